@@ -1,0 +1,96 @@
+"""What each op of a stage costs, for one micro-batch size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from profiles.errors import ProfileError
+from schedules.op import Compute, Phase
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """One stage on one micro-batch.
+
+    Attributes:
+        forward_s: Seconds of F, and of R.
+        backward_s: Seconds of B. None: the sum of the two below.
+        backward_input_s: Seconds of I; None when not known.
+        backward_weight_s: Seconds of W; None when not known.
+        step_s: Seconds of one optimizer step.
+        output_bytes: The activation handed to the next stage, and the gradient that comes back for it.
+        saved_bytes: Held from F to B of one micro-batch, the stage's input included.
+        weight_bytes: One version of the weights; the gradients take the same again.
+        optimizer_bytes: The optimizer's state.
+        utilisation: Share of the device that the stage's ops can use at this micro-batch size, in (0, 1].
+    """
+
+    forward_s: float
+    backward_s: float | None = None
+    backward_input_s: float | None = None
+    backward_weight_s: float | None = None
+    step_s: float = 0.0
+    output_bytes: int = 0
+    saved_bytes: int = 0
+    weight_bytes: int = 0
+    optimizer_bytes: int = 0
+    utilisation: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StageCosts:
+    """Every stage of a model.
+
+    Attributes:
+        stages: ``stages[s]`` is the cost of stage ``s``.
+        microbatch_size: Samples in one micro-batch; None for costs that came without.
+        origin: Where the numbers come from, in a few words.
+    """
+
+    stages: tuple[StageCost, ...]
+    microbatch_size: int | None = None
+    origin: str = ""
+
+    @property
+    def num_stages(self) -> int:
+        """Number of stages."""
+        return len(self.stages)
+
+    def seconds(self, op: Compute) -> float:
+        """Return the duration of `op` on a device of speed 1 [s].
+
+        Raises:
+            ProfileError: The costs do not say it.
+        """
+        if not 0 <= op.stage < len(self.stages):
+            raise ProfileError(f"op {op}: no cost for stage {op.stage}, the costs ({self.origin}) have {len(self.stages)} stages")
+        cost = self.stages[op.stage]
+        match op.phase:
+            case Phase.FORWARD | Phase.RECOMPUTE:
+                seconds: float | None = cost.forward_s
+            case Phase.BACKWARD:
+                seconds = cost.backward_s
+                if seconds is None and cost.backward_input_s is not None and cost.backward_weight_s is not None:
+                    seconds = cost.backward_input_s + cost.backward_weight_s
+            case Phase.BACKWARD_INPUT:
+                seconds = cost.backward_input_s
+            case Phase.BACKWARD_WEIGHT:
+                seconds = cost.backward_weight_s
+        if seconds is None:
+            raise ProfileError(
+                f"op {op}: the costs ({self.origin}) do not say the seconds of {op.phase.value} on stage {op.stage}; "
+                "give backward_s for B, backward_input_s and backward_weight_s for I and W"
+            )
+        return seconds
+
+
+def uniform(
+    num_stages: int,
+    forward_s: float,
+    backward_s: float | None = None,
+    backward_input_s: float | None = None,
+    backward_weight_s: float | None = None,
+) -> StageCosts:
+    """Return equal stages that move and hold nothing."""
+    cost = StageCost(forward_s, backward_s, backward_input_s, backward_weight_s)
+    return StageCosts((cost,) * num_stages, origin="uniform")

@@ -1,0 +1,204 @@
+"""The words: what a rank of a pipeline can be told to do.
+
+An op list is data. Nothing here computes, sends or waits; the checker, the simulator and the executor
+each give these few words a meaning of their own.
+
+Letters are those of ``torch.distributed.pipelining``: F forward, B full backward, I backward for inputs,
+W backward for weights. (The zero-bubble paper, arXiv:2401.10241, writes B for our I.) R is recompute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+
+class Phase(StrEnum):
+    """The kinds of computation; the values are the letters of the text form."""
+
+    FORWARD = "F"
+    BACKWARD = "B"
+    BACKWARD_INPUT = "I"
+    BACKWARD_WEIGHT = "W"
+    RECOMPUTE = "R"
+
+
+class Payload(StrEnum):
+    """What a message carries; the values are the suffixes of ``SEND_F`` and ``SEND_B``."""
+
+    ACTIVATION = "F"
+    GRADIENT = "B"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """The one tensor that `stage` hands on for `microbatch`.
+
+    An activation goes to ``stage + 1``, a gradient to ``stage - 1``.
+    """
+
+    payload: Payload
+    stage: int
+    microbatch: int
+
+    @property
+    def receiver(self) -> int:
+        """The stage that this message is for."""
+        return self.stage + 1 if self.payload is Payload.ACTIVATION else self.stage - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Run one phase of one stage on one micro-batch.
+
+    Attributes:
+        version: How many optimizer steps the weights that this op reads have seen, counted from the start
+            of the schedule.
+        lookahead: Above 0: read weights predicted this many steps ahead of `version`.
+    """
+
+    phase: Phase
+    stage: int
+    microbatch: int
+    version: int = 0
+    lookahead: int = 0
+
+    def __str__(self) -> str:
+        text = f"{self.stage}{self.phase.value}{self.microbatch}"
+        if self.version or self.lookahead:
+            text += f"@{self.version}"
+        if self.lookahead:
+            text += f"+{self.lookahead}"
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Run two computations together (DualPipe's forward beside a backward)."""
+
+    first: Compute
+    second: Compute
+
+    def __str__(self) -> str:
+        return f"({self.first};{self.second})OVERLAP_F_B"
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Post `message` to rank `peer`; never wait."""
+
+    message: Message
+    peer: int
+
+    def __str__(self) -> str:
+        return f"{self.message.stage}SEND_{self.message.payload.value}{self.message.microbatch}"
+
+
+@dataclass(frozen=True, slots=True)
+class Recv:
+    """Post the buffer for `message` from rank `peer`; never wait (the Compute that needs it waits)."""
+
+    message: Message
+    peer: int
+
+    def __str__(self) -> str:
+        return f"{self.message.receiver}RECV_{self.message.payload.value}{self.message.microbatch}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Sum the gradients of `stage` over its replicas."""
+
+    stage: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}REDUCE_GRAD"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Step the optimizer of `stage`: version v becomes v + 1."""
+
+    stage: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}STEP"
+
+
+@dataclass(frozen=True, slots=True)
+class Average:
+    """Average `stage` elastically with its reference model (AvgPipe)."""
+
+    stage: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}AVERAGE"
+
+
+@dataclass(frozen=True, slots=True)
+class Unshard:
+    """Gather the sharded weights of `stage` (PyTorch's FSDP); nothing to do for whole weights."""
+
+    stage: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}UNSHARD"
+
+
+@dataclass(frozen=True, slots=True)
+class Reshard:
+    """Drop the gathered weights of `stage` again (PyTorch's FSDP); nothing to do for whole weights."""
+
+    stage: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}RESHARD"
+
+
+Op: TypeAlias = Compute | Overlap | Send | Recv | Reduce | Step | Average | Unshard | Reshard
+"""Closed on purpose: a new kind of op must be given a meaning in every reader."""
+
+
+def computes(op: Op) -> tuple[Compute, ...]:
+    """Return the computations inside `op`: one, two for an Overlap, none for all else."""
+    if isinstance(op, Compute):
+        return (op,)
+    if isinstance(op, Overlap):
+        return (op.first, op.second)
+    return ()
+
+
+def gives(op: Compute) -> Message | None:
+    """Return the message that `op` makes, if any.
+
+    With `needs`, the only statement of the dependency rule.
+    """
+    match op.phase:
+        case Phase.FORWARD:
+            return Message(Payload.ACTIVATION, op.stage, op.microbatch)
+        case Phase.BACKWARD | Phase.BACKWARD_INPUT:
+            return Message(Payload.GRADIENT, op.stage, op.microbatch)
+        case Phase.BACKWARD_WEIGHT | Phase.RECOMPUTE:
+            return None
+
+
+def needs(op: Compute, num_stages: int) -> tuple[Message, ...]:
+    """Return the messages that must be there before `op` may start; its own stage's come first.
+
+    A message of the op's own stage never travels: it says that F comes before R, B and I, and I before W.
+    """
+    match op.phase:
+        case Phase.FORWARD:
+            if op.stage == 0:
+                return ()
+            return (Message(Payload.ACTIVATION, op.stage - 1, op.microbatch),)
+        case Phase.RECOMPUTE:
+            return (Message(Payload.ACTIVATION, op.stage, op.microbatch),)
+        case Phase.BACKWARD | Phase.BACKWARD_INPUT:
+            own = Message(Payload.ACTIVATION, op.stage, op.microbatch)
+            if op.stage == num_stages - 1:
+                return (own,)
+            return (own, Message(Payload.GRADIENT, op.stage + 1, op.microbatch))
+        case Phase.BACKWARD_WEIGHT:
+            return (Message(Payload.GRADIENT, op.stage, op.microbatch),)
