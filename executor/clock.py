@@ -1,0 +1,100 @@
+"""When each op was reached, began and ended: the raw material of a measured Timeline."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+
+import torch
+
+from executor.meter import Meter
+
+
+class Clock(ABC):
+    """Marks instants on one rank and reads them later, in nanoseconds of the host's monotonic clock."""
+
+    @abstractmethod
+    def mark(self) -> object:
+        """Return a mark of this instant, in the order of the work that was launched."""
+
+    @abstractmethod
+    def read_ns(self, mark: object) -> int:
+        """Return when `mark` was; call it after the work is over."""
+
+    def begin(self) -> None:
+        """Be ready for a new run."""
+
+
+class HostClock(Clock):
+    """For CPUs, where work is over when the call returns."""
+
+    def mark(self) -> object:
+        return time.perf_counter_ns()
+
+    def read_ns(self, mark: object) -> int:
+        assert isinstance(mark, int)
+        return mark
+
+
+class CudaClock(Clock):
+    """For GPUs, where work is over later: a device event per instant, tied to the host's clock at `begin`."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        torch.cuda.synchronize()
+        self._zero = torch.cuda.Event(enable_timing=True)
+        self._zero.record()
+        self._zero.synchronize()
+        self._zero_ns = time.perf_counter_ns()
+
+    def mark(self) -> object:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def read_ns(self, mark: object) -> int:
+        assert isinstance(mark, torch.cuda.Event)
+        mark.synchronize()
+        return self._zero_ns + round(self._zero.elapsed_time(mark) * 1e6)
+
+
+class Recorder:
+    """Three marks per op, in the order of the list, and the bytes held after it."""
+
+    def __init__(self, clock: Clock, meter: Meter | None = None) -> None:
+        self._clock = clock
+        self._meter = meter
+        self.begin(0)
+
+    def begin(self, resident_bytes: int) -> None:
+        """Forget the last run; `resident_bytes` of weights and optimizer state are held before the next."""
+        self._clock.begin()
+        if self._meter is not None:
+            self._meter.begin(resident_bytes)
+        self._marks: list[tuple[object, object, object]] = []
+        self._bytes: list[int] = []
+
+    def __len__(self) -> int:
+        """Return how many ops are over."""
+        return len(self._marks)
+
+    def mark(self) -> object:
+        """Return a mark of this instant."""
+        return self._clock.mark()
+
+    def add(self, posted: object, start: object, end: object) -> None:
+        """Note one op: when it was reached, when its work began, when it ended."""
+        self._marks.append((posted, start, end))
+        if self._meter is not None:
+            self._bytes.append(self._meter.held_bytes())
+
+    def times_ns(self) -> list[tuple[int, int, int]]:
+        """Return (posted, start, end) of every op of the list, in order [ns]."""
+        read = self._clock.read_ns
+        return [(read(posted), read(start), read(end)) for posted, start, end in self._marks]
+
+    def held_bytes(self) -> list[int]:
+        """Return the bytes held after every op; empty without a meter."""
+        return list(self._bytes)

@@ -1,0 +1,58 @@
+"""A stage that only takes the time a profile says: many ranks on few cores, with real messages."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from executor.stage import Stage
+from profiles.stage_costs import StageCosts
+from schedules.op import Compute, Message, Phase, gives
+
+How: TypeAlias = Literal["sleep", "busy"]
+"""Asleep, a stage leaves its core to others; busy, it keeps it."""
+
+
+class EmulatedStage(Stage):
+    """Takes ``costs.seconds(op)`` for an op and gives a tensor of the right number of bytes.
+
+    Args:
+        index: The stage's number.
+        costs: What its ops take.
+        how: Whether to sleep or to spin.
+    """
+
+    def __init__(self, index: int, costs: StageCosts, how: How = "sleep") -> None:
+        self._costs = costs
+        self._step_s = costs.stages[index].step_s
+        self._how = how
+        self._outputs = {
+            phase: torch.zeros(message_bytes(costs, message), dtype=torch.uint8)
+            for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD_INPUT)
+            if (message := gives(Compute(phase, index, 0))) and 0 <= message.receiver < costs.num_stages
+        }
+
+    def begin(self) -> None:
+        """Nothing is left from the last time."""
+
+    def compute(self, op: Compute, received: Tensor | None, target: Tensor | None) -> Tensor | None:  # noqa: ARG002 -- time is all it takes
+        self._spend(self._costs.seconds(op))
+        return self._outputs.get(op.phase)
+
+    def step(self) -> None:
+        self._spend(self._step_s)
+
+    def _spend(self, seconds: float) -> None:
+        end = time.perf_counter() + seconds
+        if self._how == "sleep" and seconds > 0:
+            time.sleep(seconds)
+        while time.perf_counter() < end:
+            pass
+
+
+def message_bytes(costs: StageCosts, message: Message) -> int:
+    """Return the size of `message`: a gradient is as large as the activation that it belongs to."""
+    return costs.stages[min(message.stage, message.receiver)].output_bytes

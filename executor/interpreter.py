@@ -1,0 +1,166 @@
+"""The op lists on tensors: the words of schedules.op made flesh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+import torch
+from torch import Tensor
+from torch.profiler import record_function
+
+from executor.clock import Recorder
+from executor.errors import ExecutionError
+from executor.stage import Stage
+from executor.transport import Transport
+from schedules.op import (
+    Average,
+    Compute,
+    Message,
+    Op,
+    Overlap,
+    Payload,
+    Phase,
+    Recv,
+    Reduce,
+    Reshard,
+    Send,
+    Step,
+    Unshard,
+    computes,
+    gives,
+    needs,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The data of one run, by micro-batch: the first stage reads inputs, the last one targets."""
+
+    inputs: Sequence[Tensor]
+    targets: Sequence[Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a rank yields: it cannot go on with `op` before `message` is there."""
+
+    rank: int
+    op: Op
+    message: Message
+
+    def __str__(self) -> str:
+        what = self.message.payload.name.lower()
+        return f"rank {self.rank} at {self.op} waits for the {what} {self.message.microbatch} of stage {self.message.stage}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """All that one rank works with.
+
+    Attributes:
+        ops: Its list, lowered.
+        num_stages: Of the whole pipeline.
+        stages: Those it holds.
+        at: Told the position in `ops` before each op.
+    """
+
+    rank: int
+    ops: Sequence[Op]
+    num_stages: int
+    stages: Mapping[int, Stage]
+    transport: Transport
+    recorder: Recorder
+    at: Callable[[int], None] = lambda index: None  # noqa: ARG005 -- nobody need listen
+
+
+def begin(rank: Rank) -> None:
+    """Make ready for running the list once more."""
+    for stage in rank.stages.values():
+        stage.begin()
+    rank.recorder.begin(sum(stage.resident_bytes() for stage in rank.stages.values()))
+
+
+def execute_rank(rank: Rank, batch: Batch) -> Iterator[Waiting]:
+    """Run one rank's list; to wait is to yield.
+
+    A driver that owns a whole process just goes on; the local one gives other ranks a turn. Send and Recv post and
+    never wait: only a computation waits, for the messages that it needs.
+    """
+    tensors: dict[Message, Tensor] = {}
+    mark = rank.recorder.mark
+    for index, op in enumerate(rank.ops):
+        rank.at(index)
+        posted = start = mark()
+        match op:
+            case Compute() | Overlap():
+                for message in _travelled(op, rank.num_stages, tensors):
+                    while (tensor := rank.transport.take(message)) is None:
+                        yield Waiting(rank.rank, op, message)
+                    tensors[message] = tensor
+                    start = mark()
+                with _profiled(op):
+                    for part in computes(op):
+                        _compute(rank, part, tensors, batch)
+            case Send():
+                rank.transport.send(op, _take_made(op, tensors))
+            case Recv():
+                rank.transport.post(op)
+            case Step():
+                with _profiled(op):
+                    rank.stages[op.stage].step()
+            case Unshard() | Reshard():
+                pass  # our weights are whole
+            case Reduce() | Average():
+                raise ExecutionError(f"rank {rank.rank}: {op} needs replicas, which are not executed yet")
+            case _:
+                assert_never(op)
+        rank.recorder.add(posted, start, mark())
+    rank.transport.flush()
+
+
+def _travelled(op: Compute | Overlap, num_stages: int, tensors: Mapping[Message, Tensor]) -> Iterator[Message]:
+    """Yield the messages that `op` needs of other stages and that this rank has not made itself."""
+    for part in computes(op):
+        for message in needs(part, num_stages):
+            if message.stage != part.stage and message not in tensors:
+                yield message
+
+
+def _compute(rank: Rank, op: Compute, tensors: dict[Message, Tensor], batch: Batch) -> None:
+    received = target = None
+    for message in needs(op, rank.num_stages):
+        if message.stage != op.stage:
+            received = tensors.pop(message)
+    if op.phase is Phase.FORWARD:
+        if op.stage == 0:
+            received = batch.inputs[op.microbatch]
+        if op.stage == rank.num_stages - 1:
+            target = batch.targets[op.microbatch]
+    result, message = rank.stages[op.stage].compute(op, received, target), gives(op)
+    if message is not None and result is not None and 0 <= message.receiver < rank.num_stages:
+        tensors[message] = result
+
+
+def _take_made(op: Send, tensors: dict[Message, Tensor]) -> Tensor:
+    if op.message not in tensors:
+        what = "activation" if op.message.payload is Payload.ACTIVATION else "gradient"
+        raise ExecutionError(f"{op}: there is no such {what} to send; it was not made yet, or was sent already")
+    return tensors.pop(op.message)
+
+
+class _Silent:
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *args: object) -> None:
+        pass
+
+
+_SILENT = _Silent()
+
+
+def _profiled(op: Op) -> record_function | _Silent:
+    """Name `op` as PyTorch's runtime does, while somebody profiles (a name costs 6 us)."""
+    return record_function(f"PP:{op}") if torch.autograd._profiler_enabled() else _SILENT

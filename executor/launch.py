@@ -1,0 +1,208 @@
+"""Start the processes of a run on this machine, watch them, and bring back what they measured."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from executor.errors import ExecutionError, failed
+from executor.job import Job, job_to_json
+from schedules.formats.schedule_json import from_json
+from schedules.formats.timeline_json import read_timeline
+from schedules.lower import lower
+from schedules.op import Op
+from schedules.schedule import Schedule
+from schedules.timeline import Timeline
+
+_GRACE_S = 5.0
+_POLL_S = 0.02
+
+
+class RankFailed(ExecutionError):
+    """A rank ended the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a run gave.
+
+    Attributes:
+        timeline: The iteration of median makespan.
+        makespans_s: Of every measured iteration.
+        losses: Mean loss of every micro-batch, from the initial weights; empty when emulated.
+    """
+
+    timeline: Timeline
+    makespans_s: tuple[float, ...]
+    losses: tuple[float, ...]
+
+
+def launch(job: Job, tick: Callable[[float], None] = lambda fraction: None) -> Measured:  # noqa: ARG005
+    """Run `job` with one process per rank on this machine.
+
+    Args:
+        tick: Told now and then what fraction of all ops is done.
+
+    Raises:
+        RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
+    """
+    schedule = lower(from_json(job.schedule, "the job's schedule"))
+    with tempfile.TemporaryDirectory(prefix="pipesched-") as name:
+        folder = Path(name)
+        (folder / "job.json").write_text(job_to_json(job))
+        with _Board.create(folder / "board", schedule.num_ranks) as board:
+            processes = [_start(rank, schedule.num_ranks, folder, job) for rank in range(schedule.num_ranks)]
+            try:
+                _watch(processes, schedule, board, folder, job, tick)
+            finally:
+                _end(processes)
+        return _read_result(folder)
+
+
+class _Board:
+    """Where every rank writes how far it is: read even when the rank is dead."""
+
+    _CELL = struct.Struct("<q")
+
+    def __init__(self, path: Path) -> None:
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 0)
+
+    @classmethod
+    def create(cls, path: Path, num_ranks: int) -> _Board:
+        path.write_bytes(cls._CELL.pack(-1) * num_ranks * 2)
+        return cls(path)
+
+    def __enter__(self) -> _Board:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self._map.close()
+
+    def writer(self, rank: int) -> Callable[[int], None]:
+        """Return what a rank calls with the position of the op that it is at."""
+        pack, where, memory = self._CELL.pack_into, rank * 2 * self._CELL.size, self._map
+        done = 0
+
+        def write(index: int) -> None:
+            nonlocal done
+            done += 1
+            pack(memory, where, index)
+            pack(memory, where + 8, done)
+
+        return write
+
+    def read(self, rank: int) -> tuple[int, int]:
+        """Return (position, ops begun in all) of a rank; -1 before its first op."""
+        where = rank * 2 * self._CELL.size
+        return self._CELL.unpack_from(self._map, where)[0], self._CELL.unpack_from(self._map, where + 8)[0]
+
+
+def board_writer(folder: Path, rank: int) -> Callable[[int], None]:
+    """Return where rank `rank` of the run in `folder` says how far it is."""
+    return _Board(folder / "board").writer(rank)
+
+
+def _start(rank: int, num_ranks: int, folder: Path, job: Job) -> subprocess.Popen[bytes]:
+    environment = dict(
+        os.environ,
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(num_ranks),
+        LOCAL_WORLD_SIZE=str(num_ranks),
+        OMP_NUM_THREADS=str(job.threads),
+        GLOO_SOCKET_IFNAME=os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+    )
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(Path.cwd())]))
+    log = (folder / f"log{rank}").open("wb")
+    with log:
+        return subprocess.Popen(  # noqa: S603 -- our own interpreter and module
+            [sys.executable, "-m", "executor", "--folder", str(folder)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def _watch(
+    processes: list[subprocess.Popen[bytes]],
+    schedule: Schedule,
+    board: _Board,
+    folder: Path,
+    job: Job,
+    tick: Callable[[float], None],
+) -> None:
+    total = (job.warmup + job.iterations) * sum(map(len, schedule.ops))
+    seen, changed_at = -1, time.monotonic()
+    while True:
+        codes = [process.poll() for process in processes]
+        if any(code not in (None, 0) for code in codes):
+            raise _blame(processes, schedule, board, folder)
+        if all(code == 0 for code in codes):
+            return
+        done = sum(max(0, board.read(rank)[1]) for rank in range(len(processes)))
+        if done != seen:
+            seen, changed_at = done, time.monotonic()
+            tick(done / total)
+        elif time.monotonic() - changed_at > job.timeout_s + 2 * _GRACE_S:
+            raise _hung(schedule, board, job)
+        time.sleep(_POLL_S)
+
+
+def _blame(processes: list[subprocess.Popen[bytes]], schedule: Schedule, board: _Board, folder: Path) -> RankFailed:
+    """Say which rank ended the run: one that was killed first of all, then one whose op failed by itself."""
+    deadline = time.monotonic() + _GRACE_S
+    while time.monotonic() < deadline and any(process.poll() is None for process in processes):
+        time.sleep(_POLL_S)
+    codes = [process.poll() for process in processes]
+    for rank, code in enumerate(codes):
+        if code is not None and code < 0:
+            return RankFailed(str(failed(rank, _op_at(schedule, board, rank), f"the process was killed by signal {-code}")))
+    reasons = [_reason(folder, rank, code) for rank, code in enumerate(codes) if code not in (None, 0)]
+    # a rank that only lost its peer says so; the peer's own words come first
+    own = [reason for reason in reasons if "waited for" not in reason]
+    return RankFailed((own or reasons)[0])
+
+
+def _op_at(schedule: Schedule, board: _Board, rank: int) -> Op | None:
+    index = board.read(rank)[0]
+    return schedule.ops[rank][index] if 0 <= index < len(schedule.ops[rank]) else None
+
+
+def _reason(folder: Path, rank: int, code: int | None) -> str:
+    error = folder / f"error{rank}"
+    if error.exists():
+        return error.read_text()
+    log = (folder / f"log{rank}").read_text(errors="replace").strip().splitlines()
+    return f"rank {rank} ended with exit code {code}: {log[-1] if log else 'it said nothing'}"
+
+
+def _hung(schedule: Schedule, board: _Board, job: Job) -> RankFailed:
+    where = ", ".join(
+        f"rank {rank} at {_op_at(schedule, board, rank) or 'its start'}" for rank in range(schedule.num_ranks)
+    )
+    return RankFailed(f"no rank has moved for {job.timeout_s + 2 * _GRACE_S:g} s: {where}")
+
+
+def _end(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+    for process in processes:
+        process.wait()
+
+
+def _read_result(folder: Path) -> Measured:
+    from pydantic import TypeAdapter
+
+    numbers = TypeAdapter(dict[str, tuple[float, ...]]).validate_json((folder / "result.json").read_text())
+    return Measured(read_timeline(folder / "timeline.json"), numbers["makespans_s"], numbers["losses"])

@@ -1,0 +1,82 @@
+"""From the marks of every rank to a Timeline."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from schedules.op import Compute, Message, Op, Overlap, Recv, Send, computes, needs
+from schedules.schedule import Schedule
+from schedules.timeline import MemorySample, Span, Timeline
+
+
+def measured_timeline(
+    schedule: Schedule, times_ns: Sequence[Sequence[Sequence[int]]], held_bytes: Sequence[Sequence[int]]
+) -> Timeline:
+    """Return what one run of the lowered `schedule` measured.
+
+    Args:
+        times_ns: Per rank and op: reached, begun, ended [ns], on one clock.
+        held_bytes: Per rank, the bytes held after each op; empty where not known.
+    """
+    rows = [
+        [Span(rank, op, *(ns / 1e9 for ns in marks)) for op, marks in zip(ops, times, strict=True)]
+        for rank, (ops, times) in enumerate(zip(schedule.ops, times_ns, strict=True))
+    ]
+    _set_transfers(rows, schedule.num_stages)
+    spans = tuple(span for row in rows for span in row)
+    memory = _memory(schedule.rank_to_device, rows, held_bytes)
+    return Timeline(schedule.name, "measured", spans, schedule.rank_to_device, memory).from_zero()
+
+
+def _set_transfers(rows: list[list[Span]], num_stages: int) -> None:
+    """Give the Sends and Recvs of each channel their transfer.
+
+    It can begin when both sides have posted. It is over at the latest when the receiver's computation begins; where
+    that one did not have to wait, the arrival was not seen, and this is as much as is known.
+    """
+    sends: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    recvs: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    used: list[dict[Message, float]] = []
+    for rank, row in enumerate(rows):
+        used.append({message: span.start_s for span in row for message in _received(span.op, num_stages)})
+        for index, span in enumerate(row):
+            if isinstance(span.op, Send):
+                sends[rank, span.op.peer].append((rank, index))
+            elif isinstance(span.op, Recv):
+                recvs[span.op.peer, rank].append((rank, index))
+    for channel, places in sends.items():
+        for (a, i), (b, j) in zip(places, recvs[channel], strict=True):
+            send, recv = rows[a][i], rows[b][j]
+            start = max(send.posted_s, recv.posted_s)
+            assert isinstance(recv.op, Recv)
+            end = max(start, used[b].get(recv.op.message, start))
+            rows[a][i] = replace(send, start_s=start, end_s=end)
+            rows[b][j] = replace(recv, start_s=start, end_s=end)
+
+
+def _received(op: Op, num_stages: int) -> list[Message]:
+    if not isinstance(op, Compute | Overlap):
+        return []
+    return [message for part in computes(op) for message in needs(part, num_stages) if message.stage != part.stage]
+
+
+def _memory(
+    rank_to_device: Sequence[int], rows: Sequence[Sequence[Span]], held_bytes: Sequence[Sequence[int]]
+) -> tuple[MemorySample, ...]:
+    """Add up what the ranks of a device hold, after each of their ops."""
+    samples = []
+    for device in sorted(set(rank_to_device)):
+        ranks = [rank for rank, its in enumerate(rank_to_device) if its == device and held_bytes[rank]]
+        held = dict.fromkeys(ranks, 0)
+        # a Send's and a Recv's bytes are known when they were posted, all others' when they ended
+        changes = sorted(
+            (span.posted_s if isinstance(span.op, Send | Recv) else span.end_s, rank, index)
+            for rank in ranks
+            for index, span in enumerate(rows[rank])
+        )
+        for time_s, rank, index in changes:
+            held[rank] = held_bytes[rank][index]
+            samples.append(MemorySample(device, time_s, (("held", sum(held.values())),)))
+    return tuple(samples)

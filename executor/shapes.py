@@ -1,0 +1,65 @@
+"""What crosses each boundary between stages: found by running every stage once on a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from executor.errors import ExecutionError
+from executor.process_group import Shape
+from executor.stage import ModuleStage, Stage
+from profiles.stage_costs import StageCosts
+from schedules.schedule import Schedule, stages_of
+
+_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_MAX_DIMENSIONS = 8
+
+
+def emulated_shapes(costs: StageCosts) -> dict[int, Shape]:
+    """Return the shapes of emulated messages: as many bytes as `costs` says."""
+    return {index: Shape((stage.output_bytes,), torch.uint8) for index, stage in enumerate(costs.stages)}
+
+
+def find_shapes(
+    schedule: Schedule, rank: int, stages: Mapping[int, Stage], sample: Tensor, control: dist.ProcessGroup | None
+) -> dict[int, Shape]:
+    """Return the shape of every stage's output but the last's; all ranks call this together.
+
+    Stage by stage, the lowest rank that holds it runs it on a sample of the right shape, without gradients and in
+    evaluation mode, and tells the others.
+
+    Raises:
+        ExecutionError: A stage gives anything but one floating-point tensor.
+    """
+    shapes: dict[int, Shape] = {}
+    for index in range(schedule.num_stages - 1):
+        owner = next(r for r, ops in enumerate(schedule.ops) if index in stages_of(ops))
+        header = torch.zeros(2 + _MAX_DIMENSIONS, dtype=torch.int64)
+        if owner == rank:
+            stage = stages[index]
+            assert isinstance(stage, ModuleStage)
+            x = sample if index == 0 else torch.zeros(shapes[index - 1].size, dtype=shapes[index - 1].dtype).to(sample.device)
+            header = _header(index, _try(stage, x))
+        dist.broadcast(header, owner, group=control)
+        dtype, dimensions, *size = header.tolist()
+        shapes[index] = Shape(tuple(size[:dimensions]), _DTYPES[dtype])
+    return shapes
+
+
+def _try(stage: ModuleStage, x: Tensor) -> object:
+    training = stage.module.training
+    with torch.no_grad(), torch.random.fork_rng():
+        y = stage.module.eval()(x)
+    stage.module.train(training)
+    return y
+
+
+def _header(index: int, y: object) -> Tensor:
+    if not isinstance(y, Tensor) or y.dtype not in _DTYPES or y.dim() > _MAX_DIMENSIONS:
+        got = f"a tensor of {y.dtype}, {y.dim()} dimensions" if isinstance(y, Tensor) else type(y).__name__
+        raise ExecutionError(f"stage {index} gives {got}, expected one floating-point tensor; cut the model elsewhere")
+    size = list(y.shape) + [0] * (_MAX_DIMENSIONS - y.dim())
+    return torch.tensor([_DTYPES.index(y.dtype), y.dim(), *size], dtype=torch.int64)

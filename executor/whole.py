@@ -1,0 +1,22 @@
+"""The un-pipelined model: what every run has to agree with."""
+
+from __future__ import annotations
+
+import torch
+
+from executor.build import make_batch
+from executor.job import Job
+from profiles.models.model import build_layers
+from profiles.models.resolve import resolve_model
+from schedules.formats.schedule_json import from_json
+
+
+def whole_model_losses(job: Job) -> tuple[float, ...]:
+    """Return the mean loss of every micro-batch of `job`, from its initial weights, on one device without a pipeline."""
+    assert job.model is not None, "an emulated job has no losses"
+    model, dtype, device = resolve_model(job.model), getattr(torch, job.dtype), torch.device(job.device)
+    num_microbatches = from_json(job.schedule, "the job's schedule").num_microbatches
+    batch = make_batch(model, num_microbatches, job.microbatch_size, seed=job.seed, dtype=dtype, device=device)
+    module = build_layers(model, 0, len(model.layers), seed=job.seed, dtype=dtype, device=device)
+    with torch.no_grad():
+        return tuple(model.loss(module(x), y).item() for x, y in zip(batch.inputs, batch.targets, strict=True))

@@ -1,0 +1,35 @@
+"""``pipesched gantt``: a picture of one or more Timelines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipesched.options import CostOptions, Out, ScheduleOptions, Seed, grouped
+from pipesched.predict import Jitter, Protocol
+from pipesched.timelines import timelines_of
+
+
+@grouped
+def gantt(
+    schedule: ScheduleOptions,
+    costs: CostOptions,
+    files: Annotated[list[Path] | None, typer.Argument(help="Timelines (JSON); none: simulate the schedule.")] = None,
+    out: Out = None,
+    width: Annotated[int, typer.Option(help="Characters, without --out.", min=20)] = 100,
+    title: Annotated[str, typer.Option(help="Above the picture.")] = "",
+    protocol: Protocol = "rendezvous",
+    jitter: Jitter = 0.0,
+    seed: Seed = 0,
+) -> None:
+    """Draw Timelines, one under another on one time axis (.png, .svg, .pdf), or as text."""
+    from simulator.gantt import draw_gantt, text_gantt
+
+    timelines = timelines_of(files, schedule, costs, protocol=protocol, jitter=jitter, seed=seed)
+    if out is not None:
+        draw_gantt(timelines, out, title=title)
+        return
+    for timeline in timelines:
+        print(text_gantt(timeline, width))

@@ -1,0 +1,47 @@
+"""``pipesched list``: every schedule of the catalogue."""
+
+from __future__ import annotations
+
+from pipesched.options import Json
+from pipesched.output import print_json, print_table
+
+
+def list_schedules(json: Json = False) -> None:
+    """List the schedules and their parameters."""
+    from schedules.catalogue import CATALOGUE
+
+    entries = CATALOGUE.values()
+    if json:
+        print_json(
+            [
+                {
+                    "name": entry.name,
+                    "text": entry.text,
+                    "source": entry.source,
+                    "is_asynchronous": entry.is_asynchronous,
+                    "takes_chunks": entry.takes_chunks,
+                    "parameters": [
+                        {"name": parameter.name, "default": parameter.default, "text": parameter.text}
+                        for parameter in entry.parameters
+                    ],
+                }
+                for entry in entries
+            ]
+        )
+        return
+    print_table(
+        "Schedules",
+        [
+            {
+                "name": entry.name,
+                "steps": "every micro-batch" if entry.is_asynchronous else "every batch",
+                "options": " ".join(
+                    ["-p", "-m", *(["-v"] if entry.takes_chunks else [])]
+                    + [f"--set {parameter.name}={parameter.default}" for parameter in entry.parameters]
+                ),
+                "source": entry.source,
+                "what": entry.text,
+            }
+            for entry in entries
+        ],
+    )

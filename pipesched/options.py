@@ -1,0 +1,187 @@
+"""Options that several subcommands share, each group a dataclass.
+
+A subcommand takes a group as one parameter; `grouped` shows its fields to typer as options.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from pipesched.errors import InputError
+from pipesched.pairs import integers, numbers
+
+if TYPE_CHECKING:
+    from profiles.cluster import Cluster
+    from profiles.stage_costs import StageCosts
+    from schedules.schedule import Schedule
+
+
+def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `command` with each dataclass parameter spread out into one option per field."""
+    hints = get_type_hints(command, include_extras=True)
+    groups = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name not in groups:
+            parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        types = get_type_hints(groups[name], include_extras=True)
+        parameters += [
+            inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=types[f.name])
+            for f in fields(groups[name])
+        ]
+
+    @functools.wraps(command)
+    def wrapper(**values: Any) -> Any:
+        for name, group in groups.items():
+            values[name] = group(**{f.name: values.pop(f.name) for f in fields(group)})
+        return command(**values)
+
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return wrapper
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print data, as JSON, and nothing else.")]
+Seed = Annotated[int, typer.Option(help="Of everything random.")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="File to write.")]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleOptions:
+    """Which schedule: by name and counts, or from a file."""
+
+    schedule: Annotated[str | None, typer.Option("--schedule", "-s", help="Name, as 'pipesched list' shows it.")] = None
+    stages: Annotated[int | None, typer.Option("--stages", "-p", help="Ranks of the pipeline.")] = None
+    microbatches: Annotated[int | None, typer.Option("--microbatches", "-m", help="Micro-batches.")] = None
+    chunks: Annotated[int | None, typer.Option("--chunks", "-v", help="Stages per rank, where it takes them.")] = None
+    settings: Annotated[list[str] | None, typer.Option("--set", help="key=value of the schedule; repeatable.")] = None
+    schedule_file: Annotated[
+        Path | None, typer.Option("--schedule-file", "-f", help="PyTorch CSV (either dialect) or our JSON.")
+    ] = None
+
+    def load(self) -> Schedule:
+        """Build or read the schedule.
+
+        Raises:
+            InputError: The options do not say one schedule.
+            ScheduleError: No such schedule, bad counts, or a bad file.
+        """
+        if self.schedule_file is not None:
+            given = [self.schedule, self.stages, self.microbatches, self.chunks, self.settings]
+            if any(value is not None for value in given):
+                raise InputError("--schedule-file: the file says it all; leave out --schedule, -p, -m, -v and --set")
+            from schedules.formats.schedule_json import read_schedule
+
+            return read_schedule(self.schedule_file)
+        if self.schedule is None:
+            raise InputError("no schedule given; try --schedule 1f1b -p 4 -m 8, or --schedule-file F")
+        return self.build(self.schedule)
+
+    def build(self, name: str) -> Schedule:
+        """Build the schedule `name` with the counts of these options."""
+        from schedules.catalogue import build
+
+        if self.stages is None or self.microbatches is None:
+            missing = " and ".join(
+                option for option, value in (("-p", self.stages), ("-m", self.microbatches)) if value is None
+            )
+            raise InputError(f"schedule {name}: {missing} missing; try -p 4 -m 8")
+        settings: dict[str, int] = {}
+        for setting in self.settings or []:
+            settings |= integers(setting, "--set")
+        return build(name, self.stages, self.microbatches, self.chunks, **settings)
+
+
+@dataclass(frozen=True, slots=True)
+class CostOptions:
+    """What the ops cost: a profile, a table, or the same for all; and the links."""
+
+    profile: Annotated[Path | None, typer.Option(help="Measured profile of a model (JSON).")] = None
+    partition: Annotated[str, typer.Option(help="Layers to stages: balanced, uniform, or counts as 3,3,4.")] = "balanced"
+    microbatch_size: Annotated[int | None, typer.Option(help="Samples per micro-batch, with --profile.")] = None
+    stage_costs: Annotated[Path | None, typer.Option(help="Table of the stages' costs (CSV).")] = None
+    uniform: Annotated[str | None, typer.Option(help="Equal stages: f=1,b=2 or f=1,i=1,w=1 [s].")] = None
+    cluster: Annotated[Path | None, typer.Option(help="Devices and links (JSON).")] = None
+    link: Annotated[
+        str | None, typer.Option(help="Equal links: latency_s=0.1,bandwidth_bytes_per_s=1e9.")
+    ] = None
+
+    def load(self, schedule: Schedule) -> tuple[StageCosts, Cluster]:
+        """Return what `schedule` costs, on which machines.
+
+        Raises:
+            InputError: The options do not say one source.
+            ProfileError: A file is bad, or does not fit the schedule.
+        """
+        return self.load_costs(schedule), self.load_cluster(schedule)
+
+    def load_costs(self, schedule: Schedule) -> StageCosts:
+        """Return the costs of `schedule`'s stages."""
+        sources = {"--profile": self.profile, "--stage-costs": self.stage_costs, "--uniform": self.uniform}
+        given = [name for name, value in sources.items() if value is not None]
+        if len(given) != 1:
+            got = " and ".join(given) if given else "none"
+            raise InputError(f"costs: got {got}, expected one of {', '.join(sources)}; try --uniform f=1,b=2")
+        if self.uniform is not None:
+            return uniform_costs(self.uniform, schedule.num_stages)
+        if self.stage_costs is not None:
+            from profiles.stage_costs_csv import load_stage_costs
+
+            costs = load_stage_costs(self.stage_costs)
+            if costs.num_stages != schedule.num_stages:
+                raise InputError(
+                    f"{self.stage_costs}: got {costs.num_stages} stages, expected {schedule.num_stages} "
+                    f"for schedule {schedule.name}; give one row per stage"
+                )
+            return costs
+        assert self.profile is not None
+        return self._from_profile(self.profile, schedule)
+
+    def load_cluster(self, schedule: Schedule) -> Cluster:
+        """Return the machines that `schedule` runs on."""
+        from profiles.cluster import Link, flat
+
+        if self.cluster is not None and self.link is not None:
+            raise InputError("links: got --cluster and --link, expected one of them")
+        if self.cluster is not None:
+            from profiles.files import load_cluster
+
+            return load_cluster(self.cluster)
+        link = Link()
+        if self.link is not None:
+            values = numbers(self.link, "--link", ("latency_s", "bandwidth_bytes_per_s"))
+            if values.get("bandwidth_bytes_per_s") == 0:
+                raise InputError("--link: bandwidth_bytes_per_s: got 0, expected more; leave it out for no limit")
+            link = Link(**values)
+        return flat(max(schedule.rank_to_device) + 1, link)
+
+    def _from_profile(self, path: Path, schedule: Schedule) -> StageCosts:
+        from profiles.files import load_profile
+        from profiles.partition import parse_partition
+        from profiles.profile import layer_seconds, stage_costs
+
+        profile = load_profile(path)
+        size = self.microbatch_size or profile.microbatch_sizes[0]
+        bounds = parse_partition(self.partition, layer_seconds(profile, size), schedule.num_stages)
+        return stage_costs(profile, bounds, size)
+
+
+def uniform_costs(text: str, num_stages: int, share: float = 1.0) -> StageCosts:
+    """Return equal stages from ``f=1,b=2``; each costs `share` of that."""
+    from profiles.stage_costs import uniform
+
+    values = numbers(text, "--uniform", ("f", "b", "i", "w"))
+    if "f" not in values:
+        raise InputError(f"--uniform: got {text!r}, expected f, the seconds of a forward; try f=1,b=2")
+    if "b" not in values and not {"i", "w"} <= values.keys():
+        raise InputError(f"--uniform: got {text!r}, expected b, or both i and w; try f=1,b=2 or f=1,i=1,w=1")
+    seconds = {key: value * share for key, value in values.items()}
+    return uniform(num_stages, seconds["f"], seconds.get("b"), seconds.get("i"), seconds.get("w"))

@@ -1,0 +1,44 @@
+"""A schedule and its costs to a predicted Timeline, as most subcommands need it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from profiles.cluster import Cluster
+    from profiles.stage_costs import StageCosts
+    from schedules.schedule import Schedule
+    from schedules.timeline import Timeline
+
+Protocol = Annotated[str, typer.Option(help="Transfers start when both sides have posted (rendezvous), or eager.")]
+Jitter = Annotated[float, typer.Option(help="Sigma of a log-normal factor on every op.", min=0.0)]
+
+
+def predict(
+    schedule: Schedule,
+    costs: StageCosts,
+    cluster: Cluster,
+    *,
+    protocol: str = "rendezvous",
+    jitter: float = 0.0,
+    seed: int = 0,
+) -> Timeline:
+    """Check, simulate, and add the memory."""
+    from dataclasses import replace
+    from typing import cast
+
+    from pipesched.errors import InputError
+    from schedules.check import require_runnable
+    from schedules.lower import lower
+    from simulator.memory import memory
+    from simulator.network import Protocol as Kind
+    from simulator.simulate import simulate
+
+    if protocol not in ("rendezvous", "eager"):
+        raise InputError(f"--protocol: got {protocol!r}, expected rendezvous or eager")
+    require_runnable(schedule)
+    lowered = lower(schedule)
+    timeline = simulate(lowered, costs, cluster, protocol=cast("Kind", protocol), jitter=jitter, seed=seed)
+    return replace(timeline, memory=memory(timeline, costs, lowered))

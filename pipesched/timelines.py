@@ -1,0 +1,34 @@
+"""The Timelines that a picture or trace shows: read from files, or simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipesched.errors import InputError
+from pipesched.options import CostOptions, ScheduleOptions
+from pipesched.predict import predict
+
+if TYPE_CHECKING:
+    from schedules.timeline import Timeline
+
+
+def timelines_of(
+    files: Sequence[Path] | None,
+    schedule: ScheduleOptions,
+    costs: CostOptions,
+    *,
+    protocol: str,
+    jitter: float,
+    seed: int,
+) -> list[Timeline]:
+    """Return the Timelines in `files`; without files, the prediction for the schedule."""
+    if files:
+        if schedule != ScheduleOptions() or costs != CostOptions():
+            raise InputError("got Timeline files and options of a schedule or its costs, expected one or the other")
+        from schedules.formats.timeline_json import read_timeline
+
+        return [read_timeline(path) for path in files]
+    loaded = schedule.load()
+    return [predict(loaded, *costs.load(loaded), protocol=protocol, jitter=jitter, seed=seed)]

@@ -1,0 +1,94 @@
+"""Profiles and clusters as files: the light side, which loads the validating library only when it is needed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from profiles.cluster import Cluster
+from profiles.errors import ProfileError
+from profiles.profile import Profile
+
+_MAX_BYTES = 64 * 1024**2
+
+
+def load_profile(path: str | Path) -> Profile:
+    """Read a profile.
+
+    Raises:
+        ProfileError: It cannot be read, or is not one; says where and why.
+    """
+    from profiles.profile_json import read_profile
+
+    return read_profile(read_text(path), str(path))
+
+
+def save_profile(profile: Profile, path: str | Path) -> None:
+    """Write `profile`, completely or not at all.
+
+    Raises:
+        ProfileError: It cannot be written, or could not be read again.
+    """
+    from profiles.profile_json import profile_text
+
+    write_text(path, profile_text(profile, str(path)))
+
+
+def load_cluster(path: str | Path) -> Cluster:
+    """Read a cluster.
+
+    Raises:
+        ProfileError: It cannot be read, or is not one; says where and why.
+    """
+    from profiles.cluster_json import read_cluster
+
+    return read_cluster(read_text(path), str(path))
+
+
+def save_cluster(cluster: Cluster, path: str | Path) -> None:
+    """Write `cluster`, completely or not at all.
+
+    Raises:
+        ProfileError: It cannot be written, or could not be read again.
+    """
+    from profiles.cluster_json import cluster_text
+
+    write_text(path, cluster_text(cluster, str(path)))
+
+
+def read_text(path: str | Path) -> str:
+    """Return the text of a file from outside; a byte order mark is dropped.
+
+    Raises:
+        ProfileError: It cannot be opened, is above 64 MiB, or is not UTF-8.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise ProfileError(f"{path}: got more than {_MAX_BYTES} bytes, expected fewer; is it the right file?")
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        raise ProfileError(f"{path}: got {error.strerror}, expected a readable file; check the path") from error
+    except UnicodeDecodeError as error:
+        raise ProfileError(
+            f"{path}: byte {error.start}: got bytes that are not UTF-8, expected text; is it the right file?"
+        ) from error
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a file by way of a temporary one beside it, so that a reader sees all of it or nothing.
+
+    Raises:
+        ProfileError: It cannot be written; nothing is left behind.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        try:
+            temporary.write_text(text, encoding="utf-8", newline="\n")
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise ProfileError(f"{path}: got {error.strerror}, expected to write it; check the folder") from error

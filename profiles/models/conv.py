@@ -1,0 +1,124 @@
+"""A small residual convolutional network, with layers of unequal cost.
+
+The pictures are synthetic: bytes of Python's help topics laid out as pixels, so they need no download and are the same
+everywhere. GroupNorm, not BatchNorm: a sample's result never depends on its micro-batch, and no running statistics
+make the order of the micro-batches matter.
+
+Shapes: B micro-batch, C channels, picture side S.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from profiles.errors import ProfileError
+from profiles.models.model import Model
+from profiles.models.text import crops
+
+_GROUPS = 4
+
+
+def conv(channels: int = 32, blocks: int = 6, image: int = 32, classes: int = 10) -> Model:
+    """Return a stem, `blocks` residual blocks and a classifier.
+
+    Every second block halves the picture and doubles the channels.
+
+    Args:
+        channels: Of the stem and the first block.
+        blocks: Of two convolutions each.
+        image: Side of the square picture [pixels].
+        classes: To tell apart.
+
+    Raises:
+        ProfileError: The arguments do not fit together.
+    """
+    name = f"conv:channels={channels},blocks={blocks},image={image},classes={classes}"
+    _check(name, channels, blocks, image, classes)
+    widths = [channels << (i + 1) // 2 for i in range(blocks)]
+    befores = [channels, *widths[:-1]]
+    return Model(
+        name,
+        (
+            partial(Stem, channels),
+            *(partial(Block, before, after) for before, after in zip(befores, widths, strict=True)),
+            partial(Head, widths[-1], classes),
+        ),
+        ("stem", *(f"block {i}" for i in range(blocks)), "head"),
+        class_loss,
+        partial(_batch, image, classes),
+    )
+
+
+def _check(name: str, channels: int, blocks: int, image: int, classes: int) -> None:
+    if channels < _GROUPS or channels % _GROUPS:
+        raise ProfileError(f"model {name}: channels: got {channels}, expected a multiple of {_GROUPS}; try 32")
+    if not 1 <= blocks <= 16:
+        raise ProfileError(f"model {name}: blocks: got {blocks}, expected 1 to 16; try 6")
+    halvings = blocks // 2
+    if not 1 << halvings <= image <= 128:
+        raise ProfileError(
+            f"model {name}: image: got {image}, expected {1 << halvings} to 128 "
+            f"as {blocks} blocks halve it {halvings} times; try 32 with fewer blocks"
+        )
+    if not 2 <= classes <= 256:
+        raise ProfileError(f"model {name}: classes: got {classes}, expected 2 to 256; try 10")
+
+
+class Stem(nn.Module):
+    """Pixels to features."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, channels, 3, padding=1, bias=False)
+        self.norm = nn.GroupNorm(_GROUPS, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (B, 3, S, S) to (B, C, S, S)."""
+        return functional.relu(self.norm(self.conv(x)))
+
+
+class Block(nn.Module):
+    """Two convolutions beside a short cut."""
+
+    def __init__(self, before: int, after: int) -> None:
+        super().__init__()
+        stride = 1 if before == after else 2
+        self.conv1 = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
+        self.norm1 = nn.GroupNorm(_GROUPS, after)
+        self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        self.norm2 = nn.GroupNorm(_GROUPS, after)
+        self.shortcut = nn.Identity() if stride == 1 else nn.Conv2d(before, after, 1, stride=stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (B, before, S, S) to (B, after, S', S'), with S' = S / 2 where the width grows."""
+        hidden = functional.relu(self.norm1(self.conv1(x)))
+        return functional.relu(self.norm2(self.conv2(hidden)) + self.shortcut(x))
+
+
+class Head(nn.Module):
+    """Mean over the picture, then a linear classifier."""
+
+    def __init__(self, channels: int, classes: int) -> None:
+        super().__init__()
+        self.scores = nn.Linear(channels, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (B, C, S, S) to (B, classes)."""
+        scores: Tensor = self.scores(x.mean((2, 3)))
+        return scores
+
+
+def class_loss(scores: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean cross entropy [nats]; 16-bit scores are widened to float32 first."""
+    return functional.cross_entropy(scores.float() if scores.dtype.itemsize < 4 else scores, targets)
+
+
+def _batch(image: int, classes: int, num_samples: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return pictures (B, 3, S, S) of about unit scale and, as the class, the byte that follows modulo `classes`."""
+    size = 3 * image * image
+    tokens = crops(num_samples, size + 1, seed)
+    pictures = (tokens[:, :size].float() - 80.0) / 40.0
+    return pictures.reshape(num_samples, 3, image, image), tokens[:, size] % classes

@@ -1,0 +1,147 @@
+"""GPT: a decoder-only transformer on bytes (GPT-2's shape: pre-norm, GELU, learned positions).
+
+Shapes: B micro-batch, T context, D width, H heads, V vocabulary.
+"""
+
+# ruff: noqa: N803  # tensor names carry their shape
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from profiles.errors import ProfileError
+from profiles.models.model import Model
+from profiles.models.text import crops
+
+
+def gpt(
+    layers: int = 8,
+    width: int = 320,
+    heads: int = 8,
+    context: int = 128,
+    vocab: int = 256,
+    dropout: float = 0.0,
+) -> Model:
+    """Return a GPT with `layers` blocks; about 12 x layers x width^2 parameters, ten million by default.
+
+    It reads Python's help topics byte by byte and predicts the next byte.
+
+    Raises:
+        ProfileError: The arguments do not fit together.
+    """
+    name = f"gpt:layers={layers},width={width},heads={heads},context={context},vocab={vocab},dropout={dropout}"
+    _check(name, layers, width, heads, context, vocab, dropout)
+    blocks = tuple(partial(Block, width, heads, dropout, layers) for _ in range(layers))
+    return Model(
+        name,
+        (partial(Embedding, vocab, context, width, dropout), *blocks, partial(Head, width, vocab)),
+        ("embedding", *(f"block {i}" for i in range(layers)), "head"),
+        next_token_loss,
+        partial(_batch, context),
+    )
+
+
+def _check(name: str, layers: int, width: int, heads: int, context: int, vocab: int, dropout: float) -> None:
+    for key, got, least in (
+        ("layers", layers, 1),
+        ("width", width, 1),
+        ("heads", heads, 1),
+        ("context", context, 1),
+        ("vocab", vocab, 256),
+    ):
+        if got < least:
+            raise ProfileError(f"model {name}: {key}: got {got}, expected at least {least}; raise it")
+    if context > 16384:
+        raise ProfileError(f"model {name}: context: got {context}, expected at most 16384; the text is not long enough")
+    if width % heads:
+        raise ProfileError(
+            f"model {name}: width: got {width}, expected a multiple of heads={heads}; "
+            f"try width={-(-width // heads) * heads}"
+        )
+    if not 0.0 <= dropout < 1.0:
+        raise ProfileError(f"model {name}: dropout: got {dropout}, expected 0 <= dropout < 1; try 0.1")
+
+
+class Embedding(nn.Module):
+    """Token plus position."""
+
+    def __init__(self, vocab: int, context: int, width: int, dropout: float) -> None:
+        super().__init__()
+        self.token = nn.Embedding(vocab, width)
+        self.position = nn.Parameter(torch.empty(context, width))
+        self.dropout = dropout
+        nn.init.normal_(self.token.weight, std=0.02)
+        nn.init.normal_(self.position, std=0.02)
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        """Map (B, T) int64 to (B, T, D)."""
+        x_BTD: Tensor = self.token(tokens_BT) + self.position[: tokens_BT.shape[1]]
+        return _dropout(x_BTD, self.dropout, self.training)
+
+
+class Block(nn.Module):
+    """Attention, then an MLP, each added to what came in."""
+
+    def __init__(self, width: int, heads: int, dropout: float, num_blocks: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.dropout = dropout
+        self.norm_attention = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.project = nn.Linear(width, width)
+        self.norm_mlp = nn.LayerNorm(width)
+        self.widen = nn.Linear(width, 4 * width)
+        self.narrow = nn.Linear(4 * width, width)
+        for linear in (self.qkv, self.project, self.widen, self.narrow):
+            nn.init.normal_(linear.weight, std=0.02)
+            nn.init.zeros_(linear.bias)
+        for linear in (self.project, self.narrow):  # GPT-2, section 2.3: the residual sum keeps its variance
+            nn.init.normal_(linear.weight, std=0.02 / (2 * num_blocks) ** 0.5)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """Map (B, T, D) to (B, T, D)."""
+        x_BTD = x_BTD + _dropout(self.project(self._attend(self.norm_attention(x_BTD))), self.dropout, self.training)
+        hidden = functional.gelu(self.widen(self.norm_mlp(x_BTD)))
+        return x_BTD + _dropout(self.narrow(hidden), self.dropout, self.training)
+
+    def _attend(self, x_BTD: Tensor) -> Tensor:
+        q_BHTd, k_BHTd, v_BHTd = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(x_BTD).chunk(3, dim=-1)
+        )
+        dropout = self.dropout if self.training else 0.0
+        mixed_BHTd = functional.scaled_dot_product_attention(q_BHTd, k_BHTd, v_BHTd, is_causal=True, dropout_p=dropout)
+        return mixed_BHTd.transpose(1, 2).flatten(2)
+
+
+class Head(nn.Module):
+    """Final norm and scores of the next token."""
+
+    def __init__(self, width: int, vocab: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.scores = nn.Linear(width, vocab, bias=False)
+        nn.init.normal_(self.scores.weight, std=0.02)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """Map (B, T, D) to (B, T, V)."""
+        scores_BTV: Tensor = self.scores(self.norm(x_BTD))
+        return scores_BTV
+
+
+def next_token_loss(scores_BTV: Tensor, targets_BT: Tensor) -> Tensor:
+    """Return the mean cross entropy [nats per token]; 16-bit scores are widened to float32 first."""
+    wide = scores_BTV.float() if scores_BTV.dtype.itemsize < 4 else scores_BTV
+    return functional.cross_entropy(wide.flatten(0, 1), targets_BT.flatten())
+
+
+def _dropout(x: Tensor, probability: float, training: bool) -> Tensor:
+    return functional.dropout(x, probability, training) if probability else x
+
+
+def _batch(context: int, num_samples: int, seed: int) -> tuple[Tensor, Tensor]:
+    tokens = crops(num_samples, context + 1, seed)
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()

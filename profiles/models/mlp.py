@@ -1,0 +1,50 @@
+"""A plain stack of equal linear layers: the model whose costs can be worked out by hand."""
+
+# ruff: noqa: N803  # tensor names carry their shape
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from profiles.errors import ProfileError
+from profiles.models.model import Model
+
+
+def mlp(width: int = 256, layers: int = 8) -> Model:
+    """Return `layers` of Linear and ReLU (the last without ReLU) that learn to reverse a random vector.
+
+    Raises:
+        ProfileError: An argument is below 1.
+    """
+    name = f"mlp:width={width},layers={layers}"
+    for key, got in (("width", width), ("layers", layers)):
+        if got < 1:
+            raise ProfileError(f"model {name}: {key}: got {got}, expected at least 1; raise it")
+    return Model(
+        name,
+        (*(partial(Hidden, width) for _ in range(layers - 1)), partial(nn.Linear, width, width)),
+        (*(f"hidden {i}" for i in range(layers - 1)), "output"),
+        functional.mse_loss,
+        partial(_batch, width),
+    )
+
+
+class Hidden(nn.Module):
+    """Linear, then ReLU."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        """Map x (B, D) to relu(W x + b) (B, D)."""
+        return functional.relu(self.linear(x_BD))
+
+
+def _batch(width: int, num_samples: int, seed: int) -> tuple[Tensor, Tensor]:
+    inputs = torch.randn(num_samples, width, generator=torch.Generator().manual_seed(seed))
+    return inputs, inputs.flip(1)

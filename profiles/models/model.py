@@ -1,0 +1,117 @@
+"""A model: a chain of layers, a loss, and data to feed it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from profiles.errors import ProfileError
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Layers in a row; exactly one tensor crosses each boundary between two of them.
+
+    Attributes:
+        name: What `resolve_model` turns into this model again.
+        layers: ``layers[i]()`` builds layer ``i``.
+        layer_names: One name per layer, for tables.
+        loss: (output of the last layer, targets) -> the mean over the micro-batch, a scalar.
+        batch: (number of samples, seed) -> (inputs, targets), both with the samples in dimension 0.
+    """
+
+    name: str
+    layers: tuple[Callable[[], nn.Module], ...]
+    layer_names: tuple[str, ...]
+    loss: Callable[[Tensor, Tensor], Tensor]
+    batch: Callable[[int, int], tuple[Tensor, Tensor]]
+
+    def __post_init__(self) -> None:
+        if not self.layers:
+            raise ProfileError(f"model {self.name}: got no layers, expected at least 1; return the layers as a list")
+        if len(self.layers) != len(self.layer_names):
+            raise ProfileError(
+                f"model {self.name}: got {len(self.layer_names)} layer names for {len(self.layers)} layers, "
+                "expected one each; name every layer"
+            )
+
+
+def build_layers(
+    model: Model,
+    first: int,
+    last: int,
+    *,
+    seed: int,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> nn.Sequential:
+    """Build layers `first` to `last` - 1.
+
+    The weights of layer i depend on (`seed`, i) alone, whatever else is built and wherever: each rank builds its own
+    slice and has the weights of the whole model. They are drawn on the CPU in the layer's own dtype, then moved, and
+    the caller's random state is left as it was.
+
+    Raises:
+        ProfileError: The range is not one of this model's layers, or a builder fails.
+    """
+    if not 0 <= first < last <= len(model.layers):
+        raise ProfileError(
+            f"model {model.name}: got layers {first} to {last} (exclusive), expected a non-empty range within "
+            f"0 to {len(model.layers)}; check the partition"
+        )
+    built = []
+    for index in range(first, last):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(layer_seed(seed, index))
+            with _users_code(f"model {model.name}: layer {index}: its builder"):
+                layer = model.layers[index]()
+        if not isinstance(layer, nn.Module):
+            raise ProfileError(
+                f"model {model.name}: layer {index}: got {type(layer).__name__}, expected a torch.nn.Module; "
+                "return one from its builder"
+            )
+        built.append(layer)
+    return nn.Sequential(*built).to(device=device, dtype=dtype)
+
+
+def draw_batch(
+    model: Model,
+    num_samples: int,
+    seed: int,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return (inputs, targets) on `device`, the floating-point ones as `dtype`; each has a storage of its own.
+
+    Raises:
+        ProfileError: The model's `batch` fails.
+    """
+    with _users_code(f"model {model.name}: batch({num_samples}, {seed})"):
+        inputs, targets = model.batch(num_samples, seed)
+    return _placed(inputs, dtype, device), _placed(targets, dtype, device)
+
+
+@contextmanager
+def _users_code(what: str) -> Iterator[None]:
+    """Tell what goes wrong in a function that a user wrote in one line."""
+    try:
+        yield
+    except Exception as error:  # a user's code may raise anything
+        message = " ".join(str(error).split())[:200]
+        raise ProfileError(f"{what}: got {type(error).__name__} ({message}), expected it to work; mend it") from error
+
+
+def _placed(tensor: Tensor, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+    return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None, copy=True).contiguous()
+
+
+def layer_seed(seed: int, index: int) -> int:
+    """Return the seed of layer `index`: a hash, so that neighbouring seeds and layers share nothing."""
+    digest = hashlib.blake2b(f"layer {index} of seed {seed}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

@@ -1,0 +1,31 @@
+"""Optimizers by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+from torch import nn, optim
+
+from profiles.errors import ProfileError
+
+OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter], float], optim.Optimizer]] = {
+    "sgd": lambda parameters, lr: optim.SGD(parameters, lr),
+    "momentum": lambda parameters, lr: optim.SGD(parameters, lr, momentum=0.9),
+    "adam": lambda parameters, lr: optim.Adam(parameters, lr),
+    "adamw": lambda parameters, lr: optim.AdamW(parameters, lr),
+}
+"""Name -> (parameters, learning rate) -> optimizer; all else is PyTorch's default."""
+
+
+def make_optimizer(name: str, parameters: Iterable[nn.Parameter], lr: float) -> optim.Optimizer:
+    """Return the optimizer called `name`.
+
+    Raises:
+        ProfileError: The name is unknown, or `lr` is not a non-negative number.
+    """
+    if name not in OPTIMIZERS:
+        raise ProfileError(f"optimizer: got {name!r}, expected one of {', '.join(OPTIMIZERS)}; check its spelling")
+    if not math.isfinite(lr) or lr < 0:
+        raise ProfileError(f"learning rate: got {lr}, expected a finite number, 0 or more; try 0.001")
+    return OPTIMIZERS[name](parameters, lr)

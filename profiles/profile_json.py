@@ -1,0 +1,119 @@
+"""A profile as JSON: ``{"format": "pipesched-profile", "version": 1, "model": ..., "layers": [...], ...}``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from profiles.errors import ProfileError
+from profiles.faults import one_line
+from profiles.profile import LayerCost, LayerMeasurement, Profile, Provenance
+from profiles.validation import Bytes, Count, Record, Seconds, Text, parse_record
+
+_ADVICE = "correct it, or measure the profile again"
+
+
+class _Measurement(Record):
+    microbatch_size: Annotated[int, Field(ge=1, lt=2**31)]
+    forward_s: Seconds
+    backward_s: Seconds
+    input_bytes: Bytes
+    output_bytes: Bytes
+    output_storage_bytes: Bytes
+    saved_bytes: Bytes
+    input_saved: bool
+    output_saved: bool
+    output_is_input: bool
+
+
+class _Layer(Record):
+    name: Text
+    weight_bytes: Bytes
+    optimizer_bytes: Bytes
+    step_s: Seconds
+    measurements: Annotated[tuple[_Measurement, ...], Field(min_length=1, max_length=1000)]
+
+
+class _Provenance(Record):
+    device: Text
+    dtype: Text
+    threads: Count
+    companions: Count
+    optimizer: Text
+    warmup: Count
+    repeats: Count
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)]
+    host_cores: Count
+    versions: Annotated[dict[Text, Text], Field(max_length=100)]
+    date: Text
+
+
+class _Profile(Record):
+    format: Literal["pipesched-profile"]
+    version: Literal[1]
+    model: Text
+    layers: Annotated[tuple[_Layer, ...], Field(min_length=1, max_length=100_000)]
+    provenance: _Provenance
+
+
+def read_profile(text: str, file: str) -> Profile:
+    """Return the profile in `text`.
+
+    Raises:
+        ProfileError: It is none; names `file`, the place, what was got and expected.
+    """
+    record = parse_record(_Profile, text, file, _ADVICE)
+    fields = record.provenance.model_dump()
+    fields["versions"] = tuple(record.provenance.versions.items())
+    profile = Profile(record.model, tuple(_layer(layer) for layer in record.layers), Provenance(**fields))
+    faults = _inconsistencies(profile)
+    if faults:
+        raise ProfileError(f"{file}: {one_line(faults)}; {_ADVICE}")
+    return profile
+
+
+def profile_text(profile: Profile, file: str) -> str:
+    """Return `profile` as JSON that `read_profile` reads again.
+
+    Raises:
+        ProfileError: It holds numbers that no profile may, such as NaN.
+    """
+    fields = asdict(profile)
+    fields["provenance"]["versions"] = dict(profile.provenance.versions)
+    text = json.dumps({"format": "pipesched-profile", "version": 1, **fields}, indent=1) + "\n"
+    read_profile(text, file)
+    return text
+
+
+def _layer(record: _Layer) -> LayerCost:
+    measurements = tuple(LayerMeasurement(**measurement.model_dump()) for measurement in record.measurements)
+    return LayerCost(record.name, record.weight_bytes, record.optimizer_bytes, record.step_s, measurements)
+
+
+def _inconsistencies(profile: Profile) -> list[str]:
+    """Return what is wrong between fields that are each well formed."""
+    faults = []
+    sizes = list(profile.microbatch_sizes)
+    if sizes != sorted(set(sizes)):
+        faults.append(f"layers.0.measurements: got micro-batch sizes {sizes[:8]}, expected them rising")
+    for index, layer in enumerate(profile.layers):
+        own = [measurement.microbatch_size for measurement in layer.measurements]
+        if own != sizes:
+            faults.append(
+                f"layers.{index}.measurements: got micro-batch sizes {own[:8]}, expected {sizes[:8]} as in layer 0"
+            )
+    if faults:
+        return faults
+    for index in range(1, len(profile.layers)):
+        for before, after in zip(
+            profile.layers[index - 1].measurements, profile.layers[index].measurements, strict=True
+        ):
+            if before.output_bytes != after.input_bytes:
+                faults.append(
+                    f"layers.{index}: got input_bytes {after.input_bytes} at micro-batch size {after.microbatch_size}, "
+                    f"expected {before.output_bytes}, the output_bytes of the layer before"
+                )
+    return faults

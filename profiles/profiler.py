@@ -1,0 +1,217 @@
+"""Measure what each layer of a model costs on this machine."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+import torch
+from torch import optim
+
+from profiles.chain import Chain
+from profiles.companions import Companions
+from profiles.errors import ProfileError
+from profiles.faults import one_line
+from profiles.host import device_name, library_versions, num_cores
+from profiles.models.model import Model
+from profiles.models.optimizers import make_optimizer
+from profiles.profile import LayerCost, LayerMeasurement, Profile, Provenance
+from profiles.timer import Timer, timer_for
+
+Progress = Callable[[int, int, str], None]
+"""(runs done, runs in all, what is going on)."""
+
+_LEARNING_RATE = 1e-6
+"""Small: the weights of a profile go nowhere, and any rate takes the same time."""
+
+
+def profile_model(
+    model: Model,
+    *,
+    microbatch_sizes: Sequence[int],
+    repeats: int = 10,
+    warmup: int = 3,
+    optimizer: str = "adamw",
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    threads: int = 1,
+    companions: int = 0,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Profile:
+    """Measure every layer's forward, backward and optimizer step, and the bytes it keeps and hands on.
+
+    Times are medians over `repeats` runs of the whole chain of layers (`Chain`), after `warmup` runs. Gradients
+    accumulate over the runs, as over the micro-batches of a batch.
+
+    Args:
+        model: Run whole, on one device.
+        microbatch_sizes: Samples; costs are known from the smallest to the largest.
+        repeats: Measured runs.
+        warmup: Runs before them.
+        optimizer: A name in `OPTIMIZERS`.
+        dtype: Of weights and activations.
+        device: Where to measure.
+        threads: Of one operation on the CPU, here and in each companion.
+        companions: Background processes that run the model meanwhile, one for each further rank on this machine.
+        seed: Of weights and data.
+        progress: Called after every run.
+
+    Raises:
+        ProfileError: An argument is out of range, the device is not there, or the model fails.
+    """
+    sizes = tuple(sorted(set(microbatch_sizes)))
+    target = _check(sizes, repeats, warmup, threads, companions, device)
+    runs = _Runs(warmup, repeats, (len(sizes) + 1) * (warmup + repeats), progress)
+    dtype_name = str(dtype).removeprefix("torch.")
+    with _threads(threads):
+        chain = Chain(model, seed=seed, dtype=dtype, device=target)
+        optimizers = _optimizers(chain, optimizer)
+        bytes_of = [chain.measure_bytes(size) for size in sizes]
+        seconds_of = []
+        with Companions(
+            model.name, companions, dtype=dtype_name, device=str(target), threads=threads, seed=seed
+        ) as others:
+            for size in sizes:
+                others.use(size)
+                seconds_of.append(_measure_passes(chain, size, timer_for(target), runs))
+            others.use(sizes[0])
+            steps = _measure_steps(chain, sizes[0], timer_for(target), runs, optimizers)
+    layers = []
+    for index, (name, layer) in enumerate(zip(model.layer_names, chain.layers, strict=True)):
+        measurements = tuple(
+            LayerMeasurement(size, *seconds[index], **asdict(found[index]))
+            for size, seconds, found in zip(sizes, seconds_of, bytes_of, strict=True)
+        )
+        step_s, optimizer_bytes = steps[index]
+        layers.append(LayerCost(name, _num_bytes(layer.parameters()), optimizer_bytes, step_s, measurements))
+    provenance = Provenance(
+        device=device_name(target),
+        dtype=dtype_name,
+        threads=threads,
+        companions=companions,
+        optimizer=optimizer,
+        warmup=warmup,
+        repeats=repeats,
+        seed=seed,
+        host_cores=num_cores(),
+        versions=library_versions(),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    return Profile(model.name, tuple(layers), provenance)
+
+
+class _Runs:
+    """How often each thing is run, and who is told."""
+
+    def __init__(self, warmup: int, repeats: int, total: int, progress: Progress | None) -> None:
+        self._warmup = warmup
+        self._repeats = repeats
+        self._total = total
+        self._progress = progress
+        self._done = 0
+
+    def medians(self, run: Callable[[], list[float]], what: str) -> list[float]:
+        """Return the median of each of the numbers that `run` returns, over the measured runs."""
+        rows = []
+        for _ in range(self._warmup + self._repeats):
+            rows.append(run())
+            self._done += 1
+            if self._progress is not None:
+                self._progress(self._done, self._total, what)
+        return [statistics.median(column) for column in zip(*rows[self._warmup :], strict=True)]
+
+
+def _check(
+    sizes: Sequence[int], repeats: int, warmup: int, threads: int, companions: int, device: torch.device | str
+) -> torch.device:
+    faults = []
+    if not sizes or sizes[0] < 1:
+        faults.append(f"micro-batch sizes: got {list(sizes)}, expected at least one size of 1 or more; try 1, 2, 4")
+    for name, got, least in (
+        ("repeats", repeats, 1),
+        ("warmup", warmup, 1),
+        ("threads", threads, 1),
+        ("companions", companions, 0),
+    ):
+        if got < least:
+            faults.append(f"{name}: got {got}, expected at least {least}; raise it")
+    if faults:
+        raise ProfileError(f"profiling: {one_line(faults)}")
+    try:
+        target = torch.device(device)
+        torch.empty(1, device=target)
+    except (RuntimeError, AssertionError) as error:  # torch asserts when it was built without the accelerator
+        reason = (str(error).splitlines() or ["no such device"])[0]
+        raise ProfileError(
+            f"profiling: device: got {device} ({reason}), expected one of this machine; try cpu"
+        ) from error
+    return target
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _measure_passes(chain: Chain, size: int, timer: Timer, runs: _Runs) -> list[tuple[float, float]]:
+    """Return (forward, backward) of each layer at one micro-batch size [s]."""
+    inputs, targets = chain.batch(size)
+
+    def run() -> list[float]:
+        chain.run(inputs, targets, timer.mark)
+        return timer.laps_s()
+
+    medians = runs.medians(run, f"micro-batch size {size}")
+    num_layers = len(chain.layers)
+    return list(zip(medians[:num_layers], reversed(medians[num_layers:]), strict=True))
+
+
+def _optimizers(chain: Chain, name: str) -> list[optim.Optimizer | None]:
+    """Return one optimizer for each layer, None where there is nothing to train."""
+    found = []
+    for layer in chain.layers:
+        parameters = [parameter for parameter in layer.parameters() if parameter.requires_grad]
+        found.append(make_optimizer(name, parameters, _LEARNING_RATE) if parameters else None)
+    return found
+
+
+def _measure_steps(
+    chain: Chain, size: int, timer: Timer, runs: _Runs, optimizers: Sequence[optim.Optimizer | None]
+) -> list[tuple[float, int]]:
+    """Return (seconds, bytes of state) of each layer's optimizer; nothing for a layer without one."""
+    inputs, targets = chain.batch(size)
+
+    def run() -> list[float]:
+        chain.run(inputs, targets, _no_mark)
+        timer.mark()
+        for optimizer in optimizers:
+            if optimizer is not None:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            timer.mark()
+        return timer.laps_s()
+
+    medians = runs.medians(run, "optimizer steps")
+    return [(0.0, 0) if o is None else (median, _state_bytes(o)) for o, median in zip(optimizers, medians, strict=True)]
+
+
+def _state_bytes(optimizer: optim.Optimizer) -> int:
+    values = (value for state in optimizer.state.values() for value in state.values())
+    return _num_bytes(value for value in values if isinstance(value, torch.Tensor))
+
+
+def _num_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def _no_mark() -> None:
+    """Note nothing."""

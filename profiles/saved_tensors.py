@@ -1,0 +1,58 @@
+"""Which storages autograd keeps: counted, not guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+
+class SavedTensors:
+    """Watches what autograd saves for backward inside a ``with`` block, each storage once.
+
+    It holds on to the tensors, so that no storage is freed and its address used again while it counts. They are kept
+    detached: a saved output that came back with its graph would be a reference cycle.
+    """
+
+    def __init__(self) -> None:
+        self._tensors: dict[int, Tensor] = {}
+        self._hooks = saved_tensors_hooks(self._pack, _unpack)
+
+    def __enter__(self) -> SavedTensors:
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._hooks.__exit__(kind, error, trace)
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Return whether the storage of `tensor` was saved."""
+        return address(tensor) in self._tensors
+
+    def num_bytes(self, without: Iterable[Tensor] = ()) -> int:
+        """Return the size of all saved storages, except those behind `without`."""
+        excluded = {address(tensor) for tensor in without}
+        return sum(storage_bytes(tensor) for key, tensor in self._tensors.items() if key not in excluded)
+
+    def _pack(self, tensor: Tensor) -> Tensor:
+        detached = tensor.detach()
+        self._tensors.setdefault(address(tensor), detached)
+        return detached
+
+
+def address(tensor: Tensor) -> int:
+    """Return what tells the storage of `tensor` from all others alive."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def storage_bytes(tensor: Tensor) -> int:
+    """Return the size of the storage behind `tensor`."""
+    return tensor.untyped_storage().nbytes()
+
+
+def _unpack(tensor: Tensor) -> Tensor:
+    return tensor

@@ -1,0 +1,137 @@
+"""Stage costs from a CSV file that a person wrote.
+
+One row per stage, in any order, under a header of these columns::
+
+    stage, forward_s, backward_s | backward_input_s, backward_weight_s,
+    output_bytes, saved_bytes, weight_bytes, optimizer_bytes, step_s, utilisation
+
+The backward is given whole, or split, or both; byte columns and step_s that are absent are 0, utilisation is 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from profiles.errors import ProfileError
+from profiles.faults import one_line, shown
+from profiles.files import read_text
+from profiles.stage_costs import StageCost, StageCosts
+
+_SECONDS = ("forward_s", "backward_s", "backward_input_s", "backward_weight_s", "step_s")
+_BYTES = ("output_bytes", "saved_bytes", "weight_bytes", "optimizer_bytes")
+_COLUMNS = ("stage", *_SECONDS, *_BYTES, "utilisation")
+_MAX_STAGES = 100_000
+
+
+def load_stage_costs(path: str | Path) -> StageCosts:
+    """Read stage costs.
+
+    Raises:
+        ProfileError: The file cannot be read or is not of this form; names row (the header is row 1) and column.
+    """
+    import csv
+
+    file = str(path)
+    reader = csv.reader(read_text(path).splitlines(), strict=True, skipinitialspace=True)
+    try:
+        rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
+    except csv.Error as error:
+        raise ProfileError(
+            f"{file}: row {reader.line_num}: got {error}, expected comma-separated values; check the quotes"
+        ) from error
+    rows = [(number, row) for number, row in rows if any(row)]
+    if len(rows) < 2:
+        raise ProfileError(
+            f"{file}: got {len(rows)} rows, expected a header and a row per stage; "
+            "start with: stage,forward_s,backward_s"
+        )
+    header = rows[0][1]
+    _raise(file, _header_faults(header))
+    faults: list[str] = []
+    stages: dict[int, StageCost] = {}
+    for number, row in rows[1:]:
+        _read_row(number, header, row, stages, faults)
+    if not faults and sorted(stages) != list(range(len(stages))):
+        missing = next(stage for stage in range(len(stages)) if stage not in stages)
+        faults.append(
+            f"column stage: got no stage {missing} but stage {max(stages)}, expected 0 to {len(stages) - 1}; "
+            "number the stages from 0 without gaps"
+        )
+    _raise(file, faults)
+    return StageCosts(tuple(stages[stage] for stage in range(len(stages))), origin=file)
+
+
+def _raise(file: str, faults: Sequence[str]) -> None:
+    if faults:
+        raise ProfileError(f"{file}: {one_line(faults)}")
+
+
+def _header_faults(header: Sequence[str]) -> list[str]:
+    known = ", ".join(_COLUMNS)
+    faults = [
+        f"row 1: got column {shown(name)}, expected only {known}; rename or remove it"
+        for name in header
+        if name not in _COLUMNS
+    ]
+    faults += [
+        f"row 1: got column {name} twice, expected once; remove one" for name in _COLUMNS if header.count(name) > 1
+    ]
+    faults += [
+        f"row 1: got no column {name}, expected it; add it" for name in ("stage", "forward_s") if name not in header
+    ]
+    if "backward_s" not in header and not {"backward_input_s", "backward_weight_s"} <= set(header):
+        faults.append(
+            "row 1: got no backward, expected column backward_s, or backward_input_s and backward_weight_s; add it"
+        )
+    return faults
+
+
+def _read_row(
+    number: int, header: Sequence[str], row: Sequence[str], stages: dict[int, StageCost], faults: list[str]
+) -> None:
+    """Add the stage in `row` to `stages`, or what is wrong with it to `faults`."""
+    if len(row) != len(header):
+        faults.append(f"row {number}: got {len(row)} cells, expected {len(header)} as in the header; check the commas")
+        return
+    before = len(faults)
+    values = {
+        name: _read_cell(f"row {number}, column {name}", name, cell, faults)
+        for name, cell in zip(header, row, strict=True)
+    }
+    if len(faults) > before:
+        return
+    split = values.get("backward_input_s") is not None and values.get("backward_weight_s") is not None
+    if values.get("backward_s") is None and not split:
+        faults.append(
+            f"row {number}: got no backward, expected backward_s, or backward_input_s and backward_weight_s; fill it in"
+        )
+        return
+    stage = values.pop("stage")
+    if stage in stages:
+        faults.append(f"row {number}, column stage: got stage {stage} again, expected each once; remove a row")
+        return
+    stages[stage] = StageCost(**values)
+
+
+def _read_cell(place: str, name: str, cell: str, faults: list[str]) -> Any:
+    """Return the number in `cell`; None with a fault added, or for a backward left empty."""
+    if not cell and name.startswith("backward"):
+        return None
+    if name == "stage" or name in _BYTES:
+        limit = _MAX_STAGES if name == "stage" else 2**63
+        if cell.isascii() and cell.isdigit() and len(cell) <= 19 and int(cell) < limit:
+            return int(cell)
+        faults.append(f"{place}: got {shown(cell)}, expected a whole number from 0 to {limit - 1}; correct the cell")
+        return None
+    try:
+        value = float(cell)
+    except ValueError:
+        value = math.nan
+    if math.isfinite(value) and (0 < value <= 1 if name == "utilisation" else value >= 0):
+        return value
+    expected = "a share above 0 and at most 1" if name == "utilisation" else "seconds, finite and 0 or more"
+    faults.append(f"{place}: got {shown(cell)}, expected {expected}; correct the cell")
+    return None

@@ -1,0 +1,221 @@
+"""The door for files: read within a limit, write whole or not at all, and refuse in one line."""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from schedules.schedule import ScheduleError
+
+MAX_BYTES = 64 * 2**20
+"""Largest schedule file that is read [bytes]."""
+
+MAX_CELLS = 5_000_000
+"""Most ops, or most stages times micro-batches, that a schedule file may hold."""
+
+MAX_NUMBER = 999_999_999
+"""Largest stage, micro-batch, rank, device or version in a file."""
+
+_SHOWN_FAULTS = 3
+_SHOWN_CHARACTERS = 60
+_MAX_INTEGER_DIGITS = 19
+
+
+def shown(value: object) -> str:
+    """Return `value` as a message quotes it: in one line, and short."""
+    text = repr(value[: _SHOWN_CHARACTERS + 1] if isinstance(value, str) else value)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
+
+
+class Faults:
+    """What is wrong with one file: collected, then raised once."""
+
+    def __init__(self, origin: str) -> None:
+        self._origin = origin
+        self._shown: list[str] = []
+        self._count = 0
+
+    def __bool__(self) -> bool:
+        return self._count > 0
+
+    def add(self, place: str, problem: str) -> None:
+        """Note `problem` ("got x, expected y; try z") at `place`; an empty place means the whole file."""
+        self._count += 1
+        if self._count <= _SHOWN_FAULTS:
+            self._shown.append(f"{place}: {problem}" if place else problem)
+
+    def settle(self) -> None:
+        """Return if nothing is wrong.
+
+        Raises:
+            ScheduleError: Something is; the first faults in one line, and how many more there are.
+        """
+        if not self._count:
+            return
+        more = [f"and {self._count - _SHOWN_FAULTS} more"] if self._count > _SHOWN_FAULTS else []
+        raise ScheduleError(_one_line(f"{self._origin}: " + "; ".join(self._shown + more)))
+
+
+def fault(origin: str, problem: str) -> ScheduleError:
+    """Return the error for a file that has but one fault."""
+    return ScheduleError(_one_line(f"{origin}: {problem}"))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.splitlines())
+
+
+def read_text(path: Path | str, limit: int = MAX_BYTES) -> str:
+    """Return the text of a UTF-8 file of at most `limit` bytes, its line ends as they are.
+
+    Raises:
+        ScheduleError: It cannot be read, is larger or empty, or is not text.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(limit + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise fault(str(path), f"got {reason!r}, expected a file that can be read; try another path") from error
+    if len(data) > limit:
+        raise fault(str(path), f"got more than {limit} bytes, expected at most {limit}; try a smaller file")
+    if not data.strip():
+        raise fault(str(path), "got an empty file, expected something in it; try writing it again")
+    if b"\0" in data:
+        byte = data.index(b"\0")
+        raise fault(str(path), f"byte {byte}: got NUL, expected text; try saving the file as UTF-8")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        got = f"byte {error.start}: got 0x{data[error.start]:02x}"
+        raise fault(str(path), f"{got}, expected UTF-8; try saving the file as UTF-8") from error
+
+
+def write_text(path: Path | str, text: str) -> None:
+    """Write `text` to `path` as UTF-8: the whole of it, or nothing.
+
+    A temporary file in the same directory takes the place of `path` when it is complete.
+
+    Raises:
+        ScheduleError: There is no such directory, or it cannot be written.
+    """
+    temporary: Path | None = None
+    try:
+        target = Path(path).resolve()
+        if not target.parent.is_dir():
+            raise fault(str(path), f"got no directory {str(target.parent)!r}, expected one; try creating it first")
+        if target.exists() and not target.is_file():
+            raise fault(str(path), "got something that is not a regular file, expected a file's name; try another path")
+        data = text.encode("utf-8")
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+        with temporary.open("xb") as file:
+            file.write(data)
+        temporary.replace(target)
+    except ScheduleError:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a loop of symbolic links
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise fault(str(path), f"got {reason!r}, expected a file that can be written; try another path") from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def load_json(text: str, origin: str) -> object:
+    """Return the value of a JSON text, more strictly than `json` reads it.
+
+    Raises:
+        ScheduleError: Not JSON; or NaN, an infinity, a key given twice, a number too large, nested too deep.
+    """
+    try:
+        value: object = json.loads(
+            text, parse_constant=_constant, parse_int=_integer, parse_float=_real, object_pairs_hook=_unique
+        )
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise fault(origin, f"{place}: got no JSON ({error.msg}), expected JSON; try a JSON checker") from error
+    except RecursionError as error:
+        raise fault(origin, "got lists nested too deep, expected a few levels; try another file") from error
+    except ScheduleError as error:
+        raise fault(origin, str(error)) from error
+    return value
+
+
+def _constant(name: str) -> NoReturn:
+    raise ScheduleError(f"got {name}, expected finite numbers; try leaving that entry out")
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _MAX_INTEGER_DIGITS:
+        raise ScheduleError(f"got the integer {shown(digits)}, expected at most 19 digits; try a smaller one")
+    return int(digits)
+
+
+def _real(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ScheduleError(f"got the number {shown(digits)}, expected a finite one; try a smaller one")
+    return value
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ScheduleError(f"got the key {shown(twice)} twice, expected it once; try removing one")
+    return fields
+
+
+def load_document(text: str, origin: str, form: str, types: Mapping[str, type]) -> dict[str, Any]:
+    """Return the fields of a JSON object that says ``"format": form, "version": 1`` and has the fields `types`.
+
+    Every field must be there, be of exactly its type (a bool is no int), and no other may be.
+
+    Raises:
+        ScheduleError: Not such an object.
+    """
+    document = load_json(text, origin)
+    if not isinstance(document, dict):
+        raise fault(origin, f'got {shown(document)}, expected a JSON object; try {{"format": "{form}", ...}}')
+    if document.get("format") != form:
+        raise fault(origin, f"format: got {shown(document.get('format'))}, expected {form!r}; try another file")
+    version = document.get("version")
+    if type(version) is not int or version != 1:
+        raise fault(origin, f"version: got {shown(version)}, expected 1; try a newer release, or write the file again")
+    faults = Faults(origin)
+    for key in document:
+        if key not in types and key not in ("format", "version"):
+            faults.add(shown(key), f"got an unknown field, expected only {', '.join(types)}; try removing it")
+    for key, kind in types.items():
+        if key not in document:
+            faults.add(key, f"got nothing, expected a field of type {kind.__name__}; try adding it")
+        elif type(document[key]) is not kind:
+            faults.add(key, f"got {shown(document[key])}, expected type {kind.__name__}; try correcting it")
+    faults.settle()
+    return document
+
+
+def check_name(value: str, place: str, faults: Faults) -> None:
+    """Refuse a name that would not stand in one line of text."""
+    if not value.isprintable():
+        faults.add(place, f"got {shown(value)}, expected printable characters; try letters and digits")
+
+
+def check_number(value: object, limit: int, place: str, faults: Faults, name: str) -> None:
+    """Refuse what is not an integer from 0 to ``limit - 1``; `name` says which of several numbers at `place` it is."""
+    if type(value) is not int or not 0 <= value < limit:
+        expected = f"expected an integer from 0 to {limit - 1}"
+        faults.add(place, f"got {name} {shown(value)}, {expected}; try correcting it")
+
+
+def check_devices(devices: tuple[object, ...], faults: Faults) -> None:
+    """Refuse a `rank_to_device` that is not a list of device numbers, one for each rank."""
+    if not devices:
+        faults.add("rank_to_device", "got no rank, expected at least one; try [0]")
+    for rank, device in enumerate(devices):
+        check_number(device, MAX_NUMBER + 1, f"rank_to_device[{rank}]", faults, "device")

@@ -1,0 +1,163 @@
+"""Our schedule JSON: all that a Schedule can say, so also replicas, versions, steps and shared devices.
+
+    {"format": "pipesched.schedule", "version": 1, "name": "gpipe", "num_stages": 2, "num_microbatches": 1,
+     "rank_to_device": [0, 1],
+     "ops": [["0F0", "0SEND_F0>1", "0RECV_B0<1", "0B0", "0STEP"],
+             ["1RECV_F0<0", "1F0", "1B0", "1SEND_B0>0", "1STEP"]]}
+
+An op is a text (`schedules.formats.text`); a Send or Recv names its peer's rank.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, assert_never
+
+from schedules.formats.files import (
+    MAX_CELLS,
+    MAX_NUMBER,
+    Faults,
+    check_devices,
+    check_name,
+    check_number,
+    load_document,
+    read_text,
+    shown,
+)
+from schedules.formats.text import op_text, parse_op_with_peer
+from schedules.formats.torch_csv import read_csv_text
+from schedules.op import Average, Compute, Op, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard
+from schedules.schedule import Schedule, ScheduleError
+
+FORMAT = "pipesched.schedule"
+_FIELDS = {"name": str, "num_stages": int, "num_microbatches": int, "rank_to_device": list, "ops": list}
+
+
+def read_schedule(path: Path | str) -> Schedule:
+    """Return the schedule in a file: CSV or JSON by its suffix, else by its first character.
+
+    Raises:
+        ScheduleError: The file is neither.
+    """
+    text = read_text(path)
+    suffix = Path(path).suffix.lower()
+    is_json = suffix == ".json" or (suffix != ".csv" and text.lstrip().startswith("{"))
+    return from_json(text, str(path)) if is_json else read_csv_text(text, str(path))
+
+
+def read_json(path: Path | str) -> Schedule:
+    """Return the schedule in a JSON file.
+
+    Raises:
+        ScheduleError: The file is not such a schedule.
+    """
+    return from_json(read_text(path), str(path))
+
+
+def from_json(text: str, origin: str) -> Schedule:
+    """Return the schedule in a JSON text; `origin` is how messages name it.
+
+    Raises:
+        ScheduleError: The text is not such a schedule.
+    """
+    document = load_document(text, origin, FORMAT, _FIELDS)
+    faults = Faults(origin)
+    rows = _parse(document["ops"], faults)
+    faults.settle()
+    schedule = Schedule(
+        document["name"],
+        document["num_stages"],
+        document["num_microbatches"],
+        tuple(rows),
+        tuple(document["rank_to_device"]),
+    )
+    _check(schedule, faults)
+    faults.settle()
+    return schedule
+
+
+def to_json(schedule: Schedule) -> str:
+    """Return the JSON text of `schedule`, a line per rank.
+
+    Raises:
+        ScheduleError: A value is out of its bounds, so that the text could not be read again.
+    """
+    faults = Faults(f"schedule {shown(schedule.name)}")
+    _check(schedule, faults)
+    faults.settle()
+    head = {
+        "format": FORMAT,
+        "version": 1,
+        "name": schedule.name,
+        "num_stages": schedule.num_stages,
+        "num_microbatches": schedule.num_microbatches,
+        "rank_to_device": list(schedule.rank_to_device),
+    }
+    fields = [f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items()]
+    rows = ["    " + json.dumps([op_text(op) for op in row]) for row in schedule.ops]
+    return "{\n" + ",\n".join(fields) + ',\n  "ops": [\n' + ",\n".join(rows) + "\n  ]\n}\n"
+
+
+def _parse(value: list[Any], faults: Faults) -> list[tuple[Op, ...]]:
+    rows: list[tuple[Op, ...]] = []
+    for rank, texts in enumerate(value):
+        row: list[Op] = []
+        if type(texts) is not list:
+            faults.add(f"ops[{rank}]", f'got {shown(texts)}, expected a list of ops; try ["0F0", ...]')
+            continue
+        for index, text in enumerate(texts):
+            if type(text) is not str:
+                faults.add(f"ops[{rank}][{index}]", f'got {shown(text)}, expected the text of an op; try "0F0"')
+                continue
+            try:
+                row.append(parse_op_with_peer(text))
+            except ScheduleError as error:
+                faults.add(f"ops[{rank}][{index}]", str(error))
+        rows.append(tuple(row))
+    return rows
+
+
+def _check(schedule: Schedule, faults: Faults) -> None:
+    check_name(schedule.name, "name", faults)
+    check_devices(schedule.rank_to_device, faults)
+    if len(schedule.rank_to_device) != schedule.num_ranks:
+        got = f"got {len(schedule.rank_to_device)} devices for {schedule.num_ranks} ranks"
+        faults.add("rank_to_device", f"{got}, expected as many; try a device per row of ops")
+    counts = {"num_stages": schedule.num_stages, "num_microbatches": schedule.num_microbatches}
+    for name, count in counts.items():
+        if type(count) is not int or not 1 <= count <= MAX_CELLS:
+            faults.add(name, f"got {shown(count)}, expected an integer from 1 to {MAX_CELLS}; try correcting it")
+    if faults:
+        return
+    if schedule.num_stages * schedule.num_microbatches > MAX_CELLS:
+        got = f"got {schedule.num_stages} * {schedule.num_microbatches}"
+        faults.add("num_stages * num_microbatches", f"{got}, expected at most {MAX_CELLS}; try fewer micro-batches")
+    for rank, row in enumerate(schedule.ops):
+        for index, op in enumerate(row):
+            for name, value, limit in _numbers(op, schedule):
+                if type(value) is not int or not 0 <= value < limit:  # so that the place is named for faults only
+                    check_number(value, limit, f"ops[{rank}][{index}]", faults, name)
+
+
+def _numbers(op: Op, schedule: Schedule) -> Iterator[tuple[str, object, int]]:
+    """Yield the numbers in `op`: name, value, and the limit that it must stay below."""
+    match op:
+        case Compute():
+            yield "stage", op.stage, schedule.num_stages
+            yield "micro-batch", op.microbatch, schedule.num_microbatches
+            yield "version", op.version, MAX_NUMBER + 1
+            yield "lookahead", op.lookahead, MAX_NUMBER + 1
+        case Overlap():
+            yield from _numbers(op.first, schedule)
+            yield from _numbers(op.second, schedule)
+        case Send() | Recv():
+            yield "sending stage", op.message.stage, schedule.num_stages
+            yield "receiving stage", op.message.receiver, schedule.num_stages
+            yield "micro-batch", op.message.microbatch, schedule.num_microbatches
+            yield "peer", op.peer, schedule.num_ranks
+        case Reduce() | Step() | Average() | Unshard() | Reshard():
+            yield "stage", op.stage, schedule.num_stages
+        case _:
+            assert_never(op)

@@ -1,0 +1,173 @@
+"""Timelines as JSON, without loss: every float reads back to the same bits.
+
+    {"format": "pipesched.timeline", "version": 1, "name": "gpipe", "source": "predicted", "rank_to_device": [0, 1],
+     "spans": [[0, "0F0", 0.0, 0.0, 1.5], ...], "memory": [[0, 0.0, {"weights": 1024}], ...]}
+
+A span is rank, op, posted_s, start_s, end_s [s]; a sample of memory is device, time_s [s], bytes by kind.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from schedules.formats.files import (
+    MAX_BYTES,
+    Faults,
+    check_devices,
+    check_name,
+    check_number,
+    load_document,
+    read_text,
+    shown,
+)
+from schedules.formats.text import op_text, parse_op_with_peer
+from schedules.op import Recv, Send
+from schedules.schedule import ScheduleError
+from schedules.timeline import MemorySample, Span, Timeline
+
+FORMAT = "pipesched.timeline"
+_FIELDS = {"name": str, "source": str, "rank_to_device": list, "spans": list, "memory": list}
+_MAX_TIMELINE_BYTES = 8 * MAX_BYTES
+_MAX_HELD_BYTES = 2**62
+
+
+def read_timeline(path: Path | str) -> Timeline:
+    """Return the timeline in a JSON file.
+
+    Raises:
+        ScheduleError: The file is not such a timeline.
+    """
+    return timeline_from_json(read_text(path, _MAX_TIMELINE_BYTES), str(path))
+
+
+def timeline_from_json(text: str, origin: str) -> Timeline:
+    """Return the timeline in a JSON text; `origin` is how messages name it.
+
+    Raises:
+        ScheduleError: The text is not such a timeline.
+    """
+    document = load_document(text, origin, FORMAT, _FIELDS)
+    faults = Faults(origin)
+    spans = [_parse_span(row, f"spans[{index}]", faults) for index, row in enumerate(document["spans"])]
+    memory = [_parse_sample(row, f"memory[{index}]", faults) for index, row in enumerate(document["memory"])]
+    faults.settle()
+    timeline = Timeline(
+        document["name"],
+        document["source"],
+        tuple(span for span in spans if span is not None),
+        tuple(document["rank_to_device"]),
+        tuple(sample for sample in memory if sample is not None),
+    )
+    _check(timeline, faults)
+    faults.settle()
+    return timeline
+
+
+def timeline_to_json(timeline: Timeline) -> str:
+    """Return the JSON text of `timeline`, a line per span and per memory sample.
+
+    Raises:
+        ScheduleError: A value is out of its bounds, so that the text could not be read again.
+    """
+    faults = Faults(f"timeline {shown(timeline.name)}")
+    _check(timeline, faults)
+    faults.settle()
+    head = {
+        "format": FORMAT,
+        "version": 1,
+        "name": timeline.name,
+        "source": timeline.source,
+        "rank_to_device": list(timeline.rank_to_device),
+    }
+    fields = [f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items()]
+    spans = [[s.rank, op_text(s.op), float(s.posted_s), float(s.start_s), float(s.end_s)] for s in timeline.spans]
+    memory = [[m.device, float(m.time_s), dict(m.bytes_by_kind)] for m in timeline.memory]
+    fields += [f'  "spans": {_lines(spans)}', f'  "memory": {_lines(memory)}']
+    return "{\n" + ",\n".join(fields) + "\n}\n"
+
+
+def _lines(rows: list[list[Any]]) -> str:
+    lines = ",\n".join("    " + json.dumps(row, ensure_ascii=False) for row in rows)
+    return f"[\n{lines}\n  ]" if rows else "[]"
+
+
+def _parse_span(row: object, place: str, faults: Faults) -> Span | None:
+    match row:
+        case [
+            int() as rank,
+            str() as text,
+            int() | float() as posted_s,
+            int() | float() as start_s,
+            int() | float() as end_s,
+        ] if _no_bool(row):
+            try:
+                return Span(rank, parse_op_with_peer(text), float(posted_s), float(start_s), float(end_s))
+            except ScheduleError as error:
+                faults.add(place, str(error))
+        case _:
+            faults.add(place, f'got {shown(row)}, expected a row like [0, "0F0", 0.0, 0.0, 1.5]; try correcting it')
+    return None
+
+
+def _parse_sample(row: object, place: str, faults: Faults) -> MemorySample | None:
+    match row:
+        case [int() as device, int() | float() as time_s, dict() as held] if _no_bool(row):
+            return MemorySample(device, float(time_s), tuple(held.items()))
+        case _:
+            faults.add(place, f'got {shown(row)}, expected a row like [0, 0.0, {{"weights": 1024}}]; try correcting it')
+    return None
+
+
+def _no_bool(row: object) -> bool:
+    return isinstance(row, list) and not any(isinstance(value, bool) for value in row)
+
+
+def _check(timeline: Timeline, faults: Faults) -> None:
+    check_name(timeline.name, "name", faults)
+    check_name(timeline.source, "source", faults)
+    check_devices(timeline.rank_to_device, faults)
+    if faults:
+        return
+    last_rank, devices = 0, frozenset(timeline.rank_to_device)
+    for index, span in enumerate(timeline.spans):
+        place = f"spans[{index}]"
+        _check_span(span, len(timeline.rank_to_device), place, faults)
+        if span.rank < last_rank:
+            got = f"got rank {span.rank} after {last_rank}"
+            faults.add(place, f"{got}, expected spans in order of rank; try sorting them")
+        last_rank = span.rank
+    last = (-1, 0.0)
+    for index, sample in enumerate(timeline.memory):
+        place = f"memory[{index}]"
+        _check_sample(sample, devices, place, faults)
+        if (sample.device, sample.time_s) < last:
+            got = f"got device {sample.device} at {sample.time_s} s"
+            faults.add(place, f"{got}, expected samples in order of device, then time; try sorting them")
+        last = (sample.device, sample.time_s)
+
+
+def _check_span(span: Span, num_ranks: int, place: str, faults: Faults) -> None:
+    check_number(span.rank, num_ranks, place, faults, "rank")
+    if isinstance(span.op, Send | Recv):
+        check_number(span.op.peer, num_ranks, place, faults, "peer")
+    times = (span.posted_s, span.start_s, span.end_s)
+    if not all(math.isfinite(time_s) for time_s in times):
+        faults.add(place, f"got times {times}, expected finite seconds; try correcting them")
+    elif span.end_s < span.start_s:
+        faults.add(place, f"got end {span.end_s} s before start {span.start_s} s, expected it after; try correcting it")
+
+
+def _check_sample(sample: MemorySample, devices: frozenset[int], place: str, faults: Faults) -> None:
+    if sample.device not in devices:
+        faults.add(place, f"got device {shown(sample.device)}, expected one of rank_to_device; try correcting it")
+    if not math.isfinite(sample.time_s):
+        faults.add(place, f"got time {sample.time_s}, expected finite seconds; try correcting it")
+    kinds = [kind for kind, _ in sample.bytes_by_kind]
+    if len(set(kinds)) < len(kinds):
+        faults.add(place, f"got a kind of memory twice in {shown(kinds)}, expected each once; try adding them up")
+    for kind, num_bytes in sample.bytes_by_kind:
+        check_name(kind, place, faults)
+        check_number(num_bytes, _MAX_HELD_BYTES, place, faults, f"bytes of {shown(kind)}")

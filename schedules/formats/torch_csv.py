@@ -1,0 +1,181 @@
+"""PyTorch's schedule CSV, both dialects, both ways.
+
+As `torch.distributed.pipelining` 2.13 reads and writes it; torchtitan takes the same file.
+
+    0F0,0F1,,0B0,0B1                            compute-only: a row per rank, no header, an empty cell is idle
+    0F0,0SEND_F0,0F1,...,0RECV_B0,0B0,...       compute+comms: no empty cells
+
+PyTorch reads `2F0junk` as `2F0` and checks no communication; here a cell is an op and nothing else. The optimizer steps
+after the last row, which the file does not say: reading adds that Step, writing drops it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from schedules.formats.files import MAX_CELLS, Faults, fault, read_text, shown
+from schedules.formats.text import NO_PEER, parse_op
+from schedules.formats.torch_rules import Rows, Survey, check_complete, check_others, peer_stage, survey, unsayable
+from schedules.op import Op, Recv, Reduce, Reshard, Send, Step, Unshard, computes
+from schedules.schedule import Schedule, ScheduleError, make_schedule
+
+
+def read_csv(path: Path | str, *, steps: bool = True) -> Schedule:
+    """Return the schedule in a CSV file of either dialect, named after the file.
+
+    Args:
+        path: The file.
+        steps: Whether to end each rank's list with a Step of each of its stages, as PyTorch's training loop does.
+
+    Raises:
+        ScheduleError: The file is not such a schedule.
+    """
+    return read_csv_text(read_text(path), str(path), steps=steps)
+
+
+def read_csv_text(text: str, origin: str, *, steps: bool = True) -> Schedule:
+    """Return the schedule in the text of a CSV file; `origin` is how messages name it. See `read_csv`."""
+    faults = Faults(origin)
+    rows = _parse(text, origin, faults)
+    _check_dialect(rows, faults)
+    faults.settle()
+    found = survey(rows, _cell, faults)
+    num_microbatches = len(found.microbatches)
+    check_complete(found, len(found.rank_of), num_microbatches, faults)
+    check_others(rows, found, _cell, faults)
+    faults.settle()
+    lists = [[_with_peer(op, found) for op in row if op is not None] for row in rows]
+    if steps:
+        for stage, rank in sorted(found.rank_of.items()):
+            lists[rank].append(Step(stage))
+    return make_schedule(Path(origin).stem, len(found.rank_of), num_microbatches, lists)
+
+
+def write_csv(schedule: Schedule) -> str:
+    """Return `schedule` in the compute-only dialect: a row per rank, no idle cells, lines ended by CR LF.
+
+    Raises:
+        ScheduleError: It says what the CSV cannot say.
+    """
+    dropped = Send | Recv | Reduce | Unshard | Reshard
+    return _write(schedule, [[None if isinstance(op, dropped) else op for op in row] for row in schedule.ops])
+
+
+def write_csv_comms(schedule: Schedule) -> str:
+    """Return `schedule` in the compute+comms dialect: a row per rank, lines ended by CR LF.
+
+    Raises:
+        ScheduleError: It says what the CSV cannot say, or says no communication where there must be some.
+    """
+    return _write(schedule, schedule.ops, comms=True)
+
+
+def _cell(rank: int, index: int) -> str:
+    return f"row {rank + 1}" if index < 0 else f"row {rank + 1}, cell {index + 1}"
+
+
+def _op(rank: int, index: int) -> str:
+    return f"rank {rank}" if index < 0 else f"rank {rank}, op {index}"
+
+
+def _parse(text: str, origin: str, faults: Faults) -> list[list[Op | None]]:
+    rows: list[list[Op | None]] = []
+    num_cells = 0
+    for cells in _rows(text, origin):
+        num_cells += len(cells) or 1
+        if num_cells > MAX_CELLS:
+            problem = f"got more than {MAX_CELLS} cells, expected at most as many; try fewer micro-batches"
+            raise fault(origin, f"row {len(rows) + 1}: {problem}")
+        rows.append([_parse_cell(cell, _cell(len(rows), index), faults) for index, cell in enumerate(cells)])
+    return rows
+
+
+def _rows(text: str, origin: str) -> Iterator[list[str]]:
+    if not text.strip():
+        raise fault(origin, "got an empty file, expected a row per rank; try writing it again")
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        yield from reader
+    except csv.Error as error:
+        problem = f"got no CSV ({error}), expected CSV; try it without quotes"
+        raise fault(origin, f"line {reader.line_num}: {problem}") from error
+
+
+def _parse_cell(cell: str, place: str, faults: Faults) -> Op | None:
+    cell = cell.strip(" \t")  # PyTorch strips them too
+    if not cell:
+        return None
+    try:
+        op = parse_op(cell)
+    except ScheduleError as error:
+        faults.add(place, str(error))
+        return None
+    reason = unsayable(op)
+    if isinstance(op, Send | Recv) and op.peer != NO_PEER:
+        reason = "a peer"
+    if reason is not None:
+        faults.add(place, _unsayable(op, reason))
+    return op
+
+
+def _check_dialect(rows: Rows, faults: Faults) -> None:
+    """Refuse empty cells where the file says its communication; a cell that is no op counts as neither."""
+    if faults or not any(isinstance(op, Send | Recv | Reduce | Unshard | Reshard) for row in rows for op in row):
+        return
+    for rank, row in enumerate(rows):
+        for index, op in enumerate(row):
+            if op is None:
+                faults.add(
+                    _cell(rank, index),
+                    "got an empty cell, expected none in a file with communication; try removing it",
+                )
+
+
+def _with_peer(op: Op, found: Survey) -> Op:
+    return replace(op, peer=found.rank_of[peer_stage(op)]) if isinstance(op, Send | Recv) else op
+
+
+def _write(schedule: Schedule, rows: Rows, *, comms: bool = False) -> str:
+    faults = Faults(f"schedule {shown(schedule.name)}")
+    if schedule.rank_to_device != tuple(range(schedule.num_ranks)):
+        got = f"got rank_to_device {list(schedule.rank_to_device[:8])}"
+        faults.add("", f"{got}, expected a device per rank, in order: PyTorch's CSV has no devices; try our JSON")
+    rows = [_without_last_steps(row) for row in rows]
+    _check_sayable(rows, faults)
+    found = survey(rows, _op, faults)
+    check_complete(found, schedule.num_stages, schedule.num_microbatches, faults)
+    check_others(rows, found, _op, faults)
+    if comms and not schedule.is_lowered and len(set(found.rank_of.values())) > 1:
+        faults.add("", "got no Send and no Recv, expected the communication between ranks; try lowering it first")
+    faults.settle()
+    return "".join(",".join(str(op) for op in row if op is not None) + "\r\n" for row in rows)
+
+
+def _without_last_steps(row: Sequence[Op | None]) -> list[Op | None]:
+    """Return `row` without the one Step of each stage that follows all its computations: the CSV's end means it."""
+    kept = list(row)
+    busy: set[int] = set()
+    for index in range(len(kept) - 1, -1, -1):
+        op = kept[index]
+        if isinstance(op, Step) and op.stage not in busy:
+            kept[index] = None
+            busy.add(op.stage)
+        elif op is not None:
+            busy.update(part.stage for part in computes(op))
+    return kept
+
+
+def _unsayable(op: Op | None, reason: str) -> str:
+    return f"got {op} ({reason}), expected what PyTorch's CSV can say; try our JSON"
+
+
+def _check_sayable(rows: Rows, faults: Faults) -> None:
+    for rank, row in enumerate(rows):
+        for index, op in enumerate(row):
+            reason = None if op is None else unsayable(op)
+            if reason is not None:
+                faults.add(_op(rank, index), _unsayable(op, reason))

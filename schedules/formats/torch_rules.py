@@ -1,0 +1,166 @@
+"""What op lists must be to stand in PyTorch's CSV: held to when reading it and when writing it.
+
+Each stage lives on one rank; each (stage, micro-batch) has one F, and one B or one I and one W; stages and
+micro-batches are numbered from 0 without holes; a message goes to a neighbouring stage on another rank.
+Whether the lists can finish, and every Send meets its Recv, is `schedules.check`'s to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias, assert_never
+
+from schedules.formats.files import Faults
+from schedules.formats.text import NO_PEER
+from schedules.op import Average, Compute, Op, Overlap, Phase, Recv, Reduce, Reshard, Send, Step, Unshard, computes
+
+Rows: TypeAlias = Sequence[Sequence[Op | None]]
+"""The cells of each rank; None is a cell without an op."""
+
+Place: TypeAlias = Callable[[int, int], str]
+"""How a message names the cell of (rank, index)."""
+
+
+@dataclass(slots=True)
+class Survey:
+    """What the lists compute, and where.
+
+    Attributes:
+        rank_of: The rank of each stage.
+        done: The micro-batches of each stage, phase by phase.
+    """
+
+    rank_of: dict[int, int] = field(default_factory=dict)
+    done: dict[int, dict[Phase, set[int]]] = field(default_factory=dict)
+
+    @property
+    def microbatches(self) -> set[int]:
+        """The micro-batches that have an F on some stage."""
+        return set().union(*(phases[Phase.FORWARD] for phases in self.done.values()))
+
+
+def unsayable(op: Op) -> str | None:
+    """Return what `op` says that PyTorch's CSV has no word for, or None."""
+    for part in computes(op):
+        if part.phase is Phase.RECOMPUTE:
+            return "a recompute"
+        if part.version or part.lookahead:
+            return "a weight version"
+    match op:
+        case Step():
+            return "an optimizer step before the end"
+        case Average():
+            return "an elastic averaging"
+        case _:
+            return None
+
+
+def survey(rows: Rows, place: Place, faults: Faults) -> Survey:
+    """Return what `rows` compute; refuse ops given twice, a stage on two ranks, ranks without a computation."""
+    found = Survey()
+    seen: set[str] = set()
+    for rank, row in enumerate(rows):
+        idle = True
+        for index, op in enumerate(row):
+            if op is None:
+                continue
+            for part in computes(op):
+                idle = False
+                problem = _count(part, rank, found)
+                if problem is not None:
+                    faults.add(place(rank, index), problem)
+            for word in computes(op) or (op,):
+                text = str(word)
+                if text in seen and not isinstance(word, Unshard | Reshard):
+                    faults.add(place(rank, index), f"got {text} again, expected it once; try removing one of the two")
+                seen.add(text)
+        if idle:
+            faults.add(place(rank, -1), "got no computation, expected one such as 0F0; try removing this row")
+    return found
+
+
+def _count(part: Compute, rank: int, found: Survey) -> str | None:
+    phases = found.done.setdefault(part.stage, {phase: set() for phase in Phase})
+    phases[part.phase].add(part.microbatch)
+    home = found.rank_of.setdefault(part.stage, rank)
+    if home == rank:
+        return None
+    return f"got {part} on rank {rank}, expected all of stage {part.stage} on rank {home}; try our JSON"
+
+
+def check_complete(found: Survey, num_stages: int, num_microbatches: int, faults: Faults) -> None:
+    """Refuse holes in the numbers, and a micro-batch of a stage without F or without its backward."""
+    microbatches = found.microbatches
+    _check_numbers("stages", set(found.rank_of), num_stages, faults)
+    if _check_numbers("micro-batches with an F", microbatches, num_microbatches, faults):
+        for stage in sorted(found.done):
+            _check_stage(stage, found.done[stage], microbatches, faults)
+
+
+def _check_numbers(kind: str, numbers: set[int], count: int, faults: Faults) -> bool:
+    highest = max(numbers, default=-1)
+    if len(numbers) == count and highest == count - 1:
+        return True
+    missing = next((number for number in range(min(count, len(numbers) + 1)) if number not in numbers), None)
+    got = f"got {len(numbers)} {kind} up to {highest}" + ("" if missing is None else f" without {missing}")
+    faults.add(kind.split()[0], f"{got}, expected 0 to {count - 1}; try numbering from 0 without holes")
+    return False
+
+
+def _check_stage(stage: int, phases: dict[Phase, set[int]], microbatches: set[int], faults: Faults) -> None:
+    full, inputs, weights = phases[Phase.BACKWARD], phases[Phase.BACKWARD_INPUT], phases[Phase.BACKWARD_WEIGHT]
+    one_way = "expected one B, or one I and one W, for each F"
+    for wrong, got, expected in (
+        (microbatches - phases[Phase.FORWARD], "no F", "expected one F on each stage"),
+        ((full | inputs | weights) - microbatches, "a backward but no F", one_way),
+        (microbatches - full - inputs - weights, "no backward", one_way),
+        (full & (inputs | weights), "B beside I or W", one_way),
+        (inputs - weights - full, "I without W", one_way),
+        (weights - inputs - full, "W without I", one_way),
+    ):
+        for microbatch in sorted(wrong):
+            faults.add(f"stage {stage}, micro-batch {microbatch}", f"got {got}, {expected}; try correcting the list")
+
+
+def check_others(rows: Rows, found: Survey, place: Place, faults: Faults) -> None:
+    """Refuse messages that go nowhere, and Reduce, Unshard, Reshard of a stage that lives elsewhere."""
+    num_microbatches = len(found.microbatches)
+    for rank, row in enumerate(rows):
+        for index, op in enumerate(row):
+            match op:
+                case Send() | Recv():
+                    problem = _message_problem(op, rank, found, num_microbatches)
+                case Reduce() | Unshard() | Reshard():
+                    problem = None if found.rank_of.get(op.stage) == rank else _elsewhere(op.stage, rank)
+                case Compute() | Overlap() | Step() | Average() | None:
+                    problem = None
+                case _:
+                    assert_never(op)
+            if problem is not None:
+                faults.add(place(rank, index), f"got {op}, {problem}")
+
+
+def peer_stage(op: Send | Recv) -> int:
+    """Return the stage at the other end of the message."""
+    return op.message.receiver if isinstance(op, Send) else op.message.stage
+
+
+def _message_problem(op: Send | Recv, rank: int, found: Survey, num_microbatches: int) -> str | None:
+    message, other = op.message, peer_stage(op)
+    own = message.stage if isinstance(op, Send) else message.receiver
+    if found.rank_of.get(own) != rank:
+        return _elsewhere(own, rank)
+    if other not in found.rank_of:
+        return f"expected a message between stages 0 to {len(found.rank_of) - 1}; try removing it"
+    if message.microbatch >= num_microbatches:
+        return f"expected micro-batches 0 to {num_microbatches - 1}; try removing it"
+    if found.rank_of[other] == rank:
+        return f"expected no message between stages {own} and {other}, both of rank {rank}; try removing it"
+    if op.peer not in (NO_PEER, found.rank_of[other]):
+        return f"peer {op.peer}, expected peer {found.rank_of[other]}, the rank of stage {other}; try our JSON"
+    return None
+
+
+def _elsewhere(stage: int, rank: int) -> str:
+    return f"expected a stage that rank {rank} computes; try moving it to the rank of stage {stage}"

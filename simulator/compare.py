@@ -1,0 +1,236 @@
+"""Two Timelines of one schedule side by side, and several schedules in one table."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from statistics import fmean
+from typing import Any
+
+from schedules.timeline import Timeline
+from simulator.errors import SimulationError
+from simulator.labels import label
+from simulator.metrics import Metrics, metrics
+
+Value = str | int | float | None
+"""What stands in a cell of a table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """One number, predicted and measured; None where it is not known.
+
+    Attributes:
+        name: ``makespan_s``, ``bubble_fraction``, ``busy_s``, ``idle_s`` or ``peak_memory_bytes``.
+        device: None when it belongs to the whole run.
+    """
+
+    name: str
+    device: int | None
+    predicted: float | None
+    measured: float | None
+
+    @property
+    def error(self) -> float | None:
+        """(predicted - measured) / measured; None when unknown, or when only the measured number is 0."""
+        return _error(self.predicted, self.measured)
+
+    def to_dict(self) -> dict[str, Value]:
+        """Return plain data."""
+        return {
+            "quantity": self.name,
+            "device": self.device,
+            "predicted": self.predicted,
+            "measured": self.measured,
+            "error": self.error,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class OpKind:
+    """All ops of one kind on one stage.
+
+    Attributes:
+        kind: As in `Label`: ``F``, ``B``, ``SEND_F``, ``Step``, ...
+        count: How many there are.
+        predicted_s: Their mean duration [s].
+        measured_s: Their mean duration [s].
+    """
+
+    kind: str
+    stage: int
+    count: int
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def error(self) -> float | None:
+        """(predicted - measured) / measured; None when only the measured mean is 0."""
+        return _error(self.predicted_s, self.measured_s)
+
+    @property
+    def difference_s(self) -> float:
+        """By how much they disagree, all together [s]."""
+        return self.count * (self.predicted_s - self.measured_s)
+
+    def to_dict(self) -> dict[str, Value]:
+        """Return plain data."""
+        return {
+            "kind": self.kind,
+            "stage": self.stage,
+            "count": self.count,
+            "predicted_s": self.predicted_s,
+            "measured_s": self.measured_s,
+            "error": self.error,
+            "difference_s": self.difference_s,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A prediction beside a measurement.
+
+    Attributes:
+        quantities: The makespan and the bubble, then busy, idle and peak memory of each device.
+        ops: In order of stage, then of first appearance.
+    """
+
+    name: str
+    quantities: tuple[Quantity, ...]
+    ops: tuple[OpKind, ...]
+
+    @property
+    def largest_disagreement(self) -> OpKind | None:
+        """The kind of op whose durations, all together, are furthest off; None when there is no op."""
+        return max(self.ops, key=lambda kind: abs(kind.difference_s), default=None)
+
+    def to_rows(self) -> list[dict[str, Value]]:
+        """Return the quantities as plain data, a row each."""
+        return [quantity.to_dict() for quantity in self.quantities]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        largest = self.largest_disagreement
+        return {
+            "name": self.name,
+            "quantities": self.to_rows(),
+            "ops": [kind.to_dict() for kind in self.ops],
+            "largest_disagreement": None if largest is None else largest.to_dict(),
+        }
+
+
+def compare(predicted: Timeline, measured: Timeline) -> Comparison:
+    """Set two runs of the same op lists side by side.
+
+    Raises:
+        SimulationError: They are not of the same devices and op lists, or nothing in one takes time.
+    """
+    _require_same(predicted, measured)
+    first, second = metrics(predicted), metrics(measured)
+    quantities = [
+        Quantity("makespan_s", None, first.makespan_s, second.makespan_s),
+        Quantity("bubble_fraction", None, first.bubble_fraction, second.bubble_fraction),
+    ]
+    for a, b in zip(first.devices, second.devices, strict=True):
+        quantities += [
+            Quantity("busy_s", a.device, a.busy_s, b.busy_s),
+            Quantity("idle_s", a.device, a.idle_s, b.idle_s),
+            Quantity("peak_memory_bytes", a.device, a.peak_memory_bytes, b.peak_memory_bytes),
+        ]
+    means, measured_means = _durations(predicted), _durations(measured)
+    kinds = [
+        OpKind(kind, stage, len(own), fmean(own), fmean(measured_means[kind, stage]))
+        for (kind, stage), own in means.items()
+    ]
+    return Comparison(predicted.name, tuple(quantities), tuple(sorted(kinds, key=lambda found: found.stage)))
+
+
+def _error(predicted: float | None, measured: float | None) -> float | None:
+    if predicted is None or measured is None:
+        return None
+    if measured == 0:
+        return 0.0 if predicted == 0 else None
+    return (predicted - measured) / measured
+
+
+def _durations(timeline: Timeline) -> dict[tuple[str, int], list[float]]:
+    """Return the duration of every op [s], by kind and stage."""
+    found: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for span in timeline.spans:
+        shown = label(span.op)
+        found[shown.kind, shown.stage].append(span.end_s - span.start_s)
+    return found
+
+
+def _require_same(predicted: Timeline, measured: Timeline) -> None:
+    """Refuse Timelines of different op lists, naming the first difference."""
+    place, advice = f"{measured.name} {measured.source}", "try two runs of one schedule"
+    if predicted.rank_to_device != measured.rank_to_device:
+        got, expected = list(measured.rank_to_device), list(predicted.rank_to_device)
+        raise SimulationError(f"{place}: got ranks on devices {got}, expected {expected}; {advice}")
+    for rank in range(len(predicted.rank_to_device)):
+        pairs = zip_longest(predicted.of_rank(rank), measured.of_rank(rank))
+        for index, (a, b) in enumerate(pairs):
+            if a is None or b is None or a.op != b.op:
+                found, wanted = (str(span.op) if span is not None else "the end" for span in (b, a))
+                raise SimulationError(f"{place}: rank {rank}: op {index}: got {found}, expected {wanted}; {advice}")
+
+
+def schedules_table(entries: Iterable[tuple[str, Metrics]]) -> list[dict[str, Value]]:
+    """Return a row for each named schedule; its peak memory is that of its worst and of its best device."""
+    rows: list[dict[str, Value]] = []
+    for name, found in entries:
+        peaks = [device.peak_memory_bytes for device in found.devices if device.peak_memory_bytes is not None]
+        rows.append(
+            {
+                "name": name,
+                "makespan_s": found.makespan_s,
+                "bubble_fraction": found.bubble_fraction,
+                "bubble_overhead": found.bubble_overhead,
+                "throughput": found.throughput,
+                "peak_memory_worst_bytes": max(peaks, default=None),
+                "peak_memory_best_bytes": min(peaks, default=None),
+            }
+        )
+    return rows
+
+
+def to_csv(rows: Sequence[dict[str, Value]]) -> str:
+    """Return rows as CSV, numbers in full; a cell is empty where nothing is known."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fieldnames=_columns(rows), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def to_markdown(rows: Sequence[dict[str, Value]]) -> str:
+    """Return rows as a Markdown table for people: four digits of a fraction, columns aligned."""
+    columns = _columns(rows)
+    cells = [columns, *([_cell(row.get(column)) for column in columns] for row in rows)]
+    widths = [max(3, *(len(line[index]) for line in cells)) for index in range(len(columns))]
+    numeric = [all(not isinstance(row.get(column), str) for row in rows) for column in columns]
+    rule = ["-" * (width - 1) + ":" if right else "-" * width for width, right in zip(widths, numeric, strict=True)]
+    lines = []
+    for line in (cells[0], rule, *cells[1:]):
+        aligned = zip(line, widths, numeric, strict=True)
+        lines.append(
+            "| " + " | ".join(c.rjust(width) if right else c.ljust(width) for c, width, right in aligned) + " |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _columns(rows: Sequence[dict[str, Value]]) -> list[str]:
+    return list(dict.fromkeys(column for row in rows for column in row))
+
+
+def _cell(value: Value) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
+    return str(value).replace("|", "\\|")

@@ -1,0 +1,40 @@
+"""Write what readers make of a Timeline: the whole file, or nothing."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+from simulator.errors import SimulationError
+
+
+def suffix_of(path: Path | str, known: tuple[str, ...]) -> str:
+    """Return the suffix of `path` in small letters.
+
+    Raises:
+        SimulationError: It is none of `known`.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in known:
+        raise SimulationError(f"{path}: got suffix {suffix!r}, expected {' or '.join(known)}; try {path}{known[0]}")
+    return suffix
+
+
+def write_bytes(path: Path | str, data: bytes) -> None:
+    """Write `data` to `path` through a temporary file beside it.
+
+    Raises:
+        SimulationError: It cannot be written.
+    """
+    target = Path(path).resolve()
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(target)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise SimulationError(
+            f"{path}: got {reason!r}, expected a file that can be written; try another path"
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,234 @@
+"""Bytes held on each device over a Timeline, predicted or measured.
+
+    weights          one version of every stage on the rank, always
+    optimizer        its state, always
+    weight_versions  a copy of the weights that a Step overwrites while a later op still reads them, from the Step to
+                     the end of the last such op; a predicted copy while its op runs
+    gradients        as large as the weights, from a stage's first B or W to the end of its next Step
+    activations      from F to the end of B (of W when the backward is split); with R only the stage's input until R
+    receive_buffers  from the Recv to the start of F (then it is the stage's input, part of the activations), and for a
+                     gradient to the end of B or I
+    send_buffers     an output, from the end of its op to the end of its transfer; for a stage on the same rank until
+                     that stage's op starts (F) or ends (B, I)
+
+The input of stage 0 is data: its bytes are not in the costs, and with R it counts as nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+from profiles.cluster import Cluster
+from profiles.stage_costs import StageCosts
+from schedules.op import Compute, Message, Op, Payload, Phase, Recv, Send, Step, computes, gives, needs
+from schedules.schedule import Schedule
+from schedules.timeline import MemorySample, Span, Timeline
+from simulator.errors import SimulationError
+from simulator.network import message_bytes
+
+KINDS = (
+    "weights",
+    "weight_versions",
+    "gradients",
+    "optimizer",
+    "activations",
+    "receive_buffers",
+    "send_buffers",
+)  # fmt: skip
+"""Every sample has these, in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverCapacity:
+    """A device that holds more than it has, and the op that took it there."""
+
+    device: int
+    rank: int
+    op: Op
+    time_s: float
+    held_bytes: int
+    capacity_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"device {self.device} holds {self.held_bytes} bytes of {self.capacity_bytes} "
+            f"from {self.time_s:.6g} s on, at {self.op} of rank {self.rank}"
+        )
+
+
+class _Hold(NamedTuple):
+    kind: str
+    num_bytes: int
+    from_s: float
+    until_s: float = math.inf
+
+
+def memory(timeline: Timeline, costs: StageCosts, schedule: Schedule) -> tuple[MemorySample, ...]:
+    """Return what every device holds whenever it changes.
+
+    Args:
+        timeline: Of `schedule`, lowered.
+        costs: Bytes of every stage.
+        schedule: Says how many stages there are.
+
+    Raises:
+        SimulationError: The schedule has more stages than the costs.
+    """
+    if schedule.num_stages > costs.num_stages:
+        raise SimulationError(
+            f"{schedule.name}: got costs ({costs.origin}) of {costs.num_stages} stages, expected {schedule.num_stages}"
+        )
+    begin_s = min((span.posted_s for span in timeline.spans), default=0.0)
+    holds: defaultdict[int, list[_Hold]] = defaultdict(list)
+    for rank, spans in _by_rank(timeline).items():
+        mine = holds[timeline.rank_to_device[rank]]
+        parts = [(part, span) for span in spans for part in computes(span.op)]
+        mine += _weights(spans, costs, begin_s)
+        mine += _gradients(spans, costs)
+        mine += _activations(parts, costs)
+        mine += _buffers(spans, parts, costs, schedule.num_stages)
+    return tuple(sample for device in sorted(holds) for sample in _samples(device, begin_s, holds[device]))
+
+
+def peak_memory(samples: Iterable[MemorySample]) -> Mapping[int, MemorySample]:
+    """Return, per device, the first sample of the most bytes: how many, when, and made of what."""
+    return {
+        device: max(group, key=lambda sample: sample.total_bytes)
+        for device, group in groupby(samples, key=lambda sample: sample.device)
+    }
+
+
+def over_capacity(samples: Iterable[MemorySample], cluster: Cluster, timeline: Timeline) -> OverCapacity | None:
+    """Return the first moment at which a device holds more than its capacity; None when none does."""
+    first: tuple[MemorySample, int] | None = None
+    for sample in samples:
+        capacity = cluster.devices[sample.device].memory_bytes
+        if capacity is not None and sample.total_bytes > capacity and (not first or sample.time_s < first[0].time_s):
+            first = (sample, capacity)
+    if first is None:
+        return None
+    sample, capacity = first
+    takers = [
+        (_taken_s(span), index, span)
+        for index, span in enumerate(timeline.spans)
+        if timeline.rank_to_device[span.rank] == sample.device and not isinstance(span.op, Send)
+    ]
+    _, _, culprit = max((taker for taker in takers if taker[0] <= sample.time_s), default=min(takers))
+    return OverCapacity(sample.device, culprit.rank, culprit.op, sample.time_s, sample.total_bytes, capacity)
+
+
+def _taken_s(span: Span) -> float:
+    """Return when an op takes its memory: a Recv when it is posted, all else when it starts."""
+    return span.posted_s if isinstance(span.op, Recv) else span.start_s
+
+
+def _by_rank(timeline: Timeline) -> dict[int, list[Span]]:
+    spans: defaultdict[int, list[Span]] = defaultdict(list)
+    for span in timeline.spans:
+        spans[span.rank].append(span)
+    return spans
+
+
+def _weights(spans: Sequence[Span], costs: StageCosts, begin_s: float) -> Iterator[_Hold]:
+    """Weights, their optimizer's state, and the copies of versions that a Step would destroy too early."""
+    last_read: dict[tuple[int, int], tuple[int, float]] = {}
+    stages: set[int] = set()
+    for index, span in enumerate(spans):
+        for part in computes(span.op):
+            stages.add(part.stage)
+            last_read[part.stage, part.version] = (index, span.end_s)
+            if part.lookahead:
+                yield _Hold("weight_versions", costs.stages[part.stage].weight_bytes, span.start_s, span.end_s)
+    for stage in stages:
+        yield _Hold("weights", costs.stages[stage].weight_bytes, begin_s)
+        yield _Hold("optimizer", costs.stages[stage].optimizer_bytes, begin_s)
+    version: Counter[int] = Counter()
+    for index, span in enumerate(spans):
+        if isinstance(span.op, Step):
+            stage = span.op.stage
+            read, until_s = last_read.get((stage, version[stage]), (-1, 0.0))
+            version[stage] += 1
+            if read > index:
+                yield _Hold("weight_versions", costs.stages[stage].weight_bytes, span.start_s, until_s)
+
+
+def _gradients(spans: Sequence[Span], costs: StageCosts) -> Iterator[_Hold]:
+    since_s: dict[int, float] = {}
+    for span in spans:
+        for part in computes(span.op):
+            if part.phase in (Phase.BACKWARD, Phase.BACKWARD_WEIGHT):
+                since_s.setdefault(part.stage, span.start_s)
+        if isinstance(span.op, Step) and span.op.stage in since_s:
+            stage = span.op.stage
+            yield _Hold("gradients", costs.stages[stage].weight_bytes, since_s.pop(stage), span.end_s)
+    for stage, from_s in since_s.items():
+        yield _Hold("gradients", costs.stages[stage].weight_bytes, from_s)
+
+
+def _activations(parts: Sequence[tuple[Compute, Span]], costs: StageCosts) -> Iterator[_Hold]:
+    rebuilt: dict[tuple[int, int], Span] = {}
+    last_use: dict[tuple[int, int], Span] = {}
+    for part, span in parts:
+        if part.phase is Phase.RECOMPUTE:
+            rebuilt[part.stage, part.microbatch] = span
+        elif part.phase is not Phase.FORWARD:
+            last_use[part.stage, part.microbatch] = span
+    for part, span in parts:
+        if part.phase is not Phase.FORWARD:
+            continue
+        key = (part.stage, part.microbatch)
+        from_s, until_s = span.start_s, last_use[key].end_s if key in last_use else math.inf
+        if key in rebuilt:
+            input_bytes = message_bytes(costs, Message(Payload.ACTIVATION, part.stage - 1, 0)) if part.stage else 0
+            yield _Hold("activations", input_bytes, from_s, rebuilt[key].start_s)
+            from_s = rebuilt[key].start_s
+        yield _Hold("activations", costs.stages[part.stage].saved_bytes, from_s, until_s)
+
+
+def _buffers(
+    spans: Sequence[Span], parts: Sequence[tuple[Compute, Span]], costs: StageCosts, num_stages: int
+) -> Iterator[_Hold]:
+    """Messages before they are used and after they are made."""
+    made_s: dict[Message | None, float] = {}
+    taken_s: dict[Message, float] = {}
+    for part, span in parts:
+        made_s[gives(part)] = span.end_s
+        for message in needs(part, num_stages):
+            if message.stage != part.stage:
+                taken_s[message] = span.start_s if part.phase is Phase.FORWARD else span.end_s
+    for span in spans:
+        match span.op:
+            case Recv(message):
+                yield _Hold(
+                    "receive_buffers", message_bytes(costs, message), span.posted_s, taken_s.pop(message, math.inf)
+                )
+            case Send(message):
+                yield _Hold(
+                    "send_buffers", message_bytes(costs, message), made_s.get(message, span.posted_s), span.end_s
+                )
+            case _:
+                pass
+    for message, until_s in taken_s.items():  # not received, so made on this rank
+        if message in made_s:
+            yield _Hold("send_buffers", message_bytes(costs, message), made_s[message], until_s)
+
+
+def _samples(device: int, begin_s: float, holds: Iterable[_Hold]) -> Iterator[MemorySample]:
+    """Add up the holds; what changes at one instant changes in one sample, and the first is at `begin_s`."""
+    changes = [(begin_s, KINDS[0], 0)]
+    for kind, num_bytes, from_s, until_s in holds:
+        if num_bytes and from_s < until_s:
+            changes.append((from_s, kind, num_bytes))
+            if until_s < math.inf:
+                changes.append((until_s, kind, -num_bytes))
+    changes.sort()
+    held = dict.fromkeys(KINDS, 0)
+    for time_s, group in groupby(changes, key=lambda change: change[0]):
+        for _, kind, num_bytes in group:
+            held[kind] += num_bytes
+        yield MemorySample(device, time_s, tuple(held.items()))

@@ -1,0 +1,209 @@
+"""A Chart drawn with matplotlib. Imported only by who draws: matplotlib takes long to load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from schedules.op import Message, Payload, Recv, Send
+from schedules.timeline import Span
+from simulator.gantt import Box, Chart, unit_of
+
+# B is I and W together, and its colour lies between theirs. Blue against orange also for the colour-blind.
+_LOOKS = {
+    "F": ("forward", "#4477b8"),
+    "B": ("backward", "#ee9a4d"),
+    "I": ("backward, inputs", "#d9605b"),
+    "W": ("backward, weights", "#f2c75c"),
+    "R": ("recompute", "#8c79bd"),
+    "Reduce": ("reduce", "#3fa294"),
+    "Step": ("step", "#3d4653"),
+    "Average": ("average", "#c06fa6"),
+    "Unshard": ("unshard", "#9aa3ad"),
+    "Reshard": ("reshard", "#c3c9d0"),
+}
+_TRANSFERS = {Payload.ACTIVATION: ("activation", "#2b5a98"), Payload.GRADIENT: ("gradient", "#c4691a")}
+_IDLE, _INK, _FAINT = "#edf0f4", "#22272e", "#6f7a87"
+_ENDS: tuple[Any, ...] = ((0, (3.5, 2)), "-", "-.", ":")
+_MOST_TRANSFERS = 600  # more are a grey veil
+_FOOT_IN, _RIGHT_IN = 0.68, 0.6
+
+
+def draw(chart: Chart, title: str) -> Figure:
+    """Return the picture of `chart`."""
+    most_ops = max(sum(span.rank == row.rank for span in chart.timelines[row.timeline].work) for row in chart.rows)
+    width_in = min(18.0, max(11.0, 0.16 * most_ops))
+    row_in = min(0.52, max(0.28, 3.4 / chart.depth))
+    head_in = 0.55 if chart.headings else 0.95
+    paired_in = 0.1 + 0.07 * max(map(len, chart.names)) if chart.is_paired else 0.0
+    left_in = 0.8 + paired_in + (0.5 if _shares_devices(chart) else 0.0)
+    height_in = chart.depth * row_in + head_in + _FOOT_IN
+    figure = Figure(figsize=(width_in, height_in), facecolor="white")
+    span_in = width_in - left_in - _RIGHT_IN
+    box = (left_in / width_in, _FOOT_IN / height_in, span_in / width_in, chart.depth * row_in / height_in)
+    axes = figure.add_axes(box)
+    end_s = max(timeline.makespan_s for timeline in chart.timelines)
+    seconds, unit = unit_of(end_s)
+    axes.set_xlim(0, end_s / seconds)
+    axes.set_ylim(chart.depth, 0)
+    boxes = list(chart.boxes)
+    _draw_idle(axes, chart, seconds)
+    has_transfers = not chart.is_paired and _draw_transfers(axes, chart, seconds)
+    _draw_boxes(axes, boxes, seconds, span_in * 72 / end_s * seconds, row_in * 72)
+    _draw_ends(axes, chart, seconds)
+    _write_names(axes, chart, left_in)
+    _dress(axes, unit)
+    _write_head(figure, chart, title)
+    _draw_legend(figure, boxes, has_transfers)
+    return figure
+
+
+def _shares_devices(chart: Chart) -> bool:
+    return any(len(set(timeline.rank_to_device)) < len(timeline.rank_to_device) for timeline in chart.timelines)
+
+
+def _draw_idle(axes: Axes, chart: Chart, seconds: float) -> None:
+    for row in chart.rows:
+        end = chart.timelines[row.timeline].makespan_s / seconds
+        axes.broken_barh([(0, end)], (row.y - row.height / 2, row.height), facecolors=_IDLE, linewidth=0, zorder=1)
+
+
+def _draw_boxes(axes: Axes, boxes: Sequence[Box], seconds: float, unit_points: float, row_points: float) -> None:
+    """Draw the boxes, and in each the micro-batch if the widest of these numbers fits."""
+    corners, faces = [], []
+    for box in boxes:
+        x0, x1 = box.start_s / seconds, box.end_s / seconds
+        y0, y1 = box.y - box.height / 2, box.y + box.height / 2
+        corners.append([(x0, y0), (x1, y0), (x1, y1), (x0, y1)])
+        faces.append(tuple(channel + (1 - channel) * box.lightness for channel in to_rgb(_LOOKS[box.kind][1])))
+    widths = sorted((shape[1][0] - shape[0][0]) * unit_points for shape in corners)
+    edge = min(0.9, 0.06 * widths[len(widths) // 2]) if widths else 0.0
+    axes.add_collection(PolyCollection(corners, facecolors=faces, edgecolors="white", linewidths=edge, zorder=3))
+    digits = max((len(box.text) for box in boxes), default=0)
+    for box, face in zip(boxes, faces, strict=True):
+        size = min(8.5, 0.55 * box.height * row_points)
+        middle, width = (box.start_s + box.end_s) / 2 / seconds, (box.end_s - box.start_s) / seconds * unit_points
+        if box.text and width > 0.66 * size * digits + 2:
+            dark = 0.299 * face[0] + 0.587 * face[1] + 0.114 * face[2] < 0.56
+            ink = "white" if dark else _INK
+            axes.text(middle, box.y, box.text, color=ink, size=size, ha="center", va="center_baseline", zorder=4)
+
+
+def _draw_transfers(axes: Axes, chart: Chart, seconds: float) -> bool:
+    """Draw a line from where a transfer starts to where it has arrived, behind the boxes, if there are few enough."""
+    at = {(row.timeline, row.rank): row for row in chart.rows}
+    lines: dict[Payload, list[list[tuple[float, float]]]] = {payload: [] for payload in Payload}
+    for index, timeline in enumerate(chart.timelines):
+        sends: dict[Message, Span] = {span.op.message: span for span in timeline.spans if isinstance(span.op, Send)}
+        for span in timeline.spans:
+            if isinstance(span.op, Recv) and (send := sends.get(span.op.message)) is not None:
+                a, b = at[index, send.rank], at[index, span.rank]
+                side = a.height / 2 if b.y > a.y else -a.height / 2
+                line = [(send.start_s / seconds, a.y + side), (span.end_s / seconds, b.y - side)]
+                lines[span.op.message.payload].append(line)
+    if not 0 < sum(map(len, lines.values())) <= _MOST_TRANSFERS:
+        return False
+    for payload, (_, colour) in _TRANSFERS.items():
+        axes.add_collection(LineCollection(lines[payload], colors=colour, linewidths=0.8, alpha=0.75, zorder=2))
+        ends = [line[1] for line in lines[payload]]
+        axes.scatter([x for x, _ in ends], [y for _, y in ends], s=6, color=colour, linewidths=0, zorder=5)
+    return True
+
+
+def _end_style(chart: Chart, index: int) -> Any:
+    return _ENDS[index % len(_ENDS)] if chart.is_paired else "-"
+
+
+def _draw_ends(axes: Axes, chart: Chart, seconds: float) -> None:
+    """Mark the makespan of each Timeline beside its rows."""
+    for index, timeline in enumerate(chart.timelines):
+        own = [row for row in chart.rows if row.timeline == index]
+        heights = [own[0].y - own[0].height / 2 - 0.1, own[-1].y + own[-1].height / 2 + 0.1]
+        end = timeline.makespan_s / seconds
+        style = _end_style(chart, index)
+        axes.plot([end, end], heights, color=_INK, linewidth=1.2, linestyle=style, zorder=6, clip_on=False)
+
+
+def _write_names(axes: Axes, chart: Chart, left_in: float) -> None:
+    """Write ranks (and what is paired) left of the rows, busy shares right of them, headings above."""
+    beside: dict[str, Any] = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "va": "center"}
+    beside["annotation_clip"] = False
+    for row in chart.rows:
+        timeline = chart.timelines[row.timeline]
+        device = timeline.rank_to_device[row.rank]
+        name = f"rank {row.rank}" + (f" (dev {device})" if timeline.rank_to_device.count(device) > 1 else "")
+        busy_s = sum(span.end_s - span.start_s for span in timeline.work if span.rank == row.rank)
+        share = f"{busy_s / timeline.makespan_s:.0%}"
+        axes.annotate(share, (1, row.y), (7, 0), ha="left", color=_FAINT, size=8.5, **beside)
+        if not chart.is_paired:
+            axes.annotate(name, (0, row.y), (-7, 0), ha="right", color=_INK, size=9.5, **beside)
+            continue
+        axes.annotate(chart.names[row.timeline], (0, row.y), (-7, 0), ha="right", color=_FAINT, size=8.5, **beside)
+        if row.timeline == 0:
+            own = [other.y for other in chart.rows if other.rank == row.rank]
+            left = 9 - left_in * 72
+            axes.annotate(name, (0, sum(own) / len(own)), (left, 0), ha="left", color=_INK, size=9.5, **beside)
+    for y, timeline, caption in zip(chart.headings, chart.timelines, chart.captions, strict=False):
+        text = f"{timeline.name}, {timeline.source}: {caption}"
+        axes.annotate(text, (0, y), (0, 0), ha="left", color=_INK, size=10, weight="bold", **beside)
+    height = chart.rows[0].y - chart.rows[0].height / 2
+    axes.annotate("busy", (1, height), (7, 7), ha="left", color=_FAINT, size=8.5, **beside)
+
+
+def _dress(axes: Axes, unit: str) -> None:
+    """Leave of the frame only the axis of time."""
+    for side in ("top", "left", "right"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(_FAINT)
+    axes.spines["bottom"].set_position(("outward", 5))
+    axes.set_yticks([])
+    axes.tick_params(axis="x", colors=_FAINT, labelsize=8.5, length=3)
+    axes.annotate(
+        unit, (1, 0), (7, -15.5), xycoords="axes fraction", textcoords="offset points", color=_FAINT, size=8.5,
+        va="center", annotation_clip=False,
+    )  # fmt: skip
+
+
+def _write_head(figure: Figure, chart: Chart, title: str) -> None:
+    """Write the title, and under it what one Timeline or the paired ones amount to, with the marks of their ends."""
+    width_in, height_in = figure.get_size_inches()
+    left = 0.125 / width_in
+    name = title or ", ".join(dict.fromkeys(timeline.name for timeline in chart.timelines))
+    figure.text(left, 1 - 0.28 / height_in, name, color=_INK, size=14, weight="bold", va="center")
+    if chart.headings:
+        return
+    ends = [
+        Line2D([], [], color=_INK, linewidth=1.2, linestyle=_end_style(chart, index), label=f"{name}: {caption}")
+        for index, (name, caption) in enumerate(zip(chart.names, chart.captions, strict=True))
+    ]
+    figure.legend(
+        handles=ends, loc="center left", bbox_to_anchor=(left, 1 - 0.57 / height_in), ncols=len(ends), frameon=False,
+        fontsize=10, labelcolor=_FAINT, handlelength=1.7, handletextpad=0.6, borderpad=0, borderaxespad=0,
+    )  # fmt: skip
+
+
+def _draw_legend(figure: Figure, boxes: Sequence[Box], has_transfers: bool) -> None:
+    """Explain the colours, below the axis."""
+    width_in, height_in = figure.get_size_inches()
+    kinds = {box.kind for box in boxes}
+    handles: list[Any] = [
+        Patch(facecolor=colour, label=name) for kind, (name, colour) in _LOOKS.items() if kind in kinds
+    ]
+    handles.append(Patch(facecolor=_IDLE, label="idle"))
+    if has_transfers:
+        for name, colour in _TRANSFERS.values():
+            handles.append(Line2D([], [], color=colour, linewidth=1, marker="o", markersize=2.5, label=name))
+    if any(box.lightness for box in boxes):
+        handles.append(Line2D([], [], linestyle="none", label="lighter: later stage"))
+    figure.legend(
+        handles=handles, loc="lower left", bbox_to_anchor=(0.125 / width_in, 0.12 / height_in), ncols=len(handles),
+        frameon=False, fontsize=9, labelcolor=_INK, handlelength=1.1, handleheight=1.0, handletextpad=0.5,
+        columnspacing=1.3, borderpad=0, borderaxespad=0,
+    )  # fmt: skip

@@ -1,0 +1,39 @@
+"""Profiles made by hand, for tests that need no measurement."""
+
+from profiles.profile import LayerCost, LayerMeasurement, Profile, Provenance
+
+PROVENANCE = Provenance(
+    device="a device",
+    dtype="float32",
+    threads=1,
+    companions=0,
+    optimizer="adamw",
+    warmup=1,
+    repeats=3,
+    seed=0,
+    host_cores=2,
+    versions=(("torch", "2.13.0"),),
+    date="2026-01-01T00:00:00+00:00",
+)
+
+
+def measurement(size=1, forward_s=1.0, backward_s=2.0, **fields):
+    """Return a layer that hands on 10 bytes per sample and keeps 100 per sample inside."""
+    usual = {
+        "input_bytes": 10 * size,
+        "output_bytes": 10 * size,
+        "output_storage_bytes": 10 * size,
+        "saved_bytes": 100 * size,
+        "input_saved": False,
+        "output_saved": False,
+        "output_is_input": False,
+    }
+    return LayerMeasurement(size, forward_s, backward_s, **(usual | fields))
+
+
+def layer(*measurements, name="layer", weight_bytes=8, optimizer_bytes=16, step_s=0.5):
+    return LayerCost(name, weight_bytes, optimizer_bytes, step_s, measurements or (measurement(),))
+
+
+def profile(*layers):
+    return Profile("mlp", layers, PROVENANCE)

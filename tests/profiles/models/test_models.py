@@ -1,0 +1,147 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from profiles.errors import ProfileError
+from profiles.models.model import Model, build_layers, draw_batch
+from profiles.models.resolve import resolve_model
+
+SMALL = [
+    "mlp:width=8,layers=3",
+    "gpt:layers=2,width=16,heads=4,context=8",
+    "conv:channels=8,blocks=4,image=8,classes=5",
+]
+
+
+def weights(module):
+    return [parameter.detach().clone() for parameter in module.parameters()]
+
+
+@pytest.mark.parametrize("text", SMALL)
+def test_a_slice_has_the_weights_of_the_whole_model(text):
+    model = resolve_model(text)
+    num_layers = len(model.layers)
+    whole = build_layers(model, 0, num_layers, seed=3)
+    torch.manual_seed(99)  # whatever happened before
+    for first in range(num_layers):
+        part = build_layers(model, first, num_layers, seed=3)
+        expected = [w for layer in list(whole)[first:] for w in weights(layer)]
+        assert all(torch.equal(a, b) for a, b in zip(weights(part), expected, strict=True))
+
+
+@pytest.mark.parametrize("text", SMALL)
+def test_building_leaves_the_callers_random_numbers_alone(text):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    build_layers(resolve_model(text), 0, 1, seed=0)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_seeds_and_layers_differ():
+    model = resolve_model("mlp:width=8,layers=3")
+    layers = [build_layers(model, i, i + 1, seed=seed) for seed, i in ((0, 0), (0, 1), (1, 0))]
+    firsts = [weights(layer)[0] for layer in layers]
+    assert not torch.equal(firsts[0], firsts[1])
+    assert not torch.equal(firsts[0], firsts[2])
+
+
+@pytest.mark.parametrize("text", SMALL)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_model_learns_its_batch(text, dtype):
+    model = resolve_model(text)
+    chain = build_layers(model, 0, len(model.layers), seed=0, dtype=dtype)
+    inputs, targets = draw_batch(model, 4, 0, dtype=dtype)
+    optimizer = torch.optim.Adam(chain.parameters(), 0.01)
+    losses = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = model.loss(chain(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.9 * losses[0]
+
+
+@pytest.mark.parametrize("text", SMALL)
+def test_the_loss_of_a_batch_is_the_mean_over_its_microbatches(text):
+    model = resolve_model(text)
+    chain = build_layers(model, 0, len(model.layers), seed=0, dtype=torch.float64)
+    inputs, targets = draw_batch(model, 6, 0, dtype=torch.float64)
+    whole = model.loss(chain(inputs), targets).item()
+    parts = [model.loss(chain(x), t).item() for x, t in zip(inputs.split(2), targets.split(2), strict=True)]
+    assert sum(parts) / 3 == pytest.approx(whole, rel=1e-12)
+
+
+@pytest.mark.parametrize("text", SMALL)
+def test_a_batch_depends_on_its_seed_alone(text):
+    model = resolve_model(text)
+    first, again, other = model.batch(3, 1), model.batch(3, 1), model.batch(3, 2)
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not torch.equal(first[0], other[0])
+    assert first[0].shape[0] == first[1].shape[0] == 3
+
+
+def test_the_default_gpt_has_about_ten_million_parameters():
+    model = resolve_model("gpt")
+    chain = build_layers(model, 0, len(model.layers), seed=0)
+    per_block = 12 * 320**2 + 13 * 320
+    ends = (256 + 128) * 320 + 2 * 320 + 256 * 320
+    assert sum(w.numel() for w in chain.parameters()) == 8 * per_block + ends
+    assert 9.5e6 < 8 * per_block + ends < 10.5e6
+
+
+def test_an_untrained_gpt_knows_nothing_and_does_not_see_the_future():
+    model = resolve_model("gpt:layers=2,width=16,heads=4,context=8")
+    chain = build_layers(model, 0, len(model.layers), seed=0, dtype=torch.float64)
+    inputs, targets = model.batch(4, 0)
+    assert model.loss(chain(inputs), targets).item() == pytest.approx(math.log(256), rel=0.02)
+    changed = inputs.clone()
+    changed[:, 5:] = 65
+    assert torch.allclose(chain(inputs)[:, :5], chain(changed)[:, :5], atol=1e-12)
+
+
+def test_the_targets_of_a_gpt_are_the_next_bytes_of_english():
+    inputs, targets = resolve_model("gpt:context=64").batch(2, 0)
+    assert torch.equal(inputs[:, 1:], targets[:, :-1])
+    assert bytes(inputs[0].tolist()).decode(errors="replace").isprintable() or b"\n" in bytes(inputs[0].tolist())
+
+
+def test_dropout_draws_and_is_off_in_evaluation():
+    model = resolve_model("gpt:layers=1,width=16,heads=2,context=8,dropout=0.5")
+    chain = build_layers(model, 0, len(model.layers), seed=0)
+    inputs, _ = model.batch(2, 0)
+    assert not torch.equal(chain(inputs), chain(inputs))
+    chain.eval()
+    assert torch.equal(chain(inputs), chain(inputs))
+
+
+def test_layers_outside_the_model_are_refused():
+    model = resolve_model("mlp:layers=3")
+    for first, last in ((0, 4), (2, 2), (-1, 1)):
+        with pytest.raises(ProfileError, match="expected a non-empty range within 0 to 3"):
+            build_layers(model, first, last, seed=0)
+
+
+def test_a_model_needs_layers_and_a_name_for_each():
+    loss, batch = nn.functional.mse_loss, resolve_model("mlp").batch
+    with pytest.raises(ProfileError, match="no layers"):
+        Model("m", (), (), loss, batch)
+    with pytest.raises(ProfileError, match="2 layer names for 1 layers"):
+        Model("m", (nn.Identity,), ("a", "b"), loss, batch)
+
+
+def test_a_builder_or_a_batch_that_fails_is_told_in_one_line():
+    model = Model("m", (lambda: {}["a\nb"],), ("a",), nn.functional.mse_loss, lambda n, seed: 3)
+    with pytest.raises(ProfileError, match=r"layer 0: its builder: got KeyError"):
+        build_layers(model, 0, 1, seed=0)
+    with pytest.raises(ProfileError, match=r"batch\(2, 0\): got TypeError"):
+        draw_batch(model, 2, 0)
+
+
+def test_a_builder_that_builds_no_module_is_refused():
+    model = Model("m", (lambda: 3,), ("a",), nn.functional.mse_loss, resolve_model("mlp").batch)
+    with pytest.raises(ProfileError, match=r"layer 0: got int, expected a torch\.nn\.Module"):
+        build_layers(model, 0, 1, seed=0)

@@ -1,0 +1,32 @@
+import pytest
+import torch
+from torch import nn
+
+from profiles.errors import ProfileError
+from profiles.models.optimizers import OPTIMIZERS, make_optimizer
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "momentum"),
+    [
+        ("sgd", torch.optim.SGD, 0),
+        ("momentum", torch.optim.SGD, 0.9),
+        ("adam", torch.optim.Adam, None),
+        ("adamw", torch.optim.AdamW, None),
+    ],
+)
+def test_an_optimizer_is_made_by_name(name, kind, momentum):
+    found = make_optimizer(name, [nn.Parameter(torch.zeros(2))], 0.5)
+    assert type(found) is kind
+    assert found.param_groups[0]["lr"] == 0.5
+    assert found.param_groups[0].get("momentum") == momentum
+
+
+def test_every_name_is_covered_above():
+    assert list(OPTIMIZERS) == ["sgd", "momentum", "adam", "adamw"]
+
+
+@pytest.mark.parametrize(("name", "lr"), [("lion", 0.1), ("sgd", -1.0), ("sgd", float("nan"))])
+def test_an_unknown_name_or_rate_is_refused(name, lr):
+    with pytest.raises(ProfileError, match="expected"):
+        make_optimizer(name, [nn.Parameter(torch.zeros(2))], lr)

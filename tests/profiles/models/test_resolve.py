@@ -1,0 +1,114 @@
+import sys
+
+import pytest
+import torch
+
+from profiles.errors import ProfileError
+from profiles.models.model import build_layers
+from profiles.models.resolve import resolve_model
+
+USERS = """
+import torch
+from torch import nn
+
+def loss(y, t): return ((y - t) ** 2).mean()
+def batch(n, seed): return torch.ones(n, 4), torch.zeros(n, 4)
+
+def modules(depth=2): return [nn.Linear(4, 4) for _ in range(depth)], loss, batch
+def builders(depth: int, scale: float = 1.0): return [lambda: nn.Linear(4, 4)] * depth, loss, batch
+def model(): return __import__("profiles.models.mlp").models.mlp.mlp(width=4, layers=2)
+def anything(**arguments): return arguments["result"], loss, batch
+def broken(): raise KeyError("lost")
+def nothing(): return None
+def no_loss(): return [nn.Identity()], 3, batch
+def no_layer(): return [3], loss, batch
+number = 3
+"""
+
+
+@pytest.fixture
+def users(tmp_path, monkeypatch):
+    (tmp_path / "users_models.py").write_text(USERS)
+    (tmp_path / "users_faulty.py").write_text("import not_there_at_all")
+    (tmp_path / "users_wrong.py").write_text("def (")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    for name in ("users_models", "users_faulty", "users_wrong"):
+        sys.modules.pop(name, None)
+
+
+def test_a_short_name_and_a_long_one_are_the_same_model():
+    assert resolve_model("gpt").name == resolve_model("gpt:layers=8, width=320").name
+    assert resolve_model(resolve_model("conv:blocks=2").name).name == resolve_model("conv:blocks=2").name
+
+
+@pytest.mark.usefixtures("users")
+def test_ready_made_modules_are_the_same_in_every_call_and_each_build_is_a_copy():
+    first = resolve_model("users_models:modules:depth=3")
+    torch.manual_seed(7)
+    second = resolve_model("users_models:modules:depth=3")
+    assert first.name == "users_models:modules:depth=3"
+    assert len(first.layers) == 3
+    a, b, c = (build_layers(m, 0, 3, seed=1) for m in (first, second, first))
+    assert torch.equal(a[1].weight, b[1].weight)
+    assert a[1].weight.data_ptr() != c[1].weight.data_ptr()
+
+
+@pytest.mark.usefixtures("users")
+def test_builders_get_their_weights_from_the_seed():
+    model = resolve_model("users_models:builders:depth=2,scale=2")
+    a, b, c = (build_layers(model, 0, 2, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(a[0].weight, b[0].weight)
+    assert not torch.equal(a[0].weight, c[0].weight)
+    assert not torch.equal(a[0].weight, a[1].weight)
+
+
+@pytest.mark.usefixtures("users")
+def test_a_factory_may_return_a_model_which_takes_the_name_it_was_called_by():
+    assert resolve_model("users_models:model").name == "users_models:model"
+
+
+@pytest.mark.usefixtures("users")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gpz", "expected one of conv, gpt, mlp or package.module:factory"),
+        ("gpz:layers=2", "unknown model"),
+        ("", "unknown model"),
+        (":f", "unknown model"),
+        ("gpt:depth=2", "unknown argument 'depth', expected one of layers, width, heads"),
+        ("gpt:layers", "expected key=value"),
+        ("gpt:layers=2,layers=3", "each key once"),
+        ("gpt:layers=two", "layers: got 'two', expected a number (int)"),
+        ("gpt:layers=0", "layers: got 0, expected at least 1"),
+        ("gpt:width=100,heads=3", "expected a multiple of heads=3; try width=102"),
+        ("gpt:heads=0", "heads: got 0"),
+        ("gpt:vocab=100", "expected at least 256"),
+        ("gpt:context=1000000", "expected at most"),
+        ("gpt:dropout=1", "expected 0 <= dropout < 1"),
+        ("gpt:dropout=nan", "expected 0 <= dropout < 1"),
+        ("conv:channels=6", "multiple of 4"),
+        ("conv:blocks=0", "expected 1 to 16"),
+        ("conv:image=2", "halve it 3 times"),
+        ("conv:classes=1", "expected 2 to 256"),
+        ("mlp:width=0", "width: got 0"),
+        ("not_there_at_all:f", "importing not_there_at_all raised ModuleNotFoundError"),
+        ("users_faulty:f", "No module named 'not_there_at_all'"),
+        ("users_wrong:f", "SyntaxError"),
+        ("users_models:f", "no function 'f' in users_models"),
+        ("users_models:number", "no function 'number'"),
+        ("users_models:broken", "broken() raised KeyError: 'lost'"),
+        ("users_models:nothing", "got NoneType, expected a Model or (layers, loss, batch)"),
+        ("users_models:no_loss", "a loss or batch that cannot be called"),
+        ("users_models:no_layer", "layer 0: got int"),
+        ("users_models:builders", "got no depth"),
+        ("users_models:builders:depth=2,width=3", "expected one of depth, scale"),
+        ("users_models:anything:result=3", "got tuple"),
+    ],
+)
+def test_what_is_no_model_is_told_in_one_line(text, message):
+    with pytest.raises(ProfileError) as caught:
+        resolve_model(text)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,136 @@
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hand_profiles import layer, measurement, profile
+
+from profiles.cluster import Cluster, Device, Link
+from profiles.errors import ProfileError
+from profiles.files import load_cluster, load_profile, save_cluster, save_profile
+
+ROOT = Path(__file__).parents[2]
+
+CLUSTER = Cluster(
+    (Device(), Device(0.5, 10**9, 1)),
+    intra=Link(1e-5, 1e9),
+    inter=Link(1e-4),
+    links=((0, 1, Link(2e-5, 3e9)),),
+    origin="by hand",
+)
+
+
+def test_a_profile_is_read_as_it_was_written(tmp_path):
+    path = tmp_path / "p.json"
+    before = profile(layer(measurement(1), measurement(4)), layer(measurement(1), measurement(4)))
+    save_profile(before, path)
+    assert load_profile(path) == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["p.json"]
+
+
+def test_a_cluster_is_read_as_it_was_written(tmp_path):
+    save_cluster(CLUSTER, tmp_path / "c.json")
+    assert load_cluster(tmp_path / "c.json") == CLUSTER
+    assert json.loads((tmp_path / "c.json").read_text())["inter"]["bandwidth_bytes_per_s"] is None
+
+
+def test_a_cluster_written_by_hand_may_leave_out_what_is_usual(tmp_path):
+    text = '{"format": "pipesched-cluster", "version": 1, "devices": [{}, {"speed": 2}], "intra": '
+    (tmp_path / "c.json").write_text(text + '{"latency_s": 0, "bandwidth_bytes_per_s": null}}')
+    assert load_cluster(tmp_path / "c.json") == Cluster((Device(), Device(2.0)))
+
+
+def edited(text, edit):
+    fields = json.loads(text)
+    edit(fields)
+    return json.dumps(fields)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda f: f.update(version=2), "version: got 2, expected 1"),
+        (lambda f: f.update(format="other"), "format: got 'other', expected 'pipesched-profile'"),
+        (lambda f: f.pop("model"), "model: got nothing"),
+        (lambda f: f.update(extra=1), "'extra': got an unknown field"),
+        (lambda f: f.update(layers=[]), "layers: got []"),
+        (lambda f: f["layers"][0].update(step_s=-1), "layers.0.step_s: got -1"),
+        (lambda f: f["layers"][0].update(step_s=math.nan), "layers.0.step_s: got nan"),
+        (lambda f: f["layers"][0].update(step_s=math.inf), "layers.0.step_s"),
+        (lambda f: f["layers"][0].update(step_s="1"), "layers.0.step_s: got '1'"),
+        (lambda f: f["layers"][0].update(weight_bytes=1.5), "layers.0.weight_bytes: got 1.5"),
+        (lambda f: f["layers"][0].update(weight_bytes=10**30), "layers.0.weight_bytes"),
+        (lambda f: f["layers"][0].update(weight_bytes=True), "layers.0.weight_bytes: got True"),
+        (lambda f: f["layers"][0]["measurements"].reverse(), "got micro-batch sizes [4, 1], expected them rising"),
+        (lambda f: f["layers"][1]["measurements"].pop(), "got micro-batch sizes [1], expected [1, 4] as in layer 0"),
+        (lambda f: f["layers"][1]["measurements"][0].update(input_bytes=3), "got input_bytes 3"),
+    ],
+)
+def test_a_fault_in_a_profile_is_told_with_file_and_place(tmp_path, edit, message):
+    path = tmp_path / "p.json"
+    sizes = measurement(1), measurement(4)
+    save_profile(profile(layer(*sizes), layer(*sizes)), path)
+    path.write_text(edited(path.read_text(), edit))
+    with pytest.raises(ProfileError) as caught:
+        load_profile(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda f: f["devices"][0].update(speed=0), "devices.0.speed: got 0"),
+        (lambda f: f["links"][0].update(target=2), "got a link from device 0 to 2, expected devices 0 to 1"),
+        (lambda f: f["links"].append(f["links"][0]), "a second link from device 0 to 1"),
+        (lambda f: f["intra"].update(bandwidth_bytes_per_s=0), "intra.bandwidth_bytes_per_s: got 0"),
+        (lambda f: f["intra"].pop("bandwidth_bytes_per_s"), "intra.bandwidth_bytes_per_s: got nothing"),
+        (lambda f: f.update(devices=[]), "devices: got []"),
+        (lambda f: f.update(inter=3), "inter: got 3"),
+    ],
+)
+def test_a_fault_in_a_cluster_is_told_with_file_and_place(tmp_path, edit, message):
+    path = tmp_path / "c.json"
+    save_cluster(CLUSTER, path)
+    path.write_text(edited(path.read_text(), edit))
+    with pytest.raises(ProfileError) as caught:
+        load_cluster(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "1e999", "[" * 100_000, '{"a": "\\ud800"}', "\x00"])
+@pytest.mark.parametrize("load", [load_profile, load_cluster])
+def test_text_that_is_no_such_json_is_told_in_one_line(tmp_path, load, text):
+    (tmp_path / "f.json").write_text(text)
+    with pytest.raises(ProfileError, match="expected") as caught:
+        load(tmp_path / "f.json")
+    assert len(str(caught.value).splitlines()) == 1
+    assert len(str(caught.value)) < 1000
+
+
+def test_numbers_that_could_not_be_read_again_are_not_written(tmp_path):
+    with pytest.raises(ProfileError, match="step_s"):
+        save_profile(profile(layer(step_s=math.nan)), tmp_path / "p.json")
+    with pytest.raises(ProfileError, match="latency_s"):
+        save_cluster(Cluster((Device(),), Link(math.nan)), tmp_path / "c.json")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_not_there_is_told_in_one_line(tmp_path):
+    with pytest.raises(ProfileError, match="expected to write it"):
+        save_profile(profile(layer()), tmp_path / "none" / "p.json")
+
+
+def test_the_light_modules_load_nothing_heavy():
+    code = (
+        "import sys, profiles.profile, profiles.partition, profiles.files, profiles.stage_costs_csv, profiles.cluster;"
+        "print([m for m in ('torch', 'pydantic', 'numpy', 'csv') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,96 @@
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiles.errors import ProfileError
+from profiles.partition import balanced_partition, parse_partition, uniform_partition
+
+CASES = st.lists(st.integers(0, 50), min_size=1, max_size=9).flatmap(
+    lambda seconds: st.tuples(st.just(seconds), st.integers(1, len(seconds)))
+)
+
+
+def slowest(seconds, bounds):
+    return max(sum(seconds[a:b]) for a, b in bounds)
+
+
+def all_partitions(num_layers, num_stages):
+    for cuts in combinations(range(1, num_layers), num_stages - 1):
+        yield tuple(pairwise((0, *cuts, num_layers)))
+
+
+def check_contiguous(bounds, num_layers, num_stages):
+    assert len(bounds) == num_stages
+    assert bounds[0][0] == 0
+    assert bounds[-1][1] == num_layers
+    assert all(a < b for a, b in bounds)
+    assert all(before[1] == after[0] for before, after in pairwise(bounds))
+
+
+@settings(deadline=None)
+@given(CASES)
+def test_the_slowest_stage_is_as_fast_as_in_any_partition(case):
+    seconds, num_stages = case
+    found = balanced_partition(seconds, num_stages)
+    check_contiguous(found, len(seconds), num_stages)
+    best = min(slowest(seconds, bounds) for bounds in all_partitions(len(seconds), num_stages))
+    assert slowest(seconds, found) == best
+
+
+@settings(deadline=None)
+@given(CASES)
+def test_among_the_best_partitions_the_most_even_one_is_taken(case):
+    seconds, num_stages = case
+
+    def squares(bounds):
+        return sum(sum(seconds[a:b]) ** 2 for a, b in bounds)
+
+    found = balanced_partition(seconds, num_stages)
+    equals = (b for b in all_partitions(len(seconds), num_stages) if slowest(seconds, b) == slowest(seconds, found))
+    assert squares(found) == min(squares(bounds) for bounds in equals)
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0, 1e3), min_size=1, max_size=8), st.data())
+def test_seconds_with_rounding_still_give_a_partition(seconds, data):
+    num_stages = data.draw(st.integers(1, len(seconds)))
+    check_contiguous(balanced_partition(seconds, num_stages), len(seconds), num_stages)
+
+
+@given(st.integers(1, 200), st.data())
+def test_uniform_stages_differ_by_one_layer_at_most(num_layers, data):
+    num_stages = data.draw(st.integers(1, num_layers))
+    bounds = uniform_partition(num_layers, num_stages)
+    check_contiguous(bounds, num_layers, num_stages)
+    sizes = [b - a for a, b in bounds]
+    assert max(sizes) - min(sizes) <= 1
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_a_partition_is_read_from_text():
+    seconds = [1.0, 1.0, 1.0, 9.0]
+    assert parse_partition("uniform", seconds, 2) == ((0, 2), (2, 4))
+    assert parse_partition("balanced", seconds, 2) == ((0, 3), (3, 4))
+    assert parse_partition("1, 3", seconds, 2) == ((0, 1), (1, 4))
+
+
+@pytest.mark.parametrize("text", ["", "even", "2,2,x", "2.5,1.5", "2,1", "4", "0,4", "-1,5", "1,1,2", "2,3"])
+def test_any_other_text_is_refused_in_one_line(text):
+    with pytest.raises(ProfileError, match="expected") as caught:
+        parse_partition(text, [1.0] * 4, 2)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("num_stages", [0, -1, 5])
+@pytest.mark.parametrize("text", ["uniform", "balanced", "1,1"])
+def test_more_stages_than_layers_are_refused(text, num_stages):
+    with pytest.raises(ProfileError, match="expected 1 to 4 stages"):
+        parse_partition(text, [1.0] * 4, num_stages)
+
+
+@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf")])
+def test_a_time_that_is_no_time_is_refused(bad):
+    with pytest.raises(ProfileError, match="layer 1"):
+        balanced_partition([1.0, bad], 2)

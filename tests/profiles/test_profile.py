@@ -1,0 +1,97 @@
+import dataclasses
+
+import pytest
+from hand_profiles import layer, measurement, profile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiles.errors import ProfileError
+from profiles.profile import layer_seconds, stage_costs
+
+
+def test_a_stage_costs_the_sum_of_its_layers():
+    found = stage_costs(profile(layer(), layer(), layer()), [(0, 2), (2, 3)], 1)
+    assert found.microbatch_size == 1
+    first, second = found.stages
+    assert (first.forward_s, first.backward_s, first.step_s) == (2.0, 4.0, 1.0)
+    assert (first.weight_bytes, first.optimizer_bytes, first.output_bytes) == (16, 32, 10)
+    assert (second.forward_s, second.backward_s) == (1.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        # the stage's input x (10), the inside of two layers (200), and what the flags add
+        ([{}, {}], 210),
+        ([{"input_saved": True}, {}], 210),  # x counts once
+        ([{"output_saved": True}, {}], 220),
+        ([{}, {"input_saved": True}], 220),
+        ([{"output_saved": True}, {"input_saved": True}], 220),  # the boundary between them counts once
+        ([{}, {"output_saved": True}], 220),  # the stage's output counts only when saved
+        ([{"output_is_input": True}, {"input_saved": True}], 210),  # still the same storage as x
+        ([{"output_storage_bytes": 70}, {"input_saved": True}], 280),  # a view keeps the whole storage
+    ],
+)
+def test_a_storage_is_counted_once_in_a_stage(flags, expected):
+    layers = [layer(measurement(**fields)) for fields in flags]
+    assert stage_costs(profile(*layers), [(0, 2)], 1).stages[0].saved_bytes == expected
+
+
+def test_a_shared_boundary_counts_in_both_stages_when_it_is_cut():
+    layers = [layer(measurement(output_saved=True)), layer(measurement(input_saved=True))]
+    assert [s.saved_bytes for s in stage_costs(profile(*layers), [(0, 1), (1, 2)], 1).stages] == [120, 110]
+
+
+def test_a_size_between_two_measured_ones_lies_on_the_line_between_them():
+    row = layer(measurement(2, 1.0, 2.0), measurement(6, 3.0, 4.0))
+    (cost,) = stage_costs(profile(row), [(0, 1)], 3).stages
+    assert (cost.forward_s, cost.backward_s, cost.saved_bytes, cost.output_bytes) == (1.5, 2.5, 330, 30)
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, -3])
+def test_a_size_outside_the_measured_ones_is_refused(size):
+    row = layer(measurement(2), measurement(6))
+    with pytest.raises(ProfileError, match=f"got {size}, expected 2 to 6"):
+        stage_costs(profile(row), [(0, 1)], size)
+
+
+def test_utilisation_is_the_share_of_the_best_throughput():
+    row = layer(measurement(1, 1.0, 1.0), measurement(4, 2.0, 2.0))  # 0.5 and 1 samples per second
+    assert stage_costs(profile(row), [(0, 1)], 1).stages[0].utilisation == 0.5
+    assert stage_costs(profile(row), [(0, 1)], 4).stages[0].utilisation == 1.0
+
+
+@settings(deadline=None)
+@given(
+    times=st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), min_size=3, max_size=3),
+    size=st.integers(1, 9),
+)
+def test_utilisation_is_never_above_one(times, size):
+    row = layer(*(measurement(s, *t) for s, t in zip((1, 4, 9), times, strict=True)))
+    assert 0 <= stage_costs(profile(row), [(0, 1)], size).stages[0].utilisation <= 1
+
+
+@pytest.mark.parametrize(
+    ("bounds", "message"),
+    [
+        ([(0, 1), (1, 2), (2, 3)], "at most 2"),
+        ([(0, 1)], "got 1 layers in all stages, expected 2"),
+        ([(0, 1), (0, 2)], "start at 1"),
+        ([(0, 3)], "end by 2"),
+        ([(0, 0), (0, 2)], "at least 1 layer"),
+        ([], "got 0 layers"),
+    ],
+)
+def test_bounds_that_do_not_cut_the_layers_up_are_refused(bounds, message):
+    with pytest.raises(ProfileError, match=message):
+        stage_costs(profile(layer(), layer()), bounds, 1)
+
+
+def test_layer_seconds_are_forward_plus_backward():
+    rows = (layer(measurement(1, 1.0, 2.0)), layer(measurement(1, 5.0, 7.0)))
+    assert layer_seconds(profile(*rows), 1) == (3.0, 12.0)
+
+
+def test_a_profile_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        profile(layer()).model = "other"

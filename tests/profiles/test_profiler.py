@@ -1,0 +1,199 @@
+import math
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from profiles.errors import ProfileError
+from profiles.models.model import Model, build_layers, draw_batch
+from profiles.models.resolve import resolve_model
+from profiles.partition import parse_partition
+from profiles.profile import stage_costs
+from profiles.profiler import profile_model
+
+MLP = "mlp:width=6,layers=4"
+GPT = "gpt:layers=2,width=16,heads=4,context=8"
+CONV = "conv:channels=8,blocks=4,image=8"
+
+
+def measure(model, *sizes, **options):
+    options = {"repeats": 1, "warmup": 1} | options
+    return profile_model(model, microbatch_sizes=sizes, **options)
+
+
+def saved_by_whole_stage(model, bounds, size, dtype):
+    """Count, for every stage run as one piece, its input and all that autograd's hooks see."""
+    x, targets = draw_batch(model, size, 0, dtype=dtype)
+    totals = []
+    for first, last in bounds:
+        stage = build_layers(model, first, last, seed=0, dtype=dtype)
+        x = x.detach().clone().requires_grad_(x.is_floating_point() and first > 0)
+        mine = {p.untyped_storage().data_ptr() for p in stage.parameters()}
+        seen = {x.untyped_storage().data_ptr(): x}
+
+        def pack(tensor, seen=seen, mine=mine):
+            key = tensor.untyped_storage().data_ptr()
+            if key not in mine:
+                seen[key] = tensor.detach()
+            return tensor.detach()
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            y = stage(x)
+            if last == len(model.layers):
+                y = model.loss(y, targets)
+        totals.append(sum(tensor.untyped_storage().nbytes() for tensor in seen.values()))
+        x = y
+    return totals
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_the_bytes_of_a_stack_of_linear_and_relu_are_those_counted_by_hand(size):
+    found = measure(resolve_model(MLP), size)
+    one = size * 6 * 4  # an activation in float32
+    # Linear keeps its input, ReLU its output: nothing inside. The loss keeps the prediction and the targets.
+    rows = [layer.measurements[0] for layer in found.layers]
+    assert [row.saved_bytes for row in rows] == [0, 0, 0, 2 * one]
+    assert [row.input_saved for row in rows] == [True] * 4
+    assert [row.output_saved for row in rows] == [True] * 3 + [False]
+    assert [row.output_bytes for row in rows] == [one, one, one, 0]
+    assert [row.input_bytes for row in rows] == [one] * 4
+    # x0 x1 x2 | x2' x3, the prediction and the targets
+    stages = stage_costs(found, [(0, 2), (2, 4)], size).stages
+    assert [stage.saved_bytes for stage in stages] == [3 * one, 4 * one]
+    assert [layer.weight_bytes for layer in found.layers] == [(6 * 6 + 6) * 4] * 4
+
+
+@pytest.mark.parametrize("text", [MLP, GPT, CONV, GPT + ",dropout=0.1"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_summed_layers_keep_what_hooks_see_on_the_whole_stage(text, dtype):
+    model = resolve_model(text)
+    found = measure(model, 2, dtype=dtype)
+    num_layers = len(model.layers)
+    for num_stages in range(1, num_layers + 1):
+        bounds = parse_partition("uniform", [1.0] * num_layers, num_stages)
+        costs = stage_costs(found, bounds, 2).stages
+        assert [cost.saved_bytes for cost in costs] == saved_by_whole_stage(model, bounds, 2, dtype)
+
+
+class LastToken(nn.Module):
+    def forward(self, x):
+        return x[:, -1]
+
+
+class Masked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.ones(12))
+
+    def forward(self, x):
+        return x * self.mask
+
+
+def strange_model():
+    """Layers that reshape, hand on a view, keep a buffer, or have no parameters at the very start."""
+    layers = (
+        nn.Flatten,
+        partial(nn.Linear, 12, 12),
+        partial(nn.Unflatten, 1, (3, 4)),
+        nn.Identity,
+        partial(nn.Linear, 4, 4),
+        LastToken,
+        partial(nn.Linear, 4, 12),
+        Masked,
+        nn.Sigmoid,
+    )
+    return Model(
+        "strange",
+        layers,
+        tuple(str(i) for i in range(len(layers))),
+        nn.functional.mse_loss,
+        lambda n, seed: (torch.ones(n, 3, 4), torch.zeros(n, 12)),
+    )
+
+
+@pytest.mark.parametrize("partition", ["9", "4,5", "2,3,4", "1,2,1,1,1,3"])
+def test_reshaping_layers_and_views_are_counted_by_storage(partition):
+    model = strange_model()
+    found = measure(model, 2)
+    bounds = parse_partition(partition, [1.0] * 9, len(partition.split(",")))
+    costs = stage_costs(found, bounds, 2).stages
+    buffer_bytes = 12 * 4  # the reference below counts the buffer, which is there anyway
+    expected = saved_by_whole_stage(model, bounds, 2, torch.float32)
+    expected[-1] -= buffer_bytes
+    assert [cost.saved_bytes for cost in costs] == expected
+
+
+def test_layers_before_the_first_parameters_have_no_backward_and_no_step():
+    found = measure(strange_model(), 2)
+    assert (found.layers[0].weight_bytes, found.layers[0].optimizer_bytes, found.layers[0].step_s) == (0, 0, 0.0)
+    assert found.layers[0].measurements[0].output_is_input
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "copies", "counters"), [("sgd", 0, 0), ("momentum", 1, 0), ("adam", 2, 2), ("adamw", 2, 2)]
+)
+def test_optimizer_bytes_are_the_states_it_holds(optimizer, copies, counters):
+    found = measure(resolve_model(MLP), 1, optimizer=optimizer)
+    # Adam keeps two moments, and a float32 step counter for the weight and for the bias
+    assert found.layers[0].optimizer_bytes == copies * found.layers[0].weight_bytes + counters * 4
+
+
+def test_every_measured_number_is_there_and_finite():
+    found = measure(resolve_model(CONV), 4, 1, 2, 2, repeats=3)
+    assert found.model == resolve_model(CONV).name
+    assert found.microbatch_sizes == (1, 2, 4)
+    assert len(found.layers) == 6
+    for layer in found.layers:
+        numbers = [layer.step_s, *(t for m in layer.measurements for t in (m.forward_s, m.backward_s))]
+        assert all(math.isfinite(number) and number > 0 for number in numbers)
+    where = found.provenance
+    assert (where.dtype, where.threads, where.repeats, where.warmup, where.companions) == ("float32", 1, 3, 1, 0)
+    assert dict(where.versions)["torch"] == torch.__version__
+
+
+def test_progress_is_told_run_by_run():
+    told = []
+    measure(resolve_model(MLP), 1, 2, repeats=2, progress=lambda done, total, what: told.append((done, total, what)))
+    assert [done for done, _, _ in told] == list(range(1, 10))
+    assert {total for _, total, _ in told} == {9}
+    assert told[0][2] == "micro-batch size 1"
+    assert told[-1][2] == "optimizer steps"
+
+
+def test_the_number_of_threads_is_put_back():
+    before = torch.get_num_threads()
+    measure(resolve_model(MLP), 1, threads=before + 1)
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"microbatch_sizes": ()}, "at least one size"),
+        ({"microbatch_sizes": (0, 1)}, "at least one size of 1 or more"),
+        ({"repeats": 0}, "repeats: got 0"),
+        ({"warmup": 0}, "warmup: got 0"),
+        ({"threads": 0, "companions": -1}, "threads: got 0.*companions: got -1"),
+        ({"optimizer": "lion"}, "got 'lion'"),
+        ({"device": "nonsense"}, "device: got nonsense"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(options, message):
+    with pytest.raises(ProfileError, match=message) as caught:
+        profile_model(resolve_model(MLP), **({"microbatch_sizes": (1,), "repeats": 1, "warmup": 1} | options))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("layer", "loss", "message"),
+    [
+        (partial(nn.Linear, 3, 3), nn.functional.mse_loss, r"layer 0 \(odd\): got RuntimeError"),
+        (partial(nn.LSTM, 4, 4), nn.functional.mse_loss, "got tuple, expected it to return one tensor"),
+        (partial(nn.Linear, 4, 4), lambda y, t: y - t, "got a loss of shape"),
+    ],
+)
+def test_a_layer_that_fails_is_named(layer, loss, message):
+    model = Model("odd", (layer,), ("odd",), loss, lambda n, seed: (torch.ones(n, 4), torch.ones(n, 4)))
+    with pytest.raises(ProfileError, match=message):
+        measure(model, 2)

@@ -1,0 +1,84 @@
+"""Random ops of every kind, and seeded damage to texts."""
+
+import random
+
+from hypothesis import strategies as st
+
+from schedules.op import (
+    Average,
+    Compute,
+    Message,
+    Op,
+    Overlap,
+    Payload,
+    Phase,
+    Recv,
+    Reduce,
+    Reshard,
+    Send,
+    Step,
+    Unshard,
+)
+
+ALPHABET = "0123456789FBIW@+<>;(),\"'\\ \r\n\tSEND_RCVUHA{}[]:-.eNx\x00\x85\u2028é😀\ufeff"
+
+
+def computations(num_stages: int, num_microbatches: int) -> st.SearchStrategy[Compute]:
+    return st.builds(
+        Compute,
+        st.sampled_from(Phase),
+        st.integers(0, num_stages - 1),
+        st.integers(0, num_microbatches - 1),
+        st.integers(0, 3) | st.just(999_999_999),
+        st.integers(0, 3),
+    )
+
+
+def messages(num_stages: int, num_microbatches: int) -> st.SearchStrategy[Message]:
+    """Messages between neighbouring stages; at least two stages."""
+    microbatch = st.integers(0, num_microbatches - 1)
+    down = st.builds(Message, st.just(Payload.ACTIVATION), st.integers(0, num_stages - 2), microbatch)
+    up = st.builds(Message, st.just(Payload.GRADIENT), st.integers(1, num_stages - 1), microbatch)
+    return down | up
+
+
+def ops(num_stages: int, num_microbatches: int, num_ranks: int) -> st.SearchStrategy[Op]:
+    compute = computations(num_stages, num_microbatches)
+    stage, peer = st.integers(0, num_stages - 1), st.integers(0, num_ranks - 1)
+    kinds: list[st.SearchStrategy[Op]] = [compute, st.builds(Overlap, compute, compute)]
+    kinds += [st.builds(kind, stage) for kind in (Reduce, Step, Average, Unshard, Reshard)]
+    if num_stages > 1:
+        kinds += [st.builds(kind, messages(num_stages, num_microbatches), peer) for kind in (Send, Recv)]
+    return st.one_of(kinds)
+
+
+def damaged(text: str, chance: random.Random) -> str:
+    """Return `text` with one to three changes: of a character, a cell, a row, or the end cut off."""
+    for _ in range(chance.randint(1, 3)):
+        text = chance.choice((_character, _character, _cell, _row, _cut))(text, chance)
+    return text
+
+
+def _character(text: str, chance: random.Random) -> str:
+    place = chance.randint(0, len(text))
+    return text[:place] + chance.choice(("", chance.choice(ALPHABET))) + text[place + chance.randint(0, 1) :]
+
+
+def _cell(text: str, chance: random.Random) -> str:
+    cells = text.split(",")
+    place = chance.randrange(len(cells))
+    cells[place] = chance.choice(
+        (cells[chance.randrange(len(cells))], "", "9" * 30, "null", "1e999", "[" * 5000, "true")
+    )
+    return ",".join(cells)
+
+
+def _row(text: str, chance: random.Random) -> str:
+    rows = text.splitlines(keepends=True) or [""]
+    place = chance.randrange(len(rows))
+    rows[place : place + 1] = chance.choice(([], [rows[place]] * 2, ["\r\n"], [rows[chance.randrange(len(rows))]]))
+    return "".join(rows)
+
+
+def _cut(text: str, chance: random.Random) -> str:
+    return text[: chance.randint(0, len(text))]

@@ -1,0 +1,114 @@
+import os
+import stat
+
+import pytest
+
+from schedules.formats.files import Faults, load_json, read_text, shown, write_text
+from schedules.schedule import ScheduleError
+
+
+def one_line(caught: pytest.ExceptionInfo[ScheduleError]) -> str:
+    message = str(caught.value)
+    assert len(message.splitlines()) == 1
+    assert "expected" in message
+    assert "; try" in message
+    return message
+
+
+def test_text_comes_back_with_its_line_ends(tmp_path):
+    path = tmp_path / "a.csv"
+    write_text(path, "a\r\nb\né")
+    assert path.read_bytes() == "a\r\nb\né".encode()
+    assert read_text(path) == "a\r\nb\né"
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "got an empty file"),
+        (b" \r\n", "got an empty file"),
+        (b"ab\xff", "byte 2: got 0xff, expected UTF-8"),
+        (b"ab\0", "byte 2: got NUL"),
+        (b"x" * 11, "got more than 10 bytes"),
+    ],
+)
+def test_a_file_that_holds_no_text_is_refused(tmp_path, data, words):
+    path = tmp_path / "a.csv"
+    path.write_bytes(data)
+    with pytest.raises(ScheduleError) as caught:
+        read_text(path, limit=10)
+    assert one_line(caught).startswith(f"{path}: {words}")
+
+
+@pytest.mark.parametrize("name", ["none.csv", ".", "none/a.csv", "a\0b", "a" * 300, "two\nlines"])
+def test_a_file_that_cannot_be_opened_is_refused(tmp_path, name):
+    with pytest.raises(ScheduleError) as caught:
+        read_text(f"{tmp_path}/{name}")
+    assert "got" in one_line(caught)
+
+
+def test_writing_replaces_the_whole_file_and_leaves_nothing_beside_it(tmp_path):
+    path = tmp_path / "a.json"
+    write_text(path, "long before")
+    write_text(path, "now")
+    assert path.read_text() == "now"
+    assert os.listdir(tmp_path) == ["a.json"]  # noqa: PTH208 - the names are what is tested
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask
+
+
+def test_writing_through_a_link_keeps_the_link(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link.csv").symlink_to(tmp_path / "real" / "a.csv")
+    write_text(tmp_path / "link.csv", "x")
+    assert (tmp_path / "real" / "a.csv").read_text() == "x"
+    assert (tmp_path / "link.csv").is_symlink()
+
+
+@pytest.mark.parametrize("name", ["none/a.csv", ".", "a\0b", "a" * 300])
+def test_what_cannot_be_written_is_refused_and_nothing_is_written(tmp_path, name):
+    with pytest.raises(ScheduleError) as caught:
+        write_text(f"{tmp_path}/{name}", "x")
+    one_line(caught)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path):
+    path = tmp_path / "a.csv"
+    write_text(path, "old")
+    with pytest.raises(ScheduleError):
+        write_text(path, "\ud800")
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["old"]
+
+
+def test_a_device_is_not_replaced_by_a_file():
+    with pytest.raises(ScheduleError, match="not a regular file"):
+        write_text("/dev/null", "x")
+
+
+def test_faults_are_raised_once_with_three_shown():
+    faults = Faults("a\nb.csv")
+    faults.settle()
+    assert not faults
+    for number in range(5):
+        faults.add(f"row {number}" if number else "", f"got {number}, expected more; try 9")
+    assert faults
+    with pytest.raises(ScheduleError) as caught:
+        faults.settle()
+    expected = (
+        "a b.csv: got 0, expected more; try 9; row 1: got 1, expected more; try 9; row 2: got 2, expected more; try 9"
+    )
+    assert str(caught.value) == expected + "; and 2 more"
+
+
+@pytest.mark.parametrize("value", ["a" * 10**6, ["a" * 10**6] * 3, "\n\u2028\x85\ud800", {"a": [1] * 1000}, None])
+def test_a_quoted_value_is_short_and_in_one_line(value):
+    assert len(shown(value)) <= 60
+    assert len(shown(value).splitlines()) == 1
+    shown(value).encode()
+
+
+def test_json_of_every_type_reads_as_in_json():
+    text = '{"a": [1, -2, 0.1, 1e3, true, null, "é"], "b": {}}'
+    assert load_json(text, "a.json") == {"a": [1, -2, 0.1, 1000.0, True, None, "é"], "b": {}}

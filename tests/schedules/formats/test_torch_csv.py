@@ -1,0 +1,285 @@
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schedules.formats import torch_csv
+from schedules.formats.torch_csv import read_csv, read_csv_text, write_csv, write_csv_comms
+from schedules.gpipe import gpipe
+from schedules.interleaved import interleaved
+from schedules.lower import lower
+from schedules.one_f_one_b import one_f_one_b
+from schedules.op import (
+    Average,
+    Compute,
+    Message,
+    Overlap,
+    Payload,
+    Phase,
+    Recv,
+    Reduce,
+    Reshard,
+    Send,
+    Step,
+    Unshard,
+)
+from schedules.pipedream import pipedream
+from schedules.schedule import Schedule, ScheduleError, backward, forward, make_schedule
+from tests.schedules.formats.random_ops import damaged
+
+COMPUTE = "0F0,0F1,,,0B0,,0B1\r\n,1F0,1B0,1F1,1B1\r\n"
+COMMS = (
+    "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD,0RESHARD\r\n"
+    "1UNSHARD,1RECV_F0,1F0,1RECV_F1,1I0,1SEND_B0,1F1,1B1,1SEND_B1,1W0,1REDUCE_GRAD,1RESHARD\r\n"
+)
+ACT0, GRAD0 = Message(Payload.ACTIVATION, 0, 0), Message(Payload.GRADIENT, 1, 0)
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(ScheduleError) as caught:
+        read_csv_text(text, "s.csv")
+    message = str(caught.value)
+    assert message.startswith("s.csv: ")
+    assert len(message.splitlines()) == 1
+    return message
+
+
+def test_a_compute_only_file_reads_as_its_rows_and_a_step_for_each_stage():
+    schedule = read_csv_text(COMPUTE, "dir/small.csv")
+    f, b = forward, backward
+    assert schedule == Schedule(
+        "small",
+        2,
+        2,
+        ((f(0, 0), f(0, 1), b(0, 0), b(0, 1), Step(0)), (f(1, 0), b(1, 0), f(1, 1), b(1, 1), Step(1))),
+        (0, 1),
+    )
+
+
+def test_without_steps_the_lists_are_those_of_the_file():
+    schedule = read_csv_text(COMMS, "s.csv", steps=False)
+    assert not any(isinstance(op, Step) for row in schedule.ops for op in row)
+    assert [len(row) for row in schedule.ops] == [11, 12]
+
+
+def test_messages_find_their_peer_from_the_rank_of_the_other_stage():
+    schedule = read_csv_text("2F0,2RECV_B0,2B0\n3F0,3B0,0F0,0B0\n1F0,1B0\n".replace("2RECV_B0,", ""), "s.csv")
+    assert schedule.num_stages == 4
+    text = "1RECV_F0,1F0,1RECV_B0,1B0,1SEND_B0\n0F0,0SEND_F0,2F0,2B0,2SEND_B0,0RECV_B0,0B0\n"
+    ops = read_csv_text(text, "s.csv").ops
+    assert ops[0][0] == Recv(Message(Payload.ACTIVATION, 0, 0), 1)
+    assert ops[0][2] == Recv(Message(Payload.GRADIENT, 2, 0), 1)
+    assert ops[1][1] == Send(Message(Payload.ACTIVATION, 0, 0), 0)
+
+
+def test_lf_quotes_and_blanks_around_a_cell_change_nothing():
+    plain = read_csv_text(COMPUTE, "s.csv")
+    assert read_csv_text(COMPUTE.replace("\r\n", "\n"), "s.csv") == plain
+    assert read_csv_text(COMPUTE.replace("0F1", '"0F1"').replace("1B0", " 1B0 "), "s.csv") == plain
+
+
+@pytest.mark.parametrize("text", [COMMS, COMPUTE.replace(",,,", ",").replace(",,", ",").replace("\n,", "\n")])
+def test_a_file_without_idle_cells_writes_back_byte_for_byte(text):
+    write = write_csv_comms if "SEND" in text else write_csv
+    assert write(read_csv_text(text, "s.csv")) == text
+    assert write(read_csv_text(text, "s.csv", steps=False)) == text
+
+
+def test_the_compute_only_dialect_leaves_out_all_but_computations():
+    assert write_csv(read_csv_text(COMMS, "s.csv")) == "0F0,0F1,0B0,0B1\r\n1F0,1I0,1F1,1B1,1W0\r\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "words"),
+    [
+        (COMPUTE.replace("0F1", "0F1junk"), "row 1, cell 2", "0F1junk"),
+        (COMPUTE.replace("0F1", "0f1"), "row 1, cell 2", "0f1"),
+        (COMPUTE.replace("1F1", "1F0"), "row 2, cell 4", "1F0 again"),
+        (COMPUTE.replace("1F1", "0F1"), "row 2, cell 4", "expected all of stage 0 on rank 0"),
+        (COMPUTE.replace("1F1", ""), "stage 1, micro-batch 1", "no F"),
+        (COMPUTE.replace("1B1", ""), "stage 1, micro-batch 1", "no backward"),
+        (COMPUTE.replace("1B1", "1I1"), "stage 1, micro-batch 1", "I without W"),
+        (COMPUTE.replace("1B1", "1W1"), "stage 1, micro-batch 1", "W without I"),
+        (COMPUTE.replace("1B1", "1B1,1I1"), "stage 1, micro-batch 1", "B beside I or W"),
+        (COMPUTE.replace("1B1", "1B1,1B7"), "stage 1, micro-batch 7", "a backward but no F"),
+        (COMPUTE.replace("1F1", "1F9").replace("0F1", "0F9"), "micro-batches", "up to 9 without 1"),
+        (COMPUTE.replace("1F", "2F").replace("1B", "2B"), "stages", "up to 2 without 1"),
+        (COMPUTE + "\r\n", "row 3", "no computation"),
+        (COMPUTE.replace("0F1", "0F1@1"), "row 1, cell 2", "a weight version"),
+        (COMPUTE.replace("0F1", "0R1"), "row 1, cell 2", "a recompute"),
+        (COMPUTE.replace("1B1", "1B1,1STEP"), "row 2, cell 6", "an optimizer step"),
+        (COMPUTE.replace("1B1", "1B1,1AVERAGE"), "row 2, cell 6", "averaging"),
+        (COMMS.replace("0F1,", "0F1,,"), "row 1, cell 5", "got an empty cell"),
+        (COMMS.replace("\r\n1UN", ",\r\n1UN"), "row 1, cell 12", "got an empty cell"),
+        (COMMS.replace("0SEND_F0", "0SEND_F0>1"), "row 1, cell 3", "a peer"),
+        (COMMS.replace("1SEND_B0", "1SEND_F0"), "row 2, cell 6", "between stages 0 to 1"),
+        (COMMS.replace("0SEND_F0", "0SEND_B0"), "row 1, cell 3", "stage 0"),
+        (COMMS.replace("1RECV_F0", "1RECV_B0"), "row 2, cell 2", "between stages 0 to 1"),
+        (COMMS.replace("0SEND_F0", "1SEND_B0"), "row 1, cell 3", "expected a stage that rank 0 computes"),
+        (COMMS.replace("0SEND_F0", "0SEND_F5"), "row 1, cell 3", "expected micro-batches 0 to 1"),
+        (COMMS.replace("0SEND_F1", "0SEND_F0"), "row 1, cell 5", "0SEND_F0 again"),
+        (COMMS.replace("0RESHARD", "1RESHARD"), "row 1, cell 11", "expected a stage that rank 0 computes"),
+        (COMMS.replace("0REDUCE_GRAD", "0REDUCE_GRAD,0REDUCE_GRAD"), "row 1, cell 11", "0REDUCE_GRAD again"),
+        ("0F0,0SEND_F0,1RECV_F0,1F0,1B0,0B0\n", "row 1, cell 2", "both of rank 0"),
+        ('0F0,"0B0\n', "line 1", "got no CSV"),
+        ("0F0,0B0" + " " * 200_000, "line 1", "got no CSV"),
+        ("", "", "got an empty file"),
+        ("\r\n \n", "", "got an empty file"),
+        ("\ufeff0F0,0B0\n", "row 1, cell 1", "ufeff0F0"),
+        ("0F0,0B0\x00\n", "row 1, cell 2", "0B0"),
+        ("0F999999999,0B999999999\n", "micro-batches", "without 0"),
+        ("999999999F0,999999999B0\n", "stages", "without 0"),
+        ("(0F0;0F0)OVERLAP_F_B,0B0\n", "row 1, cell 1", "0F0 again"),
+    ],
+)
+def test_a_fault_is_named_with_its_place(text, place, words):
+    message = refusal(text)
+    assert f"{place}: got" in message if place else message.startswith("s.csv: got")
+    assert words in message
+    assert "expected" in message
+    assert "; try" in message
+
+
+def test_faults_are_collected_and_three_of_them_shown():
+    message = refusal("0f0,0f1,0b0,0b1,0x1\n")
+    assert [f"cell {cell}: got" in message for cell in range(1, 6)] == [True, True, True, False, False]
+    assert message.endswith("; and 2 more")
+
+
+def test_more_cells_than_the_limit_are_refused_before_they_are_parsed(monkeypatch):
+    monkeypatch.setattr(torch_csv, "MAX_CELLS", 3)
+    assert "got more than 3 cells" in refusal("0F0,0F1,0B0,0B1\n")
+    assert "got more than 3 cells" in refusal("0F0,0B0\n\n\n")
+
+
+def test_a_file_is_named_by_its_stem_and_faults_by_its_path(tmp_path):
+    path = tmp_path / "my order.csv"
+    path.write_bytes(COMMS.encode())
+    assert read_csv(path).name == "my order"
+    path.write_bytes(b"0F0,0B\xff\n")
+    with pytest.raises(ScheduleError, match=r"my order\.csv: byte 6: got 0xff, expected UTF-8"):
+        read_csv(path)
+
+
+ONE = [forward(0, 0), backward(0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "words"),
+    [
+        (make_schedule("s", 1, 2, [ONE, [forward(0, 1), backward(0, 1)]]), "expected all of stage 0 on rank 0"),
+        (make_schedule("s", 1, 1, [[forward(0, 0, 1), backward(0, 0, 1)]]), "a weight version"),
+        (make_schedule("s", 1, 1, [[Compute(Phase.FORWARD, 0, 0, 0, 2), backward(0, 0)]]), "a weight version"),
+        (make_schedule("s", 1, 1, [[forward(0, 0), Compute(Phase.RECOMPUTE, 0, 0), backward(0, 0)]]), "a recompute"),
+        (make_schedule("s", 1, 1, [[*ONE, Average(0)]]), "averaging"),
+        (make_schedule("s", 1, 1, [[forward(0, 0), Step(0), backward(0, 0)]]), "rank 0, op 1: got 0STEP"),
+        (make_schedule("s", 1, 1, [[*ONE, Step(0), Step(0)]]), "rank 0, op 2: got 0STEP"),
+        (make_schedule("s", 1, 1, [ONE], (3,)), "no devices"),
+        (make_schedule("s", 2, 1, [ONE]), "stages: got 1 stages up to 0 without 1"),
+        (make_schedule("s", 1, 2, [ONE]), "micro-batches: got 1"),
+        (make_schedule("s", 1, 1, [[forward(0, 0), backward(0, 0), forward(1, 0), backward(1, 0)]]), "got 2 stages up to 1"),
+        (make_schedule("s", 1, 1, [[forward(0, 0)]]), "no backward"),
+        (pipedream(2, 4), "; try our JSON"),
+    ],
+)  # fmt: skip
+def test_what_the_csv_cannot_say_is_refused_with_the_reason(schedule, words):
+    for write in (write_csv, write_csv_comms):
+        with pytest.raises(ScheduleError) as caught:
+            write(schedule)
+        message = str(caught.value)
+        assert words in message
+        assert message.startswith("schedule 's': ") or "pipedream" in message
+        assert len(message.splitlines()) == 1
+
+
+def test_a_message_to_another_rank_than_its_stage_has_is_refused():
+    schedule = read_csv_text(COMMS, "s.csv")
+    row = [Send(op.message, 7) if isinstance(op, Send) else op for op in schedule.ops[0]]
+    with pytest.raises(ScheduleError, match=r"rank 0, op 2: got 0SEND_F0, peer 7, expected peer 1"):
+        write_csv_comms(replace(schedule, ops=(tuple(row), schedule.ops[1])))
+
+
+def test_the_comms_dialect_of_a_schedule_that_says_no_communication_is_refused():
+    with pytest.raises(ScheduleError, match="try lowering it first"):
+        write_csv_comms(gpipe(2, 2))
+    assert write_csv_comms(gpipe(1, 1)).startswith("0F0,0B0")
+
+
+@st.composite
+def _lists(draw):
+    """Random complete lists, in no order that could run: each stage on one rank, B or I and W."""
+    num_ranks, num_microbatches = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    num_stages = draw(st.integers(num_ranks, 3 * num_ranks))
+    home = draw(st.permutations([stage % num_ranks for stage in range(num_stages)]))
+    rows = [[] for _ in range(num_ranks)]
+    for stage in range(num_stages):
+        rows[home[stage]] += [Unshard(stage), Unshard(stage), Reshard(stage), Reduce(stage)]
+        for microbatch in range(num_microbatches):
+            ops = [Compute(Phase.FORWARD, stage, microbatch)]
+            phases = draw(st.sampled_from(("B", "IW")))
+            ops += [Compute(Phase(letter), stage, microbatch) for letter in phases]
+            rows[home[stage]] += [Overlap(*ops[:2]), *ops[2:]] if draw(st.booleans()) else ops
+            for message in (
+                Message(Payload.ACTIVATION, stage, microbatch),
+                Message(Payload.GRADIENT, stage, microbatch),
+            ):
+                other = message.receiver
+                if 0 <= other < num_stages and home[other] != home[stage]:
+                    rows[home[stage]].append(Send(message, home[other]))
+                    rows[home[other]].append(Recv(message, home[stage]))
+    rows = [draw(st.permutations(row)) for row in rows]
+    for stage in range(num_stages):
+        rows[home[stage]].append(Step(stage))
+    return make_schedule("random", num_stages, num_microbatches, rows)
+
+
+@settings(deadline=None)
+@given(_lists())
+def test_any_complete_lists_read_back_from_the_comms_dialect(schedule):
+    assert read_csv_text(write_csv_comms(schedule), "random.csv") == schedule
+
+
+@settings(deadline=None)
+@given(_lists())
+def test_the_computations_of_any_complete_lists_read_back_from_the_compute_only_dialect(schedule):
+    rows = tuple(tuple(op for op in row if isinstance(op, Compute | Overlap | Step)) for row in schedule.ops)
+    assert read_csv_text(write_csv(schedule), "random.csv") == replace(schedule, ops=rows)
+
+
+@pytest.mark.parametrize("schedule", [gpipe(4, 8), one_f_one_b(4, 8), interleaved(2, 4)], ids=lambda s: s.name)
+def test_our_builders_write_both_dialects_that_read_back(schedule):
+    read = read_csv_text(write_csv(schedule), f"{schedule.name}.csv", steps=False)
+    assert read.num_stages == schedule.num_stages
+    lowered = lower(schedule)
+    again = read_csv_text(write_csv_comms(lowered), f"{schedule.name}.csv", steps=False)
+    assert again.ops == tuple(tuple(op for op in row if not isinstance(op, Step)) for row in lowered.ops)
+
+
+@pytest.mark.parametrize("text", [COMPUTE, COMMS], ids=["compute-only", "comms"])
+def test_damaged_files_are_read_or_refused_in_one_line(tmp_path, text):
+    chance, path = random.Random(0), tmp_path / "damaged.csv"
+    outcomes = []
+    for _ in range(500):
+        path.write_bytes(damaged(text, chance).encode())
+        try:
+            read_csv(path)
+            outcomes.append(True)
+        except ScheduleError as error:
+            assert len(str(error).splitlines()) == 1  # noqa: PT017 - most are refused, some are fine
+            outcomes.append(False)
+    assert set(outcomes) == {True, False}
+
+
+def test_damaged_bytes_are_read_or_refused_in_one_line(tmp_path):
+    chance, path = random.Random(1), tmp_path / "damaged.csv"
+    for _ in range(500):
+        data = bytearray(COMMS.encode())
+        for _ in range(chance.randint(1, 4)):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        path.write_bytes(data)
+        try:
+            read_csv(path)
+        except ScheduleError as error:
+            assert len(str(error).splitlines()) == 1  # noqa: PT017 - most are refused, some are fine

@@ -1,0 +1,132 @@
+import subprocess
+import sys
+from itertools import pairwise
+
+import pytest
+
+from schedules.gpipe import gpipe
+from schedules.interleaved import interleaved
+from schedules.one_f_one_b import one_f_one_b
+from schedules.op import Average, Compute, Overlap, Phase, Reduce, Reshard, Step, Unshard
+from schedules.schedule import backward, forward
+from schedules.timeline import Span, Timeline
+from simulator.errors import SimulationError
+from simulator.gantt import draw_gantt, lay_out, readable_s, text_gantt
+from tests.hand_timelines import play, shaken
+
+STARTS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+
+
+def every_kind():
+    ops = [Compute(phase, 0, 1) for phase in Phase]
+    ops += [Overlap(forward(0, 2), backward(1, 3)), Reduce(0), Step(0), Average(1), Unshard(0), Reshard(0)]
+    spans = [Span(rank, op, 3.0 * i, 3.0 * i, 3.0 * i + 2) for rank in range(2) for i, op in enumerate(ops)]
+    return Timeline("every kind", "predicted", tuple(spans), (0, 0))
+
+
+@pytest.mark.parametrize("suffix", STARTS)
+def test_a_picture_is_written_by_its_suffix(tmp_path, suffix):
+    path = tmp_path / f"chart{suffix}"
+    draw_gantt([play(one_f_one_b(2, 3), 0.1)], path, title="1F1B")
+    assert path.read_bytes().startswith(STARTS[suffix])
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_every_kind_of_op_can_be_drawn(tmp_path):
+    draw_gantt([every_kind()], tmp_path / "chart.png")
+    assert {box.kind for box in lay_out([every_kind()]).boxes} == {
+        "F", "B", "I", "W", "R", "Reduce", "Step", "Average", "Unshard", "Reshard",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["chart.bmp", "chart", "missing/chart.png"])
+def test_a_picture_that_cannot_be_is_refused_in_one_line(tmp_path, name):
+    with pytest.raises(SimulationError, match=", expected ") as caught:
+        draw_gantt([play(gpipe(2, 2))], tmp_path / name)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("timelines", [[], [Timeline("empty", "predicted", (), (0,))]])
+def test_nothing_to_draw_is_refused(tmp_path, timelines):
+    with pytest.raises(SimulationError, match="expected"):
+        draw_gantt(timelines, tmp_path / "chart.png")
+
+
+def test_two_runs_of_one_schedule_are_paired_rank_by_rank(tmp_path):
+    line = play(one_f_one_b(3, 4), 0.1)
+    chart = lay_out([line, shaken(line)])
+    assert [(row.rank, row.timeline) for row in sorted(chart.rows, key=lambda row: row.y)] == [
+        (rank, index) for rank in range(3) for index in range(2)
+    ]
+    draw_gantt([line, shaken(line)], tmp_path / "chart.png")
+
+
+def test_runs_of_one_name_are_told_apart():
+    line = play(gpipe(2, 2))
+    assert lay_out([line, shaken(line)]).names == ("predicted", "measured")
+    assert lay_out([line, play(one_f_one_b(2, 2))]).names == ("gpipe predicted", "1f1b predicted")
+    assert lay_out([line, line]).names == ("predicted 1", "predicted 2")
+
+
+def test_two_schedules_stand_one_under_another(tmp_path):
+    timelines = [play(gpipe(3, 4)), play(one_f_one_b(3, 4))]
+    chart = lay_out(timelines)
+    assert [(row.timeline, row.rank) for row in sorted(chart.rows, key=lambda row: row.y)] == [
+        (index, rank) for index in range(2) for rank in range(3)
+    ]
+    assert len(chart.headings) == 2
+    draw_gantt(timelines, tmp_path / "chart.png")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_rows_never_touch_and_stay_in_the_picture(count):
+    line = play(one_f_one_b(3, 4))
+    for timelines in ([line] * count, [play(gpipe(2 + i, 4)) for i in range(count)]):
+        chart = lay_out(timelines)
+        rows = sorted(chart.rows, key=lambda row: row.y)
+        assert all(a.y + a.height / 2 < b.y - b.height / 2 for a, b in pairwise(rows))
+        assert rows[0].y - rows[0].height / 2 >= 0
+        assert rows[-1].y + rows[-1].height / 2 <= chart.depth
+
+
+def test_later_stages_of_a_rank_are_lighter():
+    boxes = list(lay_out([play(interleaved(2, 2, 4))]).boxes)
+    assert sorted({box.lightness for box in boxes}) == [0.0, 0.25, 0.5, 0.75]
+
+
+def test_a_terminal_shows_a_letter_for_each_second():
+    line = play(gpipe(2, 8))  # 27 s; a rank's name takes 8 characters
+    rows = text_gantt(line, width=8 + 27).splitlines()
+    assert rows[0] == "gpipe predicted: 27 s, bubble 11.1%"
+    assert rows[1] == "rank 0  " + "F" * 8 + "." * 3 + "B" * 16
+    assert rows[2] == "rank 1  " + "." + "F" * 8 + "B" * 16 + ".."
+    assert rows[3] == "        0" + "27 s".rjust(26)
+    assert rows[4] == "        F forward  B backward  . idle"
+
+
+def test_a_terminal_knows_every_kind_of_op():
+    rows = text_gantt(every_kind(), width=120).splitlines()
+    assert set(rows[1][8:]) == set("FBIWRO+SAur.")
+    assert "overlap" in rows[-1]
+
+
+def test_a_terminal_line_is_as_wide_as_asked_for():
+    assert {len(row) for row in text_gantt(play(one_f_one_b(11, 20), 0.3), width=77).splitlines()[1:12]} == {77}
+
+
+@pytest.mark.parametrize(
+    ("time_s", "text"),
+    [(26.0, "26 s"), (0.0214, "21.4 ms"), (3.5e-6, "3.5 \u00b5s"), (2e-9, "2 ns"), (12345.6, "12,346 s")],
+)
+def test_times_are_in_the_unit_that_people_read(time_s, text):
+    assert readable_s(time_s) == text
+
+
+def test_charts_for_the_terminal_load_no_heavy_package():
+    code = (
+        "import sys, simulator.gantt, simulator.trace, simulator.compare, simulator.frame;"
+        "print([m for m in ('matplotlib', 'pandas', 'torch', 'pydantic', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,152 @@
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiles.cluster import Cluster, Device, Link, flat
+from profiles.stage_costs import StageCost, StageCosts, uniform
+from schedules.catalogue import build
+from schedules.op import Compute, Phase, Step
+from schedules.schedule import backward, forward, make_schedule
+from schedules.timeline import MemorySample
+from simulator.errors import SimulationError
+from simulator.memory import KINDS, memory, over_capacity, peak_memory
+from simulator.simulate import simulate
+
+TWO = StageCosts(
+    (
+        StageCost(1.0, 2.0, step_s=1.0, output_bytes=10, saved_bytes=100, weight_bytes=1000, optimizer_bytes=1),
+        StageCost(1.0, 2.0, step_s=1.0, output_bytes=5, saved_bytes=200, weight_bytes=2000, optimizer_bytes=2),
+    )
+)
+CLUSTER = flat(2, Link(0.5))
+
+
+def course(samples: Iterable[MemorySample], device: int, kind: str) -> list[tuple[float, int]]:
+    """The (time, bytes) at which a kind changes on a device."""
+    found: list[tuple[float, int]] = []
+    for sample in samples:
+        num_bytes = dict(sample.bytes_by_kind)[kind]
+        if sample.device == device and (not found or found[-1][1] != num_bytes):
+            found.append((sample.time_s, num_bytes))
+    return found
+
+
+def test_two_stages_hold_what_was_worked_out_by_hand():
+    #          0    1    2              4.5 5        7    8         10  11
+    # rank 0   F0   F1                      B0            B1        Step
+    # rank 1       1.5 F0 2.5 B0   4.5 F1 5.5 B1  7.5 Step 8.5
+    schedule = build("1f1b", 2, 2)
+    samples = memory(simulate(schedule, TWO, CLUSTER), TWO, schedule)
+    courses = {kind: (course(samples, 0, kind), course(samples, 1, kind)) for kind in KINDS}
+    assert courses == {
+        "weights": ([(0.0, 1000)], [(0.0, 2000)]),
+        "weight_versions": ([(0.0, 0)], [(0.0, 0)]),
+        "gradients": ([(0.0, 0), (5.0, 1000), (11.0, 0)], [(0.0, 0), (2.5, 2000), (8.5, 0)]),
+        "optimizer": ([(0.0, 1)], [(0.0, 2)]),
+        "activations": ([(0.0, 100), (1.0, 200), (7.0, 100), (10.0, 0)], [(0.0, 0), (1.5, 200), (7.5, 0)]),
+        "receive_buffers": ([(0.0, 0), (1.0, 10), (2.0, 20), (7.0, 10), (10.0, 0)], [(0.0, 20), (1.5, 10), (4.5, 0)]),
+        "send_buffers": (
+            [(0.0, 0), (1.0, 10), (1.5, 0), (2.0, 10), (2.5, 0)],
+            [(0.0, 0), (4.5, 10), (5.0, 0), (7.5, 10), (8.0, 0)],
+        ),
+    }
+
+
+def test_the_peak_says_when_and_of_what():
+    schedule = build("1f1b", 2, 2)
+    peaks = peak_memory(memory(simulate(schedule, TWO, CLUSTER), TWO, schedule))
+    assert {device: (peak.time_s, peak.total_bytes) for device, peak in peaks.items()} == {
+        0: (5.0, 2221),
+        1: (2.5, 4212),
+    }
+    assert dict(peaks[0].bytes_by_kind)["activations"] == 200
+
+
+def test_a_split_backward_holds_the_activations_to_the_end_of_w():
+    ops = [forward(0, 0), Compute(Phase.BACKWARD_INPUT, 0, 0), Compute(Phase.BACKWARD_WEIGHT, 0, 0)]
+    costs = StageCosts((StageCost(1.0, None, 2.0, 3.0, saved_bytes=7, weight_bytes=50),))
+    schedule = make_schedule("split", 1, 1, [ops])
+    samples = memory(simulate(schedule, costs), costs, schedule)
+    assert course(samples, 0, "activations") == [(0.0, 7), (6.0, 0)]
+    assert course(samples, 0, "gradients") == [(0.0, 0), (3.0, 50)]
+
+
+def test_recompute_keeps_only_the_input_until_it_runs():
+    # One rank holds both stages, so the input of stage 1 is handed over on the rank itself.
+    recompute = Compute(Phase.RECOMPUTE, 1, 0)
+    schedule = make_schedule("r", 2, 1, [[forward(0, 0), forward(1, 0), recompute, backward(1, 0), backward(0, 0)]])
+    costs = StageCosts((StageCost(1.0, 1.0, output_bytes=10), StageCost(1.0, 1.0, saved_bytes=100)))
+    samples = memory(simulate(schedule, costs), costs, schedule)
+    assert course(samples, 0, "activations") == [(0.0, 0), (1.0, 10), (2.0, 100), (4.0, 0)]
+    assert course(samples, 0, "send_buffers") == [(0.0, 0), (4.0, 10), (5.0, 0)]
+
+
+def test_a_version_that_a_step_overwrites_is_kept_until_its_last_reader_is_done():
+    ops = [forward(0, 0), forward(0, 1), backward(0, 0), Step(0), backward(0, 1), Step(0)]
+    costs = StageCosts((StageCost(1.0, 2.0, step_s=0.5, weight_bytes=50),))
+    schedule = make_schedule("stash", 1, 2, [ops])
+    samples = memory(simulate(schedule, costs), costs, schedule)
+    assert course(samples, 0, "weight_versions") == [(0.0, 0), (4.0, 50), (6.5, 0)]
+    assert course(samples, 0, "gradients") == [(0.0, 0), (2.0, 50), (6.5 + 0.5, 0)]
+
+
+def test_a_predicted_copy_of_the_weights_lives_as_long_as_its_op():
+    ahead = Compute(Phase.FORWARD, 0, 0, lookahead=2)
+    costs = StageCosts((StageCost(1.0, 2.0, weight_bytes=50),))
+    schedule = make_schedule("ahead", 1, 1, [[ahead, backward(0, 0)]])
+    samples = memory(simulate(schedule, costs), costs, schedule)
+    assert course(samples, 0, "weight_versions") == [(0.0, 50), (1.0, 0)]
+
+
+@settings(deadline=None, max_examples=30)
+@given(p=st.integers(1, 6), m=st.integers(12, 18))
+def test_pipedream_stashes_one_version_for_every_stage_that_follows(p, m):
+    costs = StageCosts((StageCost(1.0, 2.0, step_s=0.5, weight_bytes=1),) * p)
+    schedule = build("pipedream", p, m)
+    samples = memory(simulate(schedule, costs), costs, schedule)
+    stashed = [max(num_bytes for _, num_bytes in course(samples, rank, "weight_versions")) for rank in range(p)]
+    assert stashed == [p - 1 - rank for rank in range(p)]
+
+
+@settings(deadline=None, max_examples=40)
+@given(p=st.integers(1, 6), m=st.integers(1, 12), name=st.sampled_from(["gpipe", "1f1b"]))
+def test_the_peak_of_the_activations_is_the_number_of_microbatches_in_flight(p, m, name):
+    costs = StageCosts((StageCost(1.0, 2.0, saved_bytes=1),) * p)
+    schedule = build(name, p, m)
+    peaks = peak_memory(memory(simulate(schedule, costs), costs, schedule))
+    expected = [m if name == "gpipe" else min(m, p - rank) for rank in range(p)]
+    assert [peaks[rank].total_bytes for rank in range(p)] == expected
+
+
+def test_the_ranks_of_one_device_are_added_up():
+    schedule = make_schedule("shared", 1, 2, [[forward(0, 0)], [forward(0, 1)]], rank_to_device=(0, 0))
+    costs = StageCosts((StageCost(1.0, saved_bytes=3, weight_bytes=50),))
+    peaks = peak_memory(memory(simulate(schedule, costs), costs, schedule))
+    assert [(device, peak.total_bytes) for device, peak in peaks.items()] == [(0, 106)]
+
+
+def test_the_first_moment_over_capacity_is_reported_with_rank_time_and_op():
+    schedule = build("1f1b", 2, 2)
+    timeline = simulate(schedule, TWO, CLUSTER)
+    samples = memory(timeline, TWO, schedule)
+    tight = Cluster((Device(memory_bytes=2220), Device(memory_bytes=4212)))
+    found = over_capacity(samples, tight, timeline)
+    assert found is not None
+    assert str(found) == "device 0 holds 2221 bytes of 2220 from 5 s on, at 0B0 of rank 0"
+    assert over_capacity(samples, Cluster((Device(memory_bytes=2221), Device())), timeline) is None
+
+
+def test_weights_that_do_not_fit_are_over_capacity_from_the_start():
+    schedule = build("1f1b", 2, 2)
+    timeline = simulate(schedule, TWO, CLUSTER)
+    found = over_capacity(memory(timeline, TWO, schedule), Cluster((Device(), Device(memory_bytes=1))), timeline)
+    assert found is not None
+    assert (found.device, found.rank, found.time_s) == (1, 1, 0.0)
+
+
+def test_costs_of_too_few_stages_are_refused():
+    schedule = build("1f1b", 2, 2)
+    with pytest.raises(SimulationError, match="of 1 stages, expected 2"):
+        memory(simulate(schedule, TWO), uniform(1, 1.0, 2.0), schedule)

@@ -1,0 +1,160 @@
+import json
+import math
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiles.cluster import Link, flat
+from profiles.stage_costs import StageCost, StageCosts, uniform
+from schedules.catalogue import build
+from schedules.op import Message, Payload, Recv, Reduce, Send
+from schedules.schedule import backward, forward, make_schedule
+from schedules.timeline import Span, Timeline
+from simulator.errors import SimulationError
+from simulator.idle import CAUSES
+from simulator.memory import memory
+from simulator.metrics import Metrics, metrics
+from simulator.simulate import simulate
+
+
+def causes(found: Metrics, device: int) -> dict[str, float]:
+    return {cause: seconds for cause, seconds in found.devices[device].idle_by_cause_s if seconds}
+
+
+def test_the_idle_time_of_two_ranks_is_charged_as_worked_out_by_hand():
+    #          0    1    2              4.5 5        7    8         10
+    # rank 0   F0   F1                      B0            B1
+    # rank 1       1.5 F0 2.5 B0   4.5 F1 5.5 B1  7.5
+    found = metrics(simulate(build("1f1b", 2, 2), uniform(2, 1.0, 2.0), flat(2, Link(0.5))))
+    assert found.makespan_s == 10.0
+    assert causes(found, 0) == {"downstream": 3.0, "transfer": 1.0}
+    assert causes(found, 1) == {"warmup": 1.5, "cooldown": 2.5}
+    assert [device.span_s for device in found.devices] == [10.0, 6.0]
+    assert found.bubble_fraction == 8 / 20
+    assert found.bubble_overhead == 4 / 6
+    assert found.bubble_of_longest_span == 4 / 10
+    assert found.throughput == 0.2
+
+
+def test_a_starved_rank_waits_upstream():
+    found = metrics(simulate(build("gpipe", 2, 2), StageCosts((StageCost(3.0, 1.0), StageCost(1.0, 1.0)))))
+    assert causes(found, 1) == {"warmup": 3.0, "upstream": 2.0, "cooldown": 1.0}
+
+
+def test_a_gap_is_cut_at_the_post_of_the_send_and_at_start_and_arrival_of_the_transfer():
+    message = Message(Payload.ACTIVATION, 0, 1)
+    spans = (
+        Span(0, forward(0, 1), 0.0, 0.0, 1.0),
+        Span(0, Send(message, 1), 1.0, 2.0, 4.0),
+        Span(1, forward(1, 0), 0.0, 0.0, 0.5),
+        Span(1, Recv(message, 0), 0.5, 2.0, 4.0),
+        Span(1, forward(1, 1), 0.5, 5.0, 6.0),
+    )
+    found = metrics(Timeline("by hand", "measured", spans, (0, 1)))
+    assert causes(found, 1) == {"upstream": 0.5, "busy_link": 1.0, "transfer": 2.0, "overhead": 1.0}
+
+
+def test_instants_outside_of_the_gap_are_clamped_into_it():
+    message = Message(Payload.GRADIENT, 1, 0)
+    spans = (
+        Span(0, forward(0, 0), 0.0, 0.0, 2.0),
+        Span(0, Recv(message, 1), 0.0, 1.0, 9.0),
+        Span(0, backward(0, 0), 2.0, 3.0, 4.0),
+        Span(1, backward(1, 0), 0.0, 0.0, 4.5),
+        Span(1, Send(message, 0), 2.5, 1.0, 9.0),
+    )
+    found = metrics(Timeline("by hand", "measured", spans, (0, 1)))
+    assert causes(found, 0) == {"downstream": 0.5, "transfer": 0.5, "cooldown": 0.5}
+
+
+def test_a_reduce_is_idle_time_of_the_collective():
+    rows = [[forward(0, 0), backward(0, 0), Reduce(0), forward(0, 2)], [forward(0, 1), Reduce(0)]]
+    costs = StageCosts((StageCost(1.0, 2.0, weight_bytes=100),))
+    found = metrics(simulate(make_schedule("replicas", 1, 3, rows), costs, flat(2, Link(0.5, 50.0))))
+    assert causes(found, 0) == {"collective": 3.0}
+    assert causes(found, 1) == {"collective": 5.0, "cooldown": 1.0}
+
+
+def test_the_time_of_ranks_that_share_a_device_is_counted_once():
+    schedule = make_schedule("shared", 1, 2, [[forward(0, 0)], [forward(0, 1)]], rank_to_device=(0, 0))
+    found = metrics(simulate(schedule, StageCosts((StageCost(1.0),))))
+    assert [(device.device, device.busy_s, device.idle_s) for device in found.devices] == [(0, 2.0, 0.0)]
+
+
+random_costs = st.builds(
+    StageCost, st.floats(0.01, 3.0), st.floats(0.01, 3.0), step_s=st.floats(0.0, 1.0), output_bytes=st.integers(0, 200)
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    name=st.sampled_from(["naive", "gpipe", "1f1b", "pipedream"]),
+    costs=st.lists(random_costs, min_size=1, max_size=5),
+    m=st.integers(1, 12),
+    link=st.builds(Link, st.floats(0.0, 3.0), st.sampled_from([70.0, math.inf])),
+    jitter=st.sampled_from([0.0, 0.3]),
+    shared=st.booleans(),
+)
+def test_busy_and_idle_add_up_to_the_makespan_on_every_device(name, costs, m, link, jitter, shared):
+    schedule = build(name, len(costs), m)
+    if shared:
+        schedule = replace(schedule, rank_to_device=tuple(rank // 2 for rank in range(len(costs))))
+    found = metrics(simulate(schedule, StageCosts(tuple(costs)), flat(len(costs), link), jitter=jitter))
+    for device in found.devices:
+        charges = [seconds for _, seconds in device.idle_by_cause_s]
+        assert device.idle_s == math.fsum(charges)
+        assert min(charges) >= 0
+        assert device.busy_s + device.idle_s == pytest.approx(found.makespan_s, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_charges_add_up_whatever_the_clocks_of_a_measured_run_say(seed):
+    exact = simulate(build("1f1b", 3, 4), uniform(3, 1.0, 2.0), flat(3, Link(0.3)))
+    draw = random.Random(seed).uniform
+    spans = []
+    for span in exact.spans:
+        start_s = span.start_s + draw(-0.8, 0.8)
+        spans.append(replace(span, start_s=start_s, end_s=start_s + draw(0.0, 2.4)))
+    found = metrics(replace(exact, source="measured", spans=tuple(spans)))
+    for device in found.devices:
+        assert device.busy_s + device.idle_s == pytest.approx(found.makespan_s, rel=1e-12)
+        assert [cause for cause, _ in device.idle_by_cause_s] == list(CAUSES)
+
+
+@pytest.mark.parametrize(
+    ("m", "t_f", "t_i", "t_w", "transfer_s", "printed"),
+    [
+        (24, 29.718, 29.444, 19.927, 0.527, 0.2347),
+        (32, 29.802, 29.428, 19.530, 0.577, 0.1898),
+        (64, 29.935, 29.621, 19.388, 0.535, 0.1091),
+    ],
+)
+def test_the_1f1b_column_of_the_zero_bubble_paper_comes_out_to_the_printed_digits(
+    m, t_f, t_i, t_w, transfer_s, printed
+):
+    # arXiv:2401.10241, Tables 5 and 6, p = 8; milliseconds there, and a rate has no unit.
+    costs = uniform(8, t_f, backward_input_s=t_i, backward_weight_s=t_w)
+    found = metrics(simulate(build("1f1b", 8, m), costs, flat(8, Link(transfer_s))))
+    assert round(found.bubble_of_longest_span, 4) == printed
+
+
+def test_the_plain_data_has_the_keys_of_the_command_line_and_survives_json():
+    timeline = simulate(build("1f1b", 2, 2), uniform(2, 1.0, 2.0))
+    costs = uniform(2, 1.0, 2.0)
+    with_memory = replace(timeline, memory=memory(timeline, costs, build("1f1b", 2, 2)))
+    plain = metrics(with_memory).to_dict()
+    assert json.loads(json.dumps(plain)) == plain
+    assert list(plain) == ["makespan_s", "bubble_fraction", "bubble_overhead", "throughput", "devices"]
+    assert list(plain["devices"][0]) == [
+        "device", "busy_s", "idle_s", "span_s", "idle_by_cause_s", "peak_memory_bytes", "peak_memory_by_kind",
+    ]  # fmt: skip
+    assert plain["devices"][0]["peak_memory_bytes"] == 0
+    assert metrics(timeline).devices[0].peak_memory_bytes is None
+
+
+def test_a_timeline_in_which_nothing_takes_time_has_no_metrics():
+    with pytest.raises(SimulationError, match="1f1b: got a timeline in which no op takes time"):
+        metrics(simulate(build("1f1b", 2, 2), uniform(2, 0.0, 0.0)))

@@ -1,0 +1,75 @@
+import pytest
+from simpy import Environment
+
+from profiles.cluster import Link
+from profiles.stage_costs import StageCost, StageCosts
+from schedules.op import Message, Payload, Recv, Send
+from schedules.schedule import ScheduleError
+from simulator.network import Collectives, Network, message_bytes, ring_reduce_s
+
+COSTS = StageCosts((StageCost(1.0, output_bytes=10), StageCost(1.0, output_bytes=30), StageCost(1.0)))
+
+
+def activation(microbatch: int) -> Message:
+    return Message(Payload.ACTIVATION, 0, microbatch)
+
+
+def test_a_gradient_is_as_large_as_the_activation_that_it_is_the_gradient_of():
+    assert message_bytes(COSTS, Message(Payload.ACTIVATION, 1, 0)) == 30
+    assert message_bytes(COSTS, Message(Payload.GRADIENT, 2, 0)) == 30
+    assert message_bytes(COSTS, Message(Payload.GRADIENT, 1, 0)) == 10
+
+
+@pytest.mark.parametrize(("protocol", "start_s"), [("rendezvous", 3.0), ("eager", 1.0)])
+def test_a_transfer_starts_when_the_sender_and_under_rendezvous_the_receiver_has_posted(protocol, start_s):
+    env = Environment()
+    network = Network(env, COSTS, lambda a, b: Link(0.5, 10.0), protocol)
+    env.run(until=1.0)
+    transfer = network.send(0, Send(activation(0), 1))
+    env.run(until=3.0)
+    assert network.recv(1, Recv(activation(0), 0)) is transfer
+    assert (transfer.start_s, transfer.arrival_s) == (start_s, start_s + 1.5)
+
+
+def test_the_two_directions_between_two_ranks_do_not_wait_for_each_other():
+    network = Network(Environment(), COSTS, lambda a, b: Link(0.0, 10.0), "eager")
+    there = network.send(0, Send(activation(0), 1))
+    back = network.send(1, Send(Message(Payload.GRADIENT, 1, 0), 0))
+    second = network.send(0, Send(activation(1), 1))
+    assert (there.start_s, back.start_s, second.start_s) == (0.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize("protocol", ["rendezvous", "eager"])
+def test_a_send_and_a_receive_of_different_messages_are_refused(protocol):
+    network = Network(Environment(), COSTS, lambda a, b: Link(), protocol)
+    network.send(0, Send(activation(0), 1))
+    with pytest.raises(ScheduleError, match="rank 0 sends 0SEND_F0 where rank 1 receives 1RECV_F1"):
+        network.recv(1, Recv(activation(1), 0))
+
+
+def test_a_ring_all_reduce_moves_each_byte_twice_over_the_slowest_link():
+    slow = {(1, 2): Link(0.5, 10.0)}
+    # Three ranks: 4 rounds of a third of 60 bytes at 10 bytes/s and of 0.5 s.
+    assert ring_reduce_s(60, (0, 1, 2), lambda a, b: slow.get((a, b), Link())) == pytest.approx(4 * (2.0 + 0.5))
+
+
+def test_a_ring_of_one_rank_takes_no_time():
+    assert ring_reduce_s(60, (0,), lambda a, b: Link(1.0)) == 0.0
+
+
+def test_the_kth_reduce_meets_the_kth():
+    env = Environment()
+    collectives = Collectives(env, {0: (0, 1)})
+    met = []
+
+    def rank(number, pause_s):
+        for _ in range(2):
+            yield env.timeout(pause_s)
+            yield from collectives.gather(number, 0)
+            met.append((number, env.now))
+
+    env.process(rank(0, 1.0))
+    env.process(rank(1, 3.0))
+    env.run()
+    assert sorted(met) == [(0, 3.0), (0, 6.0), (1, 3.0), (1, 6.0)]
+    assert collectives.absent(0) == (0, 1)

@@ -1,0 +1,260 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiles.cluster import Cluster, Device, Link, flat
+from profiles.errors import ProfileError
+from profiles.stage_costs import StageCost, StageCosts, uniform
+from schedules.catalogue import build
+from schedules.lower import lower
+from schedules.op import Compute, Message, Overlap, Payload, Phase, Recv, Reduce, Send, Step
+from schedules.schedule import Schedule, ScheduleError, backward, forward, make_schedule
+from schedules.timeline import Timeline
+from simulator.errors import SimulationError
+from simulator.simulate import simulate
+
+F0 = Message(Payload.ACTIVATION, 0, 0)
+F1 = Message(Payload.ACTIVATION, 0, 1)
+B0 = Message(Payload.GRADIENT, 1, 0)
+
+
+def times(timeline: Timeline, rank: int) -> dict[str, tuple[float, float]]:
+    return {str(span.op): (span.start_s, span.end_s) for span in timeline.of_rank(rank)}
+
+
+def longest_path(schedule: Schedule, costs: StageCosts, link: Link) -> float:
+    """The makespan of compute-only lists, written without any of our code's ideas: no needs(), no events, no Recv."""
+    home = {
+        (op.stage, op.microbatch): rank
+        for rank, row in enumerate(schedule.ops)
+        for op in row
+        if isinstance(op, Compute)
+    }
+    there, free, now, todo = {}, {}, [0.0] * schedule.num_ranks, [list(row) for row in schedule.ops]
+    while any(todo):
+        for rank, row in enumerate(todo):
+            while row:
+                op, cost = row[0], costs.stages[row[0].stage]
+                if isinstance(op, Step):
+                    now[rank] += cost.step_s
+                    row.pop(0)
+                    continue
+                letter, s, i = op.phase.value, op.stage, op.microbatch
+                before = ("F", s - 1, i) if letter == "F" else ("B", s + 1, i)
+                if 0 <= before[1] < schedule.num_stages and before not in there:
+                    break
+                now[rank] = max(now[rank], there.get(before, 0.0)) + (
+                    cost.forward_s if letter == "F" else cost.backward_s
+                )
+                target = s + 1 if letter == "F" else s - 1
+                peer = home.get((target, i), rank)
+                there[letter, s, i] = now[rank]
+                if peer != rank:
+                    num_bytes = costs.stages[min(s, target)].output_bytes
+                    free[rank, peer] = (
+                        max(now[rank], free.get((rank, peer), 0.0)) + num_bytes / link.bandwidth_bytes_per_s
+                    )
+                    there[letter, s, i] = free[rank, peer] + link.latency_s
+                row.pop(0)
+    return max(now)
+
+
+seconds = st.floats(0.01, 3.0)
+stage_costs = st.builds(
+    StageCost, forward_s=seconds, backward_s=seconds, step_s=st.floats(0.0, 1.0), output_bytes=st.integers(0, 200)
+)
+links = st.builds(
+    Link, latency_s=st.floats(0.0, 3.0), bandwidth_bytes_per_s=st.sampled_from([50.0, 300.0, float("inf")])
+)
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> Schedule:
+    name = draw(st.sampled_from(["naive", "gpipe", "1f1b", "1f1b_afp", "interleaved", "pipedream"]))
+    num_ranks, rounds = draw(st.integers(1, 5)), draw(st.integers(1, 3))
+    if name == "interleaved":
+        return build(name, num_ranks, num_ranks * rounds, draw(st.integers(1, 3)))
+    parameters = {"advance": draw(st.integers(0, 3))} if name == "1f1b_afp" else {}
+    return build(name, num_ranks, draw(st.integers(1, 10)), **parameters)
+
+
+@settings(deadline=None, max_examples=80)
+@given(schedule=schedules(), link=links, data=st.data(), protocol=st.sampled_from(["rendezvous", "eager"]))
+def test_every_schedule_takes_as_long_as_its_longest_path_on_uneven_stages_and_slow_links(
+    schedule, link, data, protocol
+):
+    size = schedule.num_stages
+    costs = StageCosts(tuple(data.draw(st.lists(stage_costs, min_size=size, max_size=size))))
+    timeline = simulate(schedule, costs, flat(schedule.num_ranks, link), protocol=protocol)
+    last_end_s = max(span.end_s for span in timeline.work)
+    assert last_end_s == pytest.approx(longest_path(schedule, costs, link), rel=1e-9)
+
+
+def test_lists_that_are_lowered_already_give_the_same_timeline():
+    schedule = build("1f1b", 3, 5)
+    cluster = flat(3, Link(0.3))
+    assert simulate(schedule, uniform(3, 1.0, 2.0), cluster) == simulate(lower(schedule), uniform(3, 1.0, 2.0), cluster)
+
+
+def test_a_timeline_is_predicted_and_has_every_op_of_the_lowered_lists_in_order():
+    schedule = lower(build("interleaved", 2, 4, 2))
+    timeline = simulate(schedule, uniform(4, 1.0, 2.0))
+    assert timeline.source == "predicted"
+    assert tuple(tuple(span.op for span in timeline.of_rank(rank)) for rank in range(2)) == schedule.ops
+
+
+def test_a_slow_device_divides_the_seconds_by_its_speed():
+    cluster = Cluster((Device(), Device(speed=0.5)))
+    timeline = simulate(build("naive", 2, 1), uniform(2, 1.0, 2.0), cluster)
+    assert times(timeline, 1)["1F0"] == (1.0, 3.0)
+    assert times(timeline, 1)["1B0"] == (3.0, 7.0)
+
+
+def test_messages_of_one_channel_go_one_after_the_other_and_the_latency_is_pipelined():
+    # 100 bytes at 50 bytes/s keep the channel for 2 s; F makes one every second.
+    costs = StageCosts((StageCost(1.0, 1.0, output_bytes=100), StageCost(1.0, 1.0)))
+    timeline = simulate(build("gpipe", 2, 3), costs, flat(2, Link(0.5, 50.0)))
+    received = times(timeline, 1)
+    assert received["1RECV_F0"] == (1.0, 3.5)
+    assert received["1RECV_F1"] == (3.0, 5.5)
+    assert received["1RECV_F2"] == (5.0, 7.5)
+    assert times(timeline, 0)["0SEND_F2"] == (5.0, 7.5)
+    assert received["1F2"] == (7.5, 8.5)
+    posted = {str(span.op): span.posted_s for span in timeline.spans}
+    assert (posted["0SEND_F1"], posted["1RECV_F1"]) == (2.0, 0.0)
+
+
+def late_receiver() -> Schedule:
+    return make_schedule(
+        "late receiver", 2, 2,
+        [
+            [forward(0, 0), Send(F0, 1), forward(0, 1), Send(F1, 1)],
+            [Recv(F0, 0), forward(1, 0), Recv(F1, 0), forward(1, 1)],
+        ],
+    )  # fmt: skip
+
+
+def test_rendezvous_waits_for_the_receiver_and_eager_does_not():
+    costs = StageCosts((StageCost(1.0), StageCost(5.0)))
+    cluster = flat(2, Link(2.0))
+    assert times(simulate(late_receiver(), costs, cluster), 1) == {
+        "1RECV_F0": (1.0, 3.0), "1F0": (3.0, 8.0), "1RECV_F1": (8.0, 10.0), "1F1": (10.0, 15.0),
+    }  # fmt: skip
+    assert times(simulate(late_receiver(), costs, cluster, protocol="eager"), 1) == {
+        "1RECV_F0": (1.0, 3.0), "1F0": (3.0, 8.0), "1RECV_F1": (2.0, 4.0), "1F1": (8.0, 13.0),
+    }  # fmt: skip
+
+
+def test_an_overlap_runs_its_two_one_after_the_other_in_one_span():
+    pair = Overlap(forward(0, 1), backward(0, 0))
+    schedule = make_schedule("overlap", 1, 2, [[forward(0, 0), pair, backward(0, 1)]])
+    assert times(simulate(schedule, uniform(1, 1.0, 2.0)), 0)[str(pair)] == (1.0, 4.0)
+
+
+def replicas() -> Schedule:
+    rows = [[forward(0, rank), backward(0, rank), Reduce(0), Step(0)] for rank in range(2)]
+    rows[0].insert(2, forward(0, 2))
+    return make_schedule("replicas", 1, 3, rows)
+
+
+def test_a_reduce_waits_for_all_replicas_and_then_for_a_ring_all_reduce():
+    # Two ranks: 2 rounds of half of 100 bytes at 50 bytes/s and of 0.5 s latency.
+    costs = StageCosts((StageCost(1.0, 2.0, step_s=0.25, weight_bytes=100),))
+    timeline = simulate(replicas(), costs, flat(2, Link(0.5, 50.0)))
+    reduces = [span for span in timeline.spans if isinstance(span.op, Reduce)]
+    assert [(span.posted_s, span.start_s, span.end_s) for span in reduces] == [(4.0, 4.0, 7.0), (3.0, 4.0, 7.0)]
+    assert times(timeline, 1)["0STEP"] == (7.0, 7.25)
+
+
+def test_ranks_on_one_device_share_it_by_utilisation():
+    rows = [[forward(0, 0)], [forward(0, 1)]]
+    schedule = make_schedule("shared", 1, 2, rows, rank_to_device=(0, 0))
+    whole = simulate(schedule, StageCosts((StageCost(1.0, utilisation=0.75),)))
+    half = simulate(schedule, StageCosts((StageCost(1.0, utilisation=0.5),)))
+    assert [span.end_s for span in whole.spans] == [1.5, 1.5]
+    assert [span.end_s for span in half.spans] == [1.0, 1.0]
+
+
+def test_jitter_is_reproducible_and_does_not_depend_on_the_protocol():
+    costs = uniform(2, 1.0, 2.0)
+
+    def durations(**options: object) -> list[float]:
+        timeline = simulate(late_receiver(), costs, flat(2, Link(2.0)), jitter=0.2, **options)
+        return [span.end_s - span.start_s for span in timeline.spans if isinstance(span.op, Compute)]
+
+    assert durations(seed=1) == durations(seed=1)
+    assert durations(seed=1) == pytest.approx(durations(seed=1, protocol="eager"), rel=1e-12)
+    assert durations(seed=1) != durations(seed=2)
+    assert len(set(durations(seed=1))) == 4
+
+
+def test_a_deadlock_names_every_stuck_rank_its_op_and_what_it_waits_for():
+    rows = [
+        [forward(0, 0), Recv(B0, 1), backward(0, 0)],
+        [Recv(F0, 0), forward(1, 0), backward(1, 0), Send(B0, 0)],
+    ]
+    with pytest.raises(SimulationError) as caught:
+        simulate(make_schedule("unsent", 2, 1, rows), uniform(2, 1.0, 2.0))
+    assert str(caught.value) == (
+        "unsent: deadlock: rank 0 at 0B0 waits for 1SEND_B0 of rank 1, rank 1 at 1F0 waits for 0SEND_F0 of rank 0; "
+        "check the schedule"
+    )
+
+
+def test_a_reduce_that_a_replica_never_reaches_is_a_deadlock():
+    rows = [[forward(0, 0), Send(F0, 1), Reduce(0), Reduce(0)], [forward(0, 1), Reduce(0), Recv(F0, 0)]]
+    with pytest.raises(SimulationError, match="rank 0 at 0REDUCE_GRAD waits for 0REDUCE_GRAD of rank 1"):
+        simulate(make_schedule("replicas", 1, 2, rows), uniform(1, 1.0, 2.0))
+
+
+def test_two_receives_in_the_wrong_order_are_named_with_both_ranks():
+    rows = [
+        [forward(0, 0), Send(F0, 1), forward(0, 1), Send(F1, 1)],
+        [Recv(F1, 0), Recv(F0, 0), forward(1, 0), forward(1, 1)],
+    ]
+    with pytest.raises(ScheduleError, match="swapped: rank 0 sends 0SEND_F0 where rank 1 receives 1RECV_F1"):
+        simulate(make_schedule("swapped", 2, 2, rows), uniform(2, 1.0, 2.0))
+
+
+def test_a_message_that_is_used_before_its_receive_is_named_with_rank_and_op():
+    rows = [[forward(0, 0), Send(F0, 1)], [forward(1, 0), Recv(F0, 0)]]
+    with pytest.raises(ScheduleError, match="rank 1: 1F0 waits forever for activation 0 of stage 0"):
+        simulate(make_schedule("early", 2, 1, rows), uniform(2, 1.0, 2.0))
+
+
+@pytest.mark.parametrize("protocol", ["rendezvous", "eager"])
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        ([[forward(0, 0), Send(F0, 1)], [forward(0, 1)]], "rank 0 posts 0SEND_F0, which rank 1 never receives"),
+        ([[forward(0, 0)], [Recv(F0, 0), forward(0, 1)]], "rank 1 posts 1RECV_F0, which rank 0 never sends"),
+    ],
+)
+def test_a_message_that_only_one_side_posts_is_an_error(rows, text, protocol):
+    with pytest.raises(SimulationError, match=f"one side: {text}"):
+        simulate(make_schedule("one side", 2, 2, rows), uniform(2, 1.0, 2.0), protocol=protocol)
+
+
+def test_costs_of_too_few_stages_and_a_cluster_of_too_few_devices_are_both_reported():
+    with pytest.raises(
+        SimulationError, match=r"costs \(uniform\) of 2 stages, expected 3; .* of 1 devices, expected 3"
+    ):
+        simulate(build("1f1b", 3, 3), uniform(2, 1.0, 2.0), flat(1))
+
+
+def test_a_phase_without_seconds_is_named():
+    schedule = make_schedule("split", 1, 1, [[forward(0, 0), Compute(Phase.BACKWARD_INPUT, 0, 0)]])
+    with pytest.raises(ProfileError, match="do not say the seconds of I on stage 0"):
+        simulate(schedule, uniform(1, 1.0, 2.0))
+
+
+def test_a_step_of_a_stage_without_costs_is_refused():
+    with pytest.raises(ScheduleError, match="far: 7STEP: expected a stage below 1"):
+        simulate(make_schedule("far", 1, 1, [[forward(0, 0), Step(7)]]), uniform(1, 1.0, 2.0))
+
+
+def test_a_jitter_and_a_protocol_that_are_none_are_refused():
+    with pytest.raises(
+        SimulationError, match=r"protocol: got 'later', expected rendezvous or eager; jitter: got -0\.1"
+    ):
+        simulate(build("1f1b", 2, 2), uniform(2, 1.0, 2.0), protocol="later", jitter=-0.1)

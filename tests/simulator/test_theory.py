@@ -1,0 +1,116 @@
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiles.cluster import Link, flat
+from profiles.stage_costs import uniform
+from schedules.catalogue import build
+from schedules.versions import in_flight
+from simulator import theory
+from simulator.errors import SimulationError
+from simulator.simulate import simulate
+
+p_s, m_s, v_s = st.integers(1, 8), st.integers(1, 20), st.integers(1, 4)
+seconds, delays = st.floats(0.01, 10.0), st.one_of(st.just(0.0), st.floats(0.0, 20.0))
+exactly = settings(deadline=None, max_examples=60)
+
+
+def simulated_s(
+    name: str, p: int, m: int, t_f: float, t_b: float, delay_s: float = 0.0, v: int = 1, **parameters: int
+) -> float:
+    schedule = build(name, p, m, v if name == "interleaved" else None, **parameters)
+    return simulate(schedule, uniform(p * v, t_f / v, t_b / v), flat(p, Link(delay_s))).makespan_s
+
+
+@exactly
+@given(p=p_s, m=m_s, t_f=seconds, t_b=seconds, delay_s=delays)
+def test_naive_takes_its_closed_form(p, m, t_f, t_b, delay_s):
+    expected = theory.naive_makespan_s(p, m, t_f, t_b, delay_s)
+    assert simulated_s("naive", p, m, t_f, t_b, delay_s) == pytest.approx(expected, rel=1e-9)
+
+
+@exactly
+@given(p=p_s, m=m_s, t_f=seconds, t_b=seconds, delay_s=delays)
+def test_gpipe_takes_its_closed_form(p, m, t_f, t_b, delay_s):
+    expected = theory.gpipe_makespan_s(p, m, t_f, t_b, delay_s)
+    assert simulated_s("gpipe", p, m, t_f, t_b, delay_s) == pytest.approx(expected, rel=1e-9)
+
+
+@exactly
+@given(p=p_s, m=m_s, t_f=seconds, t_b=seconds, delay_s=delays)
+def test_one_f_one_b_takes_its_closed_form_for_any_delay_and_any_number_of_microbatches(p, m, t_f, t_b, delay_s):
+    expected = theory.one_f_one_b_makespan_s(p, m, t_f, t_b, delay_s)
+    assert simulated_s("1f1b", p, m, t_f, t_b, delay_s) == pytest.approx(expected, rel=1e-9)
+
+
+@exactly
+@given(p=st.integers(2, 8), k=st.integers(1, 5), t_f=seconds, t_b=seconds, c=delays)
+def test_the_general_form_of_one_f_one_b_is_the_published_one_where_p_divides_m(p, k, t_f, t_b, c):
+    m = k * p
+    published = (m + p - 1) * (t_f + t_b) + c * (2 * (p - 2) + 2 * (p - 1) * m / p)
+    assert theory.one_f_one_b_makespan_s(p, m, t_f, t_b, c) == pytest.approx(published, rel=1e-12)
+
+
+@exactly
+@given(p=p_s, m=m_s, advance=st.integers(0, 6), t_f=seconds, t_b=seconds)
+def test_advance_forward_propagation_costs_nothing_where_links_are_free(p, m, advance, t_f, t_b):
+    expected = theory.gpipe_makespan_s(p, m, t_f, t_b)
+    assert simulated_s("1f1b_afp", p, m, t_f, t_b, advance=advance) == pytest.approx(expected, rel=1e-9)
+
+
+@exactly
+@given(m=m_s, advance=st.integers(0, 6), t_f=seconds, t_b=seconds, delay_s=delays)
+def test_advance_forward_propagation_on_two_ranks_takes_its_closed_form(m, advance, t_f, t_b, delay_s):
+    expected = theory.two_rank_afp_makespan_s(m, advance, t_f, t_b, delay_s)
+    assert simulated_s("1f1b_afp", 2, m, t_f, t_b, delay_s, advance=advance) == pytest.approx(expected, rel=1e-9)
+
+
+@exactly
+@given(p=st.integers(2, 6), m=m_s, t_f=seconds, t_b=seconds, delay_s=delays)
+def test_advance_forward_propagation_lies_between_1f1b_and_gpipe(p, m, t_f, t_b, delay_s):
+    makespans = [simulated_s("1f1b_afp", p, m, t_f, t_b, delay_s, advance=advance) for advance in (0, 1, 2, m)]
+    assert makespans[0] == pytest.approx(theory.one_f_one_b_makespan_s(p, m, t_f, t_b, delay_s), rel=1e-9)
+    assert makespans[-1] == pytest.approx(theory.gpipe_makespan_s(p, m, t_f, t_b, delay_s), rel=1e-9)
+    assert all(next_s <= last_s * (1 + 1e-12) for last_s, next_s in pairwise(makespans))
+
+
+@pytest.mark.parametrize(("t_b", "expected"), [(1.0, (20.0, 26.0, 20.0)), (2.0, (29.0, 35.0, 29.0))])
+def test_the_numbers_of_avgpipes_figure_7_come_out(t_b, expected):
+    found = (
+        simulated_s("gpipe", 2, 8, 1.0, t_b, 1.0),
+        simulated_s("1f1b", 2, 8, 1.0, t_b, 1.0),
+        simulated_s("1f1b_afp", 2, 8, 1.0, t_b, 1.0, advance=1),
+    )
+    assert found == pytest.approx(expected, rel=1e-12)
+    assert in_flight(build("1f1b_afp", 2, 8, advance=1))[0] == theory.afp_in_flight(2, 8, 0, 1) == 3
+
+
+@exactly
+@given(p=st.integers(1, 6), k=st.integers(1, 4), v=v_s, t_f=seconds, t_b=seconds)
+def test_interleaved_takes_its_closed_form(p, k, v, t_f, t_b):
+    expected = theory.interleaved_makespan_s(p, k * p, v, t_f, t_b)
+    assert simulated_s("interleaved", p, k * p, t_f, t_b, v=v) == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_interleaved_bubble_is_refused_where_p_does_not_divide_m():
+    with pytest.raises(SimulationError, match="got 6 micro-batches on 4 ranks, expected a multiple of 4"):
+        theory.interleaved_bubble_overhead(4, 6, 2)
+
+
+@exactly
+@given(p=p_s, m=m_s, advance=st.integers(0, 4))
+def test_as_many_microbatches_are_in_flight_as_the_papers_count(p, m, advance):
+    ranks = range(p)
+    assert in_flight(build("gpipe", p, m)) == tuple(theory.gpipe_in_flight(m) for _ in ranks)
+    assert in_flight(build("1f1b", p, m)) == tuple(theory.one_f_one_b_in_flight(p, m, rank) for rank in ranks)
+    expected = tuple(theory.afp_in_flight(p, m, rank, advance) for rank in ranks)
+    assert in_flight(build("1f1b_afp", p, m, advance=advance)) == expected
+
+
+@exactly
+@given(p=st.integers(2, 6), k=st.integers(2, 4), v=v_s)
+def test_the_first_rank_of_interleaved_holds_the_peak_factor_times_that_of_1f1b(p, k, v):
+    chunks = in_flight(build("interleaved", p, k * p, v))[0]
+    assert chunks / (p * v) == pytest.approx(theory.interleaved_peak_factor(p, v) if v > 1 else 1 + (p - 1) / p)
