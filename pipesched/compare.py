@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipesched.comparison import print_comparison
+from pipesched.comparison import print_comparisons
 from pipesched.errors import InputError
 from pipesched.options import CostOptions, Json, Out, ScheduleOptions, grouped, uniform_costs
 from pipesched.output import emit, num_bytes, percent, print_json, print_table, seconds
@@ -62,25 +62,23 @@ def compare(
     if json:
         print_json(rows)
     elif out is None:
-        readable = {"makespan_s": seconds, "bubble_fraction": percent, "bubble_overhead": percent}
         print_table(
             "Schedules, predicted",
-            [
-                {
-                    key.removesuffix("_s").removesuffix("_bytes"): _cell(value, readable.get(key, num_bytes))
-                    if key.endswith("_bytes") or key in readable
-                    else (f"{value:.4g}" if isinstance(value, float) else str(value))
-                    for key, value in row.items()
-                }
-                for row in rows
-            ],
-            "bubble_fraction: idle / (devices x makespan); bubble_overhead: (makespan - busiest device) / busiest device; "
-            "throughput in micro-batches per second",
+            [{key.removesuffix("_s").removesuffix("_bytes"): _cell(key, row[key]) for key in row} for row in rows],
+            "bubble_fraction: idle / (devices x makespan); "
+            "bubble_overhead: (makespan - busiest device) / busiest device; throughput in micro-batches per second",
         )
 
 
-def _cell(value, readable) -> str:  # type: ignore[no-untyped-def]  # noqa: ANN001
-    return "-" if value is None else readable(value)
+def _cell(key: str, value: str | int | float | None) -> str:
+    """Return a number as people read it, by the unit in its name."""
+    if value is None or isinstance(value, str):
+        return value or "-"
+    if key.endswith("_s"):
+        return seconds(value)
+    if key.endswith("_bytes"):
+        return num_bytes(value)
+    return percent(value) if key.startswith("bubble") else f"{value:.4g}"
 
 
 def _is_timeline(name: str) -> bool:
@@ -96,7 +94,7 @@ def _two_timelines(names: list[str], json: bool) -> None:
     if json:
         print_json(found.to_dict())
     else:
-        print_comparison(found)
+        print_comparisons([found])
 
 
 def _predicted(name: str, options: ScheduleOptions, costs: CostOptions) -> Timeline:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -11,7 +11,7 @@ from pipesched.errors import InputError
 from pipesched.profile import Dtype, Optimizer, Threads, TorchDevice
 
 if TYPE_CHECKING:
-    from executor.job import Job
+    from executor.job import Backend, DeviceKind, How, Job
     from profiles.stage_costs import StageCosts
     from schedules.schedule import Schedule
 
@@ -47,7 +47,7 @@ class RunOptions:
         Raises:
             InputError: An option has a value that it cannot have.
         """
-        from executor.job import Job
+        from executor.job import Backend, DeviceKind, How, Job
         from profiles.models.optimizers import OPTIMIZERS
         from schedules.formats.schedule_json import to_json
 
@@ -66,13 +66,13 @@ class RunOptions:
             bounds=bounds,
             microbatch_size=microbatch_size,
             emulate=emulate,
-            how=how,  # type: ignore[arg-type] -- checked above
+            how=cast("How", how),
             optimizer=self.optimizer,
             lr=self.lr,
             seed=self.seed,
             dtype=self.dtype,
-            device=self.device,  # type: ignore[arg-type]
-            backend=self.backend,  # type: ignore[arg-type]
+            device=cast("DeviceKind", self.device),
+            backend=cast("Backend", self.backend),
             threads=self.threads,
             iterations=self.iterations,
             warmup=self.warmup,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return `command` with each dataclass parameter spread out into one option per field."""
     hints = get_type_hints(command, include_extras=True)
-    groups = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
         if name not in groups:
@@ -105,14 +105,14 @@ class CostOptions:
     """What the ops cost: a profile, a table, or the same for all; and the links."""
 
     profile: Annotated[Path | None, typer.Option(help="Measured profile of a model (JSON).")] = None
-    partition: Annotated[str, typer.Option(help="Layers to stages: balanced, uniform, or counts as 3,3,4.")] = "balanced"
+    partition: Annotated[str, typer.Option(help="Layers to stages: balanced, uniform, or counts as 3,3,4.")] = (
+        "balanced"
+    )
     microbatch_size: Annotated[int | None, typer.Option(help="Samples per micro-batch, with --profile.")] = None
     stage_costs: Annotated[Path | None, typer.Option(help="Table of the stages' costs (CSV).")] = None
     uniform: Annotated[str | None, typer.Option(help="Equal stages: f=1,b=2 or f=1,i=1,w=1 [s].")] = None
     cluster: Annotated[Path | None, typer.Option(help="Devices and links (JSON).")] = None
-    link: Annotated[
-        str | None, typer.Option(help="Equal links: latency_s=0.1,bandwidth_bytes_per_s=1e9.")
-    ] = None
+    link: Annotated[str | None, typer.Option(help="Equal links: latency_s=0.1,bandwidth_bytes_per_s=1e9.")] = None
 
     def load(self, schedule: Schedule) -> tuple[StageCosts, Cluster]:
         """Return what `schedule` costs, on which machines.

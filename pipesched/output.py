@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipesched.errors import InputError
 
@@ -21,13 +21,14 @@ def print_json(data: object) -> None:
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, str]], caption: str = "") -> None:
-    """Print rows of ready-made cells; the first column is text, the others are numbers."""
+    """Print rows of ready-made cells; columns of numbers are aligned right."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", caption=caption or None, caption_justify="left")
-    for index, name in enumerate(rows[0]):
-        table.add_column(name, justify="right" if index else "left")
+    table = Table(title=title or None, title_justify="left", caption=caption or None, caption_justify="left")
+    for name in rows[0]:
+        is_number = all(row[name][:1] in "-+0123456789" for row in rows)
+        table.add_column(name, justify="right" if is_number else "left")
     for row in rows:
         table.add_row(*row.values())
     console = Console()

@@ -10,7 +10,9 @@ from pipesched.errors import InputError
 from pipesched.options import Json, Out, Seed
 from pipesched.output import emit, num_bytes, print_table, progress, seconds
 
-Model = Annotated[str, typer.Argument(help="gpt, conv, mlp, with arguments as gpt:layers=8,width=320; or module:factory.")]
+Model = Annotated[
+    str, typer.Argument(help="gpt, conv, mlp, with arguments as gpt:layers=8,width=320; or module:factory.")
+]
 Dtype = Annotated[str, typer.Option(help="Of weights and activations, as torch names it.")]
 TorchDevice = Annotated[str, typer.Option(help="cpu or cuda.")]
 Optimizer = Annotated[str, typer.Option(help="sgd, momentum, adam or adamw.")]

@@ -69,8 +69,9 @@ def run(
         }
         for device in found.devices
     ]
-    caption = f"makespan {seconds(found.makespan_s)} (median of {len(measured.makespans_s)}) · bubble_fraction {percent(found.bubble_fraction)}"
-    print_table(f"{loaded.name}, measured", rows, caption + loss)
+    median = f"makespan {seconds(found.makespan_s)} (median of {len(measured.makespans_s)})"
+    bubble = f" · bubble_fraction {percent(found.bubble_fraction)}"
+    print_table(f"{loaded.name}, measured", rows, median + bubble + loss)
 
 
 def _job(schedule: Schedule, costs: CostOptions, options: RunOptions, model: str | None, how: str) -> Job:

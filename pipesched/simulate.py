@@ -60,7 +60,7 @@ def simulate(
 
 def _print(name: str, found: Metrics) -> None:
     caption = (
-        f"makespan {seconds(found.makespan_s)} · bubble_fraction {percent(found.bubble_fraction)} of all device time idle"
+        f"makespan {seconds(found.makespan_s)} · bubble_fraction {percent(found.bubble_fraction)} of all device time"
         f" · bubble_overhead {percent(found.bubble_overhead)} over the busiest device's work"
         f" · {found.throughput:.4g} micro-batches/s"
     )

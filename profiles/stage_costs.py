@@ -63,7 +63,9 @@ class StageCosts:
             ProfileError: The costs do not say it.
         """
         if not 0 <= op.stage < len(self.stages):
-            raise ProfileError(f"op {op}: no cost for stage {op.stage}, the costs ({self.origin}) have {len(self.stages)} stages")
+            raise ProfileError(
+                f"op {op}: no cost for stage {op.stage}, the costs ({self.origin}) have {len(self.stages)} stages"
+            )
         cost = self.stages[op.stage]
         match op.phase:
             case Phase.FORWARD | Phase.RECOMPUTE:

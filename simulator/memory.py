@@ -4,12 +4,15 @@
     optimizer        its state, always
     weight_versions  a copy of the weights that a Step overwrites while a later op still reads them, from the Step to
                      the end of the last such op; a predicted copy while its op runs
-    gradients        as large as the weights, from a stage's first B or W to the end of its next Step
+    gradients        as large as the weights, from the end of a stage's first B or W to the end of its next Step
     activations      from F to the end of B (of W when the backward is split); with R only the stage's input until R
     receive_buffers  from the Recv to the start of F (then it is the stage's input, part of the activations), and for a
                      gradient to the end of B or I
     send_buffers     an output, from the end of its op to the end of its transfer; for a stage on the same rank until
                      that stage's op starts (F) or ends (B, I)
+
+This is what is held between ops, as the executor measures it. Within the first B of a batch gradients grow while
+activations go, so the peak inside an op may be higher, by the smaller of the two at most.
 
 The input of stage 0 is data: its bytes are not in the costs, and with R it counts as nothing.
 """
@@ -162,7 +165,7 @@ def _gradients(spans: Sequence[Span], costs: StageCosts) -> Iterator[_Hold]:
     for span in spans:
         for part in computes(span.op):
             if part.phase in (Phase.BACKWARD, Phase.BACKWARD_WEIGHT):
-                since_s.setdefault(part.stage, span.start_s)
+                since_s.setdefault(part.stage, span.end_s)
         if isinstance(span.op, Step) and span.op.stage in since_s:
             stage = span.op.stage
             yield _Hold("gradients", costs.stages[stage].weight_bytes, since_s.pop(stage), span.end_s)

@@ -43,7 +43,7 @@ def test_two_stages_hold_what_was_worked_out_by_hand():
     assert courses == {
         "weights": ([(0.0, 1000)], [(0.0, 2000)]),
         "weight_versions": ([(0.0, 0)], [(0.0, 0)]),
-        "gradients": ([(0.0, 0), (5.0, 1000), (11.0, 0)], [(0.0, 0), (2.5, 2000), (8.5, 0)]),
+        "gradients": ([(0.0, 0), (7.0, 1000), (11.0, 0)], [(0.0, 0), (4.5, 2000), (8.5, 0)]),
         "optimizer": ([(0.0, 1)], [(0.0, 2)]),
         "activations": ([(0.0, 100), (1.0, 200), (7.0, 100), (10.0, 0)], [(0.0, 0), (1.5, 200), (7.5, 0)]),
         "receive_buffers": ([(0.0, 0), (1.0, 10), (2.0, 20), (7.0, 10), (10.0, 0)], [(0.0, 20), (1.5, 10), (4.5, 0)]),
@@ -58,10 +58,10 @@ def test_the_peak_says_when_and_of_what():
     schedule = build("1f1b", 2, 2)
     peaks = peak_memory(memory(simulate(schedule, TWO, CLUSTER), TWO, schedule))
     assert {device: (peak.time_s, peak.total_bytes) for device, peak in peaks.items()} == {
-        0: (5.0, 2221),
-        1: (2.5, 4212),
+        0: (7.0, 2111),
+        1: (4.5, 4212),
     }
-    assert dict(peaks[0].bytes_by_kind)["activations"] == 200
+    assert dict(peaks[0].bytes_by_kind)["activations"] == 100
 
 
 def test_a_split_backward_holds_the_activations_to_the_end_of_w():
@@ -70,7 +70,7 @@ def test_a_split_backward_holds_the_activations_to_the_end_of_w():
     schedule = make_schedule("split", 1, 1, [ops])
     samples = memory(simulate(schedule, costs), costs, schedule)
     assert course(samples, 0, "activations") == [(0.0, 7), (6.0, 0)]
-    assert course(samples, 0, "gradients") == [(0.0, 0), (3.0, 50)]
+    assert course(samples, 0, "gradients") == [(0.0, 0), (6.0, 50)]
 
 
 def test_recompute_keeps_only_the_input_until_it_runs():
@@ -89,7 +89,7 @@ def test_a_version_that_a_step_overwrites_is_kept_until_its_last_reader_is_done(
     schedule = make_schedule("stash", 1, 2, [ops])
     samples = memory(simulate(schedule, costs), costs, schedule)
     assert course(samples, 0, "weight_versions") == [(0.0, 0), (4.0, 50), (6.5, 0)]
-    assert course(samples, 0, "gradients") == [(0.0, 0), (2.0, 50), (6.5 + 0.5, 0)]
+    assert course(samples, 0, "gradients") == [(0.0, 0), (4.0, 50), (4.5, 0), (6.5, 50), (7.0, 0)]
 
 
 def test_a_predicted_copy_of_the_weights_lives_as_long_as_its_op():
@@ -131,11 +131,11 @@ def test_the_first_moment_over_capacity_is_reported_with_rank_time_and_op():
     schedule = build("1f1b", 2, 2)
     timeline = simulate(schedule, TWO, CLUSTER)
     samples = memory(timeline, TWO, schedule)
-    tight = Cluster((Device(memory_bytes=2220), Device(memory_bytes=4212)))
+    tight = Cluster((Device(memory_bytes=2110), Device(memory_bytes=4212)))
     found = over_capacity(samples, tight, timeline)
     assert found is not None
-    assert str(found) == "device 0 holds 2221 bytes of 2220 from 5 s on, at 0B0 of rank 0"
-    assert over_capacity(samples, Cluster((Device(memory_bytes=2221), Device())), timeline) is None
+    assert str(found) == "device 0 holds 2111 bytes of 2110 from 7 s on, at 0B0 of rank 0"
+    assert over_capacity(samples, Cluster((Device(memory_bytes=2111), Device())), timeline) is None
 
 
 def test_weights_that_do_not_fit_are_over_capacity_from_the_start():

@@ -1,0 +1,34 @@
+# Everything runs in .venv, made here; nothing else is needed on the machine but Python 3.11 or newer.
+PYTHON ?= python3
+BIN := .venv/bin
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test check format install clean
+
+install: .venv/installed
+
+# torch first and through the constraints: unpinned, it would bring gigabytes of CUDA
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -c constraints.txt torch
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@
+
+demo: install
+	$(BIN)/pipesched verify gpt --schedule gpipe,1f1b -p 2 -m 8 --microbatch-size 2 --iterations 3 --out out
+
+test: install check
+	$(BIN)/pytest -n 2 --dist loadgroup
+
+check: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,265 @@
+"""Overhead of the executor beside PyTorch's own runtime, on the same stages, in one run, taking turns.
+
+The measure is a step's time over the longest path of that step's own op times: the time that the same ops would have
+taken if handing over cost nothing. Two gloo processes, one thread each.
+
+    python benchmarks/overhead.py [--steps 30]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining.schedules import PipelineScheduleSingle
+
+from executor.clock import HostClock, Recorder
+from executor.interpreter import Batch, Rank, begin, execute_rank
+from executor.meter import make_meter
+from executor.process_group import ProcessGroupTransport, Shape, make_groups
+from executor.stage import ModuleStage
+from executor.weights import Weights
+from schedules.catalogue import build
+from schedules.lower import lower
+from schedules.op import Compute, Phase, Step
+from schedules.schedule import Schedule, compute_only
+
+SIZES = {"1-2 ms": (256, 64, 6), "4-8 ms": (512, 64, 8), "50-100 ms": (1024, 256, 12)}
+"""Forward to backward of an op -> (width, samples in a micro-batch, layers of a stage)."""
+NUM_MICROBATCHES = 8
+SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+Times = list[tuple[str, float, float]]
+"""(op, start, end) of one step on one rank [s]."""
+
+
+class Chain(nn.Sequential):
+    """Linear layers with a ReLU each."""
+
+    def __init__(self, width: int, layers: int) -> None:
+        super().__init__(*(part for _ in range(layers) for part in (nn.Linear(width, width), nn.ReLU())))
+
+
+def loss(output: Tensor, target: Tensor) -> Tensor:
+    return (output - target).square().mean()
+
+
+def longest_path_s(schedule: Schedule, durations: dict[str, float]) -> float:
+    """Return the makespan of `schedule` when handing over costs nothing: each op after its rank's last and its needs."""
+    end: dict[str, float] = {}
+    rows = [[op for op in row if isinstance(op, Compute)] for row in schedule.ops]
+    last, at = [0.0] * len(rows), [0] * len(rows)
+    while any(at[rank] < len(row) for rank, row in enumerate(rows)):
+        for rank, row in enumerate(rows):
+            while at[rank] < len(row):
+                op = row[at[rank]]
+                if op.phase is Phase.FORWARD:
+                    needed = [f"{op.stage - 1}F{op.microbatch}"] if op.stage else []
+                else:
+                    needed = [f"{op.stage + 1}B{op.microbatch}"] if op.stage + 1 < schedule.num_stages else []
+                if any(name not in end for name in needed):
+                    break
+                last[rank] = max(last[rank], *(end[name] for name in needed), 0.0) + durations[str(op)]
+                end[str(op)] = last[rank]
+                at[rank] += 1
+    return max(last)
+
+
+class Timed:
+    """Notes when each forward and backward of PyTorch's stage begins and ends, in the order that it runs them."""
+
+    def __init__(self, stage: PipelineStage) -> None:
+        self.times: Times = []
+        self._forward, self._backward = stage.forward_one_chunk, stage.backward_one_chunk
+        self._index = stage.stage_index
+        stage.forward_one_chunk = self._time("F", self._forward)
+        stage.backward_one_chunk = self._time("B", self._backward)
+
+    def _time(self, letter: str, run):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 -- torch's own
+        def timed(microbatch, *args, **kwargs):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN002, ANN003, ANN202
+            start = time.perf_counter()
+            result = run(microbatch, *args, **kwargs)
+            self.times.append((f"{self._index}{letter}{microbatch}", start, time.perf_counter()))
+            return result
+
+        return timed
+
+
+class TheirStep:
+    """One step of torch.distributed.pipelining."""
+
+    def __init__(self, rank: int, module: nn.Module, name: str, x: Tensor, y: Tensor) -> None:
+        stage = PipelineStage(module, rank, dist.get_world_size(), torch.device("cpu"))
+        self._schedule: PipelineScheduleSingle = SCHEDULES[name](stage, NUM_MICROBATCHES, loss_fn=loss)
+        self._timed, self._rank, self._module, self._x, self._y = Timed(stage), rank, module, x, y
+        self._run()  # the first step exchanges shapes
+
+    def __call__(self) -> Times:
+        self._timed.times = []
+        self._run()
+        return self._timed.times
+
+    def _run(self) -> None:
+        if self._rank == 0:
+            self._schedule.step(self._x)
+        else:
+            self._schedule.step(target=self._y, losses=[])
+
+
+class OurStep:
+    """One run of the op lists by our executor."""
+
+    def __init__(self, rank: int, module: nn.Module, name: str, x: Tensor, y: Tensor) -> None:
+        schedule = lower(build(name, dist.get_world_size(), NUM_MICROBATCHES))
+        rows = [[op for op in row if not isinstance(op, Step)] for row in schedule.ops]  # PyTorch's step has none
+        xs, ys = x.chunk(NUM_MICROBATCHES), y.chunk(NUM_MICROBATCHES)
+        is_last = rank == dist.get_world_size() - 1
+        stage = ModuleStage(
+            module,
+            Weights(module, Counter({0: 2 * NUM_MICROBATCHES}), is_versioned=False),
+            torch.optim.SGD(module.parameters()),
+            loss if is_last else None,
+            1 / NUM_MICROBATCHES,
+            needs_input_gradient=rank > 0,
+        )
+        device = torch.device("cpu")
+        shapes = {0: Shape(tuple(xs[0].shape), x.dtype)}
+        groups = make_groups(rows, "gloo", device)
+        transport = ProcessGroupTransport(rank, rows, schedule.num_stages, shapes, device, groups, False, 60.0)
+        self._rank = Rank(rank, rows[rank], schedule.num_stages, {rank: stage}, transport,
+                          Recorder(HostClock(), make_meter(device)))  # fmt: skip
+        self._batch = Batch(xs, ys)
+
+    def __call__(self) -> Times:
+        begin(self._rank)
+        for waiting in execute_rank(self._rank, self._batch):
+            raise RuntimeError(str(waiting))
+        times = self._rank.recorder.times_ns()
+        return [
+            (str(op), start / 1e9, end / 1e9)
+            for op, (_, start, end) in zip(self._rank.ops, times, strict=True)
+            if isinstance(op, Compute)
+        ]
+
+
+def ratio(schedule: Schedule, gathered: Sequence[Times]) -> tuple[float, float, float]:
+    """Return (step time, longest path, mean op time) of one step [s]."""
+    durations = {name: end - start for times in gathered for name, start, end in times}
+    began = min(start for times in gathered for _, start, _ in times)
+    ended = max(end for times in gathered for _, _, end in times)
+    return ended - began, longest_path_s(schedule, durations), statistics.mean(durations.values())
+
+
+def gather(times: Times) -> list[Times]:
+    """Bring every rank's times to all."""
+    names = [name for name, _, _ in times]
+    mine = torch.tensor([[start, end] for _, start, end in times], dtype=torch.float64)
+    everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, mine)
+    rank = dist.get_rank()
+    return [
+        [(f"{other}{name[len(str(rank)):]}", *pair) for name, pair in zip(names, part.tolist(), strict=True)]
+        for other, part in enumerate(everyone)
+    ]
+
+
+def measure(steps: int) -> list[dict[str, object]]:
+    """Measure every size and schedule, ours and theirs in turn, step by step."""
+    rank, found = dist.get_rank(), []
+    for label, (width, samples, layers) in SIZES.items():
+        for name in SCHEDULES:
+            torch.manual_seed(0)
+            x, y = torch.randn(samples * NUM_MICROBATCHES, width), torch.randn(samples * NUM_MICROBATCHES, width)
+            kinds = {
+                "pipesched": OurStep(rank, Chain(width, layers), name, x, y),
+                "torch": TheirStep(rank, Chain(width, layers), name, x, y),
+            }
+            schedule = compute_only(build(name, dist.get_world_size(), NUM_MICROBATCHES))
+            ratios: dict[str, list[float]] = {kind: [] for kind in kinds}
+            steps_s: dict[str, list[float]] = {kind: [] for kind in kinds}
+            ops_s: list[float] = []
+            for turn in range(steps + 3):
+                for kind, step in kinds.items():
+                    dist.barrier()
+                    times = step()
+                    # the two runtimes finish their ops in the same order here: both are plain GPipe and 1F1B
+                    took_s, path_s, op_s = ratio(schedule, gather(sorted(times)))
+                    if turn >= 3:
+                        ratios[kind].append(took_s / path_s)
+                        steps_s[kind].append(took_s)
+                        ops_s.append(op_s)
+            found.append(
+                {
+                    "ops": label,
+                    "mean_op_s": statistics.mean(ops_s),
+                    "schedule": name,
+                    **{f"{kind}_ratio": statistics.median(values) for kind, values in ratios.items()},
+                    **{f"{kind}_step_s": statistics.median(values) for kind, values in steps_s.items()},
+                }
+            )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--steps", type=int, default=30)
+    arguments = parser.parse_args()
+    if "RANK" not in os.environ:
+        _start(2)
+        return
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as _:
+        dist.init_process_group(
+            "gloo", init_method=os.environ["MEET"], rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"])
+        )
+        found = measure(arguments.steps)
+        if dist.get_rank() == 0:
+            _print(found)
+        dist.barrier()
+        sys.stdout.flush()
+        os._exit(0)
+
+
+def _start(num_ranks: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        meet = f"file://{Path(folder) / 'store'}"
+        processes = [
+            subprocess.Popen(
+                [sys.executable, *sys.argv],
+                env=dict(os.environ, RANK=str(rank), WORLD_SIZE=str(num_ranks), MEET=meet, OMP_NUM_THREADS="1",
+                         GLOO_SOCKET_IFNAME="lo"),
+            )  # fmt: skip
+            for rank in range(num_ranks)
+        ]
+        for process in processes:
+            process.wait()
+
+
+def _print(found: list[dict[str, object]]) -> None:
+    print(f"torch {torch.__version__}, 2 gloo processes of 1 thread, {NUM_MICROBATCHES} micro-batches; "
+          "ratio = step time / longest path of its own op times, median")  # fmt: skip
+    print("| ops | mean op | schedule | pipesched | torch.distributed.pipelining | step time, ours / theirs |")
+    print("|---|---|---|---|---|---|")
+    for row in found:
+        ours, theirs = row["pipesched_step_s"], row["torch_step_s"]
+        assert isinstance(ours, float)
+        assert isinstance(theirs, float)
+        print(f"| {row['ops']} | {row['mean_op_s'] * 1e3:.1f} ms | {row['schedule']} | {row['pipesched_ratio']:.3f} "  # type: ignore[operator]
+              f"| {row['torch_ratio']:.3f} | {ours / theirs:.3f} |")  # fmt: skip
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
