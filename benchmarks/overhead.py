@@ -17,8 +17,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -57,7 +59,7 @@ def loss(output: Tensor, target: Tensor) -> Tensor:
 
 
 def longest_path_s(schedule: Schedule, durations: dict[str, float]) -> float:
-    """Return the makespan of `schedule` when handing over costs nothing: each op after its rank's last and its needs."""
+    """Return the makespan of `schedule` when handing over costs nothing."""
     end: dict[str, float] = {}
     rows = [[op for op in row if isinstance(op, Compute)] for row in schedule.ops]
     last, at = [0.0] * len(rows), [0] * len(rows)
@@ -77,39 +79,39 @@ def longest_path_s(schedule: Schedule, durations: dict[str, float]) -> float:
     return max(last)
 
 
-class Timed:
-    """Notes when each forward and backward of PyTorch's stage begins and ends, in the order that it runs them."""
+class TimedStage(PipelineStage):
+    """PyTorch's stage, noting when each of its forwards and backwards begins and ends."""
 
-    def __init__(self, stage: PipelineStage) -> None:
+    def __init__(self, module: nn.Module, rank: int) -> None:
+        super().__init__(module, rank, dist.get_world_size(), torch.device("cpu"))
         self.times: Times = []
-        self._forward, self._backward = stage.forward_one_chunk, stage.backward_one_chunk
-        self._index = stage.stage_index
-        stage.forward_one_chunk = self._time("F", self._forward)
-        stage.backward_one_chunk = self._time("B", self._backward)
 
-    def _time(self, letter: str, run):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 -- torch's own
-        def timed(microbatch, *args, **kwargs):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN002, ANN003, ANN202
-            start = time.perf_counter()
-            result = run(microbatch, *args, **kwargs)
-            self.times.append((f"{self._index}{letter}{microbatch}", start, time.perf_counter()))
-            return result
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        return self._timed("F", fwd_chunk_id, partial(super().forward_one_chunk, fwd_chunk_id, *args, **kwargs))
 
-        return timed
+    def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        return self._timed("B", bwd_chunk_id, partial(super().backward_one_chunk, bwd_chunk_id, *args, **kwargs))
+
+    def _timed(self, letter: str, microbatch: int, run: Callable[[], Any]) -> Any:
+        start = time.perf_counter()
+        result = run()
+        self.times.append((f"{self.stage_index}{letter}{microbatch}", start, time.perf_counter()))
+        return result
 
 
 class TheirStep:
     """One step of torch.distributed.pipelining."""
 
     def __init__(self, rank: int, module: nn.Module, name: str, x: Tensor, y: Tensor) -> None:
-        stage = PipelineStage(module, rank, dist.get_world_size(), torch.device("cpu"))
-        self._schedule: PipelineScheduleSingle = SCHEDULES[name](stage, NUM_MICROBATCHES, loss_fn=loss)
-        self._timed, self._rank, self._module, self._x, self._y = Timed(stage), rank, module, x, y
+        self._stage = TimedStage(module, rank)
+        self._schedule: PipelineScheduleSingle = SCHEDULES[name](self._stage, NUM_MICROBATCHES, loss_fn=loss)
+        self._rank, self._x, self._y = rank, x, y
         self._run()  # the first step exchanges shapes
 
     def __call__(self) -> Times:
-        self._timed.times = []
+        self._stage.times = []
         self._run()
-        return self._timed.times
+        return self._stage.times
 
     def _run(self) -> None:
         if self._rank == 0:
@@ -170,7 +172,7 @@ def gather(times: Times) -> list[Times]:
     dist.all_gather(everyone, mine)
     rank = dist.get_rank()
     return [
-        [(f"{other}{name[len(str(rank)):]}", *pair) for name, pair in zip(names, part.tolist(), strict=True)]
+        [(f"{other}{name[len(str(rank)) :]}", *pair) for name, pair in zip(names, part.tolist(), strict=True)]
         for other, part in enumerate(everyone)
     ]
 
@@ -182,7 +184,7 @@ def measure(steps: int) -> list[dict[str, object]]:
         for name in SCHEDULES:
             torch.manual_seed(0)
             x, y = torch.randn(samples * NUM_MICROBATCHES, width), torch.randn(samples * NUM_MICROBATCHES, width)
-            kinds = {
+            kinds: dict[str, Callable[[], Times]] = {
                 "pipesched": OurStep(rank, Chain(width, layers), name, x, y),
                 "torch": TheirStep(rank, Chain(width, layers), name, x, y),
             }
@@ -194,7 +196,6 @@ def measure(steps: int) -> list[dict[str, object]]:
                 for kind, step in kinds.items():
                     dist.barrier()
                     times = step()
-                    # the two runtimes finish their ops in the same order here: both are plain GPipe and 1F1B
                     took_s, path_s, op_s = ratio(schedule, gather(sorted(times)))
                     if turn >= 3:
                         ratios[kind].append(took_s / path_s)
@@ -220,16 +221,14 @@ def main() -> None:
         _start(2)
         return
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as _:
-        dist.init_process_group(
-            "gloo", init_method=os.environ["MEET"], rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"])
-        )
-        found = measure(arguments.steps)
-        if dist.get_rank() == 0:
-            _print(found)
-        dist.barrier()
-        sys.stdout.flush()
-        os._exit(0)
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", init_method=os.environ["MEET"], rank=rank, world_size=size)
+    found = measure(arguments.steps)
+    if rank == 0:
+        _print(found)
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # as executor.__main__ does, and for its reason
 
 
 def _start(num_ranks: int) -> None:
@@ -238,9 +237,15 @@ def _start(num_ranks: int) -> None:
         processes = [
             subprocess.Popen(
                 [sys.executable, *sys.argv],
-                env=dict(os.environ, RANK=str(rank), WORLD_SIZE=str(num_ranks), MEET=meet, OMP_NUM_THREADS="1",
-                         GLOO_SOCKET_IFNAME="lo"),
-            )  # fmt: skip
+                env=dict(
+                    os.environ,
+                    RANK=str(rank),
+                    WORLD_SIZE=str(num_ranks),
+                    MEET=meet,
+                    OMP_NUM_THREADS="1",
+                    GLOO_SOCKET_IFNAME="lo",
+                ),
+            )
             for rank in range(num_ranks)
         ]
         for process in processes:

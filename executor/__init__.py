@@ -1,1 +1,55 @@
-"""."""
+"""What does happen: op lists on tensors. torch is loaded when a name is first used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from executor.build import build_stages, make_batch
+    from executor.errors import ExecutionError
+    from executor.interpreter import Batch, Rank, execute_rank
+    from executor.job import Job
+    from executor.launch import Measured, RankFailed, launch
+    from executor.local import run_local
+    from executor.transport import LocalTransport, Mailroom, Transport
+
+_HOMES = {
+    "Batch": "interpreter",
+    "ExecutionError": "errors",
+    "Job": "job",
+    "LocalTransport": "transport",
+    "Mailroom": "transport",
+    "Measured": "launch",
+    "Rank": "interpreter",
+    "RankFailed": "launch",
+    "Transport": "transport",
+    "build_stages": "build",
+    "execute_rank": "interpreter",
+    "launch": "launch",
+    "make_batch": "build",
+    "run_local": "local",
+}
+
+__all__ = [
+    "Batch",
+    "ExecutionError",
+    "Job",
+    "LocalTransport",
+    "Mailroom",
+    "Measured",
+    "Rank",
+    "RankFailed",
+    "Transport",
+    "build_stages",
+    "execute_rank",
+    "launch",
+    "make_batch",
+    "run_local",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'executor' has no attribute {name!r}")
+    return getattr(import_module(f"executor.{_HOMES[name]}"), name)

@@ -1,1 +1,28 @@
-"""."""
+"""What would happen: op lists under SimPy, and what a Timeline tells, predicted or measured."""
+
+from simulator.compare import Comparison, compare
+from simulator.errors import SimulationError
+from simulator.frame import to_frame, write_frame
+from simulator.gantt import draw_gantt, text_gantt
+from simulator.memory import memory, over_capacity, peak_memory
+from simulator.metrics import DeviceMetrics, Metrics, metrics
+from simulator.simulate import simulate
+from simulator.trace import to_trace
+
+__all__ = [
+    "Comparison",
+    "DeviceMetrics",
+    "Metrics",
+    "SimulationError",
+    "compare",
+    "draw_gantt",
+    "memory",
+    "metrics",
+    "over_capacity",
+    "peak_memory",
+    "simulate",
+    "text_gantt",
+    "to_frame",
+    "to_trace",
+    "write_frame",
+]

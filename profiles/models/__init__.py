@@ -1,1 +1,1 @@
-"""Reference models, as lists of layers that can be cut into stages anywhere."""
+"""Reference models as lists of layers; the user's own through `resolve_model`. Each file here loads torch."""

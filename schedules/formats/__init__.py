@@ -1,1 +1,16 @@
-"""."""
+"""Files that people exchange: PyTorch's CSV, our JSON, Timelines."""
+
+from schedules.formats.schedule_json import from_json, read_schedule, to_json
+from schedules.formats.timeline_json import read_timeline, timeline_to_json
+from schedules.formats.torch_csv import read_csv, write_csv, write_csv_comms
+
+__all__ = [
+    "from_json",
+    "read_csv",
+    "read_schedule",
+    "read_timeline",
+    "timeline_to_json",
+    "to_json",
+    "write_csv",
+    "write_csv_comms",
+]

@@ -158,10 +158,11 @@ def _write(schedule: Schedule, rows: Rows, *, comms: bool = False) -> str:
 def _without_last_steps(row: Sequence[Op | None]) -> list[Op | None]:
     """Return `row` without the one Step of each stage that follows all its computations: the CSV's end means it."""
     kept = list(row)
+    own = {part.stage for op in kept if op is not None for part in computes(op)}
     busy: set[int] = set()
     for index in range(len(kept) - 1, -1, -1):
         op = kept[index]
-        if isinstance(op, Step) and op.stage not in busy:
+        if isinstance(op, Step) and op.stage in own - busy:
             kept[index] = None
             busy.add(op.stage)
         elif op is not None:

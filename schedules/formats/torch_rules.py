@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, assert_never
 
-from schedules.formats.files import Faults
+from schedules.formats.files import MAX_CELLS, Faults
 from schedules.formats.text import NO_PEER
 from schedules.op import Average, Compute, Op, Overlap, Phase, Recv, Reduce, Reshard, Send, Step, Unshard, computes
 
@@ -49,7 +49,7 @@ def unsayable(op: Op) -> str | None:
             return "a weight version"
     match op:
         case Step():
-            return "an optimizer step before the end"
+            return "an optimizer step that is not the last of a stage on its rank"
         case Average():
             return "an elastic averaging"
         case _:
@@ -93,7 +93,10 @@ def check_complete(found: Survey, num_stages: int, num_microbatches: int, faults
     """Refuse holes in the numbers, and a micro-batch of a stage without F or without its backward."""
     microbatches = found.microbatches
     _check_numbers("stages", set(found.rank_of), num_stages, faults)
-    if _check_numbers("micro-batches with an F", microbatches, num_microbatches, faults):
+    if len(found.done) * len(microbatches) > MAX_CELLS:  # far from complete, and too many pairs to go through
+        got = f"got {len(found.done)} stages * {len(microbatches)} micro-batches"
+        faults.add("", f"{got}, expected at most {MAX_CELLS} in all; try fewer micro-batches")
+    elif _check_numbers("micro-batches with an F", microbatches, num_microbatches, faults):
         for stage in sorted(found.done):
             _check_stage(stage, found.done[stage], microbatches, faults)
 

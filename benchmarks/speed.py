@@ -1,0 +1,69 @@
+"""How fast the tool itself is: start of the command line, and ops per second of the SimPy model.
+
+python benchmarks/speed.py
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from profiles.cluster import Link, flat
+from profiles.stage_costs import StageCost, StageCosts
+from schedules.catalogue import build
+from schedules.lower import lower
+from schedules.op import computes
+from simulator.memory import memory
+from simulator.metrics import metrics
+from simulator.simulate import simulate
+
+COMMANDS = {
+    "python -c pass": [sys.executable, "-c", "pass"],
+    "pipesched --help": [sys.executable, "-m", "pipesched", "--help"],
+    "pipesched simulate -p 8 -m 64": [
+        *(sys.executable, "-m", "pipesched", "simulate", "--schedule", "1f1b", "-p", "8", "-m", "64"),
+        *("--uniform", "f=1,b=2", "--link", "latency_s=0.1"),
+    ],
+}
+
+
+def median_s(run: Callable[[], object], repeats: int) -> float:
+    """Return the median time of `run` [s]."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def main() -> None:
+    print("| whole process | median of 9 |\n|---|---|")
+    for name, command in COMMANDS.items():
+        took_s = median_s(lambda command=command: subprocess.run(command, check=True, capture_output=True), 9)  # type: ignore[misc]
+        print(f"| {name} | {took_s:.3f} s |")
+    p, m = 16, 256
+    schedule = lower(build("1f1b", p, m))
+    stage = StageCost(1.0, 2.0, output_bytes=10, saved_bytes=100, weight_bytes=1000)
+    costs, cluster = StageCosts((stage,) * p), flat(p, Link(0.01, 1e3))
+    num_ops = sum(map(len, schedule.ops))
+    num_computes = sum(len(computes(op)) for row in schedule.ops for op in row)
+    timeline = simulate(schedule, costs, cluster)
+    print(f"\n1f1b, p = {p}, m = {m}: {num_ops} ops in the lists, {num_computes} of them computations\n")
+    print("| what | median of 9 | ops/s | computations/s |\n|---|---|---|---|")
+    for name, run in {
+        "simulate, with transfers": lambda: simulate(schedule, costs, cluster),
+        "simulate + memory": lambda: memory(simulate(schedule, costs, cluster), costs, schedule),
+        "memory": lambda: memory(timeline, costs, schedule),
+        "metrics and idle causes": lambda: metrics(timeline),
+        "lower": lambda: lower(build("1f1b", p, m)),
+    }.items():
+        took_s = median_s(run, 9)
+        print(f"| {name} | {took_s:.3f} s | {num_ops / took_s:,.0f} | {num_computes / took_s:,.0f} |")
+
+
+if __name__ == "__main__":
+    main()
