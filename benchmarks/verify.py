@@ -107,8 +107,8 @@ def report(runs: int) -> Iterator[str]:
     head = ("| case | predicted | measured, median | error | measured, all |", "|---|---|---|---|---|")
     yield "# Prediction beside measurement"
     yield ""
-    yield f"`python benchmarks/verify.py --runs {runs}`, {datetime.now(UTC):%Y-%m-%d}; {device_name(torch.device('cpu'))},"
-    yield f"{num_cores()} cores, load before {os.getloadavg()[0]:.2f}, torch {torch.__version__}, gloo, 1 thread per rank."
+    yield f"`python benchmarks/verify.py --runs {runs}`, {datetime.now(UTC):%Y-%m-%d}, torch {torch.__version__}, gloo,"
+    yield f"{device_name(torch.device('cpu'))}, {num_cores()} cores, load before {os.getloadavg()[0]:.2f}, 1 thread per rank."
     yield f"Link measured on idle ranks: {link.latency_s * 1e6:.0f} us, {link.bandwidth_bytes_per_s / 1e9:.2f} GB/s."
     yield ""
     yield f"## Emulated ranks, messages of {MESSAGE_BYTES // 1024} KiB"

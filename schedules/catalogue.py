@@ -92,7 +92,9 @@ def build(
     if num_chunks is not None:
         if not entry.takes_chunks:
             takers = ", ".join(other.name for other in _ENTRIES if other.takes_chunks)
-            raise ScheduleError(f"schedule {name}: got {num_chunks} chunks, but it takes one stage per rank; try {takers}")
+            raise ScheduleError(
+                f"schedule {name}: got {num_chunks} chunks, but it takes one stage per rank; try {takers}"
+            )
         keywords["num_chunks"] = num_chunks
     return entry.build(num_ranks, num_microbatches, **keywords)
 
@@ -104,7 +106,9 @@ def find(name: str) -> Entry:
         ScheduleError: There is none; with the names that come near.
     """
     if name not in CATALOGUE:
-        near = get_close_matches(name, CATALOGUE, n=1)
+        near = get_close_matches(name.lower(), CATALOGUE, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise ScheduleError(f"schedule: got {name!r}, expected one of {', '.join(CATALOGUE)}; {hint}see 'pipesched list'")
+        raise ScheduleError(
+            f"schedule: got {name!r}, expected one of {', '.join(CATALOGUE)}; {hint}see 'pipesched list'"
+        )
     return CATALOGUE[name]

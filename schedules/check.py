@@ -1,7 +1,8 @@
 """Can these lists run? Found without running anything, each finding with rank, op and place.
 
 Complete: every stage computes F and B (or I and W) once for every micro-batch, B where F was. Versions: an op reads
-weights that exist when it runs. Matched: on every channel the k-th Send and the k-th Recv name the same message.
+weights that exist when it runs. Matched: every message is sent once, after it is made and to the rank that uses it,
+and on every channel the k-th Send and the k-th Recv name the same message.
 Progress: no rank waits forever.
 """
 
@@ -10,11 +11,24 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import zip_longest
 
-from schedules.op import Message, Op, Payload, Phase, Recv, Send, Step, computes, gives
+from schedules.op import (
+    Average,
+    Message,
+    Op,
+    Payload,
+    Phase,
+    Recv,
+    Reduce,
+    Reshard,
+    Send,
+    Step,
+    Unshard,
+    computes,
+    gives,
+)
 from schedules.progress import Blocked, progress
-from schedules.schedule import Schedule, ScheduleError
+from schedules.schedule import Schedule, ScheduleError, routes, stages_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +80,8 @@ def _structure(schedule: Schedule) -> Iterator[Finding]:
                 if not 0 <= part.stage < schedule.num_stages or not 0 <= part.microbatch < schedule.num_microbatches:
                     yield Finding(
                         "structure", rank, index,
-                        f"{part} is outside of {schedule.num_stages} stages and {schedule.num_microbatches} micro-batches",
+                        f"{part} is outside of {schedule.num_stages} stages and "
+                        f"{schedule.num_microbatches} micro-batches",
                     )  # fmt: skip
                     continue
                 seen = places[part.stage, part.microbatch]
@@ -74,6 +89,10 @@ def _structure(schedule: Schedule) -> Iterator[Finding]:
                     where = "rank {} op {}".format(*seen[part.phase])
                     yield Finding("structure", rank, index, f"{part} is there twice, first at {where}")
                 seen.setdefault(part.phase, (rank, index))
+        own = stages_of(row)
+        for index, op in enumerate(row):
+            if isinstance(op, Step | Reduce | Average | Unshard | Reshard) and op.stage not in own:
+                yield Finding("structure", rank, index, f"{op} is of a stage that this rank does not compute")
     for stage in range(schedule.num_stages):
         for microbatch in range(schedule.num_microbatches):
             yield from _complete(stage, microbatch, places.get((stage, microbatch), {}))
@@ -88,7 +107,9 @@ def _complete(stage: int, microbatch: int, seen: dict[Phase, tuple[int, int]]) -
         yield Finding("structure", None if home is None else home[0], None, f"{stage}{phase}{microbatch} is missing")
     if split & seen.keys() and Phase.BACKWARD in seen:
         yield Finding(
-            "structure", *seen[Phase.BACKWARD], f"{stage}B{microbatch} is there beside I or W, expected one or the other"
+            "structure",
+            *seen[Phase.BACKWARD],
+            f"{stage}B{microbatch} is there beside I or W, expected one of them",
         )
     for phase, (rank, index) in seen.items():
         if home is not None and rank != home[0]:
@@ -110,10 +131,10 @@ def _versions(schedule: Schedule) -> Iterator[Finding]:
             if isinstance(op, Step):
                 steps[op.stage] += 1
             for part in computes(op):
-                if part.version > steps[part.stage]:
+                if not 0 <= part.version <= steps[part.stage]:
                     yield Finding(
                         "version", rank, index,
-                        f"{part} reads version {part.version}, but only {steps[part.stage]} steps of stage "
+                        f"{part} reads version {part.version}, but {steps[part.stage]} steps of stage "
                         f"{part.stage} come before it",
                     )  # fmt: skip
 
@@ -131,12 +152,29 @@ def _matching(schedule: Schedule) -> Iterator[Finding]:
             yield Finding("matching", rank, index, f"{op} names a peer outside of {schedule.num_ranks} ranks")
             continue
         yield from _compare(channel, sends.get(channel, []), recvs.get(channel, []))
+    yield from _addresses(schedule)
+
+
+def _addresses(schedule: Schedule) -> Iterator[Finding]:
+    """Each message is sent once, after it is made, to the rank that uses it."""
+    route = routes(schedule)
     for rank, row in enumerate(schedule.ops):
         made: set[Message] = set()
+        sent: set[Message] = set()
         for index, op in enumerate(row):
             made.update(message for part in computes(op) if (message := gives(part)) is not None)
-            if isinstance(op, Send) and op.message not in made:
+            if not isinstance(op, Send):
+                continue
+            if op.message not in made:
                 yield Finding("matching", rank, index, f"{op} comes before the op that makes it")
+            if op.message in sent:
+                yield Finding("matching", rank, index, f"{op} is there again, expected each message to be sent once")
+            sent.add(op.message)
+            user = route.get((op.message.receiver, op.message.microbatch))
+            if user is None or user == rank:
+                yield Finding("matching", rank, index, f"{op} is sent, but no other rank uses it")
+            elif user != op.peer:
+                yield Finding("matching", rank, index, f"{op} goes to rank {op.peer}, expected rank {user}")
 
 
 def _compare(
@@ -155,7 +193,7 @@ def _compare(
                 unreceived[op.message] -= 1
                 yield Finding("matching", sender, index, f"{op} has no Recv on rank {receiver}")
         return
-    for (i, send), (j, recv) in zip_longest(sends, recvs):
+    for (i, send), (j, recv) in zip(sends, recvs, strict=True):
         if send.message != recv.message:
             expected = Recv(send.message, sender)
             yield Finding(
@@ -165,9 +203,7 @@ def _compare(
             return
 
 
-def _posts(
-    schedule: Schedule, kind: type[Send] | type[Recv]
-) -> dict[tuple[int, int], list[tuple[int, Send | Recv]]]:
+def _posts(schedule: Schedule, kind: type[Send] | type[Recv]) -> dict[tuple[int, int], list[tuple[int, Send | Recv]]]:
     """Return the (index, op) posted on each channel, a channel being (sender, receiver)."""
     found: defaultdict[tuple[int, int], list[tuple[int, Send | Recv]]] = defaultdict(list)
     for rank, row in enumerate(schedule.ops):
@@ -190,7 +226,9 @@ def _progress(schedule: Schedule) -> Iterator[Finding]:
         if (message := gives(part)) is not None
     }
     for stuck in blocked.values():
-        yield Finding("progress", stuck.rank, stuck.index, f"{stuck.op} waits forever for {_reason(stuck, makers, blocked)}")
+        yield Finding(
+            "progress", stuck.rank, stuck.index, f"{stuck.op} waits forever for {_reason(stuck, makers, blocked)}"
+        )
 
 
 def _reason(stuck: Blocked, makers: dict[Message, tuple[int, int, Op]], blocked: dict[int, Blocked]) -> str:

@@ -17,9 +17,11 @@ def gpipe(num_ranks: int, num_microbatches: int) -> Schedule:
     """Build GPipe: (m + p - 1)(t_f + t_b) on equal stages with free links."""
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
     rows: list[list[Op]] = [
-        [forward(rank, i) for i in range(num_microbatches)]
-        + [backward(rank, i) for i in range(num_microbatches)]
-        + [Step(rank)]
+        [
+            *(forward(rank, i) for i in range(num_microbatches)),
+            *(backward(rank, i) for i in range(num_microbatches)),
+            Step(rank),
+        ]
         for rank in range(num_ranks)
     ]
     return make_schedule("gpipe", num_ranks, num_microbatches, rows)

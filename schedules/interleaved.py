@@ -2,8 +2,8 @@
 
 p = 2 ranks, v = 2 chunks, m = 4 micro-batches; stage = chunk * p + rank, written stage F micro-batch:
 
-    rank 0  0F0 0F1 2F0 2F1 0F2 .. 2B0 0F3 2B1 2F2 0B0 2F3 0B1 .. 2B2 .. 2B3 .. 0B2 .. 0B3
-    rank 1  .. 1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 .. 1B2 .. 1B3 .. ..
+    rank 0  0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 ..  2B2 ..  2B3 0B2 0B3
+    rank 1  ..  1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3 ..
 
 Micro-batches go in rounds: a round passes through all chunks before the next begins. Where m is not a multiple
 of p, PyTorch's rule holds: max(1, m // p) rounds of equal size, so m must be a multiple of the number of rounds.
@@ -45,9 +45,10 @@ def round_size(num_ranks: int, num_microbatches: int) -> int:
     num_rounds = max(1, num_microbatches // num_ranks)
     if num_microbatches % num_rounds:
         below = num_microbatches - num_microbatches % num_rounds
+        above = min(below + num_rounds, (num_rounds + 1) * num_ranks)
         raise ScheduleError(
             f"interleaved: got {num_microbatches} micro-batches for {num_ranks} ranks, expected a multiple of the "
-            f"{num_rounds} rounds that this makes; try {num_microbatches // num_ranks * num_ranks} or {below}"
+            f"{num_rounds} rounds that this makes; try {below} or {above}"
         )
     return num_microbatches // num_rounds
 

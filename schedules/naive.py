@@ -17,7 +17,7 @@ def naive(num_ranks: int, num_microbatches: int) -> Schedule:
     """Build the schedule without any pipelining: m p (t_f + t_b) on equal stages."""
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
     rows: list[list[Op]] = [
-        [op for i in range(num_microbatches) for op in (forward(rank, i), backward(rank, i))] + [Step(rank)]
+        [*(op for i in range(num_microbatches) for op in (forward(rank, i), backward(rank, i))), Step(rank)]
         for rank in range(num_ranks)
     ]
     return make_schedule("naive", num_ranks, num_microbatches, rows)

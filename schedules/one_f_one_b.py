@@ -10,9 +10,9 @@ min(m, p - k) micro-batches are in flight on it, in the time of GPipe.
 Advance forward propagation (AvgPipe, PPoPP 2023, section 4.2 and Algorithm 1) lets every rank but the last run
 `advance` more forwards ahead, so that a slow link no longer starves the ranks behind it:
 
-    1f1b, p = 2, a transfer takes as long as F      advance = 1
-    rank 0  F0 F1 .. .. .. B0 F2 .. .. B1           rank 0  F0 F1 F2 .. .. B0 F3 B1 ..
-    rank 1  .. .. F0 B0 F1 B1 .. .. F2 B2           rank 1  .. .. F0 B0 F1 B1 F2 B2 ..
+    1f1b, p = 2, a transfer takes as long as F         advance = 1
+    rank 0  F0 F1 .. .. .. B0 F2 B1 F3 .. .. B2 .. B3  rank 0  F0 F1 F2 .. .. B0 F3 B1 .. B2 .. B3
+    rank 1  .. .. F0 B0 F1 B1 .. .. F2 B2 F3 B3 .. ..  rank 1  .. .. F0 B0 F1 B1 F2 B2 F3 B3 .. ..
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def one_f_one_b(num_ranks: int, num_microbatches: int) -> Schedule:
 
 def one_f_one_b_afp(num_ranks: int, num_microbatches: int, advance: int = 1) -> Schedule:
     """Build 1F1B with advance forward propagation: `advance` 0 is 1F1B, m or more is GPipe's order of forwards."""
-    if advance < 0:
-        raise ScheduleError(f"advance is {advance}, expected 0 or more")
+    if not isinstance(advance, int) or isinstance(advance, bool) or advance < 0:
+        raise ScheduleError(f"advance is {advance!r}, expected an integer of at least 0")
     return _build("1f1b_afp", num_ranks, num_microbatches, advance)
 
 

@@ -55,7 +55,11 @@ class Schedule:
 
 
 def make_schedule(
-    name: str, num_stages: int, num_microbatches: int, rows: list[list[Op]], rank_to_device: tuple[int, ...] | None = None
+    name: str,
+    num_stages: int,
+    num_microbatches: int,
+    rows: list[list[Op]],
+    rank_to_device: tuple[int, ...] | None = None,
 ) -> Schedule:
     """Return a Schedule of `rows`; without `rank_to_device` each rank has a device of its own."""
     devices = tuple(range(len(rows))) if rank_to_device is None else rank_to_device

@@ -110,12 +110,10 @@ def in_flight(schedule: Schedule) -> tuple[int, ...]:
     """Return, for each rank, the most (stage, microbatch) pairs between F and the end of the backward at once."""
     peaks = []
     for row in schedule.ops:
-        split = {part.stage for op in row for part in computes(op) if part.phase is Phase.BACKWARD_WEIGHT}
         held = peak = 0
         for op in row:
             for part in computes(op):
-                over = Phase.BACKWARD_WEIGHT if part.stage in split else Phase.BACKWARD
-                held += (part.phase is Phase.FORWARD) - (part.phase is over)
+                held += (part.phase is Phase.FORWARD) - (part.phase in (Phase.BACKWARD, Phase.BACKWARD_WEIGHT))
                 peak = max(peak, held)
         peaks.append(peak)
     return tuple(peaks)

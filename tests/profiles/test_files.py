@@ -5,11 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from hand_profiles import layer, measurement, profile
 
 from profiles.cluster import Cluster, Device, Link
 from profiles.errors import ProfileError
 from profiles.files import load_cluster, load_profile, save_cluster, save_profile
+from tests.profiles.hand_profiles import layer, measurement, profile
 
 ROOT = Path(__file__).parents[2]
 

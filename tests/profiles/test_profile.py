@@ -1,12 +1,12 @@
 import dataclasses
 
 import pytest
-from hand_profiles import layer, measurement, profile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import ProfileError
 from profiles.profile import layer_seconds, stage_costs
+from tests.profiles.hand_profiles import layer, measurement, profile
 
 
 def test_a_stage_costs_the_sum_of_its_layers():

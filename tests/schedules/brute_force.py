@@ -1,0 +1,115 @@
+"""The dependency rule and the rules of channels once more, in plain loops: the truth that others are held to."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from schedules.op import Op, Payload, Recv, Reduce, Send, computes
+from schedules.schedule import Schedule
+
+Thing = tuple[str, int, int]
+"""("activation" or "gradient", the stage that makes it, micro-batch)."""
+
+
+def wanted(op: Op, num_stages: int) -> list[Thing]:
+    things: list[Thing] = []
+    for part in computes(op):
+        letter, k, i = part.phase.value, part.stage, part.microbatch
+        if letter == "F" and k > 0:
+            things.append(("activation", k - 1, i))
+        if letter in "RBI":
+            things.append(("activation", k, i))
+        if letter in "BI" and k < num_stages - 1:
+            things.append(("gradient", k + 1, i))
+        if letter == "W":
+            things.append(("gradient", k, i))
+    return things
+
+
+def made(op: Op) -> list[Thing]:
+    names = {"F": "activation", "B": "gradient", "I": "gradient"}
+    return [
+        (names[part.phase.value], part.stage, part.microbatch) for part in computes(op) if part.phase.value in names
+    ]
+
+
+def carried(op: Send | Recv) -> Thing:
+    name = "activation" if op.message.payload is Payload.ACTIVATION else "gradient"
+    return (name, op.message.stage, op.message.microbatch)
+
+
+def finishes(lowered: Schedule) -> bool:
+    """Whether every rank comes to the end of its list: all ranks are asked in turn until none can move."""
+    at = [0] * lowered.num_ranks
+    held: list[set[Thing]] = [set() for _ in lowered.ops]
+    posted: dict[tuple[type, int, int], list[Thing]] = {}
+    moved = True
+    while moved:
+        moved = False
+        for rank, row in enumerate(lowered.ops):
+            if at[rank] == len(row):
+                continue
+            op = row[at[rank]]
+            if isinstance(op, Reduce):
+                members = {r for r, other in enumerate(lowered.ops) if op in other}
+                if any(at[r] == len(lowered.ops[r]) or lowered.ops[r][at[r]] != op for r in members):
+                    continue
+                for r in members:
+                    at[r] += 1
+                moved = True
+                continue
+            here = held[rank] | _received(posted, rank)
+            if any(thing not in here for thing in wanted(op, lowered.num_stages)):
+                continue
+            if isinstance(op, Send):
+                posted.setdefault((Send, rank, op.peer), []).append(carried(op))
+            if isinstance(op, Recv):
+                posted.setdefault((Recv, op.peer, rank), []).append(carried(op))
+            held[rank].update(made(op))
+            at[rank] += 1
+            moved = True
+    return all(position == len(row) for position, row in zip(at, lowered.ops, strict=True))
+
+
+def _received(posted: dict[tuple[type, int, int], list[Thing]], rank: int) -> set[Thing]:
+    """What has come in on `rank`: the k-th Send of a channel meets its k-th Recv if they name the same message."""
+    found = set()
+    for (kind, sender, receiver), things in posted.items():
+        if kind is Recv and receiver == rank:
+            sent = posted.get((Send, sender, rank), [])
+            found.update(mine for theirs, mine in zip(sent, things, strict=False) if theirs == mine)
+    return found
+
+
+def delivers(lowered: Schedule) -> bool:
+    """Whether exactly what another rank needs is sent: once, when made, over a channel whose ends agree."""
+    sends: dict[tuple[int, int], list[Thing]] = {}
+    recvs: dict[tuple[int, int], list[Thing]] = {}
+    crossing: Counter[tuple[int, int, Thing]] = Counter()
+    for rank, row in enumerate(lowered.ops):
+        there: set[Thing] = set()
+        for op in row:
+            there.update(made(op))
+            if isinstance(op, Send):
+                if carried(op) not in there:
+                    return False
+                sends.setdefault((rank, op.peer), []).append(carried(op))
+                crossing[rank, op.peer, carried(op)] += 1
+            if isinstance(op, Recv):
+                recvs.setdefault((op.peer, rank), []).append(carried(op))
+    return sends == recvs and crossing == Counter(crossings(lowered))
+
+
+def crossings(schedule: Schedule) -> list[tuple[int, int, Thing]]:
+    """What must travel, as (from rank, to rank, thing): made on one rank, wanted on another one only."""
+    makers: dict[Thing, set[int]] = {}
+    for rank, row in enumerate(schedule.ops):
+        for op in row:
+            for thing in made(op):
+                makers.setdefault(thing, set()).add(rank)
+    found = []
+    for rank, row in enumerate(schedule.ops):
+        things = {thing for op in row for thing in wanted(op, schedule.num_stages)}
+        for thing in sorted(things):
+            found += [(maker, rank, thing) for maker in sorted(makers.get(thing, set())) if maker != rank]
+    return found

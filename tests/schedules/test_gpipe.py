@@ -1,0 +1,43 @@
+import pytest
+from hypothesis import given, settings
+
+import schedules.gpipe as module
+from schedules.gpipe import gpipe
+from schedules.op import Step
+from schedules.schedule import ScheduleError
+from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, assert_sound, letters, most_in_flight
+from tests.schedules.drawings import cells, drawn, is_in
+
+DRAWING = """
+    rank 0  F0 F1 F2 F3 .. .. .. .. B0 B1 B2 B3
+    rank 1  .. F0 F1 F2 F3 .. .. B0 B1 B2 B3 ..
+    rank 2  .. .. F0 F1 F2 F3 B0 B1 B2 B3 .. ..
+"""
+
+
+def test_it_runs_as_drawn():
+    assert drawn(gpipe(3, 4)) == cells(DRAWING)
+    assert is_in(DRAWING, module.__doc__)
+
+
+@settings(deadline=None, max_examples=30)
+@given(RANKS, MICROBATCHES)
+def test_it_is_sound_and_holds_all_microbatches(p, m):
+    schedule = gpipe(p, m)
+    assert_sound(schedule, p, m)
+    assert most_in_flight(schedule) == [m] * p
+
+
+@pytest.mark.parametrize(("p", "m"), [(1, 1), (1, 3), (3, 1), (5, 2), (4, 8)])
+def test_every_rank_runs_all_forwards_then_all_backwards_then_one_step(p, m):
+    order = [f"F{i}" for i in range(m)] + [f"B{i}" for i in range(m)]
+    for rank, row in enumerate(gpipe(p, m).ops):
+        assert letters(row) == " ".join(order)
+        assert row[2 * m :] == (Step(rank),)
+
+
+@pytest.mark.parametrize(("p", "m"), [(0, 4), (4, 0), (2, 1.5), ("2", 4), (True, 4)])
+def test_a_bad_count_is_one_line(p, m):
+    with pytest.raises(ScheduleError) as error:
+        gpipe(p, m)
+    assert_one_line(str(error.value), "expected an integer of at least 1")

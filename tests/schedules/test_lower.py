@@ -1,0 +1,213 @@
+import random
+from collections import Counter
+
+import pytest
+
+from schedules.catalogue import CATALOGUE
+from schedules.gpipe import gpipe
+from schedules.interleaved import interleaved
+from schedules.lower import lower
+from schedules.one_f_one_b import one_f_one_b, one_f_one_b_afp
+from schedules.op import Compute, Op, Recv, Reduce, Send, Step, computes
+from schedules.pipedream import pipedream
+from schedules.schedule import Schedule, ScheduleError, backward, compute_only, forward, make_schedule
+from tests.schedules.brute_force import Thing, carried, crossings, delivers, finishes, made, wanted
+from tests.schedules.hand_schedules import mixed_backwards, replicated, v_shaped
+
+SAMPLES = [
+    gpipe(3, 4),
+    one_f_one_b(4, 6),
+    one_f_one_b(4, 2),
+    one_f_one_b_afp(3, 6, advance=2),
+    interleaved(2, 4, 2),
+    interleaved(3, 4, 3),
+    pipedream(4, 7),
+    v_shaped(),
+    replicated(),
+]
+NAMES = [f"{s.name}-{s.num_stages}-{s.num_microbatches}" for s in SAMPLES]
+samples = pytest.mark.parametrize("schedule", SAMPLES, ids=NAMES)
+
+
+@samples
+def test_every_message_between_ranks_is_sent_once_and_received_once(schedule):
+    lowered = lower(schedule)
+    sends = Counter((r, op.peer, carried(op)) for r, row in enumerate(lowered.ops) for op in row if type(op) is Send)
+    recvs = Counter((op.peer, r, carried(op)) for r, row in enumerate(lowered.ops) for op in row if type(op) is Recv)
+    assert sends == recvs == Counter(crossings(schedule))
+
+
+@samples
+def test_both_ends_of_a_channel_have_the_same_order(schedule):
+    lowered = lower(schedule)
+    assert delivers(lowered)
+    assert finishes(lowered)
+
+
+@samples
+def test_a_send_follows_the_op_that_makes_its_message_at_once(schedule):
+    for row in lower(schedule).ops:
+        last: Op | None = None
+        for op in row:
+            if isinstance(op, Send):
+                assert last is not None
+                assert carried(op) in made(last)
+            elif not isinstance(op, Recv):
+                last = op
+
+
+@samples
+def test_nothing_else_changes(schedule):
+    assert compute_only(lower(schedule)) == schedule
+    assert lower(schedule).rank_to_device == schedule.rank_to_device
+
+
+@pytest.mark.parametrize("schedule", SAMPLES[:-1], ids=NAMES[:-1])  # a Reduce is not in this test's rule
+def test_a_receive_stands_behind_just_those_ops_that_the_message_depends_on(schedule):
+    """So it could be posted no earlier with effect, and a later one might come too late."""
+    before = _ancestors(schedule)
+    makers = {thing: (r, n) for r, row in enumerate(schedule.ops) for n, op in enumerate(row) for thing in made(op)}
+    for rank, row in enumerate(lower(schedule).ops):
+        place = 0
+        for op in row:
+            if isinstance(op, Recv):
+                needed = [n for r, n in before[makers[carried(op)]] if r == rank]
+                assert place == max(needed, default=-1) + 1, f"rank {rank}: {op}"
+            elif not isinstance(op, Send):
+                place += 1
+
+
+def _ancestors(schedule: Schedule) -> dict[tuple[int, int], set[tuple[int, int]]]:
+    """Return all places that must be over before each place, by adding them up until nothing changes."""
+    places = [(r, n) for r, row in enumerate(schedule.ops) for n in range(len(row))]
+    makers = {thing: (r, n) for r, n in places for thing in made(schedule.ops[r][n])}
+    direct = {
+        (r, n): {(r, n - 1)} - {(r, -1)} | {makers[thing] for thing in wanted(schedule.ops[r][n], schedule.num_stages)}
+        for r, n in places
+    }
+    found: dict[tuple[int, int], set[tuple[int, int]]] = {place: set() for place in places}
+    changed = True
+    while changed:
+        changed = False
+        for place in places:
+            now = direct[place].union(*(found[other] for other in direct[place]))
+            changed |= now != found[place]
+            found[place] = now
+    return found
+
+
+@samples
+def test_whatever_the_ops_cost_every_buffer_is_posted_before_its_send(schedule):
+    lowered = lower(schedule)
+    for seed in range(10):
+        posts = _posted_s(lowered, random.Random(seed))
+        for rank, row in enumerate(lowered.ops):
+            for op in row:
+                if isinstance(op, Recv):
+                    assert posts[Recv, op.peer, rank, carried(op)] <= posts[Send, op.peer, rank, carried(op)]
+
+
+Posts = dict[tuple[type, int, int, Thing], float]
+
+
+def _posted_s(lowered: Schedule, chance: random.Random) -> Posts:
+    """When each Send and Recv is posted if ops take random times, some of them none, and transfers take a while."""
+    transfer_s = chance.choice([0.0, 0.1, 5.0])
+    seconds = {op: chance.choice([0.0, 1.0, chance.random()]) for row in lowered.ops for op in row if computes(op)}
+    there_s: dict[tuple[int, Thing], float] = {}
+    posts: Posts = {}
+    for _ in range(sum(map(len, lowered.ops))):  # each pass settles at least one more op on every longest path
+        before = (dict(there_s), dict(posts))
+        for rank in range(lowered.num_ranks):
+            _pass(lowered, rank, seconds, there_s, posts)
+        for kind, sender, receiver, thing in list(posts):
+            both_s = max(posts[Send, sender, receiver, thing], posts[Recv, sender, receiver, thing])
+            if kind is Recv:
+                there_s[receiver, thing] = both_s + transfer_s
+        if before == (there_s, posts):
+            return posts
+    raise AssertionError("the times did not settle")
+
+
+def _pass(
+    lowered: Schedule, rank: int, seconds: dict[Op, float], there_s: dict[tuple[int, Thing], float], posts: Posts
+) -> None:
+    clock_s = 0.0
+    for op in lowered.ops[rank]:
+        if isinstance(op, Send):
+            posts[Send, rank, op.peer, carried(op)] = clock_s
+        elif isinstance(op, Recv):
+            posts[Recv, op.peer, rank, carried(op)] = clock_s
+        elif isinstance(op, Compute):
+            clock_s = max([clock_s, *(there_s.get((rank, thing), 0.0) for thing in wanted(op, lowered.num_stages))])
+            clock_s += seconds[op]
+            there_s.update({(rank, thing): clock_s for thing in made(op)})
+
+
+def test_one_rank_has_nothing_to_send():
+    for schedule in (gpipe(1, 3), interleaved(1, 4, 3), mixed_backwards()):
+        assert lower(schedule) == schedule
+
+
+def test_in_a_v_the_message_at_the_turn_stays_on_its_rank():
+    sent = {carried(op)[:2] for row in lower(v_shaped()).ops for op in row if isinstance(op, Send)}
+    assert sent == {("activation", 0), ("activation", 2), ("gradient", 1), ("gradient", 3)}
+
+
+def test_replicas_send_within_their_own_pipeline():
+    peers = [{op.peer for op in row if isinstance(op, Send | Recv)} for row in lower(replicated()).ops]
+    assert peers == [{1}, {0}, {3}, {2}]
+
+
+def test_a_stage_with_two_replicas_gets_each_microbatch_where_its_forward_is():
+    """Stage 0 on rank 0 alone, stage 1 on ranks 1 and 2 by turns."""
+    rows = [
+        [*(forward(0, i) for i in range(4)), *(backward(0, i) for i in range(4))],
+        [op for i in (0, 2) for op in (forward(1, i), backward(1, i))],
+        [op for i in (1, 3) for op in (forward(1, i), backward(1, i))],
+    ]
+    lowered = lower(make_schedule("1f1b_rr", 2, 4, rows))
+    sends = [(op.message.microbatch, op.peer) for op in lowered.ops[0] if isinstance(op, Send)]
+    assert sends == [(0, 1), (1, 2), (2, 1), (3, 2)]
+    assert delivers(lowered)
+    assert finishes(lowered)
+
+
+def test_an_op_known_over_through_a_reduce_counts_as_one_that_the_message_depends_on():
+    rows = [
+        [forward(0, 0), Reduce(0), forward(0, 2), backward(0, 0), backward(0, 2)],
+        [forward(0, 1), Reduce(0), forward(1, 2), backward(1, 2), backward(0, 1)],
+        [forward(1, 0), backward(1, 0), forward(1, 1), backward(1, 1)],
+    ]
+    row = lower(make_schedule("meeting", 2, 3, rows)).ops[1]
+    behind = [op for op in row if not isinstance(op, Send)]
+    recv = next(n for n, op in enumerate(behind) if isinstance(op, Recv) and op.message.microbatch == 2)
+    assert behind[recv - 1] == Reduce(0)
+    assert behind[recv + 1] == forward(1, 2)
+
+
+@samples
+def test_lowering_a_lowered_schedule_changes_nothing(schedule):
+    lowered = lower(schedule)
+    assert lower(lowered) == lowered
+
+
+@pytest.mark.parametrize(
+    ("rows", "place"),
+    [
+        ([[backward(0, 0), forward(0, 0)], [forward(1, 0), backward(1, 0)]], "rank 0 waits forever at op 0 (0B0)"),
+        ([[forward(0, 0), Step(0), backward(0, 0)], [forward(1, 0)]], "rank 0 waits forever at op 2 (0B0)"),
+        ([[backward(0, 0)], [forward(0, 0), forward(1, 0), backward(1, 0)]], "rank 0 waits forever at op 0 (0B0)"),
+    ],
+)
+def test_lists_that_cannot_finish_are_refused_with_rank_and_op(rows, place):
+    with pytest.raises(ScheduleError) as error:
+        lower(make_schedule("stuck", 2, 1, rows))
+    assert place in str(error.value)
+    assert "stuck" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_every_schedule_of_the_catalogue_can_be_lowered():
+    for entry in CATALOGUE.values():
+        assert delivers(lower(entry.build(3, 6)))

@@ -1,0 +1,111 @@
+import dataclasses
+
+import pytest
+
+from schedules.op import (
+    Average,
+    Compute,
+    Message,
+    Overlap,
+    Payload,
+    Phase,
+    Recv,
+    Reduce,
+    Reshard,
+    Send,
+    Step,
+    Unshard,
+    computes,
+    gives,
+    needs,
+)
+
+F5 = Compute(Phase.FORWARD, 0, 5)
+B1 = Compute(Phase.BACKWARD, 3, 1)
+ACTIVATION = Message(Payload.ACTIVATION, 1, 4)
+GRADIENT = Message(Payload.GRADIENT, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("op", "text"),
+    [
+        (Compute(Phase.FORWARD, 2, 0), "2F0"),
+        (Compute(Phase.BACKWARD, 2, 0), "2B0"),
+        (Compute(Phase.BACKWARD_INPUT, 2, 10), "2I10"),
+        (Compute(Phase.BACKWARD_WEIGHT, 12, 0), "12W0"),
+        (Compute(Phase.RECOMPUTE, 0, 1), "0R1"),
+        (Compute(Phase.FORWARD, 0, 5, version=2), "0F5@2"),
+        (Compute(Phase.FORWARD, 0, 5, version=2, lookahead=3), "0F5@2+3"),
+        (Compute(Phase.FORWARD, 0, 5, lookahead=3), "0F5@0+3"),
+        (Overlap(Compute(Phase.FORWARD, 0, 3), B1), "(0F3;3B1)OVERLAP_F_B"),
+        (Send(ACTIVATION, 7), "1SEND_F4"),
+        (Send(GRADIENT, 7), "1SEND_B4"),
+        (Recv(ACTIVATION, 7), "2RECV_F4"),
+        (Recv(GRADIENT, 7), "0RECV_B4"),
+        (Reduce(1), "1REDUCE_GRAD"),
+        (Step(1), "1STEP"),
+        (Average(1), "1AVERAGE"),
+        (Unshard(1), "1UNSHARD"),
+        (Reshard(1), "1RESHARD"),
+    ],
+)
+def test_every_word_has_pytorchs_text_and_ours_only_where_pytorch_has_none(op, text):
+    assert str(op) == text
+
+
+def test_an_activation_goes_to_the_next_stage_and_a_gradient_to_the_one_before():
+    assert ACTIVATION.receiver == 2
+    assert GRADIENT.receiver == 0
+
+
+@pytest.mark.parametrize(
+    ("phase", "stage", "expected"),
+    [  # of 3 stages; A for activation, G for gradient, then the stage that made it
+        ("F", 0, []),
+        ("F", 1, ["A0"]),
+        ("F", 2, ["A1"]),
+        ("R", 0, ["A0"]),
+        ("R", 2, ["A2"]),
+        ("B", 0, ["A0", "G1"]),
+        ("B", 1, ["A1", "G2"]),
+        ("B", 2, ["A2"]),
+        ("I", 0, ["A0", "G1"]),
+        ("I", 2, ["A2"]),
+        ("W", 0, ["G0"]),
+        ("W", 2, ["G2"]),
+    ],
+)
+def test_an_op_needs_its_own_stages_work_first_then_its_neighbours(phase, stage, expected):
+    got = needs(Compute(Phase(phase), stage, 6), 3)
+    assert [f"{'A' if m.payload is Payload.ACTIVATION else 'G'}{m.stage}" for m in got] == expected
+    assert {m.microbatch for m in got} <= {6}
+
+
+def test_forwards_give_activations_both_backwards_give_gradients_and_the_rest_nothing():
+    given = {phase.value: gives(Compute(phase, 1, 4)) for phase in Phase}
+    assert given == {"F": ACTIVATION, "B": GRADIENT, "I": GRADIENT, "W": None, "R": None}
+
+
+def test_a_single_stage_waits_for_nothing_but_itself():
+    assert needs(Compute(Phase.FORWARD, 0, 0), 1) == ()
+    assert needs(Compute(Phase.BACKWARD, 0, 0), 1) == (Message(Payload.ACTIVATION, 0, 0),)
+
+
+def test_an_overlap_holds_two_computations_and_all_else_at_most_one():
+    assert computes(Overlap(F5, B1)) == (F5, B1)
+    assert computes(F5) == (F5,)
+    for op in (Send(ACTIVATION, 0), Recv(ACTIVATION, 0), Reduce(0), Step(0), Average(0), Unshard(0), Reshard(0)):
+        assert computes(op) == ()
+
+
+@pytest.mark.parametrize("op", [F5, Overlap(F5, B1), Send(ACTIVATION, 0), Recv(GRADIENT, 0), Step(0), Reduce(0)])
+def test_words_are_values(op):
+    assert op == dataclasses.replace(op)
+    assert hash(op) == hash(dataclasses.replace(op))
+    assert not hasattr(op, "__dict__")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(op, dataclasses.fields(op)[0].name, 9)
+
+
+def test_letters_read_back_as_phases():
+    assert [Phase(letter) for letter in "FBIWR"] == list(Phase)

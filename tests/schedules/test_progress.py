@@ -1,0 +1,85 @@
+import random
+
+from schedules.catalogue import CATALOGUE
+from schedules.gpipe import gpipe
+from schedules.lower import lower
+from schedules.op import Message, Payload, Recv, Reduce, Send, Step
+from schedules.progress import progress
+from schedules.schedule import backward, forward, make_schedule
+from tests.schedules.brute_force import finishes, made, wanted
+from tests.schedules.hand_schedules import replicated, v_shaped
+
+
+def test_every_op_of_a_good_schedule_runs_once_and_in_its_ranks_order():
+    for schedule in (gpipe(3, 4), lower(gpipe(3, 4)), v_shaped(), lower(v_shaped()), replicated(), lower(replicated())):
+        outcome = progress(schedule)
+        assert outcome.blocked == ()
+        for rank, row in enumerate(schedule.ops):
+            assert [index for r, index in outcome.order if r == rank] == list(range(len(row)))
+
+
+def test_the_order_puts_every_op_after_all_that_it_needs():
+    for entry in CATALOGUE.values():
+        schedule = entry.build(4, 8)
+        there = set()
+        for rank, index in progress(schedule).order:
+            op = schedule.ops[rank][index]
+            assert set(wanted(op, schedule.num_stages)) <= there
+            there.update(made(op))
+
+
+def test_a_wait_for_what_comes_later_in_the_same_list_is_named():
+    (stuck,) = progress(make_schedule("x", 1, 1, [[backward(0, 0), forward(0, 0)]])).blocked
+    assert (stuck.rank, stuck.index, stuck.op) == (0, 0, backward(0, 0))
+    assert stuck.waits_for == Message(Payload.ACTIVATION, 0, 0)
+
+
+def test_two_ranks_that_wait_for_each_other_are_both_named():
+    rows = [[forward(0, 0), backward(0, 1), forward(0, 1)], [forward(1, 1), forward(1, 0), backward(1, 1)]]
+    blocked = progress(make_schedule("x", 2, 2, rows)).blocked
+    assert [(stuck.rank, stuck.index) for stuck in blocked] == [(0, 1), (1, 0)]
+
+
+def test_sends_and_receives_never_wait():
+    nothing = Message(Payload.ACTIVATION, 0, 0)
+    assert progress(make_schedule("x", 2, 1, [[Send(nothing, 1)], [Recv(nothing, 0), Recv(nothing, 0)]])).blocked == ()
+
+
+def test_a_message_is_there_only_once_both_sides_have_posted():
+    message = Message(Payload.ACTIVATION, 0, 0)
+    sender = [forward(0, 0), Send(message, 1)]
+    without = make_schedule("x", 2, 1, [sender, [forward(1, 0), Recv(message, 0)]])
+    assert [(stuck.rank, stuck.index) for stuck in progress(without).blocked] == [(1, 0)]
+    assert progress(make_schedule("x", 2, 1, [sender, [Recv(message, 0), forward(1, 0)]])).blocked == ()
+
+
+def test_messages_of_a_channel_that_name_each_other_crosswise_never_arrive():
+    first, second = (Message(Payload.ACTIVATION, 0, i) for i in range(2))
+    sender = [forward(0, 0), Send(first, 1), forward(0, 1), Send(second, 1)]
+    receiver = [Recv(second, 0), Recv(first, 0), forward(1, 0)]
+    (stuck,) = progress(make_schedule("x", 2, 2, [sender, receiver])).blocked
+    assert (stuck.rank, stuck.index, stuck.waits_for) == (1, 2, first)
+
+
+def test_a_reduce_waits_until_every_replica_comes_to_it():
+    rows = [[Reduce(0), Step(0)], [forward(0, 0), Reduce(0)], [Reduce(0), Step(0), Reduce(0)]]
+    schedule = make_schedule("x", 1, 1, rows)
+    (stuck,) = progress(schedule).blocked
+    assert (stuck.rank, stuck.index, stuck.op, stuck.waits_for) == (2, 2, Reduce(0), None)
+    order = progress(schedule).order
+    assert order.index((1, 0)) < min(order.index(place) for place in ((0, 0), (1, 1), (2, 0)))
+
+
+def test_it_comes_to_the_end_exactly_when_plain_turns_do():
+    """Any order of ops at all: most cannot finish, many can."""
+    chance = random.Random(0)
+    verdicts = []
+    for _ in range(300):
+        rows = [list(row) for row in lower(gpipe(chance.randint(1, 3), chance.randint(1, 2))).ops]
+        for _ in range(chance.randint(0, 3)):
+            row = chance.choice(rows)
+            row.insert(chance.randrange(len(row)), row.pop(chance.randrange(len(row))))
+        schedule = make_schedule("shuffled", len(rows), 2, rows)
+        verdicts.append(not progress(schedule).blocked)
+        assert verdicts[-1] == finishes(schedule), schedule
+    assert 50 < sum(verdicts) < 250

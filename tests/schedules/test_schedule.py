@@ -1,0 +1,91 @@
+import dataclasses
+
+import pytest
+
+from schedules.gpipe import gpipe
+from schedules.interleaved import interleaved
+from schedules.lower import lower
+from schedules.op import Overlap, Recv, Send, Step
+from schedules.pipedream import pipedream
+from schedules.schedule import (
+    ScheduleError,
+    backward,
+    compute_only,
+    forward,
+    make_schedule,
+    positive,
+    routes,
+    stages_of,
+)
+
+
+def test_the_text_is_a_grid_of_computations_with_a_row_per_rank():
+    rows = [[forward(0, 0), forward(0, 1), Step(0)], [forward(1, 0), backward(1, 0, 10), Step(1)]]
+    assert str(make_schedule("x", 2, 2, rows)) == "rank 0  0F0    0F1\nrank 1  1F0    1B0@10"
+
+
+def test_the_text_of_a_lowered_schedule_leaves_out_what_travels():
+    schedule = gpipe(3, 2)
+    assert str(lower(schedule)) == str(schedule)
+
+
+def test_an_empty_list_has_an_empty_row():
+    assert str(make_schedule("x", 1, 1, [[]])).split() == ["rank", "0"]
+
+
+def test_each_rank_has_a_device_of_its_own_unless_said():
+    rows = [[forward(0, 0)], [forward(1, 0)], [forward(2, 0)]]
+    assert make_schedule("x", 3, 1, rows).rank_to_device == (0, 1, 2)
+    shared = make_schedule("x", 3, 1, rows, (4, 4, 1))
+    assert (shared.num_ranks, shared.num_devices) == (3, 2)
+
+
+def test_lists_become_tuples_that_cannot_change():
+    schedule = make_schedule("x", 1, 1, [[forward(0, 0)]])
+    assert schedule.ops == ((forward(0, 0),),)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        schedule.name = "y"
+
+
+def test_a_route_leads_to_the_rank_of_the_forward():
+    assert routes(interleaved(2, 2, 2)) == {(k, i): k % 2 for k in range(4) for i in range(2)}
+
+
+def test_replicas_of_a_stage_share_its_microbatches_in_the_routes():
+    rows = [[forward(0, i), backward(0, i)] for i in range(3)]
+    assert routes(make_schedule("replicas", 1, 3, rows)) == {(0, 0): 0, (0, 1): 1, (0, 2): 2}
+
+
+def test_a_forward_inside_an_overlap_is_on_the_route_too():
+    rows = [[forward(0, 0), Overlap(forward(0, 1), backward(0, 0)), backward(0, 1)]]
+    assert routes(make_schedule("overlap", 1, 2, rows)) == {(0, 0): 0, (0, 1): 0}
+
+
+def test_stages_of_a_list_are_ascending_and_each_once():
+    assert stages_of((forward(5, 0), forward(1, 0), backward(5, 0), Step(9))) == (1, 5)
+    assert stages_of(()) == ()
+
+
+@pytest.mark.parametrize("schedule", [gpipe(3, 4), pipedream(4, 5), interleaved(2, 4, 3), gpipe(1, 2)], ids=str)
+def test_taking_the_communication_out_undoes_lowering(schedule):
+    assert compute_only(lower(schedule)) == schedule
+    assert compute_only(schedule) == schedule
+
+
+def test_a_schedule_is_lowered_when_it_says_any_communication():
+    assert not gpipe(2, 1).is_lowered
+    assert lower(gpipe(2, 1)).is_lowered
+    assert any(isinstance(op, Send | Recv) for op in lower(gpipe(2, 1)).ops[0])
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.0, "3", None, True])
+def test_a_count_must_be_a_whole_number_above_0(value):
+    with pytest.raises(ScheduleError, match=r"^widgets is .*, expected an integer of at least 1$"):
+        positive(widgets=value)
+
+
+def test_all_bad_counts_come_in_one_message_and_good_ones_pass():
+    positive(a=1, b=10**9)
+    with pytest.raises(ScheduleError) as error:
+        positive(a=0, b=2, c=-3)
+    assert str(error.value) == "a is 0, expected an integer of at least 1; c is -3, expected an integer of at least 1"

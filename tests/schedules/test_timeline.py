@@ -1,0 +1,74 @@
+import dataclasses
+
+import pytest
+
+from schedules.op import Message, Payload, Recv, Send, Step
+from schedules.schedule import backward, forward
+from schedules.timeline import MemorySample, Span, Timeline
+
+MESSAGE = Message(Payload.ACTIVATION, 0, 0)
+SPANS = (
+    Span(0, forward(0, 0), posted_s=10.0, start_s=11.0, end_s=12.0),
+    Span(0, Send(MESSAGE, 1), posted_s=12.0, start_s=12.0, end_s=99.0),
+    Span(0, Step(0), posted_s=12.0, start_s=12.0, end_s=12.5),
+    Span(1, Recv(MESSAGE, 0), posted_s=5.0, start_s=12.0, end_s=99.0),
+    Span(1, forward(1, 0), posted_s=5.0, start_s=13.0, end_s=15.0),
+    Span(1, backward(1, 0), posted_s=15.0, start_s=15.0, end_s=18.0),
+)
+MEMORY = (MemorySample(0, 11.0, (("weights", 5), ("activations", 7))), MemorySample(3, 14.0, ()))
+TIMELINE = Timeline("hand", "measured", SPANS, rank_to_device=(3, 0), memory=MEMORY)
+
+
+def test_makespan_is_from_the_first_start_of_work_to_its_last_end_whatever_transfers_do():
+    assert TIMELINE.start_s == 11.0
+    assert TIMELINE.makespan_s == 7.0
+
+
+def test_work_is_all_but_sends_and_receives():
+    assert [str(span.op) for span in TIMELINE.work] == ["0F0", "0STEP", "1F0", "1B0"]
+
+
+def test_the_spans_of_a_rank_keep_their_order():
+    assert [str(span.op) for span in TIMELINE.of_rank(1)] == ["1RECV_F0", "1F0", "1B0"]
+    assert list(TIMELINE.of_rank(2)) == []
+
+
+def test_from_zero_moves_every_time_by_the_same_and_nothing_else():
+    moved = TIMELINE.from_zero()
+    assert moved.start_s == 0.0
+    assert moved.makespan_s == TIMELINE.makespan_s
+    assert [(s.posted_s, s.start_s, s.end_s) for s in moved.spans] == [
+        (s.posted_s - 11.0, s.start_s - 11.0, s.end_s - 11.0) for s in SPANS
+    ]
+    assert [s.time_s for s in moved.memory] == [0.0, 3.0]
+    assert [(s.rank, s.op) for s in moved.spans] == [(s.rank, s.op) for s in SPANS]
+    assert [s.bytes_by_kind for s in moved.memory] == [s.bytes_by_kind for s in MEMORY]
+    assert (moved.name, moved.source, moved.rank_to_device) == ("hand", "measured", (3, 0))
+
+
+def test_from_zero_twice_is_from_zero_once():
+    assert TIMELINE.from_zero().from_zero() == TIMELINE.from_zero()
+
+
+def test_a_timeline_without_work_takes_no_time():
+    for spans in ((), SPANS[1:2]):
+        empty = Timeline("empty", "predicted", spans, (0,))
+        assert (empty.start_s, empty.makespan_s, empty.work) == (0.0, 0.0, ())
+        assert empty.from_zero() == empty
+
+
+def test_devices_are_each_named_once_in_order():
+    assert dataclasses.replace(TIMELINE, rank_to_device=(3, 0, 3)).devices == (0, 3)
+
+
+def test_bytes_are_summed_over_the_kinds():
+    assert [sample.total_bytes for sample in MEMORY] == [12, 0]
+
+
+@pytest.mark.parametrize("value", [TIMELINE, SPANS[0], MEMORY[0]], ids=["timeline", "span", "sample"])
+def test_timelines_are_values(value):
+    assert value == dataclasses.replace(value)
+    assert hash(value) == hash(dataclasses.replace(value))
+    assert not hasattr(value, "__dict__")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(value, dataclasses.fields(value)[0].name, None)
