@@ -31,10 +31,8 @@ def main() -> int:
     folder = arguments.folder
     try:
         job = _job(folder / "job.json" if folder else arguments.job)
-        if folder:
-            result = run_rank(job, board_writer(folder, rank), f"file://{folder}/store")
-        else:
-            result = run_rank(job)
+        meet = (board_writer(folder, rank), f"file://{folder}/store") if folder else ()
+        result = run_rank(job, *meet)
         if result is not None:
             _report(result, folder, arguments.out)
     except (ScheduleError, ProfileError, ExecutionError) as error:
@@ -73,5 +71,5 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    # not sys.exit: gloo's threads may still hold tensors, and one that is freed while Python shuts down aborts the process
+    # not sys.exit: gloo's threads may still hold tensors, and one freed while Python shuts down aborts the process
     os._exit(code)

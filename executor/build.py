@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import torch
 
-from executor.emulated import EmulatedStage, How
+from executor.emulated import EmulatedStage
 from executor.errors import ExecutionError
 from executor.interpreter import Batch
+from executor.job import How
 from executor.stage import ModuleStage, Stage
 from executor.weights import Weights
 from profiles.models.model import Model, build_layers
@@ -35,14 +36,21 @@ def build_stages(
 
     Args:
         bounds: ``bounds[s]`` is the half-open range of layers of stage s.
+
+    Raises:
+        ExecutionError: A stage has no parameters.
     """
     stages: dict[int, Stage] = {}
     for index in stages_of(tuple(ops)):
         module = build_layers(model, *bounds[index], seed=seed, dtype=dtype, device=device)
+        if not any(True for _ in module.parameters()):
+            raise ExecutionError(
+                f"stage {index}: got layers without parameters, expected some; cut the model elsewhere"
+            )
         reads = Counter(part.version for op in ops for part in computes(op) if part.stage == index)
         stages[index] = ModuleStage(
             module,
-            Weights(module, reads),
+            Weights(module, reads, _computes_after_step(ops, index)),
             make_optimizer(optimizer, module.parameters(), lr),
             loss=model.loss if index == num_stages - 1 else None,
             loss_scale=1 / microbatches_per_step(ops, index),
@@ -68,6 +76,11 @@ def microbatches_per_step(ops: Sequence[Op], stage: int) -> int:
     return max(1, count)
 
 
+def _computes_after_step(ops: Sequence[Op], stage: int) -> bool:
+    first = next((index for index, op in enumerate(ops) if op == Step(stage)), len(ops))
+    return any(part.stage == stage for op in ops[first:] for part in computes(op))
+
+
 def make_batch(
     model: Model, num_microbatches: int, microbatch_size: int, *, seed: int, dtype: torch.dtype, device: torch.device
 ) -> Batch:
@@ -76,7 +89,8 @@ def make_batch(
     for tensor in model.batch(num_microbatches * microbatch_size, seed):
         if len(tensor) != num_microbatches * microbatch_size:
             raise ExecutionError(
-                f"model {model.name}: its batch has {len(tensor)} samples, expected {num_microbatches * microbatch_size}"
+                f"model {model.name}: its batch has {len(tensor)} samples, "
+                f"expected {num_microbatches * microbatch_size}"
             )
         cut.append(tensor.to(device, dtype if tensor.is_floating_point() else None).chunk(num_microbatches))
     inputs, targets = cut

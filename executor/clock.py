@@ -21,12 +21,16 @@ class Clock(ABC):
     def read_ns(self, mark: object) -> int:
         """Return when `mark` was; call it after the work is over."""
 
+    @abstractmethod
     def begin(self) -> None:
         """Be ready for a new run."""
 
 
 class HostClock(Clock):
     """For CPUs, where work is over when the call returns."""
+
+    def begin(self) -> None:
+        """Nothing to do: the host's clock is always right."""
 
     def mark(self) -> object:
         return time.perf_counter_ns()
@@ -44,20 +48,25 @@ class CudaClock(Clock):
 
     def begin(self) -> None:
         torch.cuda.synchronize()
-        self._zero = torch.cuda.Event(enable_timing=True)
+        self._zero = _event()
         self._zero.record()
         self._zero.synchronize()
         self._zero_ns = time.perf_counter_ns()
 
     def mark(self) -> object:
-        event = torch.cuda.Event(enable_timing=True)
+        event = _event()
         event.record()
         return event
 
     def read_ns(self, mark: object) -> int:
         assert isinstance(mark, torch.cuda.Event)
         mark.synchronize()
-        return self._zero_ns + round(self._zero.elapsed_time(mark) * 1e6)
+        elapsed_ms: float = self._zero.elapsed_time(mark)
+        return self._zero_ns + round(elapsed_ms * 1e6)
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
 
 class Recorder:

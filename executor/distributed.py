@@ -8,16 +8,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from executor.build import build_stages, check_fits, emulated_stages, make_batch
+from executor.checkpoint import save_stages
 from executor.clock import CudaClock, HostClock, Recorder
-from executor.errors import ExecutionError, failed
+from executor.errors import ExecutionError, failed, waiting_for
 from executor.interpreter import Batch, Rank, begin, execute_rank
-from executor.job import Job
+from executor.job import START_S, Job
 from executor.measured import measured_timeline
 from executor.meter import make_meter
 from executor.process_group import ProcessGroupTransport, make_groups
@@ -70,16 +72,18 @@ def run_rank(job: Job, at: Callable[[int], None] | None = None, meet: str = "env
     schedule = lower(schedule)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if size != schedule.num_ranks:
-        raise ExecutionError(f"schedule {schedule.name} has {schedule.num_ranks} ranks, but {size} processes were started")
+        raise ExecutionError(
+            f"schedule {schedule.name} has {schedule.num_ranks} ranks, but {size} processes were started"
+        )
     torch.set_num_threads(job.threads)
     device, backend = _device_and_backend(job, schedule)
-    # a dead peer is seen through its closed connection; this only bounds what hangs
-    dist.init_process_group(
-        backend, init_method=meet, rank=rank, world_size=size, timeout=timedelta(seconds=job.timeout_s)
-    )
+    # a dead peer is seen through its closed connection; this only bounds what hangs outside of the lists
+    patience = timedelta(seconds=max(START_S, job.timeout_s))
+    with waiting_for(f"the other ranks of rank {rank}"):
+        dist.init_process_group(backend, init_method=meet, rank=rank, world_size=size, timeout=patience)
     try:
         result = _run(job, schedule, rank, device, backend, at or (lambda index: None))  # noqa: ARG005
-        dist.barrier()
+        _meet(rank, None)
         return result
     finally:
         dist.destroy_process_group()
@@ -131,6 +135,8 @@ def _run(
         if iteration >= job.warmup:
             times.append(torch.tensor(recorder.times_ns(), dtype=torch.int64).reshape(-1, 3) + offset_ns)
             held.append(torch.tensor(recorder.held_bytes(), dtype=torch.int64))
+    if job.save is not None:
+        save_stages(Path(job.save), stages)
     return _gather(schedule, rank, times, held, losses, control)
 
 
@@ -148,27 +154,32 @@ def _stages_and_batch(job: Job, schedule: Schedule, rank: int, device: torch.dev
         ops, schedule.num_stages, model, job.bounds,
         optimizer=job.optimizer, lr=job.lr, seed=job.seed, dtype=dtype, device=device,
     )  # fmt: skip
-    batch = make_batch(
-        model, schedule.num_microbatches, job.microbatch_size, seed=job.seed, dtype=dtype, device=device
-    )
+    batch = make_batch(model, schedule.num_microbatches, job.microbatch_size, seed=job.seed, dtype=dtype, device=device)
     return stages, batch
 
 
 def _run_list(me: Rank, batch: Batch, control: dist.ProcessGroup | None) -> None:
     """Run the list once, all ranks starting together."""
     begin(me)
-    dist.barrier(control)
+    _meet(me.rank, control)
     try:
         for waiting in execute_rank(me, batch):
             raise ExecutionError(str(waiting))  # our transport waits inside `take`
-    except (RuntimeError, ValueError) as error:
-        done = len(me.recorder)
-        raise failed(me.rank, me.ops[done] if done < len(me.ops) else None, error) from error
+    except Exception as error:  # a user's layer may raise anything
+        at = min(len(me.recorder), len(me.ops) - 1)  # after the last op its Sends are waited for
+        raise failed(me.rank, me.ops[at], error) from error
+
+
+def _meet(rank: int, control: dist.ProcessGroup | None) -> None:
+    with waiting_for(f"the other ranks of rank {rank}"):
+        dist.barrier(control)
 
 
 def _clock_offset_ns(rank: int, control: dist.ProcessGroup | None, rounds: int = 20) -> int:
     """Return what to add to this rank's clock to get rank 0's: nothing on one host, else the best of some echoes."""
-    hosts = _all_gather(torch.frombuffer(bytearray(socket.gethostname().encode()[:64].ljust(64)), dtype=torch.uint8), control)
+    hosts = _all_gather(
+        torch.frombuffer(bytearray(socket.gethostname().encode()[:64].ljust(64)), dtype=torch.uint8), control
+    )
     offset_ns = 0
     for other in range(1, len(hosts)):
         if torch.equal(hosts[other], hosts[0]) or rank not in (0, other):
@@ -215,7 +226,8 @@ def _all_gather(tensor: Tensor, control: dist.ProcessGroup | None) -> list[Tenso
     """Return every rank's tensor of this kind; they may differ in size, not in dtype or dimensions."""
     size = torch.tensor(tensor.shape, dtype=torch.int64)
     sizes = [torch.empty_like(size) for _ in range(dist.get_world_size())]
-    dist.all_gather(sizes, size, group=control)
+    with waiting_for(f"the other ranks of rank {dist.get_rank()}"):
+        dist.all_gather(sizes, size, group=control)
     counts = [int(each.prod()) for each in sizes]
     padded = torch.zeros(max(counts), dtype=tensor.dtype)
     padded[: tensor.numel()] = tensor.reshape(-1)

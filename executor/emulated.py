@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
+from executor.job import How
 from executor.stage import Stage
 from profiles.stage_costs import StageCosts
 from schedules.op import Compute, Message, Phase, gives
-
-How: TypeAlias = Literal["sleep", "busy"]
-"""Asleep, a stage leaves its core to others; busy, it keeps it."""
 
 
 class EmulatedStage(Stage):

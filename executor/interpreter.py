@@ -52,7 +52,8 @@ class Waiting:
 
     def __str__(self) -> str:
         what = self.message.payload.name.lower()
-        return f"rank {self.rank} at {self.op} waits for the {what} {self.message.microbatch} of stage {self.message.stage}"
+        which = f"{what} {self.message.microbatch} of stage {self.message.stage}"
+        return f"rank {self.rank} at {self.op} waits for the {which}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def begin(rank: Rank) -> None:
     rank.recorder.begin(sum(stage.resident_bytes() for stage in rank.stages.values()))
 
 
-def execute_rank(rank: Rank, batch: Batch) -> Iterator[Waiting]:
+def execute_rank(rank: Rank, batch: Batch) -> Iterator[Waiting]:  # noqa: C901 -- one arm per word
     """Run one rank's list; to wait is to yield.
 
     A driver that owns a whole process just goes on; the local one gives other ranks a turn. Send and Recv post and
@@ -96,9 +97,8 @@ def execute_rank(rank: Rank, batch: Batch) -> Iterator[Waiting]:
         match op:
             case Compute() | Overlap():
                 for message in _travelled(op, rank.num_stages, tensors):
-                    while (tensor := rank.transport.take(message)) is None:
+                    while not _has_arrived(rank.transport, message, tensors):
                         yield Waiting(rank.rank, op, message)
-                    tensors[message] = tensor
                     start = mark()
                 with _profiled(op):
                     for part in computes(op):
@@ -109,7 +109,7 @@ def execute_rank(rank: Rank, batch: Batch) -> Iterator[Waiting]:
                 rank.transport.post(op)
             case Step():
                 with _profiled(op):
-                    rank.stages[op.stage].step()
+                    _stage(rank, op.stage).step()
             case Unshard() | Reshard():
                 pass  # our weights are whole
             case Reduce() | Average():
@@ -128,6 +128,14 @@ def _travelled(op: Compute | Overlap, num_stages: int, tensors: Mapping[Message,
                 yield message
 
 
+def _has_arrived(transport: Transport, message: Message, tensors: dict[Message, Tensor]) -> bool:
+    """Put `message` into `tensors` if it is there; a name for it in the program would keep it after its use."""
+    tensor = transport.take(message)
+    if tensor is not None:
+        tensors[message] = tensor
+    return tensor is not None
+
+
 def _compute(rank: Rank, op: Compute, tensors: dict[Message, Tensor], batch: Batch) -> None:
     received = target = None
     for message in needs(op, rank.num_stages):
@@ -138,9 +146,16 @@ def _compute(rank: Rank, op: Compute, tensors: dict[Message, Tensor], batch: Bat
             received = batch.inputs[op.microbatch]
         if op.stage == rank.num_stages - 1:
             target = batch.targets[op.microbatch]
-    result, message = rank.stages[op.stage].compute(op, received, target), gives(op)
-    if message is not None and result is not None and 0 <= message.receiver < rank.num_stages:
-        tensors[message] = result
+    result, made = _stage(rank, op.stage).compute(op, received, target), gives(op)
+    if made is not None and result is not None and 0 <= made.receiver < rank.num_stages:
+        tensors[made] = result
+
+
+def _stage(rank: Rank, index: int) -> Stage:
+    if index not in rank.stages:
+        held = ", ".join(map(str, rank.stages)) or "none"
+        raise ExecutionError(f"stage {index} is not on this rank, which holds {held}")
+    return rank.stages[index]
 
 
 def _take_made(op: Send, tensors: dict[Message, Tensor]) -> Tensor:
@@ -163,4 +178,4 @@ _SILENT = _Silent()
 
 def _profiled(op: Op) -> record_function | _Silent:
     """Name `op` as PyTorch's runtime does, while somebody profiles (a name costs 6 us)."""
-    return record_function(f"PP:{op}") if torch.autograd._profiler_enabled() else _SILENT
+    return record_function(f"PP:{op}") if torch._C._autograd._profiler_enabled() else _SILENT  # noqa: SLF001 -- there is no public one

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from executor.errors import ExecutionError
 from profiles.stage_costs import StageCosts
+
+How: TypeAlias = Literal["sleep", "busy"]
+"""Asleep, an emulated stage leaves its core to others; busy, it keeps it."""
+DeviceKind: TypeAlias = Literal["cpu", "cuda"]
+Backend: TypeAlias = Literal["auto", "gloo", "nccl"]
+
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+"""What a run may compute in; names of torch dtypes."""
+
+START_S = 300.0
+"""How long the ranks may take to get ready for their lists [s]: importing, building, meeting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,13 +33,14 @@ class Job:
         emulate: Costs of stages that only take time; None to run the model.
         how: Whether emulated stages sleep or spin.
         optimizer: Name in `OPTIMIZERS`.
-        dtype: Name of a torch dtype.
+        dtype: Name in `DTYPES`.
         device: ``cpu`` or ``cuda``.
         backend: ``gloo``, ``nccl``, or ``auto``: NCCL where every rank has a GPU of its own, else gloo.
         threads: CPU threads per rank.
         iterations: Times that the list is run and measured, after `warmup` runs.
         timeout_s: How long one message may keep a rank waiting.
         is_checked: Whether a list that cannot finish is refused before it runs.
+        save: Folder that gets the parameters of every stage after the last run; None for none.
     """
 
     schedule: str
@@ -35,18 +48,35 @@ class Job:
     bounds: tuple[tuple[int, int], ...] = ()
     microbatch_size: int = 1
     emulate: StageCosts | None = None
-    how: Literal["sleep", "busy"] = "sleep"
+    how: How = "sleep"
     optimizer: str = "adamw"
     lr: float = 1e-3
     seed: int = 0
     dtype: str = "float32"
-    device: Literal["cpu", "cuda"] = "cpu"
-    backend: Literal["auto", "gloo", "nccl"] = "auto"
+    device: DeviceKind = "cpu"
+    backend: Backend = "auto"
     threads: int = 1
     iterations: int = 5
     warmup: int = 1
     timeout_s: float = 60.0
     is_checked: bool = True
+    save: str | None = None
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 -- read by pydantic alone
+
+    def __post_init__(self) -> None:
+        limits = {"microbatch_size": 1, "threads": 1, "iterations": 1, "warmup": 0}
+        faults = [
+            f"{name}: got {getattr(self, name)}, expected at least {least}"
+            for name, least in limits.items()
+            if getattr(self, name) < least
+        ]
+        if self.dtype not in DTYPES:
+            faults.append(f"dtype: got {self.dtype!r:.60}, expected one of {', '.join(DTYPES)}")
+        if not 0 < self.timeout_s < math.inf:
+            faults.append(f"timeout_s: got {self.timeout_s}, expected a positive number of seconds")
+        if faults:
+            raise ExecutionError("; ".join(faults))
 
 
 def job_to_json(job: Job) -> str:

@@ -9,12 +9,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from executor.errors import ExecutionError, failed
-from executor.job import Job, job_to_json
+from executor.job import START_S, Job, job_to_json
 from schedules.formats.schedule_json import from_json
 from schedules.formats.timeline_json import read_timeline
 from schedules.lower import lower
@@ -26,7 +26,7 @@ _GRACE_S = 5.0
 _POLL_S = 0.02
 
 
-class RankFailed(ExecutionError):
+class RankFailed(ExecutionError):  # noqa: N818 -- named for what happened
     """A rank ended the run."""
 
 
@@ -59,8 +59,9 @@ def launch(job: Job, tick: Callable[[float], None] = lambda fraction: None) -> M
         folder = Path(name)
         (folder / "job.json").write_text(job_to_json(job))
         with _Board.create(folder / "board", schedule.num_ranks) as board:
-            processes = [_start(rank, schedule.num_ranks, folder, job) for rank in range(schedule.num_ranks)]
+            processes: list[subprocess.Popen[bytes]] = []
             try:
+                processes.extend(_start(rank, schedule.num_ranks, folder, job) for rank in range(schedule.num_ranks))
                 _watch(processes, schedule, board, folder, job, tick)
             finally:
                 _end(processes)
@@ -142,6 +143,7 @@ def _watch(
     tick: Callable[[float], None],
 ) -> None:
     total = (job.warmup + job.iterations) * sum(map(len, schedule.ops))
+    patience_s = job.timeout_s + 2 * _GRACE_S
     seen, changed_at = -1, time.monotonic()
     while True:
         codes = [process.poll() for process in processes]
@@ -153,8 +155,8 @@ def _watch(
         if done != seen:
             seen, changed_at = done, time.monotonic()
             tick(done / total)
-        elif time.monotonic() - changed_at > job.timeout_s + 2 * _GRACE_S:
-            raise _hung(schedule, board, job)
+        elif time.monotonic() - changed_at > (patience_s if done else max(START_S, patience_s)):
+            raise RankFailed(f"no rank has moved for {time.monotonic() - changed_at:.0f} s: {_where(schedule, board)}")
         time.sleep(_POLL_S)
 
 
@@ -166,11 +168,16 @@ def _blame(processes: list[subprocess.Popen[bytes]], schedule: Schedule, board: 
     codes = [process.poll() for process in processes]
     for rank, code in enumerate(codes):
         if code is not None and code < 0:
-            return RankFailed(str(failed(rank, _op_at(schedule, board, rank), f"the process was killed by signal {-code}")))
+            return RankFailed(
+                str(failed(rank, _op_at(schedule, board, rank), f"the process was killed by signal {-code}"))
+            )
     reasons = [_reason(folder, rank, code) for rank, code in enumerate(codes) if code not in (None, 0)]
     # a rank that only lost its peer says so; the peer's own words come first
     own = [reason for reason in reasons if "waited for" not in reason]
-    return RankFailed((own or reasons)[0])
+    if own:
+        return RankFailed(own[0])
+    running = [rank for rank, code in enumerate(codes) if code is None]
+    return RankFailed(reasons[0] + (f"; still at work: {_where(schedule, board, running)}" if running else ""))
 
 
 def _op_at(schedule: Schedule, board: _Board, rank: int) -> Op | None:
@@ -186,11 +193,9 @@ def _reason(folder: Path, rank: int, code: int | None) -> str:
     return f"rank {rank} ended with exit code {code}: {log[-1] if log else 'it said nothing'}"
 
 
-def _hung(schedule: Schedule, board: _Board, job: Job) -> RankFailed:
-    where = ", ".join(
-        f"rank {rank} at {_op_at(schedule, board, rank) or 'its start'}" for rank in range(schedule.num_ranks)
-    )
-    return RankFailed(f"no rank has moved for {job.timeout_s + 2 * _GRACE_S:g} s: {where}")
+def _where(schedule: Schedule, board: _Board, ranks: Iterable[int] | None = None) -> str:
+    everyone = range(schedule.num_ranks)
+    return ", ".join(f"rank {rank} at {_op_at(schedule, board, rank) or 'its start'}" for rank in ranks or everyone)
 
 
 def _end(processes: list[subprocess.Popen[bytes]]) -> None:

@@ -35,5 +35,5 @@ def _turn(rank: Rank, program: Iterator[Waiting]) -> Waiting | None:
     """Let one rank go on; return what it waits for, None when it is done."""
     try:
         return next(program, None)
-    except (RuntimeError, ValueError) as error:
+    except Exception as error:  # a user's layer may raise anything
         raise failed(rank.rank, rank.ops[len(rank.recorder)], error) from error

@@ -21,7 +21,8 @@ class Meter(ABC):
 
     def held_bytes(self) -> int:
         """Return the bytes held now: the resident ones and what was allocated since `begin`."""
-        return self.allocated_bytes() - self._zero
+        # what others allocated before `begin` and freed since would count below nothing
+        return max(0, self.allocated_bytes() - self._zero)
 
     @abstractmethod
     def allocated_bytes(self) -> int:
@@ -34,9 +35,18 @@ class _MallInfo(ctypes.Structure):
     _fields_ = [
         (name, ctypes.c_size_t)
         for name in (
-            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
-        )  # fmt: skip
-    ]  # noqa: RUF012 -- what ctypes asks for
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        )
+    ]
 
 
 class HeapMeter(Meter):

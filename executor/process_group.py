@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from executor.errors import ExecutionError
+from executor.errors import ExecutionError, waiting_for
 from executor.transport import Transport
 from schedules.op import Message, Op, Recv, Send, computes, needs
 
@@ -72,6 +72,12 @@ class ProcessGroupTransport(Transport):
         }
 
     def send(self, op: Send, tensor: Tensor) -> None:
+        shape = self._shape(op.message)
+        if (tuple(tensor.shape), tensor.dtype) != (shape.size, shape.dtype):
+            raise ExecutionError(
+                f"{op}: got a tensor of {tensor.dtype}, {tuple(tensor.shape)}, expected {shape.dtype}, {shape.size}, "
+                "as the stage gave it before the run; its shape must not change"
+            )
         tensor = tensor.contiguous()
         if self._is_staged:
             host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self._pin)
@@ -81,7 +87,7 @@ class ProcessGroupTransport(Transport):
         self._under_way[op.peer].append((work, tensor))
 
     def post(self, op: Recv) -> None:
-        shape = self._shapes[min(op.message.stage, op.message.receiver)]
+        shape = self._shape(op.message)
         buffer = torch.empty(shape.size, dtype=shape.dtype, device=self._buffer_device, pin_memory=self._pin)
         work = dist.irecv(buffer, op.peer, group=self._groups[op.peer, self._rank], tag=_TAG)
         assert work is not None, "both ends are in the channel's group"
@@ -91,9 +97,14 @@ class ProcessGroupTransport(Transport):
         if message not in self._posted:
             raise ExecutionError(f"no Recv was posted for {message}")
         work, buffer, peer = self._posted.pop(message)
-        self._wait(work, f"message {message.payload.value}{message.microbatch} of stage {message.stage} from rank {peer}")
+        self._wait(
+            work, f"message {message.payload.value}{message.microbatch} of stage {message.stage} from rank {peer}"
+        )
         self._release(peer, self._proofs.get(message, 0))
         return buffer.to(self._device, non_blocking=True) if self._is_staged else buffer
+
+    def _shape(self, message: Message) -> Shape:
+        return self._shapes[min(message.stage, message.receiver)]
 
     def flush(self) -> None:
         for peer, under_way in self._under_way.items():
@@ -108,11 +119,8 @@ class ProcessGroupTransport(Transport):
             self._arrived[peer] += 1
 
     def _wait(self, work: dist.Work, what: str) -> None:
-        try:
+        with waiting_for(what):
             work.wait(self._timeout)
-        except RuntimeError as error:
-            reason = str(error).splitlines()[0]
-            raise ExecutionError(f"waited for {what}: {reason}") from error
 
 
 def _proofs(ops: Sequence[Op], me: int, num_stages: int) -> dict[Message, int]:

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from executor.errors import ExecutionError
+from executor.errors import ExecutionError, waiting_for
 from executor.process_group import Shape
 from executor.stage import ModuleStage, Stage
 from profiles.stage_costs import StageCosts
@@ -41,18 +41,30 @@ def find_shapes(
         if owner == rank:
             stage = stages[index]
             assert isinstance(stage, ModuleStage)
-            x = sample if index == 0 else torch.zeros(shapes[index - 1].size, dtype=shapes[index - 1].dtype).to(sample.device)
-            header = _header(index, _try(stage, x))
-        dist.broadcast(header, owner, group=control)
+            x = (
+                sample
+                if index == 0
+                else torch.zeros(shapes[index - 1].size, dtype=shapes[index - 1].dtype).to(sample.device)
+            )
+            header = _header(index, _try(index, stage, x))
+        with waiting_for(f"rank {owner} to say what stage {index} gives"):
+            dist.broadcast(header, owner, group=control)
         dtype, dimensions, *size = header.tolist()
         shapes[index] = Shape(tuple(size[:dimensions]), _DTYPES[dtype])
     return shapes
 
 
-def _try(stage: ModuleStage, x: Tensor) -> object:
+def _try(index: int, stage: ModuleStage, x: Tensor) -> object:
     training = stage.module.training
-    with torch.no_grad(), torch.random.fork_rng():
-        y = stage.module.eval()(x)
+    try:
+        with torch.no_grad(), torch.random.fork_rng():
+            y: object = stage.module.eval()(x)
+    except Exception as error:  # a user's layer may raise anything
+        message = " ".join(str(error).split())[:200]
+        raise ExecutionError(
+            f"stage {index}: got {type(error).__name__} ({message}) for an input of {tuple(x.shape)}, "
+            "expected it to run; mend the model"
+        ) from error
     stage.module.train(training)
     return y
 

@@ -17,7 +17,7 @@ from schedules.op import Compute, Phase
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Maps (output, target) of one micro-batch to its mean loss, a scalar."""
 
-_BACKWARD_TAKES_EDGES = torch.__version__ >= (2, 7)
+_BACKWARD_TAKES_EDGES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 7)
 
 
 class Stage(ABC):
@@ -86,6 +86,8 @@ class ModuleStage(Stage):
         self.weights.begin()
 
     def compute(self, op: Compute, received: Tensor | None, target: Tensor | None) -> Tensor | None:
+        if op.lookahead:
+            raise ExecutionError(f"{op}: weights predicted ahead are not executed yet; name a version that is there")
         match op.phase:
             case Phase.FORWARD:
                 assert received is not None, "a forward has an input"
@@ -126,6 +128,8 @@ class ModuleStage(Stage):
         return None if self._loss is not None else y.detach()
 
     def _backward(self, op: Compute, gradient: Tensor | None) -> Tensor | None:
+        if op.microbatch not in self._saved:
+            raise ExecutionError(f"{op}: got no forward of this micro-batch, expected one before its backward")
         x, output = self._saved.pop(op.microbatch)
         with self.weights.backward(op.version):
             torch.autograd.backward(output, gradient)

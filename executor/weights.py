@@ -28,7 +28,7 @@ class _Place:
     storage: int
     dtype: torch.dtype
     device: torch.device
-    offset: int
+    offset: int | torch.SymInt
     size: torch.Size
     stride: tuple[int, ...]
 
@@ -39,12 +39,14 @@ class Weights:
     Args:
         module: The stage's layers.
         reads: How many ops of the stage's list read each version.
+        is_versioned: Whether an op of the stage comes after a Step of it; where none does, the weights cannot change
+            under a micro-batch, and autograd is left alone.
     """
 
-    def __init__(self, module: nn.Module, reads: Counter[int]) -> None:
+    def __init__(self, module: nn.Module, reads: Counter[int], is_versioned: bool) -> None:
         self._parameters = tuple(module.parameters())
         self._all_reads = reads
-        self._is_versioned = len(reads) > 1
+        self._is_versioned = is_versioned
         self._stash: dict[int, dict[int, UntypedStorage]] = {}
         self._reading: int | None = None
         self.begin()
@@ -65,7 +67,7 @@ class Weights:
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Make the next version, keeping the present one if it is still to be read."""
         if self._left[self.version] > 0:
-            copies = {key: storage.clone() for key, storage in self._storages.items()}
+            copies = {key: _copied(storage) for key, storage in self._storages.items()}
             self._stash[self.version] = copies
             self._keys.update((copy.data_ptr(), key) for key, copy in copies.items())
         optimizer.step()
@@ -75,7 +77,9 @@ class Weights:
     @contextmanager
     def forward(self, version: int) -> Iterator[None]:
         """Let the module compute with `version`, and remember its parameters by place."""
-        saving = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack) if self._is_versioned else nullcontext()
+        saving = (
+            torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack) if self._is_versioned else nullcontext()
+        )
         with saving, self._swapped(version):
             yield
         self._done(version)
@@ -94,7 +98,8 @@ class Weights:
     def _require(self, version: int) -> None:
         if version != self.version and version not in self._stash:
             raise ExecutionError(
-                f"version {version} of the weights is not there; the stage holds {', '.join(map(str, self.live_versions))}"
+                f"version {version} of the weights is not there; the stage holds "
+                f"{', '.join(map(str, self.live_versions))}"
             )
 
     def _done(self, version: int) -> None:
@@ -123,7 +128,7 @@ class Weights:
         key = self._keys.get(tensor.untyped_storage().data_ptr())
         if key is None:
             # detached: an output that held itself would never be freed
-            return tensor.detach(), tensor._version
+            return tensor.detach(), tensor._version  # noqa: SLF001 -- what autograd itself compares
         return _place(tensor, key)
 
     def _unpack(self, packed: _Place | tuple[Tensor, int]) -> Tensor:
@@ -132,12 +137,18 @@ class Weights:
             storages = self._storages if version == self.version else self._stash[version]
             return _view(storages[packed.storage], packed)
         tensor, version = packed
-        if tensor._version != version:
+        now = tensor._version  # noqa: SLF001
+        if now != version:
             raise ExecutionError(
                 f"a tensor of shape {tuple(tensor.shape)} that the backward needs was changed in place "
-                f"(version {tensor._version}, expected {version})"
+                f"(version {now}, expected {version})"
             )
         return tensor
+
+
+def _copied(storage: UntypedStorage) -> UntypedStorage:
+    copy: UntypedStorage = storage.clone()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return copy
 
 
 def _place(tensor: Tensor, storage: int = 0) -> _Place:

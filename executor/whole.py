@@ -12,7 +12,7 @@ from schedules.formats.schedule_json import from_json
 
 
 def whole_model_losses(job: Job) -> tuple[float, ...]:
-    """Return the mean loss of every micro-batch of `job`, from its initial weights, on one device without a pipeline."""
+    """Return the mean loss of every micro-batch of `job`, from its initial weights, without a pipeline."""
     assert job.model is not None, "an emulated job has no losses"
     model, dtype, device = resolve_model(job.model), getattr(torch, job.dtype), torch.device(job.device)
     num_microbatches = from_json(job.schedule, "the job's schedule").num_microbatches

@@ -1,0 +1,148 @@
+"""Small pipelines for the tests: ranks in one process, jobs for several, and the model as one piece."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import torch
+
+from executor.build import build_stages, make_batch
+from executor.clock import HostClock, Recorder
+from executor.interpreter import Rank
+from executor.job import Job
+from executor.local import run_local
+from executor.transport import LocalTransport, Mailroom
+from profiles.models.model import build_layers
+from profiles.models.resolve import resolve_model
+from schedules.catalogue import CATALOGUE, build
+from schedules.formats.schedule_json import to_json
+from schedules.lower import lower
+from schedules.op import Step
+
+MLP = "mlp:layers=6,width=8"
+SYNCHRONOUS = [name for name, entry in CATALOGUE.items() if not entry.is_asynchronous]
+CPU = torch.device("cpu")
+
+
+def even_bounds(num_layers, num_stages):
+    """Cut layers into stages of nearly equal number."""
+    return tuple((s * num_layers // num_stages, (s + 1) * num_layers // num_stages) for s in range(num_stages))
+
+
+def without_steps(schedule):
+    """Leave the gradients where they are at the end."""
+    return replace(schedule, ops=tuple(tuple(op for op in row if not isinstance(op, Step)) for row in schedule.ops))
+
+
+def any_schedule(name, num_ranks, seed):
+    """Build `name` on some number of micro-batches; interleaved splits the ranks' stages in two."""
+    random = Random(seed)
+    if name != "interleaved":
+        return build(name, num_ranks, random.randint(1, 2 * num_ranks))
+    rounds = random.randint(1, 2)
+    return build(name, num_ranks, num_ranks * rounds, num_chunks=2)
+
+
+class Calls:
+    """A list that tells instead of keeping."""
+
+    def __init__(self, listen):
+        self._listen = listen
+
+    def append(self, item):
+        self._listen(*item)
+
+
+class Local:
+    """All ranks of a schedule in this process, in float64."""
+
+    def __init__(
+        self, schedule, model=MLP, *, optimizer="sgd", lr=0.05, seed=0, size=2, transport=LocalTransport, lowering=lower
+    ):
+        self.schedule = schedule = lowering(schedule)
+        self.model = resolve_model(model)
+        self.bounds = even_bounds(len(self.model.layers), schedule.num_stages)
+        self.batch = make_batch(self.model, schedule.num_microbatches, size, seed=seed, dtype=torch.float64, device=CPU)
+        self.room = Mailroom()
+        self.heard = []  # (rank, index) before each op
+        self.ranks = [
+            Rank(
+                rank,
+                ops,
+                schedule.num_stages,
+                build_stages(
+                    ops, schedule.num_stages, self.model, self.bounds,
+                    optimizer=optimizer, lr=lr, seed=seed, dtype=torch.float64, device=CPU,
+                ),
+                transport(rank, self.room),
+                Recorder(HostClock()),
+                lambda index, rank=rank: self.heard.append((rank, index)),
+            )
+            for rank, ops in enumerate(schedule.ops)
+        ]  # fmt: skip
+
+    def run(self, times=1):
+        for _ in range(times):
+            run_local(self.ranks, self.batch)
+        return self
+
+    def stage(self, index):
+        return next(rank.stages[index] for rank in self.ranks if index in rank.stages)
+
+    @property
+    def parameters(self):
+        """Of the whole model, in order of the stages."""
+        return [p for index in range(self.schedule.num_stages) for p in self.stage(index).module.parameters()]
+
+
+def whole_model(text, num_samples, seed=0):
+    """Return (module, inputs, targets, loss) of the model in one piece, in float64."""
+    model = resolve_model(text)
+    module = build_layers(model, 0, len(model.layers), seed=seed, dtype=torch.float64)
+    inputs, targets = (x.double() if x.is_floating_point() else x for x in model.batch(num_samples, seed))
+    return module, inputs, targets, model.loss
+
+
+def recurrence(text, num_stages, num_microbatches, *, optimizer, size=2, seed=0):
+    """Train by W(t+1) = W(t) - lr grad f(W_0(t-p+1), ..., W_{p-1}(t)); `optimizer` is called with parameters."""
+    model = resolve_model(text)
+    bounds = even_bounds(len(model.layers), num_stages)
+    stages = [build_layers(model, *b, seed=seed, dtype=torch.float64) for b in bounds]
+    optimizers = [optimizer(stage.parameters()) for stage in stages]
+    history = [[_values(stage)] for stage in stages]
+    inputs, targets = (x.double() if x.is_floating_point() else x for x in model.batch(size * num_microbatches, seed))
+    for t in range(num_microbatches):
+        x, y = inputs[t * size : (t + 1) * size], targets[t * size : (t + 1) * size]
+        olds = [history[k][max(0, t - (num_stages - 1 - k))] for k in range(num_stages)]
+        for stage, old in zip(stages, olds, strict=True):
+            x = torch.func.functional_call(stage, old, (x,))
+        gradients = torch.autograd.grad(model.loss(x, y), [w for old in olds for w in old.values()])
+        rest = iter(gradients)
+        for stage, its_optimizer, versions in zip(stages, optimizers, history, strict=True):
+            for parameter in stage.parameters():
+                parameter.grad = next(rest)
+            its_optimizer.step()
+            versions.append(_values(stage))
+    return [p for stage in stages for p in stage.parameters()]
+
+
+def _values(module):
+    return {name: p.detach().clone().requires_grad_() for name, p in module.named_parameters()}
+
+
+def assert_equal(found, expected, relative=1e-12):
+    """Compare lists of tensors against the largest value of all."""
+    found, expected = list(found), list(expected)
+    assert len(found) == len(expected) > 0
+    scale = max(tensor.abs().max().item() for tensor in expected)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=relative * scale)
+
+
+def job(schedule, model=MLP, **fields):
+    """Return the job of a run in several processes."""
+    given = {"iterations": 1, "warmup": 0, "dtype": "float64", "microbatch_size": 2, "optimizer": "sgd", "lr": 0.05}
+    num_layers = 0 if model is None else len(resolve_model(model).layers)
+    bounds = () if model is None else even_bounds(num_layers, schedule.num_stages)
+    return Job(schedule=to_json(schedule), model=model, bounds=bounds, **(given | fields))

@@ -1,0 +1,158 @@
+"""Several processes over gloo, started as the command line does, against the model in one piece."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from executor.launch import launch
+from executor.whole import whole_model_losses
+from profiles.stage_costs import StageCost, StageCosts
+from schedules.catalogue import build
+from schedules.op import Recv, Send, computes, needs
+from tests.executor.pipelines import MLP, assert_equal, job, recurrence, whole_model
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(60)]
+
+SYNCHRONOUS = {
+    "gpipe": build("gpipe", 3, 4),
+    "1f1b": build("1f1b", 4, 6),
+    "1f1b_afp": build("1f1b_afp", 2, 5),
+    "interleaved": build("interleaved", 2, 4, num_chunks=2),
+}
+
+
+def saved(folder, num_stages):
+    """Every parameter of the model, in order of stages and of names as the module lists them."""
+    tensors = []
+    for stage in range(num_stages):
+        held = load_file(folder / f"stage{stage}.safetensors")
+        # "0.linear.weight": by layer, then weight before bias as in nn.Linear
+        order = sorted(held, key=lambda name: (int(name.split(".")[0]), name.endswith("bias")))
+        tensors += [held[name] for name in order]
+    return tensors
+
+
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+def test_losses_and_weights_are_those_of_the_whole_model(name, tmp_path):
+    schedule = SYNCHRONOUS[name]
+    todo = job(schedule, iterations=2, save=str(tmp_path / "weights"))
+    measured = launch(todo)
+    module, inputs, targets, loss = whole_model(MLP, 2 * schedule.num_microbatches)
+    plain = torch.optim.SGD(module.parameters(), 0.05)
+    cut = range(0, len(inputs), 2)
+    expected = [loss(module(inputs[i : i + 2]), targets[i : i + 2]).item() for i in cut]
+    for _ in range(2):
+        plain.zero_grad()
+        loss(module(inputs), targets).backward()
+        plain.step()
+    assert measured.losses == pytest.approx(expected, rel=1e-12)
+    assert whole_model_losses(todo) == pytest.approx(expected, rel=1e-12)
+    assert_equal(saved(tmp_path / "weights", schedule.num_stages), (p.detach() for p in module.parameters()))
+    assert len(measured.makespans_s) == 2
+
+
+def test_pipedream_in_three_processes_follows_its_recurrence(tmp_path):
+    launch(job(build("pipedream", 3, 20), save=str(tmp_path), optimizer="momentum"))
+    expected = recurrence(MLP, 3, 20, optimizer=lambda parameters: torch.optim.SGD(parameters, 0.05, momentum=0.9))
+    assert_equal(saved(tmp_path, 3), (p.detach() for p in expected))
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """One run of a pipeline with activations that stand out from the heap's small change."""
+    ticks = []
+    todo = job(
+        build("1f1b", 2, 4), "mlp:layers=4,width=64", microbatch_size=256, iterations=2, warmup=1, optimizer="adam"
+    )
+    return launch(todo, ticks.append), ticks
+
+
+def test_spans_are_ordered(measured):
+    timeline = measured[0].timeline
+    assert timeline.source == "measured"
+    assert [span.rank for span in timeline.spans] == sorted(span.rank for span in timeline.spans)
+    for span in timeline.spans:
+        assert span.posted_s <= span.start_s <= span.end_s
+    for rank in range(2):
+        work = [span for span in timeline.of_rank(rank) if not isinstance(span.op, Send | Recv)]
+        assert all(a.end_s <= b.posted_s for a, b in pairwise(work))
+        posts = [span.posted_s for span in timeline.of_rank(rank)]
+        assert posts == sorted(posts)
+
+
+def test_no_transfer_starts_before_both_sides_posted_or_ends_after_its_use(measured):
+    timeline = measured[0].timeline
+    sends = {span.op.message: span for span in timeline.spans if isinstance(span.op, Send)}
+    recvs = {span.op.message: span for span in timeline.spans if isinstance(span.op, Recv)}
+    assert sends.keys() == recvs.keys()
+    assert len(sends) == 8
+    for message, send in sends.items():
+        recv = recvs[message]
+        assert send.start_s == recv.start_s == max(send.posted_s, recv.posted_s)
+        assert send.end_s == recv.end_s
+    for span in timeline.spans:
+        for part in computes(span.op):
+            for message in needs(part, 2):
+                if message in recvs:
+                    assert recvs[message].end_s <= max(span.start_s, recvs[message].start_s)
+
+
+def test_memory_was_sampled_and_returns_to_the_resident_level(measured):
+    timeline = measured[0].timeline
+    activation, weights = 256 * 64 * 8, 2 * (64 * 64 + 64) * 8
+    resident = 3 * weights  # and Adam's two moments
+    # rank 1's last two gradients stay until they are known to have arrived: no message comes after their use
+    for device, in_flight, unproven in ((0, 2, 0), (1, 1, 2)):
+        held = [sample.total_bytes for sample in timeline.memory if sample.device == device]
+        assert max(held) > resident + in_flight * activation
+        assert abs(held[-1] - resident - unproven * activation) < activation / 2
+
+
+def test_a_heap_that_shrinks_below_where_it_began_is_not_a_fault():
+    # the first run of a process frees more of what came before than so small a model takes
+    assert launch(job(build("pipedream", 3, 20))).timeline.memory
+
+
+def test_progress_is_told_and_never_goes_back(measured):
+    ticks = measured[1]
+    assert ticks == sorted(ticks)
+    assert 0 <= ticks[0] <= ticks[-1] <= 1
+
+
+def test_the_median_run_is_the_timeline(measured):
+    run = measured[0]
+    assert run.timeline.makespan_s == pytest.approx(min(run.makespans_s), rel=1e-9)
+
+
+@pytest.mark.parametrize("how", ["sleep", "busy"])
+def test_emulated_stages_take_at_least_their_time_with_messages_of_their_size(how):
+    cost = StageCost(0.004, 0.006, step_s=0.002, output_bytes=100_000)
+    costs = StageCosts((cost,) * 4, origin="by hand")
+    run = launch(job(build("1f1b", 4, 4), None, emulate=costs, how=how, dtype="float32", timeout_s=30.0))
+    seconds = {"F": 0.004, "B": 0.006}
+    for span in run.timeline.work:
+        parts = computes(span.op)
+        least = sum(seconds[part.phase.value] for part in parts) if parts else 0.002
+        assert span.end_s - span.start_s >= least
+    assert len(run.timeline.work) == 4 * (4 + 4 + 1)
+    assert run.losses == ()
+    assert run.timeline.makespan_s >= (4 + 3) * 0.010 + 0.002
+    # a Recv holds a buffer of the message's size
+    first = next(span for span in run.timeline.of_rank(1) if isinstance(span.op, Recv))
+    samples = [sample for sample in run.timeline.memory if sample.device == 1]
+    assert samples[0].time_s == first.posted_s
+    assert samples[0].total_bytes >= 100_000
+
+
+def test_emulated_messages_may_be_empty():
+    costs = StageCosts((StageCost(0.001, 0.001),) * 2, origin="by hand")
+    assert launch(job(build("gpipe", 2, 2), None, emulate=costs)).losses == ()
+
+
+def test_losses_that_are_no_numbers_any_more_come_back_as_they_are():
+    losses = launch(job(build("pipedream", 2, 20), dtype="float32", lr=1e30)).losses
+    assert len(losses) == 20
+    assert any(math.isnan(loss) for loss in losses)

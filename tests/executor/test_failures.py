@@ -1,0 +1,141 @@
+"""A run that cannot go on ends soon, and says which rank, op and micro-batch."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from executor.errors import ExecutionError
+from executor.job import Job
+from executor.launch import RankFailed, launch
+from profiles.stage_costs import StageCost, StageCosts
+from schedules.catalogue import build
+from schedules.formats.schedule_json import to_json
+from schedules.lower import lower
+from schedules.schedule import ScheduleError
+from tests.executor.pipelines import job
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(60)]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_users(monkeypatch):
+    """Run where faulty.py is, as a user's own module."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.chdir(Path(__file__).parent)
+
+
+def faulty(name, schedule=None, **fields):
+    schedule = schedule or build("gpipe", 3, 4)
+    bounds = tuple((stage, stage + 1) for stage in range(schedule.num_stages))
+    return Job(schedule=to_json(schedule), model=f"faulty:{name}", bounds=bounds, iterations=1, warmup=0, **fields)
+
+
+def failure(todo):
+    with pytest.raises(RankFailed) as raised:
+        launch(todo)
+    message = str(raised.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_a_layer_that_raises_is_named_with_rank_op_and_micro_batch(rank):
+    message = failure(faulty(f"raising:layer={rank}"))
+    assert message.startswith(f"rank {rank} failed at {rank}F2 (micro-batch 2): ")
+    assert "a layer's own fault" in message
+
+
+def test_a_layer_that_raises_before_the_lists_begin_is_named_with_its_stage():
+    message = failure(faulty("always_raising:layer=1"))
+    assert message.startswith("stage 1: got KeyError")
+    assert "a layer's own fault" in message
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_killed_rank_is_named_with_its_op(rank):
+    message = failure(faulty(f"killed:layer={rank}"))
+    assert message == f"rank {rank} failed at {rank}F2 (micro-batch 2): the process was killed by signal 9"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_layer_that_sleeps_forever_ends_the_run_with_its_rank_and_op(rank):
+    message = failure(faulty(f"sleeping:layer={rank}", timeout_s=3.0))
+    assert f"rank {rank} at {rank}F2" in message
+    assert "waited for" in message
+
+
+@pytest.mark.slow
+def test_a_backward_that_sleeps_forever_ends_the_run():
+    assert "rank 1 at 1B0" in failure(faulty("sleeping_backward", timeout_s=3.0))
+
+
+def test_a_stage_that_gives_another_shape_than_before_is_named():
+    message = failure(faulty("narrowing", timeout_s=5.0))
+    assert message.startswith("rank 1 failed at 1SEND_F0 (micro-batch 0): ")
+    assert "(1, 2), expected torch.float32, (1, 4)" in message
+
+
+def unfinishable():
+    """gpipe without rank 0's first Send: its peer waits forever."""
+    good = lower(build("gpipe", 2, 2))
+    rows = [tuple(op for op in row if str(op) != "0SEND_F0") for row in good.ops]
+    assert len(rows[0]) == len(good.ops[0]) - 1
+    return replace(good, ops=tuple(rows))
+
+
+def crossed():
+    """Rank 0 waits for B0 before it goes on, rank 1 waits for F1 before it goes back; every channel is in order."""
+    careful, eager = lower(build("naive", 2, 2)), lower(build("gpipe", 2, 2))
+    return replace(eager, ops=(careful.ops[0], eager.ops[1]))
+
+
+@pytest.mark.parametrize("make", [unfinishable, crossed])
+def test_a_list_that_cannot_finish_is_refused_before_it_runs(make):
+    message = failure(faulty("raising:layer=9", make(), timeout_s=3.0))
+    assert "rank 1" in message
+    assert "waits forever" in message
+
+
+def test_a_list_that_cannot_finish_ends_with_its_rank_and_op():
+    message = failure(job(crossed(), timeout_s=3.0, is_checked=False))
+    assert "waited for message" in message
+    assert message.startswith(("rank 0 failed at 0B0 (micro-batch 0)", "rank 1 failed at 1F1 (micro-batch 1)"))
+
+
+def test_an_unlowered_list_that_cannot_finish_is_refused_at_once():
+    schedule = build("gpipe", 2, 2)
+    rows = (schedule.ops[0], schedule.ops[1][::-1])
+    with pytest.raises(ScheduleError, match="waits forever"):
+        launch(job(replace(schedule, ops=rows), is_checked=False))
+
+
+def test_a_partition_into_another_number_of_stages_is_refused():
+    todo = replace(job(build("gpipe", 2, 2)), bounds=((0, 6),))
+    assert "gpipe has 2 stages, but the partition of mlp:layers=6,width=8 has 1" in failure(todo)
+
+
+def test_costs_that_do_not_say_an_op_are_named_with_it():
+    costs = StageCosts((StageCost(0.001, 0.001), StageCost(0.001)), origin="by hand")
+    message = failure(job(build("gpipe", 2, 2), None, emulate=costs))
+    assert message.startswith("rank 1 failed at 1B")
+    assert "(by hand) do not say" in message
+
+
+def test_emulated_stages_have_no_weights_to_save(tmp_path):
+    costs = StageCosts((StageCost(0.001, 0.001),) * 2, origin="by hand")
+    assert "emulated and has no weights" in failure(job(build("gpipe", 2, 2), None, emulate=costs, save=str(tmp_path)))
+
+
+def test_a_stage_with_nothing_to_train_is_refused():
+    assert failure(faulty("plain")).startswith("stage 1: got layers without parameters")
+
+
+def test_an_unknown_model_is_named_once():
+    message = failure(replace(job(build("gpipe", 2, 2)), model="faulty:nothing"))
+    assert "got no function 'nothing' in faulty" in message
+
+
+def test_a_rank_that_failed_is_an_execution_error():
+    assert issubclass(RankFailed, ExecutionError)

@@ -1,0 +1,68 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from executor.errors import ExecutionError
+from executor.job import Job, job_from_json, job_to_json
+from profiles.stage_costs import StageCost, StageCosts
+from schedules.catalogue import build
+from tests.executor.pipelines import job
+
+COSTS = StageCosts((StageCost(0.25, 0.5, output_bytes=7), StageCost(1e-9, None, 0.1, 0.2)), 4, "by hand")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        job(build("gpipe", 2, 3)),
+        job(build("pipedream", 3, 3), save="somewhere", lr=1 / 3, timeout_s=0.1),
+        Job(schedule="{}", emulate=COSTS, how="busy", is_checked=False),
+    ],
+)
+def test_a_job_reads_back_as_it_was(made):
+    assert job_from_json(job_to_json(made), "job.json") == made
+
+
+def refused(text):
+    with pytest.raises(ExecutionError) as raised:
+        job_from_json(text, "job.json")
+    message = str(raised.value)
+    assert message.startswith("job.json: ")
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"schedule": 1}', '{"schedule": "", "lr": "fast"}'])
+def test_what_is_no_job_is_refused_in_one_line(text):
+    refused(text)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("how", "nap"),
+        ("device", "tpu"),
+        ("backend", "mpi"),
+        ("bounds", [[0]]),
+        ("dtype", "int8"),
+        ("iterations", 0),
+        ("warmup", -1),
+        ("microbatch_size", 0),
+        ("threads", 0),
+        ("timeout_s", 0),
+    ],
+)
+def test_a_wrong_value_is_named(field, value):
+    fields = json.loads(job_to_json(job(build("gpipe", 2, 3)))) | {field: value}
+    assert field in refused(json.dumps(fields))
+
+
+def test_a_field_that_there_is_not_is_named():
+    fields = json.loads(job_to_json(job(build("gpipe", 2, 3)))) | {"itterations": 3}
+    assert "itterations" in refused(json.dumps(fields))
+
+
+def test_a_job_checks_its_values_when_made():
+    with pytest.raises(ExecutionError, match="iterations: got 0, expected at least 1; dtype: got 'f4'"):
+        replace(job(build("gpipe", 2, 3)), iterations=0, dtype="f4")

@@ -1,0 +1,130 @@
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from executor.errors import ExecutionError
+from schedules.catalogue import build
+from schedules.lower import lower
+from schedules.op import Compute, Message, Payload, Phase, Recv, Send, Step
+from schedules.schedule import backward, forward, make_schedule
+from tests.executor.pipelines import MLP, SYNCHRONOUS, Local, any_schedule, assert_equal, whole_model, without_steps
+
+EIGHT_LAYERS = {
+    "mlp": "mlp:layers=8,width=8",
+    "gpt": "gpt:layers=6,width=16,heads=2,context=8,dropout=0",
+    "conv": "conv:channels=4,blocks=6,image=8",
+}
+PLAIN = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, 0.05),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, 0.05, momentum=0.9),
+    "adam": lambda parameters: torch.optim.Adam(parameters, 0.05),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, 0.05),
+}
+
+
+def as_it_is(schedule):
+    return schedule
+
+
+@pytest.mark.parametrize("model", EIGHT_LAYERS.values(), ids=EIGHT_LAYERS)
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+@settings(max_examples=6, deadline=None)
+@given(data=st.data())
+def test_every_synchronous_schedule_gives_the_gradients_of_the_whole_model(name, model, data):
+    most = 4 if name == "interleaved" else 8
+    schedule = any_schedule(name, data.draw(st.integers(1, most)), data.draw(st.integers(0, 99)))
+    seed = data.draw(st.integers(0, 9))
+    found = Local(without_steps(schedule), model, seed=seed).run()
+    module, inputs, targets, loss = whole_model(model, 2 * schedule.num_microbatches, seed)
+    loss(module(inputs), targets).backward()
+    assert_equal((p.grad for p in found.parameters), (p.grad for p in module.parameters()))
+
+
+@pytest.mark.parametrize("optimizer", PLAIN)
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+def test_weights_after_three_runs_are_those_of_a_plain_optimizer_on_the_whole_model(name, optimizer):
+    schedule = build(name, 3, 6)
+    found = Local(schedule, optimizer=optimizer).run(times=3)
+    module, inputs, targets, loss = whole_model(MLP, 12)
+    plain = PLAIN[optimizer](module.parameters())
+    for _ in range(3):
+        loss(module(inputs), targets).backward()
+        plain.step()
+        plain.zero_grad()
+    # Adam divides by the gradient's size: what differs in the last digit of a tiny gradient grows
+    assert_equal(found.parameters, module.parameters(), relative=1e-12 if optimizer in ("sgd", "momentum") else 1e-9)
+
+
+def test_gradients_are_gone_after_a_step():
+    assert all(p.grad is None for p in Local(build("1f1b", 2, 3)).run().parameters)
+
+
+def test_the_losses_are_those_of_each_micro_batch():
+    found = Local(build("gpipe", 3, 4)).run()
+    module, inputs, targets, loss = whole_model(MLP, 8)
+    expected = {i: loss(module(inputs[2 * i : 2 * i + 2]), targets[2 * i : 2 * i + 2]).item() for i in range(4)}
+    assert found.stage(2).losses() == pytest.approx(expected, rel=1e-14)
+    assert found.stage(0).losses() == {}
+
+
+def test_a_list_with_a_step_between_forward_and_backward_of_one_version_still_runs():
+    # p = 2, m = 2: all of rank 0 reads version 0, and one backward comes after the Step
+    found = Local(build("pipedream", 2, 2)).run()
+    assert [rank.stages[k].weights.version for k, rank in enumerate(found.ranks)] == [2, 2]
+
+
+def test_a_deadlock_is_named_with_ranks_and_ops():
+    good = lower(build("gpipe", 2, 1))
+    without_send = tuple(tuple(op for op in row if not isinstance(op, Send)) for row in good.ops)
+    with pytest.raises(ExecutionError) as raised:
+        Local(replace(good, ops=without_send)).run()
+    assert str(raised.value) == (
+        "deadlock: rank 0 at 0B0 waits for the gradient 0 of stage 1, "
+        "rank 1 at 1F0 waits for the activation 0 of stage 0"
+    )
+
+
+def test_a_missing_send_stops_only_those_who_need_it():
+    good = lower(build("1f1b", 2, 4))
+    rows = list(good.ops)
+    rows[0] = tuple(op for op in rows[0] if str(op) != "0SEND_F2")
+    with pytest.raises(ExecutionError, match="rank 1 at 1F2 waits for the activation 2 of stage 0"):
+        Local(replace(good, ops=tuple(rows))).run()
+
+
+def test_a_send_of_something_not_made_is_named():
+    send = Send(Message(Payload.ACTIVATION, 0, 0), 1)
+    recv = Recv(send.message, 0)
+    rows = [[send, forward(0, 0), backward(0, 0)], [recv, forward(1, 0), backward(1, 0)]]
+    with pytest.raises(ExecutionError, match=r"rank 0 failed at 0SEND_F0 \(micro-batch 0\): .*no such activation"):
+        Local(make_schedule("wrong", 2, 1, rows)).run()
+
+
+def test_a_step_of_a_stage_that_is_elsewhere_is_named():
+    schedule = lower(build("gpipe", 2, 1))
+    rows = ((*schedule.ops[0], Step(1)), schedule.ops[1])
+    with pytest.raises(ExecutionError, match="rank 0 failed at 1STEP: stage 1 is not on this rank, which holds 0"):
+        Local(replace(schedule, ops=rows)).run()
+
+
+def test_a_backward_without_its_forward_is_named():
+    rows = [[backward(0, 0), forward(0, 0)]]
+    with pytest.raises(ExecutionError, match=r"rank 0 failed at 0B0 \(micro-batch 0\): .*no forward"):
+        Local(make_schedule("wrong", 1, 1, rows), lowering=as_it_is).run()
+
+
+@pytest.mark.parametrize("phase", [Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT, Phase.RECOMPUTE])
+def test_what_is_not_executed_yet_is_refused(phase):
+    rows = [[forward(0, 0), Compute(phase, 0, 0)]]
+    with pytest.raises(ExecutionError, match=re.escape(f"rank 0 failed at 0{phase}0 (micro-batch 0): ")):
+        Local(make_schedule("split", 1, 1, rows), lowering=as_it_is).run()
+
+
+def test_predicted_weights_are_refused_not_ignored():
+    rows = [[Compute(Phase.FORWARD, 0, 0, lookahead=1), backward(0, 0)]]
+    with pytest.raises(ExecutionError, match=r"0F0@0\+1.*predicted"):
+        Local(make_schedule("predicted", 1, 1, rows)).run()

@@ -1,0 +1,154 @@
+"""What a run holds, and lets go of."""
+
+import gc
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from executor.clock import HostClock, Recorder
+from executor.meter import Meter, make_meter
+from executor.transport import LocalTransport
+from profiles.models.model import Model
+from schedules.catalogue import build
+from schedules.op import Step
+from tests.executor import pipelines
+from tests.executor.pipelines import MLP, Calls, Local
+
+pytestmark = pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+
+
+class CopyingTransport(LocalTransport):
+    """Hands over a copy, as a network does, and watches the sender's tensor."""
+
+    def __init__(self, rank, mailroom):
+        super().__init__(rank, mailroom)
+        self.sent = {}
+
+    def send(self, op, tensor):
+        self.sent[op.message] = StorageWeakRef(tensor.untyped_storage())
+        super().send(op, tensor.clone())
+
+
+def linear_model():
+    """Layers whose backward does not need their own output."""
+    layers = tuple(lambda: nn.Linear(8, 8) for _ in range(3))
+    return Model("linear", layers, ("a", "b", "c"), nn.functional.mse_loss, lambda n, seed: (torch.ones(n, 8),) * 2)
+
+
+@pytest.fixture
+def linear(monkeypatch):
+    monkeypatch.setattr(pipelines, "resolve_model", lambda text: linear_model())
+
+
+def test_an_output_is_freed_once_sent_though_its_micro_batch_is_in_flight(linear):
+    found = Local(build("gpipe", 3, 4), transport=CopyingTransport)
+    first, freed = found.ranks[0], []
+
+    def listen(number, index):
+        if number == 0 and str(first.ops[index]).startswith("0B"):
+            freed.append([reference.expired() for reference in first.transport.sent.values()])
+
+    found.heard = Calls(listen)
+    found.run()
+    assert freed == [[True] * 4] * 4
+
+
+def test_a_gradient_is_freed_once_sent(linear):
+    found = Local(build("1f1b", 3, 4), transport=CopyingTransport).run()
+    sent = found.ranks[1].transport.sent
+    assert len(sent) == 8
+    assert all(reference.expired() for reference in sent.values())
+
+
+def test_a_gradient_received_is_freed_once_used(linear):
+    found = Local(build("1f1b", 2, 2))
+    first, still_there = found.ranks[0], []
+    received = {}
+
+    class Watching(LocalTransport):
+        def take(self, message):
+            tensor = super().take(message)
+            if tensor is not None:
+                received[message] = StorageWeakRef(tensor.untyped_storage())
+            return tensor
+
+    found.ranks[0] = replace(first, transport=Watching(0, found.room))
+
+    def listen(number, index):
+        if number == 0 and first.ops[index] == Step(0):
+            still_there.extend(message for message, reference in received.items() if not reference.expired())
+
+    found.heard = Calls(listen)
+    found.run()
+    assert len(received) == 2
+    assert still_there == []
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "pipedream"])
+def test_nothing_grows_from_run_to_run(name):
+    found = Local(build(name, 2, 4), optimizer="adam").run(times=2)
+    before = _num_tensors()
+    found.run(times=3)
+    assert _num_tensors() == before
+    assert not any(found.room.channels.values())
+    for index in range(found.schedule.num_stages):
+        assert not found.stage(index)._saved
+
+
+def test_the_heap_returns_to_the_resident_level_after_a_run():
+    meter = make_meter(torch.device("cpu"))
+    if meter is None:
+        pytest.skip("this allocator cannot be asked")
+    found = Local(build("gpipe", 1, 4), "mlp:layers=4,width=64", optimizer="adam", size=256)
+    found.ranks = [replace(found.ranks[0], recorder=Recorder(HostClock(), meter))]
+    found.run(times=2)
+    resident, held = found.stage(0).resident_bytes(), found.ranks[0].recorder.held_bytes()
+    one_activation = 256 * 64 * 8
+    assert max(held) > resident + 4 * 3 * one_activation
+    assert abs(held[-1] - resident) < one_activation / 2
+
+
+class Shrinking(Meter):
+    """A heap from which others free more than the run takes."""
+
+    allocated = 1000
+
+    def allocated_bytes(self):
+        return self.allocated
+
+
+def test_a_meter_counts_from_the_resident_bytes_and_never_below_nothing():
+    meter = Shrinking()
+    meter.begin(100)
+    meter.allocated = 1050
+    assert meter.held_bytes() == 150
+    meter.allocated = 10
+    assert meter.held_bytes() == 0
+
+
+def test_resident_bytes_are_weights_gradients_and_optimizer_state():
+    found = Local(build("gpipe", 1, 1), MLP, optimizer="momentum")
+    weights = 6 * (8 * 8 + 8) * 8
+    assert found.stage(0).resident_bytes() == weights
+    found.run()
+    assert found.stage(0).resident_bytes() == 2 * weights
+
+
+def test_a_forward_is_held_from_f_to_b_only():
+    found = Local(build("1f1b", 3, 6))
+    most = [0] * 3
+
+    def listen(number, index):
+        most[number] = max(most[number], len(found.stage(number)._saved))
+
+    found.heard = Calls(listen)
+    found.run()
+    assert most == [3, 2, 1]
+
+
+def _num_tensors():
+    gc.collect()
+    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())

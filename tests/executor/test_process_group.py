@@ -1,0 +1,70 @@
+"""When a sent tensor may be let go: never before its receiver has it."""
+
+import pytest
+import torch
+
+from executor.errors import ExecutionError
+from executor.process_group import ProcessGroupTransport, Shape, _proofs
+from schedules.catalogue import build
+from schedules.lower import lower
+from schedules.op import Message, Payload, Phase, Recv, Send, computes
+from tests.executor.pipelines import any_schedule
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 5])
+def test_the_proofs_of_1f1b_count_the_computations_before_each_send(num_ranks):
+    schedule = lower(build("1f1b", num_ranks, 7))
+    for me in range(num_ranks - 1):
+        names = [str(op) for op in schedule.ops[me + 1]]
+        proofs = _proofs(schedule.ops[me + 1], me, num_ranks)
+        assert len(proofs) == 7
+        for message, count in proofs.items():
+            before = names[: names.index(f"{me + 1}SEND_B{message.microbatch}")]
+            assert count == sum(name.startswith(f"{me + 1}F") for name in before)
+
+
+@pytest.mark.parametrize("name", ["naive", "gpipe", "1f1b", "1f1b_afp", "interleaved", "pipedream"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_proof_never_counts_a_message_that_was_not_used(name, seed):
+    schedule = lower(any_schedule(name, 3, seed))
+    for me in range(3):
+        for peer in range(3):
+            mine = [op.message for op in schedule.ops[me] if isinstance(op, Send) and op.peer == peer]
+            proofs = _proofs(schedule.ops[peer], me, schedule.num_stages)
+            used = set()
+            for op in schedule.ops[peer]:
+                for part in computes(op):  # F uses what comes from below, B what comes from above
+                    is_forward = part.phase is Phase.FORWARD
+                    payload = Payload.ACTIVATION if is_forward else Payload.GRADIENT
+                    used.add(Message(payload, part.stage - 1 if is_forward else part.stage + 1, part.microbatch))
+                if isinstance(op, Send) and op.peer == me:
+                    assert set(mine[: proofs[op.message]]) <= used
+            assert set(proofs) == {op.message for op in schedule.ops[peer] if isinstance(op, Send) and op.peer == me}
+
+
+def transport():
+    """Rank 0 of two, before anything is posted: no process group is needed."""
+    programs = lower(build("gpipe", 2, 1)).ops
+    shapes = {0: Shape((2, 8), torch.float32)}
+    groups = {(0, 1): None, (1, 0): None}
+    return ProcessGroupTransport(0, programs, 2, shapes, torch.device("cpu"), groups, False, 1.0)
+
+
+def test_taking_what_was_never_posted_is_an_error():
+    with pytest.raises(ExecutionError, match="no Recv was posted"):
+        transport().take(Message(Payload.GRADIENT, 1, 0))
+
+
+@pytest.mark.parametrize("tensor", [torch.zeros(2, 9), torch.zeros(2, 8, dtype=torch.float64)])
+def test_a_tensor_that_the_receiver_does_not_expect_is_not_sent(tensor):
+    send = Send(Message(Payload.ACTIVATION, 0, 0), 1)
+    with pytest.raises(ExecutionError, match=r"0SEND_F0: got a tensor of .*, expected torch.float32, \(2, 8\)"):
+        transport().send(send, tensor)
+
+
+def test_every_recv_has_a_buffer_of_the_boundary_that_it_crosses():
+    # stage 1's gradient comes back over the boundary that stage 0's activation crossed
+    shapes = {0: Shape((3,), torch.uint8), 1: Shape((5,), torch.uint8)}
+    for recv, size in ((Recv(Message(Payload.GRADIENT, 1, 0), 1), 3), (Recv(Message(Payload.ACTIVATION, 1, 0), 1), 5)):
+        both = ProcessGroupTransport(0, ((), ()), 3, shapes, torch.device("cpu"), {}, False, 1.0)
+        assert both._shape(recv.message).size == (size,)
