@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from executor.build import build_stages, make_batch
-    from executor.errors import ExecutionError
+    from executor.errors import ExecutionError, RankFailed
     from executor.interpreter import Batch, Rank, execute_rank
     from executor.job import Job
-    from executor.launch import Measured, RankFailed, launch
+    from executor.launch import Measured, launch
     from executor.local import run_local
     from executor.transport import LocalTransport, Mailroom, Transport
 
@@ -22,7 +22,7 @@ _HOMES = {
     "Mailroom": "transport",
     "Measured": "launch",
     "Rank": "interpreter",
-    "RankFailed": "launch",
+    "RankFailed": "errors",
     "Transport": "transport",
     "build_stages": "build",
     "execute_rank": "interpreter",

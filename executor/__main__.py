@@ -11,10 +11,10 @@ import os
 import sys
 from pathlib import Path
 
+from executor.board import Board
 from executor.distributed import Result, run_rank
-from executor.errors import ExecutionError
+from executor.errors import ExecutionError, PeerLost, RankFailed
 from executor.job import Job, job_from_json
-from executor.launch import board_writer
 from profiles.errors import ProfileError
 from schedules.formats.files import read_text, write_text
 from schedules.formats.timeline_json import timeline_to_json
@@ -31,15 +31,16 @@ def main() -> int:
     folder = arguments.folder
     try:
         job = _job(folder / "job.json" if folder else arguments.job)
-        meet = (board_writer(folder, rank), f"file://{folder}/store") if folder else ()
+        meet = (Board(folder / "board").writer(rank), f"file://{folder}/store") if folder else ()
         result = run_rank(job, *meet)
         if result is not None:
             _report(result, folder, arguments.out)
     except (ScheduleError, ProfileError, ExecutionError) as error:
         if folder:
-            (folder / f"error{rank}").write_text(str(error))
+            kind = "waited" if isinstance(error, PeerLost) else "error"
+            (folder / f"{kind}{rank}").write_text(str(error))
         print(f"executor: {error}", file=sys.stderr)
-        return 3 if isinstance(error, ExecutionError) else 2
+        return 3 if isinstance(error, RankFailed) else 2
     return 0
 
 

@@ -36,22 +36,16 @@ def build_stages(
 
     Args:
         bounds: ``bounds[s]`` is the half-open range of layers of stage s.
-
-    Raises:
-        ExecutionError: A stage has no parameters.
     """
     stages: dict[int, Stage] = {}
     for index in stages_of(tuple(ops)):
         module = build_layers(model, *bounds[index], seed=seed, dtype=dtype, device=device)
-        if not any(True for _ in module.parameters()):
-            raise ExecutionError(
-                f"stage {index}: got layers without parameters, expected some; cut the model elsewhere"
-            )
+        parameters = list(module.parameters())
         reads = Counter(part.version for op in ops for part in computes(op) if part.stage == index)
         stages[index] = ModuleStage(
             module,
             Weights(module, reads, _computes_after_step(ops, index)),
-            make_optimizer(optimizer, module.parameters(), lr),
+            make_optimizer(optimizer, parameters, lr) if parameters else None,
             loss=model.loss if index == num_stages - 1 else None,
             loss_scale=1 / microbatches_per_step(ops, index),
             needs_input_gradient=index > 0,

@@ -9,26 +9,39 @@ from schedules.op import Compute, Op, Recv, Send
 
 
 class ExecutionError(ValueError):
-    """A run cannot start, or ended before its lists did."""
+    """A run cannot start as it was asked for."""
 
 
-def failed(rank: int, op: Op | None, reason: object) -> ExecutionError:
+class RankFailed(ExecutionError):  # noqa: N818 -- named for what happened
+    """A rank ended the run before its list did."""
+
+
+class PeerLost(RankFailed):
+    """A rank waited in vain for another one, which has its own reason."""
+
+
+def failed(rank: int, op: Op | None, reason: object) -> RankFailed:
     """Return the error that names a rank, its op and the op's micro-batch."""
+    kind = PeerLost if isinstance(reason, PeerLost) else RankFailed
     if op is None:
-        return ExecutionError(f"rank {rank} failed before its first op: {reason}")
+        return kind(f"rank {rank} failed before its first op: {reason}")
     microbatch = ""
     if isinstance(op, Compute):
         microbatch = f" (micro-batch {op.microbatch})"
     elif isinstance(op, Send | Recv):
         microbatch = f" (micro-batch {op.message.microbatch})"
-    return ExecutionError(f"rank {rank} failed at {op}{microbatch}: {reason}")
+    return kind(f"rank {rank} failed at {op}{microbatch}: {reason}")
 
 
 @contextmanager
 def waiting_for(what: str) -> Iterator[None]:
-    """Turn what torch.distributed raises while it waits into one line that begins with "waited for"."""
+    """Turn what torch.distributed raises while it waits into one line.
+
+    Raises:
+        PeerLost: The wait ended without what was waited for.
+    """
     try:
         yield
     except RuntimeError as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ExecutionError(f"waited for {what}: {reason}") from error
+        raise PeerLost(f"waited for {what}: {reason}") from error

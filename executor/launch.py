@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import mmap
 import os
-import struct
 import subprocess
 import sys
 import tempfile
@@ -13,7 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from executor.errors import ExecutionError, failed
+from executor.board import Board
+from executor.errors import RankFailed, failed
 from executor.job import START_S, Job, job_to_json
 from schedules.formats.schedule_json import from_json
 from schedules.formats.timeline_json import read_timeline
@@ -24,10 +23,6 @@ from schedules.timeline import Timeline
 
 _GRACE_S = 5.0
 _POLL_S = 0.02
-
-
-class RankFailed(ExecutionError):  # noqa: N818 -- named for what happened
-    """A rank ended the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +53,7 @@ def launch(job: Job, tick: Callable[[float], None] = lambda fraction: None) -> M
     with tempfile.TemporaryDirectory(prefix="pipesched-") as name:
         folder = Path(name)
         (folder / "job.json").write_text(job_to_json(job))
-        with _Board.create(folder / "board", schedule.num_ranks) as board:
+        with Board.create(folder / "board", schedule.num_ranks) as board:
             processes: list[subprocess.Popen[bytes]] = []
             try:
                 processes.extend(_start(rank, schedule.num_ranks, folder, job) for rank in range(schedule.num_ranks))
@@ -66,50 +61,6 @@ def launch(job: Job, tick: Callable[[float], None] = lambda fraction: None) -> M
             finally:
                 _end(processes)
         return _read_result(folder)
-
-
-class _Board:
-    """Where every rank writes how far it is: read even when the rank is dead."""
-
-    _CELL = struct.Struct("<q")
-
-    def __init__(self, path: Path) -> None:
-        with path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), 0)
-
-    @classmethod
-    def create(cls, path: Path, num_ranks: int) -> _Board:
-        path.write_bytes(cls._CELL.pack(-1) * num_ranks * 2)
-        return cls(path)
-
-    def __enter__(self) -> _Board:
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        self._map.close()
-
-    def writer(self, rank: int) -> Callable[[int], None]:
-        """Return what a rank calls with the position of the op that it is at."""
-        pack, where, memory = self._CELL.pack_into, rank * 2 * self._CELL.size, self._map
-        done = 0
-
-        def write(index: int) -> None:
-            nonlocal done
-            done += 1
-            pack(memory, where, index)
-            pack(memory, where + 8, done)
-
-        return write
-
-    def read(self, rank: int) -> tuple[int, int]:
-        """Return (position, ops begun in all) of a rank; -1 before its first op."""
-        where = rank * 2 * self._CELL.size
-        return self._CELL.unpack_from(self._map, where)[0], self._CELL.unpack_from(self._map, where + 8)[0]
-
-
-def board_writer(folder: Path, rank: int) -> Callable[[int], None]:
-    """Return where rank `rank` of the run in `folder` says how far it is."""
-    return _Board(folder / "board").writer(rank)
 
 
 def _start(rank: int, num_ranks: int, folder: Path, job: Job) -> subprocess.Popen[bytes]:
@@ -137,7 +88,7 @@ def _start(rank: int, num_ranks: int, folder: Path, job: Job) -> subprocess.Pope
 def _watch(
     processes: list[subprocess.Popen[bytes]],
     schedule: Schedule,
-    board: _Board,
+    board: Board,
     folder: Path,
     job: Job,
     tick: Callable[[float], None],
@@ -160,7 +111,7 @@ def _watch(
         time.sleep(_POLL_S)
 
 
-def _blame(processes: list[subprocess.Popen[bytes]], schedule: Schedule, board: _Board, folder: Path) -> RankFailed:
+def _blame(processes: list[subprocess.Popen[bytes]], schedule: Schedule, board: Board, folder: Path) -> RankFailed:
     """Say which rank ended the run: one that was killed first of all, then one whose op failed by itself."""
     deadline = time.monotonic() + _GRACE_S
     while time.monotonic() < deadline and any(process.poll() is None for process in processes):
@@ -171,29 +122,30 @@ def _blame(processes: list[subprocess.Popen[bytes]], schedule: Schedule, board: 
             return RankFailed(
                 str(failed(rank, _op_at(schedule, board, rank), f"the process was killed by signal {-code}"))
             )
-    reasons = [_reason(folder, rank, code) for rank, code in enumerate(codes) if code not in (None, 0)]
-    # a rank that only lost its peer says so; the peer's own words come first
-    own = [reason for reason in reasons if "waited for" not in reason]
-    if own:
-        return RankFailed(own[0])
+    failures = [rank for rank, code in enumerate(codes) if code not in (None, 0)]
+    # a rank that only lost its peer says so in a file of its own; the culprit comes first
+    rank = min(failures, key=lambda rank: ((folder / f"waited{rank}").exists(), rank))
+    reason = _reason(folder, rank, codes[rank])
     running = [rank for rank, code in enumerate(codes) if code is None]
-    return RankFailed(reasons[0] + (f"; still at work: {_where(schedule, board, running)}" if running else ""))
+    if running and (folder / f"waited{rank}").exists():
+        reason += f"; still at work: {_where(schedule, board, running)}"
+    return RankFailed(reason)
 
 
-def _op_at(schedule: Schedule, board: _Board, rank: int) -> Op | None:
+def _op_at(schedule: Schedule, board: Board, rank: int) -> Op | None:
     index = board.read(rank)[0]
     return schedule.ops[rank][index] if 0 <= index < len(schedule.ops[rank]) else None
 
 
 def _reason(folder: Path, rank: int, code: int | None) -> str:
-    error = folder / f"error{rank}"
-    if error.exists():
-        return error.read_text()
+    for kind in ("error", "waited"):
+        if (folder / f"{kind}{rank}").exists():
+            return (folder / f"{kind}{rank}").read_text()
     log = (folder / f"log{rank}").read_text(errors="replace").strip().splitlines()
     return f"rank {rank} ended with exit code {code}: {log[-1] if log else 'it said nothing'}"
 
 
-def _where(schedule: Schedule, board: _Board, ranks: Iterable[int] | None = None) -> str:
+def _where(schedule: Schedule, board: Board, ranks: Iterable[int] | None = None) -> str:
     everyone = range(schedule.num_ranks)
     return ", ".join(f"rank {rank} at {_op_at(schedule, board, rank) or 'its start'}" for rank in ranks or everyone)
 

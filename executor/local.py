@@ -16,12 +16,13 @@ def run_local(ranks: Sequence[Rank], batch: Batch) -> None:
     """
     for rank in ranks:
         begin(rank)
+    by_number = {rank.rank: rank for rank in ranks}
     programs = {rank.rank: execute_rank(rank, batch) for rank in ranks}
     waiting: dict[int, Waiting] = {}
     while programs:
         moved = False
         for number, program in list(programs.items()):
-            before, now = waiting.pop(number, None), _turn(ranks[number], program)
+            before, now = waiting.pop(number, None), _turn(by_number[number], program)
             if now is None:
                 del programs[number]
             else:

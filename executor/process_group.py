@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from executor.errors import ExecutionError, waiting_for
-from executor.transport import Transport
+from executor.transport import Transport, require_same
 from schedules.op import Message, Op, Recv, Send, computes, needs
 
 _TAG = 7
@@ -67,6 +67,10 @@ class ProcessGroupTransport(Transport):
         peers = {op.peer for op in programs[rank] if isinstance(op, Send | Recv)}
         self._under_way: dict[int, deque[tuple[dist.Work, Tensor]]] = {peer: deque() for peer in peers}
         self._arrived = dict.fromkeys(peers, 0)
+        self._num_posted = dict.fromkeys(peers, 0)
+        self._sends = {
+            peer: [op.message for op in programs[peer] if isinstance(op, Send) and op.peer == rank] for peer in peers
+        }
         self._proofs = {
             message: count for peer in peers for message, count in _proofs(programs[peer], rank, num_stages).items()
         }
@@ -87,6 +91,11 @@ class ProcessGroupTransport(Transport):
         self._under_way[op.peer].append((work, tensor))
 
     def post(self, op: Recv) -> None:
+        place = self._num_posted[op.peer]
+        if place >= len(self._sends[op.peer]):
+            raise ExecutionError(f"{op}: rank {op.peer} has no Send for it; give it one")
+        require_same(op, self._sends[op.peer][place])
+        self._num_posted[op.peer] += 1
         shape = self._shape(op.message)
         buffer = torch.empty(shape.size, dtype=shape.dtype, device=self._buffer_device, pin_memory=self._pin)
         work = dist.irecv(buffer, op.peer, group=self._groups[op.peer, self._rank], tag=_TAG)
@@ -109,7 +118,7 @@ class ProcessGroupTransport(Transport):
     def flush(self) -> None:
         for peer, under_way in self._under_way.items():
             self._release(peer, self._arrived[peer] + len(under_way))
-            self._arrived[peer] = 0
+            self._arrived[peer] = self._num_posted[peer] = 0
 
     def _release(self, peer: int, count: int) -> None:
         """Let go of the first `count` tensors sent to `peer`: they are known to have arrived."""

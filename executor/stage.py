@@ -56,7 +56,7 @@ class ModuleStage(Stage):
     Args:
         module: The layers; one tensor in, one tensor out.
         weights: The versions of the module's parameters.
-        optimizer: Of the module's parameters.
+        optimizer: Of the module's parameters; None when it has none.
         loss: On the last stage.
         loss_scale: One over the micro-batches of an optimizer step: gradients are then those of the mean.
         needs_input_gradient: False on the first stage.
@@ -66,7 +66,7 @@ class ModuleStage(Stage):
         self,
         module: nn.Module,
         weights: Weights,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | None,
         loss: Loss | None,
         loss_scale: float,
         needs_input_gradient: bool,
@@ -77,7 +77,7 @@ class ModuleStage(Stage):
         self._loss = loss
         self._loss_scale = loss_scale
         self._needs_input_gradient = needs_input_gradient
-        self._saved: dict[int, tuple[Tensor, Tensor | GradientEdge]] = {}
+        self._saved: dict[int, tuple[Tensor, Tensor | GradientEdge | None]] = {}
         self._losses: dict[int, Tensor] = {}
 
     def begin(self) -> None:
@@ -103,7 +103,7 @@ class ModuleStage(Stage):
     def resident_bytes(self) -> int:
         parameters = list(self.module.parameters())
         tensors = [*parameters, *(p.grad for p in parameters if p.grad is not None)]
-        for state in self._optimizer.state.values():
+        for state in self._optimizer.state.values() if self._optimizer else ():
             tensors += [value for value in state.values() if isinstance(value, Tensor)]
         return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
 
@@ -123,8 +123,7 @@ class ModuleStage(Stage):
                 y = self._loss(y, target) * self._loss_scale
         if self._loss is not None:
             self._losses[op.microbatch] = y.detach()
-        # keep the graph, not the output: it may be freed as soon as it was sent
-        self._saved[op.microbatch] = (x, get_gradient_edge(y) if _BACKWARD_TAKES_EDGES else y)
+        self._saved[op.microbatch] = (x, _graph_of(y))
         return None if self._loss is not None else y.detach()
 
     def _backward(self, op: Compute, gradient: Tensor | None) -> Tensor | None:
@@ -132,5 +131,13 @@ class ModuleStage(Stage):
             raise ExecutionError(f"{op}: got no forward of this micro-batch, expected one before its backward")
         x, output = self._saved.pop(op.microbatch)
         with self.weights.backward(op.version):
-            torch.autograd.backward(output, gradient)
+            if output is not None:
+                torch.autograd.backward(output, gradient)
         return x.grad
+
+
+def _graph_of(y: Tensor) -> Tensor | GradientEdge | None:
+    """Return what a backward starts from: the graph without the output, which may be freed once it was sent."""
+    if not y.requires_grad:
+        return None  # a first stage without parameters has nothing to learn
+    return get_gradient_edge(y) if _BACKWARD_TAKES_EDGES else y

@@ -64,14 +64,15 @@ class Weights:
         """The versions held now, the newest included."""
         return (*sorted(self._stash), self.version)
 
-    def step(self, optimizer: torch.optim.Optimizer) -> None:
+    def step(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Make the next version, keeping the present one if it is still to be read."""
         if self._left[self.version] > 0:
             copies = {key: _copied(storage) for key, storage in self._storages.items()}
             self._stash[self.version] = copies
             self._keys.update((copy.data_ptr(), key) for key, copy in copies.items())
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        if optimizer is not None:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
         self.version += 1
 
     @contextmanager

@@ -72,7 +72,7 @@ def _say(error: BaseException) -> int:
     if isinstance(error, ScheduleError | ProfileError | SimulationError):
         return _print(str(error), BAD_INPUT)
     if type(error).__module__.startswith("executor."):
-        from executor.launch import RankFailed
+        from executor.errors import RankFailed
 
         return _print(str(error), RANK_FAILED if isinstance(error, RankFailed) else BAD_INPUT)
     raise error

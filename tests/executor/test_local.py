@@ -92,7 +92,8 @@ def test_a_missing_send_stops_only_those_who_need_it():
     good = lower(build("1f1b", 2, 4))
     rows = list(good.ops)
     rows[0] = tuple(op for op in rows[0] if str(op) != "0SEND_F2")
-    with pytest.raises(ExecutionError, match="rank 1 at 1F2 waits for the activation 2 of stage 0"):
+    message = r"rank 1 failed at 1F2 \(micro-batch 2\): 1RECV_F2: rank 0 sends 0SEND_F3 at this place of the channel"
+    with pytest.raises(ExecutionError, match=message):
         Local(replace(good, ops=tuple(rows))).run()
 
 
