@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
+from executor.affinity import pin
 from executor.clock import HostClock, Recorder
 from executor.interpreter import Batch, Rank, begin, execute_rank
 from executor.meter import make_meter
@@ -220,8 +221,9 @@ def main() -> None:
     if "RANK" not in os.environ:
         _start(2)
         return
-    torch.set_num_threads(1)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    pin(rank, size, threads=1)
+    torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=os.environ["MEET"], rank=rank, world_size=size)
     found = measure(arguments.steps)
     if rank == 0:
@@ -253,7 +255,7 @@ def _start(num_ranks: int) -> None:
 
 
 def _print(found: list[dict[str, object]]) -> None:
-    print(f"torch {torch.__version__}, 2 gloo processes of 1 thread, {NUM_MICROBATCHES} micro-batches; "
+    print(f"torch {torch.__version__}, 2 gloo processes of 1 thread on a core each, {NUM_MICROBATCHES} micro-batches; "
           "ratio = step time / longest path of its own op times, median")  # fmt: skip
     print("| ops | mean op | schedule | pipesched | torch.distributed.pipelining | step time, ours / theirs |")
     print("|---|---|---|---|---|---|")

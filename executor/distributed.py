@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from executor.affinity import pin
 from executor.build import build_stages, check_fits, emulated_stages, make_batch
 from executor.checkpoint import save_stages
 from executor.clock import CudaClock, HostClock, Recorder
@@ -75,6 +76,8 @@ def run_rank(job: Job, at: Callable[[int], None] | None = None, meet: str = "env
         raise ExecutionError(
             f"schedule {schedule.name} has {schedule.num_ranks} ranks, but {size} processes were started"
         )
+    if job.device == "cpu" and job.is_pinned:
+        pin(int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", size)), job.threads)
     torch.set_num_threads(job.threads)
     device, backend = _device_and_backend(job, schedule)
     # a dead peer is seen through its closed connection; this only bounds what hangs outside of the lists

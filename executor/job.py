@@ -40,6 +40,7 @@ class Job:
         iterations: Times that the list is run and measured, after `warmup` runs.
         timeout_s: How long one message may keep a rank waiting.
         is_checked: Whether a list that cannot finish is refused before it runs.
+        is_pinned: Whether every rank on CPUs gets cores of its own, where there are enough.
         save: Folder that gets the parameters of every stage after the last run; None for none.
     """
 
@@ -60,6 +61,7 @@ class Job:
     warmup: int = 1
     timeout_s: float = 60.0
     is_checked: bool = True
+    is_pinned: bool = True
     save: str | None = None
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 -- read by pydantic alone

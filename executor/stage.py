@@ -108,7 +108,7 @@ class ModuleStage(Stage):
         return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
 
     def losses(self) -> dict[int, float]:
-        return {microbatch: loss.item() / self._loss_scale for microbatch, loss in self._losses.items()}
+        return {microbatch: loss.item() for microbatch, loss in self._losses.items()}
 
     def _forward(self, op: Compute, x: Tensor, target: Tensor | None) -> Tensor | None:
         x = x.detach()
@@ -120,9 +120,9 @@ class ModuleStage(Stage):
                 raise ExecutionError(f"{op}: the stage returned {type(y).__name__}, expected one tensor")
             if self._loss is not None:
                 assert target is not None, "the last stage has a target"
-                y = self._loss(y, target) * self._loss_scale
+                y = self._loss(y, target)
         if self._loss is not None:
-            self._losses[op.microbatch] = y.detach()
+            self._losses[op.microbatch] = y.detach().clone()  # mse_loss leaves a scalar in a storage of all terms
         self._saved[op.microbatch] = (x, _graph_of(y))
         return None if self._loss is not None else y.detach()
 
@@ -130,6 +130,9 @@ class ModuleStage(Stage):
         if op.microbatch not in self._saved:
             raise ExecutionError(f"{op}: got no forward of this micro-batch, expected one before its backward")
         x, output = self._saved.pop(op.microbatch)
+        if self._loss is not None:
+            # the mean over the micro-batches: scaled here, where it costs no op of its own
+            gradient = torch.full_like(self._losses[op.microbatch], self._loss_scale)
         with self.weights.backward(op.version):
             if output is not None:
                 torch.autograd.backward(output, gradient)

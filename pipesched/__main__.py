@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 import typer
-from click.exceptions import Abort, ClickException
 
 from pipesched.check import check
 from pipesched.compare import compare
-from pipesched.errors import BAD_INPUT, FINE, NOT_THERE, RANK_FAILED, InputError, NotThereError
+from pipesched.errors import BAD_INPUT, FINE, NOT_THERE, RANK_FAILED, STOPPED, NotThereError
 from pipesched.gantt import gantt
 from pipesched.list import list_schedules
 from pipesched.profile import profile
@@ -19,11 +19,11 @@ from pipesched.run import run
 from pipesched.show import show
 from pipesched.simulate import simulate
 from pipesched.trace import trace
+from pipesched.usage import complaint
 from pipesched.verify import verify
 
 app = typer.Typer(
     help="Pipeline-parallel schedules: describe once, simulate, run, compare.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -39,41 +39,53 @@ app.command("profile-links")(profile_links)
 app.command()(run)
 app.command()(verify)
 
+_OURS = ("schedules", "profiles", "simulator", "executor", "pipesched")
+
 
 def main() -> None:
     """Run the command line; a mistake of the user is one line on stderr, never a traceback."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that processes that we started end with us
     try:
-        code = app(standalone_mode=False) or FINE
-    except (ClickException, ValueError, NotThereError, ImportError, Abort, KeyboardInterrupt, BrokenPipeError) as error:
+        code = _invoke(sys.argv[1:] or ["--help"])
+        sys.stdout.flush()
+    except (typer.TyperException, ValueError, NotThereError, ImportError, OSError, KeyboardInterrupt) as error:
         code = _say(error)
-    sys.stdout.flush()
     sys.exit(code)
+
+
+def _invoke(arguments: list[str]) -> int:
+    """Run one subcommand; typer's own main would turn an interrupt and a closed pipe into exit codes of its choice."""
+    try:
+        with typer.main.get_command(app).make_context("pipesched", arguments) as context:
+            context.command.invoke(context)
+    except typer.Exit as done:
+        return done.exit_code
+    return FINE
 
 
 def _say(error: BaseException) -> int:
     """Print what went wrong and return the exit code; what nobody foresaw goes on as it is."""
-    if isinstance(error, BrokenPipeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FINE
-    if isinstance(error, Abort | KeyboardInterrupt):
-        return _print("stopped", 130)
-    if isinstance(error, ClickException):
-        return _print(error.format_message(), BAD_INPUT)
-    if isinstance(error, NotThereError):
-        return _print(str(error), NOT_THERE)
-    if isinstance(error, ModuleNotFoundError) and error.name is not None:
-        return _print(f"{error.name} is not installed; pip install {error.name}", NOT_THERE)
-    if isinstance(error, InputError):
-        return _print(str(error), BAD_INPUT)
-    from profiles.errors import ProfileError
-    from schedules.schedule import ScheduleError
-    from simulator.errors import SimulationError
+    match error:
+        case BrokenPipeError():  # the reader has seen enough; what is left to flush goes nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return FINE
+        case KeyboardInterrupt():
+            return _print("stopped", STOPPED)
+        case typer.TyperException():
+            return _print(complaint(error), BAD_INPUT)
+        case NotThereError():
+            return _print(str(error), NOT_THERE)
+        case ModuleNotFoundError(name=str(name)):
+            return _print(f"{name} is not installed; try pip install {name}", NOT_THERE)
+        case OSError():
+            return _print(
+                f"{error.filename or 'output'}: got {error.strerror}, expected it to work; try another place", BAD_INPUT
+            )
+        case UnicodeEncodeError():
+            return _print(f"output: got {error.object[error.start]!a}, expected {error.encoding}; try UTF-8", BAD_INPUT)
+    from executor.errors import RankFailed
 
-    if isinstance(error, ScheduleError | ProfileError | SimulationError):
-        return _print(str(error), BAD_INPUT)
-    if type(error).__module__.startswith("executor."):
-        from executor.errors import RankFailed
-
+    if type(error).__module__.split(".")[0] in _OURS:
         return _print(str(error), RANK_FAILED if isinstance(error, RankFailed) else BAD_INPUT)
     raise error
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,13 +11,17 @@ import typer
 
 from pipesched.comparison import print_comparisons
 from pipesched.errors import InputError
+from pipesched.files import check_outputs, emit
 from pipesched.options import CostOptions, Json, Out, ScheduleOptions, grouped, uniform_costs
-from pipesched.output import emit, num_bytes, percent, print_json, print_table, seconds
+from pipesched.output import num_bytes, percent, print_json, print_table, seconds
 from pipesched.predict import predict
+from pipesched.timelines import timelines_of
 
 if TYPE_CHECKING:
+    from schedules.catalogue import Entry
     from schedules.schedule import Schedule
     from schedules.timeline import Timeline
+    from simulator.compare import Value
 
 
 @grouped
@@ -35,30 +41,30 @@ def compare(
 
     With --uniform, f and b are those of a rank's whole share: a stage of v chunks per rank costs 1/v of them.
     """
-    names = [name for argument in what or [] for name in argument.split(",") if name]
-    if all_schedules:
-        from schedules.catalogue import CATALOGUE
+    from simulator.gantt import SUFFIXES
 
-        names += [name for name in CATALOGUE if name not in names]
-    if len(names) == 2 and all(_is_timeline(name) for name in names):
-        _two_timelines(names, json)
+    check_outputs((gantt, SUFFIXES), (out, (".md", ".csv")))
+    if schedule.schedule_file is not None:
+        raise InputError("--schedule-file: got it in compare, expected the file as an argument; leave out the option")
+    names = _names(what or [], schedule, all_schedules)
+    if len(names) == 2 and all(map(_is_timeline, names)):
+        from simulator.compare import compare as compare_timelines
+
+        paths = [Path(name) for name in names]
+        timelines = timelines_of(paths, schedule, costs, protocol="rendezvous", jitter=0.0, seed=0)
+        found = compare_timelines(*timelines)
+        _write(timelines, found.to_rows(), gantt, out)
+        if json:
+            print_json(found.to_dict())
+        elif out is None:
+            print_comparisons([found])
         return
-    if not names:
-        raise InputError("compare: got no schedules, expected names; try compare gpipe,1f1b or --all")
-    from simulator.compare import schedules_table, to_csv, to_markdown
+    from simulator.compare import schedules_table
     from simulator.metrics import metrics
 
-    timelines = [_predicted(name, schedule, costs) for name in names]
+    timelines = [_predicted(each, costs) for each in _load(names, schedule)]
     rows = schedules_table((timeline.name, metrics(timeline)) for timeline in timelines)
-    if gantt is not None:
-        from simulator.gantt import draw_gantt
-
-        draw_gantt(timelines, gantt)
-    if out is not None:
-        writers = {".md": to_markdown, ".csv": to_csv}
-        if out.suffix not in writers:
-            raise InputError(f"{out}: got suffix {out.suffix!r}, expected .md or .csv; use --json for JSON")
-        emit(writers[out.suffix](rows), out)
+    _write(timelines, rows, gantt, out)
     if json:
         print_json(rows)
     elif out is None:
@@ -70,7 +76,31 @@ def compare(
         )
 
 
-def _cell(key: str, value: str | int | float | None) -> str:
+def _names(what: Sequence[str], schedule: ScheduleOptions, all_schedules: bool) -> list[str]:
+    """Return the names and files asked for, each once."""
+    given = [*what, schedule.schedule or ""]
+    if all_schedules:
+        from schedules.catalogue import CATALOGUE
+
+        given += CATALOGUE
+    names = list(dict.fromkeys(name for argument in given for name in argument.split(",") if name))
+    if not names:
+        raise InputError("compare: got no schedules, expected names; try compare gpipe,1f1b or --all")
+    return names
+
+
+def _write(timelines: Sequence[Timeline], rows: list[dict[str, Value]], gantt: Path | None, out: Path | None) -> None:
+    if gantt is not None:
+        from simulator.gantt import draw_gantt
+
+        draw_gantt(timelines, gantt)
+    if out is not None:
+        from simulator.compare import to_csv, to_markdown
+
+        emit((to_markdown if out.suffix == ".md" else to_csv)(rows), out)
+
+
+def _cell(key: str, value: Value) -> str:
     """Return a number as people read it, by the unit in its name."""
     if value is None or isinstance(value, str):
         return value or "-"
@@ -83,36 +113,42 @@ def _cell(key: str, value: str | int | float | None) -> str:
 
 def _is_timeline(name: str) -> bool:
     path = Path(name)
-    return path.suffix == ".json" and path.is_file() and '"pipesched.timeline"' in path.read_text()[:200]
+    if path.suffix != ".json" or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return b'"pipesched.timeline"' in file.read(200)
 
 
-def _two_timelines(names: list[str], json: bool) -> None:
-    from schedules.formats.timeline_json import read_timeline
-    from simulator.compare import compare as compare_timelines
-
-    found = compare_timelines(*(read_timeline(name) for name in names))
-    if json:
-        print_json(found.to_dict())
-    else:
-        print_comparisons([found])
+def _predicted(schedule: Schedule, costs: CostOptions) -> Timeline:
+    stage_costs, cluster = costs.load(schedule)
+    if costs.uniform is not None:
+        share = schedule.num_ranks / schedule.num_stages
+        stage_costs = uniform_costs(costs.uniform, schedule.num_stages, share)
+    return predict(schedule, stage_costs, cluster)
 
 
-def _predicted(name: str, options: ScheduleOptions, costs: CostOptions) -> Timeline:
-    loaded = _load(name, options)
-    if costs.uniform is None:
-        return predict(loaded, *costs.load(loaded))
-    share = loaded.num_ranks / loaded.num_stages
-    return predict(loaded, uniform_costs(costs.uniform, loaded.num_stages, share), costs.load_cluster(loaded))
-
-
-def _load(name: str, options: ScheduleOptions) -> Schedule:
-    from dataclasses import replace
-
-    if Path(name).suffix in (".csv", ".json"):
-        return ScheduleOptions(schedule_file=Path(name)).load()
+def _load(names: Sequence[str], options: ScheduleOptions) -> list[Schedule]:
+    """Read the files and build the others; each gets those of the options that it takes."""
     from schedules.catalogue import find
 
-    entry = find(name)
-    accepted = [parameter.name for parameter in entry.parameters]
-    mine = [setting for setting in options.settings or [] if setting.partition("=")[0].strip() in accepted]
-    return replace(options, chunks=options.chunks if entry.takes_chunks else None, settings=mine).build(name)
+    entries = {name: find(name) for name in names if Path(name).suffix not in (".csv", ".json")}
+    if options.chunks is not None and not any(entry.takes_chunks for entry in entries.values()):
+        raise InputError(f"-v: got {options.chunks}, expected a schedule that takes chunks; try interleaved")
+    settings = [setting for line in options.settings or [] for setting in line.split(",")]
+    for setting in settings:
+        if not any(_takes(entry, setting) for entry in entries.values()):
+            raise InputError(f"--set: got {setting}, expected key=value of a schedule here; see 'pipesched list'")
+    loaded = []
+    for name in names:
+        if name not in entries:
+            loaded.append(ScheduleOptions(schedule_file=Path(name)).load())
+            continue
+        entry = entries[name]
+        mine = [setting for setting in settings if _takes(entry, setting)]
+        own = replace(options, chunks=options.chunks if entry.takes_chunks else None, settings=mine)
+        loaded.append(own.build(name))
+    return loaded
+
+
+def _takes(entry: Entry, setting: str) -> bool:
+    return setting.partition("=")[0].strip() in [parameter.name for parameter in entry.parameters]

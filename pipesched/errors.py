@@ -9,6 +9,8 @@ BAD_INPUT = 2
 RANK_FAILED = 3
 NOT_THERE = 4
 """Something is not installed, or not there."""
+STOPPED = 130
+"""As shells count it: 128 + SIGINT."""
 
 
 class InputError(ValueError):

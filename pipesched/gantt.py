@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from pipesched.files import check_outputs
 from pipesched.options import CostOptions, Out, ScheduleOptions, Seed, grouped
 from pipesched.predict import Jitter, Protocol
 from pipesched.timelines import timelines_of
@@ -25,11 +26,14 @@ def gantt(
     seed: Seed = 0,
 ) -> None:
     """Draw Timelines, one under another on one time axis (.png, .svg, .pdf), or as text."""
-    from simulator.gantt import draw_gantt, text_gantt
+    from simulator.gantt import SUFFIXES, draw_gantt, text_gantt
 
+    check_outputs((out, SUFFIXES))
     timelines = timelines_of(files, schedule, costs, protocol=protocol, jitter=jitter, seed=seed)
     if out is not None:
         draw_gantt(timelines, out, title=title)
         return
+    if title:
+        print(title)
     for timeline in timelines:
         print(text_gantt(timeline, width))

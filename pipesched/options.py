@@ -50,7 +50,7 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print data, as JSON, and nothing else.")]
-Seed = Annotated[int, typer.Option(help="Of everything random.")]
+Seed = Annotated[int, typer.Option(help="Of everything random.", min=0, max=2**32 - 1)]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="File to write.")]
 
 
@@ -59,9 +59,11 @@ class ScheduleOptions:
     """Which schedule: by name and counts, or from a file."""
 
     schedule: Annotated[str | None, typer.Option("--schedule", "-s", help="Name, as 'pipesched list' shows it.")] = None
-    stages: Annotated[int | None, typer.Option("--stages", "-p", help="Ranks of the pipeline.")] = None
-    microbatches: Annotated[int | None, typer.Option("--microbatches", "-m", help="Micro-batches.")] = None
-    chunks: Annotated[int | None, typer.Option("--chunks", "-v", help="Stages per rank, where it takes them.")] = None
+    stages: Annotated[int | None, typer.Option("--stages", "-p", help="Ranks of the pipeline.", min=1)] = None
+    microbatches: Annotated[int | None, typer.Option("--microbatches", "-m", help="Micro-batches.", min=1)] = None
+    chunks: Annotated[
+        int | None, typer.Option("--chunks", "-v", help="Stages per rank, where it takes them.", min=1)
+    ] = None
     settings: Annotated[list[str] | None, typer.Option("--set", help="key=value of the schedule; repeatable.")] = None
     schedule_file: Annotated[
         Path | None, typer.Option("--schedule-file", "-f", help="PyTorch CSV (either dialect) or our JSON.")
@@ -87,16 +89,15 @@ class ScheduleOptions:
 
     def build(self, name: str) -> Schedule:
         """Build the schedule `name` with the counts of these options."""
-        from schedules.catalogue import build
+        from schedules.catalogue import build, find
 
+        accepted = [parameter.name for parameter in find(name).parameters]
         if self.stages is None or self.microbatches is None:
             missing = " and ".join(
                 option for option, value in (("-p", self.stages), ("-m", self.microbatches)) if value is None
             )
             raise InputError(f"schedule {name}: {missing} missing; try -p 4 -m 8")
-        settings: dict[str, int] = {}
-        for setting in self.settings or []:
-            settings |= integers(setting, "--set")
+        settings = integers(",".join(self.settings), "--set", accepted) if self.settings else {}
         return build(name, self.stages, self.microbatches, self.chunks, **settings)
 
 
@@ -105,10 +106,11 @@ class CostOptions:
     """What the ops cost: a profile, a table, or the same for all; and the links."""
 
     profile: Annotated[Path | None, typer.Option(help="Measured profile of a model (JSON).")] = None
-    partition: Annotated[str, typer.Option(help="Layers to stages: balanced, uniform, or counts as 3,3,4.")] = (
-        "balanced"
-    )
-    microbatch_size: Annotated[int | None, typer.Option(help="Samples per micro-batch, with --profile.")] = None
+    partition: Annotated[
+        str | None,
+        typer.Option(help="Layers to stages: balanced (with a profile the default), uniform, or counts as 3,3,4."),
+    ] = None
+    microbatch_size: Annotated[int | None, typer.Option(help="Samples per micro-batch of a model.", min=1)] = None
     stage_costs: Annotated[Path | None, typer.Option(help="Table of the stages' costs (CSV).")] = None
     uniform: Annotated[str | None, typer.Option(help="Equal stages: f=1,b=2 or f=1,i=1,w=1 [s].")] = None
     cluster: Annotated[Path | None, typer.Option(help="Devices and links (JSON).")] = None
@@ -130,6 +132,8 @@ class CostOptions:
         if len(given) != 1:
             got = " and ".join(given) if given else "none"
             raise InputError(f"costs: got {got}, expected one of {', '.join(sources)}; try --uniform f=1,b=2")
+        if self.profile is None and (self.partition is not None or self.microbatch_size is not None):
+            raise InputError(f"{given[0]}: got --partition or --microbatch-size too, expected them with --profile only")
         if self.uniform is not None:
             return uniform_costs(self.uniform, schedule.num_stages)
         if self.stage_costs is not None:
@@ -154,7 +158,13 @@ class CostOptions:
         if self.cluster is not None:
             from profiles.files import load_cluster
 
-            return load_cluster(self.cluster)
+            cluster = load_cluster(self.cluster)
+            if len(cluster.devices) <= max(schedule.rank_to_device):
+                raise InputError(
+                    f"{self.cluster}: devices: got {len(cluster.devices)}, expected {max(schedule.rank_to_device) + 1} "
+                    f"for schedule {schedule.name}; add devices, or use fewer ranks"
+                )
+            return cluster
         link = Link()
         if self.link is not None:
             values = numbers(self.link, "--link", ("latency_s", "bandwidth_bytes_per_s"))
@@ -170,7 +180,7 @@ class CostOptions:
 
         profile = load_profile(path)
         size = self.microbatch_size or profile.microbatch_sizes[0]
-        bounds = parse_partition(self.partition, layer_seconds(profile, size), schedule.num_stages)
+        bounds = parse_partition(self.partition or "balanced", layer_seconds(profile, size), schedule.num_stages)
         return stage_costs(profile, bounds, size)
 
 

@@ -6,13 +6,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from pipesched.errors import InputError
-
-if TYPE_CHECKING:
-    from schedules.timeline import Timeline
 
 
 def print_json(data: object) -> None:
@@ -25,7 +18,7 @@ def print_table(title: str, rows: Sequence[Mapping[str, str]], caption: str = ""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title or None, title_justify="left", caption=caption or None, caption_justify="left")
+    table = Table(title=title or None, title_justify="left")
     for name in rows[0]:
         is_number = all(row[name][:1] in "-+0123456789" for row in rows)
         table.add_column(name, justify="right" if is_number else "left")
@@ -34,7 +27,11 @@ def print_table(title: str, rows: Sequence[Mapping[str, str]], caption: str = ""
     console = Console()
     if not console.is_terminal:
         console.width = max(console.width, 160)
-    console.print(table)
+    with console.capture() as drawn:
+        console.print(table)
+        if caption:  # below the table, not inside it: there it would be folded to the table's width
+            console.print(caption, soft_wrap=True, highlight=False, markup=False)
+    sys.stdout.write(drawn.get())
 
 
 def seconds(value: float) -> str:
@@ -72,28 +69,3 @@ def progress(text: str) -> Iterator[Callable[[float], None]]:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(text, total=1.0)
         yield lambda fraction: bar.update(task, completed=fraction)
-
-
-def write_timeline(timeline: Timeline, path: Path) -> None:
-    """Write every span: .json (ours, lossless), .csv or .parquet."""
-    if path.suffix == ".json":
-        from schedules.formats.files import write_text
-        from schedules.formats.timeline_json import timeline_to_json
-
-        write_text(path, timeline_to_json(timeline))
-    elif path.suffix in (".csv", ".parquet"):
-        from simulator.frame import write_frame
-
-        write_frame(timeline, path)
-    else:
-        raise InputError(f"{path}: got suffix {path.suffix!r}, expected .json, .csv or .parquet")
-
-
-def emit(text: str, out: Path | None) -> None:
-    """Write `text` to `out`, or print it."""
-    if out is None:
-        sys.stdout.write(text if text.endswith("\n") else text + "\n")
-        return
-    from schedules.formats.files import write_text
-
-    write_text(out, text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from schedules.schedule import Schedule
     from schedules.timeline import Timeline
 
-Protocol = Annotated[str, typer.Option(help="Transfers start when both sides have posted (rendezvous), or eager.")]
-Jitter = Annotated[float, typer.Option(help="Sigma of a log-normal factor on every op.", min=0.0)]
+Protocol = Annotated[
+    Literal["rendezvous", "eager"], typer.Option(help="Transfers start when both sides have posted, or one has.")
+]
+Jitter = Annotated[float, typer.Option(help="Sigma of a log-normal factor on every op.", min=0.0, max=10.0)]
 
 
 def predict(
@@ -21,24 +23,19 @@ def predict(
     costs: StageCosts,
     cluster: Cluster,
     *,
-    protocol: str = "rendezvous",
+    protocol: Literal["rendezvous", "eager"] = "rendezvous",
     jitter: float = 0.0,
     seed: int = 0,
 ) -> Timeline:
     """Check, simulate, and add the memory."""
     from dataclasses import replace
-    from typing import cast
 
-    from pipesched.errors import InputError
     from schedules.check import require_runnable
     from schedules.lower import lower
     from simulator.memory import memory
-    from simulator.network import Protocol as Kind
     from simulator.simulate import simulate
 
-    if protocol not in ("rendezvous", "eager"):
-        raise InputError(f"--protocol: got {protocol!r}, expected rendezvous or eager")
     require_runnable(schedule)
     lowered = lower(schedule)
-    timeline = simulate(lowered, costs, cluster, protocol=cast("Kind", protocol), jitter=jitter, seed=seed)
+    timeline = simulate(lowered, costs, cluster, protocol=protocol, jitter=jitter, seed=seed)
     return replace(timeline, memory=memory(timeline, costs, lowered))

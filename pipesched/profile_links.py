@@ -6,20 +6,25 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from pipesched.errors import RANK_FAILED
+from pipesched.files import JSON, check_outputs
 from pipesched.output import progress
+from pipesched.torch_options import require_gpu
 
 
 def profile_links(
     out: Annotated[Path, typer.Option("--out", "-o", help="The cluster (JSON).")],
     ranks: Annotated[int, typer.Option("--ranks", "-p", help="Processes to start on this machine.", min=2)] = 2,
-    backend: Annotated[str, typer.Option(help="gloo, or nccl with a GPU per rank.")] = "gloo",
+    backend: Annotated[Literal["gloo", "nccl"], typer.Option(help="gloo, or nccl with a GPU per rank.")] = "gloo",
 ) -> None:
     """Measure every pair of ranks by ping-pong and write the cluster. Under torchrun: its ranks, on all its nodes."""
+    check_outputs((out, JSON))
+    if backend == "nccl":
+        require_gpu("--backend: got nccl", "--backend gloo")
     measure = ["--out", str(out), "--backend", backend]
     if "RANK" in os.environ:
         from profiles.link_profiler import main
@@ -27,15 +32,27 @@ def profile_links(
         raise typer.Exit(main(measure))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     with progress("measuring links"):
-        done = subprocess.run(  # noqa: S603 -- our own interpreter and module
-            [*command, "-m", "profiles.link_profiler", *measure],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=dict(os.environ, OMP_NUM_THREADS="1"),
-        )
-    if done.returncode != 0:
-        said = [line for line in done.stderr.splitlines() if line.startswith("links:")]
-        print(f"pipesched: {said[0] if said else 'profile-links failed: ' + done.stderr[-300:]}", file=sys.stderr)
+        code, errors = _launch([*command, "-m", "profiles.link_profiler", *measure])
+    if code != 0:
+        lines = errors.splitlines() or ["profile-links failed"]
+        said = next((line for line in lines if line.startswith("links:")), lines[-1])
+        print(f"pipesched: {said}", file=sys.stderr)
         raise typer.Exit(RANK_FAILED)
     print(f"wrote {out}")
+
+
+def _launch(command: list[str]) -> tuple[int, str]:
+    """Return the exit code and stderr of `command`; if we are stopped, so are it and the ranks that it started."""
+    with subprocess.Popen(  # noqa: S603 -- our own interpreter and module
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=dict(os.environ, OMP_NUM_THREADS="1"),
+    ) as process:
+        try:
+            _, errors = process.communicate()
+        except BaseException:
+            process.terminate()  # torchrun then ends its ranks; killed, it would leave them
+            raise
+        return process.returncode, errors

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipesched.errors import InputError
-from pipesched.jobs import RunOptions
+from pipesched.files import JSON, TIMELINE, check_outputs, emit, write_timeline
+from pipesched.jobs import How, RunOptions
 from pipesched.options import CostOptions, Json, Out, ScheduleOptions, grouped
-from pipesched.output import emit, num_bytes, percent, print_json, print_table, progress, seconds, write_timeline
+from pipesched.output import num_bytes, percent, print_json, print_table, progress, seconds
+from pipesched.torch_options import load_profile_of
 
 if TYPE_CHECKING:
     from executor.job import Job
@@ -23,25 +25,34 @@ def run(
     costs: CostOptions,
     options: RunOptions,
     model: Annotated[str | None, typer.Option(help="Model to run, as for 'profile'; none: emulate the costs.")] = None,
-    how: Annotated[str, typer.Option(help="Emulated stages sleep, or are busy.")] = "sleep",
+    how: Annotated[How, typer.Option(help="Emulated stages sleep, or are busy.")] = "sleep",
     job: Annotated[Path | None, typer.Option(help="Only write the job, for 'torchrun ... -m executor'.")] = None,
     json: Json = False,
     out: Out = None,
 ) -> None:
     """Run the op lists, one process per rank, and write the measured Timeline (--out). Exit code 3: a rank failed."""
-    from executor.job import job_to_json
-    from executor.launch import launch
-    from simulator.metrics import metrics
-
+    check_outputs((out, TIMELINE), (job, JSON))
+    if job is not None and out is not None:
+        raise InputError("--job: got --out too, expected one; give --out to 'torchrun ... -m executor'")
+    if costs.cluster is not None or costs.link is not None:
+        raise InputError(
+            "--cluster and --link: got one, expected neither: the messages of a run are real; leave it out"
+        )
     loaded = schedule.load()
-    todo = _job(loaded, costs, options, model, how)
-    if job is not None:
-        emit(job_to_json(todo), job)
-        return
     if not options.no_check:
         from schedules.check import require_runnable
 
         require_runnable(loaded)
+    if job is None:
+        options.require_possible()
+    from executor.job import job_to_json
+    from executor.launch import launch
+    from simulator.metrics import metrics
+
+    todo = _job(loaded, costs, options, model, how)
+    if job is not None:
+        emit(job_to_json(todo), job)
+        return
     with progress(f"running {loaded.name}") as tick:
         measured = launch(todo, tick)
     if out is not None:
@@ -59,7 +70,7 @@ def run(
             }
         )
         return
-    loss = "" if mean_loss is None else f" · mean loss at the start {mean_loss:.6g}"
+    loss = "" if mean_loss is None else f"; mean loss at the start {mean_loss:.6g}"
     rows = [
         {
             "device": str(device.device),
@@ -70,28 +81,29 @@ def run(
         for device in found.devices
     ]
     median = f"makespan {seconds(found.makespan_s)} (median of {len(measured.makespans_s)})"
-    bubble = f" · bubble_fraction {percent(found.bubble_fraction)}"
+    bubble = f"; bubble_fraction {percent(found.bubble_fraction)}"
     print_table(f"{loaded.name}, measured", rows, median + bubble + loss)
 
 
-def _job(schedule: Schedule, costs: CostOptions, options: RunOptions, model: str | None, how: str) -> Job:
+def _job(schedule: Schedule, costs: CostOptions, options: RunOptions, model: str | None, how: How) -> Job:
     if model is None:
         return options.job(schedule, emulate=costs.load_costs(schedule), how=how)
     if costs.stage_costs is not None or costs.uniform is not None:
-        raise InputError("--model: got costs to emulate too, expected one or the other")
+        raise InputError(
+            "--model: got costs to emulate too, expected one or the other; leave out --uniform or --stage-costs"
+        )
     from profiles.models.resolve import resolve_model
     from profiles.partition import parse_partition
     from profiles.profile import layer_seconds
 
     built = resolve_model(model)
     size = costs.microbatch_size or 1
-    seconds_of = [1.0] * len(built.layers)
     if costs.profile is not None:
-        from profiles.files import load_profile
-
-        profile = load_profile(costs.profile)
-        if profile.model != built.name:
-            raise InputError(f"{costs.profile}: got a profile of {profile.model}, expected one of {built.name}")
-        seconds_of = list(layer_seconds(profile, size))
-    bounds = parse_partition(costs.partition, seconds_of, schedule.num_stages)
+        seconds_of = layer_seconds(load_profile_of(costs.profile, built), size)
+    elif costs.partition == "balanced":
+        raise InputError("--partition: got balanced without --profile, expected uniform or counts; give the profile")
+    else:
+        seconds_of = (1.0,) * len(built.layers)
+    partition = costs.partition or ("uniform" if costs.profile is None else "balanced")
+    bounds = parse_partition(partition, seconds_of, schedule.num_stages)
     return options.job(schedule, model=model, bounds=bounds, microbatch_size=size)

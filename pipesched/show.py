@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from pipesched.files import JSON, check_outputs, emit
 from pipesched.options import Out, ScheduleOptions, grouped
-from pipesched.output import emit
 
 
 class Format(StrEnum):
@@ -33,6 +33,7 @@ def show(
     from schedules.formats.torch_csv import write_csv, write_csv_comms
     from schedules.lower import lower
 
+    check_outputs((out, {Format.GRID: (), Format.JSON: JSON}.get(format, (".csv",))))
     loaded = schedule.load()
     match format:
         case Format.GRID:

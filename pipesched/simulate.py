@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipesched.errors import NEGATIVE
+from pipesched.files import JSON, TIMELINE, check_outputs, emit, write_timeline
 from pipesched.options import CostOptions, Json, Out, ScheduleOptions, Seed, grouped
-from pipesched.output import emit, num_bytes, percent, print_json, print_table, seconds, write_timeline
+from pipesched.output import num_bytes, percent, print_json, print_table, seconds
 from pipesched.predict import Jitter, Protocol, predict
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def simulate(
     from simulator.memory import over_capacity
     from simulator.metrics import metrics
 
+    check_outputs((timeline, TIMELINE), (out, JSON))
     loaded = schedule.load()
     stage_costs, cluster = costs.load(loaded)
     predicted = predict(loaded, stage_costs, cluster, protocol=protocol, jitter=jitter, seed=seed)
@@ -60,9 +62,9 @@ def simulate(
 
 def _print(name: str, found: Metrics) -> None:
     caption = (
-        f"makespan {seconds(found.makespan_s)} · bubble_fraction {percent(found.bubble_fraction)} of all device time"
-        f" · bubble_overhead {percent(found.bubble_overhead)} over the busiest device's work"
-        f" · {found.throughput:.4g} micro-batches/s"
+        f"makespan {seconds(found.makespan_s)}; bubble_fraction {percent(found.bubble_fraction)} of all device time"
+        f"; bubble_overhead {percent(found.bubble_overhead)} over the busiest device's work"
+        f"; {found.throughput:.4g} micro-batches/s"
     )
     rows = []
     for device in found.devices:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pipesched.errors import InputError
 from pipesched.options import CostOptions, ScheduleOptions
@@ -19,14 +19,14 @@ def timelines_of(
     schedule: ScheduleOptions,
     costs: CostOptions,
     *,
-    protocol: str,
+    protocol: Literal["rendezvous", "eager"],
     jitter: float,
     seed: int,
 ) -> list[Timeline]:
     """Return the Timelines in `files`; without files, the prediction for the schedule."""
     if files:
         if schedule != ScheduleOptions() or costs != CostOptions():
-            raise InputError("got Timeline files and options of a schedule or its costs, expected one or the other")
+            raise InputError(f"{files[0]}: got options of a schedule or its costs too, expected one or the other")
         from schedules.formats.timeline_json import read_timeline
 
         return [read_timeline(path) for path in files]

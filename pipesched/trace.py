@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from pipesched.files import JSON, check_outputs, emit
 from pipesched.options import CostOptions, Out, ScheduleOptions, Seed, grouped
-from pipesched.output import emit
 from pipesched.predict import Jitter, Protocol
 from pipesched.timelines import timelines_of
 
@@ -26,4 +26,5 @@ def trace(
     """Write a trace that ui.perfetto.dev opens: lanes per rank, arrows for messages, memory as counters."""
     from simulator.trace import to_trace
 
+    check_outputs((out, JSON))
     emit(to_trace(*timelines_of(files, schedule, costs, protocol=protocol, jitter=jitter, seed=seed)), out)

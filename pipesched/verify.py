@@ -11,13 +11,15 @@ import typer
 
 from pipesched.comparison import print_comparisons
 from pipesched.errors import NEGATIVE, InputError
+from pipesched.files import check_folder, write_timeline
 from pipesched.jobs import RunOptions
 from pipesched.options import CostOptions, Json, ScheduleOptions, grouped
-from pipesched.output import print_json, progress, write_timeline
+from pipesched.output import print_json, progress
 from pipesched.predict import predict
-from pipesched.profile import torch_dtype
+from pipesched.torch_options import ModelName, load_profile_of, torch_dtype
 
 if TYPE_CHECKING:
+    from profiles.models.model import Model
     from profiles.profile import Profile
     from schedules.schedule import Schedule
     from schedules.timeline import Timeline
@@ -29,7 +31,7 @@ _LOSS_TOLERANCE = 1e-5
 
 @grouped
 def verify(
-    model: Annotated[str, typer.Argument(help="Model, as for 'profile'.")],
+    model: ModelName,
     schedule: ScheduleOptions,
     costs: CostOptions,
     options: RunOptions,
@@ -44,7 +46,8 @@ def verify(
     """
     schedules = _schedules(schedule)
     size = costs.microbatch_size or 1
-    profile = _profile(model, size, max(s.num_ranks for s in schedules), costs, options)
+    built = _require_possible(schedules, model, costs, options, out)
+    profile = _profile(built, size, max(s.num_ranks for s in schedules), costs, options)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     checked = [_one(each, model, profile, size, costs, options) for each in schedules]
@@ -60,7 +63,7 @@ def verify(
     if out is not None:
         for each in checked:
             _write(each, out, is_quiet=json)
-    if any(each.loss_difference > _LOSS_TOLERANCE for each in checked):
+    if not all(each.loss_difference <= _LOSS_TOLERANCE for each in checked):
         raise typer.Exit(NEGATIVE)
 
 
@@ -79,26 +82,42 @@ class _Checked:
 def _schedules(options: ScheduleOptions) -> list[Schedule]:
     if options.schedule_file is not None:
         return [options.load()]
-    names = [name for name in (options.schedule or "gpipe,1f1b").split(",") if name]
+    names = dict.fromkeys(name for name in (options.schedule or "gpipe,1f1b").split(",") if name)
+    if not names:
+        raise InputError(f"--schedule: got {options.schedule!r}, expected names; try gpipe,1f1b")
     return [options.build(name) for name in names]
 
 
-def _profile(model: str, size: int, num_ranks: int, costs: CostOptions, options: RunOptions) -> Profile:
-    """Read the profile, or measure one while as many processes are busy as the run will have."""
-    from profiles.files import load_profile
-    from profiles.host import num_cores
-    from profiles.models.resolve import resolve_model
-
+def _require_possible(
+    schedules: list[Schedule], model: str, costs: CostOptions, options: RunOptions, out: Path | None
+) -> Model:
+    """Return the model; refuse, before anything is measured, what would fail after it."""
     if costs.uniform is not None or costs.stage_costs is not None:
-        raise InputError("verify: got costs by hand, expected --profile, or nothing to measure one")
+        raise InputError("verify: got costs by hand, expected --profile, or nothing: then one is measured")
+    if out is not None:
+        if out.exists() and not out.is_dir():
+            raise InputError(f"{out}: got a file, expected a folder, or the name of a new one; try another")
+        check_folder(next(folder for folder in (out, *out.parents) if folder.exists()), out)
+    options.require_possible()
+    from profiles.models.resolve import resolve_model
+    from profiles.partition import parse_partition
+    from schedules.check import require_runnable
+
     built = resolve_model(model)
-    if costs.profile is not None:
-        profile = load_profile(costs.profile)
-        if profile.model != built.name:
-            raise InputError(f"{costs.profile}: got a profile of {profile.model}, expected one of {built.name}")
-        return profile
+    for schedule in schedules:
+        require_runnable(schedule)
+        parse_partition(costs.partition or "balanced", (1.0,) * len(built.layers), schedule.num_stages)
+        costs.load_cluster(schedule)
+    return built
+
+
+def _profile(built: Model, size: int, num_ranks: int, costs: CostOptions, options: RunOptions) -> Profile:
+    """Read the profile, or measure one while as many processes are busy as the run will have."""
+    from profiles.host import num_cores
     from profiles.profiler import profile_model
 
+    if costs.profile is not None:
+        return load_profile_of(costs.profile, built)
     with progress(f"profiling {built.name}") as tick:
         return profile_model(
             built,
@@ -123,20 +142,33 @@ def _one(
     from profiles.profile import layer_seconds, stage_costs
     from simulator.compare import compare
 
-    bounds = parse_partition(costs.partition, layer_seconds(profile, size), schedule.num_stages)
+    bounds = parse_partition(costs.partition or "balanced", layer_seconds(profile, size), schedule.num_stages)
     predicted = predict(schedule, stage_costs(profile, bounds, size), costs.load_cluster(schedule))
     job = options.job(schedule, model=model, bounds=bounds, microbatch_size=size)
     with progress(f"running {schedule.name}") as tick:
         measured = launch(job, tick)
-    whole = whole_model_losses(job)
+    losses = zip(measured.losses, whole_model_losses(job), strict=True)
+    pairs = [pair for pair, comparable in zip(losses, _with_initial_weights(schedule), strict=True) if comparable]
     return _Checked(
         predicted,
         measured.timeline,
         compare(predicted, measured.timeline),
-        loss=mean(measured.losses),
-        whole_loss=mean(whole),
-        loss_difference=max(abs(got - want) / abs(want) for got, want in zip(measured.losses, whole, strict=True)),
+        loss=mean(got for got, _ in pairs),
+        whole_loss=mean(want for _, want in pairs),
+        loss_difference=max(abs(got - want) / abs(want) for got, want in pairs),
     )
+
+
+def _with_initial_weights(schedule: Schedule) -> list[bool]:
+    """Return of each micro-batch whether all its forwards read the initial weights, as the whole model does.
+
+    The first always does; where there is a step between the micro-batches, others have losses of their own.
+    """
+    from schedules.op import Phase, computes
+
+    parts = [part for row in schedule.ops for op in row for part in computes(op) if part.phase is Phase.FORWARD]
+    later = {part.microbatch for part in parts if part.version or part.lookahead}
+    return [microbatch not in later for microbatch in range(schedule.num_microbatches)]
 
 
 def _write(checked: _Checked, out: Path, *, is_quiet: bool) -> None:

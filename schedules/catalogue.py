@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from math import prod
 
 from schedules.gpipe import gpipe
 from schedules.interleaved import interleaved
@@ -12,6 +13,9 @@ from schedules.naive import naive
 from schedules.one_f_one_b import one_f_one_b, one_f_one_b_afp
 from schedules.pipedream import pipedream
 from schedules.schedule import Schedule, ScheduleError
+
+_MAX_CELLS = 5_000_000
+"""Most stages times micro-batches, as in a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,12 @@ def build(
         ScheduleError: No such schedule or parameter, or counts that it cannot have.
     """
     entry = find(name)
+    counts = [count for count in (num_ranks, num_microbatches, num_chunks) if isinstance(count, int)]
+    if min(counts) > 0 and prod(counts) > _MAX_CELLS:
+        raise ScheduleError(
+            f"schedule {name}: got {' x '.join(map(str, counts))} micro-batches on stages, expected at most "
+            f"{_MAX_CELLS}; try fewer micro-batches"
+        )
     keywords = dict(parameters)
     accepted = [parameter.name for parameter in entry.parameters]
     unknown = [key for key in parameters if key not in accepted]

@@ -15,7 +15,7 @@ from simulator.files import suffix_of, write_bytes
 from simulator.labels import label, sources
 from simulator.metrics import metrics
 
-_SUFFIXES = (".png", ".svg", ".pdf")
+SUFFIXES = (".png", ".svg", ".pdf")
 _LETTERS = {"Step": "S", "Reduce": "+", "Average": "A", "Unshard": "u", "Reshard": "r"}
 
 
@@ -100,7 +100,7 @@ def draw_gantt(timelines: Sequence[Timeline], path: Path | str, title: str = "")
         SimulationError: The suffix is another one, there is no Timeline, nothing in one takes time, or the file cannot
             be written.
     """
-    suffix = suffix_of(path, _SUFFIXES)
+    suffix = suffix_of(path, SUFFIXES)
     if not timelines:
         raise SimulationError(f"{path}: got no timeline, expected at least one; try one that was simulated or measured")
     chart = lay_out(timelines)

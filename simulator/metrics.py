@@ -22,6 +22,9 @@ from simulator.errors import SimulationError
 from simulator.idle import is_work, usage
 from simulator.memory import peak_memory
 
+_NOTHING_S = 1e-100
+"""Less than this is no time [s]: a rate over it would not be finite."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceMetrics:
@@ -93,7 +96,7 @@ def metrics(timeline: Timeline) -> Metrics:
     """
     devices = _devices(timeline)
     makespan_s, ideal_s = timeline.makespan_s, max((device.busy_s for device in devices), default=0.0)
-    if ideal_s <= 0:
+    if ideal_s <= _NOTHING_S:
         raise SimulationError(
             f"{timeline.name}: got a timeline in which no op takes time, expected some work; try costs above 0 s"
         )

@@ -47,6 +47,9 @@ from simulator.device import RunOp, SharedDevice, own_device
 from simulator.errors import SimulationError
 from simulator.network import Collectives, Network, Protocol, Transfer, ring_reduce_s
 
+_MAX_JITTER = 10.0
+"""Far beyond any machine; much more would overflow."""
+
 
 def simulate(
     schedule: Schedule,
@@ -104,8 +107,8 @@ def _require_possible(
         )
     if protocol not in get_args(Protocol):
         faults.append(f"protocol: got {protocol!r}, expected {' or '.join(get_args(Protocol))}")
-    if not 0 <= jitter < math.inf:
-        faults.append(f"jitter: got {jitter}, expected 0 or more; it is the sigma of a log-normal factor")
+    if not 0 <= jitter <= _MAX_JITTER:
+        faults.append(f"jitter: got {jitter}, expected 0 to {_MAX_JITTER:g}; it is the sigma of a log-normal factor")
     if faults:
         raise SimulationError(f"{schedule.name}: " + "; ".join(faults))
 
@@ -153,7 +156,13 @@ class _Run:
             more = f"; and {len(unmet) - 3} more" if len(unmet) > 3 else ""
             raise SimulationError(f"{self._schedule.name}: {'; '.join(unmet[:3])}{more}; check the schedule")
         spans = tuple(span for rank in range(len(processes)) for span in self._spans(rank))
-        return Timeline(self._schedule.name, "predicted", spans, self._schedule.rank_to_device)
+        timeline = Timeline(self._schedule.name, "predicted", spans, self._schedule.rank_to_device)
+        if not math.isfinite(timeline.makespan_s):
+            raise SimulationError(
+                f"{self._schedule.name}: got a makespan of {timeline.makespan_s} s, expected a finite one; "
+                "try smaller costs or faster links"
+            )
+        return timeline
 
     def _rank(self, rank: int, run_op: RunOp) -> Generator[Event, Any, None]:
         """Work through the list of one rank."""

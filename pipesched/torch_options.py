@@ -1,0 +1,65 @@
+"""Options on how torch works, and what they stand for; torch is loaded only when one is used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from pipesched.errors import InputError, NotThereError
+
+if TYPE_CHECKING:
+    import torch
+
+    from profiles.models.model import Model
+    from profiles.profile import Profile
+
+ModelName = Annotated[
+    str, typer.Argument(help="gpt, conv, mlp, with arguments as gpt:layers=8,width=320; or module:factory.")
+]
+Dtype = Annotated[
+    Literal["float32", "float64", "bfloat16", "float16"],
+    typer.Option(help="Of weights and activations, as torch names it."),
+]
+DeviceKind = Annotated[Literal["cpu", "cuda"], typer.Option(help="Where to compute.")]
+Optimizer = Annotated[Literal["sgd", "momentum", "adam", "adamw"], typer.Option(help="PyTorch's.")]
+Threads = Annotated[int, typer.Option(help="CPU threads per rank.", min=1, max=1024)]
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """Return torch's dtype of that name."""
+    import torch
+
+    found: torch.dtype = getattr(torch, name)
+    return found
+
+
+def require_gpu(got: str, advice: str) -> None:
+    """Refuse an option that needs a GPU where there is none; `got` says which option, `advice` what to try.
+
+    Raises:
+        NotThereError: There is none.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise NotThereError(f"{got}, expected a GPU, and torch sees none here; try {advice}")
+
+
+def load_profile_of(path: Path, model: Model) -> Profile:
+    """Return the profile in `path`, which must be of `model`.
+
+    Raises:
+        InputError: It is of another model.
+        ProfileError: The file is no profile.
+    """
+    from profiles.files import load_profile
+
+    profile = load_profile(path)
+    if profile.model != model.name:
+        raise InputError(
+            f"{path}: got a profile of {profile.model}, expected one of {model.name}; "
+            f"try pipesched profile {model.name} --out {path}"
+        )
+    return profile

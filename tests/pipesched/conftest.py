@@ -1,0 +1,45 @@
+"""A folder with the README's files and some broken ones, and the command line called in it, in this process."""
+
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from pipesched.__main__ import main
+
+ROOT = Path(__file__).parents[2]
+BLOCKS = re.findall(r"^```\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Return the working directory: mine.csv and stages.csv are those of the README."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.csv").write_text(next(block for block in BLOCKS if block.startswith("0F0")))
+    (tmp_path / "stages.csv").write_text(next(block for block in BLOCKS if block.startswith("stage,")))
+    (tmp_path / "dead.csv").write_text("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n")
+    return tmp_path
+
+
+@pytest.fixture
+def pipesched(folder, monkeypatch, capsys):
+    """Return a function that runs one command line and returns (code, out, err)."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def call(line):
+        monkeypatch.setattr(sys, "argv", ["pipesched", *line.split()])
+        with pytest.raises(SystemExit) as done:
+            main()
+        return Answer(done.value.code, *capsys.readouterr())
+
+    yield call
+    signal.signal(signal.SIGTERM, before)

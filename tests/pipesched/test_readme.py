@@ -1,0 +1,25 @@
+"""What the README says works as it stands there."""
+
+import shlex
+
+import pytest
+
+from profiles.files import save_profile
+from tests.pipesched.conftest import BLOCKS
+from tests.profiles.hand_profiles import layer, measurement, profile
+
+QUICK = ("check", "simulate", "gantt", "show", "list", "compare")
+LINES = [shlex.split(line, comments=True) for block in BLOCKS for line in block.splitlines()]
+COMMANDS = [" ".join(words[1:]) for words in LINES if words[:1] == ["pipesched"] and words[1] in QUICK]
+
+
+def test_the_readme_has_commands():
+    assert len(COMMANDS) >= 6
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_of_the_readme_works(pipesched, folder, line):
+    layers = [layer(*(measurement(size) for size in (1, 2, 4))) for _ in range(8)]
+    save_profile(profile(*layers), folder / "gpt.json")
+    answer = pipesched(line)
+    assert (answer.code, answer.err) == (0, "")

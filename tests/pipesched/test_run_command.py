@@ -1,0 +1,116 @@
+"""``profile``, ``run`` and ``verify``, with real processes."""
+
+import json
+
+import pytest
+
+from profiles.files import load_profile
+from schedules.formats.timeline_json import read_timeline
+from tests.trace_rules import check_trace
+
+MODEL = "gpt:layers=2,width=16,heads=2,context=8"
+FAST = "--iterations 1 --timeout 30"
+
+
+@pytest.fixture
+def profiled(pipesched):
+    """Profile the model into p.json."""
+    answer = pipesched(f"profile {MODEL} --microbatch-sizes 1,2 --repeats 1 --out p.json")
+    assert (answer.code, answer.err) == (0, "")
+    return pipesched
+
+
+def test_a_profile_is_shown_written_and_used(profiled, folder):
+    assert load_profile(folder / "p.json").microbatch_sizes == (1, 2)
+    data = json.loads(profiled("simulate -s 1f1b -p 2 -m 4 --profile p.json --microbatch-size 2 --json").out)
+    assert data["makespan_s"] > 0
+    for partition in ("uniform", "balanced", "1,3"):
+        assert profiled(f"simulate -s 1f1b -p 2 -m 4 --profile p.json --partition {partition}").code == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("simulate -s 1f1b -p 2 -m 4 --profile p.json --microbatch-size 3", "micro-batch size: got 3, expected 1 to 2"),
+        ("simulate -s 1f1b -p 5 -m 4 --profile p.json", "got 5 stages for 4 layers"),
+        ("simulate -s 1f1b -p 2 -m 4 --profile p.json --partition 3,2", "2 stages of 5 layers in all, expected"),
+        ("run -s 1f1b -p 2 -m 4 --profile p.json --model mlp", "p.json: got a profile of gpt:layers=2"),
+        ("verify mlp -s 1f1b -p 2 -m 4 --profile p.json --out new", "p.json: got a profile of gpt:layers=2"),
+    ],
+)
+def test_a_profile_that_does_not_fit_is_refused_in_one_line(profiled, folder, line, words):
+    answer = profiled(line)
+    assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+    assert words in answer.err
+    assert not (folder / "new").exists()
+
+
+def test_a_job_is_written_and_not_run(pipesched, folder):
+    assert pipesched(f"run -s 1f1b -p 2 -m 4 --model {MODEL} --device cuda --dtype bfloat16 --job job.json").code == 0
+    job = json.loads((folder / "job.json").read_text())
+    assert (job["device"], job["dtype"], job["bounds"]) == ("cuda", "bfloat16", [[0, 2], [2, 4]])
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(120)
+def test_a_run_writes_the_measured_timeline_and_prints_data_only(pipesched, folder):
+    answer = pipesched(f"run -f mine.csv --stage-costs stages.csv {FAST} --json --out measured.json")
+    assert (answer.code, answer.err) == (0, "")
+    data = json.loads(answer.out)
+    timeline = read_timeline(folder / "measured.json")
+    assert timeline.source == "measured"
+    assert data["makespan_s"] == timeline.makespan_s > 0.138
+    assert data["first_loss"] is None
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(120)
+def test_a_rank_that_fails_is_named_with_exit_code_3(pipesched, folder):
+    (folder / "broken.py").write_text(
+        "from torch import nn\n"
+        "class Broken(nn.Linear):\n"
+        "    calls = 0\n"
+        "    def forward(self, x):\n"
+        "        Broken.calls += 1\n"
+        "        if Broken.calls > 3:\n"
+        "            raise RuntimeError('as it was asked')\n"
+        "        return super().forward(x)\n"
+        "def factory():\n"
+        "    import torch\n"
+        "    batch = lambda n, seed: (torch.ones(n, 4), torch.ones(n, 4))\n"
+        "    return [nn.Linear(4, 4), Broken(4, 4)], nn.functional.mse_loss, batch\n"
+    )
+    answer = pipesched(f"run -s 1f1b -p 2 -m 4 --model broken:factory {FAST} --out x.json")
+    assert (answer.code, answer.out, answer.err.count("\n")) == (3, "", 1)
+    assert "rank 1 failed at 1F" in answer.err
+    assert "as it was asked" in answer.err
+    assert not (folder / "x.json").exists()
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(120)
+def test_verify_writes_everything_and_the_losses_agree(profiled, folder):
+    answer = profiled(f"verify {MODEL} -s gpipe,1f1b -p 2 -m 4 --profile p.json {FAST} --json --out made/here")
+    assert (answer.code, answer.err) == (0, "")
+    found = json.loads(answer.out)
+    assert [each["name"] for each in found] == ["gpipe", "1f1b"]
+    for each in found:
+        assert each["largest_loss_difference"] <= 1e-6
+        made = folder / "made" / "here"
+        assert read_timeline(made / f"{each['name']}-predicted.json").source == "predicted"
+        measured = read_timeline(made / f"{each['name']}-measured.json")
+        assert measured.source == "measured"
+        assert measured.memory
+        assert (made / f"{each['name']}.png").read_bytes().startswith(b"\x89PNG")
+        trace = (made / f"{each['name']}-trace.json").read_text()
+        assert check_trace(trace) == []
+        tracks = {event["name"] for event in json.loads(trace)["traceEvents"] if event["ph"] == "C"}
+        assert tracks == {"memory (predicted)", "memory (measured)"}
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(120)
+def test_verify_of_an_asynchronous_schedule_compares_what_has_the_same_weights(profiled):
+    answer = profiled(f"verify {MODEL} -s pipedream -p 2 -m 4 --profile p.json {FAST} --json")
+    assert (answer.code, answer.err) == (0, "")
+    assert json.loads(answer.out)[0]["largest_loss_difference"] <= 1e-6
