@@ -20,8 +20,10 @@ def measured_timeline(
         times_ns: Per rank and op: reached, begun, ended [ns], on one clock.
         held_bytes: Per rank, the bytes held after each op; empty where not known.
     """
+    # in whole nanoseconds from the first mark on: seconds since the host started have no digits left for them
+    zero = min((ns for times in times_ns for marks in times for ns in marks), default=0)
     rows = [
-        [Span(rank, op, *(ns / 1e9 for ns in marks)) for op, marks in zip(ops, times, strict=True)]
+        [Span(rank, op, *((ns - zero) / 1e9 for ns in marks)) for op, marks in zip(ops, times, strict=True)]
         for rank, (ops, times) in enumerate(zip(schedule.ops, times_ns, strict=True))
     ]
     _set_transfers(rows, schedule.num_stages)
