@@ -194,7 +194,7 @@ def measure(steps: int) -> list[dict[str, object]]:
             steps_s: dict[str, list[float]] = {kind: [] for kind in kinds}
             ops_s: list[float] = []
             for turn in range(steps + 3):
-                for kind, step in kinds.items():
+                for kind, step in sorted(kinds.items(), reverse=turn % 2 == 1):
                     dist.barrier()
                     times = step()
                     took_s, path_s, op_s = ratio(schedule, gather(sorted(times)))
@@ -222,9 +222,9 @@ def main() -> None:
         _start(2)
         return
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    pin(rank, size, threads=1)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=os.environ["MEET"], rank=rank, world_size=size)
+    pin(rank, size, threads=1)
     found = measure(arguments.steps)
     if rank == 0:
         _print(found)

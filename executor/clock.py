@@ -70,11 +70,16 @@ def _event() -> torch.cuda.Event:
 
 
 class Recorder:
-    """Three marks per op, in the order of the list, and the bytes held after it."""
+    """Three marks per op, in the order of the list, and the bytes held after it.
+
+    Attributes:
+        mark: Returns a mark of this instant; the clock's own, as it is called three times per op.
+    """
 
     def __init__(self, clock: Clock, meter: Meter | None = None) -> None:
         self._clock = clock
         self._meter = meter
+        self.mark = clock.mark
         self.begin(0)
 
     def begin(self, resident_bytes: int) -> None:
@@ -88,10 +93,6 @@ class Recorder:
     def __len__(self) -> int:
         """Return how many ops are over."""
         return len(self._marks)
-
-    def mark(self) -> object:
-        """Return a mark of this instant."""
-        return self._clock.mark()
 
     def add(self, posted: object, start: object, end: object) -> None:
         """Note one op: when it was reached, when its work began, when it ended."""

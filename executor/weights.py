@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, UntypedStorage, nn
 
 from executor.errors import ExecutionError
+
+_NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class Weights:
 
     def step(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Make the next version, keeping the present one if it is still to be read."""
-        if self._left[self.version] > 0:
+        if self._is_versioned and self._left[self.version] > 0:
             copies = {key: _copied(storage) for key, storage in self._storages.items()}
             self._stash[self.version] = copies
             self._keys.update((copy.data_ptr(), key) for key, copy in copies.items())
@@ -75,20 +77,24 @@ class Weights:
             optimizer.zero_grad(set_to_none=True)
         self.version += 1
 
-    @contextmanager
-    def forward(self, version: int) -> Iterator[None]:
+    def forward(self, version: int) -> AbstractContextManager[None]:
         """Let the module compute with `version`, and remember its parameters by place."""
-        saving = (
-            torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack) if self._is_versioned else nullcontext()
-        )
-        with saving, self._swapped(version):
+        self._require(version)
+        return self._forward(version) if self._is_versioned else _NOTHING
+
+    def backward(self, version: int) -> AbstractContextManager[None]:
+        """Let autograd find `version` where the forward used a parameter."""
+        self._require(version)
+        return self._backward(version) if self._is_versioned else _NOTHING
+
+    @contextmanager
+    def _forward(self, version: int) -> Iterator[None]:
+        with torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack), self._swapped(version):
             yield
         self._done(version)
 
     @contextmanager
-    def backward(self, version: int) -> Iterator[None]:
-        """Let autograd find `version` where the forward used a parameter."""
-        self._require(version)
+    def _backward(self, version: int) -> Iterator[None]:
         self._reading = version
         try:
             yield
@@ -112,7 +118,6 @@ class Weights:
     @contextmanager
     def _swapped(self, version: int) -> Iterator[None]:
         """Put the storages of `version` under the parameters for a while."""
-        self._require(version)
         if version == self.version:
             yield
             return
