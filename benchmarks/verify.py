@@ -41,7 +41,7 @@ GPT: tuple[tuple[str, dict[str, int]], ...] = (
     ("pipedream", {}),
 )
 EMULATED = tuple((name, p, chunks) for p in (4, 8) for name, chunks in GPT)
-MESSAGE_BYTES = 256 * 1024
+MESSAGE_BYTES = 64 * 1024
 
 
 def measured_link() -> Link:

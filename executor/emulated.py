@@ -12,6 +12,9 @@ from executor.stage import Stage
 from profiles.stage_costs import StageCosts
 from schedules.op import Compute, Message, Phase, gives
 
+_SPIN_S = 0.002
+"""A sleeper wakes up late, by up to a millisecond on a busy machine: the last bit is spun."""
+
 
 class EmulatedStage(Stage):
     """Takes ``costs.seconds(op)`` for an op and gives a tensor of the right number of bytes.
@@ -44,8 +47,8 @@ class EmulatedStage(Stage):
 
     def _spend(self, seconds: float) -> None:
         end = time.perf_counter() + seconds
-        if self._how == "sleep" and seconds > 0:
-            time.sleep(seconds)
+        if self._how == "sleep" and seconds > _SPIN_S:
+            time.sleep(seconds - _SPIN_S)
         while time.perf_counter() < end:
             pass
 
