@@ -222,9 +222,10 @@ def main() -> None:
         _start(2)
         return
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    pin(rank, size, threads=1)
+    torch.set_num_threads(1)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=os.environ["MEET"], rank=rank, world_size=size)
-    pin(rank, size, threads=1)
     found = measure(arguments.steps)
     if rank == 0:
         _print(found)

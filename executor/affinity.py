@@ -6,11 +6,11 @@ import os
 
 
 def pin(local_rank: int, num_local_ranks: int, threads: int) -> tuple[int, ...]:
-    """Give the calling thread `threads` cores of its own, if the machine has as many for every rank; return its cores.
+    """Give this process `threads` cores of its own, if the machine has as many for every rank; return its cores.
 
     Gloo moves each message in a thread of its own. Left alone, the scheduler may wake that thread, and then the rank
-    behind it, on the core where another rank computes, and one of them loses a time slice of milliseconds. Pinned,
-    computing threads never meet. Call it when gloo's threads have started: they stay free to run on an idle core.
+    behind it, on the core where another rank computes, and one of them loses a time slice of milliseconds. On its own
+    cores a rank disturbs nobody but itself. Call it before gloo's threads start: they inherit the cores.
     """
     if not hasattr(os, "sched_setaffinity"):
         return ()

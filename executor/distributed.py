@@ -77,6 +77,8 @@ def run_rank(job: Job, at: Callable[[int], None] | None = None, meet: str = "env
         raise ExecutionError(
             f"schedule {schedule.name} has {schedule.num_ranks} ranks, but {size} processes were started"
         )
+    if job.device == "cpu" and job.is_pinned:
+        pin(int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", size)), job.threads)
     torch.set_num_threads(job.threads)
     device, backend = _device_and_backend(job, schedule)
     # a dead peer is seen through its closed connection; this only bounds what hangs outside of the lists
@@ -130,9 +132,6 @@ def _run(
     offset_ns = _clock_offset_ns(rank, control)
     times, held = [], []
     losses: dict[int, float] = {}
-    if job.device == "cpu" and job.is_pinned:
-        local_size = int(os.environ.get("LOCAL_WORLD_SIZE", schedule.num_ranks))
-        pin(int(os.environ.get("LOCAL_RANK", rank)), local_size, job.threads)
     gc.collect()
     gc.freeze()  # what was built stays: the collector need not look at it again in the middle of an op
     for iteration in range(job.warmup + job.iterations):
