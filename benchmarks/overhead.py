@@ -224,7 +224,6 @@ def main() -> None:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     pin(rank, size, threads=1)
     torch.set_num_threads(1)
-    torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=os.environ["MEET"], rank=rank, world_size=size)
     found = measure(arguments.steps)
     if rank == 0:
