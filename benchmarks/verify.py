@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from executor.job import Job
-from executor.launch import launch
+from executor.launcher import launch
 from profiles.cluster import Cluster, Link, flat
 from profiles.files import load_cluster
 from profiles.host import device_name, num_cores

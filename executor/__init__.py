@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from executor.errors import ExecutionError, RankFailed
     from executor.interpreter import Batch, Rank, execute_rank
     from executor.job import Job
-    from executor.launch import Measured, launch
+    from executor.launcher import Measured, launch
     from executor.local import run_local
     from executor.transport import LocalTransport, Mailroom, Transport
 
@@ -20,13 +20,13 @@ _HOMES = {
     "Job": "job",
     "LocalTransport": "transport",
     "Mailroom": "transport",
-    "Measured": "launch",
+    "Measured": "launcher",
     "Rank": "interpreter",
     "RankFailed": "errors",
     "Transport": "transport",
     "build_stages": "build",
     "execute_rank": "interpreter",
-    "launch": "launch",
+    "launch": "launcher",
     "make_batch": "build",
     "run_local": "local",
 }

@@ -1,4 +1,4 @@
-"""One process per rank: what each of them does, under torchrun or started by executor.launch."""
+"""One process per rank: what each of them does, under torchrun or started by executor.launcher."""
 
 from __future__ import annotations
 

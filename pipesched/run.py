@@ -46,7 +46,7 @@ def run(
     if job is None:
         options.require_possible()
     from executor.job import job_to_json
-    from executor.launch import launch
+    from executor.launcher import launch
     from simulator.metrics import metrics
 
     todo = _job(loaded, costs, options, model, how)

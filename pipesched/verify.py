@@ -136,7 +136,7 @@ def _one(
     schedule: Schedule, model: str, profile: Profile, size: int, costs: CostOptions, options: RunOptions
 ) -> _Checked:
     """Predict and run one schedule, and compare its losses with those of the whole model."""
-    from executor.launch import launch
+    from executor.launcher import launch
     from executor.whole import whole_model_losses
     from profiles.partition import parse_partition
     from profiles.profile import layer_seconds, stage_costs

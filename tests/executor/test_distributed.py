@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from executor.launch import launch
+from executor.launcher import launch
 from executor.whole import whole_model_losses
 from profiles.stage_costs import StageCost, StageCosts
 from schedules.catalogue import build

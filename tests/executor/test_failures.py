@@ -7,7 +7,7 @@ import pytest
 
 from executor.errors import ExecutionError, RankFailed
 from executor.job import Job
-from executor.launch import launch
+from executor.launcher import launch
 from executor.whole import whole_model_losses
 from profiles.stage_costs import StageCost, StageCosts
 from schedules.catalogue import build

@@ -1,0 +1,11 @@
+"""What the package says that it has."""
+
+from importlib import import_module
+
+import executor
+
+
+def test_no_module_hides_a_function_of_the_same_name():
+    for name in ("launcher", "job", "local", "interpreter"):
+        import_module(f"executor.{name}")
+    assert all(callable(getattr(executor, name)) for name in executor.__all__)
