@@ -8,13 +8,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
 from executor.board import Board
 from executor.distributed import Result, run_rank
 from executor.errors import ExecutionError, PeerLost, RankFailed
-from executor.job import Job, job_from_json
+from executor.job import STOP_SIGNALS, Job, job_from_json
 from profiles.errors import ProfileError
 from schedules.formats.files import read_text, write_text
 from schedules.formats.timeline_json import timeline_to_json
@@ -23,6 +24,7 @@ from schedules.schedule import ScheduleError
 
 def main() -> int:
     """Run the rank that the environment names; return the exit code."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # the launcher held them back
     arguments = _parser().parse_args()
     rank = int(os.environ.get("RANK", "-1"))
     if rank < 0:

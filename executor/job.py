@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -16,6 +17,9 @@ Backend: TypeAlias = Literal["auto", "gloo", "nccl"]
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 """What a run may compute in; names of torch dtypes."""
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""What ends a run early; held back while its processes are being started."""
 
 START_S = 300.0
 """How long the ranks may take to get ready for their lists [s]: importing, building, meeting."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from executor.board import Board
 from executor.errors import RankFailed, failed
-from executor.job import START_S, Job, job_to_json
+from executor.job import START_S, STOP_SIGNALS, Job, job_to_json
 from schedules.formats.schedule_json import from_json
 from schedules.formats.timeline_json import read_timeline
 from schedules.lower import lower
@@ -56,11 +57,24 @@ def launch(job: Job, tick: Callable[[float], None] = lambda fraction: None) -> M
         with Board.create(folder / "board", schedule.num_ranks) as board:
             processes: list[subprocess.Popen[bytes]] = []
             try:
-                processes.extend(_start(rank, schedule.num_ranks, folder, job) for rank in range(schedule.num_ranks))
+                _start_all(processes, schedule.num_ranks, folder, job)
                 _watch(processes, schedule, board, folder, job, tick)
             finally:
                 _end(processes)
         return _read_result(folder)
+
+
+def _start_all(processes: list[subprocess.Popen[bytes]], num_ranks: int, folder: Path, job: Job) -> None:
+    """Add one process per rank to `processes`; a signal meanwhile waits, or a child could be lost before it is known.
+
+    The children inherit the blocked signals; `executor.__main__` unblocks them.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        for rank in range(num_ranks):
+            processes.append(_start(rank, num_ranks, folder, job))  # noqa: PERF401 -- each is known at once
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start(rank: int, num_ranks: int, folder: Path, job: Job) -> subprocess.Popen[bytes]:
