@@ -15,7 +15,10 @@ from torch.nn import functional
 
 from profiles.errors import ProfileError
 from profiles.models.model import Model
-from profiles.models.text import crops
+from profiles.models.text import crops, held_out_crops
+
+_NUM_HELD_OUT = 64
+"""Samples to judge a trained model by."""
 
 
 def gpt(
@@ -25,15 +28,26 @@ def gpt(
     context: int = 128,
     vocab: int = 256,
     dropout: float = 0.0,
+    text: str = "",
 ) -> Model:
     """Return a GPT with `layers` blocks; about 12 x layers x width^2 parameters, ten million by default.
 
-    It reads Python's help topics byte by byte and predicts the next byte.
+    It reads a text byte by byte and predicts the next byte.
+
+    Args:
+        layers: Blocks, beside the embedding and the head.
+        width: Of what passes between layers.
+        heads: Of attention.
+        context: Bytes that it reads at once.
+        vocab: Different tokens; bytes use the first 256.
+        dropout: Share that is dropped.
+        text: File to learn from; empty for Python's help topics.
 
     Raises:
         ProfileError: The arguments do not fit together.
     """
     name = f"gpt:layers={layers},width={width},heads={heads},context={context},vocab={vocab},dropout={dropout}"
+    name += f",text={text}" if text else ""
     _check(name, layers, width, heads, context, vocab, dropout)
     blocks = tuple(partial(Block, width, heads, dropout, layers) for _ in range(layers))
     return Model(
@@ -41,7 +55,8 @@ def gpt(
         (partial(Embedding, vocab, context, width, dropout), *blocks, partial(Head, width, vocab)),
         ("embedding", *(f"block {i}" for i in range(layers)), "head"),
         next_token_loss,
-        partial(_batch, context),
+        partial(_batch, context, text),
+        partial(_held_out, context, text),
     )
 
 
@@ -142,6 +157,14 @@ def _dropout(x: Tensor, probability: float, training: bool) -> Tensor:
     return functional.dropout(x, probability, training) if probability else x
 
 
-def _batch(context: int, num_samples: int, seed: int) -> tuple[Tensor, Tensor]:
-    tokens = crops(num_samples, context + 1, seed)
+def _batch(context: int, text: str, num_samples: int, seed: int) -> tuple[Tensor, Tensor]:
+    return _shifted(crops(num_samples, context + 1, seed, text))
+
+
+def _held_out(context: int, text: str) -> tuple[Tensor, Tensor]:
+    return _shifted(held_out_crops(_NUM_HELD_OUT, context + 1, text))
+
+
+def _shifted(tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each token and the one that follows it."""
     return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()

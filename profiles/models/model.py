@@ -23,6 +23,7 @@ class Model:
         layer_names: One name per layer, for tables.
         loss: (output of the last layer, targets) -> the mean over the micro-batch, a scalar.
         batch: (number of samples, seed) -> (inputs, targets), both with the samples in dimension 0.
+        held_out: () -> (inputs, targets) that `batch` never gives, to judge a trained model by; None if there are none.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Model:
     layer_names: tuple[str, ...]
     loss: Callable[[Tensor, Tensor], Tensor]
     batch: Callable[[int, int], tuple[Tensor, Tensor]]
+    held_out: Callable[[], tuple[Tensor, Tensor]] | None = None
 
     def __post_init__(self) -> None:
         if not self.layers:

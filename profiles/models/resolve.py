@@ -17,11 +17,12 @@ from torch import nn
 
 from profiles.errors import ProfileError
 from profiles.models.conv import conv
+from profiles.models.digits import digits
 from profiles.models.gpt import gpt
 from profiles.models.mlp import mlp
 from profiles.models.model import Model
 
-MODELS: dict[str, Callable[..., Model]] = {"conv": conv, "gpt": gpt, "mlp": mlp}
+MODELS: dict[str, Callable[..., Model]] = {"conv": conv, "digits": digits, "gpt": gpt, "mlp": mlp}
 """The models that come with pipesched, by name."""
 
 _READERS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}

@@ -1,25 +1,76 @@
-"""Real English prose that every Python has with it: the help topics of ``pydoc``, as bytes."""
+"""Text as bytes: the help topics of ``pydoc``, real English prose that every Python has with it, or a user's file.
+
+The last twentieth is kept from training, to judge a trained model by.
+"""
 
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from profiles.errors import ProfileError
+
+_HELD_OUT = 20
+"""One in so many bytes, the last ones."""
+
 
 @cache
-def text_bytes() -> Tensor:
-    """Return the whole text as bytes, shape (length,), uint8; do not write to it."""
-    from pydoc_data.topics import topics
+def text_bytes(file: str = "") -> Tensor:
+    """Return the whole text as bytes, shape (length,), uint8; do not write to it.
 
-    text = "\n".join(topics[key] for key in sorted(topics))
-    return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+    Args:
+        file: To read; empty for the help topics.
+
+    Raises:
+        ProfileError: The file cannot be read.
+    """
+    if file:
+        try:
+            content = Path(file).read_bytes()
+        except OSError as error:
+            reason = error.strerror or error
+            raise ProfileError(f"text {file}: got {reason}, expected a file that can be read; check its name") from None
+    else:
+        from pydoc_data.topics import topics
+
+        content = "\n".join(topics[key] for key in sorted(topics)).encode()
+    return torch.frombuffer(bytearray(content or b"\0"), dtype=torch.uint8)
 
 
-def crops(num_samples: int, length: int, seed: int) -> Tensor:
-    """Return `num_samples` crops at random places, shape (num_samples, length), int64."""
-    text = text_bytes()
+def crops(num_samples: int, length: int, seed: int, file: str = "") -> Tensor:
+    """Return `num_samples` crops at random places of what is trained on, shape (num_samples, length), int64.
+
+    Raises:
+        ProfileError: The text cannot be read, or is too short.
+    """
+    text = text_bytes(file)
+    return _crops(text[: _num_trained(text, length, file)], num_samples, length, seed)
+
+
+def held_out_crops(num_samples: int, length: int, file: str = "") -> Tensor:
+    """Return `num_samples` crops of what is kept from training, always the same, shape (num_samples, length), int64.
+
+    Raises:
+        ProfileError: As for `crops`.
+    """
+    text = text_bytes(file)
+    return _crops(text[_num_trained(text, length, file) :], num_samples, length, seed=0)
+
+
+def _num_trained(text: Tensor, length: int, file: str) -> int:
+    held_out = max(length + 1, len(text) // _HELD_OUT)
+    if len(text) < 2 * held_out:
+        raise ProfileError(
+            f"text {file or 'pydoc_data.topics'}: got {len(text)} bytes, expected at least {2 * held_out} for samples "
+            f"of {length} bytes; use a longer text or a shorter context"
+        )
+    return len(text) - held_out
+
+
+def _crops(text: Tensor, num_samples: int, length: int, seed: int) -> Tensor:
     random = torch.Generator().manual_seed(seed)
     starts = torch.randint(len(text) - length, (num_samples, 1), generator=random)
     return text[starts + torch.arange(length)].long()

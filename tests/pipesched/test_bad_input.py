@@ -111,7 +111,7 @@ LIGHT = [
 
 TORCH = "run -s 1f1b -p 2 -m 4"
 HEAVY = [
-    ("profile zzz", "got an unknown model, expected one of conv, gpt, mlp"),
+    ("profile zzz", "got an unknown model, expected one of conv, digits, gpt, mlp"),
     ("profile gpt:layerz=2", "unknown argument 'layerz'"),
     ("profile none.such:factory", "importing none.such raised ModuleNotFoundError"),
     ("profile mlp --microbatch-sizes 0", "--microbatch-sizes: got '0'"),

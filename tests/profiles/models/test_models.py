@@ -12,6 +12,7 @@ SMALL = [
     "mlp:width=8,layers=3",
     "gpt:layers=2,width=16,heads=4,context=8",
     "conv:channels=8,blocks=4,image=8,classes=5",
+    "digits:width=8,blocks=2",
 ]
 
 

@@ -1,0 +1,109 @@
+"""A residual network on handwritten digits: 1,797 scans of 8 x 8 pixels that scikit-learn carries (UCI ML repository).
+
+The last 297 scans are kept from training, to measure accuracy on.
+
+Shapes: B micro-batch, D width.
+"""
+
+# ruff: noqa: N803  # tensor names carry their shape
+
+from __future__ import annotations
+
+from functools import cache, partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from profiles.errors import ProfileError
+from profiles.models.conv import class_loss
+from profiles.models.model import Model
+
+_NUM_PIXELS, _NUM_CLASSES, _NUM_HELD_OUT = 64, 10, 297
+
+
+def digits(width: int = 64, blocks: int = 6, dropout: float = 0.0) -> Model:
+    """Return a stem, `blocks` residual blocks of equal cost and a classifier.
+
+    Args:
+        width: Of every layer.
+        blocks: Between the stem and the classifier.
+        dropout: Share of each block's result that is dropped.
+
+    Raises:
+        ProfileError: An argument is out of range.
+    """
+    name = f"digits:width={width},blocks={blocks},dropout={dropout}"
+    for key, got, least in (("width", width, 1), ("blocks", blocks, 0)):
+        if got < least:
+            raise ProfileError(f"model {name}: {key}: got {got}, expected at least {least}; raise it")
+    if not 0 <= dropout < 1:
+        raise ProfileError(f"model {name}: dropout: got {dropout}, expected 0 to below 1; try 0.1")
+    return Model(
+        name,
+        (
+            partial(nn.Linear, _NUM_PIXELS, width),
+            *(partial(Block, width, dropout) for _ in range(blocks)),
+            partial(Head, width),
+        ),
+        ("stem", *(f"block {i}" for i in range(blocks)), "head"),
+        class_loss,
+        _batch,
+        _held_out,
+    )
+
+
+class Block(nn.Module):
+    """Two linear layers beside a short cut."""
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 2 * width)
+        self.down = nn.Linear(2 * width, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        """Map (B, D) to (B, D)."""
+        update: Tensor = self.dropout(self.down(functional.relu(self.up(self.norm(x_BD)))))
+        return x_BD + update
+
+
+class Head(nn.Module):
+    """Features to the scores of the ten digits."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.scores = nn.Linear(width, _NUM_CLASSES)
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        """Map (B, D) to (B, 10)."""
+        scores: Tensor = self.scores(self.norm(x_BD))
+        return scores
+
+
+@cache
+def _scans() -> tuple[Tensor, Tensor]:
+    """Return (pixels (1797, 64) of about unit scale, digits (1797,)), always in the same shuffled order."""
+    try:
+        from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # it has no types
+    except ModuleNotFoundError as error:
+        raise ProfileError(
+            "model digits: got no scikit-learn, expected it for its scans; try pip install 'pipesched[digits]'"
+        ) from error
+    pixels, classes = load_digits(return_X_y=True)
+    order = torch.randperm(len(classes), generator=torch.Generator().manual_seed(0))
+    return (torch.as_tensor(pixels, dtype=torch.float32)[order] - 5.0) / 6.0, torch.as_tensor(classes)[order].long()
+
+
+def _batch(num_samples: int, seed: int) -> tuple[Tensor, Tensor]:
+    pixels, classes = _scans()
+    random = torch.Generator().manual_seed(seed)
+    chosen = torch.randint(len(classes) - _NUM_HELD_OUT, (num_samples,), generator=random)
+    return pixels[chosen], classes[chosen]
+
+
+def _held_out() -> tuple[Tensor, Tensor]:
+    pixels, classes = _scans()
+    return pixels[-_NUM_HELD_OUT:], classes[-_NUM_HELD_OUT:]
