@@ -24,7 +24,7 @@ def interleaved(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> S
     """
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks)
     p, m, v = num_ranks, num_microbatches, num_chunks
-    per_round = round_size(p, m)
+    per_round = round_size("interleaved", p, m)
     rows: list[list[Op]] = []
     for rank in range(p):
         warmup = min(m * v, (v - 1) * per_round + 2 * (p - 1 - rank))
@@ -36,8 +36,8 @@ def interleaved(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> S
     return make_schedule("interleaved", p * v, m, rows)
 
 
-def round_size(num_ranks: int, num_microbatches: int) -> int:
-    """Return how many micro-batches pass through all chunks before the next ones begin.
+def round_size(name: str, num_ranks: int, num_microbatches: int) -> int:
+    """Return how many micro-batches pass through all chunks of schedule `name` before the next ones begin.
 
     Raises:
         ScheduleError: The rounds would not be of equal size.
@@ -47,7 +47,7 @@ def round_size(num_ranks: int, num_microbatches: int) -> int:
         below = num_microbatches - num_microbatches % num_rounds
         above = min(below + num_rounds, (num_rounds + 1) * num_ranks)
         raise ScheduleError(
-            f"interleaved: got {num_microbatches} micro-batches for {num_ranks} ranks, expected a multiple of the "
+            f"{name}: got {num_microbatches} micro-batches for {num_ranks} ranks, expected a multiple of the "
             f"{num_rounds} rounds that this makes; try {below} or {above}"
         )
     return num_microbatches // num_rounds

@@ -114,3 +114,13 @@ def forward(stage: int, microbatch: int, version: int = 0) -> Compute:
 def backward(stage: int, microbatch: int, version: int = 0) -> Compute:
     """Return B of a stage and micro-batch."""
     return Compute(Phase.BACKWARD, stage, microbatch, version)
+
+
+def backward_input(stage: int, microbatch: int, version: int = 0) -> Compute:
+    """Return I of a stage and micro-batch."""
+    return Compute(Phase.BACKWARD_INPUT, stage, microbatch, version)
+
+
+def backward_weight(stage: int, microbatch: int, version: int = 0) -> Compute:
+    """Return W of a stage and micro-batch."""
+    return Compute(Phase.BACKWARD_WEIGHT, stage, microbatch, version)

@@ -22,6 +22,7 @@ def drawn(
     home = {op: rank for rank, row in enumerate(rows) for op in row}
     maker = {thing: op for op in begin for thing in made(op)}
     for _ in range(2 * len(begin)):  # long enough to settle: longest paths have fewer ops
+        settled = dict(begin)
         for row in rows:
             free = 0
             for op in row:
@@ -29,6 +30,8 @@ def drawn(
                 arrivals = [begin[b] + 1 + (transfer if home[b] != home[op] else 0) for b in before]
                 begin[op] = max([free, *arrivals])
                 free = begin[op] + 1
+        if begin == settled:
+            break
     width = max(begin.values()) + 1
     grid = [[".."] * width for _ in rows]
     for op, column in begin.items():

@@ -1,0 +1,54 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import schedules.looped_bfs as module
+from schedules.gpipe import gpipe
+from schedules.looped_bfs import looped_bfs
+from schedules.op import Step
+from schedules.schedule import ScheduleError, stages_of
+from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, assert_sound, most_in_flight
+from tests.schedules.drawings import cells, drawn, is_in
+
+CHUNKS = st.integers(1, 4)
+DRAWING = """
+    rank 0  0F0 0F1 0F2 2F0 2F1 2F2 ..  ..  2B2 2B1 2B0 0B2 0B1 0B0
+    rank 1  ..  1F0 1F1 1F2 3F0 3F1 3F2 3B2 3B1 3B0 1B2 1B1 1B0 ..
+"""
+
+
+def test_it_runs_as_drawn():
+    assert drawn(looped_bfs(2, 3, 2), cell=str) == cells(DRAWING)
+    assert is_in(DRAWING, module.__doc__)
+
+
+@settings(deadline=None, max_examples=60)
+@given(RANKS, MICROBATCHES, CHUNKS)
+def test_it_is_sound_and_holds_all_microbatches_of_all_chunks(p, m, v):
+    schedule = looped_bfs(p, m, v)
+    assert_sound(schedule, p * v, m)
+    assert [stages_of(row) for row in schedule.ops] == [tuple(range(k, p * v, p)) for k in range(p)]
+    assert most_in_flight(schedule) == [m * v] * p
+
+
+@pytest.mark.parametrize(("p", "m", "v"), [(2, 2, 2), (4, 8, 3), (3, 7, 4), (5, 9, 2)])
+def test_the_bubble_is_gpipes_divided_by_the_chunks(p, m, v):
+    """With F and B of a chunk one column each: GPipe's 2 (p - 1) columns of bubble beside v times as many of work."""
+    assert len(drawn(gpipe(p, m))[0]) - 2 * m == len(drawn(looped_bfs(p, m, v))[0]) - 2 * m * v == 2 * (p - 1)
+
+
+def test_the_backwards_are_the_forwards_reversed():
+    row = [str(op) for op in looped_bfs(3, 4, 2).ops[1][:-2]]
+    assert row[:8] == ["1F0", "1F1", "1F2", "1F3", "4F0", "4F1", "4F2", "4F3"]
+    assert row[8:] == [text.replace("F", "B") for text in reversed(row[:8])]
+
+
+def test_every_stage_of_a_rank_steps_once_at_the_end():
+    for rank, row in enumerate(looped_bfs(2, 4, 3).ops):
+        assert row[-3:] == (Step(rank), Step(rank + 2), Step(rank + 4))
+
+
+def test_bad_counts_are_named_in_one_line():
+    with pytest.raises(ScheduleError) as error:
+        looped_bfs(0, 0, 0)
+    assert_one_line(str(error.value), "num_ranks is 0", "num_microbatches is 0", "num_chunks is 0")

@@ -1,0 +1,91 @@
+import pytest
+from hypothesis import given, settings
+
+import schedules.zero_bubble as module
+from schedules.one_f_one_b import one_f_one_b
+from schedules.op import Compute, Phase
+from schedules.schedule import ScheduleError, backward_input, backward_weight, forward
+from schedules.zero_bubble import with_weights, zb_h1, zb_h2
+from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, assert_sound, letters, most_in_flight
+from tests.schedules.drawings import cells, drawn, is_in
+
+H1 = """
+    rank 0  F0 F1 F2 .. .. I0 W0 F3 I1 W1 I2 W2 I3 W3
+    rank 1  .. F0 F1 .. I0 F2 I1 W0 F3 I2 W1 I3 W2 W3
+    rank 2  .. .. F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3
+"""
+H2 = """
+    rank 0  F0 F1 F2 F3 F4 I0 W0 F5 I1 W1 I2 W2 I3 W3 I4 W4 I5 W5 .. ..
+    rank 1  .. F0 F1 F2 I0 F3 I1 F4 I2 W0 F5 I3 W1 I4 W2 I5 W3 W4 W5 ..
+    rank 2  .. .. F0 I0 F1 I1 F2 I2 F3 I3 F4 I4 W0 F5 I5 W1 W2 W3 W4 W5
+"""
+
+
+@pytest.mark.parametrize(("schedule", "drawing"), [(zb_h1(3, 4), H1), (zb_h2(3, 6), H2)], ids=["H1", "H2"])
+def test_it_runs_as_drawn(schedule, drawing):
+    assert drawn(schedule) == cells(drawing)
+    assert is_in(drawing, module.__doc__)
+
+
+@settings(deadline=None, max_examples=60)
+@given(RANKS, MICROBATCHES)
+def test_h1_is_sound_and_holds_as_much_as_the_first_rank_of_1f1b(p, m):
+    schedule = zb_h1(p, m)
+    assert_sound(schedule, p, m)
+    assert most_in_flight(schedule) == [min(m, p)] * p
+    assert min(m, p) == max(most_in_flight(one_f_one_b(p, m)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(RANKS, MICROBATCHES)
+def test_h2_is_sound_and_holds_up_to_twice_as_much_less_one(p, m):
+    schedule = zb_h2(p, m)
+    assert_sound(schedule, p, m)
+    assert most_in_flight(schedule) == [min(m, 2 * p - 1)] * p
+
+
+@settings(deadline=None, max_examples=30)
+@given(RANKS, MICROBATCHES)
+def test_h1_is_1f1b_when_the_weights_are_left_out(p, m):
+    without = [" ".join(text for text in letters(row).split() if text[0] != "W") for row in zb_h1(p, m).ops]
+    assert without == [letters(row).replace("B", "I") for row in one_f_one_b(p, m).ops]
+
+
+@settings(deadline=None, max_examples=30)
+@given(RANKS, MICROBATCHES)
+def test_on_rank_k_k_weights_wait_at_a_steady_forward_of_h1_and_twice_as_many_of_h2(p, m):
+    for schedule, ahead in ((zb_h1(p, m), 1), (zb_h2(p, m), 2)):
+        for rank, row in enumerate(schedule.ops):
+            waiting = most = 0
+            for op in row[:-1]:
+                assert isinstance(op, Compute)
+                waiting += (op.phase is Phase.BACKWARD_INPUT) - (op.phase is Phase.BACKWARD_WEIGHT)
+                most = max(most, waiting if op.phase is Phase.FORWARD else 0)
+            last_forwards = max(0, m - ahead * (p - 1 - rank) - 1)  # I before the last F
+            assert most == min(ahead * rank, last_forwards)
+
+
+def test_with_too_few_microbatches_for_any_overlap_the_weights_come_last():
+    assert [letters(row) for row in zb_h2(3, 2).ops] == [
+        "F0 F1 I0 W0 I1 W1",
+        "F0 F1 I0 I1 W0 W1",
+        "F0 I0 F1 I1 W0 W1",
+    ]
+
+
+def test_one_rank_alternates_all_three():
+    assert letters(zb_h1(1, 2).ops[0]) == letters(zb_h2(1, 2).ops[0]) == "F0 I0 W0 F1 I1 W1"
+
+
+def test_weights_follow_inputs_from_the_delay_on_and_the_rest_comes_last():
+    ops = [forward(0, 0), backward_input(0, 0), backward_input(0, 1), backward_input(0, 2)]
+    weights = [backward_weight(0, i) for i in range(3)]
+    merged = [str(op) for op in with_weights(ops, weights, delay=1)]
+    assert merged == ["0F0", "0I0", "0I1", "0W0", "0I2", "0W1", "0W2"]
+
+
+@pytest.mark.parametrize("build", [zb_h1, zb_h2])
+def test_bad_counts_are_one_line(build):
+    with pytest.raises(ScheduleError) as error:
+        build(-2, 0)
+    assert_one_line(str(error.value), "num_ranks is -2", "num_microbatches is 0")

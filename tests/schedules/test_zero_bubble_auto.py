@@ -1,0 +1,134 @@
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import schedules.zero_bubble_auto as module
+from schedules.op import Compute
+from schedules.schedule import Schedule, ScheduleError
+from schedules.zero_bubble import zb_h1
+from schedules.zero_bubble_auto import zb_auto
+from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, assert_sound, most_in_flight
+from tests.schedules.drawings import cells, drawn, is_in
+
+COSTS = st.integers(0, 9).map(float)
+DRAWING = """
+    rank 0  F0 F1 F2 F3 .. I0 W0 F4 I1 W1 F5 I2 W2 I3 W3 I4 W4 I5 W5 ..
+    rank 1  .. F0 F1 F2 I0 F3 I1 W0 F4 I2 W1 F5 I3 I4 W2 W3 I5 W4 W5 ..
+    rank 2  .. .. F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 I4 W1 F5 I5 W2 W3 W4 W5
+"""
+
+
+def most_held(schedule: Schedule, kept: float) -> list[float]:
+    """Return, for each rank, the most that it holds: 1 from F to I, `kept` from I to W."""
+    change = {"F": 1.0, "I": kept - 1.0, "W": -kept}
+    peaks = []
+    for row in schedule.ops:
+        held, peak = 0.0, 0.0
+        for op in row:
+            held += change[op.phase.value] if isinstance(op, Compute) else 0.0
+            peak = max(peak, held)
+        peaks.append(peak)
+    return peaks
+
+
+def test_it_runs_as_drawn():
+    assert drawn(zb_auto(3, 6, limit=4)) == cells(DRAWING)
+    assert is_in(DRAWING, module.__doc__)
+
+
+@settings(deadline=None, max_examples=80)
+@given(RANKS, MICROBATCHES, COSTS, COSTS, COSTS, COSTS, st.integers(1, 20))
+def test_it_is_sound_and_within_its_limit_whatever_the_costs(p, m, f, i, w, c, limit):
+    schedule = zb_auto(p, m, f, i, w, c, limit)
+    assert_sound(schedule, p, m)
+    assert max(most_in_flight(schedule)) <= min(m, limit)
+
+
+@settings(deadline=None, max_examples=60)
+@given(RANKS, MICROBATCHES, COSTS, st.floats(1.0, 20.0), st.floats(0.0, 1.0))
+def test_what_is_kept_for_the_weights_counts_with_its_share(p, m, c, limit, kept):
+    assert max(most_held(zb_auto(p, m, c=c, limit=limit, kept=kept), kept)) <= limit + 1e-9
+
+
+@settings(deadline=None, max_examples=40)
+@given(RANKS, MICROBATCHES, COSTS, COSTS, COSTS, COSTS, st.sampled_from([0.1, 1e-3, 7.0]))
+def test_only_the_ratios_of_the_costs_matter(p, m, f, i, w, c, unit):
+    scaled = [float(f"{cost * unit:.6g}") for cost in (f, i, w, c)]
+    assert zb_auto(p, m, *scaled, limit=2 * p).ops == zb_auto(p, m, f, i, w, c, limit=2 * p).ops
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 8), st.integers(0, 8))
+def test_with_equal_costs_each_microbatch_of_memory_takes_a_column_of_idle_time_until_none_is_left(p, more):
+    """A rank's columns from its first op to its last: 3 m of work, and the ranks start a column apart."""
+    m = 2 * p + 1
+    rows = drawn(zb_auto(p, m, limit=p + more))
+    spans = [len(" ".join(row).strip(". ").split()) for row in rows]
+    assert max(spans) == 3 * m + max(0, p - 1 - more)
+
+
+def test_a_limit_of_1_is_one_microbatch_at_a_time():
+    rows = drawn(zb_auto(2, 2, limit=1))
+    assert rows == cells(
+        """
+        rank 0  F0 .. .. I0 W0 F1 .. .. I1 W1
+        rank 1  .. F0 I0 W0 .. .. F1 I1 W1 ..
+        """
+    )
+
+
+def test_the_limit_is_1f1bs_memory_unless_said():
+    assert zb_auto(4, 9, f=2.0, c=0.5) == zb_auto(4, 9, f=2.0, c=0.5, limit=4)
+
+
+def test_with_the_memory_of_1f1b_and_equal_costs_it_is_as_fast_as_h1():
+    for p, m in [(2, 3), (4, 9), (8, 20)]:
+        assert len(drawn(zb_auto(p, m))[0]) == len(drawn(zb_h1(p, m))[0])
+
+
+def test_more_memory_is_never_slower_here():
+    lengths = [len(drawn(zb_auto(4, 9, limit=limit), transfer=1)[0]) for limit in range(1, 10)]
+    assert all(after <= before for before, after in pairwise(lengths))
+    assert lengths[-1] < lengths[0]
+
+
+def test_the_list_with_the_shortest_longest_span_of_all_eight_is_taken(monkeypatch):
+    spans = []
+    original = module._Plan.longest_span
+
+    def recorded(plan):
+        spans.append(original(plan))
+        return spans[-1]
+
+    monkeypatch.setattr(module._Plan, "longest_span", recorded)
+    rows = drawn(zb_auto(4, 12, c=1.0, limit=8), transfer=1)
+    assert len(spans) == 8
+    assert len(set(spans)) > 1
+    assert max(len(" ".join(row).strip(". ").split()) for row in rows) == min(spans)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("f", -1.0, "at least 0"),
+        ("i", math.nan, "at least 0"),
+        ("w", math.inf, "at least 0"),
+        ("c", "1", "at least 0"),
+        ("limit", 0.5, "at least 1"),
+        ("limit", True, "at least 1"),
+        ("kept", 1.5, "at least 0 and at most 1"),
+    ],
+)
+def test_a_bad_parameter_is_one_line(name, value, expected):
+    with pytest.raises(ScheduleError) as error:
+        zb_auto(2, 4, **{name: value})
+    assert_one_line(str(error.value), f"zb_auto: {name} is {value!r}", expected)
+
+
+def test_bad_counts_are_one_line():
+    with pytest.raises(ScheduleError) as error:
+        zb_auto(-2, 0)
+    assert_one_line(str(error.value), "num_ranks is -2", "num_microbatches is 0")
