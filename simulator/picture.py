@@ -33,13 +33,15 @@ _TRANSFERS = {Payload.ACTIVATION: ("activation", "#2b5a98"), Payload.GRADIENT: (
 _IDLE, _INK, _FAINT = "#edf0f4", "#22272e", "#6f7a87"
 _ENDS: tuple[Any, ...] = ((0, (3.5, 2)), "-", "-.", ":")
 _MOST_TRANSFERS = 600  # more are a grey veil
+_SMALLEST = 5.0  # points; smaller is not read
+_MOST_NAMES = 5  # more do not fit beside each other, and are in the headings
 _FOOT_IN, _RIGHT_IN = 0.68, 0.6
 
 
 def draw(chart: Chart, title: str) -> Figure:
     """Return the picture of `chart`."""
     most_ops = max(sum(span.rank == row.rank for span in chart.timelines[row.timeline].work) for row in chart.rows)
-    width_in = min(18.0, max(11.0, 0.16 * most_ops))
+    width_in = min(18.0, max(11.0, 0.2 * most_ops))
     row_in = min(0.52, max(0.28, 3.4 / chart.depth))
     head_in = 0.55 if chart.headings else 0.95
     paired_in = 0.1 + 0.07 * max(map(len, chart.names)) if chart.is_paired else 0.0
@@ -49,20 +51,27 @@ def draw(chart: Chart, title: str) -> Figure:
     span_in = width_in - left_in - _RIGHT_IN
     box = (left_in / width_in, _FOOT_IN / height_in, span_in / width_in, chart.depth * row_in / height_in)
     axes = figure.add_axes(box)
-    end_s = max(timeline.makespan_s for timeline in chart.timelines)
+    end_s = _shown_s(chart)
     seconds, unit = unit_of(end_s)
     axes.set_xlim(0, end_s / seconds)
     axes.set_ylim(chart.depth, 0)
-    boxes = list(chart.boxes)
+    boxes = [box for box in chart.boxes if box.start_s < end_s]
     _draw_idle(axes, chart, seconds)
     has_transfers = not chart.is_paired and _draw_transfers(axes, chart, seconds)
     _draw_boxes(axes, boxes, seconds, span_in * 72 / end_s * seconds, row_in * 72)
-    _draw_ends(axes, chart, seconds)
+    _draw_ends(axes, chart, seconds, end_s)
     _write_names(axes, chart, left_in)
     _dress(axes, unit)
     _write_head(figure, chart, title)
     _draw_legend(figure, boxes, has_transfers)
     return figure
+
+
+def _shown_s(chart: Chart) -> float:
+    """Return where the axis ends: a few that take more than twice as long as most are cut, so that most can be seen."""
+    makespans = [timeline.makespan_s for timeline in chart.timelines]
+    usual_s = 2 * sorted(makespans)[len(makespans) // 2]
+    return 1.1 * max(s for s in makespans if s <= usual_s) if max(makespans) > usual_s else max(makespans)
 
 
 def _shares_devices(chart: Chart) -> bool:
@@ -76,7 +85,7 @@ def _draw_idle(axes: Axes, chart: Chart, seconds: float) -> None:
 
 
 def _draw_boxes(axes: Axes, boxes: Sequence[Box], seconds: float, unit_points: float, row_points: float) -> None:
-    """Draw the boxes, and in each the micro-batch if the widest of these numbers fits."""
+    """Draw the boxes, and in each the micro-batch if the widest of these numbers fits, as large as fits into most."""
     corners, faces = [], []
     for box in boxes:
         x0, x1 = box.start_s / seconds, box.end_s / seconds
@@ -86,11 +95,13 @@ def _draw_boxes(axes: Axes, boxes: Sequence[Box], seconds: float, unit_points: f
     widths = sorted((shape[1][0] - shape[0][0]) * unit_points for shape in corners)
     edge = min(0.9, 0.06 * widths[len(widths) // 2]) if widths else 0.0
     axes.add_collection(PolyCollection(corners, facecolors=faces, edgecolors="white", linewidths=edge, zorder=3))
-    digits = max((len(box.text) for box in boxes), default=0)
+    digits = max((len(box.text) for box in boxes), default=0) or 1
+    narrow = widths[len(widths) // 4] if widths else 0.0  # most boxes are wider
+    largest = min(8.5, max(_SMALLEST, (narrow - 2) / (0.66 * digits)))
     for box, face in zip(boxes, faces, strict=True):
-        size = min(8.5, 0.55 * box.height * row_points)
+        size = min(largest, 0.6 * box.height * row_points)
         middle, width = (box.start_s + box.end_s) / 2 / seconds, (box.end_s - box.start_s) / seconds * unit_points
-        if box.text and width > 0.66 * size * digits + 2:
+        if box.text and width >= 0.66 * size * digits + 1.9:
             dark = 0.299 * face[0] + 0.587 * face[1] + 0.114 * face[2] < 0.56
             ink = "white" if dark else _INK
             axes.text(middle, box.y, box.text, color=ink, size=size, ha="center", va="center_baseline", zorder=4)
@@ -121,9 +132,11 @@ def _end_style(chart: Chart, index: int) -> Any:
     return _ENDS[index % len(_ENDS)] if chart.is_paired else "-"
 
 
-def _draw_ends(axes: Axes, chart: Chart, seconds: float) -> None:
-    """Mark the makespan of each Timeline beside its rows."""
+def _draw_ends(axes: Axes, chart: Chart, seconds: float, end_s: float) -> None:
+    """Mark the makespan of each Timeline beside its rows, but not of those that are cut."""
     for index, timeline in enumerate(chart.timelines):
+        if timeline.makespan_s > end_s:
+            continue
         own = [row for row in chart.rows if row.timeline == index]
         heights = [own[0].y - own[0].height / 2 - 0.1, own[-1].y + own[-1].height / 2 + 0.1]
         end = timeline.makespan_s / seconds
@@ -152,6 +165,8 @@ def _write_names(axes: Axes, chart: Chart, left_in: float) -> None:
             axes.annotate(name, (0, sum(own) / len(own)), (left, 0), ha="left", color=_INK, size=9.5, **beside)
     for y, timeline, caption in zip(chart.headings, chart.timelines, chart.captions, strict=False):
         text = f"{timeline.name}, {timeline.source}: {caption}"
+        if timeline.makespan_s > _shown_s(chart):
+            text += " (goes on beyond the axis)"
         axes.annotate(text, (0, y), (0, 0), ha="left", color=_INK, size=10, weight="bold", **beside)
     height = chart.rows[0].y - chart.rows[0].height / 2
     axes.annotate("busy", (1, height), (7, 7), ha="left", color=_FAINT, size=8.5, **beside)
@@ -175,7 +190,8 @@ def _write_head(figure: Figure, chart: Chart, title: str) -> None:
     """Write the title, and under it what one Timeline or the paired ones amount to, with the marks of their ends."""
     width_in, height_in = figure.get_size_inches()
     left = 0.125 / width_in
-    name = title or ", ".join(dict.fromkeys(timeline.name for timeline in chart.timelines))
+    names = list(dict.fromkeys(timeline.name for timeline in chart.timelines))
+    name = title or (", ".join(names) if len(names) <= _MOST_NAMES else f"{len(names)} schedules")
     figure.text(left, 1 - 0.28 / height_in, name, color=_INK, size=14, weight="bold", va="center")
     if chart.headings:
         return

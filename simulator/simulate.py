@@ -1,7 +1,8 @@
 """The op lists under SimPy: a process per rank, and to wait is to yield.
 
     Compute       waits for the messages it needs, then occupies the device
-    Overlap       waits for the messages of both; the two run one after the other, as PyTorch's runtime runs them
+    Overlap       waits for the messages of both; then they run at once until the costs' `overlap` of the shorter is
+                  done, and what is left of them one after the other: longer + (1 - overlap) * shorter
     Send, Recv    post and go on
     Reduce        waits for the stage's replicas, then for a ring all-reduce of its gradients
     Step          occupies the device
@@ -107,6 +108,8 @@ def _require_possible(
         )
     if protocol not in get_args(Protocol):
         faults.append(f"protocol: got {protocol!r}, expected {' or '.join(get_args(Protocol))}")
+    if not 0 <= costs.overlap <= 1:
+        faults.append(f"got costs ({costs.origin}) of overlap {costs.overlap}, expected 0 to 1; it is a share")
     if not 0 <= jitter <= _MAX_JITTER:
         faults.append(f"jitter: got {jitter}, expected 0 to {_MAX_JITTER:g}; it is the sigma of a log-normal factor")
     if faults:
@@ -166,20 +169,19 @@ class _Run:
 
     def _rank(self, rank: int, run_op: RunOp) -> Generator[Event, Any, None]:
         """Work through the list of one rank."""
-        env, network, stages = self._env, self._network, self._costs.stages
+        env, network = self._env, self._network
         done, made = self._done[rank], self._made[rank]
         factors = self._factors(rank)
         for op in self._schedule.ops[rank]:
             posted_s = env.now
             match op:
                 case Compute() | Overlap():
-                    parts = computes(op)
                     for transfer in self._awaited(rank, op):
                         yield from network.arrival(transfer)
                     start_s = env.now
-                    for part in parts:
-                        yield run_op(self._seconds_of(part) * next(factors), stages[part.stage].utilisation)
-                        made.add(gives(part))
+                    for seconds, utilisation in self._pieces(op, factors):
+                        yield run_op(seconds, utilisation)
+                    made.update(map(gives, computes(op)))
                 case Send():
                     done.append(_Posted(op, posted_s, network.send(rank, op)))
                     continue
@@ -214,6 +216,15 @@ class _Run:
                         "check the schedule"
                     )
                 yield transfer
+
+    def _pieces(self, op: Compute | Overlap, factors: Iterator[float]) -> tuple[tuple[float, float], ...]:
+        """Return (seconds, utilisation) of what runs one after the other: the op, or the three pieces of an Overlap."""
+        if isinstance(op, Compute):
+            return ((self._seconds_of(op) * next(factors), self._costs.stages[op.stage].utilisation),)
+        (first_s, first), (second_s, second) = (*self._pieces(op.first, factors), *self._pieces(op.second, factors))
+        both_s = self._costs.overlap * min(first_s, second_s)
+        both = min(1.0, first + second)
+        return ((both_s, both), (first_s - both_s, first), (second_s - both_s, second))
 
     def _seconds_of(self, op: Compute) -> float:
         key = (op.phase, op.stage)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import accumulate
+
 from hypothesis import strategies as st
 
 from schedules.check import check
 from schedules.lower import lower
-from schedules.op import Compute, Op, Step, computes
+from schedules.op import Compute, Op, Overlap, Reduce, Step, computes
 from schedules.schedule import Schedule
-from tests.schedules.brute_force import delivers, finishes
+from tests.schedules.brute_force import Thing, delivers, finishes, made, wanted
 
 RANKS = st.integers(1, 8)
 MICROBATCHES = st.integers(1, 24)
@@ -26,32 +29,77 @@ def assert_sound(schedule: Schedule, num_stages: int, num_microbatches: int) -> 
 
 
 def assert_complete(schedule: Schedule) -> None:
-    got = sorted((op.phase.value, op.stage, op.microbatch) for row in schedule.ops for op in row if computes(op))
-    every = [(k, i) for k in range(schedule.num_stages) for i in range(schedule.num_microbatches)]
-    assert got == sorted((letter, k, i) for letter in "FB" for k, i in every)
+    """Every stage meets every micro-batch on one rank: F once, and B once or I and W once each."""
+    met: dict[tuple[int, int], list[tuple[int, str]]] = {}
+    for rank, row in enumerate(schedule.ops):
+        for part in parts(row):
+            met.setdefault((part.stage, part.microbatch), []).append((rank, part.phase.value))
+    assert sorted(met) == [(k, i) for k in range(schedule.num_stages) for i in range(schedule.num_microbatches)]
+    for place, seen in met.items():
+        assert len({rank for rank, _ in seen}) == 1, place
+        assert sorted(letter for _, letter in seen) in (["B", "F"], ["F", "I", "W"]), place
 
 
 def assert_ordered(schedule: Schedule) -> None:
-    """On its one rank each stage counts its micro-batches up, F before B, and no op follows its last Step."""
-    for row in schedule.ops:
-        for stage in {op.stage for op in row if isinstance(op, Compute)}:
-            mine = [op for op in row if isinstance(op, Compute) and op.stage == stage]
-            for letter in "FB":
-                numbers = [op.microbatch for op in mine if op.phase.value == letter]
-                assert numbers == list(range(schedule.num_microbatches))
-            places = {(op.phase.value, op.microbatch): place for place, op in enumerate(mine)}
-            assert all(places["F", i] < places["B", i] for i in range(schedule.num_microbatches))
-            own: list[Op] = [op for op in row if getattr(op, "stage", None) == stage]
-            assert own[-1] == Step(stage)
+    """On every rank a stage runs its micro-batches in order, F before B or I before W, and steps once, at the end.
+
+    Forwards count up; backwards do too, or all down (looped_bfs). A stage on several ranks is reduced before it steps.
+    """
+    homes = [{part.stage for part in parts(row)} for row in schedule.ops]
+    for rank, row in enumerate(schedule.ops):
+        for stage in homes[rank]:
+            mine = [part for part in parts(row) if part.stage == stage]
+            forwards, backwards = ([c.microbatch for c in mine if c.phase.value in kind] for kind in ("F", "BI"))
+            assert forwards == sorted(forwards)
+            assert backwards in (forwards, forwards[::-1])
+            places = {(part.phase.value, part.microbatch): place for place, part in enumerate(mine)}
+            for (letter, i), place in places.items():
+                before = {"B": "F", "I": "F", "W": "I"}.get(letter)
+                assert before is None or places[before, i] < place
+            own = [op for op in row if not isinstance(op, Overlap) and getattr(op, "stage", None) == stage]
+            last: list[Op] = [Reduce(stage), Step(stage)] if sum(stage in home for home in homes) > 1 else [Step(stage)]
+            assert own[-len(last) :] == last
+            assert [op for op in own if not isinstance(op, Compute)] == last
+
+
+def parts(row: tuple[Op, ...]) -> list[Compute]:
+    """Return the computations of one rank, those inside an Overlap too."""
+    return [part for op in row for part in computes(op)]
 
 
 def most_in_flight(schedule: Schedule) -> list[int]:
-    """Return, for each rank, the most forwards that were ahead of their backwards at one time."""
+    """Return, for each rank, the most forwards that were ahead of their B or W at one time."""
     peaks = []
     for row in schedule.ops:
-        letters = "".join(op.phase.value for op in row if isinstance(op, Compute))
-        peaks.append(max(letters[:n].count("F") - letters[:n].count("B") for n in range(len(letters) + 1)))
+        steps = [{"F": 1, "B": -1, "W": -1}.get(part.phase.value, 0) for part in parts(row)]
+        peaks.append(max(accumulate(steps), default=0))
     return peaks
+
+
+def finish_times(schedule: Schedule, seconds: Mapping[str, float] | None = None) -> dict[Compute, float]:
+    """Return when each computation is over if it starts as early as it can; some are missing if the lists deadlock.
+
+    Args:
+        schedule: Its messages take no time.
+        seconds: Of each letter; None: every computation takes 1 s.
+    """
+    rows = [parts(row) for row in schedule.ops]
+    at, free = [0] * len(rows), [0.0] * len(rows)
+    over: dict[Compute, float] = {}
+    made_s: dict[Thing, float] = {}
+    moved = True
+    while moved:
+        moved = False
+        for rank, row in enumerate(rows):
+            while at[rank] < len(row) and all(thing in made_s for thing in wanted(row[at[rank]], schedule.num_stages)):
+                op = row[at[rank]]
+                ready_s = max((made_s[thing] for thing in wanted(op, schedule.num_stages)), default=0.0)
+                free[rank] = max(free[rank], ready_s) + (1.0 if seconds is None else seconds[op.phase.value])
+                over[op] = free[rank]
+                made_s |= dict.fromkeys(made(op), free[rank])
+                at[rank] += 1
+                moved = True
+    return over
 
 
 def letters(row: tuple[Op, ...]) -> str:
