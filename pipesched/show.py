@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipesched.files import JSON, check_outputs, emit
 from pipesched.options import Out, ScheduleOptions, grouped
+
+if TYPE_CHECKING:
+    from schedules.schedule import Schedule
 
 
 class Format(StrEnum):
@@ -24,18 +28,22 @@ class Format(StrEnum):
 def show(
     schedule: ScheduleOptions,
     format: Annotated[  # noqa: A002 -- the option's name
-        Format, typer.Option(help="grid; our JSON; PyTorch's CSV: csv compute-only, csv-comms with communication.")
-    ] = Format.GRID,
+        Format | None,
+        typer.Option(
+            help="grid; our JSON; PyTorch's CSV: csv compute-only, csv-comms with communication. "
+            "Without it: what the suffix of --out says, a CSV in the dialect of the schedule; else the grid."
+        ),
+    ] = None,
     out: Out = None,
 ) -> None:
     """Show the op lists: a grid for people, or a file for PyTorch and for us."""
     from schedules.formats.schedule_json import to_json
     from schedules.formats.torch_csv import write_csv, write_csv_comms
-    from schedules.lower import lower
+    from schedules.formats.torch_lower import lower_for_torch
 
-    check_outputs((out, {Format.GRID: (), Format.JSON: JSON}.get(format, (".csv",))))
+    check_outputs((out, {None: (), Format.GRID: (), Format.JSON: JSON}.get(format, (".csv",))))
     loaded = schedule.load()
-    match format:
+    match format or _format_of(out, loaded):
         case Format.GRID:
             emit(str(loaded), out)
         case Format.JSON:
@@ -43,4 +51,16 @@ def show(
         case Format.CSV:
             emit(write_csv(loaded), out)
         case Format.CSV_COMMS:
-            emit(write_csv_comms(lower(loaded)), out)
+            emit(write_csv_comms(lower_for_torch(loaded)), out)
+
+
+def _format_of(out: Path | None, schedule: Schedule) -> Format:
+    match out.suffix if out is not None else "":
+        case ".json":
+            return Format.JSON
+        case ".csv":
+            from schedules.formats.torch_csv import has_communication
+
+            return Format.CSV_COMMS if has_communication(schedule.ops) else Format.CSV
+        case _:
+            return Format.GRID

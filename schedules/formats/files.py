@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import secrets
@@ -86,14 +87,21 @@ def read_text(path: Path | str, limit: int = MAX_BYTES) -> str:
         raise fault(str(path), f"got more than {limit} bytes, expected at most {limit}; try a smaller file")
     if not data.strip():
         raise fault(str(path), "got an empty file, expected something in it; try writing it again")
+    if data.startswith(codecs.BOM_UTF8):
+        raise fault(str(path), "line 1, byte 1: got a byte order mark, expected none; try saving it without")
     if b"\0" in data:
-        byte = data.index(b"\0")
-        raise fault(str(path), f"byte {byte}: got NUL, expected text; try saving the file as UTF-8")
+        place = _place_of(data, data.index(b"\0"))
+        raise fault(str(path), f"{place}: got NUL, expected text; try saving the file as UTF-8")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        got = f"byte {error.start}: got 0x{data[error.start]:02x}"
+        got = f"{_place_of(data, error.start)}: got 0x{data[error.start]:02x}"
         raise fault(str(path), f"{got}, expected UTF-8; try saving the file as UTF-8") from error
+
+
+def _place_of(data: bytes, index: int) -> str:
+    before = data[:index]
+    return f"line {before.count(10) + 1}, byte {index - before.rfind(10)}"
 
 
 def write_text(path: Path | str, text: str) -> None:

@@ -37,7 +37,7 @@ from schedules.schedule import ScheduleError
 NO_PEER = -1
 """The peer of a Send or Recv whose text does not say it."""
 
-_NUMBER = "[0-9]{1,9}"
+_NUMBER = "(?:0|[1-9][0-9]{0,8})"
 _COMPUTE = re.compile(rf"({_NUMBER})([FBIWR])({_NUMBER})(?:@({_NUMBER})(?:\+({_NUMBER}))?)?")
 _OVERLAP = re.compile(r"\(([^();]*);([^();]*)\)OVERLAP_F_B")
 _MESSAGE = re.compile(
@@ -64,7 +64,7 @@ def parse_op(text: str) -> Op:
     if op is None:
         raise ScheduleError(
             f"got {shown(text)}, expected an op such as 2F0, 1SEND_F3, 0REDUCE_GRAD or (0F3;3B1)OVERLAP_F_B; "
-            "try capitals, numbers of at most 9 digits, and nothing else beside them"
+            "try capitals, numbers of at most 9 digits without leading zeros, and nothing else beside them"
         )
     return op
 

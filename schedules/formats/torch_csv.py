@@ -19,9 +19,26 @@ from pathlib import Path
 
 from schedules.formats.files import MAX_CELLS, Faults, fault, read_text, shown
 from schedules.formats.text import NO_PEER, parse_op
-from schedules.formats.torch_rules import Rows, Survey, check_complete, check_others, peer_stage, survey, unsayable
+from schedules.formats.torch_rules import (
+    OUR_JSON,
+    Rows,
+    Survey,
+    check_complete,
+    check_losses,
+    check_others,
+    peer_stage,
+    survey,
+    unsayable,
+)
 from schedules.op import Op, Recv, Reduce, Reshard, Send, Step, Unshard, computes
 from schedules.schedule import Schedule, ScheduleError, make_schedule
+
+_COMMUNICATION = Send | Recv | Reduce | Unshard | Reshard
+
+
+def has_communication(rows: Rows) -> bool:
+    """Return whether `rows` have words of the compute+comms dialect, be it one."""
+    return any(isinstance(op, _COMMUNICATION) for row in rows for op in row)
 
 
 def read_csv(path: Path | str, *, steps: bool = True) -> Schedule:
@@ -45,7 +62,7 @@ def read_csv_text(text: str, origin: str, *, steps: bool = True) -> Schedule:
     faults.settle()
     found = survey(rows, _cell, faults)
     num_microbatches = len(found.microbatches)
-    check_complete(found, len(found.rank_of), num_microbatches, faults)
+    check_complete(found, len(found.rank_of), num_microbatches, _cell, faults)
     check_others(rows, found, _cell, faults)
     faults.settle()
     lists = [[_with_peer(op, found) for op in row if op is not None] for row in rows]
@@ -61,8 +78,7 @@ def write_csv(schedule: Schedule) -> str:
     Raises:
         ScheduleError: It says what the CSV cannot say.
     """
-    dropped = Send | Recv | Reduce | Unshard | Reshard
-    return _write(schedule, [[None if isinstance(op, dropped) else op for op in row] for row in schedule.ops])
+    return _write(schedule, [[None if isinstance(op, _COMMUNICATION) else op for op in row] for row in schedule.ops])
 
 
 def write_csv_comms(schedule: Schedule) -> str:
@@ -124,7 +140,7 @@ def _parse_cell(cell: str, place: str, faults: Faults) -> Op | None:
 
 def _check_dialect(rows: Rows, faults: Faults) -> None:
     """Refuse empty cells where the file says its communication; a cell that is no op counts as neither."""
-    if faults or not any(isinstance(op, Send | Recv | Reduce | Unshard | Reshard) for row in rows for op in row):
+    if faults or not has_communication(rows):
         return
     for rank, row in enumerate(rows):
         for index, op in enumerate(row):
@@ -143,12 +159,14 @@ def _write(schedule: Schedule, rows: Rows, *, comms: bool = False) -> str:
     faults = Faults(f"schedule {shown(schedule.name)}")
     if schedule.rank_to_device != tuple(range(schedule.num_ranks)):
         got = f"got rank_to_device {list(schedule.rank_to_device[:8])}"
-        faults.add("", f"{got}, expected a device per rank, in order: PyTorch's CSV has no devices; try our JSON")
+        faults.add("", f"{got}, expected a device per rank, in order: PyTorch's CSV has no devices; try {OUR_JSON}")
     rows = [_without_last_steps(row) for row in rows]
     _check_sayable(rows, faults)
     found = survey(rows, _op, faults)
-    check_complete(found, schedule.num_stages, schedule.num_microbatches, faults)
+    check_complete(found, schedule.num_stages, schedule.num_microbatches, _op, faults)
     check_others(rows, found, _op, faults)
+    if not faults:
+        check_losses(rows, found, _op, faults)
     if comms and not schedule.is_lowered and len(set(found.rank_of.values())) > 1:
         faults.add("", "got no Send and no Recv, expected the communication between ranks; try lowering it first")
     faults.settle()
@@ -171,7 +189,7 @@ def _without_last_steps(row: Sequence[Op | None]) -> list[Op | None]:
 
 
 def _unsayable(op: Op | None, reason: str) -> str:
-    return f"got {op} ({reason}), expected what PyTorch's CSV can say; try our JSON"
+    return f"got {op} ({reason}), expected what PyTorch's CSV can say; try {OUR_JSON}"
 
 
 def _check_sayable(rows: Rows, faults: Faults) -> None:

@@ -1,7 +1,8 @@
 """What op lists must be to stand in PyTorch's CSV: held to when reading it and when writing it.
 
 Each stage lives on one rank; each (stage, micro-batch) has one F, and one B or one I and one W; stages and
-micro-batches are numbered from 0 without holes; a message goes to a neighbouring stage on another rank.
+micro-batches are numbered from 0 without holes; a message goes to a neighbouring stage on another rank; a stage is
+reduced after all its backwards. To be written, the last stage must run its forwards in order of their numbers as well.
 Whether the lists can finish, and every Send meets its Recv, is `schedules.check`'s to say.
 """
 
@@ -14,6 +15,9 @@ from typing import TypeAlias, assert_never
 from schedules.formats.files import MAX_CELLS, Faults
 from schedules.formats.text import NO_PEER
 from schedules.op import Average, Compute, Op, Overlap, Phase, Recv, Reduce, Reshard, Send, Step, Unshard, computes
+
+OUR_JSON = "our JSON (pipesched show --format json)"
+"""What to try when PyTorch's CSV cannot say it."""
 
 Rows: TypeAlias = Sequence[Sequence[Op | None]]
 """The cells of each rank; None is a cell without an op."""
@@ -28,10 +32,12 @@ class Survey:
 
     Attributes:
         rank_of: The rank of each stage.
+        strays: (stage, rank) of a stage on a second rank.
         done: The micro-batches of each stage, phase by phase.
     """
 
     rank_of: dict[int, int] = field(default_factory=dict)
+    strays: set[tuple[int, int]] = field(default_factory=set)
     done: dict[int, dict[Phase, set[int]]] = field(default_factory=dict)
 
     @property
@@ -84,12 +90,14 @@ def _count(part: Compute, rank: int, found: Survey) -> str | None:
     phases = found.done.setdefault(part.stage, {phase: set() for phase in Phase})
     phases[part.phase].add(part.microbatch)
     home = found.rank_of.setdefault(part.stage, rank)
-    if home == rank:
+    if home == rank or (part.stage, rank) in found.strays:  # one fault is enough
         return None
-    return f"got {part} on rank {rank}, expected all of stage {part.stage} on rank {home}; try our JSON"
+    found.strays.add((part.stage, rank))
+    reason = "PyTorch's CSV has each stage on one rank"
+    return f"got {part} on rank {rank}, expected all of stage {part.stage} on rank {home}: {reason}; try {OUR_JSON}"
 
 
-def check_complete(found: Survey, num_stages: int, num_microbatches: int, faults: Faults) -> None:
+def check_complete(found: Survey, num_stages: int, num_microbatches: int, place: Place, faults: Faults) -> None:
     """Refuse holes in the numbers, and a micro-batch of a stage without F or without its backward."""
     microbatches = found.microbatches
     _check_numbers("stages", set(found.rank_of), num_stages, faults)
@@ -98,7 +106,8 @@ def check_complete(found: Survey, num_stages: int, num_microbatches: int, faults
         faults.add("", f"{got}, expected at most {MAX_CELLS} in all; try fewer micro-batches")
     elif _check_numbers("micro-batches with an F", microbatches, num_microbatches, faults):
         for stage in sorted(found.done):
-            _check_stage(stage, found.done[stage], microbatches, faults)
+            where = f"{place(found.rank_of[stage], -1)}, stage {stage}"
+            _check_stage(where, found.done[stage], microbatches, faults)
 
 
 def _check_numbers(kind: str, numbers: set[int], count: int, faults: Faults) -> bool:
@@ -111,7 +120,7 @@ def _check_numbers(kind: str, numbers: set[int], count: int, faults: Faults) -> 
     return False
 
 
-def _check_stage(stage: int, phases: dict[Phase, set[int]], microbatches: set[int], faults: Faults) -> None:
+def _check_stage(where: str, phases: dict[Phase, set[int]], microbatches: set[int], faults: Faults) -> None:
     full, inputs, weights = phases[Phase.BACKWARD], phases[Phase.BACKWARD_INPUT], phases[Phase.BACKWARD_WEIGHT]
     one_way = "expected one B, or one I and one W, for each F"
     for wrong, got, expected in (
@@ -123,25 +132,59 @@ def _check_stage(stage: int, phases: dict[Phase, set[int]], microbatches: set[in
         (weights - inputs - full, "W without I", one_way),
     ):
         for microbatch in sorted(wrong):
-            faults.add(f"stage {stage}, micro-batch {microbatch}", f"got {got}, {expected}; try correcting the list")
+            faults.add(f"{where}, micro-batch {microbatch}", f"got {got}, {expected}; try correcting the list")
 
 
 def check_others(rows: Rows, found: Survey, place: Place, faults: Faults) -> None:
     """Refuse messages that go nowhere, and Reduce, Unshard, Reshard of a stage that lives elsewhere."""
     num_microbatches = len(found.microbatches)
     for rank, row in enumerate(rows):
+        last = _last_backwards(row)
         for index, op in enumerate(row):
             match op:
                 case Send() | Recv():
                     problem = _message_problem(op, rank, found, num_microbatches)
+                case Reduce() | Unshard() | Reshard() if found.rank_of.get(op.stage) != rank:
+                    problem = _elsewhere(op.stage, rank)
+                case Reduce() if (later := last.get(op.stage)) is not None and later[0] > index:
+                    problem = f"expected it after {later[1]}, a backward of its stage; try moving it there"
                 case Reduce() | Unshard() | Reshard():
-                    problem = None if found.rank_of.get(op.stage) == rank else _elsewhere(op.stage, rank)
+                    problem = None
                 case Compute() | Overlap() | Step() | Average() | None:
                     problem = None
                 case _:
                     assert_never(op)
             if problem is not None:
                 faults.add(place(rank, index), f"got {op}, {problem}")
+
+
+def _last_backwards(row: Sequence[Op | None]) -> dict[int, tuple[int, Compute]]:
+    """Return where the last weight gradient of each stage is made, and by which computation."""
+    return {
+        part.stage: (index, part)
+        for index, op in enumerate(row)
+        if op is not None
+        for part in computes(op)
+        if part.phase in (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
+    }
+
+
+def check_losses(rows: Rows, found: Survey, place: Place, faults: Faults) -> None:
+    """Refuse a last stage whose forwards are not in order: PyTorch's runtime takes the k-th loss for micro-batch k."""
+    last = max(found.rank_of, default=0)
+    forwards = (
+        (place(rank, index), part)
+        for rank, row in enumerate(rows)
+        for index, op in enumerate(row)
+        if op is not None
+        for part in computes(op)
+        if part.stage == last and part.phase is Phase.FORWARD
+    )
+    for expected, (where, part) in enumerate(forwards):
+        if part.microbatch != expected:
+            reason = "PyTorch's runtime knows losses by their order"
+            faults.add(where, f"got {part}, expected {last}F{expected}: {reason}; try other numbers, or {OUR_JSON}")
+            return
 
 
 def peer_stage(op: Send | Recv) -> int:
@@ -161,7 +204,7 @@ def _message_problem(op: Send | Recv, rank: int, found: Survey, num_microbatches
     if found.rank_of[other] == rank:
         return f"expected no message between stages {own} and {other}, both of rank {rank}; try removing it"
     if op.peer not in (NO_PEER, found.rank_of[other]):
-        return f"peer {op.peer}, expected peer {found.rank_of[other]}, the rank of stage {other}; try our JSON"
+        return f"peer {op.peer}, expected peer {found.rank_of[other]}, the rank of stage {other}; try {OUR_JSON}"
     return None
 
 

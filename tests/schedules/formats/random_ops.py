@@ -53,10 +53,18 @@ def ops(num_stages: int, num_microbatches: int, num_ranks: int) -> st.SearchStra
 
 
 def damaged(text: str, chance: random.Random) -> str:
-    """Return `text` with one to three changes: of a character, a cell, a row, or the end cut off."""
+    """Return `text` with one to three changes: of a character, a cell, a row, two cells, or the end cut off."""
     for _ in range(chance.randint(1, 3)):
-        text = chance.choice((_character, _character, _cell, _row, _cut))(text, chance)
+        text = chance.choice((_character, _character, _cell, _swap, _swap, _row, _cut))(text, chance)
     return text
+
+
+def damaged_bytes(text: str, chance: random.Random) -> bytes:
+    """Return the bytes of `text` with one to four of them replaced by any others."""
+    data = bytearray(text.encode())
+    for _ in range(chance.randint(1, 4)):
+        data[chance.randrange(len(data))] = chance.randrange(256)
+    return bytes(data)
 
 
 def _character(text: str, chance: random.Random) -> str:
@@ -70,6 +78,14 @@ def _cell(text: str, chance: random.Random) -> str:
     other = cells[chance.randrange(len(cells))]
     cells[place] = chance.choice((other, "", "9" * 30, "null", "1e999", "[" * 5000, "true"))
     return ",".join(cells)
+
+
+def _swap(text: str, chance: random.Random) -> str:
+    rows = [row.split(",") for row in text.split("\n")]
+    row = chance.choice(rows)
+    one, other = (chance.randrange(len(row)) for _ in range(2))
+    row[one], row[other] = row[other], row[one]
+    return "\n".join(",".join(row) for row in rows)
 
 
 def _row(text: str, chance: random.Random) -> str:

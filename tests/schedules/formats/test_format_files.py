@@ -27,8 +27,10 @@ def test_text_comes_back_with_its_line_ends(tmp_path):
     [
         (b"", "got an empty file"),
         (b" \r\n", "got an empty file"),
-        (b"ab\xff", "byte 2: got 0xff, expected UTF-8"),
-        (b"ab\0", "byte 2: got NUL"),
+        (b"ab\xff", "line 1, byte 3: got 0xff, expected UTF-8"),
+        (b"a\r\n\nb\xff", "line 3, byte 2: got 0xff, expected UTF-8"),
+        (b"ab\0", "line 1, byte 3: got NUL"),
+        (b"\xef\xbb\xbfab", "line 1, byte 1: got a byte order mark"),
         (b"x" * 11, "got more than 10 bytes"),
     ],
 )

@@ -1,0 +1,111 @@
+"""PyTorch's CSV through the command line: there and back in two commands."""
+
+import json
+import random
+
+import pytest
+
+from schedules.formats.schedule_json import read_schedule
+from schedules.formats.torch_lower import lower_for_torch
+from tests.schedules.formats.random_ops import damaged
+from tests.schedules.formats.sayable import halves
+
+torch_schedules = pytest.importorskip("tests.schedules.torch_schedules")
+loop, vee = torch_schedules.loop, torch_schedules.vee
+
+SAYABLE, UNSAYABLE = halves(2, 4)
+GENERATORS = [
+    ("ScheduleLoopedBFS", loop(2, 2)),
+    ("ScheduleInterleaved1F1B", loop(2, 3)),
+    ("ScheduleInterleavedZeroBubble", loop(2, 2)),
+    ("ScheduleZBVZeroBubble", vee(2)),
+    ("ScheduleDualPipeV", vee(2)),
+]
+
+
+@pytest.mark.parametrize("dialect", ["compute_only", "compute_comms"])
+@pytest.mark.parametrize(("kind", "stages"), GENERATORS)
+def test_what_pytorch_dumps_comes_back_as_it_was(pipesched, folder, kind, stages, dialect):
+    torch_schedules.constructed(kind, 2, 4, stages)._dump_csv(str(folder / "theirs.csv"), format=dialect)
+    answer = pipesched("check -f theirs.csv")
+    assert (answer.code, answer.err) == (0, "")
+    assert pipesched("show -f theirs.csv --out mine.csv") == (0, "", "")
+    theirs, mine = ((folder / f"{whose}.csv").read_bytes().decode() for whose in ("theirs", "mine"))
+    if dialect == "compute_only":  # idle cells say nothing
+        theirs = "".join(",".join(filter(None, row.split(","))) + "\r\n" for row in theirs.splitlines())
+    assert mine == theirs
+
+
+@pytest.mark.parametrize("name", SAYABLE)
+@pytest.mark.parametrize("form", ["csv", "csv-comms"])
+def test_a_csv_of_ours_loads_back_and_takes_as_long(pipesched, folder, name, form):
+    assert pipesched(f"show -s {name} -p 2 -m 4 --format {form} --out again.csv") == (0, "", "")
+    made = SAYABLE[name]
+    expected = [
+        [str(op) for op in row if "STEP" not in str(op)]
+        for row in (made if form == "csv" else lower_for_torch(made)).ops
+    ]
+    assert [line.split(",") for line in (folder / "again.csv").read_text().splitlines()] == expected
+    assert pipesched("check -f again.csv").code == 0
+    lasts = [json.loads(pipesched(f"simulate {which} --uniform f=1,i=1,w=1 --json").out)["makespan_s"]
+             for which in ("-f again.csv", f"-s {name} -p 2 -m 4")]  # fmt: skip
+    assert lasts[0] == lasts[1]
+
+
+@pytest.mark.parametrize("name", UNSAYABLE)
+def test_what_a_csv_cannot_say_is_refused_with_the_reason_and_the_json_that_it_offers_works(pipesched, folder, name):
+    for form in ("csv", "csv-comms"):
+        answer = pipesched(f"show -s {name} -p 2 -m 4 --format {form} --out out.csv")
+        assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+        assert "try our JSON (pipesched show --format json)" in answer.err
+        assert not (folder / "out.csv").exists()
+    assert pipesched(f"show -s {name} -p 2 -m 4 --format json --out out.json") == (0, "", "")
+    assert read_schedule(folder / "out.json").name == name
+
+
+def test_recompute_cannot_be_said_in_a_csv(pipesched, folder):
+    answer = pipesched("show -s 1f1b -p 2 -m 4 --recompute all --out out.csv")
+    assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+    assert "(a recompute)" in answer.err
+    assert not (folder / "out.csv").exists()
+    assert pipesched("show -s 1f1b -p 2 -m 4 --recompute all --out out.json") == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("line", "begins"),
+    [
+        ("show -s gpipe -p 2 -m 1 --out a.csv", "0F0,0B0"),
+        ("show -f mine.csv --out a.csv", "0F0,0F1"),
+        ("show -s gpipe -p 2 -m 1 --out a.json", '{\n  "format": "pipesched.schedule"'),
+        ("show -s gpipe -p 2 -m 1 --out a.txt", "rank 0  0F0"),
+        ("show -s gpipe -p 2 -m 1 --out a.csv --format csv-comms", "0UNSHARD,0F0,0SEND_F0"),
+        ("show -s gpipe -p 2 -m 1 --out a.csv --format grid", "rank 0  0F0"),
+    ],
+)
+def test_without_a_format_the_suffix_of_the_file_says_it(pipesched, folder, line, begins):
+    assert pipesched(line) == (0, "", "")
+    written = next(path for path in folder.glob("a.*"))
+    assert written.read_text().startswith(begins)
+
+
+def test_json_with_messages_becomes_a_csv_with_messages(pipesched, folder):
+    pipesched("show -s 1f1b -p 2 -m 2 --format csv-comms --out one.csv")
+    assert pipesched("show -f one.csv --out two.json") == (0, "", "")
+    assert pipesched("show -f two.json --out three.csv") == (0, "", "")
+    assert (folder / "three.csv").read_bytes() == (folder / "one.csv").read_bytes()
+
+
+def test_a_damaged_file_is_judged_or_refused_in_one_line(pipesched, folder):
+    chance, codes = random.Random(0), set()
+    text = "0F0,3F0,3B0,0F1,(3F1;0B0)OVERLAP_F_B,3B1,0B1\r\n1F0,2F0,2B0,(1F1;1B0)OVERLAP_F_B,2F1,2I1,1B1,2W1\r\n"
+    for _ in range(100):
+        (folder / "damaged.csv").write_bytes(damaged(text, chance).encode())
+        answer = pipesched("check -f damaged.csv")
+        codes.add(answer.code)
+        if answer.code == 2:
+            assert answer.out == ""
+            assert answer.err.startswith("pipesched: damaged.csv: ")
+            assert answer.err.count("\n") == 1
+        else:
+            assert answer.err == ""
+    assert codes == {0, 1, 2}

@@ -1,0 +1,57 @@
+"""Damaged profiles, clusters and cost tables are read as what they say, or refused in one line with the place."""
+
+import random
+
+import pytest
+
+from profiles.cluster import Cluster, Device, Link
+from profiles.errors import ProfileError
+from profiles.files import load_cluster, load_profile, save_cluster, save_profile
+from profiles.stage_costs_csv import load_stage_costs
+from tests.profiles.hand_profiles import layer, measurement, profile
+from tests.schedules.formats.random_ops import damaged, damaged_bytes
+
+PROFILE = profile(layer(measurement(1), measurement(4)), layer(measurement(1), measurement(4)))
+CLUSTER = Cluster(
+    (Device(), Device(0.5, 10**9, 1)), intra=Link(1e-5, 1e9), links=((0, 1, Link(2e-5, 3e9)),), origin="by hand"
+)
+COSTS = (
+    "stage,forward_s,backward_s,output_bytes,saved_bytes\n0,0.010,0.020,1048576,50000000\n1,0.012,2.4e-2,1048576,6\n"
+)
+
+
+def read_damaged(path, load, seed):
+    """Return what 300 damaged copies of the file are read as; refusals are looked at."""
+    chance, text, found = random.Random(seed), path.read_text(), []
+    for _ in range(300):
+        path.write_bytes(damaged_bytes(text, chance) if chance.random() < 0.3 else damaged(text, chance).encode())
+        refusal = ""
+        try:
+            found.append(load(path))
+        except ProfileError as error:
+            refusal = str(error)
+        if refusal:
+            assert len(refusal.splitlines()) == 1
+            assert refusal.startswith(f"{path}: ")
+            assert "got" in refusal
+    assert 0 < len(found) < 300
+    return found
+
+
+@pytest.mark.parametrize(
+    ("value", "save", "load"),
+    [(PROFILE, save_profile, load_profile), (CLUSTER, save_cluster, load_cluster)],
+    ids=["profile", "cluster"],
+)
+def test_damaged_json_is_refused_or_means_what_it_is_read_as(tmp_path, value, save, load):
+    save(value, tmp_path / "damaged.json")
+    for read in read_damaged(tmp_path / "damaged.json", load, seed=0):
+        save(read, tmp_path / "again.json")
+        assert load(tmp_path / "again.json") == read
+
+
+def test_a_damaged_table_is_refused_or_has_costs_that_can_be(tmp_path):
+    (tmp_path / "damaged.csv").write_text(COSTS)
+    for read in read_damaged(tmp_path / "damaged.csv", load_stage_costs, seed=1):
+        for cost in read.stages:
+            assert min(cost.forward_s, cost.backward_s, cost.output_bytes, cost.saved_bytes) >= 0

@@ -1,0 +1,48 @@
+"""What PyTorch dumps runs in our executor, all ranks in one process, with the gradients of the whole model."""
+
+import pytest
+
+from schedules.check import check
+from schedules.formats.torch_csv import read_csv, read_csv_text, write_csv, write_csv_comms
+from schedules.formats.torch_lower import lower_for_torch
+from tests.schedules.formats.sayable import halves
+
+torch_schedules = pytest.importorskip("tests.schedules.torch_schedules")
+pipelines = pytest.importorskip("tests.executor.pipelines")
+loop, vee = torch_schedules.loop, torch_schedules.vee
+
+MODEL = "mlp:layers=16,width=8"
+GENERATORS = [
+    ("ScheduleLoopedBFS", 4, 8, loop(4, 2)),
+    ("ScheduleInterleaved1F1B", 4, 8, loop(4, 3)),
+    ("ScheduleInterleavedZeroBubble", 4, 8, loop(4, 2)),
+    ("ScheduleZBVZeroBubble", 4, 8, vee(4)),
+    ("ScheduleDualPipeV", 4, 8, vee(4)),
+    ("ScheduleDualPipeV", 8, 16, vee(8)),
+]
+SAYABLE = halves(4, 8)[0]
+
+
+def assert_right(schedule):
+    """Compare every gradient by its own largest value: those of the first layers are small."""
+    assert not check(schedule)
+    module, inputs, targets, loss = pipelines.whole_model(MODEL, 2 * schedule.num_microbatches)
+    loss(module(inputs), targets).backward()
+    run = pipelines.Local(schedule, MODEL).run()
+    for ours, whole in zip(run.parameters, module.parameters(), strict=True):
+        pipelines.assert_equal([ours.grad], [whole.grad])
+
+
+@pytest.mark.parametrize("dialect", ["compute_only", "compute_comms"])
+@pytest.mark.parametrize(("kind", "p", "m", "stages"), GENERATORS)
+def test_what_pytorch_dumps_runs_here(tmp_path, kind, p, m, stages, dialect):
+    path = tmp_path / "theirs.csv"
+    torch_schedules.constructed(kind, p, m, stages)._dump_csv(str(path), format=dialect)
+    assert_right(read_csv(path, steps=False))
+
+
+@pytest.mark.parametrize("name", SAYABLE)
+def test_what_we_write_for_pytorch_runs_here_too(name):
+    schedule = SAYABLE[name]
+    for text in (write_csv(schedule), write_csv_comms(lower_for_torch(schedule))):
+        assert_right(read_csv_text(text, f"{name}.csv", steps=False))

@@ -1,0 +1,123 @@
+"""What we write runs in PyTorch's own runtime, in real processes over gloo, with the gradients of the whole model."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from schedules.formats.torch_csv import read_csv_text, write_csv, write_csv_comms
+from schedules.formats.torch_lower import lower_for_torch
+from schedules.schedule import stages_of
+from tests.schedules.formats.sayable import halves
+
+pytest.importorskip("torch.distributed.pipelining")
+load_file = pytest.importorskip("safetensors.torch").load_file
+pipelines = pytest.importorskip("tests.executor.pipelines")
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(110)]
+
+ROOT = Path(__file__).parents[3]
+MODEL = "mlp:layers=16,width=8"
+ON_FOUR_RANKS = ("1f1b", "interleaved", "interleaved_zb", "zbv", "dualpipe_v", "hanayo")
+BY_HAND = {
+    "uneven": "0F0,0F1,2F0,2F1,2B0,2B1,0B0,0B1\n1F0,1F1,1B0,1B1\n",
+    "blocks": "0F0,1F0,0F1,1F1,1B0,0B0,1B1,0B1\n2F0,3F0,3B0,2B0,2F1,3F1,3B1,2B1\n",
+    "swapped": "1F0,1B0,1F1,1B1\n0F0,0F1,0B0,0B1\n",
+    "idle": "0F0,,0F1,0B0,,0B1\n,1F0,1B0,1F1,1B1\n",
+    "split": "0F0,0F1,0I0,0B1,0W0\n1F0,1I0,1F1,1W0,1B1\n",
+    "overlap": "0F0,0F1,0B0,0B1\n1F0,(1F1;1B0)OVERLAP_F_B,1B1\n",
+}
+
+
+def both_dialects(schedules):
+    """Return {case: (schedule, format, text)}."""
+    texts = {
+        name: {"compute_only": write_csv(schedule), "compute_comms": write_csv_comms(lower_for_torch(schedule))}
+        for name, schedule in schedules.items()
+    }
+    return {
+        f"{name}-{form}": (schedules[name], form, text) for name, forms in texts.items() for form, text in forms.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def in_torch(tmp_path_factory):
+    """Run every case under PyTorch, in four processes; return {case: (its schedule, gradients, losses)}."""
+    folder, listed, cases = tmp_path_factory.mktemp("torch"), [], all_cases()
+    for case, (schedule, form, text) in cases.items():
+        (folder / f"{case}.csv").write_bytes(text.encode())
+        stages = [stages_of(row) for row in schedule.ops]
+        where = 2 if len(stages) == 4 else len(listed) % 2
+        listed.append((where, (case, form, MODEL, schedule.num_stages, schedule.num_microbatches, stages)))
+    (folder / "cases.json").write_text(json.dumps(listed))
+    run_workers(folder)
+    return {case: (schedule, *gradients_and_losses(folder, case)) for case, (schedule, *_) in cases.items()}
+
+
+def all_cases():
+    """Return the whole catalogue on two ranks, lists by hand, one without REDUCE_GRAD, and some on four ranks."""
+    by_hand = {name: read_csv_text(text, f"{name}.csv") for name, text in BY_HAND.items()}
+    cases = both_dialects(halves(2, 4)[0] | by_hand)
+    schedule, form, text = cases["1f1b-compute_comms"]
+    cases["unreduced"] = (schedule, form, re.sub(r",\dREDUCE_GRAD", "", text))
+    four = halves(4, 8)[0]
+    return cases | both_dialects({f"{name} on four": four[name] for name in ON_FOUR_RANKS})
+
+
+def run_workers(folder):
+    command = [sys.executable, "-m", "tests.schedules.formats.torch_worker", str(folder)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    workers = [
+        subprocess.Popen([*command, str(rank)], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+        for rank in range(4)
+    ]
+    try:
+        said = [worker.communicate(timeout=90)[1] for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+    assert [worker.returncode for worker in workers] == [0] * 4, "\n".join(said)[-3000:]
+
+
+def gradients_and_losses(folder, case):
+    found = {}
+    for path in folder.glob(f"{case}-?.safetensors"):
+        found |= load_file(path)
+    losses = [found.pop(key) for key in sorted(key for key in found if key.startswith("loss"))]
+    order = sorted(found, key=lambda key: (*map(int, key.split(".")[:2]), key.endswith("bias")))
+    return [found[key] for key in order], losses
+
+
+def of_the_whole_model(num_microbatches):
+    module, inputs, targets, loss = pipelines.whole_model(MODEL, 2 * num_microbatches)
+    losses = [loss(module(x), y) for x, y in zip(inputs.split(2), targets.split(2), strict=True)]
+    (sum(losses) / num_microbatches).backward()
+    return [p.grad for p in module.parameters()], [x.detach() for x in losses]
+
+
+def assert_equal(found, expected):
+    """Compare each tensor by its own largest value: those of the first layers are small."""
+    for one, other in zip(found, expected, strict=True):
+        pipelines.assert_equal([one], [other])
+
+
+def test_what_we_write_runs_in_pytorch_in_both_dialects(in_torch, subtests):
+    assert len(in_torch) > 2 * len(BY_HAND) + 2 * len(ON_FOUR_RANKS) + 10
+    for case, (schedule, gradients, losses) in in_torch.items():
+        if case != "unreduced":
+            with subtests.test(case):
+                expected = of_the_whole_model(schedule.num_microbatches)
+                assert_equal(gradients, expected[0])
+                assert_equal(losses, expected[1])
+
+
+def test_without_reduce_grad_pytorch_does_not_divide_by_the_micro_batches(in_torch):
+    """Why `lower_for_torch` puts it in; when this fails, PyTorch divides anyway."""
+    _, gradients, losses = in_torch["unreduced"]
+    expected = of_the_whole_model(4)
+    assert_equal(gradients, [4 * gradient for gradient in expected[0]])
+    assert_equal(losses, expected[1])
