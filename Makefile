@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check format install clean
+.PHONY: demo test check format docs install clean
 
 install: .venv/installed
 
@@ -29,6 +29,10 @@ check: install
 format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# docs/schedules.md and its pictures; everything else in docs/ is written by hand
+docs: install
+	$(BIN)/python docs/make_schedules.py
 
 clean:
 	rm -rf .venv out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

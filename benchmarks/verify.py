@@ -1,9 +1,11 @@
 """Prediction beside measurement: emulated ranks on gloo, and a real GPT on two processes.
 
     python benchmarks/verify.py [--runs 3] [--out benchmarks/results/verify.md]
+    python benchmarks/verify.py --schedules all [--runs 5] [--out benchmarks/results/schedules.md]
 
 Emulated ranks sleep as long as the costs say and send real messages; links are measured first on idle ranks. The GPT is
 profiled, predicted and run; profile and runs take turns, so that a machine that drifts does not speak for one of them.
+With --schedules all those of the catalogue, or those named, are emulated on four ranks, and nothing else is done.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import argparse
 import os
 import statistics
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,8 +30,9 @@ from profiles.partition import balanced_partition
 from profiles.profile import layer_seconds, stage_costs
 from profiles.profiler import profile_model
 from profiles.stage_costs import StageCost, StageCosts
-from schedules.catalogue import build
+from schedules.catalogue import CATALOGUE, build
 from schedules.formats.schedule_json import to_json
+from schedules.schedule import Schedule
 from simulator.simulate import simulate
 
 MODEL, MICROBATCH_SIZE = "gpt", 2
@@ -42,6 +45,12 @@ GPT: tuple[tuple[str, dict[str, int]], ...] = (
 )
 EMULATED = tuple((name, p, chunks) for p in (4, 8) for name, chunks in GPT)
 MESSAGE_BYTES = 64 * 1024
+WEIGHT_BYTES = 1024 * 1024
+LIMIT = 0.03
+"""How far off a prediction of an emulated run may be."""
+
+Cases = Iterator[tuple[str, float, list[float]]]
+"""(case, predicted makespan, measured makespans) [s], one after the other."""
 
 
 def measured_link() -> Link:
@@ -56,27 +65,34 @@ def measured_link() -> Link:
         return load_cluster(path).intra
 
 
-def emulated(runs: int, link: Link) -> Iterator[tuple[str, float, list[float]]]:
-    """Yield (case, predicted makespan, measured makespans) [s]; stages are uneven on purpose."""
-    for name, p, options in EMULATED:
-        schedule = build(name, p, 2 * p, **options)
-        share = p / schedule.num_stages
+def emulated(schedules: Iterable[Schedule], runs: int, link: Link, op_s: float = 0.020) -> Cases:
+    """Emulate; F, I and W of all that a rank holds take `op_s` each, but stages are uneven on purpose."""
+    for schedule in schedules:
+        p = schedule.num_ranks
+        op_share_s = op_s * p / schedule.num_stages
         stages = tuple(
-            StageCost(0.020 * share * (1 + 0.25 * (s % 3)), 0.040 * share, output_bytes=MESSAGE_BYTES, step_s=0.002)
+            StageCost(
+                forward_s=op_share_s * (1 + 0.25 * (s % 3)),
+                backward_input_s=op_share_s,
+                backward_weight_s=op_share_s,
+                step_s=0.002,
+                output_bytes=MESSAGE_BYTES,
+                weight_bytes=WEIGHT_BYTES,
+            )
             for s in range(schedule.num_stages)
         )
         costs = StageCosts(stages, origin="by hand")
         cluster = flat(p, link)
         job = Job(schedule=to_json(schedule), emulate=costs, iterations=runs)
         yield (
-            f"{name}, p = {p}, m = {2 * p}",
+            f"{schedule.name}, p = {p}, m = {schedule.num_microbatches}",
             simulate(schedule, costs, cluster).makespan_s,
             list(launch(job).makespans_s),
         )
 
 
-def real(runs: int, cluster: Cluster) -> Iterator[tuple[str, float, list[float]]]:
-    """Yield the same for the GPT: each run has its own profile, measured just before."""
+def real(runs: int, cluster: Cluster) -> Cases:
+    """Run the GPT; each run has its own profile, measured just before."""
     model = resolve_model(MODEL)
     for name, options in GPT:
         schedule = build(name, 2, 8, **options)
@@ -92,7 +108,10 @@ def real(runs: int, cluster: Cluster) -> Iterator[tuple[str, float, list[float]]
         yield f"{name}, p = 2, m = 8", statistics.median(predicted), found
 
 
-def rows(cases: Iterator[tuple[str, float, list[float]]]) -> Iterator[str]:
+def rows(cases: Cases) -> Iterator[str]:
+    """Yield a table, line by line as it comes."""
+    yield "| case | predicted | measured, median | error | measured, all |"
+    yield "|---|---|---|---|---|"
     for case, predicted_s, measured_s in cases:
         median_s = statistics.median(measured_s)
         yield (
@@ -101,35 +120,71 @@ def rows(cases: Iterator[tuple[str, float, list[float]]]) -> Iterator[str]:
         )
 
 
-def report(runs: int) -> Iterator[str]:
-    """Yield the report line by line, as it comes."""
-    link = measured_link()
-    head = ("| case | predicted | measured, median | error | measured, all |", "|---|---|---|---|---|")
-    yield "# Prediction beside measurement"
-    yield ""
-    yield f"`python benchmarks/verify.py --runs {runs}`, {datetime.now(UTC):%Y-%m-%d}, torch {torch.__version__}, gloo,"
+def head(command: str, link: Link) -> Iterator[str]:
+    """Yield what was run where."""
+    yield f"`python benchmarks/verify.py {command}`, {datetime.now(UTC):%Y-%m-%d}, torch {torch.__version__}, gloo,"
     machine = f"{device_name(torch.device('cpu'))}, {num_cores()} cores, load before {os.getloadavg()[0]:.2f}"
     yield f"{machine}, 1 thread per rank."
     yield f"Link measured on idle ranks: {link.latency_s * 1e6:.0f} us, {link.bandwidth_bytes_per_s / 1e9:.2f} GB/s."
     yield ""
+
+
+def report(runs: int) -> Iterator[str]:
+    """Yield the report line by line, as it comes."""
+    link = measured_link()
+    yield "# Prediction beside measurement"
+    yield ""
+    yield from head(f"--runs {runs}", link)
     yield f"## Emulated ranks, messages of {MESSAGE_BYTES // 1024} KiB"
     yield ""
-    yield from head
-    yield from rows(emulated(runs, link))
+    yield from rows(emulated((build(name, p, 2 * p, **options) for name, p, options in EMULATED), runs, link))
     yield ""
     yield f"## {MODEL} (10 M parameters), micro-batches of {MICROBATCH_SIZE}"
     yield ""
-    yield from head
     yield from rows(real(runs, flat(2, link)))
+
+
+def report_of(names: Sequence[str], runs: int, p: int, m: int, op_s: float) -> Iterator[str]:
+    """Yield the same of schedules emulated on `p` ranks, and how many are within the limit."""
+    schedules = [build(name, p, m) for name in names]
+    link = measured_link()
+    yield "# Schedules, predicted and emulated"
+    yield ""
+    yield from head(f"--schedules {','.join(names)} --runs {runs} -p {p} -m {m} --op-s {op_s:g}", link)
+    yield f"Messages of {MESSAGE_BYTES // 1024} KiB, gradients of {WEIGHT_BYTES // 1024} KiB per stage. F, I and W"
+    yield f"of all that a rank holds take {op_s * 1e3:g} ms each per micro-batch, but F of stages 1, 4, .. takes 25 %"
+    yield "more and of stages 2, 5, .. 50 % more."
+    yield ""
+    errors: dict[str, float] = {}
+    yield from rows(_noted(emulated(schedules, runs, link, op_s), errors))
+    beyond = [f"{case} ({error:+.1%})" for case, error in errors.items() if abs(error) > LIMIT]
+    yield ""
+    yield f"Within {LIMIT:.0%}: {len(errors) - len(beyond)} of {len(errors)}. Beyond: {', '.join(beyond) or 'none'}."
+
+
+def _noted(cases: Cases, errors: dict[str, float]) -> Cases:
+    """Hand on the cases, and note how far off each is."""
+    for case, predicted_s, measured_s in cases:
+        errors[case] = predicted_s / statistics.median(measured_s) - 1
+        yield case, predicted_s, measured_s
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--schedules", help="all, or names: emulate these instead")
+    parser.add_argument("-p", type=int, default=4, help="ranks, with --schedules")
+    parser.add_argument("-m", type=int, default=8, help="micro-batches, with --schedules")
+    parser.add_argument("--op-s", type=float, default=0.040, help="seconds of F, I and W of a rank, with --schedules")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--out", type=Path, help="also write the report here")
     arguments = parser.parse_args()
     lines = []
-    for line in report(arguments.runs):
+    if arguments.schedules:
+        names = list(CATALOGUE) if arguments.schedules == "all" else arguments.schedules.split(",")
+        report_lines = report_of(names, arguments.runs, arguments.p, arguments.m, arguments.op_s)
+    else:
+        report_lines = report(arguments.runs)
+    for line in report_lines:
         print(line, flush=True)
         lines.append(line)
     if arguments.out:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from pipesched.comparison import print_comparisons
 from pipesched.errors import InputError
 from pipesched.files import check_outputs, emit
-from pipesched.options import CostOptions, Json, Out, ScheduleOptions, grouped, uniform_costs
-from pipesched.output import num_bytes, percent, print_json, print_table, seconds
-from pipesched.predict import predict
+from pipesched.options import CostOptions, Json, Out, ScheduleOptions, grouped
+from pipesched.output import print_json, progress
+from pipesched.overview import print_summaries
+from pipesched.predict import Buffers, predict
 from pipesched.timelines import timelines_of
 
 if TYPE_CHECKING:
-    from schedules.catalogue import Entry
+    from schedules.entry import Entry
     from schedules.schedule import Schedule
     from schedules.timeline import Timeline
-    from simulator.compare import Value
+    from simulator.summary import Summary
+    from simulator.tables import Value
+
+Format = Literal["table", "markdown", "csv", "json"]
+_SUFFIXES: dict[str, Format] = {".md": "markdown", ".csv": "csv", ".json": "json"}
 
 
 @grouped
@@ -30,50 +35,47 @@ def compare(
         list[str] | None,
         typer.Argument(help="Schedules by name or file; or two Timelines, predicted and measured (JSON)."),
     ] = None,
-    all_schedules: Annotated[bool, typer.Option("--all", help="Every schedule of the catalogue.")] = False,
+    all_schedules: Annotated[
+        bool, typer.Option("--all", help="Every schedule of the catalogue; one that cannot be built says why.")
+    ] = False,
     schedule: ScheduleOptions = ScheduleOptions(),  # noqa: B008 -- frozen
     costs: CostOptions = CostOptions(),  # noqa: B008
+    buffers: Buffers = "pooled",
     gantt: Annotated[Path | None, typer.Option(help="Draw them one under another on one time axis.")] = None,
+    form: Annotated[Format, typer.Option("--format", help="What is printed.")] = "table",
     json: Json = False,
     out: Out = None,
 ) -> None:
-    """Compare schedules of one model in one table (--out: .md or .csv), or a prediction with a measurement.
+    """Compare schedules of one model in one table (--out: .md, .csv or .json), or a prediction with a measurement.
 
-    With --uniform, f and b are those of a rank's whole share: a stage of v chunks per rank costs 1/v of them.
+    With --uniform, all that is given is a rank's whole share: a stage of v chunks per rank costs and holds 1/v of it.
     """
     from simulator.gantt import SUFFIXES
 
-    check_outputs((gantt, SUFFIXES), (out, (".md", ".csv")))
+    check_outputs((gantt, SUFFIXES), (out, tuple(_SUFFIXES)))
     if schedule.schedule_file is not None:
         raise InputError("--schedule-file: got it in compare, expected the file as an argument; leave out the option")
+    form = "json" if json else form
     names = _names(what or [], schedule, all_schedules)
     if len(names) == 2 and all(map(_is_timeline, names)):
-        from simulator.compare import compare as compare_timelines
-
-        paths = [Path(name) for name in names]
-        timelines = timelines_of(paths, schedule, costs, protocol="rendezvous", jitter=0.0, seed=0)
-        found = compare_timelines(*timelines)
-        _write(timelines, found.to_rows(), gantt, out)
-        if json:
-            print_json(found.to_dict())
-        elif out is None:
-            print_comparisons([found])
+        _compare_timelines([Path(name) for name in names], schedule, costs, form, gantt, out)
         return
-    from simulator.compare import schedules_table
-    from simulator.metrics import metrics
-
-    timelines = [_predicted(each, costs) for each in _load(names, schedule)]
-    rows = schedules_table((timeline.name, metrics(timeline)) for timeline in timelines)
-    _write(timelines, rows, gantt, out)
-    if json:
-        print_json(rows)
+    found = list(_found(names, schedule, costs, buffers, keep_going=all_schedules))
+    summaries = [each.summary for each in found]
+    rows = [summary.to_row() for summary in summaries]
+    _write([each.timeline for each in found if each.timeline is not None], rows, gantt, out)
+    if form != "table":
+        emit(_text(rows, form), None)
     elif out is None:
-        print_table(
-            "Schedules, predicted",
-            [{key.removesuffix("_s").removesuffix("_bytes"): _cell(key, row[key]) for key in row} for row in rows],
-            "bubble_fraction: idle / (devices x makespan); "
-            "bubble_overhead: (makespan - busiest device) / busiest device; throughput in micro-batches per second",
-        )
+        print_summaries(summaries)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """One schedule, predicted; without a timeline if it could not be."""
+
+    summary: Summary
+    timeline: Timeline | None = None
 
 
 def _names(what: Sequence[str], schedule: ScheduleOptions, all_schedules: bool) -> list[str]:
@@ -89,28 +91,6 @@ def _names(what: Sequence[str], schedule: ScheduleOptions, all_schedules: bool) 
     return names
 
 
-def _write(timelines: Sequence[Timeline], rows: list[dict[str, Value]], gantt: Path | None, out: Path | None) -> None:
-    if gantt is not None:
-        from simulator.gantt import draw_gantt
-
-        draw_gantt(timelines, gantt)
-    if out is not None:
-        from simulator.compare import to_csv, to_markdown
-
-        emit((to_markdown if out.suffix == ".md" else to_csv)(rows), out)
-
-
-def _cell(key: str, value: Value) -> str:
-    """Return a number as people read it, by the unit in its name."""
-    if value is None or isinstance(value, str):
-        return value or "-"
-    if key.endswith("_s"):
-        return seconds(value)
-    if key.endswith("_bytes"):
-        return num_bytes(value)
-    return percent(value) if key.startswith("bubble") else f"{value:.4g}"
-
-
 def _is_timeline(name: str) -> bool:
     path = Path(name)
     if path.suffix != ".json" or not path.is_file():
@@ -119,35 +99,101 @@ def _is_timeline(name: str) -> bool:
         return b'"pipesched.timeline"' in file.read(200)
 
 
-def _predicted(schedule: Schedule, costs: CostOptions) -> Timeline:
-    stage_costs, cluster = costs.load(schedule)
-    if costs.uniform is not None:
-        share = schedule.num_ranks / schedule.num_stages
-        stage_costs = uniform_costs(costs.uniform, schedule.num_stages, share)
-    return predict(schedule, stage_costs, cluster)
+def _compare_timelines(
+    paths: Sequence[Path],
+    schedule: ScheduleOptions,
+    costs: CostOptions,
+    form: Format,
+    gantt: Path | None,
+    out: Path | None,
+) -> None:
+    from simulator.compare import compare as compare_timelines
+
+    timelines = timelines_of(paths, schedule, costs, protocol="rendezvous", jitter=0.0, seed=0)
+    found = compare_timelines(*timelines)
+    _write(timelines, found.to_rows(), gantt, out)
+    if form == "json":
+        print_json(found.to_dict())
+    elif form != "table":
+        emit(_text(found.to_rows(), form), None)
+    elif out is None:
+        print_comparisons([found])
 
 
-def _load(names: Sequence[str], options: ScheduleOptions) -> list[Schedule]:
-    """Read the files and build the others; each gets those of the options that it takes."""
+def _write(timelines: Sequence[Timeline], rows: list[dict[str, Value]], gantt: Path | None, out: Path | None) -> None:
+    if gantt is not None:
+        from simulator.gantt import draw_gantt
+
+        draw_gantt(timelines, gantt)
+    if out is not None:
+        emit(_text(rows, _SUFFIXES[out.suffix]), out)
+
+
+def _text(rows: list[dict[str, Value]], form: Format) -> str:
+    import json
+
+    from simulator.tables import to_csv, to_markdown
+
+    if form == "json":
+        return json.dumps(rows, indent=2, allow_nan=False)
+    return (to_markdown if form == "markdown" else to_csv)(rows)
+
+
+def _found(
+    names: Sequence[str], options: ScheduleOptions, costs: CostOptions, buffers: Buffers, *, keep_going: bool
+) -> Iterator[_Found]:
+    """Predict one after the other; to keep going is to say in its row why one cannot be, unless that holds for all."""
+    from profiles.errors import ProfileError
+    from schedules.schedule import ScheduleError
+    from simulator.errors import SimulationError
+    from simulator.summary import Summary
+
+    entries = _entries(names, options)
+    refused: list[Exception] = []
+    with progress("comparing") as tick:
+        for index, name in enumerate(names):
+            tick(index / len(names))
+            try:
+                yield _one(_load(name, entries.get(name), options), costs, buffers)
+            except (InputError, ScheduleError, ProfileError, SimulationError) as error:
+                refused.append(error)
+                if not keep_going or len(refused) == len(names):
+                    raise refused[0] from None
+                yield _Found(Summary(name=name, reason=str(error)))
+
+
+def _one(schedule: Schedule, costs: CostOptions, buffers: Buffers) -> _Found:
+    from schedules.lower import lower
+    from simulator.summary import summarize
+
+    stage_costs, cluster = costs.load(schedule, share=schedule.num_devices / schedule.num_stages)
+    timeline = predict(schedule, stage_costs, cluster, buffers=buffers)
+    return _Found(summarize(lower(schedule), timeline, stage_costs, cluster), timeline)
+
+
+def _entries(names: Sequence[str], options: ScheduleOptions) -> dict[str, Entry]:
+    """Return the entry of each name that is no file; refuse options that none of them takes."""
     from schedules.catalogue import find
 
     entries = {name: find(name) for name in names if Path(name).suffix not in (".csv", ".json")}
     if options.chunks is not None and not any(entry.takes_chunks for entry in entries.values()):
         raise InputError(f"-v: got {options.chunks}, expected a schedule that takes chunks; try interleaved")
-    settings = [setting for line in options.settings or [] for setting in line.split(",")]
-    for setting in settings:
+    for setting in _settings(options):
         if not any(_takes(entry, setting) for entry in entries.values()):
             raise InputError(f"--set: got {setting}, expected key=value of a schedule here; see 'pipesched list'")
-    loaded = []
-    for name in names:
-        if name not in entries:
-            loaded.append(ScheduleOptions(schedule_file=Path(name)).load())
-            continue
-        entry = entries[name]
-        mine = [setting for setting in settings if _takes(entry, setting)]
-        own = replace(options, chunks=options.chunks if entry.takes_chunks else None, settings=mine)
-        loaded.append(own.build(name))
-    return loaded
+    return entries
+
+
+def _load(name: str, entry: Entry | None, options: ScheduleOptions) -> Schedule:
+    """Read a file, or build a schedule with those of the options that it takes."""
+    if entry is None:
+        return ScheduleOptions(schedule_file=Path(name), recompute=options.recompute).load()
+    mine = [setting for setting in _settings(options) if _takes(entry, setting)]
+    return replace(options, chunks=options.chunks if entry.takes_chunks else None, settings=mine).build(name)
+
+
+def _settings(options: ScheduleOptions) -> list[str]:
+    return [setting for line in options.settings or [] for setting in line.split(",")]
 
 
 def _takes(entry: Entry, setting: str) -> bool:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 TIMELINE = (".json", ".csv", ".parquet")
 JSON = (".json",)
+CSV = (".csv",)
 
 
 def check_outputs(*outputs: tuple[Path | None, Collection[str]]) -> None:

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from pipesched.errors import InputError
-from pipesched.pairs import integers, numbers
+from pipesched.pairs import integer, integers, number, numbers, pairs
+from pipesched.sizes import parse_bytes
 
 if TYPE_CHECKING:
     from profiles.cluster import Cluster
     from profiles.stage_costs import StageCosts
+    from schedules.entry import Parameter, Value
+    from schedules.lazy import LazySchedule
     from schedules.schedule import Schedule
 
 
@@ -68,6 +71,9 @@ class ScheduleOptions:
     schedule_file: Annotated[
         Path | None, typer.Option("--schedule-file", "-f", help="PyTorch CSV (either dialect) or our JSON.")
     ] = None
+    recompute: Annotated[
+        str | None, typer.Option(help="Stages that keep only their input and recompute the rest: all, or 0,2.")
+    ] = None
 
     def load(self) -> Schedule:
         """Build or read the schedule.
@@ -82,23 +88,68 @@ class ScheduleOptions:
                 raise InputError("--schedule-file: the file says it all; leave out --schedule, -p, -m, -v and --set")
             from schedules.formats.schedule_json import read_schedule
 
-            return read_schedule(self.schedule_file)
+            return self._recomputed(read_schedule(self.schedule_file))
         if self.schedule is None:
             raise InputError("no schedule given; try --schedule 1f1b -p 4 -m 8, or --schedule-file F")
         return self.build(self.schedule)
 
     def build(self, name: str) -> Schedule:
         """Build the schedule `name` with the counts of these options."""
-        from schedules.catalogue import build, find
+        from schedules.catalogue import build
 
-        accepted = [parameter.name for parameter in find(name).parameters]
+        num_ranks, num_microbatches, settings = self._counts(name)
+        return self._recomputed(build(name, num_ranks, num_microbatches, self.chunks, **settings))
+
+    def load_lazily(self) -> Schedule | LazySchedule:
+        """Build or read the schedule; of an asynchronous run only what makes its lists.
+
+        Raises:
+            InputError: The options do not say one schedule.
+            ScheduleError: No such schedule, bad counts, or a bad file.
+        """
+        from schedules.catalogue import build_lazily, find
+
+        if self.schedule is None or self.schedule_file or self.recompute or find(self.schedule).lazy is None:
+            return self.load()
+        num_ranks, num_microbatches, settings = self._counts(self.schedule)
+        return build_lazily(self.schedule, num_ranks, num_microbatches, self.chunks, **settings)
+
+    def _counts(self, name: str) -> tuple[int, int, dict[str, Value]]:
+        from schedules.catalogue import find
+
+        parameters = find(name).parameters
         if self.stages is None or self.microbatches is None:
             missing = " and ".join(
                 option for option, value in (("-p", self.stages), ("-m", self.microbatches)) if value is None
             )
             raise InputError(f"schedule {name}: {missing} missing; try -p 4 -m 8")
-        settings = integers(",".join(self.settings), "--set", accepted) if self.settings else {}
-        return build(name, self.stages, self.microbatches, self.chunks, **settings)
+        return self.stages, self.microbatches, _parse(self.settings, parameters) if self.settings else {}
+
+    def _recomputed(self, schedule: Schedule) -> Schedule:
+        if self.recompute is None:
+            return schedule
+        from schedules.recompute import recompute
+
+        if self.recompute == "all":
+            return recompute(schedule)
+        try:
+            stages = [int(text) for text in self.recompute.split(",")]
+        except ValueError:
+            raise InputError(
+                f"--recompute: got {self.recompute!r}, expected all, or stages as 0,2; try --recompute all"
+            ) from None
+        return recompute(schedule, stages)
+
+
+def _parse(settings: Sequence[str], parameters: Sequence[Parameter]) -> dict[str, Value]:
+    """Return the values of ``key=value`` texts, each of the type that its parameter takes."""
+    readers: dict[str, Callable[[str, str], Value]] = {"integer": integer, "number": number, "integers": integers}
+    found = pairs(",".join(settings), "--set", [parameter.name for parameter in parameters])
+    return {
+        parameter.name: readers[parameter.takes](found[parameter.name], f"--set: {parameter.name}")
+        for parameter in parameters
+        if parameter.name in found
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,20 +163,23 @@ class CostOptions:
     ] = None
     microbatch_size: Annotated[int | None, typer.Option(help="Samples per micro-batch of a model.", min=1)] = None
     stage_costs: Annotated[Path | None, typer.Option(help="Table of the stages' costs (CSV).")] = None
-    uniform: Annotated[str | None, typer.Option(help="Equal stages: f=1,b=2 or f=1,i=1,w=1 [s].")] = None
+    uniform: Annotated[
+        str | None, typer.Option(help="Equal stages: f=1,b=2 or f=1,i=1,w=1 [s]; and saved_bytes=1e9, ...")
+    ] = None
     cluster: Annotated[Path | None, typer.Option(help="Devices and links (JSON).")] = None
     link: Annotated[str | None, typer.Option(help="Equal links: latency_s=0.1,bandwidth_bytes_per_s=1e9.")] = None
+    memory_limit: Annotated[str | None, typer.Option(help="What every device has: 16GB or 16GiB.")] = None
 
-    def load(self, schedule: Schedule) -> tuple[StageCosts, Cluster]:
-        """Return what `schedule` costs, on which machines.
+    def load(self, schedule: Schedule, share: float = 1.0) -> tuple[StageCosts, Cluster]:
+        """Return what `schedule` costs, on which machines; of equal stages each costs `share` of what is given.
 
         Raises:
             InputError: The options do not say one source.
             ProfileError: A file is bad, or does not fit the schedule.
         """
-        return self.load_costs(schedule), self.load_cluster(schedule)
+        return self.load_costs(schedule, share), self.load_cluster(schedule)
 
-    def load_costs(self, schedule: Schedule) -> StageCosts:
+    def load_costs(self, schedule: Schedule, share: float = 1.0) -> StageCosts:
         """Return the costs of `schedule`'s stages."""
         sources = {"--profile": self.profile, "--stage-costs": self.stage_costs, "--uniform": self.uniform}
         given = [name for name, value in sources.items() if value is not None]
@@ -135,7 +189,9 @@ class CostOptions:
         if self.profile is None and (self.partition is not None or self.microbatch_size is not None):
             raise InputError(f"{given[0]}: got --partition or --microbatch-size too, expected them with --profile only")
         if self.uniform is not None:
-            return uniform_costs(self.uniform, schedule.num_stages)
+            from pipesched.uniform import uniform_costs
+
+            return uniform_costs(self.uniform, schedule, share)
         if self.stage_costs is not None:
             from profiles.stage_costs_csv import load_stage_costs
 
@@ -151,6 +207,13 @@ class CostOptions:
 
     def load_cluster(self, schedule: Schedule) -> Cluster:
         """Return the machines that `schedule` runs on."""
+        cluster = self._machines(schedule)
+        if self.memory_limit is None:
+            return cluster
+        limit = parse_bytes(self.memory_limit, "--memory-limit")
+        return replace(cluster, devices=tuple(replace(device, memory_bytes=limit) for device in cluster.devices))
+
+    def _machines(self, schedule: Schedule) -> Cluster:
         from profiles.cluster import Link, flat
 
         if self.cluster is not None and self.link is not None:
@@ -182,16 +245,3 @@ class CostOptions:
         size = self.microbatch_size or profile.microbatch_sizes[0]
         bounds = parse_partition(self.partition or "balanced", layer_seconds(profile, size), schedule.num_stages)
         return stage_costs(profile, bounds, size)
-
-
-def uniform_costs(text: str, num_stages: int, share: float = 1.0) -> StageCosts:
-    """Return equal stages from ``f=1,b=2``; each costs `share` of that."""
-    from profiles.stage_costs import uniform
-
-    values = numbers(text, "--uniform", ("f", "b", "i", "w"))
-    if "f" not in values:
-        raise InputError(f"--uniform: got {text!r}, expected f, the seconds of a forward; try f=1,b=2")
-    if "b" not in values and not {"i", "w"} <= values.keys():
-        raise InputError(f"--uniform: got {text!r}, expected b, or both i and w; try f=1,b=2 or f=1,i=1,w=1")
-    seconds = {key: value * share for key, value in values.items()}
-    return uniform(num_stages, seconds["f"], seconds.get("b"), seconds.get("i"), seconds.get("w"))

@@ -14,19 +14,19 @@ def print_json(data: object) -> None:
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, str]], caption: str = "") -> None:
-    """Print rows of ready-made cells; columns of numbers are aligned right."""
+    """Print rows of ready-made cells; columns of numbers are aligned right, and the first is never folded."""
     from rich.console import Console
     from rich.table import Table
 
     table = Table(title=title or None, title_justify="left")
-    for name in rows[0]:
+    for index, name in enumerate(rows[0]):
         is_number = all(row[name][:1] in "-+0123456789" for row in rows)
-        table.add_column(name, justify="right" if is_number else "left")
+        table.add_column(name, justify="right" if is_number else "left", no_wrap=index == 0)
     for row in rows:
         table.add_row(*row.values())
     console = Console()
     if not console.is_terminal:
-        console.width = max(console.width, 160)
+        console.width = max(console.width, 200)
     with console.capture() as drawn:
         console.print(table)
         if caption:  # below the table, not inside it: there it would be folded to the table's width

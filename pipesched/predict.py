@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 Protocol = Annotated[
     Literal["rendezvous", "eager"], typer.Option(help="Transfers start when both sides have posted, or one has.")
 ]
+Buffers = Annotated[
+    Literal["pooled", "per_microbatch"],
+    typer.Option(help="Receive buffers as our executor has them, or as PyTorch's: one per micro-batch, always."),
+]
 Jitter = Annotated[float, typer.Option(help="Sigma of a log-normal factor on every op.", min=0.0, max=10.0)]
 
 
@@ -26,8 +30,9 @@ def predict(
     protocol: Literal["rendezvous", "eager"] = "rendezvous",
     jitter: float = 0.0,
     seed: int = 0,
+    buffers: Literal["pooled", "per_microbatch"] = "pooled",
 ) -> Timeline:
-    """Check, simulate, and add the memory."""
+    """Check, simulate, and add the memory, if the costs say anything of it."""
     from dataclasses import replace
 
     from schedules.check import require_runnable
@@ -38,4 +43,6 @@ def predict(
     require_runnable(schedule)
     lowered = lower(schedule)
     timeline = simulate(lowered, costs, cluster, protocol=protocol, jitter=jitter, seed=seed)
-    return replace(timeline, memory=memory(timeline, costs, lowered))
+    if not costs.has_bytes:
+        return timeline
+    return replace(timeline, memory=memory(timeline, costs, lowered, buffers=buffers))

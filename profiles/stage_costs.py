@@ -19,10 +19,13 @@ class StageCost:
         backward_weight_s: Seconds of W; None when not known.
         step_s: Seconds of one optimizer step.
         output_bytes: The activation handed to the next stage, and the gradient that comes back for it.
-        saved_bytes: Held from F to B of one micro-batch, the stage's input included.
+        saved_bytes: Held from F to the end of B or I of one micro-batch, the stage's input included (M_B of
+            arXiv:2401.10241).
         weight_bytes: One version of the weights; the gradients take the same again.
         optimizer_bytes: The optimizer's state.
         utilisation: Share of the device that the stage's ops can use at this micro-batch size, in (0, 1].
+        saved_for_weight_bytes: Held from the end of I to the end of W (M_W of arXiv:2401.10241); None: `saved_bytes`,
+            as where W alone lets go of what F saved.
     """
 
     forward_s: float
@@ -35,6 +38,7 @@ class StageCost:
     weight_bytes: int = 0
     optimizer_bytes: int = 0
     utilisation: float = 1.0
+    saved_for_weight_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +49,26 @@ class StageCosts:
         stages: ``stages[s]`` is the cost of stage ``s``.
         microbatch_size: Samples in one micro-batch; None for costs that came without.
         origin: Where the numbers come from, in a few words.
+        overlap: How much of the shorter op of an Overlap hides behind the longer, in [0, 1]. 0: one runs after the
+            other, as in PyTorch's runtime; 1: the pair takes as long as the longer.
     """
 
     stages: tuple[StageCost, ...]
     microbatch_size: int | None = None
     origin: str = ""
+    overlap: float = 0.0
 
     @property
     def num_stages(self) -> int:
         """Number of stages."""
         return len(self.stages)
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether anything is said of what the stages hold or send."""
+        return any(
+            cost.output_bytes or cost.saved_bytes or cost.weight_bytes or cost.optimizer_bytes for cost in self.stages
+        )
 
     def seconds(self, op: Compute) -> float:
         """Return the duration of `op` on a device of speed 1 [s].
@@ -81,7 +95,7 @@ class StageCosts:
         if seconds is None:
             raise ProfileError(
                 f"op {op}: the costs ({self.origin}) do not say the seconds of {op.phase.value} on stage {op.stage}; "
-                "give backward_s for B, backward_input_s and backward_weight_s for I and W"
+                "give backward_s for B, backward_input_s and backward_weight_s for I and W; measure old profiles again"
             )
         return seconds
 
@@ -92,7 +106,8 @@ def uniform(
     backward_s: float | None = None,
     backward_input_s: float | None = None,
     backward_weight_s: float | None = None,
+    overlap: float = 0.0,
 ) -> StageCosts:
     """Return equal stages that move and hold nothing."""
     cost = StageCost(forward_s, backward_s, backward_input_s, backward_weight_s)
-    return StageCosts((cost,) * num_stages, origin="uniform")
+    return StageCosts((cost,) * num_stages, origin="uniform", overlap=overlap)

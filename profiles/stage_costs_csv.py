@@ -3,9 +3,11 @@
 One row per stage, in any order, under a header of these columns::
 
     stage, forward_s, backward_s | backward_input_s, backward_weight_s,
-    output_bytes, saved_bytes, weight_bytes, optimizer_bytes, step_s, utilisation
+    output_bytes, saved_bytes, saved_for_weight_bytes, weight_bytes, optimizer_bytes, step_s, utilisation, overlap
 
-The backward is given whole, or split, or both; byte columns and step_s that are absent are 0, utilisation is 1.
+The backward is given whole, or split, or both. Byte columns and step_s that are absent are 0, utilisation is 1, and
+saved_for_weight_bytes, absent or left empty, is as saved_bytes. overlap is one number for all stages: 0 if absent, else
+the same in every row.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ from profiles.files import read_text
 from profiles.stage_costs import StageCost, StageCosts
 
 _SECONDS = ("forward_s", "backward_s", "backward_input_s", "backward_weight_s", "step_s")
-_BYTES = ("output_bytes", "saved_bytes", "weight_bytes", "optimizer_bytes")
-_COLUMNS = ("stage", *_SECONDS, *_BYTES, "utilisation")
+_BYTES = ("output_bytes", "saved_bytes", "saved_for_weight_bytes", "weight_bytes", "optimizer_bytes")
+_MAY_BE_EMPTY = ("backward_s", "backward_input_s", "backward_weight_s", "saved_for_weight_bytes")
+_COLUMNS = ("stage", *_SECONDS, *_BYTES, "utilisation", "overlap")
 _MAX_STAGES = 100_000
 
 
@@ -52,8 +55,9 @@ def load_stage_costs(path: str | Path) -> StageCosts:
     _raise(file, _header_faults(header))
     faults: list[str] = []
     stages: dict[int, StageCost] = {}
+    overlaps: list[float] = []
     for number, row in rows[1:]:
-        _read_row(number, header, row, stages, faults)
+        _read_row(number, header, row, stages, overlaps, faults)
     if not faults and sorted(stages) != list(range(len(stages))):
         missing = next(stage for stage in range(len(stages)) if stage not in stages)
         faults.append(
@@ -61,7 +65,8 @@ def load_stage_costs(path: str | Path) -> StageCosts:
             "number the stages from 0 without gaps"
         )
     _raise(file, faults)
-    return StageCosts(tuple(stages[stage] for stage in range(len(stages))), origin=file)
+    ordered = tuple(stages[stage] for stage in range(len(stages)))
+    return StageCosts(ordered, origin=file, overlap=overlaps[0] if overlaps else 0.0)
 
 
 def _raise(file: str, faults: Sequence[str]) -> None:
@@ -90,9 +95,14 @@ def _header_faults(header: Sequence[str]) -> list[str]:
 
 
 def _read_row(
-    number: int, header: Sequence[str], row: Sequence[str], stages: dict[int, StageCost], faults: list[str]
+    number: int,
+    header: Sequence[str],
+    row: Sequence[str],
+    stages: dict[int, StageCost],
+    overlaps: list[float],
+    faults: list[str],
 ) -> None:
-    """Add the stage in `row` to `stages`, or what is wrong with it to `faults`."""
+    """Add the stage in `row` to `stages` and its overlap to `overlaps`, or what is wrong with it to `faults`."""
     if len(row) != len(header):
         faults.append(f"row {number}: got {len(row)} cells, expected {len(header)} as in the header; check the commas")
         return
@@ -113,12 +123,19 @@ def _read_row(
     if stage in stages:
         faults.append(f"row {number}, column stage: got stage {stage} again, expected each once; remove a row")
         return
+    if "overlap" in values:
+        overlaps.append(values.pop("overlap"))
+        if overlaps[-1] != overlaps[0]:
+            faults.append(
+                f"row {number}, column overlap: got {overlaps[-1]:g}, expected {overlaps[0]:g} as above; "
+                "give the same in every row"
+            )
     stages[stage] = StageCost(**values)
 
 
 def _read_cell(place: str, name: str, cell: str, faults: list[str]) -> Any:
-    """Return the number in `cell`; None with a fault added, or for a backward left empty."""
-    if not cell and name.startswith("backward"):
+    """Return the number in `cell`; None with a fault added, or where it may be left empty."""
+    if not cell and name in _MAY_BE_EMPTY:
         return None
     if name == "stage" or name in _BYTES:
         limit = _MAX_STAGES if name == "stage" else 2**63
@@ -130,8 +147,14 @@ def _read_cell(place: str, name: str, cell: str, faults: list[str]) -> Any:
         value = float(cell)
     except ValueError:
         value = math.nan
-    if math.isfinite(value) and (0 < value <= 1 if name == "utilisation" else value >= 0):
+    match name:
+        case "utilisation":
+            fits, expected = 0 < value <= 1, "a share above 0 and at most 1"
+        case "overlap":
+            fits, expected = 0 <= value <= 1, "a share from 0 to 1"
+        case _:
+            fits, expected = 0 <= value < math.inf, "seconds, finite and 0 or more"
+    if fits:
         return value
-    expected = "a share above 0 and at most 1" if name == "utilisation" else "seconds, finite and 0 or more"
     faults.append(f"{place}: got {shown(cell)}, expected {expected}; correct the cell")
     return None

@@ -1,11 +1,8 @@
-"""Two Timelines of one schedule side by side, and several schedules in one table."""
+"""Two Timelines of one schedule side by side."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from statistics import fmean
@@ -14,10 +11,8 @@ from typing import Any
 from schedules.timeline import Timeline
 from simulator.errors import SimulationError
 from simulator.labels import label
-from simulator.metrics import Metrics, metrics
-
-Value = str | int | float | None
-"""What stands in a cell of a table."""
+from simulator.metrics import metrics
+from simulator.tables import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,59 +177,3 @@ def _require_same(predicted: Timeline, measured: Timeline) -> None:
             if a is None or b is None or a.op != b.op:
                 found, wanted = (str(span.op) if span is not None else "the end" for span in (b, a))
                 raise SimulationError(f"{place}: rank {rank}: op {index}: got {found}, expected {wanted}; {advice}")
-
-
-def schedules_table(entries: Iterable[tuple[str, Metrics]]) -> list[dict[str, Value]]:
-    """Return a row for each named schedule; its peak memory is that of its worst and of its best device."""
-    rows: list[dict[str, Value]] = []
-    for name, found in entries:
-        peaks = [device.peak_memory_bytes for device in found.devices if device.peak_memory_bytes is not None]
-        rows.append(
-            {
-                "name": name,
-                "makespan_s": found.makespan_s,
-                "bubble_fraction": found.bubble_fraction,
-                "bubble_overhead": found.bubble_overhead,
-                "throughput": found.throughput,
-                "peak_memory_worst_bytes": max(peaks, default=None),
-                "peak_memory_best_bytes": min(peaks, default=None),
-            }
-        )
-    return rows
-
-
-def to_csv(rows: Sequence[dict[str, Value]]) -> str:
-    """Return rows as CSV, numbers in full; a cell is empty where nothing is known."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, fieldnames=_columns(rows), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
-
-
-def to_markdown(rows: Sequence[dict[str, Value]]) -> str:
-    """Return rows as a Markdown table for people: four digits of a fraction, columns aligned."""
-    columns = _columns(rows)
-    cells = [columns, *([_cell(row.get(column)) for column in columns] for row in rows)]
-    widths = [max(3, *(len(line[index]) for line in cells)) for index in range(len(columns))]
-    numeric = [all(not isinstance(row.get(column), str) for row in rows) for column in columns]
-    rule = ["-" * (width - 1) + ":" if right else "-" * width for width, right in zip(widths, numeric, strict=True)]
-    lines = []
-    for line in (cells[0], rule, *cells[1:]):
-        aligned = zip(line, widths, numeric, strict=True)
-        lines.append(
-            "| " + " | ".join(c.rjust(width) if right else c.ljust(width) for c, width, right in aligned) + " |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def _columns(rows: Sequence[dict[str, Value]]) -> list[str]:
-    return list(dict.fromkeys(column for row in rows for column in row))
-
-
-def _cell(value: Value) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
-    return str(value).replace("|", "\\|")

@@ -16,6 +16,7 @@ from simulator.labels import label, sources
 from simulator.metrics import metrics
 
 SUFFIXES = (".png", ".svg", ".pdf")
+_MOST_PIXELS = 65_000  # a side; more is refused by matplotlib
 _LETTERS = {"Step": "S", "Reduce": "+", "Average": "A", "Unshard": "u", "Reshard": "r"}
 
 
@@ -106,8 +107,9 @@ def draw_gantt(timelines: Sequence[Timeline], path: Path | str, title: str = "")
     chart = lay_out(timelines)
     from simulator.picture import draw  # matplotlib takes a second to load
 
-    data = BytesIO()
-    draw(chart, title).savefig(data, format=suffix[1:], dpi=160)
+    data, figure = BytesIO(), draw(chart, title)
+    dpi = min(160.0, _MOST_PIXELS / max(figure.get_size_inches()))
+    figure.savefig(data, format=suffix[1:], dpi=dpi)
     write_bytes(path, data.getvalue())
 
 
@@ -135,7 +137,7 @@ def lay_out(timelines: Sequence[Timeline]) -> Chart:
 
 def _caption(timeline: Timeline) -> str:
     found = metrics(timeline)
-    return f"{readable_s(found.makespan_s)}, bubble {found.bubble_fraction:.1%}"
+    return f"{readable_s(found.makespan_s)}, bubble_fraction {found.bubble_fraction:.1%}"
 
 
 def unit_of(largest_s: float) -> tuple[float, str]:

@@ -5,11 +5,16 @@
     weight_versions  a copy of the weights that a Step overwrites while a later op still reads them, from the Step to
                      the end of the last such op; a predicted copy while its op runs
     gradients        as large as the weights, from the end of a stage's first B or W to the end of its next Step
-    activations      from F to the end of B (of W when the backward is split); with R only the stage's input until R
-    receive_buffers  from the Recv to the start of F (then it is the stage's input, part of the activations), and for a
-                     gradient to the end of B or I
+    activations      from F to the end of B; when the backward is split, to the end of I, and from there to the end of
+                     W what W still needs; with R only the stage's input until R
+    receive_buffers  pooled (as our executor does): from the Recv to the start of F (then it is the stage's input, part
+                     of the activations), and for a gradient to the end of B or I. Per micro-batch (as PyTorch
+                     allocates them): one for every message of the whole run, always; the stage's input stays there
+                     and is no part of the activations
     send_buffers     an output, from the end of its op to the end of its transfer; for a stage on the same rank until
-                     that stage's op starts (F) or ends (B, I)
+                     that stage's op starts (F) or ends (B, I), if buffers are pooled
+
+A Reduce holds nothing of its own: its ring works in the gradients.
 
 This is what is held between ops, as the executor measures it. Within the first B of a batch gradients grow while
 activations go, so the peak inside an op may be higher, by the smaller of the two at most.
@@ -24,13 +29,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from profiles.cluster import Cluster
 from profiles.stage_costs import StageCosts
-from schedules.op import Compute, Message, Op, Payload, Phase, Recv, Send, Step, computes, gives, needs
+from schedules.op import Compute, Message, Op, Phase, Recv, Send, Step, computes, gives, needs
 from schedules.schedule import Schedule
 from schedules.timeline import MemorySample, Span, Timeline
+from simulator.activations import Part, activation_bytes, activations
 from simulator.errors import SimulationError
 from simulator.network import message_bytes
 
@@ -44,6 +50,9 @@ KINDS = (
     "send_buffers",
 )  # fmt: skip
 """Every sample has these, in this order."""
+
+Buffers: TypeAlias = Literal["pooled", "per_microbatch"]
+_Parts: TypeAlias = Sequence[tuple[Compute, Span]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +80,16 @@ class _Hold(NamedTuple):
     until_s: float = math.inf
 
 
-def memory(timeline: Timeline, costs: StageCosts, schedule: Schedule) -> tuple[MemorySample, ...]:
+def memory(
+    timeline: Timeline, costs: StageCosts, schedule: Schedule, *, buffers: Buffers = "pooled"
+) -> tuple[MemorySample, ...]:
     """Return what every device holds whenever it changes.
 
     Args:
         timeline: Of `schedule`, lowered.
         costs: Bytes of every stage.
         schedule: Says how many stages there are.
+        buffers: How receive buffers are had; see above.
 
     Raises:
         SimulationError: The schedule has more stages than the costs.
@@ -93,8 +105,12 @@ def memory(timeline: Timeline, costs: StageCosts, schedule: Schedule) -> tuple[M
         parts = [(part, span) for span in spans for part in computes(span.op)]
         mine += _weights(spans, costs, begin_s)
         mine += _gradients(spans, costs)
-        mine += _activations(parts, costs)
-        mine += _buffers(spans, parts, costs, schedule.num_stages)
+        mine += _activations(parts, costs, buffers)
+        mine += _outputs(spans, parts, costs)
+        if buffers == "pooled":
+            mine += _pooled_buffers(spans, parts, costs, schedule.num_stages)
+        else:
+            mine += _own_buffers(parts, costs, schedule.num_stages, begin_s)
     return tuple(sample for device in sorted(holds) for sample in _samples(device, begin_s, holds[device]))
 
 
@@ -173,52 +189,58 @@ def _gradients(spans: Sequence[Span], costs: StageCosts) -> Iterator[_Hold]:
         yield _Hold("gradients", costs.stages[stage].weight_bytes, from_s)
 
 
-def _activations(parts: Sequence[tuple[Compute, Span]], costs: StageCosts) -> Iterator[_Hold]:
-    rebuilt: dict[tuple[int, int], Span] = {}
-    last_use: dict[tuple[int, int], Span] = {}
-    for part, span in parts:
-        if part.phase is Phase.RECOMPUTE:
-            rebuilt[part.stage, part.microbatch] = span
-        elif part.phase is not Phase.FORWARD:
-            last_use[part.stage, part.microbatch] = span
-    for part, span in parts:
-        if part.phase is not Phase.FORWARD:
-            continue
-        key = (part.stage, part.microbatch)
-        from_s, until_s = span.start_s, last_use[key].end_s if key in last_use else math.inf
-        if key in rebuilt:
-            input_bytes = message_bytes(costs, Message(Payload.ACTIVATION, part.stage - 1, 0)) if part.stage else 0
-            yield _Hold("activations", input_bytes, from_s, rebuilt[key].start_s)
-            from_s = rebuilt[key].start_s
-        yield _Hold("activations", costs.stages[part.stage].saved_bytes, from_s, until_s)
+def _activations(parts: _Parts, costs: StageCosts, buffers: Buffers) -> Iterator[_Hold]:
+    """With a buffer per micro-batch the stage's input stays there, and is not held once more."""
+    for part, stage, from_s, until_s in activations(parts):
+        num_bytes = activation_bytes(costs, part, stage)
+        if buffers == "per_microbatch":
+            num_bytes = max(0, num_bytes - activation_bytes(costs, Part.INPUT, stage))
+        yield _Hold("activations", num_bytes, from_s, until_s)
 
 
-def _buffers(
-    spans: Sequence[Span], parts: Sequence[tuple[Compute, Span]], costs: StageCosts, num_stages: int
-) -> Iterator[_Hold]:
-    """Messages before they are used and after they are made."""
-    made_s: dict[Message | None, float] = {}
-    taken_s: dict[Message, float] = {}
-    for part, span in parts:
-        made_s[gives(part)] = span.end_s
+def _own_buffers(parts: _Parts, costs: StageCosts, num_stages: int, begin_s: float) -> Iterator[_Hold]:
+    """A buffer for every message that a rank will ever get, made before the run and never dropped.
+
+    A message from a stage of the same rank is put in place of its buffer, so it counts like any other.
+    """
+    for part, _ in parts:
         for message in needs(part, num_stages):
             if message.stage != part.stage:
-                taken_s[message] = span.start_s if part.phase is Phase.FORWARD else span.end_s
+                yield _Hold("receive_buffers", message_bytes(costs, message), begin_s)
+
+
+def _pooled_buffers(spans: Sequence[Span], parts: _Parts, costs: StageCosts, num_stages: int) -> Iterator[_Hold]:
+    """A buffer from its Recv until its message was used; on a rank of its own a message is held from op to op."""
+    taken_s = {
+        message: span.start_s if part.phase is Phase.FORWARD else span.end_s
+        for part, span in parts
+        for message in needs(part, num_stages)
+        if message.stage != part.stage
+    }
     for span in spans:
-        match span.op:
-            case Recv(message):
-                yield _Hold(
-                    "receive_buffers", message_bytes(costs, message), span.posted_s, taken_s.pop(message, math.inf)
-                )
-            case Send(message):
-                yield _Hold(
-                    "send_buffers", message_bytes(costs, message), made_s.get(message, span.posted_s), span.end_s
-                )
-            case _:
-                pass
+        if isinstance(span.op, Recv):
+            message = span.op.message
+            until_s = taken_s.pop(message, math.inf)
+            yield _Hold("receive_buffers", message_bytes(costs, message), span.posted_s, until_s)
+    made_s = _made_s(parts)
     for message, until_s in taken_s.items():  # not received, so made on this rank
         if message in made_s:
             yield _Hold("send_buffers", message_bytes(costs, message), made_s[message], until_s)
+
+
+def _outputs(spans: Sequence[Span], parts: _Parts, costs: StageCosts) -> Iterator[_Hold]:
+    """What is sent, until it has left."""
+    made_s = _made_s(parts)
+    for span in spans:
+        if isinstance(span.op, Send):
+            message = span.op.message
+            from_s = made_s.get(message, span.posted_s)
+            yield _Hold("send_buffers", message_bytes(costs, message), from_s, span.end_s)
+
+
+def _made_s(parts: _Parts) -> dict[Message | None, float]:
+    """Return when each message of a rank was made [s]."""
+    return {gives(part): span.end_s for part, span in parts}
 
 
 def _samples(device: int, begin_s: float, holds: Iterable[_Hold]) -> Iterator[MemorySample]:

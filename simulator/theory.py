@@ -1,8 +1,8 @@
 """Closed forms: the oracles of the tests and the notebooks.
 
 Equal stages; p ranks, m micro-batches, v chunks per rank; t_f and t_b are the seconds of F and B of all that a rank
-holds (with v chunks, a v-th for each); transfer_s, in the formulas c, is the latency of one message. Makespans leave
-out the optimizer's step.
+holds (with v chunks, a v-th for each), t_i and t_w those of I and W; transfer_s, in the formulas c, is the latency of
+one message. Makespans leave out the optimizer's step. The longest span is a rank's, from its first F to its last W.
 """
 
 from __future__ import annotations
@@ -77,3 +77,246 @@ def interleaved_peak_factor(p: int, v: int) -> float:
     Source: Reducing Activation Recomputation in Large Transformer Models, arXiv:2205.05198, section 4.2.3.
     """
     return 1 + (p - 1) / (p * v)
+
+
+def looped_bfs_makespan_s(p: int, m: int, v: int, t_f: float, t_b: float, transfer_s: float = 0.0) -> float:
+    """Return the makespan of looped BFS (arXiv:2211.05953).
+
+    For F, and likewise for B, in chunk times t: (v - 1) max(m t, p (t + c)) + m t + (p - 1)(t + c), as a chunk begins
+    when the one before is through with all micro-batches, and when the first of them has come round. With c = 0 and m
+    of at least p this is (m + (p - 1) / v)(t_f + t_b).
+    """
+    c = transfer_s if p > 1 else 0.0
+    return sum((v - 1) * max(m * t, p * (t + c)) + m * t + (p - 1) * (t + c) for t in (t_f / v, t_b / v))
+
+
+def looped_bfs_in_flight(m: int, v: int) -> int:
+    """Return v m: on every rank all micro-batches of all chunks wait for their B (arXiv:2211.05953)."""
+    return v * m
+
+
+def zb_h1_longest_span_s(p: int, m: int, t_f: float, t_i: float, t_w: float) -> float:
+    """Return m (t_f + t_i + t_w) + (p - 1)(t_f + t_i - t_w), of links that take no time.
+
+    It is the makespan too where t_i is at least t_w. Source: arXiv:2401.10241, section 2.3.
+
+    Raises:
+        SimulationError: m is below p or t_f below t_w, where the form does not hold.
+    """
+    _require(m >= p and t_f >= t_w, f"zb_h1: got m = {m}, t_f = {t_f}, t_w = {t_w}, expected m >= {p}, t_f >= t_w")
+    return m * (t_f + t_i + t_w) + (p - 1) * (t_f + t_i - t_w)
+
+
+def zb_h2_longest_span_s(p: int, m: int, t_f: float, t_i: float, t_w: float) -> float:
+    """Return m (t_f + t_i + t_w) + (p - 1)(t_f + t_i - 2 t_w), of links that take no time (the same section).
+
+    Raises:
+        SimulationError: m is below 2 p - 1, t_f below t_w or t_f + t_i below 2 t_w, where the form does not hold.
+    """
+    _require(
+        m >= 2 * p - 1 and t_f >= t_w and t_f + t_i >= 2 * t_w,
+        f"zb_h2: got m = {m}, t_f = {t_f}, t_i = {t_i}, t_w = {t_w}, "
+        f"expected m >= {2 * p - 1}, t_f >= t_w, t_f + t_i >= 2 t_w",
+    )
+    return m * (t_f + t_i + t_w) + (p - 1) * (t_f + t_i - 2 * t_w)
+
+
+def interleaved_zb_longest_span_s(p: int, m: int, v: int, t_f: float, t_i: float, t_w: float) -> float:
+    """Return m (t_f + t_i + t_w) + (p - 1)(t_f + t_i - t_w) / v: ZB-H1's bubble divided by the chunks.
+
+    No paper states it; it is ZB-H1's form (arXiv:2401.10241, section 2.3), in chunk times.
+
+    Raises:
+        SimulationError: m is not a multiple of p or t_f is below t_w, where the form does not hold.
+    """
+    _require(
+        m % p == 0 and t_f >= t_w,
+        f"interleaved_zb: got m = {m}, t_f = {t_f}, t_w = {t_w}, expected m a multiple of {p}, t_f >= t_w",
+    )
+    return m * (t_f + t_i + t_w) + (p - 1) * (t_f + t_i - t_w) / v
+
+
+def zb_h1_activations(p: int, rank: int, saved: float, saved_for_weight: float) -> float:
+    """Return (p - k) M_B + k M_W on rank k, m at least p: what is held at most from F to I and from I to W.
+
+    Source: arXiv:2401.10241, section 2.3, where ranks count from 1.
+    """
+    return (p - rank) * saved + rank * saved_for_weight
+
+
+def zb_h2_activations(p: int, rank: int, saved: float, saved_for_weight: float) -> float:
+    """Return (2 p - 1 - 2 k) M_B + 2 k M_W on rank k, m at least 2 p - 1 (the same section)."""
+    return (2 * p - 1 - 2 * rank) * saved + 2 * rank * saved_for_weight
+
+
+def zb_auto_longest_span_s(p: int, m: int, limit: int) -> float:
+    """Return 3 m + max(0, 2 p - 1 - limit): F, I and W of 1 s, m at least 2 p - 1, limit from p micro-batches up.
+
+    Each micro-batch of memory more takes a second from ZB-H1's bubble, until none is left at ZB-H2's memory. No paper
+    states it; it joins the two ends that arXiv:2401.10241, section 2.3 gives.
+
+    Raises:
+        SimulationError: m is below 2 p - 1, or the limit below p.
+    """
+    _require(
+        m >= 2 * p - 1 and limit >= p,
+        f"zb_auto: got m = {m}, limit = {limit}, expected m >= {2 * p - 1}, limit >= {p}",
+    )
+    return 3 * m + max(0, 2 * p - 1 - limit)
+
+
+def recompute_extra_s(m: int, t_f: float) -> float:
+    """Return m t_f: by how much an R before every backward prolongs a schedule, where links take no time.
+
+    The work of one rank: while the pipeline drains, R runs while the gradient is on its way. So it is for naive, gpipe,
+    1f1b, 1f1b_afp, and interleaved with m a multiple of p; for naive and gpipe whatever the links take.
+    """
+    return m * t_f
+
+
+def one_f_one_b_recompute_makespan_s(p: int, m: int, t_f: float, t_b: float, transfer_s: float = 0.0) -> float:
+    """Return the makespan of 1F1B with an R before every backward.
+
+    That of 1F1B and m t_f, but in each of the m - 1 - ceil((m - 1) / p) round trips of its steady phase an R runs
+    while the message is on its way, and min(t_f, 2 c) less is waited.
+    """
+    round_trips = m - 1 - -(-(m - 1) // p)
+    plain_s = one_f_one_b_makespan_s(p, m, t_f, t_b, transfer_s)
+    return plain_s + recompute_extra_s(m, t_f) - round_trips * min(t_f, 2 * transfer_s)
+
+
+def recompute_activations(in_flight: int, saved: float, stage_input: float) -> float:
+    """Return what a rank of one stage holds at most with R: one micro-batch in full, of the others their inputs."""
+    return (in_flight - 1) * stage_input + saved
+
+
+def dualpipe_idle_s(p: int, t_f: float, t_w: float, overlap: float = 0.0) -> float:
+    """Return the idle time of the rank that is idle longest in DualPipe (DeepSeek-V3, arXiv:2412.19437, Table 2).
+
+    It is (p/2 - 1)(t_fb + t_b - 3 t_w), of links that take no time and t_f = t_i = t_b - t_w; a pair takes
+    t_fb = t_b + (1 - overlap) t_f. W longer than F fills no more of a wait than F would: it counts as t_f here.
+
+    Args:
+        p: Ranks; of DualPipeV the stages, twice its ranks.
+        t_f: Seconds of F of one stage, and of I.
+        t_w: Seconds of W of one stage.
+        overlap: How much of the shorter of a pair is hidden, from 0 to 1.
+    """
+    t_w = min(t_w, t_f)
+    t_b = t_f + t_w
+    t_fb = t_b + (1 - overlap) * t_f
+    return (p / 2 - 1) * (t_fb + t_b - 3 * t_w)
+
+
+def dualpipe_makespan_s(p: int, m: int, t_f: float, t_w: float, overlap: float = 0.0) -> float:
+    """Return m (2 t_f + t_w) - (m - p - 1) overlap t_f + `dualpipe_idle_s`, as there; of DualPipeV m counts twice.
+
+    The ranks next to the middle overlap the most pairs, m - p - 1, so they work the shortest and are idle longest.
+    """
+    return m * (2 * t_f + t_w) - (m - p - 1) * overlap * t_f + dualpipe_idle_s(p, t_f, t_w, overlap)
+
+
+def dualpipe_in_flight(p: int) -> int:
+    """Return p + 1: micro-batches in flight on every rank, p as in `dualpipe_idle_s` (arXiv:2412.19437, Table 2)."""
+    return p + 1
+
+
+def data_parallel_makespan_s(p: int, m: int, t_f: float, t_b: float) -> float:
+    """Return ceil(m / p)(t_f + t_b), of links that take no time: no rank waits for another but at the Reduce."""
+    return -(-m // p) * (t_f + t_b)
+
+
+def zbv_makespan_s(p: int, m: int, t: float) -> float:
+    """Return (6 m + p - 1) t, where F, I and W of a chunk all take t (ZBV, arXiv:2401.10241, section 6).
+
+    So it is for m of 3 p / 2 and more; 3 (p - 1) - 2 (m - 1) chunk times are added where that is above 0.
+    """
+    return (6 * m + p - 1 + max(0, 3 * (p - 1) - 2 * (m - 1))) * t
+
+
+def zbv_in_flight(p: int, m: int) -> int:
+    """Return 2 min(m, p): chunks that a rank holds at most from F to W, as 1F1B's first rank (the same section)."""
+    return 2 * min(m, p)
+
+
+def v_half_makespan_s(p: int, m: int, t: float) -> float:
+    """Return (6 m + 3 p - 5) t, or 3 p - 4 with p odd, where F, I and W of a chunk all take t.
+
+    It is what our squeezing comes to; the authors (arXiv:2405.15362) count a bubble of about p / (2 m) of the work.
+
+    Raises:
+        SimulationError: m is below 2 p, where the form does not hold.
+    """
+    _require(m >= 2 * p, f"v_half: got m = {m}, expected m >= {2 * p}")
+    return (6 * m + max(0, 3 * p - 5 + p % 2)) * t
+
+
+def v_min_makespan_s(p: int, m: int, t: float) -> float:
+    """Return (6 m + 4 p - 7) t, or 4 p - 4 with p one above a multiple of 3, where F, I and W of a chunk all take t.
+
+    It is what our squeezing comes to; the authors (arXiv:2405.15362) count a bubble of about 2 p / (3 m) of the work.
+
+    Raises:
+        SimulationError: m is below 2 p, where the form does not hold.
+    """
+    _require(m >= 2 * p, f"v_min: got m = {m}, expected m >= {2 * p}")
+    return (6 * m + 4 * p - (4 if p % 3 == 1 else 7)) * t
+
+
+def v_half_in_flight(p: int, m: int) -> int:
+    """Return 2 min(m, floor((p + 2) / 2)): chunks that a rank holds at most from F to W (arXiv:2405.15362)."""
+    return 2 * min(m, (p + 2) // 2)
+
+
+def v_min_in_flight(p: int, m: int) -> int:
+    """Return 2 min(m, floor((p + 4) / 3)): chunks that a rank holds at most from F to W (arXiv:2405.15362)."""
+    return 2 * min(m, (p + 4) // 3)
+
+
+def hanayo_makespan_s(p: int, m: int, waves: int, t_f: float, t_b: float) -> float:
+    """Return m (t_f + t_b) + (p - 1) / w (a + m / p (b - a)), a the shorter and b the longer of t_f and t_b.
+
+    With t_f = t_b the bubble is that of 2 w interleaved chunks. No paper states it.
+
+    Raises:
+        SimulationError: m is not a multiple of p, where the form does not hold.
+    """
+    _require(m % p == 0, f"hanayo: got m = {m}, expected a multiple of {p}")
+    return m * (t_f + t_b) + (p - 1) / waves * _turns_s(m // p, t_f, t_b)
+
+
+def chimera_makespan_s(p: int, m: int, t_f: float, t_b: float) -> float:
+    """Return m (t_f + t_b) + (p - 2)(a + m / p (b - a)), a the shorter and b the longer of t_f and t_b.
+
+    Those of one stage, of which a rank holds two. With one unit, m = p, the bubble is (p - 2) b, as the paper counts it
+    (arXiv:2107.06925, section 3); with more units and t_f = t_b too.
+    """
+    return m * (t_f + t_b) + (p - 2) * _turns_s(m // p, t_f, t_b)
+
+
+def chimera_bubble_fraction(p: int, m: int) -> float:
+    """Return (p - 2) / (2 m + p - 2), where F and B take as long (arXiv:2107.06925, table 2)."""
+    return (p - 2) / (2 * m + p - 2)
+
+
+def chimera_in_flight(p: int, rank: int) -> int:
+    """Return p / 2 + 1 on the outermost ranks and one more on each next one, up to p (arXiv:2107.06925, table 2)."""
+    return p // 2 + 1 + min(rank, p - 1 - rank)
+
+
+def gems_makespan_s(p: int, m: int, t_f: float, t_b: float) -> float:
+    """Return p (t_f + t_b) + (m - 1)(a + p b), a the shorter and b the longer of t_f and t_b of one stage.
+
+    The second wave can follow the first no faster than the slower of the two. No paper states it.
+    """
+    return p * (t_f + t_b) + (m - 1) * (min(t_f, t_b) + p * max(t_f, t_b))
+
+
+def _turns_s(rounds: int, t_f: float, t_b: float) -> float:
+    """Return how long one step of filling and draining takes: once, and what F and B differ by in every round."""
+    return min(t_f, t_b) + rounds * abs(t_b - t_f)
+
+
+def _require(holds: bool, fault: str) -> None:
+    if not holds:
+        raise SimulationError(fault)

@@ -28,6 +28,17 @@ def test_every_column_is_read(load):
     assert cost == StageCost(1.0, None, 2.0, 3.0, 8.0, 4, 5, 6, 7, 0.5)
 
 
+def test_what_w_needs_may_be_given_or_left_to_be_all_that_was_saved(load):
+    found = load("stage,forward_s,backward_s,saved_bytes,saved_for_weight_bytes\n0,1,2,100,40\n1,1,2,100,\n").stages
+    assert [cost.saved_for_weight_bytes for cost in found] == [40, None]
+
+
+def test_the_overlap_of_all_stages_is_in_every_row_or_0(load):
+    assert load("stage,forward_s,backward_s\n0,1,2\n1,1,2\n").overlap == 0.0
+    assert load("stage,forward_s,backward_s,overlap\n0,1,2,0.75\n1,1,2,.75\n").overlap == 0.75
+    assert load("stage,forward_s,backward_s,overlap\n0,1,2,1\n").overlap == 1.0
+
+
 def test_a_spreadsheets_byte_order_mark_and_line_ends_do_not_matter(load):
     assert load("\ufeffstage,forward_s,backward_s\r\n0,1,2\r\n\r\n").stages == (StageCost(1.0, 2.0),)
 
@@ -59,8 +70,16 @@ def test_a_backward_may_be_whole_in_one_row_and_split_in_another(load):
         ("stage,forward_s,backward_s\n-1,1,1\n", "column stage: got '-1'"),
         ("stage,forward_s,backward_s,saved_bytes\n0,1,1,1.5\n", "column saved_bytes: got '1.5'"),
         ("stage,forward_s,backward_s,saved_bytes\n0,1,1,\n", "column saved_bytes: got ''"),
+        ("stage,forward_s,backward_s,saved_for_weight_bytes\n0,1,1,-1\n", "column saved_for_weight_bytes: got '-1'"),
         ("stage,forward_s,backward_s,utilisation\n0,1,1,0\n", "a share above 0"),
         ("stage,forward_s,backward_s,utilisation\n0,1,1,2\n", "a share above 0"),
+        ("stage,forward_s,backward_s,overlap\n0,1,1,1.5\n", "got '1.5', expected a share from 0 to 1"),
+        ("stage,forward_s,backward_s,overlap\n0,1,1,nan\n", "column overlap: got 'nan'"),
+        ("stage,forward_s,backward_s,overlap\n0,1,1,\n", "column overlap: got ''"),
+        (
+            "stage,forward_s,backward_s,overlap\n0,1,1,0\n1,1,1,0.5\n",
+            "row 3, column overlap: got 0.5, expected 0 as above",
+        ),
         ('stage,forward_s,backward_s\n0,"1,1\n', "check the quotes"),
         ("stage,forward_s,backward_s\n99999999999999999999,1,1\n", "column stage"),
     ],

@@ -1,5 +1,3 @@
-import csv
-import io
 import json
 from dataclasses import replace
 
@@ -8,12 +6,9 @@ import pytest
 from schedules.gpipe import gpipe
 from schedules.one_f_one_b import one_f_one_b
 from schedules.op import Phase
-from simulator.compare import compare, schedules_table, to_csv, to_markdown
+from simulator.compare import compare
 from simulator.errors import SimulationError
-from simulator.metrics import metrics
 from tests.hand_timelines import play
-
-ROWS = [{"name": "a|b", "makespan_s": 1.5, "peak": None}, {"name": "c", "makespan_s": 123456.5, "peak": 7}]
 
 
 def measured(schedule, forward_s=1.25, backward_s=2.0):
@@ -88,28 +83,3 @@ def test_other_ranks_are_refused_in_one_line():
 def test_a_comparison_is_plain_data():
     data = compare(play(gpipe(2, 2)), measured(gpipe(2, 2))).to_dict()
     assert json.loads(json.dumps(data, allow_nan=False)) == data
-
-
-def test_schedules_stand_in_one_table():
-    entries = [(build.__name__, metrics(play(build(4, 8), 0.0))) for build in (gpipe, one_f_one_b)]
-    first, second = schedules_table(entries)
-    assert (first["name"], second["name"]) == ("gpipe", "one_f_one_b")
-    assert first["makespan_s"] == second["makespan_s"] == (8 + 4 - 1) * 3
-    assert first["bubble_overhead"] == pytest.approx(3 / 8)
-    assert first["bubble_fraction"] == pytest.approx(3 / 11)
-    assert first["peak_memory_worst_bytes"] == 2**20 + 8 * 2**18
-    assert (second["peak_memory_worst_bytes"], second["peak_memory_best_bytes"]) == (2**20 + 4 * 2**18, 2**20 + 2**18)
-
-
-def test_markdown_aligns_numbers_and_keeps_bars_in_names():
-    assert to_markdown(ROWS).splitlines() == [
-        "| name | makespan_s | peak |",
-        "| ---- | ---------: | ---: |",
-        "| a\\|b |        1.5 |      |",
-        "| c    |     123456 |    7 |",
-    ]
-
-
-def test_csv_keeps_every_digit():
-    rows = list(csv.DictReader(io.StringIO(to_csv([{"x": 0.1 + 0.2, "y": None}]))))
-    assert rows == [{"x": "0.30000000000000004", "y": ""}]

@@ -90,6 +90,34 @@ def test_rows_never_touch_and_stay_in_the_picture(count):
         assert rows[-1].y + rows[-1].height / 2 <= chart.depth
 
 
+def test_the_halves_of_an_overlap_fill_the_height_of_the_row_one_above_the_other():
+    (row,) = lay_out([paired()]).rows
+    upper, lower = (box for box in lay_out([paired()]).boxes if box.height < row.height)
+    assert (upper.kind, upper.text, lower.kind, lower.text) == ("F", "12", "B", "3")
+    assert (upper.start_s, upper.end_s) == (lower.start_s, lower.end_s) == (3.0, 6.0)
+    assert upper.y + upper.height / 2 == pytest.approx(lower.y - lower.height / 2)
+    assert upper.height + lower.height == pytest.approx(row.height)
+
+
+def paired():
+    ops = [forward(0, 3), Overlap(forward(1, 12), backward(0, 3)), Compute(Phase.RECOMPUTE, 1, 12), backward(1, 12)]
+    spans = [Span(0, op, 3.0 * i, 3.0 * i, 3.0 * (i + 1)) for i, op in enumerate(ops)]
+    return Timeline("paired", "predicted", tuple(spans), (0,))
+
+
+def test_both_numbers_of_an_overlap_are_written_however_many_rows_there_are():
+    from simulator.picture import draw
+
+    for timelines in ([paired()], [paired(), *[play(gpipe(6, 4))] * 3]):
+        numbers = {
+            (text.get_text(), text.get_fontsize() < 8.5)
+            for text in draw(lay_out(timelines), "").axes[0].texts
+            if text.get_text() in ("12", "3")
+        }
+        assert {("12", False), ("3", False)} <= numbers
+        assert (("12", True) in numbers) == (len(timelines) > 1)
+
+
 def test_later_stages_of_a_rank_are_lighter():
     boxes = list(lay_out([play(interleaved(2, 2, 4))]).boxes)
     assert sorted({box.lightness for box in boxes}) == [0.0, 0.25, 0.5, 0.75]
@@ -98,7 +126,7 @@ def test_later_stages_of_a_rank_are_lighter():
 def test_a_terminal_shows_a_letter_for_each_second():
     line = play(gpipe(2, 8))  # 27 s; a rank's name takes 8 characters
     rows = text_gantt(line, width=8 + 27).splitlines()
-    assert rows[0] == "gpipe predicted: 27 s, bubble 11.1%"
+    assert rows[0] == "gpipe predicted: 27 s, bubble_fraction 11.1%"
     assert rows[1] == "rank 0  " + "F" * 8 + "." * 3 + "B" * 16
     assert rows[2] == "rank 1  " + "." + "F" * 8 + "B" * 16 + ".."
     assert rows[3] == "        0" + "27 s".rjust(26)

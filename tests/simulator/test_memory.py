@@ -8,11 +8,12 @@ from profiles.cluster import Cluster, Device, Link, flat
 from profiles.stage_costs import StageCost, StageCosts, uniform
 from schedules.catalogue import build
 from schedules.op import Compute, Phase, Step
-from schedules.schedule import backward, forward, make_schedule
+from schedules.schedule import backward, backward_input, backward_weight, forward, make_schedule
 from schedules.timeline import MemorySample
 from simulator.errors import SimulationError
 from simulator.memory import KINDS, memory, over_capacity, peak_memory
 from simulator.simulate import simulate
+from tests.schedules.hand_schedules import replicated, v_shaped
 
 TWO = StageCosts(
     (
@@ -73,6 +74,38 @@ def test_a_split_backward_holds_the_activations_to_the_end_of_w():
     assert course(samples, 0, "gradients") == [(0.0, 0), (6.0, 50)]
 
 
+def test_after_i_only_what_w_needs_is_held():
+    ops = [forward(0, 0), backward_input(0, 0), forward(0, 1), backward_weight(0, 0)]
+    costs = StageCosts((StageCost(1.0, None, 2.0, 3.0, saved_bytes=7, saved_for_weight_bytes=4),))
+    schedule = make_schedule("split", 1, 2, [ops])
+    samples = memory(simulate(schedule, costs), costs, schedule)
+    assert course(samples, 0, "activations") == [(0.0, 7), (3.0, 4 + 7), (7.0, 7)]
+
+
+@settings(deadline=None, max_examples=25)
+@given(p=st.integers(1, 7), more=st.integers(0, 9), t_w=st.sampled_from([0.5, 1.0, 1.5]))
+@pytest.mark.parametrize(("name", "ahead"), [("zb_h1", 1), ("zb_h2", 2)])
+def test_zero_bubble_holds_what_the_paper_says(name, ahead, p, more, t_w):
+    m_b, m_w = 10, 4  # arXiv:2401.10241, section 2.3; ranks from 1, micro-batches enough to fill the pipeline
+    costs = StageCosts((StageCost(1.0, None, 1.0, t_w, saved_bytes=m_b, saved_for_weight_bytes=m_w),) * p)
+    schedule = build(name, p, ahead * (p - 1) + 1 + more)
+    peaks = peak_memory(memory(simulate(schedule, costs), costs, schedule))
+    expected = [(ahead * (p - i) + 1) * m_b + ahead * (i - 1) * m_w for i in range(1, p + 1)]
+    assert [peaks[rank].total_bytes for rank in range(p)] == expected
+    assert max(expected) == (ahead * (p - 1) + 1) * m_b
+
+
+@settings(deadline=None, max_examples=25)
+@given(p=st.integers(1, 6), v=st.integers(1, 4), rounds=st.integers(2, 4))
+def test_interleaving_raises_the_peak_of_1f1b_by_the_factor_of_the_paper(p, v, rounds):
+    # a chunk saves a v-th of what 1F1B's stage saves, which is p v here
+    costs = StageCosts((StageCost(1.0 / v, 2.0 / v, saved_bytes=p),) * (p * v))
+    schedule = build("interleaved", p, p * rounds, v)
+    peaks = peak_memory(memory(simulate(schedule, costs), costs, schedule))
+    one_f_one_b_bytes = p * (p * v)
+    assert peaks[0].total_bytes == round(one_f_one_b_bytes * (1 + (p - 1) / (p * v)))
+
+
 def test_recompute_keeps_only_the_input_until_it_runs():
     # One rank holds both stages, so the input of stage 1 is handed over on the rank itself.
     recompute = Compute(Phase.RECOMPUTE, 1, 0)
@@ -81,6 +114,45 @@ def test_recompute_keeps_only_the_input_until_it_runs():
     samples = memory(simulate(schedule, costs), costs, schedule)
     assert course(samples, 0, "activations") == [(0.0, 0), (1.0, 10), (2.0, 100), (4.0, 0)]
     assert course(samples, 0, "send_buffers") == [(0.0, 0), (4.0, 10), (5.0, 0)]
+
+
+def test_a_recomputed_stage_lets_go_after_i_what_w_does_not_need():
+    ops = [forward(0, 0), forward(1, 0), Compute(Phase.RECOMPUTE, 1, 0), backward_input(1, 0), backward_weight(1, 0)]
+    schedule = make_schedule("r", 2, 1, [ops])
+    last = StageCost(1.0, None, 1.0, 1.0, saved_bytes=100, saved_for_weight_bytes=30)
+    costs = StageCosts((StageCost(1.0, output_bytes=10), last))
+    samples = memory(simulate(schedule, costs), costs, schedule)
+    assert course(samples, 0, "activations") == [(0.0, 0), (1.0, 10), (2.0, 100), (4.0, 30), (5.0, 0)]
+
+
+def test_a_buffer_per_microbatch_is_there_from_the_beginning_and_keeps_the_input():
+    schedule = build("1f1b", 2, 3)
+    samples = memory(simulate(schedule, TWO, CLUSTER), TWO, schedule, buffers="per_microbatch")
+    for rank in (0, 1):
+        assert course(samples, rank, "receive_buffers") == [(0.0, 3 * 10)]
+    most = [max(num_bytes for _, num_bytes in course(samples, rank, "activations")) for rank in (0, 1)]
+    assert most == [2 * 100, 200 - 10]
+
+
+def test_a_buffer_per_microbatch_is_there_even_for_what_stays_on_the_rank():
+    # PyTorch makes it all the same, and puts the tensor in its place when it is handed over.
+    schedule = v_shaped()
+    costs = StageCosts((StageCost(1.0, 2.0, output_bytes=10, saved_bytes=100),) * 4)
+    timeline = simulate(schedule, costs)
+    own = memory(timeline, costs, schedule, buffers="per_microbatch")
+    # two micro-batches; rank 0 gets activations for stage 3 and gradients for 0, rank 1 both for both of its stages
+    assert [course(own, rank, "receive_buffers") for rank in (0, 1)] == [[(0.0, 2 * 2 * 10)], [(0.0, 2 * 4 * 10)]]
+    held = {kind for sample in own for kind, num_bytes in sample.bytes_by_kind if num_bytes}
+    assert held == {"receive_buffers", "activations"}  # transfers take no time here, and nothing is held twice
+
+
+def test_a_reduce_holds_nothing_of_its_own():
+    schedule = replicated()
+    costs = StageCosts((StageCost(1.0, 2.0, step_s=1.0, weight_bytes=100),) * 2)
+    samples = memory(simulate(schedule, costs, flat(2, Link(0.5))), costs, schedule)
+    for device in (0, 1):  # two ranks on each: weights and gradients twice, nothing else
+        peak = max(sample.total_bytes for sample in samples if sample.device == device)
+        assert peak == 2 * (100 + 100)
 
 
 def test_a_version_that_a_step_overwrites_is_kept_until_its_last_reader_is_done():

@@ -8,10 +8,12 @@ from profiles.stage_costs import StageCost, StageCosts, uniform
 from schedules.catalogue import build
 from schedules.lower import lower
 from schedules.op import Compute, Message, Overlap, Payload, Phase, Recv, Reduce, Send, Step
+from schedules.recompute import recompute
 from schedules.schedule import Schedule, ScheduleError, backward, forward, make_schedule
 from schedules.timeline import Timeline
 from simulator.errors import SimulationError
 from simulator.simulate import simulate
+from tests.simulator.longest_path import longest_path
 
 F0 = Message(Payload.ACTIVATION, 0, 0)
 F1 = Message(Payload.ACTIVATION, 0, 1)
@@ -22,69 +24,55 @@ def times(timeline: Timeline, rank: int) -> dict[str, tuple[float, float]]:
     return {str(span.op): (span.start_s, span.end_s) for span in timeline.of_rank(rank)}
 
 
-def longest_path(schedule: Schedule, costs: StageCosts, link: Link) -> float:
-    """The makespan of compute-only lists, written without any of our code's ideas: no needs(), no events, no Recv."""
-    home = {
-        (op.stage, op.microbatch): rank
-        for rank, row in enumerate(schedule.ops)
-        for op in row
-        if isinstance(op, Compute)
-    }
-    there, free, now, todo = {}, {}, [0.0] * schedule.num_ranks, [list(row) for row in schedule.ops]
-    while any(todo):
-        for rank, row in enumerate(todo):
-            while row:
-                op, cost = row[0], costs.stages[row[0].stage]
-                if isinstance(op, Step):
-                    now[rank] += cost.step_s
-                    row.pop(0)
-                    continue
-                letter, s, i = op.phase.value, op.stage, op.microbatch
-                before = ("F", s - 1, i) if letter == "F" else ("B", s + 1, i)
-                if 0 <= before[1] < schedule.num_stages and before not in there:
-                    break
-                now[rank] = max(now[rank], there.get(before, 0.0)) + (
-                    cost.forward_s if letter == "F" else cost.backward_s
-                )
-                target = s + 1 if letter == "F" else s - 1
-                peer = home.get((target, i), rank)
-                there[letter, s, i] = now[rank]
-                if peer != rank:
-                    num_bytes = costs.stages[min(s, target)].output_bytes
-                    free[rank, peer] = (
-                        max(now[rank], free.get((rank, peer), 0.0)) + num_bytes / link.bandwidth_bytes_per_s
-                    )
-                    there[letter, s, i] = free[rank, peer] + link.latency_s
-                row.pop(0)
-    return max(now)
-
-
 seconds = st.floats(0.01, 3.0)
 stage_costs = st.builds(
-    StageCost, forward_s=seconds, backward_s=seconds, step_s=st.floats(0.0, 1.0), output_bytes=st.integers(0, 200)
+    StageCost,
+    forward_s=seconds,
+    backward_s=seconds,
+    backward_input_s=seconds,
+    backward_weight_s=seconds,
+    step_s=st.floats(0.0, 1.0),
+    output_bytes=st.integers(0, 200),
+    weight_bytes=st.integers(0, 200),
 )
 links = st.builds(
     Link, latency_s=st.floats(0.0, 3.0), bandwidth_bytes_per_s=st.sampled_from([50.0, 300.0, float("inf")])
 )
+NAMES = ("naive", "gpipe", "1f1b", "1f1b_afp", "interleaved", "pipedream", "dualpipe", "dualpipe_v", "data_parallel")
 
 
 @st.composite
 def schedules(draw: st.DrawFn) -> Schedule:
-    name = draw(st.sampled_from(["naive", "gpipe", "1f1b", "1f1b_afp", "interleaved", "pipedream"]))
-    num_ranks, rounds = draw(st.integers(1, 5)), draw(st.integers(1, 3))
-    if name == "interleaved":
-        return build(name, num_ranks, num_ranks * rounds, draw(st.integers(1, 3)))
-    parameters = {"advance": draw(st.integers(0, 3))} if name == "1f1b_afp" else {}
-    return build(name, num_ranks, draw(st.integers(1, 10)), **parameters)
+    name = draw(st.sampled_from(NAMES))
+    num_ranks, rounds, more = draw(st.integers(1, 5)), draw(st.integers(1, 3)), draw(st.integers(0, 9))
+    match name:
+        case "interleaved":
+            schedule = build(name, num_ranks, num_ranks * rounds, draw(st.integers(1, 3)))
+        case "dualpipe":
+            schedule = build(name, 2 * rounds, 4 * rounds + 2 * more)
+        case "dualpipe_v":
+            schedule = build(name, rounds, 2 * rounds + more)
+        case "data_parallel":
+            schedule = build(name, num_ranks, num_ranks + more)
+        case _:
+            parameters = {"advance": draw(st.integers(0, 3))} if name == "1f1b_afp" else {}
+            schedule = build(name, num_ranks, 1 + more, **parameters)
+    return recompute(schedule) if draw(st.booleans()) else schedule
 
 
-@settings(deadline=None, max_examples=80)
-@given(schedule=schedules(), link=links, data=st.data(), protocol=st.sampled_from(["rendezvous", "eager"]))
+@settings(deadline=None, max_examples=120)
+@given(
+    schedule=schedules(),
+    link=links,
+    data=st.data(),
+    overlap=st.sampled_from([0.0, 0.4, 1.0]),
+    protocol=st.sampled_from(["rendezvous", "eager"]),
+)
 def test_every_schedule_takes_as_long_as_its_longest_path_on_uneven_stages_and_slow_links(
-    schedule, link, data, protocol
+    schedule, link, data, overlap, protocol
 ):
     size = schedule.num_stages
-    costs = StageCosts(tuple(data.draw(st.lists(stage_costs, min_size=size, max_size=size))))
+    costs = StageCosts(tuple(data.draw(st.lists(stage_costs, min_size=size, max_size=size))), overlap=overlap)
     timeline = simulate(schedule, costs, flat(schedule.num_ranks, link), protocol=protocol)
     last_end_s = max(span.end_s for span in timeline.work)
     assert last_end_s == pytest.approx(longest_path(schedule, costs, link), rel=1e-9)
@@ -145,10 +133,53 @@ def test_rendezvous_waits_for_the_receiver_and_eager_does_not():
     }  # fmt: skip
 
 
-def test_an_overlap_runs_its_two_one_after_the_other_in_one_span():
-    pair = Overlap(forward(0, 1), backward(0, 0))
-    schedule = make_schedule("overlap", 1, 2, [[forward(0, 0), pair, backward(0, 1)]])
-    assert times(simulate(schedule, uniform(1, 1.0, 2.0)), 0)[str(pair)] == (1.0, 4.0)
+PAIR = Overlap(forward(0, 1), backward(0, 0))
+PAIRED = make_schedule("overlap", 1, 2, [[forward(0, 0), PAIR, backward(0, 1)]])
+
+
+@pytest.mark.parametrize(("overlap", "end_s"), [(0.0, 4.0), (0.25, 3.75), (1.0, 3.0)])
+def test_an_overlap_takes_the_longer_and_what_is_not_hidden_of_the_shorter_in_one_span(overlap, end_s):
+    assert times(simulate(PAIRED, uniform(1, 1.0, 2.0, overlap=overlap)), 0)[str(PAIR)] == (1.0, end_s)
+    assert times(simulate(PAIRED, uniform(1, 2.0, 1.0, overlap=overlap)), 0)[str(PAIR)] == (2.0, end_s + 1)
+
+
+def test_an_overlap_waits_for_the_messages_of_both_and_gives_both_when_it_is_over():
+    # Rank 1 waits with the F that it could run for the gradient; ranks 0 and 2 get theirs at the same time.
+    pair = Overlap(forward(1, 1), backward(1, 0))
+    rows = [
+        [forward(0, 0), forward(0, 1), backward(0, 0), backward(0, 1)],
+        [forward(1, 0), pair, backward(1, 1)],
+        [forward(2, 0), backward(2, 0), forward(2, 1), backward(2, 1)],
+    ]
+    timeline = simulate(make_schedule("pair", 3, 2, rows), uniform(3, 1.0, 2.0, overlap=0.5))
+    assert times(timeline, 1)[str(pair)] == (5.0, 7.5)
+    assert times(timeline, 0)["0B0"] == (7.5, 9.5)
+    assert times(timeline, 2)["2F1"] == (7.5, 8.5)
+
+
+def test_the_two_of_an_overlap_use_a_shared_device_together_while_both_run():
+    # Each op uses 0.4 of the device. For the 0.5 s that both of the pair run, 0.8 and the 0.4 of rank 1 are wanted:
+    # that takes 0.6 s, and rank 1 is late by as much as the pair. All else runs at full speed.
+    pair = Overlap(forward(0, 3), backward(0, 0))
+    rows = [[forward(0, 0), forward(0, 1), pair], [forward(0, 2), backward(0, 2)]]
+    costs = StageCosts((StageCost(1.0, 2.0, utilisation=0.4),), overlap=0.5)
+    timeline = simulate(make_schedule("shared", 1, 4, rows, rank_to_device=(0, 0)), costs)
+    assert times(timeline, 0)[str(pair)] == (2.0, pytest.approx(2.0 + 2.5 + 0.1))
+    assert times(timeline, 1)["0B2"] == (1.0, pytest.approx(3.0 + 0.1))
+
+
+def test_every_half_of_an_overlap_has_a_jitter_of_its_own():
+    costs = uniform(1, 1.0, 2.0, overlap=1.0)
+    apart = make_schedule("apart", 1, 2, [[forward(0, 0), forward(0, 1), backward(0, 0), backward(0, 1)]])
+    seconds = [span.end_s - span.start_s for span in simulate(apart, costs, jitter=0.3, seed=5).spans]
+    start_s, end_s = times(simulate(PAIRED, costs, jitter=0.3, seed=5), 0)[str(PAIR)]
+    assert end_s - start_s == pytest.approx(max(seconds[1:3]), rel=1e-12)
+
+
+@pytest.mark.parametrize("overlap", [-0.1, 1.1, float("nan")])
+def test_an_overlap_that_is_no_share_is_refused(overlap):
+    with pytest.raises(SimulationError, match=r"costs \(uniform\) of overlap .*, expected 0 to 1"):
+        simulate(PAIRED, uniform(1, 1.0, 2.0, overlap=overlap))
 
 
 def replicas() -> Schedule:

@@ -1,0 +1,223 @@
+"""Make docs/schedules.md and its pictures: ``make docs``, or ``python docs/make_schedules.py``.
+
+The words are those of docs/schedules.toml. Every number is computed here, and a form that does not give what the
+simulation gives is refused.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from dataclasses import dataclass, replace
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parent
+sys.path[:0] = [str(DOCS.parent)]
+
+from profiles.cluster import flat  # noqa: E402 -- the path comes first
+from profiles.stage_costs import StageCost, StageCosts  # noqa: E402
+from schedules.catalogue import CATALOGUE, build  # noqa: E402
+from schedules.entry import Entry  # noqa: E402
+from schedules.op import Overlap, Phase, Reduce, computes  # noqa: E402
+from schedules.schedule import Schedule, stages_of  # noqa: E402
+from schedules.timeline import Timeline  # noqa: E402
+from simulator.simulate import simulate  # noqa: E402
+from simulator.summary import Summary, summarize  # noqa: E402
+from simulator.tables import Value, to_markdown  # noqa: E402
+
+DRAWN, COUNTED = (4, 8), (8, 32)
+"""Ranks and micro-batches of the pictures, and of the numbers."""
+UNITS = {"t_f": 1.0, "t_b": 2.0, "t_i": 1.0, "t_w": 1.0, "t_FB": 3.0, "v": 2, "limit": COUNTED[0]}
+"""What a form may name besides p, m and the schedule's parameters: seconds, chunks, and zb_auto's default limit."""
+
+HEAD = """\
+# Schedules
+
+Made by `make docs` from docs/schedules.toml; do not edit. Every schedule of `pipesched list`: where it comes from,
+what it costs, what it needs.
+
+p ranks, of which k is one, from 0; m micro-batches; v chunks per rank. t_f, t_b, t_i, t_w are the seconds of F, B,
+I (backward for inputs) and W (backward for weights) of all that a rank holds, t_b = t_i + t_w; zero-bubble papers write
+B for our I.
+
+* *bubble*: the seconds by which the makespan, or where it says so the longest span of a rank from its first op to its
+  last, is longer than a rank's work. Messages take no time here.
+* *in flight*: micro-batches on the rank that holds most, from F to the end of the backward, of W where it is split. A
+  chunk counts 1 / v, and the whole model on one rank p. M_B is what one holds until I, M_W from I to W.
+
+Every form below was evaluated when this page was made, and is what the simulation gives with F, I and W of one second,
+p = {p}, m = {m}.
+
+## Side by side
+
+`pipesched compare --all -p {p} -m {m} --uniform f=1,i=1,w=1` (two chunks per rank where a schedule takes any):
+
+"""
+ASYNCHRONOUS = """\
+## Asynchronous
+
+These step without a flush: a rank works on with weights that are not those of one batch. Their makespan is that of
+{m} micro-batches too, but there is no gap before the next ones.
+
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """What is said of a schedule by hand; the fields are explained in docs/schedules.toml."""
+
+    text: str
+    bubble: str
+    in_flight: str
+    of_span: bool = False
+    where: str = ""
+    by_rank: str = ""
+    needs: str = "any p and m"
+
+
+def words() -> dict[str, Words]:
+    """Return what is said by hand of each schedule."""
+    found: dict[str, dict[str, Any]] = tomllib.loads((DOCS / "schedules.toml").read_text())
+    return {name: Words(**fields) for name, fields in found.items()}
+
+
+def unit_costs(schedule: Schedule) -> StageCosts:
+    """Return equal stages: F, I and W of all that a rank holds take a second each."""
+    share = schedule.num_devices / schedule.num_stages
+    stage = StageCost(share, backward_input_s=share, backward_weight_s=share)
+    return StageCosts((stage,) * schedule.num_stages, origin="unit model")
+
+
+def summary_of(name: str) -> Summary:
+    """Return the numbers of a schedule in the unit model."""
+    schedule = build(name, *COUNTED)
+    costs = unit_costs(schedule)
+    return summarize(schedule, simulate(schedule, costs), costs, flat(schedule.num_devices))
+
+
+def require_true(entry: Entry, said: Words, found: Summary) -> None:
+    """Refuse forms that do not give what was found.
+
+    Raises:
+        ValueError: One does not.
+    """
+    assert found.makespan_s is not None
+    assert found.bubble_of_longest_span is not None
+    p, m = COUNTED
+    known = {each.name: each.default for each in entry.parameters} | UNITS | {"p": p, "m": m, "min": min, "max": max}
+    work_s = m * (UNITS["t_f"] + UNITS["t_b"])
+    longest_s = work_s / (1 - found.bubble_of_longest_span) if said.of_span else found.makespan_s
+    for form, got in ((said.bubble, longest_s - work_s), (said.in_flight, found.peak_microbatches_worst)):
+        value = eval(form, {"__builtins__": {}}, known)  # noqa: S307 -- our own words
+        if got is None or abs(value - got) > 1e-6:
+            raise ValueError(
+                f"docs/schedules.toml: {entry.name}: {form}: got {value}, expected {got}; correct the form"
+            )
+
+
+def page() -> str:
+    """Return the text of docs/schedules.md."""
+    said, found = words(), {name: summary_of(name) for name in CATALOGUE}
+    for name, each in said.items():
+        require_true(CATALOGUE[name], each, found[name])
+    counts = dict(zip("pm", COUNTED, strict=True))
+    parts = [HEAD.format(**counts), to_markdown([_row(summary) for summary in found.values()]), "\n"]
+    for is_asynchronous, head in ((False, ""), (True, ASYNCHRONOUS.format(**counts))):
+        names = [name for name, entry in CATALOGUE.items() if entry.is_asynchronous is is_asynchronous]
+        parts += [head, *(_section(CATALOGUE[name], said.get(name), found[name]) for name in names)]
+    return "".join(parts).rstrip() + "\n"
+
+
+def _row(found: Summary) -> dict[str, Value]:
+    return {
+        "schedule": f"[{found.name}](#{found.name})",
+        "makespan [s]": found.makespan_s,
+        "bubble_fraction": _percent(found.bubble_fraction),
+        "bubble_overhead": _percent(found.bubble_overhead),
+        "bubble_of_longest_span": _percent(found.bubble_of_longest_span),
+        "in flight, worst": found.peak_microbatches_worst,
+        "in flight, best": found.peak_microbatches_best,
+        "model copies": found.model_copies,
+        "messages": found.messages,
+    }
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
+
+
+def _section(entry: Entry, said: Words | None, found: Summary) -> str:
+    lines = {"source": _linked(entry.source)}
+    if said is not None:
+        lines["bubble"] = f"`{said.bubble}`" + ", of the longest span" * said.of_span
+        lines["in flight"] = f"`{said.in_flight}`" + f"; on rank k {said.by_rank}" * bool(said.by_rank)
+        lines["where"] = said.where
+    lines["weights"] = _weights(found)
+    lines["uses"] = _uses(build(entry.name, *COUNTED))
+    lines["parameters"] = "; ".join(
+        f"`{each.name}` ({'from the counts' if each.default is None else each.default}): {each.text}"
+        for each in entry.parameters
+    )
+    lines["needs"] = "" if said is None else said.needs
+    text = f"{entry.text[0].upper()}{entry.text[1:]}." if said is None else said.text.strip()
+    table = "\n".join(f"| {key} | {value} |" for key, value in lines.items() if value)
+    p, m = DRAWN
+    picture = f"![{entry.name}, p = {p}, m = {m}](pictures/schedules/{entry.name}.png)"
+    depth = "###" if entry.is_asynchronous else "##"
+    return f"{depth} {entry.name}\n\n{text}\n\n{picture}\n\n| | |\n|---|---|\n{table}\n\n"
+
+
+def _weights(found: Summary) -> str:
+    models = "one model" if found.model_copies == 1 else f"{found.model_copies:g} models"
+    versions = "" if found.weight_versions == 1 else f", at most {found.weight_versions} versions of a stage"
+    return f"{models} on all ranks together{versions}"
+
+
+def _uses(schedule: Schedule) -> str:
+    """Return what the lists ask of an executor."""
+    ops = [op for row in schedule.ops for op in row]
+    phases = {part.phase for op in ops for part in computes(op)}
+    chunks = max(len(stages_of(row)) for row in schedule.ops)
+    found = [f"{chunks} stage{'s' * (chunks > 1)} per rank"]
+    found += ["backwards split into I and W"] if Phase.BACKWARD_WEIGHT in phases else []
+    found += ["overlapped pairs of F and B"] if any(isinstance(op, Overlap) for op in ops) else []
+    found += ["replicas and a Reduce"] if any(isinstance(op, Reduce) for op in ops) else []
+    return ", ".join(found)
+
+
+def _linked(source: str) -> str:
+    """Turn the numbers of papers into links."""
+    source = re.sub(r"arXiv:(\d{4}\.\d{5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", source)
+    return re.sub(r"doi:(10\.[^\s,;]+)", r"[doi:\1](https://doi.org/\1)", source)
+
+
+def draw(timeline: Timeline, path: Path, title: str) -> None:
+    """Draw a picture in few colours: as legible as in many, in a quarter of the bytes."""
+    from PIL import Image
+
+    from simulator.gantt import lay_out
+    from simulator.picture import draw as draw_chart
+
+    data = BytesIO()
+    draw_chart(lay_out([timeline]), title).savefig(data, format="png", dpi=110)
+    Image.open(data).convert("RGB").quantize(96).save(path, optimize=True)
+
+
+def main() -> None:
+    """Write the page and all its pictures."""
+    folder, text = DOCS / "pictures" / "schedules", page()
+    folder.mkdir(parents=True, exist_ok=True)
+    p, m = DRAWN
+    for name in CATALOGUE:
+        schedule = build(name, p, m)
+        timeline = replace(simulate(schedule, unit_costs(schedule)), source="unit model")
+        draw(timeline, folder / f"{name}.png", f"{name}, p = {p}, m = {m}")
+    (DOCS / "schedules.md").write_text(text)
+    print(f"wrote docs/schedules.md and {len(CATALOGUE)} pictures")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Equal stages, as ``--uniform`` gives them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipesched.errors import InputError
+from pipesched.pairs import numbers
+
+if TYPE_CHECKING:
+    from profiles.stage_costs import StageCosts
+    from schedules.schedule import Schedule
+
+_SECONDS = {"f": "forward_s", "b": "backward_s", "i": "backward_input_s", "w": "backward_weight_s", "step_s": "step_s"}
+_BYTES = ("output_bytes", "saved_bytes", "saved_for_weight_bytes", "weight_bytes", "optimizer_bytes")
+_MAX_BYTES = 2**63
+
+
+def uniform_costs(text: str, schedule: Schedule, share: float = 1.0) -> StageCosts:
+    """Return equal stages for `schedule` from ``f=1,b=2`` or ``f=1,i=1,w=1,saved_bytes=1e9``.
+
+    Args:
+        text: What the user wrote.
+        schedule: Says how many stages, and whether the backward is split.
+        share: What each stage takes and holds of that; its output has all of `output_bytes` wherever a model is cut.
+
+    Raises:
+        InputError: A value is missing or cannot be.
+    """
+    from profiles.stage_costs import StageCost, StageCosts
+
+    values = numbers(text, "--uniform", (*_SECONDS, *_BYTES, "overlap"))
+    _require_complete(text, values, schedule)
+    for name in _BYTES:
+        if name in values and (not values[name].is_integer() or values[name] >= _MAX_BYTES):
+            raise InputError(f"--uniform: {name}: got {values[name]:g}, expected whole bytes; try {name}=1e9")
+    overlap = values.pop("overlap", 0.0)
+    if overlap > 1:
+        raise InputError(f"--uniform: overlap: got {overlap:g}, expected a share of at most 1; try overlap=1")
+    output_bytes = int(values.pop("output_bytes", 0))
+    seconds = {name: values[key] * share for key, name in _SECONDS.items() if key in values}
+    sizes = {name: round(values[name] * share) for name in _BYTES if name in values}
+    cost = StageCost(**seconds, **sizes, output_bytes=output_bytes)  # type: ignore[arg-type]  # names are checked
+    return StageCosts((cost,) * schedule.num_stages, origin="uniform", overlap=overlap)
+
+
+def _require_complete(text: str, values: dict[str, float], schedule: Schedule) -> None:
+    if "f" not in values:
+        raise InputError(f"--uniform: got {text!r}, expected f, the seconds of a forward; try f=1,b=2")
+    is_split = {"i", "w"} <= values.keys()
+    if "b" not in values and not is_split:
+        raise InputError(f"--uniform: got {text!r}, expected b, or both i and w; try f=1,b=2 or f=1,i=1,w=1")
+    if not is_split and _splits(schedule):
+        raise InputError(
+            f"--uniform: got {text!r}, expected i and w too, because {schedule.name} splits the backward; "
+            "try f=1,i=1,w=1 (B then takes i + w)"
+        )
+
+
+def _splits(schedule: Schedule) -> bool:
+    from schedules.op import Phase, computes
+
+    split = (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
+    return any(part.phase in split for row in schedule.ops for op in row for part in computes(op))

@@ -1,0 +1,78 @@
+"""What a forward leaves behind on its rank, and until when.
+
+    F ─────────────── B          saved              F to the end of B
+    F ─────── I ───── W          saved              F to the end of I
+                └─────┘          saved_for_weight   the end of I to the end of W
+    F ─── R ── B                 input              F to R, then saved from R on
+    └─────┘
+
+(Times run to the right; what a list never uses is held to the end.) Bytes and counts of micro-batches are both made
+of these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+from profiles.stage_costs import StageCosts
+from schedules.op import Compute, Message, Payload, Phase
+from schedules.timeline import Span
+from simulator.network import message_bytes
+
+
+class Part(StrEnum):
+    """How much of a micro-batch's activations is held."""
+
+    INPUT = "input"
+    SAVED = "saved"
+    SAVED_FOR_WEIGHT = "saved_for_weight"
+
+
+class Activation(NamedTuple):
+    """A part of what one micro-batch left on one stage."""
+
+    part: Part
+    stage: int
+    from_s: float
+    until_s: float
+
+
+def activations(parts: Iterable[tuple[Compute, Span]]) -> Iterator[Activation]:
+    """Yield what the forwards among the computations of one rank leave there.
+
+    Args:
+        parts: Every computation with the span of its op, in the rank's order.
+    """
+    phases: defaultdict[tuple[int, int], dict[Phase, Span]] = defaultdict(dict)
+    for part, span in parts:
+        phases[part.stage, part.microbatch][part.phase] = span
+    for (stage, _), spans in phases.items():
+        if Phase.FORWARD not in spans:
+            continue
+        from_s = spans[Phase.FORWARD].start_s
+        if Phase.RECOMPUTE in spans:
+            rebuilt_s = spans[Phase.RECOMPUTE].start_s
+            yield Activation(Part.INPUT, stage, from_s, rebuilt_s)
+            from_s = rebuilt_s
+        backward = spans.get(Phase.BACKWARD) or spans.get(Phase.BACKWARD_INPUT)
+        used_s = math.inf if backward is None else backward.end_s
+        yield Activation(Part.SAVED, stage, from_s, used_s)
+        if Phase.BACKWARD_INPUT in spans:
+            weight = spans.get(Phase.BACKWARD_WEIGHT)
+            yield Activation(Part.SAVED_FOR_WEIGHT, stage, used_s, math.inf if weight is None else weight.end_s)
+
+
+def activation_bytes(costs: StageCosts, part: Part, stage: int) -> int:
+    """Return the size of a part; the input of stage 0 is data, whose bytes are not in the costs: 0."""
+    cost = costs.stages[stage]
+    match part:
+        case Part.INPUT:
+            return message_bytes(costs, Message(Payload.ACTIVATION, stage - 1, 0)) if stage else 0
+        case Part.SAVED:
+            return cost.saved_bytes
+        case Part.SAVED_FOR_WEIGHT:
+            return cost.saved_bytes if cost.saved_for_weight_bytes is None else cost.saved_for_weight_bytes

@@ -1,0 +1,115 @@
+"""Learning curves: the measured loss of several runs against their steps, and against their predicted wall time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from simulator.errors import SimulationError
+from simulator.files import suffix_of, write_bytes
+from simulator.gantt import unit_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
+SUFFIXES = (".png", ".svg", ".pdf")
+_DASHES = ("-", "--", "-.", ":")
+_ABOVE = 1.3
+"""How far above the first loss a curve is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One run.
+
+    Attributes:
+        name: Of its schedule.
+        losses: The loss of every step, as far as the run came.
+        times_s: When each was known [s]; None where no time was predicted.
+        has_diverged: Whether the run was ended because of its last loss.
+    """
+
+    name: str
+    losses: tuple[float, ...]
+    times_s: tuple[float, ...] | None = None
+    has_diverged: bool = False
+
+
+def smoothed(losses: Sequence[float], window: int) -> list[float]:
+    """Return of each step the mean of the last `window` losses, or of as many as there are."""
+    sums = [0.0, *accumulate(losses)]
+    return [(sums[end] - sums[max(0, end - window)]) / min(end, window) for end in range(1, len(sums))]
+
+
+def draw_curves(curves: Sequence[Curve], path: Path | str, title: str = "", target_loss: float | None = None) -> None:
+    """Draw the losses against steps and, if times are known, against time, and write the picture (.png, .svg, .pdf).
+
+    The smoothed curve is the mean of the last twentieth of the steps; the raw one is thin. A cross ends a run that
+    diverged.
+
+    Raises:
+        SimulationError: The suffix is another one, no run has a step, or the file cannot be written.
+    """
+    suffix = suffix_of(path, SUFFIXES)
+    shown = [curve for curve in curves if curve.losses]
+    if not shown:
+        raise SimulationError(f"{path}: got no curve with a step, expected at least one; train for a step")
+    from matplotlib.figure import Figure  # takes a second to load
+
+    timed = any(curve.times_s for curve in shown)
+    num_rows = math.ceil(len(shown) / 5)
+    figure = Figure(figsize=(11.0 if timed else 6.4, 4.2 + 0.22 * num_rows), facecolor="white", layout="constrained")
+    panels = figure.subplots(1, 1 + timed, sharey=True, squeeze=False)[0]
+    handles = _draw(panels[0], shown, [[float(step) for step in range(len(curve.losses))] for curve in shown])
+    panels[0].set_xlabel("optimizer step")
+    panels[0].set_ylabel("training loss")
+    if timed:
+        seconds, unit = unit_of(max(curve.times_s[-1] for curve in shown if curve.times_s))
+        _draw(panels[1], shown, [[time_s / seconds for time_s in curve.times_s or ()] for curve in shown])
+        panels[1].set_xlabel(f"predicted wall time [{unit}]")
+    for axes in panels:
+        _dress(axes, shown, target_loss)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(5, len(shown)), frameon=False, fontsize=9)
+    data = BytesIO()
+    figure.savefig(data, format=suffix[1:], dpi=160)
+    write_bytes(path, data.getvalue())
+
+
+def _draw(axes: Axes, curves: Sequence[Curve], places: Sequence[Sequence[float]]) -> list[Line2D]:
+    """Draw each curve over its places, if it has any; return the smoothed ones."""
+    window = max(1, max(len(curve.losses) for curve in curves) // 20)
+    handles = []
+    for index, (curve, xs) in enumerate(zip(curves, places, strict=True)):
+        if not xs:
+            continue
+        colour, dashes = f"C{index % 10}", _DASHES[index % len(_DASHES)]
+        losses = [loss if math.isfinite(loss) else math.nan for loss in curve.losses]
+        axes.plot(xs, losses, color=colour, linewidth=0.6, alpha=0.25)
+        finite = [loss for loss in losses if not math.isnan(loss)]
+        ys = smoothed(finite, window)
+        handles += axes.plot(xs[: len(ys)], ys, color=colour, linewidth=1.6, linestyle=dashes, label=curve.name)
+        if curve.has_diverged:
+            top = _ABOVE * curves[0].losses[0]
+            axes.plot(
+                xs[-1], min(top, ys[-1]), marker="x", color=colour, markersize=8, markeredgewidth=2, clip_on=False
+            )
+    return handles
+
+
+def _dress(axes: Axes, curves: Sequence[Curve], target_loss: float | None) -> None:
+    lowest = min(loss for curve in curves for loss in curve.losses if math.isfinite(loss))
+    if lowest > 0:
+        axes.set_yscale("log")
+    axes.set_ylim(top=_ABOVE * curves[0].losses[0])
+    axes.set_xlim(left=0)
+    axes.grid(visible=True, linewidth=0.4, alpha=0.5)
+    axes.spines[["top", "right"]].set_visible(False)
+    if target_loss is not None:
+        axes.axhline(target_loss, color="black", linewidth=0.8, linestyle=(0, (1, 2)))

@@ -1,0 +1,50 @@
+"""Rows of plain data as text: CSV for programs, Markdown for people."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import TypeAlias
+
+Value: TypeAlias = str | int | float | None
+"""What stands in a cell of a table; None where nothing is known."""
+
+
+def to_csv(rows: Sequence[dict[str, Value]]) -> str:
+    """Return rows as CSV, numbers in full; a cell is empty where nothing is known."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fieldnames=_columns(rows), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def to_markdown(rows: Sequence[dict[str, Value]]) -> str:
+    """Return rows as a Markdown table for people: four digits of a fraction, columns aligned."""
+    columns = _columns(rows)
+    cells = [columns, *([_cell(row.get(column)) for column in columns] for row in rows)]
+    widths = [max(3, *(len(line[index]) for line in cells)) for index in range(len(columns))]
+    numeric = [all(not isinstance(row.get(column), str) for row in rows) for column in columns]
+    rule = ["-" * (width - 1) + ":" if right else "-" * width for width, right in zip(widths, numeric, strict=True)]
+    lines = []
+    for line in (cells[0], rule, *cells[1:]):
+        aligned = zip(line, widths, numeric, strict=True)
+        lines.append(
+            "| " + " | ".join(c.rjust(width) if right else c.ljust(width) for c, width, right in aligned) + " |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _columns(rows: Sequence[dict[str, Value]]) -> list[str]:
+    return list(dict.fromkeys(column for row in rows for column in row))
+
+
+def _cell(value: Value) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
+    return str(value).replace("|", "\\|")

@@ -1,0 +1,162 @@
+"""``compare``: several schedules in one table."""
+
+import csv
+import io
+import json
+
+import pytest
+
+SPLIT = "--uniform f=1,i=1,w=1"
+COLUMNS = [
+    "name", "makespan_s", "bubble_fraction", "bubble_overhead", "bubble_of_longest_span", "throughput",
+    "peak_memory_worst_bytes", "peak_memory_best_bytes", "peak_microbatches_worst", "peak_microbatches_best",
+    "weight_versions", "model_copies", "messages", "sent_bytes", "fits", "reason",
+]  # fmt: skip
+
+
+def rows_of(answer):
+    assert (answer.code, answer.err) == (0, "")
+    return {row["name"]: row for row in json.loads(answer.out)}
+
+
+@pytest.fixture
+def stubborn(monkeypatch):
+    """A schedule of the catalogue that can never be built."""
+    from schedules import catalogue
+    from schedules.schedule import ScheduleError
+
+    def build(num_ranks, num_microbatches):
+        raise ScheduleError(f"stubborn: got {num_ranks} ranks, expected other ones")
+
+    entry = catalogue.Entry("stubborn", build, "never", "nowhere")
+    monkeypatch.setattr(catalogue, "CATALOGUE", {**catalogue.CATALOGUE, "stubborn": entry})
+
+
+def test_every_schedule_of_the_catalogue_is_in_the_table(pipesched):
+    from schedules.catalogue import CATALOGUE
+
+    rows = rows_of(pipesched(f"compare --all -p 4 -m 8 {SPLIT} --json"))
+    assert list(rows) == list(CATALOGUE)
+    assert {row["reason"] for row in rows.values()} == {None}
+    work_s = 8 * 3  # what one of four ranks has to do, however the model is cut and whoever does it
+    for row in rows.values():
+        assert list(row) == COLUMNS
+        assert row["makespan_s"] >= work_s
+        busy_s = row["makespan_s"] * (1 - row["bubble_fraction"])
+        assert busy_s == pytest.approx(work_s)
+
+
+def test_what_cannot_be_built_says_why_in_its_row(pipesched, stubborn):
+    answer = pipesched(f"compare --all -p 2 -m 4 {SPLIT} --json")
+    row = rows_of(answer)["stubborn"]
+    assert row.pop("reason") == "stubborn: got 2 ranks, expected other ones"
+    assert {value for key, value in row.items() if key != "name"} == {None}
+    table = pipesched(f"compare --all -p 2 -m 4 {SPLIT}").out
+    assert table.rstrip().endswith("\nstubborn: got 2 ranks, expected other ones")
+
+
+def test_what_was_asked_for_by_name_and_cannot_be_built_is_an_error(pipesched, stubborn):
+    answer = pipesched(f"compare gpipe,stubborn -p 2 -m 4 {SPLIT}")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == "pipesched: stubborn: got 2 ranks, expected other ones\n"
+
+
+def test_a_mistake_that_spoils_every_row_is_an_error(pipesched):
+    for line in ("compare --all -p 2 -m 4", f"compare --all -m 4 {SPLIT}"):
+        answer = pipesched(line)
+        assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+
+
+def test_a_whole_backward_is_refused_for_what_splits_it_with_what_to_try(pipesched):
+    rows = rows_of(pipesched("compare --all -p 2 -m 4 --uniform f=1,b=2 --json"))
+    assert rows["1f1b"]["reason"] is None
+    assert rows["zb_h1"]["reason"].endswith("try f=1,i=1,w=1 (B then takes i + w)")
+    assert pipesched("compare zb_h1 -p 2 -m 4 --uniform f=1,b=2").code == 2
+
+
+def test_split_seconds_do_for_whole_backwards_too(pipesched):
+    rows = rows_of(pipesched(f"compare 1f1b,zb_h1,zb_h2 -p 4 -m 8 {SPLIT} --json"))
+    assert rows["1f1b"]["makespan_s"] == (8 + 4 - 1) * 3
+    assert rows["zb_h1"]["makespan_s"] == 8 * 3 + (4 - 1)
+    assert rows["zb_h2"]["bubble_of_longest_span"] == 0.0
+
+
+def test_a_chunk_costs_and_holds_its_share_but_sends_a_whole_output(pipesched):
+    costs = "--uniform f=1,b=2,saved_bytes=1000,output_bytes=10"
+    rows = rows_of(pipesched(f"compare gpipe,looped_bfs -p 2 -m 4 -v 2 {costs} --json"))
+    plain, looped = rows["gpipe"], rows["looped_bfs"]
+    for row, stages in ((plain, 2), (looped, 4)):
+        assert row["messages"] == 2 * 4 * (stages - 1)
+        assert row["sent_bytes"] == 10 * row["messages"]
+        assert 0 <= row["peak_memory_best_bytes"] - 4 * 1000 <= 10 * 4 * 4  # buffers
+
+
+@pytest.mark.parametrize(("limit", "expected"), [("2GB", True), ("1GB", False), ("1GiB", False)])
+def test_what_fits_is_said_where_bytes_and_a_limit_are_known(pipesched, limit, expected):
+    costs = "--uniform f=1,b=2,weight_bytes=600e6"
+    rows = rows_of(pipesched(f"compare gpipe,1f1b -p 2 -m 4 {costs} --memory-limit {limit} --json"))
+    assert [row["fits"] for row in rows.values()] == [expected] * 2
+    assert rows_of(pipesched(f"compare gpipe,1f1b -p 2 -m 4 {costs} --json"))["gpipe"]["fits"] is None
+    assert (
+        rows_of(pipesched(f"compare gpipe,1f1b -p 2 -m 4 {SPLIT} --memory-limit 1GB --json"))["gpipe"]["fits"] is None
+    )
+
+
+def test_compare_does_the_same_work_in_every_schedule(pipesched, folder):
+    answer = pipesched("compare --all -p 2 -m 4 -v 2 --uniform f=1,b=2 --json")
+    rows = {row["name"]: row for row in json.loads(answer.out)}
+    assert rows["gpipe"]["makespan_s"] == rows["1f1b"]["makespan_s"] == 15
+    assert rows["interleaved"]["makespan_s"] == 13.5
+    assert pipesched("compare gpipe,1f1b -p 2 -m 4 --uniform f=1,b=2 --out t.csv --gantt t.svg").out == ""
+    assert (folder / "t.csv").read_text().count("\n") == 3
+    assert "<svg" in (folder / "t.svg").read_text()
+    assert pipesched("compare -s gpipe,mine.csv -p 2 -m 3 --uniform f=1,b=2 --out t.md").code == 0
+    assert "| mine" in (folder / "t.md").read_text()
+
+
+def test_a_buffer_per_microbatch_costs_memory(pipesched):
+    line = "compare 1f1b -p 4 -m 16 --uniform f=1,b=2,saved_bytes=20,output_bytes=10 --json"
+    pooled, own = (rows_of(pipesched(f"{line} --buffers {kind}"))["1f1b"] for kind in ("pooled", "per_microbatch"))
+    assert own["peak_memory_worst_bytes"] > pooled["peak_memory_worst_bytes"] + 16 * 10
+    assert own["makespan_s"] == pooled["makespan_s"]
+
+
+def test_a_table_is_printed_as_markdown_or_csv_and_written_as_either(pipesched, folder):
+    line = f"compare gpipe,1f1b -p 2 -m 4 {SPLIT}"
+    markdown, commas = (pipesched(f"{line} --format {form}").out for form in ("markdown", "csv"))
+    assert markdown.splitlines()[2].startswith("| gpipe |")
+    assert [row["name"] for row in csv.DictReader(io.StringIO(commas))] == ["gpipe", "1f1b"]
+    for suffix in ("md", "csv", "json"):
+        assert pipesched(f"{line} --out t.{suffix}").out == ""
+    assert (folder / "t.md").read_text() == markdown
+    assert (folder / "t.csv").read_text() == commas
+    assert [row["name"] for row in json.loads((folder / "t.json").read_text())] == ["gpipe", "1f1b"]
+
+
+def test_the_table_for_people_leaves_out_what_nobody_knows(pipesched):
+    blind = pipesched(f"compare gpipe,1f1b -p 2 -m 4 {SPLIT}").out
+    seeing = pipesched("compare gpipe,1f1b -p 2 -m 4 --uniform f=1,b=2,weight_bytes=1e9 --memory-limit 1GB").out
+    assert ("peak memory" in blind.splitlines()[2], "fits" in blind.splitlines()[2]) == (False, False)
+    assert "fits" in seeing
+    assert "│ no" in seeing
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--memory-limit 16XB",
+        "--memory-limit 0",
+        "--memory-limit -1GB",
+        "--memory-limit 1e400GB",
+        "--buffers none",
+        "--format xml",
+        "--uniform f=1,b=2,saved_bytes=0.5",
+        "--uniform f=1,b=2,saved_bytes=1e30",
+        "--uniform f=1,b=2,overlap=2",
+        "--uniform f=1,i=1",
+    ],
+)
+def test_a_bad_value_is_refused_in_one_line(pipesched, option):
+    costs = "" if option.startswith("--uniform") else SPLIT
+    answer = pipesched(f"compare gpipe -p 2 -m 4 {costs} {option}")
+    assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)

@@ -1,0 +1,68 @@
+from dataclasses import replace
+
+import pytest
+
+from profiles.cluster import Cluster, Device, flat
+from profiles.stage_costs import StageCost, StageCosts, uniform
+from schedules.catalogue import build
+from simulator.memory import memory
+from simulator.simulate import simulate
+from simulator.summary import Summary, fits, summarize
+from tests.schedules.hand_schedules import replicated
+
+BYTES = StageCosts((StageCost(1.0, 2.0, output_bytes=1, saved_bytes=100, weight_bytes=1000),) * 4)
+
+
+def predicted(schedule, costs):
+    timeline = simulate(schedule, costs)
+    return replace(timeline, memory=memory(timeline, costs, schedule)) if costs.has_bytes else timeline
+
+
+def summary(schedule, costs, cluster=None):
+    return summarize(schedule, predicted(schedule, costs), costs, cluster or flat(schedule.num_devices))
+
+
+def test_one_f_one_b_in_the_unit_model():
+    p, m = 4, 8
+    assert summary(build("1f1b", p, m), uniform(p, 1.0, 2.0)) == Summary(
+        name="1f1b",
+        makespan_s=(m + p - 1) * 3,
+        bubble_fraction=(p - 1) / (m + p - 1),
+        bubble_overhead=(p - 1) / m,
+        bubble_of_longest_span=(p - 1) / (m + p - 1),
+        throughput=m / ((m + p - 1) * 3),
+        peak_microbatches_worst=p,
+        peak_microbatches_best=1,
+        weight_versions=1,
+        model_copies=1,
+        messages=2 * m * (p - 1),
+    )
+
+
+def test_bytes_are_known_where_the_costs_say_them():
+    found = summary(build("1f1b", 4, 8), BYTES)
+    weights_and_gradients = 2 * 1000
+    assert found.peak_memory_worst_bytes == weights_and_gradients + 4 * (100 + 1)  # and a buffer for each's gradient
+    assert found.peak_memory_best_bytes == pytest.approx(weights_and_gradients + 100, abs=3)  # its buffers
+    assert found.sent_bytes == found.messages == 2 * 8 * 3
+
+
+def test_versions_and_replicas_are_copies_of_the_model():
+    stashing = summary(build("pipedream", 4, 8), uniform(4, 1.0, 2.0))
+    assert (stashing.weight_versions, stashing.model_copies) == (4, (4 + 3 + 2 + 1) / 4)
+    twice = summary(replicated(), uniform(2, 1.0, 2.0))
+    assert (twice.weight_versions, twice.model_copies) == (1, 2)
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(None, None), (2404, True), (2403, False)])
+def test_it_fits_if_no_device_holds_more_than_it_has(limit, expected):
+    cluster = Cluster((Device(memory_bytes=limit), Device(), Device(), Device()))
+    assert summary(build("1f1b", 4, 8), BYTES, cluster).fits is expected
+
+
+def test_nobody_knows_whether_it_fits_without_bytes():
+    assert fits(simulate(build("1f1b", 2, 2), uniform(2, 1.0, 2.0)), Cluster((Device(memory_bytes=1),) * 2)) is None
+
+
+def test_a_row_has_every_column_whatever_is_known():
+    assert Summary(name="x", reason="no").to_row().keys() == summary(build("gpipe", 2, 2), BYTES).to_row().keys()

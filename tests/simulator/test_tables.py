@@ -1,0 +1,28 @@
+import csv
+import io
+
+from simulator.tables import to_csv, to_markdown
+
+ROWS = [{"name": "a|b", "makespan_s": 1.5, "peak": None}, {"name": "c", "makespan_s": 123456.5, "peak": 7}]
+
+
+def test_markdown_aligns_numbers_and_keeps_bars_in_names():
+    assert to_markdown(ROWS).splitlines() == [
+        "| name | makespan_s | peak |",
+        "| ---- | ---------: | ---: |",
+        "| a\\|b |        1.5 |      |",
+        "| c    |     123456 |    7 |",
+    ]
+
+
+def test_markdown_says_yes_and_no():
+    assert to_markdown([{"fits": True}, {"fits": False}, {"fits": None}]).splitlines()[2:] == [
+        "|  yes |",
+        "|   no |",
+        "|      |",
+    ]
+
+
+def test_csv_keeps_every_digit():
+    rows = list(csv.DictReader(io.StringIO(to_csv([{"x": 0.1 + 0.2, "y": None}]))))
+    assert rows == [{"x": "0.30000000000000004", "y": ""}]
