@@ -1,0 +1,88 @@
+"""Closed forms: the oracles of the tests and the notebooks.
+
+Equal stages; p ranks, m micro-batches, v chunks per rank; t_f and t_b are the seconds of F and B of all that a rank
+holds (with v chunks, a v-th for each), t_i and t_w those of I and W; transfer_s, in the formulas c, is the latency of
+one message. Makespans leave out the optimizer's step. The longest span is a rank's, from its first F to its last W.
+"""
+
+from simulator.theory.straight import (
+    afp_in_flight,
+    data_parallel_makespan_s,
+    gpipe_in_flight,
+    gpipe_makespan_s,
+    interleaved_bubble_overhead,
+    interleaved_makespan_s,
+    interleaved_peak_factor,
+    looped_bfs_in_flight,
+    looped_bfs_makespan_s,
+    naive_makespan_s,
+    one_f_one_b_in_flight,
+    one_f_one_b_makespan_s,
+    one_f_one_b_recompute_makespan_s,
+    recompute_activations,
+    recompute_extra_s,
+    two_rank_afp_makespan_s,
+)
+from simulator.theory.two_ways import (
+    chimera_bubble_fraction,
+    chimera_in_flight,
+    chimera_makespan_s,
+    dualpipe_idle_s,
+    dualpipe_in_flight,
+    dualpipe_makespan_s,
+    gems_makespan_s,
+    hanayo_makespan_s,
+)
+from simulator.theory.zero_bubble import (
+    interleaved_zb_longest_span_s,
+    v_half_in_flight,
+    v_half_makespan_s,
+    v_min_in_flight,
+    v_min_makespan_s,
+    zb_auto_longest_span_s,
+    zb_h1_activations,
+    zb_h1_longest_span_s,
+    zb_h2_activations,
+    zb_h2_longest_span_s,
+    zbv_in_flight,
+    zbv_makespan_s,
+)
+
+__all__ = [
+    "afp_in_flight",
+    "chimera_bubble_fraction",
+    "chimera_in_flight",
+    "chimera_makespan_s",
+    "data_parallel_makespan_s",
+    "dualpipe_idle_s",
+    "dualpipe_in_flight",
+    "dualpipe_makespan_s",
+    "gems_makespan_s",
+    "gpipe_in_flight",
+    "gpipe_makespan_s",
+    "hanayo_makespan_s",
+    "interleaved_bubble_overhead",
+    "interleaved_makespan_s",
+    "interleaved_peak_factor",
+    "interleaved_zb_longest_span_s",
+    "looped_bfs_in_flight",
+    "looped_bfs_makespan_s",
+    "naive_makespan_s",
+    "one_f_one_b_in_flight",
+    "one_f_one_b_makespan_s",
+    "one_f_one_b_recompute_makespan_s",
+    "recompute_activations",
+    "recompute_extra_s",
+    "two_rank_afp_makespan_s",
+    "v_half_in_flight",
+    "v_half_makespan_s",
+    "v_min_in_flight",
+    "v_min_makespan_s",
+    "zb_auto_longest_span_s",
+    "zb_h1_activations",
+    "zb_h1_longest_span_s",
+    "zb_h2_activations",
+    "zb_h2_longest_span_s",
+    "zbv_in_flight",
+    "zbv_makespan_s",
+]

@@ -1,0 +1,15 @@
+"""Where a closed form holds."""
+
+from __future__ import annotations
+
+from simulator.errors import SimulationError
+
+
+def require(holds: bool, fault: str) -> None:
+    """Refuse arguments for which a form was not derived.
+
+    Raises:
+        SimulationError: With `fault`, where it does not hold.
+    """
+    if not holds:
+        raise SimulationError(fault)
