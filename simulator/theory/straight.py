@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from simulator.theory.domain import require
+
 
 def naive_makespan_s(p: int, m: int, t_f: float, t_b: float, transfer_s: float = 0.0) -> float:
     """Return m p (t_f + t_b) + 2 m (p - 1) c: one micro-batch at a time goes there and back."""
@@ -39,8 +41,7 @@ def interleaved_bubble_overhead(p: int, m: int, v: int) -> float:
     Raises:
         SimulationError: m is not a multiple of p, where the form does not hold.
     """
-    if m % p:
-        raise SimulationError(f"interleaved: got {m} micro-batches on {p} ranks, expected a multiple of {p}")
+    require(m % p == 0, f"interleaved: got {m} micro-batches on {p} ranks, expected a multiple of {p}")
     return (p - 1) / (v * m)
 
 
