@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
+from schedules.hang import explain
 from schedules.op import Message, Op, Recv, Reduce, Send, computes, gives, needs
 from schedules.progress import progress
 from schedules.schedule import Schedule, ScheduleError, routes
@@ -31,11 +32,9 @@ def lower(schedule: Schedule) -> Schedule:
         return schedule
     outcome = progress(schedule)
     if outcome.blocked:
-        stuck = outcome.blocked[0]
-        raise ScheduleError(
-            f"{schedule.name}: cannot be lowered: rank {stuck.rank} waits forever at op {stuck.index} ({stuck.op}); "
-            "check the schedule"
-        )
+        hang = explain(schedule, outcome)[0]
+        where = f"rank {hang.links[0].rank} op {hang.links[0].index}"
+        raise ScheduleError(f"{schedule.name}: cannot be lowered: {where}: {hang}; reorder these ops")
     sends, recvs = _place(schedule, outcome.order)
     rows: list[tuple[Op, ...]] = []
     for rank, row in enumerate(schedule.ops):
@@ -48,20 +47,20 @@ def lower(schedule: Schedule) -> Schedule:
     return replace(schedule, ops=tuple(rows))
 
 
-_Places = list[dict[int, list[Op]]]
-
-
-def _place(schedule: Schedule, order: tuple[tuple[int, int], ...]) -> tuple[_Places, _Places]:
+def _place(
+    schedule: Schedule, order: tuple[tuple[int, int], ...]
+) -> tuple[list[dict[int, list[Send]]], list[dict[int, list[Recv]]]]:
     """Return, per rank, the Sends after op `index` and the Recvs after the first `count` ops."""
     num_ranks, route = schedule.num_ranks, routes(schedule)
-    sends: _Places = [defaultdict(list) for _ in range(num_ranks)]
-    recvs: _Places = [defaultdict(list) for _ in range(num_ranks)]
+    sends: list[dict[int, list[Send]]] = [defaultdict(list) for _ in range(num_ranks)]
+    recvs: list[dict[int, list[Recv]]] = [defaultdict(list) for _ in range(num_ranks)]
     clocks = [[0] * num_ranks for _ in range(num_ranks)]
     made: dict[Message, tuple[int, tuple[int, ...]]] = {}
+    replicas = _replicas(schedule)
     for rank, index in order:
         op, clock = schedule.ops[rank][index], clocks[rank]
-        if isinstance(op, Reduce):
-            _join(schedule, clocks, op.stage)
+        if isinstance(op, Reduce) and clock[rank] == index:  # the first to come here; the others follow at once
+            _meet(clocks, replicas[op.stage])
         for part in computes(op):
             for message in needs(part, schedule.num_stages):
                 if message in made:
@@ -75,12 +74,25 @@ def _place(schedule: Schedule, order: tuple[tuple[int, int], ...]) -> tuple[_Pla
             made[result] = (rank, tuple(clock))
             sends[rank][index].append(Send(result, peer))
             recvs[peer][clock[peer]].append(Recv(result, rank))
+    for places in recvs:
+        for posts in places.values():
+            posts.sort(key=lambda recv: recv.peer)  # of one peer in order; of several in one order always
     return sends, recvs
 
 
-def _join(schedule: Schedule, clocks: list[list[int]], stage: int) -> None:
-    """Let every replica of `stage` know what the others know: they meet at a Reduce."""
-    members = [rank for rank, row in enumerate(schedule.ops) if Reduce(stage) in row]
-    joint = [max(clocks[member][rank] for member in members) for rank in range(schedule.num_ranks)]
+def _replicas(schedule: Schedule) -> dict[int, list[int]]:
+    """Return the ranks that reduce each stage."""
+    found: defaultdict[int, list[int]] = defaultdict(list)
+    for rank, row in enumerate(schedule.ops):
+        for stage in {op.stage for op in row if isinstance(op, Reduce)}:
+            found[stage].append(rank)
+    return found
+
+
+def _meet(clocks: list[list[int]], members: list[int]) -> None:
+    """Let every replica at a Reduce know what the others know, and that all of them are over it."""
+    for member in members:
+        clocks[member][member] += 1
+    joint = [max(column) for column in zip(*(clocks[member] for member in members), strict=True)]
     for member in members:
         clocks[member][:] = joint

@@ -1,9 +1,11 @@
 """Which op can run when: the op lists worked through without any times.
 
 Every rank goes down its list. A Compute waits until the messages that it needs are there; Send and Recv post and
-go on; the k-th message of a channel (a directed pair of ranks) arrives when its k-th Send and its k-th Recv are
-posted; a Reduce waits for the stage's other replicas. In lists without communication a message is there as soon
-as it is made.
+go on; a message is there when its Send and its Recv are over (`schedules.streams` says when); a Reduce waits for the
+stage's other replicas; the end of a list waits for the rank's Sends. In lists without communication a message is
+there as soon as it is made.
+
+No op that runs can keep another one from running, so all orders come equally far: one of them is enough.
 """
 
 from __future__ import annotations
@@ -13,15 +15,22 @@ from dataclasses import dataclass
 
 from schedules.op import Message, Op, Recv, Reduce, Send, computes, gives, needs
 from schedules.schedule import Schedule, routes
+from schedules.streams import Communication, Place, Streams
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """An op that never runs, and what it waits for: a message, or the other replicas at a Reduce."""
+    """Where a rank stands still.
+
+    Attributes:
+        index: Of `op` in the rank's list; its length where all ops have run, but not all Sends are over.
+        op: None at the end of the list.
+        waits_for: The message that it waits for; None for other replicas at a Reduce, and at the end.
+    """
 
     rank: int
     index: int
-    op: Op
+    op: Op | None
     waits_for: Message | None
 
 
@@ -31,41 +40,46 @@ class Progress:
 
     Attributes:
         order: (rank, index) of every op that ran, each after all that it depends on.
+        reached: Ops that ran, for each rank.
         blocked: One entry for every rank that never finishes; empty when all do.
+        held_by: For each Send and Recv that ran but is not over, the one of its stream that must meet its
+            counterpart first: often itself.
     """
 
-    order: tuple[tuple[int, int], ...]
+    order: tuple[Place, ...]
+    reached: tuple[int, ...]
     blocked: tuple[Blocked, ...]
+    held_by: dict[Place, Place]
 
 
-def progress(schedule: Schedule) -> Progress:
+def progress(schedule: Schedule, communication: Communication = Communication.CHANNEL) -> Progress:
     """Work the lists through as far as they go; linear in the number of ops."""
-    return _Machine(schedule).run()
+    return _Machine(schedule, communication).run()
 
 
 class _Machine:
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: Schedule, communication: Communication) -> None:
         self._schedule = schedule
         self._routes = {} if schedule.is_lowered else routes(schedule)
         self._next = [0] * schedule.num_ranks
         self._there: set[tuple[int, Message]] = set()
         self._waiters: defaultdict[tuple[int, Message], list[int]] = defaultdict(list)
-        self._sends: defaultdict[tuple[int, int], list[Message]] = defaultdict(list)
-        self._recvs: defaultdict[tuple[int, int], list[Message]] = defaultdict(list)
-        self._replicas = _replicas(schedule)
+        self._streams = Streams(communication)
+        self._replicas = reducing_ranks(schedule)
         self._arrived: defaultdict[int, list[int]] = defaultdict(list)
         self._blocked: dict[int, Message | None] = {}
-        self._order: list[tuple[int, int]] = []
+        self._order: list[Place] = []
         self._ready = list(range(schedule.num_ranks))
 
     def run(self) -> Progress:
         while self._ready:
             self._advance(self._ready.pop())
-        blocked = tuple(
-            Blocked(rank, self._next[rank], self._schedule.ops[rank][self._next[rank]], message)
-            for rank, message in sorted(self._blocked.items())
-        )
-        return Progress(tuple(self._order), blocked)
+        blocked = []
+        for rank, message in sorted(self._blocked.items()):
+            index, row = self._next[rank], self._schedule.ops[rank]
+            blocked.append(Blocked(rank, index, row[index] if index < len(row) else None, message))
+        held_by = self._streams.held_by() if blocked else {}
+        return Progress(tuple(self._order), tuple(self._next), tuple(blocked), held_by)
 
     def _advance(self, rank: int) -> None:
         """Run ops of `rank` until one must wait."""
@@ -73,6 +87,9 @@ class _Machine:
         self._blocked.pop(rank, None)
         while self._next[rank] < len(row):
             op = row[self._next[rank]]
+            if isinstance(op, Send | Recv):
+                self._post(rank)
+                continue
             missing = self._missing(rank, op)
             if missing is not None:
                 self._blocked[rank] = missing
@@ -82,12 +99,12 @@ class _Machine:
                 self._blocked[rank] = None
                 return
             self._finish(rank, op)
+        if self._streams.num_unsent[rank]:
+            self._blocked[rank] = None
 
     def _finish(self, rank: int, op: Op) -> None:
         self._order.append((rank, self._next[rank]))
         self._next[rank] += 1
-        if isinstance(op, Send | Recv):
-            self._post(rank, op)
         for part in computes(op):
             message = gives(part)
             if message is None:
@@ -104,15 +121,18 @@ class _Machine:
                     return message
         return None
 
-    def _post(self, rank: int, op: Send | Recv) -> None:
-        if isinstance(op, Send):
-            receiver, mine, theirs = op.peer, self._sends[rank, op.peer], self._recvs[rank, op.peer]
-        else:
-            receiver, mine, theirs = rank, self._recvs[op.peer, rank], self._sends[op.peer, rank]
-        mine.append(op.message)
-        k = len(mine) - 1
-        if k < len(theirs) and theirs[k] == op.message:
-            self._arrive(receiver, op.message)
+    def _post(self, rank: int) -> None:
+        """Post the next Send or Recv, with its neighbours where the communication batches them."""
+        start, row = self._next[rank], self._schedule.ops[rank]
+        ops = batch_at(row, start, self._streams.communication)
+        self._order += [(rank, index) for index in range(start, start + len(ops))]
+        self._next[rank] += len(ops)
+        for batch in self._streams.post(rank, start, ops):
+            for index, op in enumerate(batch.ops, batch.start):
+                if isinstance(op, Recv) and (batch.rank, index) not in self._streams.crossed:
+                    self._arrive(batch.rank, op.message)
+            if batch.rank != rank and self._next[batch.rank] == len(self._schedule.ops[batch.rank]):
+                self._ready.append(batch.rank)
 
     def _arrive(self, rank: int, message: Message) -> None:
         self._there.add((rank, message))
@@ -134,7 +154,18 @@ class _Machine:
         return True
 
 
-def _replicas(schedule: Schedule) -> dict[int, set[int]]:
+def batch_at(row: tuple[Op, ...], start: int, communication: Communication) -> list[Send | Recv]:
+    """Return the Send or Recv at `start`, with those right after it where `communication` batches neighbours."""
+    ops: list[Send | Recv] = []
+    for index in range(start, len(row) if communication is Communication.BATCHED else start + 1):
+        op = row[index]
+        if not isinstance(op, Send | Recv):
+            break
+        ops.append(op)
+    return ops
+
+
+def reducing_ranks(schedule: Schedule) -> dict[int, set[int]]:
     """Return, for each stage that is reduced, the ranks that reduce it."""
     found: defaultdict[int, set[int]] = defaultdict(set)
     for rank, row in enumerate(schedule.ops):

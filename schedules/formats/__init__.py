@@ -3,7 +3,7 @@
 from schedules.formats.schedule_json import from_json, read_schedule, to_json
 from schedules.formats.timeline_json import read_timeline, timeline_to_json
 from schedules.formats.torch_csv import read_csv, write_csv, write_csv_comms
-from schedules.formats.torch_lower import lower_for_torch
+from schedules.torch_lower import lower_for_torch
 
 __all__ = [
     "from_json",

@@ -39,7 +39,10 @@ def carried(op: Send | Recv) -> Thing:
 
 
 def finishes(lowered: Schedule) -> bool:
-    """Whether every rank comes to the end of its list: all ranks are asked in turn until none can move."""
+    """Whether every rank comes to the end of its list, and every Send to its Recv.
+
+    All ranks are asked in turn until none can move.
+    """
     at = [0] * lowered.num_ranks
     held: list[set[Thing]] = [set() for _ in lowered.ops]
     posted: dict[tuple[type, int, int], list[Thing]] = {}
@@ -68,7 +71,12 @@ def finishes(lowered: Schedule) -> bool:
             held[rank].update(made(op))
             at[rank] += 1
             moved = True
-    return all(position == len(row) for position, row in zip(at, lowered.ops, strict=True))
+    unsent = any(
+        len(things) > len(posted.get((Recv, sender, receiver), []))
+        for (kind, sender, receiver), things in posted.items()
+        if kind is Send
+    )
+    return not unsent and all(position == len(row) for position, row in zip(at, lowered.ops, strict=True))
 
 
 def _received(posted: dict[tuple[type, int, int], list[Thing]], rank: int) -> set[Thing]:

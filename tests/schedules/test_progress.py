@@ -1,11 +1,14 @@
 import random
 
+import pytest
+
 from schedules.catalogue import CATALOGUE
 from schedules.gpipe import gpipe
 from schedules.lower import lower
 from schedules.op import Message, Payload, Recv, Reduce, Send, Step
-from schedules.progress import progress
+from schedules.progress import Blocked, progress
 from schedules.schedule import backward, forward, make_schedule
+from schedules.streams import Communication
 from tests.schedules.brute_force import finishes, made, wanted
 from tests.schedules.hand_schedules import replicated, v_shaped
 
@@ -48,9 +51,55 @@ def test_sends_and_receives_never_wait():
 def test_a_message_is_there_only_once_both_sides_have_posted():
     message = Message(Payload.ACTIVATION, 0, 0)
     sender = [forward(0, 0), Send(message, 1)]
-    without = make_schedule("x", 2, 1, [sender, [forward(1, 0), Recv(message, 0)]])
-    assert [(stuck.rank, stuck.index) for stuck in progress(without).blocked] == [(1, 0)]
+    without = progress(make_schedule("x", 2, 1, [sender, [forward(1, 0), Recv(message, 0)]]))
+    assert [(stuck.rank, stuck.index) for stuck in without.blocked] == [(0, 2), (1, 0)]
     assert progress(make_schedule("x", 2, 1, [sender, [Recv(message, 0), forward(1, 0)]])).blocked == ()
+
+
+def test_the_end_of_a_list_waits_for_its_sends_unless_they_are_buffered():
+    """As gloo and NCCL do: a Send that nobody receives never leaves."""
+    schedule = make_schedule("x", 1, 1, [[forward(0, 0), Send(Message(Payload.ACTIVATION, 0, 0), 1)], []])
+    for communication in Communication:
+        expected = [] if communication is Communication.BUFFERED else [Blocked(0, 2, None, None)]
+        assert list(progress(schedule, communication).blocked) == expected
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "safe"),
+    [
+        ("S0 R0", "R0 S0", "buffered channel pair rank batched"),
+        ("S0 R0", "S0 R0", "buffered channel batched"),
+        ("R0 S0", "R0 S0", "buffered channel batched"),
+        ("S0 | R0", "S0 | R0", "buffered channel"),
+        ("S0 S1 R0", "R0 S0 R1", "buffered channel batched"),
+        ("S0 S1 | R0", "R0 R1 | S0", "buffered channel pair rank batched"),
+    ],
+)
+def test_two_ranks_that_exchange_messages_come_through_where_their_queues_allow_it(first, second, safe):
+    """S a Send to the other rank, R a Recv from it; the bar is an op of another kind: the end of a batch."""
+    rows = [[Step(0) if word == "|" else exchanged(word, rank) for word in text.split()]
+            for rank, text in enumerate((first, second))]  # fmt: skip
+    schedule = make_schedule("x", 2, 2, rows)
+    through = [each.value for each in Communication if not progress(schedule, each).blocked]
+    assert through == safe.split()
+
+
+def exchanged(word: str, rank: int) -> Send | Recv:
+    """Return a Send or Recv between two ranks: rank 0 sends activations, rank 1 gradients."""
+    is_activation = (word[0] == "S") == (rank == 0)
+    message = Message(*((Payload.ACTIVATION, 0) if is_activation else (Payload.GRADIENT, 1)), int(word[1:]))
+    return (Send if word[0] == "S" else Recv)(message, 1 - rank)
+
+
+def test_three_ranks_in_a_ring_come_through_unless_each_has_one_queue():
+    """Each sends to the next before it receives from the last: no pair is at odds, but all three are."""
+    rows = []
+    for rank in range(3):
+        ahead, behind = (Message(Payload.ACTIVATION, 0, r) for r in (rank, (rank - 1) % 3))
+        rows.append([Send(ahead, (rank + 1) % 3), Step(0), Recv(behind, (rank - 1) % 3)])
+    schedule = make_schedule("ring", 1, 3, rows)
+    stuck = {each for each in Communication if progress(schedule, each).blocked}
+    assert stuck == {Communication.RANK, Communication.BATCHED}
 
 
 def test_messages_of_a_channel_that_name_each_other_crosswise_never_arrive():

@@ -7,7 +7,7 @@ import pytest
 
 from schedules.check import check
 from schedules.formats.torch_csv import read_csv, read_csv_text, write_csv, write_csv_comms
-from schedules.formats.torch_lower import lower_for_torch
+from schedules.torch_lower import lower_for_torch
 from schedules.gpipe import gpipe
 from schedules.lower import lower
 from schedules.one_f_one_b import one_f_one_b

@@ -1,0 +1,112 @@
+"""``check``: the verdict, the grid with the places marked, and the backends."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from schedules.check import BACKENDS
+from schedules.formats.schedule_json import to_json
+from schedules.lower import lower
+from schedules.one_f_one_b import one_f_one_b
+
+HANG = (
+    "rank 0 op 1: 0B0 waits forever for 1B0 of rank 1 (op 3), which comes after 1F1 (op 0), "
+    "which waits for 0F1 of rank 0 (op 2), which comes after 0B0 (op 1): a circle"
+)
+
+
+def words(text):
+    """Return the lines with each run of spaces as one."""
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def test_a_deadlock_is_told_once_as_a_circle_and_marked_in_the_grid(pipesched):
+    answer = pipesched("check -f dead.csv")
+    assert (answer.code, answer.err) == (1, "")
+    lines = words(answer.out)
+    assert lines[0] == f"dead: {HANG}"
+    assert lines[2:4] == ["rank 0 0F0 >0B0< >0F1< 0B1 0STEP", "rank 1 >1F1< 1B1 1F0 >1B0< 1STEP"]
+    assert answer.out.count("waits forever") == 1
+    assert all(" hangs " in line for line in lines[5:])
+
+
+def test_a_schedule_says_on_which_backends_it_is_safe(pipesched):
+    answer = pipesched("check -s 1f1b -p 2 -m 2")
+    assert answer.code == 0
+    lines = answer.out.splitlines()
+    assert lines[2] == "with the Sends and Recvs that pipesched, or PyTorch for its runtime, adds:"
+    assert [line.split()[:2] for line in lines[3:]] == [[backend, "safe"] for backend in BACKENDS]
+
+
+def test_a_list_with_our_communication_is_not_safe_on_every_backend(pipesched):
+    Path("lists.json").write_text(to_json(lower(one_f_one_b(2, 2))))
+    answer = pipesched("check -f lists.json")
+    assert answer.code == 0
+    verdicts = [line.split()[:2] for line in answer.out.splitlines()[2:] if not line.startswith(" ")]
+    assert verdicts == [
+        ["gloo", "safe"],
+        ["nccl", "safe"],
+        ["nccl-pair", "hangs"],
+        ["nccl-rank", "hangs"],
+        ["nccl-batched", "hangs"],
+        ["buffered", "safe"],
+    ]
+    assert "rank 0 op 2: 0RECV_B0 waits forever for the other end, 1SEND_B0 of rank 1 (op 4)" in answer.out
+
+
+@pytest.mark.parametrize(("backend", "code"), [("gloo", 0), ("nccl", 0), ("nccl-pair", 1), ("buffered", 0)])
+def test_the_exit_code_is_that_of_the_backend_asked_for(pipesched, backend, code):
+    Path("lists.json").write_text(to_json(lower(one_f_one_b(2, 2))))
+    answer = pipesched(f"check -f lists.json --backend {backend}")
+    assert answer.code == code
+    assert (">0RECV_B0<" in answer.out) == bool(code)
+    assert pipesched(f"check -s gpipe -p 2 -m 2 --backend {backend}").code == 0
+
+
+def test_another_backend_is_bad_input(pipesched):
+    answer = pipesched("check -s 1f1b -p 2 -m 2 --backend mpi")
+    assert answer.code == 2
+    assert "got 'mpi', expected one of 'gloo', 'nccl'" in answer.err
+
+
+def test_data_hold_the_circle_link_by_link(pipesched):
+    answer = pipesched("check -f dead.csv --json")
+    assert answer.code == 1
+    data = json.loads(answer.out)
+    (finding,) = data["findings"]
+    assert (finding["kind"], finding["rank"], finding["op"]) == ("progress", 0, 1)
+    assert [(link["rank"], link["op"], link["text"], link["next"]) for link in finding["hang"]["links"]] == [
+        (0, 1, "0B0", "needs"), (1, 3, "1B0", "after"), (1, 0, "1F1", "needs"), (0, 2, "0F1", "after")
+    ]  # fmt: skip
+    assert finding["hang"]["is_circle"] is True
+    assert {name: entry["safe"] for name, entry in data["backends"].items()}["buffered"] is False
+
+
+def test_data_name_what_is_missing(pipesched, folder):
+    lowered = "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n"
+    (folder / "gap.csv").write_text(lowered)
+    assert pipesched("check -f gap.csv").code == 0
+    (folder / "gap.csv").write_text(lowered.replace("0SEND_F0,", ""))
+    data = json.loads(pipesched("check -f gap.csv --json").out)
+    hang = next(finding["hang"] for finding in data["findings"] if finding["kind"] == "progress")
+    assert hang["missing"] == {"rank": 0, "op": "0SEND_F0", "text": "which is missing"}
+    assert (hang["is_circle"], hang["others"]) == (False, [0])
+
+
+def test_many_findings_are_counted(pipesched, folder):
+    data = json.loads(pipesched("show -s gpipe -p 2 -m 30 --format json").out)
+    (folder / "hollow.json").write_text(json.dumps(data | {"ops": [[], []]}))
+    answer = pipesched("check -f hollow.json")
+    assert answer.code == 1
+    assert answer.out.count("is missing") == 20
+    assert "gpipe: and 100 more; --json has them all" in answer.out
+
+
+def test_on_a_terminal_marks_are_colours(pipesched, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    grid = pipesched("check -f dead.csv").out.splitlines()[2]
+    assert grid.startswith("rank 0  0F0")
+    assert ">0B0<" not in grid
+    assert grid.count("\x1b[1;7;31m") == 2

@@ -1,0 +1,79 @@
+"""Schedules changed by hand or by chance, to be found fault with."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable
+
+from schedules.catalogue import CATALOGUE
+from schedules.check import check
+from schedules.lower import lower
+from schedules.one_f_one_b import one_f_one_b
+from schedules.op import Op
+from schedules.recompute import recompute
+from schedules.schedule import Schedule, ScheduleError, make_schedule
+from tests.schedules.hand_schedules import mixed_backwards, replicated, v_shaped
+
+
+def edited(schedule: Schedule, rank: int, edit: Callable[[list[Op]], object]) -> Schedule:
+    rows = [list(row) for row in schedule.ops]
+    edit(rows[rank])
+    return make_schedule(schedule.name, schedule.num_stages, schedule.num_microbatches, rows)
+
+
+def place_of(schedule: Schedule, rank: int, text: str) -> int:
+    return [str(op) for op in schedule.ops[rank]].index(text)
+
+
+def swapped(first: str, second: str) -> Callable[[list[Op]], None]:
+    def swap(row: list[Op]) -> None:
+        texts = [str(op) for op in row]
+        a, b = texts.index(first), texts.index(second)
+        row[a], row[b] = row[b], row[a]
+
+    return swap
+
+
+def found(schedule: Schedule, kind: str) -> list[tuple[int | None, int | None, str]]:
+    return [(finding.rank, finding.index, finding.text) for finding in check(schedule) if finding.kind == kind]
+
+
+@functools.cache
+def small_schedules() -> tuple[Schedule, ...]:
+    """Return lowered schedules of the whole catalogue, as small as they go, and some made by hand."""
+    made = [v_shaped(), replicated(), mixed_backwards(), recompute(one_f_one_b(2, 2))]
+    for entry in CATALOGUE.values():
+        for p, m in ((2, 1), (2, 2), (2, 3), (2, 4), (3, 3), (3, 4), (4, 4)):
+            for chunks in ({"num_chunks": 2},) if entry.takes_chunks else ({},):
+                try:
+                    made.append(entry.build(p, m, **chunks))
+                except ScheduleError:
+                    continue
+    return tuple(map(lower, made))
+
+
+def mutant(seed: int) -> tuple[Schedule, Schedule]:
+    """Return a small lowered schedule, and the same with one or two ops dropped, duplicated, swapped or moved."""
+    chance = random.Random(seed)
+    schedule = chance.choice(small_schedules())
+    rows = [list(row) for row in schedule.ops]
+    for _ in range(chance.choice([1, 1, 2])):
+        row = chance.choice([row for row in rows if row])
+        place, other = chance.randrange(len(row)), chance.randrange(len(row))
+        match chance.choice(["drop", "duplicate", "swap", "move", "neighbours", "emigrate"]):
+            case "drop":
+                row.pop(place)
+            case "duplicate":
+                row.insert(other, row[place])
+            case "swap":
+                row[place], row[other] = row[other], row[place]
+            case "move":
+                row.insert(other, row.pop(place))
+            case "neighbours":
+                row[place - 1], row[place] = row[place], row[place - 1]
+            case "emigrate":
+                target = chance.choice(rows)
+                op = row.pop(place)
+                target.insert(chance.randint(0, len(target)), op)
+    return schedule, make_schedule("mutant", schedule.num_stages, schedule.num_microbatches, rows)

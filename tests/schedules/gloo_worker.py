@@ -1,0 +1,62 @@
+"""One of two ranks on gloo; prints what came through: ``python gloo_worker.py RANK FILE``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+PATIENCE = timedelta(seconds=2)
+
+
+def exchange(other: int) -> bool:
+    """Both send before they receive, more than any buffer holds."""
+    big = 1 << 20
+    sent = dist.isend(torch.full((big,), 1.0), other)
+    got = torch.zeros(big)
+    dist.irecv(got, other).wait(PATIENCE)
+    sent.wait(PATIENCE)
+    return bool(got.eq(1.0).all())
+
+
+def in_order(rank: int, other: int) -> list[float]:
+    """Three Sends posted at once; three Recvs, the last one waited for first."""
+    if rank == 0:
+        for work in [dist.isend(torch.full((4,), float(i)), other) for i in range(3)]:
+            work.wait(PATIENCE)
+        return []
+    buffers = [torch.empty(4) for _ in range(3)]
+    for work in [dist.irecv(buffer, other) for buffer in buffers][::-1]:
+        work.wait(PATIENCE)
+    return [buffer[0].item() for buffer in buffers]
+
+
+def unreceived(rank: int, other: int, store: dist.Store) -> bool:
+    """A Send of one number that nobody receives; the peer stays until the sender has given up."""
+    if rank == 1:
+        store.wait(["gave up"])
+        return False
+    try:
+        dist.isend(torch.ones(1), other).wait(PATIENCE)
+    except RuntimeError:
+        return False
+    finally:
+        store.set("gave up", "")
+    return True
+
+
+def main() -> None:
+    rank, other = int(sys.argv[1]), 1 - int(sys.argv[1])
+    store = dist.FileStore(sys.argv[2], 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    found = {"exchange": exchange(other), "in_order": in_order(rank, other)}
+    print(json.dumps(found | {"unreceived": unreceived(rank, other, store)}), flush=True)
+    os._exit(0)  # gloo's threads may still hold tensors
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Is a reported hang true? Every link is looked up in the lists once more, by counting, without the checker."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from schedules.hang import Hang, Link, Missing
+from schedules.op import Op, Recv, Reduce, Send, computes
+from schedules.schedule import Schedule
+from tests.schedules.brute_force import Thing, carried, made, wanted
+from tests.schedules.exhaustive import Model, batches, stream
+
+
+def assert_true(schedule: Schedule, hang: Hang, communication: str, model: Model) -> None:
+    """Each link must wait for the next one, none of them is ever over, and it closes, or ends at a gap."""
+    state = model.end()
+    for link in hang.links:
+        assert link.op == schedule.ops[link.rank][link.index]
+        assert not model.is_over((link.rank, link.index), state) or is_crossed(schedule, link)
+    assert len({(link.rank, link.index) for link in hang.links}) == len(hang.links)
+    links = hang.links if hang.missing is not None else (*hang.links, hang.links[0])
+    for link, following in pairwise(links):
+        assert waits(schedule, link, following, communication), (link, following)
+    if hang.missing is not None:
+        assert is_missing(schedule, hang.links[-1], hang.missing), (hang.links[-1], hang.missing)
+
+
+def waits(schedule: Schedule, link: Link, other: Link, communication: str) -> bool:
+    """Whether `link` cannot be over before `other` is, or before `other` has begun where they are two ends."""
+    mine, theirs = link.op, other.op
+    is_same_rank = link.rank == other.rank
+    are_posts = isinstance(mine, Send | Recv) and isinstance(theirs, Send | Recv)
+    match link.why.name:
+        case "NEEDS":
+            things = wanted(mine, schedule.num_stages)
+            brought = [carried(theirs)] if isinstance(theirs, Recv) else made(theirs)
+            return (is_same_rank or not schedule.is_lowered) and bool(set(things) & set(brought))
+        case "AFTER":
+            return is_same_rank and other.index < link.index and not isinstance(theirs, Send | Recv)
+        case "MEETS":
+            return are_posts and end_of(link.rank, mine) == other_end_of(other.rank, theirs) and (
+                number_of(schedule, link) == number_of(schedule, other)
+            )  # fmt: skip
+        case "BEHIND":
+            run = next(run for run in batches(schedule.ops[link.rank], communication) if link.index in run)
+            return are_posts and is_same_rank and other.index < min(run) and (
+                stream(link.rank, mine, communication) == stream(other.rank, theirs, communication)
+            )  # fmt: skip
+        case "WITH":
+            runs = batches(schedule.ops[link.rank], communication)
+            return is_same_rank and any({link.index, other.index} <= set(run) for run in runs)
+        case "REPLICAS":
+            return (
+                mine == theirs
+                and not is_same_rank
+                and reduces_before(schedule, link) == reduces_before(schedule, other)
+            )
+    raise AssertionError(link.why)
+
+
+def is_missing(schedule: Schedule, link: Link, missing: Missing) -> bool:
+    """Whether what `link` waits for is nowhere, or elsewhere than it must be."""
+    op = link.op
+    if isinstance(op, Send | Recv):
+        assert missing.rank == op.peer
+        assert missing.op == str(Recv(op.message, link.rank) if isinstance(op, Send) else Send(op.message, link.rank))
+        return counterpart(schedule, link) is None or is_crossed(schedule, link)
+    if isinstance(op, Reduce):
+        assert missing.op == str(op)
+        row = schedule.ops[missing.rank]
+        return op in row and row.count(op) <= reduces_before(schedule, link)
+    things = wanted(op, schedule.num_stages)
+    if missing.rank is None:
+        return any(named(thing) == missing.op and not makers(schedule, thing) for thing in things)
+    if "RECV" in missing.op:
+        own = [(part.stage, part.microbatch) for part in computes(op)]
+        absent = [thing for thing in things if thing[1:] not in own and not brings(schedule, link.rank, thing)]
+        return missing.rank == link.rank and missing.op in [received(thing) for thing in absent]
+    return missing.rank == link.rank and any(
+        named(thing) == missing.op and makers(schedule, thing) and link.rank not in makers(schedule, thing)
+        for thing in things
+    )
+
+
+def is_crossed(schedule: Schedule, link: Link) -> bool:
+    """Whether its counterpart is there, but names another message."""
+    other = counterpart(schedule, link)
+    return other is not None and carried(other) != carried(link.op)
+
+
+def counterpart(schedule: Schedule, link: Link) -> Op | None:
+    if not isinstance(link.op, Send | Recv) or not 0 <= link.op.peer < schedule.num_ranks:
+        return None
+    peer = link.op.peer
+    ends = [op for op in schedule.ops[peer] if isinstance(op, Send | Recv)]
+    ends = [op for op in ends if other_end_of(peer, op) == end_of(link.rank, link.op)]
+    number = number_of(schedule, link)
+    return ends[number] if number < len(ends) else None
+
+
+def end_of(rank: int, op: Send | Recv) -> tuple[str, int, int]:
+    """Return "send" or "recv", sender and receiver."""
+    return ("send", rank, op.peer) if isinstance(op, Send) else ("recv", op.peer, rank)
+
+
+def other_end_of(rank: int, op: Send | Recv) -> tuple[str, int, int]:
+    return ("recv", rank, op.peer) if isinstance(op, Send) else ("send", op.peer, rank)
+
+
+def number_of(schedule: Schedule, link: Link) -> int:
+    """Return how many Sends, or Recvs, of the same channel come before."""
+    before = schedule.ops[link.rank][: link.index]
+    return sum(type(op) is type(link.op) and op.peer == link.op.peer for op in before)
+
+
+def reduces_before(schedule: Schedule, link: Link) -> int:
+    return schedule.ops[link.rank][: link.index].count(link.op)
+
+
+def makers(schedule: Schedule, thing: Thing) -> list[int]:
+    return [rank for rank, row in enumerate(schedule.ops) if any(thing in made(op) for op in row)]
+
+
+def brings(schedule: Schedule, rank: int, thing: Thing) -> bool:
+    return any(thing in made(op) or (isinstance(op, Recv) and carried(op) == thing) for op in schedule.ops[rank])
+
+
+def named(thing: Thing) -> str:
+    return f"{thing[1]}{'F' if thing[0] == 'activation' else 'B'}{thing[2]}"
+
+
+def received(thing: Thing) -> str:
+    step, letter = (1, "F") if thing[0] == "activation" else (-1, "B")
+    return f"{thing[1] + step}RECV_{letter}{thing[2]}"

@@ -1,0 +1,71 @@
+from dataclasses import replace
+
+import pytest
+
+from schedules.check import check
+from schedules.gpipe import gpipe
+from schedules.op import Compute, Overlap, Phase
+from schedules.pipedream import pipedream
+from schedules.schedule import backward, forward, make_schedule
+from tests.schedules.edits import edited, found
+
+INPUTS, WEIGHTS, AGAIN = (
+    Compute(phase, 0, 0) for phase in (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT, Phase.RECOMPUTE)
+)
+
+
+def test_a_forward_given_twice_is_named_with_the_place_of_the_first():
+    bad = edited(gpipe(2, 2), 1, lambda row: row.insert(3, forward(1, 0)))
+    assert found(bad, "structure") == [(1, 3, "1F0 is there twice, first at rank 1 op 0")]
+
+
+def test_a_backward_on_another_rank_than_its_forward_is_named():
+    rows = [[forward(0, 0)], [forward(1, 0), backward(1, 0), backward(0, 0)]]
+    bad = make_schedule("x", 2, 1, rows)
+    assert found(bad, "structure") == [(1, 2, "0B0 is here, expected on rank 0 where its forward is")]
+
+
+@pytest.mark.parametrize("version", [-1, 2, 7])
+def test_a_version_that_does_not_exist_is_named(version):
+    bad = edited(pipedream(1, 2), 0, lambda row: row.__setitem__(3, forward(0, 1, version)))
+    ((rank, index, text),) = found(bad, "version")
+    assert (rank, index) == (0, 3)
+    assert f"reads version {version}, but 1 steps of stage 0 come before it" in text
+
+
+def test_versions_inside_an_overlap_are_looked_at_too():
+    rows = [[forward(0, 0), Overlap(forward(0, 1, 1), backward(0, 0)), backward(0, 1)]]
+    assert [place[:2] for place in found(make_schedule("x", 1, 2, rows), "version")] == [(0, 1)]
+
+
+def test_each_missing_op_is_named():
+    bad = edited(gpipe(2, 2), 0, lambda row: row.remove(backward(0, 1)))
+    assert found(bad, "structure") == [(0, None, "0B1 is missing")]
+    empty = make_schedule("x", 1, 1, [[]])
+    assert found(empty, "structure") == [(None, None, "0B0 is missing"), (None, None, "0F0 is missing")]
+
+
+def test_half_of_a_split_backward_is_not_enough_and_both_kinds_are_too_many():
+    half = make_schedule("x", 1, 1, [[forward(0, 0), INPUTS]])
+    assert found(half, "structure") == [(0, None, "0W0 is missing")]
+    both = make_schedule("x", 1, 1, [[forward(0, 0), INPUTS, WEIGHTS, backward(0, 0)]])
+    assert [place[:2] for place in found(both, "structure")] == [(0, 3)]
+
+
+def test_a_recompute_comes_between_forward_and_backward():
+    assert check(make_schedule("x", 1, 1, [[forward(0, 0), AGAIN, backward(0, 0)]])) == ()
+    late = make_schedule("x", 1, 1, [[forward(0, 0), backward(0, 0), AGAIN]])
+    assert found(late, "structure") == [(0, 2, "0R0 comes after its backward")]
+
+
+@pytest.mark.parametrize("op", [forward(2, 0), forward(-1, 0), backward(0, 3)])
+def test_numbers_outside_of_the_schedule_are_named(op):
+    bad = edited(gpipe(2, 3), 1, lambda row: row.append(op))
+    assert (1, 7, f"{op} is outside of 2 stages and 3 micro-batches") in found(bad, "structure")
+
+
+@pytest.mark.parametrize("devices", [(0,), (0, 1, 2), ()])
+def test_every_rank_has_a_device(devices):
+    bad = replace(gpipe(2, 1), rank_to_device=devices)
+    text = f"rank_to_device has {len(devices)} entries, expected one for each of 2 ranks"
+    assert found(bad, "structure") == [(None, None, text)]
