@@ -3,50 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from math import prod
 
+from schedules.avgpipe import avgpipe
+from schedules.chimera import chimera
+from schedules.controllable_memory import v_half, v_min
+from schedules.data_parallel import data_parallel
+from schedules.dualpipe import dualpipe, dualpipe_v
+from schedules.entry import Entry, Parameter, Value
+from schedules.gems import gems
 from schedules.gpipe import gpipe
+from schedules.hanayo import hanayo
 from schedules.interleaved import interleaved
+from schedules.interleaved_zero_bubble import interleaved_zb
+from schedules.lazy import LazySchedule, repeat, whole
+from schedules.looped_bfs import looped_bfs
 from schedules.naive import naive
 from schedules.one_f_one_b import one_f_one_b, one_f_one_b_afp
-from schedules.pipedream import pipedream
+from schedules.one_f_one_b_rr import lazy_one_f_one_b_rr
+from schedules.pipedream import lazy_pipedream, lazy_pipedream_2bw
+from schedules.prediction import Rule, lazy_pipeoptim, lazy_spectrain, lazy_xpipe
 from schedules.schedule import Schedule, ScheduleError
+from schedules.stale_weights import lazy_hybrid, lazy_stale_weights, lazy_vanilla_1f1b
+from schedules.wpipe import lazy_wpipe
+from schedules.zbv import zbv
+from schedules.zero_bubble import zb_h1, zb_h2
+from schedules.zero_bubble_auto import zb_auto
 
 _MAX_CELLS = 5_000_000
-"""Most stages times micro-batches, as in a file."""
+"""Most stages times micro-batches in memory, as in a file."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One ``key=value`` that a builder takes beyond ranks, micro-batches and chunks; an integer."""
+def _asynchronous(
+    name: str,
+    lazy: Callable[..., LazySchedule],
+    text: str,
+    source: str,
+    *parameters: Parameter,
+    prediction: Rule | None = None,
+) -> Entry:
+    return Entry(
+        name,
+        whole(lazy),
+        text,
+        source,
+        is_asynchronous=True,
+        parameters=parameters,
+        lazy=lazy,
+        prediction=prediction,
+    )
 
-    name: str
-    default: int
-    text: str
 
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One schedule of the catalogue.
-
-    Attributes:
-        build: Called with (num_ranks, num_microbatches), and with keywords num_chunks and `parameters`.
-        text: What it is, in a line.
-        source: Paper and section.
-        is_asynchronous: Whether it steps without a flush.
-        takes_chunks: Whether a rank may hold several stages (``-v``).
-    """
-
-    name: str
-    build: Callable[..., Schedule]
-    text: str
-    source: str
-    is_asynchronous: bool = False
-    takes_chunks: bool = False
-    parameters: tuple[Parameter, ...] = ()
-
+_ACCUMULATE = Parameter(
+    "accumulate", None, "micro-batches per step, at least and unless given as many as ranks", "integer"
+)
 
 _ENTRIES = (
     Entry("naive", naive, "one micro-batch at a time through all stages", "model parallelism without a pipeline"),
@@ -60,6 +71,17 @@ _ENTRIES = (
         parameters=(Parameter("advance", 1, "forwards run further ahead than in 1f1b, on every rank but the last"),),
     ),
     Entry(
+        "avgpipe",
+        avgpipe,
+        "several pipelines of 1f1b_afp on the same devices, with a batch and an optimizer each, averaged elastically",
+        "PPoPP 2023, doi:10.1145/3572848.3577484",
+        averages=True,
+        parameters=(
+            Parameter("pipelines", 2, "parallel pipelines, each a copy of the model, that share the micro-batches"),
+            Parameter("advance", 1, "forwards run further ahead than in 1f1b, on every rank but a pipeline's last"),
+        ),
+    ),
+    Entry(
         "interleaved",
         interleaved,
         "1f1b with several chunks of the model per rank",
@@ -67,11 +89,132 @@ _ENTRIES = (
         takes_chunks=True,
     ),
     Entry(
-        "pipedream",
-        pipedream,
-        "asynchronous 1f1b with weight stashing, a step per micro-batch",
-        "arXiv:1806.03377",
-        is_asynchronous=True,
+        "looped_bfs",
+        looped_bfs,
+        "gpipe with several chunks of the model per rank, one after the other",
+        "arXiv:2211.05953",
+        takes_chunks=True,
+    ),
+    Entry(
+        "zb_h1",
+        zb_h1,
+        "zero bubble in the memory of 1f1b: the weights' share of the backward fills gaps",
+        "arXiv:2401.10241, section 2.1",
+    ),
+    Entry(
+        "zb_h2",
+        zb_h2,
+        "zero bubble, nearly twice the memory of 1f1b: no rank is idle between its first op and its last",
+        "arXiv:2401.10241, section 2.2",
+    ),
+    Entry(
+        "zb_auto",
+        zb_auto,
+        "zero bubble, scheduled for given costs under a memory limit (ZB-1p, ZB-2p)",
+        "arXiv:2401.10241, section 3.1",
+        parameters=(
+            Parameter("f", 1.0, "seconds of F; only ratios matter"),
+            Parameter("i", 1.0, "seconds of I"),
+            Parameter("w", 1.0, "seconds of W"),
+            Parameter("c", 0.0, "seconds of a transfer"),
+            Parameter("limit", None, "micro-batches that a rank has memory for, as many as ranks unless given"),
+            Parameter("kept", 1.0, "share of a micro-batch's memory that is kept from I to W"),
+        ),
+    ),
+    Entry(
+        "interleaved_zb",
+        interleaved_zb,
+        "zb_h1 with several chunks of the model per rank, as PyTorch orders it",
+        "PyTorch 2.13, ScheduleInterleavedZeroBubble",
+        takes_chunks=True,
+    ),
+    Entry(
+        "dualpipe",
+        dualpipe,
+        "micro-batches from both ends at once, forwards overlapped with backwards; two replicas of every stage",
+        "arXiv:2412.19437, section 3.2.1",
+    ),
+    Entry(
+        "dualpipe_v",
+        dualpipe_v,
+        "dualpipe folded into a V: two stages per rank and no replicas",
+        "arXiv:2412.19437; PyTorch's ScheduleDualPipeV",
+    ),
+    Entry("data_parallel", data_parallel, "a replica of the whole model on every rank", "arXiv:2006.15704"),
+    Entry("zbv", zbv, "zero bubble in a V: two chunks per rank, the memory of 1f1b", "arXiv:2401.10241, section 6"),
+    Entry("v_half", v_half, "a V with half the activations of 1f1b", "arXiv:2405.15362, section 3"),
+    Entry("v_min", v_min, "a V with a third of the activations of 1f1b", "arXiv:2405.15362, section 3"),
+    Entry("chimera", chimera, "two pipelines in opposite directions, two replicas", "arXiv:2107.06925, section 3"),
+    Entry(
+        "gems",
+        gems,
+        "two replicas that take turns, one micro-batch on a rank",
+        "SC 2020, doi:10.1109/SC41405.2020.00049",
+    ),
+    Entry(
+        "hanayo",
+        hanayo,
+        "waves over the ranks: work from both directions without replicas",
+        "arXiv:2308.15762",
+        parameters=(Parameter("waves", 2, "times that the stages go down the ranks and up again"),),
+    ),
+    _asynchronous(
+        "pipedream", lazy_pipedream, "1f1b without a flush, weights stashed; a step per micro-batch", "arXiv:1806.03377"
+    ),
+    _asynchronous(
+        "1f1b_rr",
+        lazy_one_f_one_b_rr,
+        "pipedream with replicated stages, micro-batches in turn",
+        "arXiv:1806.03377, section 3.2",
+        Parameter("replicas", None, "ranks of each stage, as 2:1:1, which is the default", "integers"),
+    ),
+    _asynchronous(
+        "pipedream_2bw",
+        lazy_pipedream_2bw,
+        "1f1b without a flush, weights double-buffered",
+        "arXiv:2006.09503, section 3.1",
+        _ACCUMULATE,
+    ),
+    _asynchronous(
+        "wpipe", lazy_wpipe, "two groups of stages in turn, half the delay of pipedream_2bw", "ICLR 2022", _ACCUMULATE
+    ),
+    _asynchronous(
+        "vanilla_1f1b", lazy_vanilla_1f1b, "1f1b without a flush, the newest weights always", "arXiv:1806.03377"
+    ),
+    _asynchronous(
+        "stale_weights",
+        lazy_stale_weights,
+        "pipelined backpropagation: twice as far ahead, the newest weights always",
+        "arXiv:1912.12675, section 4.1",
+    ),
+    _asynchronous(
+        "hybrid",
+        lazy_hybrid,
+        "stale_weights first, then one micro-batch at a time",
+        "arXiv:1912.12675, section 4.2",
+        Parameter("pipelined", None, "micro-batches that are pipelined, half of them unless given", "integer"),
+    ),
+    _asynchronous(
+        "spectrain",
+        lazy_spectrain,
+        "1f1b without a flush, F and B read weights predicted by momentum",
+        "arXiv:1809.02839",
+        prediction=Rule.MOMENTUM,
+    ),
+    _asynchronous(
+        "xpipe",
+        lazy_xpipe,
+        "spectrain, predicted by Adam's rule whatever the optimizer",
+        "arXiv:1911.04610",
+        prediction=Rule.ADAM,
+    ),
+    _asynchronous(
+        "pipeoptim",
+        lazy_pipeoptim,
+        "1f1b without a flush, F reads weights predicted by the optimizer's own rule",
+        "arXiv:2312.00839",
+        Parameter("extra", 0, "steps that F looks beyond its backward; 1 in the authors' code"),
+        prediction=Rule.OPTIMIZER,
     ),
 )
 
@@ -79,7 +222,7 @@ CATALOGUE: Mapping[str, Entry] = {entry.name: entry for entry in _ENTRIES}
 
 
 def build(
-    name: str, num_ranks: int, num_microbatches: int, num_chunks: int | None = None, **parameters: int
+    name: str, num_ranks: int, num_microbatches: int, num_chunks: int | None = None, **parameters: Value
 ) -> Schedule:
     """Build the schedule `name`.
 
@@ -93,7 +236,26 @@ def build(
             f"schedule {name}: got {' x '.join(map(str, counts))} micro-batches on stages, expected at most "
             f"{_MAX_CELLS}; try fewer micro-batches"
         )
+    return entry.build(num_ranks, num_microbatches, **_keywords(entry, num_chunks, parameters))
+
+
+def build_lazily(
+    name: str, num_ranks: int, num_microbatches: int, num_chunks: int | None = None, **parameters: Value
+) -> LazySchedule:
+    """Build the schedule `name` without holding its lists, if it is asynchronous; another one once.
+
+    Raises:
+        ScheduleError: No such schedule or parameter, or counts that it cannot have.
+    """
+    entry = find(name)
+    if entry.lazy is None:
+        return repeat(build(name, num_ranks, num_microbatches, num_chunks, **parameters), 1)
+    return entry.lazy(num_ranks, num_microbatches, **_keywords(entry, num_chunks, parameters))
+
+
+def _keywords(entry: Entry, num_chunks: int | None, parameters: Mapping[str, Value]) -> dict[str, Value]:
     keywords = dict(parameters)
+    name = entry.name
     accepted = [parameter.name for parameter in entry.parameters]
     unknown = [key for key in parameters if key not in accepted]
     if unknown:
@@ -103,10 +265,10 @@ def build(
         if not entry.takes_chunks:
             takers = ", ".join(other.name for other in _ENTRIES if other.takes_chunks)
             raise ScheduleError(
-                f"schedule {name}: got {num_chunks} chunks, but it takes one stage per rank; try {takers}"
+                f"schedule {name}: got {num_chunks} chunks, but its stages per rank are fixed; try {takers}"
             )
         keywords["num_chunks"] = num_chunks
-    return entry.build(num_ranks, num_microbatches, **keywords)
+    return keywords
 
 
 def find(name: str) -> Entry:

@@ -17,6 +17,8 @@ Advance forward propagation (AvgPipe, PPoPP 2023, section 4.2 and Algorithm 1) l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from schedules.op import Compute, Op, Step
 from schedules.schedule import Schedule, ScheduleError, backward, forward, make_schedule, positive
 
@@ -34,18 +36,33 @@ def one_f_one_b(num_ranks: int, num_microbatches: int) -> Schedule:
 
 def one_f_one_b_afp(num_ranks: int, num_microbatches: int, advance: int = 1) -> Schedule:
     """Build 1F1B with advance forward propagation: `advance` 0 is 1F1B, m or more is GPipe's order of forwards."""
+    require_advance(advance)
+    return _build("1f1b_afp", num_ranks, num_microbatches, advance)
+
+
+def pipeline_rows(num_ranks: int, microbatches: Sequence[int], advance: int) -> list[list[Op]]:
+    """Return the lists of one pipeline on these micro-batches, `advance` forwards further ahead than 1F1B."""
+    last = num_ranks - 1
+    rows: list[list[Op]] = []
+    for rank in range(num_ranks):
+        warmup = min(len(microbatches), last - rank + advance) if rank < last else 0
+        forwards = [forward(rank, i) for i in microbatches]
+        backwards = [backward(rank, i) for i in microbatches]
+        rows.append([*alternate(forwards, backwards, warmup), Step(rank)])
+    return rows
+
+
+def require_advance(advance: int) -> None:
+    """Refuse what is no number of forwards.
+
+    Raises:
+        ScheduleError: It is below 0 or not an integer.
+    """
     if not isinstance(advance, int) or isinstance(advance, bool) or advance < 0:
         raise ScheduleError(f"advance is {advance!r}, expected an integer of at least 0")
-    return _build("1f1b_afp", num_ranks, num_microbatches, advance)
 
 
 def _build(name: str, num_ranks: int, num_microbatches: int, advance: int) -> Schedule:
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
-    last = num_ranks - 1
-    rows: list[list[Op]] = []
-    for rank in range(num_ranks):
-        warmup = min(num_microbatches, last - rank + advance) if rank < last else 0
-        forwards = [forward(rank, i) for i in range(num_microbatches)]
-        backwards = [backward(rank, i) for i in range(num_microbatches)]
-        rows.append([*alternate(forwards, backwards, warmup), Step(rank)])
+    rows = pipeline_rows(num_ranks, range(num_microbatches), advance)
     return make_schedule(name, num_ranks, num_microbatches, rows)

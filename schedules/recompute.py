@@ -9,30 +9,38 @@
 F then keeps only the stage's input, and R rebuilds the rest: a rank holds one micro-batch in full, and of the others
 in flight their inputs. R needs no gradient, so it runs while the gradient is on its way: a batch takes
 (m + p - 1)(t_f + t_b) + m t_f, less than the (m + p - 1)(2 t_f + t_b) of a backward that recomputes.
+
+R reads the weights that its backward reads. Where they are those of F, it rebuilds what F made. Where they are not
+(newer weights in the backward, or other predictions) the activations become those of the backward's weights, and F's
+remain in what it sent: so R never needs a version that nobody else reads, and a prediction can be made again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
-from schedules.op import Compute, Op, Phase, computes
+from schedules.lazy import LazySchedule
+from schedules.op import Op, Phase, computes
 from schedules.schedule import Schedule, ScheduleError
 
+_Lists = TypeVar("_Lists", Schedule, LazySchedule)
 
-def recompute(schedule: Schedule, stages: Collection[int] | None = None) -> Schedule:
+
+def recompute(schedule: _Lists, stages: Collection[int] | None = None) -> _Lists:
     """Return `schedule`, lowered or not, with an R before the B or I of every micro-batch that has none yet.
 
-    R reads the weights that its F read, so that it rebuilds what F made whatever the backward reads. It comes as late
-    as it can, right before the op that contains the backward: behind the Recv, which waits for nothing.
+    It comes as late as it can, right before the op that contains the backward: behind the Recv, which waits for
+    nothing.
 
     Args:
         schedule: Its name gets a ``+R``.
         stages: Those that recompute; None: all.
 
     Raises:
-        ScheduleError: There is no such stage, or an F reads predicted weights: once the optimizer has stepped, they
-            would be predicted otherwise.
+        ScheduleError: There is no such stage.
     """
     chosen = set(range(schedule.num_stages) if stages is None else stages)
     strange = sorted(chosen - set(range(schedule.num_stages)))
@@ -41,28 +49,26 @@ def recompute(schedule: Schedule, stages: Collection[int] | None = None) -> Sche
             f"{schedule.name}: recompute: got stage {', '.join(map(str, strange))}, expected 0 to "
             f"{schedule.num_stages - 1}; try fewer"
         )
-    parts = [part for row in schedule.ops for op in row for part in computes(op) if part.stage in chosen]
-    has_one = {(part.stage, part.microbatch) for part in parts if part.phase is Phase.RECOMPUTE}
-    missing = {
-        key: replace(part, phase=Phase.RECOMPUTE)
-        for part in parts
-        if part.phase is Phase.FORWARD and (key := (part.stage, part.microbatch)) not in has_one
-    }
-    guess = next((part for part in missing.values() if part.lookahead), None)
-    if guess is not None:
-        raise ScheduleError(
-            f"{schedule.name}: recompute: got {guess.stage}F{guess.microbatch} on predicted weights, expected weights "
-            "that R can read again; try a schedule without prediction"
-        )
-    rows = tuple(tuple(_with(row, missing)) for row in schedule.ops)
-    return replace(schedule, name=f"{schedule.name}+R", ops=rows)
+    name = f"{schedule.name}+R"
+    if isinstance(schedule, Schedule):
+        return replace(schedule, name=name, ops=tuple(tuple(_recomputed(row, chosen)) for row in schedule.ops))
+    return replace(schedule, name=name, rank_ops=tuple(partial(_begun, ops, chosen) for ops in schedule.rank_ops))
 
 
-def _with(row: tuple[Op, ...], missing: dict[tuple[int, int], Compute]) -> Iterator[Op]:
-    """Yield the ops of `row`, and each of the `missing` R before its backward."""
-    for op in row:
+def _begun(ops: Callable[[], Iterable[Op]], stages: Collection[int]) -> Iterator[Op]:
+    return _recomputed(ops(), stages)
+
+
+def _recomputed(ops: Iterable[Op], stages: Collection[int]) -> Iterator[Op]:
+    """Yield `ops`, and before each backward of `stages` the R that it lacks."""
+    rebuilt: set[tuple[int, int]] = set()
+    for op in ops:
         for part in computes(op):
-            key = (part.stage, part.microbatch)
-            if part.phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT) and key in missing:
-                yield missing[key]
+            place = (part.stage, part.microbatch)
+            if part.phase is Phase.RECOMPUTE:
+                rebuilt.add(place)
+            elif part.phase in (Phase.BACKWARD, Phase.BACKWARD_INPUT) and part.stage in stages:
+                if place not in rebuilt:
+                    yield replace(part, phase=Phase.RECOMPUTE)
+                rebuilt.discard(place)
         yield op

@@ -1,108 +1,230 @@
-"""Which weights each op reads: versions, their age, and how many live at once."""
+"""Which weights each op reads: versions, their age, and how many live at once.
+
+A version is live from the Step that makes it to the Step that makes the next one, and beyond it (stashed) until its
+last reader is done. Only the versions that live on make this hard: whether a later op still reads one is known when
+that op comes. `uses` therefore yields an op when all is known of it, a few ops late, and needs no more memory than
+that for a run of any length.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
 
-from schedules.op import Compute, Phase, Step, computes
-from schedules.schedule import Schedule, stages_of
+from schedules.op import Compute, Op, Phase, Step, computes
+from schedules.schedule import Schedule, ScheduleError
+
+_LAST = (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
+"""What ends a micro-batch on its stage."""
+
+
+class Agreement(StrEnum):
+    """Whether all ops of one (stage, micro-batch), its F and its backward, read the same weights.
+
+    PREDICTED: predictions of one version, made at different times, or its prediction and that version itself.
+    """
+
+    SAME = "same"
+    PREDICTED = "predicted"
+    DIFFERENT = "different"
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class Use:
     """One reading of weights.
 
     Attributes:
+        op: Names the version and the look-ahead.
         current: Steps that the stage has done when the op runs.
+        update: Steps that the stage has done when the last backward of the op's micro-batch runs: the version that
+            its gradient changes. None if there is no backward.
+        held: The versions of the stage's weights that are held while the op runs, in ascending order.
+        in_flight: Micro-batches of the stage on this rank between F and the end of the backward, its own included.
+        on_rank: The same for all stages of the rank together.
+        agreement: Of the op's stage and micro-batch; None if there is no backward.
     """
 
-    rank: int
     op: Compute
     current: int
+    update: int | None
+    held: tuple[int, ...]
+    in_flight: int
+    on_rank: int
+    agreement: Agreement | None
 
     @property
-    def staleness(self) -> int:
-        """How many steps the weights read are behind the newest."""
-        return self.current - self.op.version
+    def staleness(self) -> int | None:
+        """How many steps the weights read are behind those that the gradient changes."""
+        return None if self.update is None else self.update - self.op.version
+
+    @property
+    def lag(self) -> int | None:
+        """What prediction leaves of the staleness; below 0 it looks further ahead than to the gradient's Step."""
+        return None if self.update is None else self.update - target(self.op)
 
 
-@dataclass(frozen=True, slots=True)
-class Lifetime:
-    """One version of a stage's weights on one rank.
+def looks_ahead(op: Compute) -> bool:
+    """Whether `op` reads a predicted copy; before its first Step a stage has no state to predict from."""
+    return op.lookahead > 0 and op.version > 0
+
+
+def target(op: Compute) -> int:
+    """Return the version that `op` reads, or whose prediction it reads."""
+    return op.version + op.lookahead if looks_ahead(op) else op.version
+
+
+def uses(ops: Iterable[Op], *, in_order: bool) -> Iterator[Use]:
+    """Yield every reading of weights in one rank's list, in its order.
+
+    Args:
+        ops: The list; it is read once.
+        in_order: The versions that one phase of one stage reads never go down, so that a version is over when all
+            phases have read later ones; the list is read no further than needed. False: it is read to its end first.
+
+    Raises:
+        ScheduleError: An op reads a version that does not exist yet, or, in order, one that is over.
+    """
+    stages: defaultdict[int, _Stage] = defaultdict(_Stage)
+    if not in_order:
+        ops = tuple(ops)
+        for part in (part for op in ops for part in computes(op)):
+            left = stages[part.stage].left = stages[part.stage].left or Counter()
+            left[part.version] += 1
+    waiting: deque[_Read] = deque()
+    on_rank = 0
+    for op in ops:
+        if isinstance(op, Step):
+            stages[op.stage].step()
+        for part in computes(op):
+            on_rank += part.phase is Phase.FORWARD
+            waiting.append(stages[part.stage].read(part, on_rank))
+            on_rank -= part.phase in _LAST
+        while waiting and stages[waiting[0].op.stage].knows(waiting[0]):
+            read = waiting.popleft()
+            stages[read.op.stage].reads.popleft()
+            yield read.use()
+    for read in waiting:
+        yield read.use()
+
+
+@dataclass(slots=True)
+class _Read:
+    """A Use of which not all is known yet; `place` counts the reads and Steps of its stage."""
+
+    op: Compute
+    place: int
+    current: int
+    in_flight: int
+    on_rank: int
+    held: list[int]
+    update: int | None = None
+    agreement: Agreement | None = None
+
+    def use(self) -> Use:
+        held = tuple(self.held) if len(self.held) == 1 else tuple(sorted(self.held))
+        return Use(self.op, self.current, self.update, held, self.in_flight, self.on_rank, self.agreement)
+
+
+@dataclass(slots=True)
+class _Stage:
+    """One stage of one rank, as far as its list has been read.
 
     Attributes:
-        made: Position of the Step that made it in the rank's list; -1 for the weights at the start.
-        replaced: Position of the Step that makes the next version; the length of the list if there is none.
-        last_read: Position of the last op that reads it; -1 if none does.
+        old: The replaced versions that may still be read: where each was last read, or was replaced.
+        reads: Those not yet yielded.
+        open: Of them, those that wait for their micro-batch's backward.
+        latest: The version that each phase read last.
+        left: How many reads of each version are to come; None if that is not known.
     """
 
-    rank: int
-    stage: int
-    version: int
-    made: int
-    replaced: int
-    last_read: int
+    place: int = 0
+    steps: int = 0
+    in_flight: int = 0
+    old: dict[int, int] = field(default_factory=dict)
+    reads: deque[_Read] = field(default_factory=deque)
+    open: dict[int, list[_Read]] = field(default_factory=dict)
+    latest: dict[Phase, int] = field(default_factory=dict)
+    left: Counter[int] | None = None
 
-    @property
-    def is_stashed(self) -> bool:
-        """Whether a copy must outlive the Step that replaces it."""
-        return self.last_read > self.replaced
+    def step(self) -> None:
+        self.place += 1
+        self.old[self.steps] = self.place
+        self.steps += 1
+        self._forget()
+
+    def read(self, op: Compute, on_rank: int) -> _Read:
+        self.place += 1
+        self.in_flight += op.phase is Phase.FORWARD
+        read = _Read(op, self.place, self.steps, self.in_flight, on_rank, [self.steps])
+        self.reads.append(read)
+        if op.version != self.steps:
+            self._hold(op)
+        self.latest[op.phase] = op.version
+        if self.left is not None:
+            self.left[op.version] -= 1
+        self._forget()
+        mates = self.open.setdefault(op.microbatch, [])
+        mates.append(read)
+        if op.phase in _LAST:
+            self.in_flight -= 1
+            self._settle(self.open.pop(op.microbatch))
+        return read
+
+    def _hold(self, op: Compute) -> None:
+        """Let all reads since the version was last seen know that it was held for `op`."""
+        if op.version not in self.old:
+            when = "is not made yet" if op.version > self.steps else "is over: every phase of the stage has read later"
+            raise ScheduleError(
+                f"{op} after {self.steps} steps of stage {op.stage}: version {op.version} {when}; check the schedule"
+            )
+        for other in reversed(self.reads):
+            if other.place <= self.old[op.version]:
+                break
+            other.held.append(op.version)
+        self.old[op.version] = self.place
+
+    def _forget(self) -> None:
+        """Drop the old versions that are over."""
+        if self.left is not None:
+            for version in [version for version in self.old if not self.left[version]]:
+                del self.old[version]
+            return
+        oldest_read = min(self.latest.values(), default=0)
+        while self.old and (oldest := next(iter(self.old))) < oldest_read:
+            del self.old[oldest]
+
+    def _settle(self, mates: list[_Read]) -> None:
+        """The last backward of a micro-batch: now its reads can be compared."""
+        agreement = _agreement([read.op for read in mates])
+        for read in mates:
+            read.update, read.agreement = self.steps, agreement
+
+    def knows(self, read: _Read) -> bool:
+        """Whether no later op can change what is known of `read`, the first of `reads`."""
+        return read.update is not None and all(place >= read.place for place in self.old.values())
 
 
-def reads(schedule: Schedule) -> Iterator[Read]:
-    """Yield every reading of weights: each Compute, in order of rank and list."""
-    for rank, row in enumerate(schedule.ops):
-        steps = dict.fromkeys(stages_of(row), 0)
-        for op in row:
-            if isinstance(op, Step):
-                steps[op.stage] = steps.get(op.stage, 0) + 1
-            for part in computes(op):
-                yield Read(rank, part, steps[part.stage])
+def _agreement(ops: list[Compute]) -> Agreement:
+    if len({target(op) for op in ops}) > 1:
+        return Agreement.DIFFERENT
+    return Agreement.SAME if len({op.version for op in ops}) == 1 else Agreement.PREDICTED
 
 
 def is_consistent(schedule: Schedule) -> bool:
     """Whether F and the backward of every (stage, microbatch) read the same weights."""
-    seen: dict[tuple[int, int], tuple[int, int]] = {}
-    for read in reads(schedule):
-        weights = (read.op.version, read.op.lookahead)
-        if seen.setdefault((read.op.stage, read.op.microbatch), weights) != weights:
-            return False
-    return True
-
-
-def lifetimes(schedule: Schedule, rank: int) -> tuple[Lifetime, ...]:
-    """Return every version of every stage of `rank`: when it is made, replaced and last read."""
-    row = schedule.ops[rank]
-    found: list[Lifetime] = []
-    for stage in stages_of(row):
-        steps = [index for index, op in enumerate(row) if isinstance(op, Step) and op.stage == stage]
-        last_read = {
-            part.version: index for index, op in enumerate(row) for part in computes(op) if part.stage == stage
-        }
-        for version, (made, replaced) in enumerate(zip([-1, *steps], [*steps, len(row)], strict=True)):
-            found.append(Lifetime(rank, stage, version, made, replaced, last_read.get(version, -1)))
-    return tuple(found)
+    fine = (Agreement.SAME, None)
+    return all(use.agreement in fine for row in schedule.ops for use in uses(row, in_order=False))
 
 
 def live_versions(schedule: Schedule) -> dict[tuple[int, int], int]:
-    """Return, for each (rank, stage), how many versions are held at most at once, the newest included.
-
-    A version is held until the Step that replaces it, and beyond it (stashed) until its last reader is done.
-    """
+    """Return, for each (rank, stage), how many versions are held at most at once, the newest included."""
     most: dict[tuple[int, int], int] = {}
-    for rank in range(schedule.num_ranks):
-        lives = lifetimes(schedule, rank)
-        for stage in stages_of(schedule.ops[rank]):
-            mine = [life for life in lives if life.stage == stage]
-            changes = sorted(
-                [(life.made, 1) for life in mine] + [(max(life.replaced, life.last_read + 0.5), -1) for life in mine]
-            )
-            held = peak = 0
-            for _, change in changes:
-                held += change
-                peak = max(peak, held)
-            most[rank, stage] = peak
+    for rank, row in enumerate(schedule.ops):
+        for use in uses(row, in_order=False):
+            place = (rank, use.op.stage)
+            most[place] = max(most.get(place, 0), len(use.held))
     return most
 
 
@@ -113,7 +235,7 @@ def in_flight(schedule: Schedule) -> tuple[int, ...]:
         held = peak = 0
         for op in row:
             for part in computes(op):
-                held += (part.phase is Phase.FORWARD) - (part.phase in (Phase.BACKWARD, Phase.BACKWARD_WEIGHT))
+                held += (part.phase is Phase.FORWARD) - (part.phase in _LAST)
                 peak = max(peak, held)
         peaks.append(peak)
     return tuple(peaks)

@@ -47,6 +47,11 @@ def smoothed(losses: Sequence[float], window: int) -> list[float]:
     return [(sums[end] - sums[max(0, end - window)]) / min(end, window) for end in range(1, len(sums))]
 
 
+def window_of(num_steps: int) -> int:
+    """Return over how many steps the losses of a run are smoothed: a twentieth of them."""
+    return max(1, num_steps // 20)
+
+
 def draw_curves(curves: Sequence[Curve], path: Path | str, title: str = "", target_loss: float | None = None) -> None:
     """Draw the losses against steps and, if times are known, against time, and write the picture (.png, .svg, .pdf).
 
@@ -84,7 +89,7 @@ def draw_curves(curves: Sequence[Curve], path: Path | str, title: str = "", targ
 
 def _draw(axes: Axes, curves: Sequence[Curve], places: Sequence[Sequence[float]]) -> list[Line2D]:
     """Draw each curve over its places, if it has any; return the smoothed ones."""
-    window = max(1, max(len(curve.losses) for curve in curves) // 20)
+    window = window_of(max(len(curve.losses) for curve in curves))
     handles = []
     for index, (curve, xs) in enumerate(zip(curves, places, strict=True)):
         if not xs:

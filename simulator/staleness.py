@@ -96,7 +96,7 @@ def _most(shown: Sequence[Panel], counts_versions: bool) -> int:
     """Return the largest number, without its sign, in all panels of one kind."""
     alike = (panel for panel in shown if panel.counts_versions == counts_versions)
     cells = (abs(cell) for panel in alike for row in panel.cells for cell in row if cell is not None)
-    return max(1 + counts_versions, *cells)
+    return max([1 + counts_versions, *cells])
 
 
 def _draw(axes: Axes, panel: Panel, most: int) -> None:

@@ -5,6 +5,14 @@ holds (with v chunks, a v-th for each), t_i and t_w those of I and W; transfer_s
 one message. Makespans leave out the optimizer's step. The longest span is a rank's, from its first F to its last W.
 """
 
+from simulator.theory.asynchronous import (
+    hybrid_speedup,
+    staleness_degree,
+    unflushed_makespan_s,
+    weight_stash_share,
+    wpipe_makespan_s,
+    wpipe_table,
+)
 from simulator.theory.straight import (
     afp_in_flight,
     data_parallel_makespan_s,
@@ -61,6 +69,7 @@ __all__ = [
     "gpipe_in_flight",
     "gpipe_makespan_s",
     "hanayo_makespan_s",
+    "hybrid_speedup",
     "interleaved_bubble_overhead",
     "interleaved_makespan_s",
     "interleaved_peak_factor",
@@ -73,11 +82,16 @@ __all__ = [
     "one_f_one_b_recompute_makespan_s",
     "recompute_activations",
     "recompute_extra_s",
+    "staleness_degree",
     "two_rank_afp_makespan_s",
+    "unflushed_makespan_s",
     "v_half_in_flight",
     "v_half_makespan_s",
     "v_min_in_flight",
     "v_min_makespan_s",
+    "weight_stash_share",
+    "wpipe_makespan_s",
+    "wpipe_table",
     "zb_auto_longest_span_s",
     "zb_h1_activations",
     "zb_h1_longest_span_s",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from schedules.check import check
 from schedules.lower import lower
-from schedules.op import Compute, Op, Overlap, Reduce, Step, computes
+from schedules.op import Average, Compute, Op, Overlap, Reduce, Step, computes
 from schedules.schedule import Schedule
 from tests.schedules.brute_force import Thing, delivers, finishes, made, wanted
 
@@ -43,7 +43,8 @@ def assert_complete(schedule: Schedule) -> None:
 def assert_ordered(schedule: Schedule) -> None:
     """On every rank a stage runs its micro-batches in order, F before B or I before W, and steps once, at the end.
 
-    Forwards count up; backwards do too, or all down (looped_bfs). A stage on several ranks is reduced before it steps.
+    Forwards count up; backwards do too, or all down (looped_bfs). A stage on several ranks is reduced before it
+    steps, or averaged after.
     """
     homes = [{part.stage for part in parts(row)} for row in schedule.ops]
     for rank, row in enumerate(schedule.ops):
@@ -58,6 +59,7 @@ def assert_ordered(schedule: Schedule) -> None:
                 assert before is None or places[before, i] < place
             own = [op for op in row if not isinstance(op, Overlap) and getattr(op, "stage", None) == stage]
             last: list[Op] = [Reduce(stage), Step(stage)] if sum(stage in home for home in homes) > 1 else [Step(stage)]
+            last = [Step(stage), Average(stage)] if Average(stage) in row else last
             assert own[-len(last) :] == last
             assert [op for op in own if not isinstance(op, Compute)] == last
 

@@ -1,13 +1,15 @@
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import schedules.pipedream as module
 from schedules.one_f_one_b import one_f_one_b
-from schedules.op import Compute, Phase, Step
-from schedules.pipedream import pipedream
+from schedules.op import Compute, Step
+from schedules.pipedream import pipedream, pipedream_2bw
 from schedules.schedule import ScheduleError
-from schedules.versions import is_consistent, live_versions, reads
-from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, assert_sound, letters, most_in_flight
+from schedules.versions import is_consistent, live_versions, uses
+from tests.schedules.asynchronous_rules import assert_runs, newest, ordinary, reads_of
+from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, letters, most_in_flight
 from tests.schedules.drawings import cells, drawn, is_in
 
 DRAWING = """
@@ -15,57 +17,49 @@ DRAWING = """
     rank 1  ..   F0@0 F1@0 ..   B0@0 F2@1 B1@0 F3@2 B2@1 F4@3
     rank 2  ..   ..   F0@0 B0@0 F1@1 B1@1 F2@2 B2@2 F3@3 B3@3
 """
+DOUBLE_BUFFERED = """
+    rank 0  F0@0 F1@0 ..   B0@0 F2@0 B1@0 F3@0 B2@0 F4@1 B3@0 F5@1 B4@1
+    rank 1  ..   F0@0 B0@0 F1@0 B1@0 F2@0 B2@0 F3@0 B3@0 F4@1 B4@1 F5@1
+"""
 
 
 def with_version(op: Compute) -> str:
     return f"{op.phase.value}{op.microbatch}@{op.version}"
 
 
-def version_of(schedule, stage: int, letter: str, microbatch: int) -> int:
-    return next(
-        op.version
-        for row in schedule.ops
-        for op in row
-        if isinstance(op, Compute) and (op.phase.value, op.stage, op.microbatch) == (letter, stage, microbatch)
-    )
+@st.composite
+def periods(draw, most_ranks: int = 6):
+    """(p, accumulate, number of periods) that can be built."""
+    p = draw(st.integers(1, most_ranks))
+    return p, draw(st.integers(p, p + 3)), draw(st.integers(1, 4))
 
 
-def test_it_runs_as_drawn():
-    # Drawn without an end: with 8 micro-batches the first 10 columns are still steady.
-    assert drawn(pipedream(3, 8), columns=10, cell=with_version) == cells(DRAWING)
-    assert is_in(DRAWING, module.__doc__)
+@pytest.mark.parametrize(
+    ("schedule", "drawing"), [(pipedream(3, 8), DRAWING), (pipedream_2bw(2, 8, 2), DOUBLE_BUFFERED)]
+)
+def test_it_runs_as_drawn(schedule, drawing):
+    # Drawn without an end: with 8 micro-batches the first columns are still steady.
+    expected = cells(drawing)
+    assert drawn(schedule, columns=len(expected[0]), cell=with_version) == expected
+    assert is_in(drawing, module.__doc__)
 
 
 @settings(deadline=None, max_examples=40)
 @given(RANKS, MICROBATCHES)
-def test_it_is_sound_and_in_the_order_of_1f1b(p, m):
+def test_it_runs_in_the_order_of_1f1b(p, m):
     schedule = pipedream(p, m)
-    assert_sound(schedule, p, m)
+    assert_runs(schedule, p, m)
     assert [letters(row) for row in schedule.ops] == [letters(row) for row in one_f_one_b(p, m).ops]
     assert most_in_flight(schedule) == [min(m, p - k) for k in range(p)]
 
 
 @settings(deadline=None, max_examples=40)
 @given(RANKS, MICROBATCHES)
-def test_every_backward_is_followed_by_its_step_and_nothing_else_steps(p, m):
-    for rank, row in enumerate(pipedream(p, m).ops):
-        for op, after in zip(row, [*row[1:], None], strict=True):
-            is_backward = isinstance(op, Compute) and op.phase is Phase.BACKWARD
-            assert (after == Step(rank)) == is_backward
-
-
-@settings(deadline=None, max_examples=40)
-@given(RANKS, MICROBATCHES)
 def test_a_forward_reads_the_newest_weights_and_its_backward_the_same_again(p, m):
-    schedule = pipedream(p, m)
+    schedule, expected = pipedream(p, m), newest(p, m)
     assert is_consistent(schedule)
-    for read in reads(schedule):
-        expected = max(0, read.op.microbatch - (p - 1 - read.op.stage))
-        assert read.op.version == expected
-        if read.op.phase is Phase.FORWARD:
-            assert read.staleness == 0
-        else:
-            assert read.current == read.op.microbatch
+    for (_, k, i), weights in reads_of(schedule).items():
+        assert weights == expected["F", k, i]
 
 
 @pytest.mark.parametrize("p", range(1, 9))
@@ -85,13 +79,71 @@ def test_what_is_live_is_the_newest_version_and_those_of_the_microbatches_in_fli
 
 def test_the_fifth_minibatch_on_four_stages_reads_forwards_as_in_pipeoptims_figure_1():
     """PipeOptim, Fig. 1-2, counts from 1: W2, W3, W4, W5. Weight stashing reads the same again in its backwards."""
-    schedule = pipedream(4, 8)
+    reads = reads_of(pipedream(4, 8))
     for letter in "FB":
-        assert [version_of(schedule, k, letter, 4) + 1 for k in range(4)] == [2, 3, 4, 5]
+        assert [reads[letter, k, 4][0] + 1 for k in range(4)] == [2, 3, 4, 5]
 
 
 def test_one_rank_is_plain_training():
     assert [str(op) for op in pipedream(1, 2).ops[0]] == ["0F0", "0B0", "0STEP", "0F1@1", "0B1@1", "0STEP"]
+
+
+@settings(deadline=None, max_examples=40)
+@given(periods())
+def test_double_buffering_steps_once_a_period_in_the_order_of_1f1b(counts):
+    p, accumulate, number = counts
+    m = accumulate * number
+    schedule = pipedream_2bw(p, m, accumulate)
+    assert_runs(schedule, p, m, accumulate)
+    assert [letters(row) for row in schedule.ops] == [letters(row) for row in one_f_one_b(p, m).ops]
+
+
+@settings(deadline=None, max_examples=40)
+@given(periods())
+def test_every_stage_reads_the_version_before_the_last_in_all_of_a_period(counts):
+    p, accumulate, number = counts
+    expected = {}
+    for b in range(number):
+        version = b if p == 1 else max(0, b - 1)
+        for i in range(b * accumulate, (b + 1) * accumulate):
+            expected |= {(letter, k, i): (version, 0) for letter in "FB" for k in range(p)}
+    schedule = pipedream_2bw(p, accumulate * number, accumulate)
+    assert reads_of(schedule) == expected
+    staleness = {use.staleness for row in schedule.ops for use in uses(row, in_order=True)}
+    assert staleness == ({0} if p == 1 or number == 1 else {0, 1})
+
+
+@pytest.mark.parametrize("p", range(2, 9))
+def test_double_buffering_holds_two_versions_on_every_stage(p):
+    assert set(live_versions(pipedream_2bw(p, 3 * p, p)).values()) == {2}
+    assert set(live_versions(pipedream_2bw(p, 4 * (p + 2), p + 2)).values()) == {2}
+
+
+def test_one_rank_double_buffered_is_ordinary_training_that_accumulates():
+    assert reads_of(pipedream_2bw(1, 12, 3)) == ordinary(1, 12, accumulate=3)
+    assert pipedream_2bw(1, 5).ops == pipedream(1, 5).ops
+
+
+def test_without_a_count_a_period_is_as_long_as_there_are_ranks():
+    assert pipedream_2bw(4, 8) == pipedream_2bw(4, 8, 4)
+    assert sum(isinstance(op, Step) for op in pipedream_2bw(4, 8).ops[0]) == 2
+
+
+@pytest.mark.parametrize(
+    ("counts", "parts"),
+    [
+        ((4, 12, 3), ("accumulate 3 on 4 ranks", "at least 4 micro-batches per Step", "try accumulate=4")),
+        ((4, 10, 4), ("10 micro-batches", "multiple of the 4 per Step", "try 8 or 12")),
+        ((4, 2, None), ("2 micro-batches", "multiple of the 4 per Step", "try 4")),
+        ((4, 8, 0), ("accumulate is 0",)),
+        ((4, 8, 4.0), ("accumulate is 4.0",)),
+        ((0, 0, None), ("num_ranks is 0", "num_microbatches is 0")),
+    ],
+)
+def test_a_period_that_cannot_be_is_refused_with_the_reason(counts, parts):
+    with pytest.raises(ScheduleError) as error:
+        pipedream_2bw(*counts)
+    assert_one_line(str(error.value), *parts)
 
 
 def test_bad_counts_are_one_line():

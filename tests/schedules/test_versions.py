@@ -1,79 +1,162 @@
-import dataclasses
+from itertools import islice
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from schedules.catalogue import CATALOGUE, build
 from schedules.gpipe import gpipe
 from schedules.interleaved import interleaved
 from schedules.one_f_one_b import one_f_one_b
-from schedules.op import Compute, Overlap, Phase, Step
-from schedules.pipedream import pipedream
-from schedules.schedule import backward, forward, make_schedule
-from schedules.versions import Lifetime, in_flight, is_consistent, lifetimes, live_versions, reads
-from tests.schedules.builder_rules import most_in_flight
+from schedules.op import Compute, Overlap, Phase, Step, computes
+from schedules.pipedream import lazy_pipedream, pipedream
+from schedules.schedule import ScheduleError, backward, forward, make_schedule
+from schedules.versions import Agreement, in_flight, is_consistent, live_versions, looks_ahead, target, uses
+from tests.schedules.builder_rules import assert_one_line, most_in_flight
 from tests.schedules.hand_schedules import mixed_backwards, replicated
+
+ASYNCHRONOUS = [name for name, entry in CATALOGUE.items() if entry.is_asynchronous]
 
 
 def one_rank(*ops, num_microbatches: int = 2):
     return make_schedule("x", 1, num_microbatches, [list(ops)])
 
 
-def test_a_reading_knows_how_many_steps_came_before_it():
-    schedule = one_rank(forward(0, 0), backward(0, 0), Step(0), forward(0, 1), backward(0, 1, 1))
-    assert [(str(read.op), read.current, read.staleness) for read in reads(schedule)] == [
-        ("0F0", 0, 0),
-        ("0B0", 0, 0),
-        ("0F1", 1, 1),
-        ("0B1@1", 1, 0),
+def all_uses(schedule):
+    return [use for row in schedule.ops for use in uses(row, in_order=False)]
+
+
+def brute_force(row):
+    """What is held when each Compute runs: the newest version, and the older ones that it or a later op reads."""
+    found = []
+    for place, op in enumerate(row):
+        for part in computes(op):
+            steps = sum(isinstance(other, Step) and other.stage == part.stage for other in row[:place])
+            later = [other for after in row[place:] for other in computes(after) if other.stage == part.stage]
+            found.append((part, tuple(sorted({steps} | {other.version for other in later if other.version < steps}))))
+    return found
+
+
+@st.composite
+def random_lists(draw, in_order=True):
+    """One rank's list of one or two stages; in order, the versions never go down within a phase."""
+    stages = range(draw(st.integers(1, 2)))
+    row = [op for k in stages for op in (forward(k, 0), backward(k, 0))]
+    steps = dict.fromkeys(stages, 0)
+    count = {(k, letter): 1 for k in stages for letter in "FB"}
+    latest = dict.fromkeys(count, 0)
+    for letter, k in draw(st.lists(st.tuples(st.sampled_from("FBS"), st.sampled_from(stages)), max_size=40)):
+        if letter == "S":
+            row.append(Step(k))
+            steps[k] += 1
+        elif letter == "F" or count[k, "B"] < count[k, "F"]:
+            latest[k, letter] = draw(st.integers(latest[k, letter] if in_order else 0, steps[k]))
+            row.append((forward if letter == "F" else backward)(k, count[k, letter], latest[k, letter]))
+            count[k, letter] += 1
+    return tuple(row)
+
+
+@settings(deadline=None, max_examples=200)
+@given(random_lists())
+def test_what_is_held_is_the_newest_version_and_every_older_one_that_is_still_read(row):
+    assert [(use.op, use.held) for use in uses(row, in_order=True)] == brute_force(row)
+
+
+@settings(deadline=None, max_examples=200)
+@given(random_lists(in_order=False))
+def test_versions_may_go_back_in_a_list_that_is_known_to_its_end(row):
+    assert [(use.op, use.held) for use in uses(row, in_order=False)] == brute_force(row)
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_what_is_held_is_the_same_whether_the_list_is_known_to_its_end_or_not(name):
+    for p, m in ((1, 4), (2, 8), (4, 16)):
+        try:
+            schedule = build(name, p, m)
+        except ScheduleError:
+            continue  # not on so few ranks
+        for row in schedule.ops:
+            found = list(uses(row, in_order=True))
+            assert found == list(uses(row, in_order=False))
+            assert [(use.op, use.held) for use in found] == brute_force(row)
+
+
+def test_a_use_knows_the_steps_before_it_and_those_before_its_gradient():
+    row = one_rank(forward(0, 0), forward(0, 1), backward(0, 0), Step(0), forward(0, 2, 1), backward(0, 1), Step(0))
+    found = [(str(use.op), use.current, use.update, use.staleness) for use in all_uses(row)]
+    assert found == [
+        ("0F0", 0, 0, 0),
+        ("0F1", 0, 1, 1),
+        ("0B0", 0, 0, 0),
+        ("0F2@1", 1, None, None),
+        ("0B1", 1, 1, 1),
     ]
 
 
 def test_steps_of_one_stage_do_not_age_another():
     schedule = make_schedule("x", 2, 1, [[forward(0, 0), Step(0), forward(1, 0)]])
-    assert [read.current for read in reads(schedule)] == [0, 0]
+    assert [use.current for use in all_uses(schedule)] == [0, 0]
 
 
-def test_both_parts_of_an_overlap_are_readings():
+def test_both_parts_of_an_overlap_are_uses():
     schedule = one_rank(forward(0, 0), Overlap(forward(0, 1), backward(0, 0)), backward(0, 1))
-    assert [str(read.op) for read in reads(schedule)] == ["0F0", "0F1", "0B0", "0B1"]
+    assert [str(use.op) for use in all_uses(schedule)] == ["0F0", "0F1", "0B0", "0B1"]
+
+
+def test_both_parts_of_an_overlap_hold_what_the_second_reads():
+    schedule = one_rank(forward(0, 0), Step(0), Overlap(forward(0, 1, 1), backward(0, 0)))
+    assert [use.held for use in all_uses(schedule)] == [(0,), (0, 1), (0, 1)]
+
+
+def test_a_gradient_that_is_split_is_applied_after_its_weights_part():
+    split = [Compute(Phase.BACKWARD_INPUT, 0, 0), Step(0), Compute(Phase.BACKWARD_WEIGHT, 0, 0)]
+    assert [use.update for use in all_uses(one_rank(forward(0, 0), *split))] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
     ("backwards", "expected"),
     [
-        ([backward(0, 0)], True),
-        ([backward(0, 0, 1)], False),
-        ([Compute(Phase.BACKWARD, 0, 0, lookahead=1)], False),
-        ([Compute(Phase.BACKWARD_INPUT, 0, 0), Compute(Phase.BACKWARD_WEIGHT, 0, 0)], True),
-        ([Compute(Phase.BACKWARD_INPUT, 0, 0), Compute(Phase.BACKWARD_WEIGHT, 0, 0, 1)], False),
-        ([Compute(Phase.RECOMPUTE, 0, 0, 1), backward(0, 0)], False),
+        ([backward(0, 0)], Agreement.SAME),
+        ([backward(0, 0, 1)], Agreement.DIFFERENT),
+        ([Compute(Phase.BACKWARD, 0, 0, 1, lookahead=1)], Agreement.DIFFERENT),
+        ([Compute(Phase.BACKWARD, 0, 0, lookahead=1)], Agreement.SAME),  # nothing to predict from before a Step
+        ([Compute(Phase.BACKWARD_INPUT, 0, 0), Compute(Phase.BACKWARD_WEIGHT, 0, 0)], Agreement.SAME),
+        ([Compute(Phase.BACKWARD_INPUT, 0, 0), Compute(Phase.BACKWARD_WEIGHT, 0, 0, 1)], Agreement.DIFFERENT),
+        ([Compute(Phase.RECOMPUTE, 0, 0, 1), backward(0, 0)], Agreement.DIFFERENT),
     ],
 )
-def test_consistent_means_that_all_phases_of_a_microbatch_read_the_same(backwards, expected):
-    assert is_consistent(one_rank(forward(0, 0), Step(0), *backwards)) is expected
+def test_all_phases_of_a_microbatch_are_compared(backwards, expected):
+    schedule = one_rank(forward(0, 0), Step(0), *backwards)
+    assert {use.agreement for use in all_uses(schedule)} == {expected}
+    assert is_consistent(schedule) is (expected is Agreement.SAME)
+
+
+def test_predictions_of_one_version_agree_but_are_not_the_same():
+    ahead = Compute(Phase.FORWARD, 0, 0, version=1, lookahead=2)
+    for second, expected in (
+        (backward(0, 0, 3), Agreement.PREDICTED),
+        (Compute(Phase.BACKWARD, 0, 0, 2, 1), Agreement.PREDICTED),
+        (Compute(Phase.BACKWARD, 0, 0, 2, 2), Agreement.DIFFERENT),
+        (Compute(Phase.BACKWARD, 0, 0, 1, 2), Agreement.SAME),
+    ):
+        schedule = one_rank(Step(0), ahead, Step(0), Step(0), second)
+        assert {use.agreement for use in all_uses(schedule)} == {expected}
+        assert is_consistent(schedule) is (expected is Agreement.SAME)
+
+
+def test_look_ahead_shortens_the_lag_once_there_is_something_to_predict_from():
+    early, later = Compute(Phase.FORWARD, 0, 0, 0, 2), Compute(Phase.FORWARD, 0, 1, 1, 2)
+    assert (looks_ahead(early), target(early)) == (False, 0)
+    assert (looks_ahead(later), target(later)) == (True, 3)
+    schedule = one_rank(early, Step(0), later, Step(0), backward(0, 0, 2), backward(0, 1, 2))
+    assert [(use.staleness, use.lag) for use in all_uses(schedule)] == [(2, 2), (1, -1), (0, 0), (0, 0)]
 
 
 @pytest.mark.parametrize("schedule", [gpipe(3, 4), one_f_one_b(3, 4), interleaved(2, 4, 2), replicated()], ids=str)
 def test_synchronous_schedules_are_consistent_never_stale_and_hold_one_version(schedule):
     assert is_consistent(schedule)
-    assert {read.staleness for read in reads(schedule)} == {0}
+    assert {use.staleness for use in all_uses(schedule)} == {0}
     assert set(live_versions(schedule).values()) == {1}
-
-
-def test_lifetimes_say_where_a_version_is_made_replaced_and_last_read():
-    # 0 F0  1 F1  2 B0  3 step  4 F2@1  5 B1  6 step  7 B2@1  8 step
-    schedule = one_rank(
-        *(forward(0, 0), forward(0, 1), backward(0, 0), Step(0)),
-        *(forward(0, 2, 1), backward(0, 1), Step(0), backward(0, 2, 1), Step(0)),
-        num_microbatches=3,
-    )
-    assert lifetimes(schedule, 0) == (
-        Lifetime(0, 0, 0, made=-1, replaced=3, last_read=5),
-        Lifetime(0, 0, 1, made=3, replaced=6, last_read=7),
-        Lifetime(0, 0, 2, made=6, replaced=8, last_read=-1),
-        Lifetime(0, 0, 3, made=8, replaced=9, last_read=-1),
-    )
-    assert [life.is_stashed for life in lifetimes(schedule, 0)] == [True, True, False, False]
-    assert live_versions(schedule) == {(0, 0): 2}
 
 
 def test_a_version_read_just_before_the_next_step_is_gone_when_that_step_is_done():
@@ -84,27 +167,11 @@ def test_a_version_read_just_before_the_next_step_is_gone_when_that_step_is_done
     assert live_versions(late) == {(0, 0): 3}
 
 
-def test_current_weights_for_forward_and_backward_alike_need_one_version():
-    """Vanilla 1F1B, the newest weights always: inconsistent, stale by nothing, one copy."""
-    rows = [
-        [dataclasses.replace(op, version=0) if isinstance(op, Compute) else op for op in row]
-        for row in pipedream(3, 6).ops
-    ]
-    for row in rows:
-        steps = 0
-        for place, op in enumerate(row):
-            steps += isinstance(op, Step)
-            if isinstance(op, Compute):
-                row[place] = dataclasses.replace(op, version=steps)
-    schedule = make_schedule("vanilla", 3, 6, rows)
-    assert set(live_versions(schedule).values()) == {1}
-    assert {read.staleness for read in reads(schedule)} == {0}
-    assert not is_consistent(schedule)
-
-
 def test_each_stage_of_a_rank_is_counted_by_itself():
     rows = [[forward(0, 0), forward(1, 0), Step(1), Step(1), backward(1, 0), backward(0, 0), Step(0)]]
-    assert live_versions(make_schedule("x", 2, 1, rows)) == {(0, 0): 1, (0, 1): 2}
+    schedule = make_schedule("x", 2, 1, rows)
+    assert live_versions(schedule) == {(0, 0): 1, (0, 1): 2}
+    assert [(use.in_flight, use.on_rank) for use in all_uses(schedule)] == [(1, 1), (1, 2), (1, 2), (1, 1)]
 
 
 def test_replicas_hold_their_own_versions():
@@ -114,6 +181,7 @@ def test_replicas_hold_their_own_versions():
 @pytest.mark.parametrize("schedule", [gpipe(3, 5), one_f_one_b(4, 3), interleaved(2, 6, 3), pipedream(4, 9)], ids=str)
 def test_in_flight_counts_forwards_ahead_of_their_backwards(schedule):
     assert in_flight(schedule) == tuple(most_in_flight(schedule))
+    assert in_flight(schedule) == tuple(max(use.on_rank for use in uses(row, in_order=True)) for row in schedule.ops)
 
 
 def test_a_split_backward_ends_with_its_weights():
@@ -129,5 +197,33 @@ def test_a_stage_that_splits_some_of_its_backwards_ends_each_with_what_it_has():
 def test_an_empty_list_holds_nothing():
     empty = make_schedule("x", 1, 1, [[]])
     assert in_flight(empty) == (0,)
-    assert list(reads(empty)) == []
+    assert all_uses(empty) == []
     assert live_versions(empty) == {}
+
+
+def test_a_version_that_is_not_there_is_refused_with_the_op():
+    for row, in_order, text in (
+        ([forward(0, 0, 1)], False, "0F0@1 after 0 steps of stage 0: version 1 is not made yet"),
+        (
+            [forward(0, 0), Step(0), forward(0, 1, 1), forward(0, 2)],
+            True,
+            "0F2 after 1 steps of stage 0: version 0 is over",
+        ),
+    ):
+        with pytest.raises(ScheduleError) as error:
+            list(uses(row, in_order=in_order))
+        assert_one_line(str(error.value), text, "check the schedule")
+
+
+def test_a_list_without_an_end_is_read_no_further_than_needed():
+    read = []
+
+    def endless():
+        for op in lazy_pipedream(4, 10**9).rank_ops[0]():
+            read.append(op)
+            yield op
+
+    found = list(islice(uses(endless(), in_order=True), 1000))
+    assert len(found) == 1000
+    assert [use.op for use in found] == [op for op in read if isinstance(op, Compute)][:1000]
+    assert len(read) < 1000 * 3 / 2 + 20

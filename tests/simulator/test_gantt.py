@@ -12,6 +12,7 @@ from schedules.schedule import backward, forward
 from schedules.timeline import Span, Timeline
 from simulator.errors import SimulationError
 from simulator.gantt import draw_gantt, lay_out, readable_s, text_gantt
+from simulator.metrics import metrics
 from tests.hand_timelines import play, shaken
 
 STARTS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
@@ -116,6 +117,17 @@ def test_both_numbers_of_an_overlap_are_written_however_many_rows_there_are():
         }
         assert {("12", False), ("3", False)} <= numbers
         assert (("12", True) in numbers) == (len(timelines) > 1)
+
+
+def test_the_share_beside_a_row_is_what_its_device_was_busy_without_its_reduces():
+    from simulator.picture import draw
+
+    ops = [forward(0, 0), Reduce(0), Step(0)]
+    spans = [Span(0, op, 2.0 * i, 2.0 * i, 2.0 * i + 1) for i, op in enumerate(ops)]
+    line = Timeline("reduced", "predicted", tuple(spans), (0,))
+    texts = [text.get_text() for text in draw(lay_out([line]), "").axes[0].texts]
+    assert metrics(line).devices[0].busy_s == 2.0
+    assert "40%" in texts
 
 
 def test_later_stages_of_a_rank_are_lighter():

@@ -44,6 +44,7 @@ def test_two_stages_hold_what_was_worked_out_by_hand():
     assert courses == {
         "weights": ([(0.0, 1000)], [(0.0, 2000)]),
         "weight_versions": ([(0.0, 0)], [(0.0, 0)]),
+        "reference": ([(0.0, 0)], [(0.0, 0)]),
         "gradients": ([(0.0, 0), (7.0, 1000), (11.0, 0)], [(0.0, 0), (4.5, 2000), (8.5, 0)]),
         "optimizer": ([(0.0, 1)], [(0.0, 2)]),
         "activations": ([(0.0, 100), (1.0, 200), (7.0, 100), (10.0, 0)], [(0.0, 0), (1.5, 200), (7.5, 0)]),
@@ -165,11 +166,12 @@ def test_a_version_that_a_step_overwrites_is_kept_until_its_last_reader_is_done(
 
 
 def test_a_predicted_copy_of_the_weights_lives_as_long_as_its_op():
-    ahead = Compute(Phase.FORWARD, 0, 0, lookahead=2)
+    """The first F looks ahead too, but before a Step there is no state to predict from."""
+    first, second = (Compute(Phase.FORWARD, 0, i, version=i, lookahead=2) for i in range(2))
     costs = StageCosts((StageCost(1.0, 2.0, weight_bytes=50),))
-    schedule = make_schedule("ahead", 1, 1, [[ahead, backward(0, 0)]])
+    schedule = make_schedule("ahead", 1, 2, [[first, backward(0, 0), Step(0), second, backward(0, 1, 1)]])
     samples = memory(simulate(schedule, costs), costs, schedule)
-    assert course(samples, 0, "weight_versions") == [(0.0, 50), (1.0, 0)]
+    assert course(samples, 0, "weight_versions") == [(0.0, 0), (3.0, 50), (4.0, 0)]
 
 
 @settings(deadline=None, max_examples=30)

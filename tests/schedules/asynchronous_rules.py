@@ -1,0 +1,72 @@
+"""What every asynchronous schedule must keep, and what its ops must read, in plain loops."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from schedules.check import check
+from schedules.lower import lower
+from schedules.op import Compute, Phase, Reduce, Step
+from schedules.schedule import Schedule
+from tests.schedules.brute_force import delivers, finishes
+from tests.schedules.builder_rules import assert_complete, parts
+
+Reads = dict[tuple[str, int, int], tuple[int, int]]
+"""(version, look-ahead) by ("F" or "B", stage, micro-batch)."""
+
+
+def assert_runs(schedule: Schedule, num_stages: int, num_microbatches: int, accumulate: int = 1) -> None:
+    """Complete, in order, a Step after each period's last B and nowhere else, and the lists come to their end."""
+    assert (schedule.num_stages, schedule.num_microbatches) == (num_stages, num_microbatches)
+    assert_complete(schedule)
+    replicas = Counter(stage for row in schedule.ops for stage in {part.stage for part in parts(row)})
+    for row in schedule.ops:
+        for stage in {part.stage for part in parts(row)}:
+            _assert_stepped(row, stage, accumulate, replicas[stage])
+    lowered = lower(schedule)
+    assert check(schedule) == check(lowered) == ()
+    assert finishes(lowered)
+    assert delivers(lowered)
+
+
+def _assert_stepped(row, stage, accumulate, num_replicas):
+    own = [op for op in row if op.stage == stage]
+    for letter in "FB":
+        numbers = [op.microbatch for op in own if isinstance(op, Compute) and op.phase.value == letter]
+        assert numbers == sorted(numbers)
+    count = 0
+    expected = [Reduce(stage), Step(stage)] if num_replicas > 1 else [Step(stage)]
+    for place, op in enumerate(own):
+        if isinstance(op, Compute) and op.phase is Phase.BACKWARD:
+            count += 1
+            due = expected if count % accumulate == 0 else []
+            following = own[place + 1 :]
+            assert [after for after in following[: len(expected)] if not isinstance(after, Compute)] == due
+    assert count % accumulate == 0
+    assert sum(isinstance(op, Step) for op in own) == count // accumulate
+
+
+def reads_of(schedule: Schedule) -> Reads:
+    return {
+        (part.phase.value, part.stage, part.microbatch): (part.version, part.lookahead)
+        for row in schedule.ops
+        for part in parts(row)
+    }
+
+
+def newest(p: int, m: int, slack: int = 1) -> Reads:
+    """The newest version when each op runs: a loop over each stage's turns, a Step after every B."""
+    found: Reads = {}
+    for k in range(p):
+        forwards = 0
+        for steps in range(m):  # before the B of micro-batch `steps`
+            while forwards <= steps + slack * (p - 1 - k) and forwards < m:
+                found["F", k, forwards] = (steps, 0)
+                forwards += 1
+            found["B", k, steps] = (steps, 0)
+    return found
+
+
+def ordinary(num_stages: int, m: int, accumulate: int = 1) -> Reads:
+    """What training without a pipeline reads."""
+    return {(letter, k, i): (i // accumulate, 0) for letter in "FB" for k in range(num_stages) for i in range(m)}

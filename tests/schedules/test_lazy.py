@@ -1,0 +1,119 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schedules.catalogue import CATALOGUE, build, build_lazily
+from schedules.check import check
+from schedules.lazy import repeat
+from schedules.lower import lower
+from schedules.op import Compute, Overlap, Recv, Send
+from schedules.schedule import ScheduleError, backward, forward, make_schedule, routes
+from schedules.versions import uses
+from tests.schedules.brute_force import delivers, finishes
+from tests.schedules.builder_rules import assert_complete, assert_one_line
+from tests.schedules.hand_schedules import replicated, v_shaped
+
+ASYNCHRONOUS = [name for name, entry in CATALOGUE.items() if entry.is_asynchronous]
+SYNCHRONOUS = [name for name, entry in CATALOGUE.items() if not entry.is_asynchronous]
+
+
+@pytest.mark.parametrize("name", ASYNCHRONOUS)
+def test_a_lazy_schedule_has_the_lists_of_the_one_in_memory_every_time_it_is_read(name):
+    lazy, whole = CATALOGUE[name].lazy(4, 16), build(name, 4, 16)
+    for _ in range(2):
+        assert lazy.schedule() == whole
+    assert {(k, i): lazy.home(k, i) for k in range(lazy.num_stages) for i in range(16)} == routes(whole)
+    assert (lazy.num_ranks, lazy.is_lowered) == (4, False)
+    assert build_lazily(name, 4, 16).schedule() == whole
+
+
+def test_exactly_the_asynchronous_schedules_are_lazy():
+    assert [name for name, entry in CATALOGUE.items() if entry.lazy is not None] == ASYNCHRONOUS
+
+
+def test_a_run_too_long_for_memory_can_be_built_lazily_and_not_otherwise():
+    assert next(build_lazily("wpipe", 4, 4 * 10**12).rank_ops[0]()) == forward(0, 0)
+    with pytest.raises(ScheduleError, match="expected at most 5000000"):
+        build("wpipe", 4, 4 * 10**12)
+
+
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+def test_a_synchronous_schedule_repeated_reads_version_b_in_batch_b(name):
+    batch = build(name, 4, 8)
+    run = repeat(batch, 3).schedule()
+    assert run.num_microbatches == 24
+    assert_complete(run)
+    assert check(run) == ()
+    assert finishes(lower(run))
+    for row in run.ops:
+        for use in uses(row, in_order=True):
+            assert use.op.version == use.op.microbatch // 8 == use.update
+            assert use.held == (use.op.version,)
+
+
+def numbers(op):
+    """What an op is, its micro-batch and its version, of an Overlap both times."""
+    match op:
+        case Overlap():
+            return (*numbers(op.first), *numbers(op.second))
+        case Compute():
+            return ((op.phase, op.stage, op.lookahead, op.microbatch, op.version),)
+        case Send() | Recv():
+            return ((type(op), op.message.payload, op.message.stage, op.peer, op.message.microbatch, 0),)
+        case _:
+            return ((type(op), op.stage, None, 0, 0),)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.sampled_from([*SYNCHRONOUS, "pipedream", "wpipe"]), st.integers(1, 3), st.booleans())
+def test_batch_b_of_a_repeated_schedule_is_its_list_moved_by_b_batches(name, times, is_lowered):
+    batch = lower(build(name, 2, 4)) if is_lowered else build(name, 2, 4)
+    steps = {"pipedream": 4, "wpipe": 2}.get(name, 1)
+    run = repeat(batch, times)
+    assert run.is_lowered == batch.is_lowered
+    for row, ops in zip(batch.ops, run.rank_ops, strict=True):
+        moved = list(ops())
+        assert len(moved) == times * len(row)
+        for place, op in enumerate(moved):
+            b, index = divmod(place, len(row))
+            for now, before in zip(numbers(op), numbers(row[index]), strict=True):
+                assert now[:-2] == before[:-2]
+                has_microbatch = isinstance(op, Compute | Overlap | Send | Recv)
+                assert now[-2] - before[-2] == (4 * b if has_microbatch else 0)
+                assert now[-1] - before[-1] == (steps * b if isinstance(op, Compute | Overlap) else 0)
+
+
+def test_replicas_and_turns_keep_their_routes_when_repeated():
+    for batch in (replicated(), v_shaped()):
+        run = repeat(batch, 3)
+        assert {(k, i): run.home(k, i) for k in range(run.num_stages) for i in range(run.num_microbatches)} == routes(
+            run.schedule()
+        )
+        assert run.rank_to_device == batch.rank_to_device
+        lowered = repeat(lower(batch), 3).schedule()
+        assert finishes(lowered)
+        assert delivers(lowered)
+
+
+def test_messages_move_with_their_microbatches():
+    row = repeat(lower(build("1f1b", 2, 2)), 2).schedule().ops[0]
+    assert [op.message.microbatch for op in row if isinstance(op, Send)] == [0, 1, 2, 3]
+    assert [op.message.microbatch for op in row if isinstance(op, Recv)] == [0, 1, 2, 3]
+
+
+def test_a_list_without_steps_keeps_its_version():
+    batch = make_schedule("x", 1, 1, [[forward(0, 0), backward(0, 0)]])
+    assert {op.version for op in repeat(batch, 3).rank_ops[0]() if isinstance(op, Compute)} == {0}
+
+
+@pytest.mark.parametrize("times", [0, -1, 1.5, True])
+def test_a_count_that_cannot_be_is_refused(times):
+    with pytest.raises(ScheduleError) as error:
+        repeat(build("gpipe", 2, 2), times)
+    assert_one_line(str(error.value), f"times is {times}")
+
+
+def test_a_schedule_with_a_missing_forward_cannot_be_repeated():
+    with pytest.raises(ScheduleError) as error:
+        repeat(make_schedule("holey", 2, 2, [[forward(0, 0), forward(0, 1)], [forward(1, 0)]]), 2)
+    assert_one_line(str(error.value), "holey: 1F1 is missing")

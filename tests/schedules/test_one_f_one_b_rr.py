@@ -1,0 +1,112 @@
+from math import ceil, floor, lcm
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import schedules.one_f_one_b_rr as module
+from schedules.one_f_one_b_rr import one_f_one_b_rr
+from schedules.op import Compute
+from schedules.pipedream import pipedream
+from schedules.schedule import ScheduleError, routes
+from schedules.staleness import staleness
+from tests.schedules.asynchronous_rules import assert_runs, ordinary, reads_of
+from tests.schedules.builder_rules import assert_one_line, letters
+from tests.schedules.drawings import cells, drawn, is_in
+
+DRAWING = """
+    rank 0  F0@0 F2@0 ..   B0@0 F4@1 ..   ..   B2@0 F6@2 ..   ..   B4@1
+    rank 1  F1@0 F3@0 ..   ..   ..   B1@0 F5@1 ..   ..   B3@0 F7@2 ..
+    rank 2  ..   F0@0 B0@0 F1@1 B1@1 F2@2 B2@2 F3@3 B3@3 F4@4 B4@4 F5@5
+"""
+
+
+@st.composite
+def layouts(draw):
+    """(replicas, number of micro-batches)."""
+    replicas = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=4)))
+    return replicas, lcm(*replicas) * draw(st.integers(1, 3))
+
+
+def test_it_runs_as_drawn():
+    found = drawn(one_f_one_b_rr(3, 8, (2, 1)), columns=12, cell=lambda op: f"{op.phase}{op.microbatch}@{op.version}")
+    assert found == cells(DRAWING)
+    assert is_in(DRAWING, module.__doc__)
+
+
+@settings(deadline=None, max_examples=60)
+@given(layouts())
+def test_it_runs_and_reduces_before_every_step_where_there_are_replicas(layout):
+    replicas, m = layout
+    assert_runs(one_f_one_b_rr(sum(replicas), m, replicas), len(replicas), m)
+
+
+@settings(deadline=None, max_examples=40)
+@given(layouts())
+def test_microbatch_i_goes_to_replica_i_mod_r_in_1f1b_with_pipedreams_warmup(layout):
+    replicas, m = layout
+    total, schedule = sum(replicas), one_f_one_b_rr(sum(replicas), m, replicas)
+    assert routes(schedule) == {(s, i): sum(replicas[:s]) + i % r for s, r in enumerate(replicas) for i in range(m)}
+    for s, r in enumerate(replicas):
+        warmup = floor((total - 1 - sum(replicas[:s])) / r)
+        for q in range(r):
+            row = schedule.ops[sum(replicas[:s]) + q]
+            own = [i for i in range(m) if i % r == q]
+            order = [f"F{i}" for i in own[:warmup]]
+            for n, i in enumerate(own):
+                order += [f"F{own[n + warmup]}"] if n + warmup < len(own) else []
+                order.append(f"B{i}")
+            assert letters(row).split() == order
+
+
+@settings(deadline=None, max_examples=40)
+@given(layouts())
+def test_f_reads_the_newest_version_of_its_replica_and_b_the_same_again(layout):
+    replicas, m = layout
+    for row in one_f_one_b_rr(sum(replicas), m, replicas).ops:
+        steps, seen = 0, {}
+        for op in row:
+            if not isinstance(op, Compute):
+                steps += type(op).__name__ == "Step"
+                continue
+            assert op.version == seen.setdefault(op.microbatch, steps)
+            assert op.lookahead == 0
+
+
+@pytest.mark.parametrize("replicas", [(2, 1), (3, 1), (15, 1), (2, 2), (1, 3), (4, 2, 1, 1)])
+def test_as_many_microbatches_as_the_paper_admits_are_in_flight_on_the_first_stage(replicas):
+    """PipeDream, section 3.2: NOAM = ceil(workers / replicas of the first stage)."""
+    schedule = one_f_one_b_rr(sum(replicas), 4 * lcm(*replicas) * 4, replicas)
+    first = staleness(schedule).stages[0]
+    assert first.ranks == tuple(range(replicas[0]))
+    assert first.in_flight == ceil(sum(replicas) / replicas[0]) == first.live_versions
+
+
+def test_one_replica_of_each_stage_is_pipedream():
+    assert one_f_one_b_rr(4, 9, (1, 1, 1, 1)).ops == pipedream(4, 9).ops
+
+
+def test_one_stage_on_one_rank_is_ordinary_training():
+    assert reads_of(one_f_one_b_rr(1, 7)) == ordinary(1, 7)
+
+
+def test_two_replicas_of_the_first_stage_unless_said_or_too_few_ranks():
+    assert one_f_one_b_rr(4, 8) == one_f_one_b_rr(4, 8, (2, 1, 1))
+    assert one_f_one_b_rr(2, 8) == one_f_one_b_rr(2, 8, (1, 1))
+
+
+@pytest.mark.parametrize(
+    ("counts", "parts"),
+    [
+        ((4, 8, (2, 1)), ("got replicas 2:1, 3 together, expected 4", "try replicas=2:1:1")),
+        ((3, 7, (2, 1)), ("got 7 micro-batches for replicas 2:1, expected a multiple of 2", "try 6 or 8")),
+        ((5, 1, (2, 3)), ("multiple of 6", "try 6")),
+        ((3, 6, (3, 0)), ("got replicas 3:0, expected at least 1 of each",)),
+        ((3, 6, ()), ("got replicas of no stage", "try 2:1")),
+        ((0, -1, None), ("num_ranks is 0", "num_microbatches is -1")),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(counts, parts):
+    with pytest.raises(ScheduleError) as error:
+        one_f_one_b_rr(*counts)
+    assert_one_line(str(error.value), *parts)

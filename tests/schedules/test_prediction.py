@@ -1,0 +1,87 @@
+import pytest
+from hypothesis import given, settings
+
+import schedules.prediction as module
+from schedules.catalogue import CATALOGUE
+from schedules.pipedream import pipedream
+from schedules.prediction import Rule, pipeoptim, spectrain, xpipe
+from schedules.versions import live_versions
+from tests.schedules.asynchronous_rules import assert_runs, newest, ordinary, reads_of
+from tests.schedules.builder_rules import MICROBATCHES, RANKS, letters
+from tests.schedules.drawings import cells, drawn, is_in
+
+DRAWING = """
+    rank 0  F0@0+2 F1@0+2 F2@0+2 ..     ..     B0@0   F3@1+2 B1@1   F4@2+2 B2@2
+    rank 1  ..     F0@0+1 F1@0+1 ..     B0@0   F2@1+1 B1@1   F3@2+1 B2@2   F4@3+1
+    rank 2  ..     ..     F0@0   B0@0   F1@1   B1@1   F2@2   B2@2   F3@3   B3@3
+"""
+builders = pytest.mark.parametrize("builder", [spectrain, xpipe, pipeoptim])
+
+
+def test_pipeoptim_runs_as_drawn():
+    def cell(op):
+        return f"{op.phase.value}{op.microbatch}@{op.version}" + (f"+{op.lookahead}" if op.lookahead else "")
+
+    assert drawn(pipeoptim(3, 8), columns=10, cell=cell) == cells(DRAWING)
+    assert is_in(DRAWING, module.__doc__)
+
+
+@builders
+@settings(deadline=None, max_examples=30)
+@given(p=RANKS, m=MICROBATCHES)
+def test_it_runs_in_pipedreams_order_and_holds_no_old_version(builder, p, m):
+    schedule = builder(p, m)
+    assert_runs(schedule, p, m)
+    assert [letters(row) for row in schedule.ops] == [letters(row) for row in pipedream(p, m).ops]
+    assert set(live_versions(schedule).values()) == {1}
+
+
+@settings(deadline=None, max_examples=40)
+@given(RANKS, MICROBATCHES)
+def test_pipeoptim_looks_ahead_of_the_newest_weights_for_the_version_that_the_backward_finds(p, m):
+    expected = newest(p, m)
+    for k in range(p):
+        for i in range(m):
+            at_forward, at_backward = expected["F", k, i][0], expected["B", k, i][0]
+            if at_forward > 0:
+                expected["F", k, i] = (at_forward, at_backward - at_forward)
+            else:  # still warming up: as far as in the steady state
+                expected["F", k, i] = (0, p - 1 - k)
+    assert reads_of(pipeoptim(p, m)) == expected
+
+
+@pytest.mark.parametrize("builder", [spectrain, xpipe])
+@settings(deadline=None, max_examples=40)
+@given(p=RANKS, m=MICROBATCHES)
+def test_spectrain_and_xpipe_aim_at_the_moment_when_the_microbatch_is_back_at_the_first_stage(builder, p, m):
+    """Worked out on a clock that gives F and B one tick each: a stage steps every second tick."""
+    expected = newest(p, m)
+    for k in range(p):
+        ticks_from_b_to_the_end = k  # one backward on each of the k stages before
+        ahead_of_b = ticks_from_b_to_the_end // 2
+        ticks_from_f_to_b = 2 * (p - 1 - k)
+        ahead_of_f = ahead_of_b + ticks_from_f_to_b // 2
+        for i in range(m):
+            expected["F", k, i] = (expected["F", k, i][0], ahead_of_f)
+            expected["B", k, i] = (expected["B", k, i][0], ahead_of_b)
+    assert reads_of(builder(p, m)) == expected
+
+
+def test_the_fifth_minibatch_on_four_stages_is_that_of_pipeoptims_figure_2():
+    """PipeOptim, Fig. 2 and section III: predicted from W2, W3, W4, W5 by 3, 2, 1, 0 steps; all backwards read W5."""
+    reads = reads_of(pipeoptim(4, 10))
+    assert [(reads["F", k, 4][0] + 1, reads["F", k, 4][1]) for k in range(4)] == [(2, 3), (3, 2), (4, 1), (5, 0)]
+    assert [(reads["B", k, 4][0] + 1, reads["B", k, 4][1]) for k in range(4)] == [(5, 0)] * 4
+
+
+@builders
+def test_one_rank_is_ordinary_training(builder):
+    assert reads_of(builder(1, 9)) == ordinary(1, 9)
+
+
+def test_an_entry_has_a_rule_exactly_if_its_ops_look_ahead():
+    for entry in CATALOGUE.values():
+        looks_ahead = any(ahead for _, ahead in reads_of(entry.build(4, 8)).values())
+        assert (entry.prediction is not None) == looks_ahead
+    rules = {name: CATALOGUE[name].prediction for name in ("spectrain", "xpipe", "pipeoptim")}
+    assert rules == {"spectrain": Rule.MOMENTUM, "xpipe": Rule.ADAM, "pipeoptim": Rule.OPTIMIZER}

@@ -1,0 +1,110 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import schedules.stale_weights as module
+from schedules.lower import lower
+from schedules.naive import naive
+from schedules.op import Compute
+from schedules.pipedream import pipedream
+from schedules.schedule import ScheduleError
+from schedules.stale_weights import hybrid, stale_weights, vanilla_1f1b
+from schedules.staleness import staleness
+from schedules.versions import live_versions
+from simulator.theory import staleness_degree
+from tests.schedules.asynchronous_rules import assert_runs, newest, ordinary, reads_of
+from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, letters, most_in_flight
+from tests.schedules.drawings import cells, drawn, is_in
+
+DRAWING = """
+    rank 0  F0@0 F1@0 F2@0 F3@0 F4@0 B0@0 F5@1 B1@1 F6@2 B2@2 F7@3 B3@3
+    rank 1  ..   F0@0 F1@0 F2@0 B0@0 F3@1 B1@1 F4@2 B2@2 F5@3 B3@3 F6@4
+    rank 2  ..   ..   F0@0 B0@0 F1@1 B1@1 F2@2 B2@2 F3@3 B3@3 F4@4 B4@4
+"""
+HYBRID = """
+    rank 0  F0@0 F1@0 ..   ..   ..   B0@0 ..   B1@1 F2@2 ..   ..   ..   ..   B2@2 F3@3 ..   ..   ..   ..   B3@3
+    rank 1  ..   F0@0 F1@0 ..   B0@0 ..   B1@1 ..   ..   F2@2 ..   ..   B2@2 ..   ..   F3@3 ..   ..   B3@3 ..
+    rank 2  ..   ..   F0@0 B0@0 F1@1 B1@1 ..   ..   ..   ..   F2@2 B2@2 ..   ..   ..   ..   F3@3 B3@3 ..   ..
+"""
+
+
+@pytest.mark.parametrize(("schedule", "drawing"), [(stale_weights(3, 9), DRAWING), (hybrid(3, 4, 2), HYBRID)])
+def test_it_runs_as_drawn(schedule, drawing):
+    expected = cells(drawing)
+    found = drawn(schedule, columns=len(expected[0]), cell=lambda op: f"{op.phase.value}{op.microbatch}@{op.version}")
+    assert found == expected
+    assert is_in(drawing, module.__doc__)
+
+
+@settings(deadline=None, max_examples=40)
+@given(RANKS, MICROBATCHES)
+def test_vanilla_1f1b_is_pipedream_that_always_reads_the_newest_weights(p, m):
+    schedule = vanilla_1f1b(p, m)
+    assert_runs(schedule, p, m)
+    assert [letters(row) for row in schedule.ops] == [letters(row) for row in pipedream(p, m).ops]
+    assert reads_of(schedule) == newest(p, m)
+    assert set(live_versions(schedule).values()) == {1}
+
+
+@settings(deadline=None, max_examples=40)
+@given(RANKS, MICROBATCHES)
+def test_stale_weights_run_twice_as_far_ahead_and_read_the_newest_weights(p, m):
+    schedule = stale_weights(p, m)
+    assert_runs(schedule, p, m)
+    assert reads_of(schedule) == newest(p, m, slack=2)
+    assert most_in_flight(schedule) == [min(m, 2 * (p - 1 - k) + 1) for k in range(p)]
+    assert set(live_versions(schedule).values()) == {1}
+
+
+@pytest.mark.parametrize("num_register_pairs", range(5))
+def test_the_degree_of_staleness_is_that_of_the_paper(num_register_pairs):
+    """arXiv:1912.12675, section 4.1: forward stage j of K + 1, from 1, uses weights 2 (K - j + 1) cycles old."""
+    stages = staleness(stale_weights(num_register_pairs + 1, 40)).stages
+    expected = [staleness_degree(num_register_pairs, j) for j in range(1, num_register_pairs + 2)]
+    assert expected[-2:] in ([2, 0], [0])
+    assert [stage.forward.staleness for stage in stages] == expected
+    assert [stage.backward.staleness for stage in stages] == [0] * len(stages)
+
+
+@pytest.mark.parametrize("weights", [(1.0,), (3.0, 5.0), (10.0, 20.0, 30.0), (1, 0, 2, 7, 4)])
+def test_the_share_of_stale_weights_is_that_before_the_last_pair_of_registers(weights):
+    found = staleness(stale_weights(len(weights), 30))
+    assert found.stale_share(weights) == pytest.approx(sum(weights[:-1]) / sum(weights))
+
+
+@settings(deadline=None, max_examples=60)
+@given(RANKS, MICROBATCHES, st.data())
+def test_hybrid_is_pipelined_first_and_one_at_a_time_after_the_drain(p, m, data):
+    pipelined = data.draw(st.integers(0, m))
+    schedule = hybrid(p, m, pipelined)
+    assert_runs(schedule, p, m)
+    expected = (newest(p, pipelined, slack=2) if pipelined else {}) | {
+        place: weights for place, weights in ordinary(p, m).items() if place[2] >= pipelined
+    }
+    assert reads_of(schedule) == expected
+    for rank, row in enumerate(schedule.ops):
+        computes = [op for op in row if isinstance(op, Compute)]
+        assert letters(tuple(computes[2 * pipelined :])).split() == [
+            f"{letter}{i}" for i in range(pipelined, m) for letter in "FB"
+        ]
+        first = stale_weights(p, pipelined).ops[rank] if pipelined else ()
+        assert row[: len(first)] == first
+
+
+def test_hybrid_without_pipelining_is_naive_and_with_nothing_else_is_stale_weights():
+    assert [letters(row) for row in hybrid(3, 5, 0).ops] == [letters(row) for row in naive(3, 5).ops]
+    assert hybrid(3, 5, 5).ops == stale_weights(3, 5).ops
+    assert hybrid(3, 5) == hybrid(3, 5, 3)
+
+
+@pytest.mark.parametrize("pipelined", [-1, 6, 2.5, True])
+def test_hybrid_refuses_to_pipeline_more_than_there_is(pipelined):
+    with pytest.raises(ScheduleError) as error:
+        hybrid(3, 5, pipelined)
+    assert_one_line(str(error.value), f"got pipelined {pipelined}, expected 0 to 5", "try pipelined=2")
+
+
+@pytest.mark.parametrize("builder", [vanilla_1f1b, stale_weights, hybrid])
+def test_one_rank_is_ordinary_training(builder):
+    assert reads_of(builder(1, 9)) == ordinary(1, 9)
+    assert lower(builder(1, 9)) == builder(1, 9)

@@ -1,0 +1,100 @@
+"""How many micro-batches a step takes is read off the lists."""
+
+import pytest
+
+from schedules.catalogue import CATALOGUE, build
+from schedules.op import Reduce, Step
+from schedules.schedule import ScheduleError, make_schedule
+from schedules.training_run import repeated_run, training_run, with_steps
+
+RANKS, MICROBATCHES, STEPS = 4, 8, 6
+EVERY_MICROBATCH = ("pipedream", "vanilla_1f1b", "spectrain", "xpipe", "pipeoptim", "stale_weights", "hybrid")
+
+
+def steps_of_each_stage(lists):
+    """Count, for each stage, the Steps of one of its replicas."""
+    counts = {}
+    for ops in lists.rank_ops:
+        mine = {}
+        for op in ops():
+            if isinstance(op, Step):
+                mine[op.stage] = mine.get(op.stage, 0) + 1
+        for stage, count in mine.items():
+            counts.setdefault(stage, set()).add(count)
+    return counts
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_all_stages_step_once_in_a_step_and_the_lists_are_as_long_as_asked(name):
+    run = training_run(name, RANKS, MICROBATCHES, STEPS)
+    lists = run.lists(STEPS)
+    assert lists.num_microbatches == STEPS * run.microbatches_per_step
+    counts = steps_of_each_stage(lists)
+    assert sorted(counts) == list(range(lists.num_stages))
+    if name == "1f1b_rr":  # two replicas of the first stage take turns, so that the others step twice as often
+        assert counts == {0: {STEPS}, 1: {2 * STEPS}, 2: {2 * STEPS}}
+    else:
+        assert all(count == {STEPS} for count in counts.values())
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_a_step_has_as_many_microbatches_as_the_lists_accumulate(name):
+    expected = 1 if name in EVERY_MICROBATCH else 2 if name == "1f1b_rr" else MICROBATCHES
+    assert training_run(name, RANKS, MICROBATCHES, STEPS).microbatches_per_step == expected
+
+
+def test_accumulate_can_be_given():
+    assert training_run("wpipe", RANKS, MICROBATCHES, STEPS, accumulate=4).microbatches_per_step == 4
+
+
+def test_parameters_may_count_in_steps_of_the_run():
+    run = training_run("hybrid", 2, 1, 100, pipelined=60)
+    assert run.lists(100).num_microbatches == 100
+
+
+def test_a_run_knows_its_rule_of_prediction():
+    found = {name: training_run(name, RANKS, MICROBATCHES, STEPS).prediction for name in ("xpipe", "pipedream")}
+    assert found == {"xpipe": CATALOGUE["xpipe"].prediction, "pipedream": None}
+
+
+def test_lists_with_several_steps_are_repeated_whole():
+    run = repeated_run(build("pipedream", 2, 6))
+    assert run.microbatches_per_step == 1
+    assert run.lists(12).num_microbatches == 12
+    with pytest.raises(ScheduleError, match="got 8 steps, expected a multiple of the 6 of its lists; try 6"):
+        run.lists(8)
+    with pytest.raises(ScheduleError, match="got 5 steps, expected a multiple of the 6 of its lists; try 6"):
+        run.lists(5)
+
+
+def test_lists_that_step_unevenly_are_refused():
+    ops = build("1f1b", 1, 3).ops[0]
+    uneven = (*ops[:2], Step(0), *ops[2:])
+    with pytest.raises(ScheduleError, match="got 0STEP on rank 0 after 1, 2 micro-batches and 0 behind the last"):
+        repeated_run(make_schedule("mine", 1, 3, [list(uneven)]))
+    with pytest.raises(ScheduleError, match="after 1 micro-batches and 2 behind the last"):
+        repeated_run(make_schedule("mine", 1, 3, [list(uneven[:-1])]))
+
+
+def test_a_stage_that_never_steps_is_named():
+    schedule = build("gpipe", 2, 2)
+    rows = [list(schedule.ops[0]), [op for op in schedule.ops[1] if not isinstance(op, Step)]]
+    with pytest.raises(ScheduleError, match="got no 1STEP on rank 1"):
+        repeated_run(make_schedule("mine", 2, 2, rows))
+
+
+def test_a_list_without_steps_gets_one_of_each_stage_at_its_end():
+    schedule = with_steps(
+        make_schedule("mine", 2, 1, [list(build("gpipe", 2, 1).ops[0][:2]), list(build("gpipe", 2, 1).ops[1][:2])])
+    )
+    assert [row[-1] for row in schedule.ops] == [Step(0), Step(1)]
+    assert with_steps(schedule) is schedule
+    assert repeated_run(schedule).microbatches_per_step == 1
+
+
+def test_replicas_sum_before_they_step():
+    schedule = build("data_parallel", 2, 2)
+    bare = make_schedule(
+        "mine", 1, 2, [[op for op in row if not isinstance(op, Step | Reduce)] for row in schedule.ops]
+    )
+    assert [row[-2:] for row in with_steps(bare).ops] == [(Reduce(0), Step(0))] * 2

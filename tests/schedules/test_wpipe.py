@@ -1,0 +1,102 @@
+import pytest
+from hypothesis import given, settings
+
+import schedules.wpipe as module
+from schedules.lower import lower
+from schedules.op import Send
+from schedules.schedule import ScheduleError
+from schedules.staleness import staleness
+from schedules.versions import is_consistent
+from schedules.wpipe import wpipe
+from tests.schedules.asynchronous_rules import assert_runs, reads_of
+from tests.schedules.builder_rules import assert_one_line, most_in_flight
+from tests.schedules.drawings import cells, drawn, is_in
+from tests.schedules.test_pipedream import periods
+
+DRAWING = """
+    rank 0  0F0@0 0F1@0 2F0@0 2F1@0 ..    2B0@0 0F2@0 2B1@0 0F3@0 0B0@0 2F2@1 0B1@0 2F3@1 2B2@1 ..    2B3@1 0B2@0 0B3@0
+    rank 1  ..    1F0@0 1F1@0 3F0@0 3B0@0 3F1@0 3B1@0 1F2@0 1B0@0 1F3@0 1B1@0 3F2@1 3B2@1 3F3@1 3B3@1 1B2@0 1B3@0 ..
+"""
+
+
+def test_it_runs_as_drawn():
+    found = drawn(wpipe(2, 4, 2), cell=lambda op: f"{op.stage}{op.phase.value}{op.microbatch}@{op.version}")
+    assert found == cells(DRAWING)
+    assert is_in(DRAWING, module.__doc__)
+
+
+@settings(deadline=None, max_examples=40)
+@given(periods())
+def test_it_runs_and_steps_both_groups_once_a_period(counts):
+    p, accumulate, number = counts
+    schedule = wpipe(p, accumulate * number, accumulate)
+    assert_runs(schedule, 2 * p, accumulate * number, accumulate)
+    assert [{op.stage for op in row} for row in schedule.ops] == [{k, p + k} for k in range(p)]
+
+
+@settings(deadline=None, max_examples=40)
+@given(periods())
+def test_the_second_group_reads_its_newest_weights_and_the_first_those_before(counts):
+    """W(t+1) = W(t) - lr grad f(W(t-1)) for group 0, W(t+1) = W(t) - lr grad f(W(t)) for group 1."""
+    p, accumulate, number = counts
+    expected = {}
+    for t in range(number):
+        for i in range(t * accumulate, (t + 1) * accumulate):
+            for k in range(p):
+                expected |= {(letter, k, i): (max(0, t - 1), 0) for letter in "FB"}
+                expected |= {(letter, p + k, i): (t, 0) for letter in "FB"}
+    schedule = wpipe(p, accumulate * number, accumulate)
+    assert reads_of(schedule) == expected
+    assert is_consistent(schedule)
+
+
+@pytest.mark.parametrize("p", range(1, 9))
+def test_delay_and_live_versions_of_both_groups_are_those_of_the_paper(p):
+    stages = staleness(wpipe(p, 4 * p)).stages
+    assert [stage.forward.staleness for stage in stages] == [1] * p + [0] * p
+    assert [stage.backward.staleness for stage in stages] == [1] * p + [0] * p
+    assert [stage.live_versions for stage in stages] == [2] * p + [1] * p
+
+
+@pytest.mark.parametrize("p", range(1, 9))
+def test_rank_k_has_2_m_minus_k_microbatches_in_flight_where_a_period_is_as_long_as_there_are_ranks(p):
+    assert most_in_flight(wpipe(p, 4 * p)) == [2 * p - k for k in range(p)]
+    assert staleness(wpipe(p, 4 * p)).in_flight == tuple(2 * p - k for k in range(p))
+
+
+@pytest.mark.parametrize("p", [2, 4])
+def test_longer_periods_hold_m_of_the_first_group_and_of_the_second_what_1f1b_does(p):
+    """The paper counts m - k for group 1 at any m; 1F1B needs only p - k."""
+    for accumulate in (p + 1, 3 * p):
+        schedule = wpipe(p, 4 * accumulate, accumulate)
+        assert most_in_flight(schedule) == [accumulate + p - k for k in range(p)]
+        assert [stage.in_flight for stage in staleness(schedule).stages[p:]] == [p - k for k in range(p)]
+
+
+@pytest.mark.parametrize("p", range(2, 5))
+def test_a_microbatch_makes_2_times_2_n_minus_1_transfers(p):
+    m = 3 * p
+    sends = sum(isinstance(op, Send) for row in lower(wpipe(p, m)).ops for op in row)
+    assert sends == m * 2 * (2 * p - 1)
+
+
+def test_one_period_reads_the_first_weights_only():
+    assert set(reads_of(wpipe(3, 5, 5)).values()) == {(0, 0)}
+
+
+def test_without_a_count_a_period_is_as_long_as_there_are_ranks():
+    assert wpipe(4, 8) == wpipe(4, 8, 4)
+
+
+@pytest.mark.parametrize(
+    ("counts", "parts"),
+    [
+        ((4, 12, 3), ("wpipe: got accumulate 3 on 4 ranks", "at least 4", "try accumulate=4")),
+        ((2, 7, 3), ("wpipe: got 7 micro-batches", "multiple of the 3", "try 6 or 9")),
+        ((0, 0, 2), ("num_ranks is 0", "num_microbatches is 0")),
+    ],
+)
+def test_a_period_that_cannot_be_is_refused_with_the_reason(counts, parts):
+    with pytest.raises(ScheduleError) as error:
+        wpipe(*counts)
+    assert_one_line(str(error.value), *parts)

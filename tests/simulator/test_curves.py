@@ -1,0 +1,40 @@
+"""Learning curves as a picture."""
+
+import math
+
+import pytest
+
+from simulator.curves import Curve, draw_curves, smoothed
+from simulator.errors import SimulationError
+
+
+def test_a_smoothed_loss_is_the_mean_of_the_last_ones():
+    assert smoothed([4.0, 2.0, 6.0, 0.0], 2) == [4.0, 3.0, 4.0, 3.0]
+    assert smoothed([1.0, 2.0], 5) == [1.0, 1.5]
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_curves_are_drawn_also_of_a_run_that_diverged(tmp_path, suffix):
+    path = tmp_path / f"c{suffix}"
+    losses = tuple(2.0 / (step + 1) for step in range(60))
+    curves = [
+        Curve("gpipe", losses, tuple(map(float, range(60)))),
+        Curve("pipedream", (2.0, 3.0, math.nan), (0.1, 0.2, 0.3), has_diverged=True),
+        Curve("other", (2.0, 30.0), (0.1, 0.2), has_diverged=True),
+    ]
+    draw_curves(curves, path, "a title", target_loss=0.5)
+    assert path.stat().st_size > 1000
+
+
+def test_without_times_there_is_one_panel_with_the_names(tmp_path):
+    draw_curves([Curve("alone", (1.0, 0.0))], tmp_path / "c.svg")
+    text = (tmp_path / "c.svg").read_text()
+    assert "optimizer step" in text or "<svg" in text
+    assert "predicted wall time" not in text
+
+
+def test_a_picture_of_nothing_or_in_no_format_is_refused(tmp_path):
+    with pytest.raises(SimulationError, match="got no curve with a step"):
+        draw_curves([Curve("gpipe", ())], tmp_path / "c.png")
+    with pytest.raises(SimulationError, match="got suffix"):
+        draw_curves([Curve("gpipe", (1.0,))], tmp_path / "c.jpg")

@@ -1,0 +1,97 @@
+"""The time of a long run, from short ones."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiles.cluster import Link, flat
+from profiles.stage_costs import StageCost, StageCosts, uniform
+from schedules.op import Phase, computes
+from schedules.training_run import training_run
+from simulator.errors import SimulationError
+from simulator.run_time import run_time
+from simulator.simulate import simulate
+
+P, M = 4, 6
+
+
+def predicted(name, num_steps, costs, cluster=None, num_ranks=P, **parameters):
+    run = training_run(name, num_ranks, M, num_steps, **parameters)
+    return run_time(run.lists, num_steps, run.microbatches_per_step, costs, cluster)
+
+
+def test_gpipe_takes_its_batch_time_at_every_step():
+    found = predicted("gpipe", 1000, uniform(P, 1.0, 2.0))
+    assert found.makespan_s == pytest.approx(1000 * (M + P - 1) * 3)
+    assert found.period_s == pytest.approx((M + P - 1) * 3)
+    assert found.steps_per_s == pytest.approx(1 / ((M + P - 1) * 3))
+
+
+def test_pipedream_fills_once_and_drains_once():
+    found = predicted("pipedream", 1000, uniform(P, 1.0, 2.0))
+    assert found.period_s == pytest.approx(3)
+    assert found.makespan_s == pytest.approx(1000 * 3 + (P - 1) * 3)
+    assert found.at_s(0) == pytest.approx(P)
+    assert found.at_s(999) == pytest.approx(P + 999 * 3)
+
+
+def test_wpipe_takes_longer_than_its_work_by_what_fills_and_drains_it():
+    found = predicted("wpipe", 1000, uniform(2 * P, 0.5, 1.0))
+    assert found.makespan_s == pytest.approx(1000 * M * 3 + (P - 1) * 1.5)
+
+
+@pytest.mark.parametrize(
+    "name", ["gpipe", "1f1b", "interleaved", "zb_h1", "pipedream", "pipedream_2bw", "wpipe", "chimera"]
+)
+def test_a_long_run_takes_as_long_as_simulated_whole(name):
+    run = training_run(name, P, 8, 90)
+    lists = run.lists(90)
+    costs = StageCosts(
+        tuple(StageCost(1 + 0.3 * (s % 3), None, 0.9, 1.1 - 0.2 * (s % 2), step_s=0.4) for s in range(lists.num_stages))
+    )
+    cluster = flat(P, Link(latency_s=0.1))
+    found = run_time(run.lists, 90, run.microbatches_per_step, costs, cluster)
+    whole = simulate(lists.schedule(), costs, cluster)
+    assert len(found.known_s) < 90
+    assert found.makespan_s == pytest.approx(whole.makespan_s, rel=1e-3)
+    last = max(
+        span.end_s
+        for span in whole.spans
+        for part in computes(span.op)
+        if part.phase is Phase.FORWARD and part.stage == lists.num_stages - 1
+    )
+    assert found.at_s(89) == pytest.approx(last, rel=1e-3)
+
+
+def test_a_run_that_changes_its_pace_is_simulated_whole():
+    found = predicted("hybrid", 200, uniform(P, 1.0, 2.0))
+    # half of the steps a period each behind the fill and drain, half of them alone in the pipeline
+    assert found.makespan_s == pytest.approx((100 + P - 1) * 3 + 100 * P * 3, rel=0.02)
+    assert len(found.known_s) == 200
+
+
+def test_the_half_of_hybrid_that_is_known_first_is_not_taken_for_the_whole():
+    short = predicted("hybrid", 100, uniform(P, 1.0, 2.0), pipelined=90)
+    long = predicted("hybrid", 1000, uniform(P, 1.0, 2.0), pipelined=90)
+    assert long.makespan_s - short.makespan_s == pytest.approx(900 * P * 3)
+
+
+def test_a_run_that_changes_its_pace_and_is_too_long_is_refused():
+    with pytest.raises(SimulationError, match="expected at most 50000, to be simulated whole"):
+        predicted("hybrid", 10**6, uniform(P, 1.0, 2.0))
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.sampled_from(["gpipe", "pipedream", "pipedream_2bw"]), st.integers(1, 80))
+def test_losses_are_known_in_order_and_before_the_end(name, num_steps):
+    found = predicted(name, num_steps, uniform(3, 1.0, 1.5), num_ranks=3)
+    times_s = [found.at_s(step) for step in range(num_steps)]
+    assert times_s == sorted(times_s)
+    assert times_s[-1] < found.makespan_s
+    with pytest.raises(SimulationError, match="run: got step"):
+        found.at_s(num_steps)
+
+
+def test_optimizer_steps_take_their_time():
+    costs = StageCosts(tuple(StageCost(1.0, 2.0, step_s=0.5) for _ in range(P)))
+    assert predicted("pipedream", 500, costs).period_s == pytest.approx(3.5)

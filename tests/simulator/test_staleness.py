@@ -1,0 +1,58 @@
+import subprocess
+import sys
+
+import pytest
+
+from schedules.catalogue import build, build_lazily
+from schedules.schedule import forward, make_schedule
+from simulator.errors import SimulationError
+from simulator.staleness import draw_staleness, panels
+
+STARTS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+
+
+@pytest.mark.parametrize("suffix", STARTS)
+def test_a_picture_is_written_by_its_suffix(tmp_path, suffix):
+    path = tmp_path / f"staleness{suffix}"
+    draw_staleness(build("spectrain", 3, 8), path, title="SpecTrain")
+    assert path.read_bytes().startswith(STARTS[suffix])
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_cells_are_the_staleness_of_each_stage_and_microbatch():
+    behind, at_backward, held = panels(build_lazily("pipedream", 3, 10**9), 5)
+    assert behind.cells == at_backward.cells == ((0, 1, 2, 2, 2), (0, 1, 1, 1, 1), (0, 0, 0, 0, 0))
+    assert held.cells == ((1, 2, 3, 3, 3), (1, 2, 2, 2, 2), (1, 1, 1, 1, 1))
+    assert [panel.counts_versions for panel in (behind, at_backward, held)] == [False, False, True]
+
+
+def test_what_prediction_leaves_has_a_panel_where_there_is_one():
+    titles = [panel.title for panel in panels(build("pipeoptim", 3, 8), 8)]
+    assert titles == ["F: steps behind", "F: steps behind, after look-ahead", "B: steps behind", "versions held at B"]
+    assert len(panels(build("spectrain", 3, 8), 8)) == 5
+    left = panels(build("pipeoptim", 3, 8), 6)[1]
+    assert left.cells == ((0, 1, 2, 0, 0, 0), (0, 1, 0, 0, 0, 0), (0, 0, 0, 0, 0, 0))
+
+
+def test_a_run_shorter_than_asked_for_is_shown_whole():
+    assert {len(row) for panel in panels(build("wpipe", 2, 4), 32) for row in panel.cells} == {4}
+
+
+def test_many_cells_and_an_op_without_a_backward_can_be_drawn(tmp_path):
+    draw_staleness(build("pipeoptim", 16, 48), tmp_path / "many.png", num_microbatches=48)
+    broken = make_schedule("broken", 1, 1, [[forward(0, 0)]])
+    assert panels(broken, 4)[0].cells == ((None,),)
+    draw_staleness(broken, tmp_path / "broken.png")
+
+
+@pytest.mark.parametrize(("name", "count"), [("x.bmp", 4), ("x", 4), ("missing/x.png", 4), ("x.png", 0)])
+def test_a_picture_that_cannot_be_is_refused_in_one_line(tmp_path, name, count):
+    with pytest.raises(SimulationError, match=", expected ") as caught:
+        draw_staleness(build("gpipe", 2, 2), tmp_path / name, count)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_matplotlib_is_not_loaded_before_something_is_drawn():
+    code = "import sys, simulator.staleness; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
