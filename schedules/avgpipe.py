@@ -40,7 +40,8 @@ def avgpipe(num_ranks: int, num_microbatches: int, pipelines: int = 2, advance: 
     if left:
         near = f"{each * pipelines} or {(each + 1) * pipelines}" if each else f"{pipelines}"
         raise ScheduleError(
-            f"avgpipe: got {num_microbatches} micro-batches on {pipelines} pipelines, expected as many on each; try {near}"
+            f"avgpipe: got {num_microbatches} micro-batches on {pipelines} pipelines, expected as many on each; "
+            f"try {near}"
         )
     rows: list[list[Op]] = []
     for pipeline in range(pipelines):

@@ -59,7 +59,7 @@ def require_advance(advance: int) -> None:
         ScheduleError: It is below 0 or not an integer.
     """
     if not isinstance(advance, int) or isinstance(advance, bool) or advance < 0:
-        raise ScheduleError(f"advance is {advance!r}, expected an integer of at least 0")
+        raise ScheduleError(f"advance: got {advance!r}, expected an integer of at least 0; try 1")
 
 
 def _build(name: str, num_ranks: int, num_microbatches: int, advance: int) -> Schedule:

@@ -221,9 +221,13 @@ def check_number(value: object, limit: int, place: str, faults: Faults, name: st
         faults.add(place, f"got {name} {shown(value)}, {expected}; try correcting it")
 
 
+MAX_DEVICES = 100_000
+"""Devices that a file may name; a cluster of that many is still quickly made."""
+
+
 def check_devices(devices: tuple[object, ...], faults: Faults) -> None:
     """Refuse a `rank_to_device` that is not a list of device numbers, one for each rank."""
     if not devices:
         faults.add("rank_to_device", "got no rank, expected at least one; try [0]")
     for rank, device in enumerate(devices):
-        check_number(device, MAX_NUMBER + 1, f"rank_to_device[{rank}]", faults, "device")
+        check_number(device, MAX_DEVICES, f"rank_to_device[{rank}]", faults, "device")

@@ -94,7 +94,7 @@ def test_every_advance_is_1_unless_said():
 def test_a_bad_advance_is_one_line(advance):
     with pytest.raises(ScheduleError) as error:
         one_f_one_b_afp(2, 4, advance=advance)
-    assert_one_line(str(error.value), f"advance is {advance!r}", "at least 0")
+    assert_one_line(str(error.value), f"advance: got {advance!r}", "at least 0")
 
 
 @pytest.mark.parametrize("build", [one_f_one_b, one_f_one_b_afp])

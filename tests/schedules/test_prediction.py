@@ -5,9 +5,10 @@ import schedules.prediction as module
 from schedules.catalogue import CATALOGUE
 from schedules.pipedream import pipedream
 from schedules.prediction import Rule, pipeoptim, spectrain, xpipe
+from schedules.schedule import ScheduleError
 from schedules.versions import live_versions
 from tests.schedules.asynchronous_rules import assert_runs, newest, ordinary, reads_of
-from tests.schedules.builder_rules import MICROBATCHES, RANKS, letters
+from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, letters
 from tests.schedules.drawings import cells, drawn, is_in
 
 DRAWING = """
@@ -72,6 +73,21 @@ def test_the_fifth_minibatch_on_four_stages_is_that_of_pipeoptims_figure_2():
     reads = reads_of(pipeoptim(4, 10))
     assert [(reads["F", k, 4][0] + 1, reads["F", k, 4][1]) for k in range(4)] == [(2, 3), (3, 2), (4, 1), (5, 0)]
     assert [(reads["B", k, 4][0] + 1, reads["B", k, 4][1]) for k in range(4)] == [(5, 0)] * 4
+
+
+def test_the_published_code_of_pipeoptim_looks_one_step_further_on_every_stage():
+    """s = D - rank in optimizer.py, where the paper's Eq. 4 has D - rank - 1."""
+    reads, papers = reads_of(pipeoptim(4, 10, extra=1)), reads_of(pipeoptim(4, 10))
+    assert [reads["F", k, 4][1] for k in range(4)] == [4, 3, 2, 1]
+    assert all(reads["F", k, i][0] == papers["F", k, i][0] for k in range(4) for i in range(10))
+    assert all(reads["B", k, i] == papers["B", k, i] for k in range(4) for i in range(10))
+
+
+@pytest.mark.parametrize("extra", [-1, 0.5, True])
+def test_it_looks_further_by_a_whole_number_of_steps(extra):
+    with pytest.raises(ScheduleError) as error:
+        pipeoptim(4, 10, extra=extra)
+    assert_one_line(str(error.value), f"pipeoptim: got extra {extra!r}, expected 0 or more", "try extra=1")
 
 
 @builders

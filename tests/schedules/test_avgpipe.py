@@ -1,0 +1,103 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import schedules.avgpipe as module
+from schedules.avgpipe import avgpipe
+from schedules.check import check
+from schedules.lower import lower
+from schedules.one_f_one_b import one_f_one_b_afp
+from schedules.op import Average, Recv, Send, Step
+from schedules.schedule import ScheduleError, make_schedule, routes
+from tests.schedules.builder_rules import assert_one_line, assert_sound, letters, most_in_flight, parts
+from tests.schedules.drawings import cells, drawn, is_in
+
+DRAWING = """
+    rank 0  F0 F1 F2 B0 .. B1 .. B2
+    rank 1  .. F0 B0 F1 B1 F2 B2 ..
+    rank 2  F3 F4 F5 B3 .. B4 .. B5
+    rank 3  .. F3 B3 F4 B4 F5 B5 ..
+"""
+COUNTS = {"p": st.integers(1, 6), "each": st.integers(1, 8), "pipelines": st.integers(1, 4)}
+
+
+def test_it_runs_as_drawn():
+    assert drawn(avgpipe(2, 6)) == cells(DRAWING)
+    assert is_in(DRAWING, module.__doc__)
+
+
+@settings(deadline=None, max_examples=40)
+@given(**COUNTS, advance=st.integers(0, 9))
+def test_it_is_sound_and_holds_on_each_rank_what_a_single_pipeline_does(p, each, pipelines, advance):
+    schedule = avgpipe(p, pipelines * each, pipelines, advance)
+    assert_sound(schedule, p, pipelines * each)
+    assert most_in_flight(schedule) == most_in_flight(one_f_one_b_afp(p, each, advance)) * pipelines
+
+
+@settings(deadline=None, max_examples=40)
+@given(**COUNTS)
+def test_rank_k_of_pipeline_n_has_stage_k_on_device_k_and_the_nth_share_of_the_microbatches(p, each, pipelines):
+    schedule = avgpipe(p, pipelines * each, pipelines)
+    assert schedule.num_ranks == pipelines * p
+    for rank, row in enumerate(schedule.ops):
+        pipeline, stage = divmod(rank, p)
+        assert schedule.rank_to_device[rank] == stage
+        assert {part.stage for part in parts(row)} == {stage}
+        assert {part.microbatch for part in parts(row)} == set(range(pipeline * each, (pipeline + 1) * each))
+
+
+@settings(deadline=None, max_examples=40)
+@given(**COUNTS)
+def test_messages_stay_within_their_pipeline(p, each, pipelines):
+    schedule = avgpipe(p, pipelines * each, pipelines)
+    assert set(routes(schedule)) == {(k, i) for k in range(p) for i in range(pipelines * each)}
+    for rank, row in enumerate(lower(schedule).ops):
+        assert all(op.peer // p == rank // p for op in row if isinstance(op, Send | Recv))
+
+
+def test_every_stage_of_every_pipeline_steps_and_is_then_averaged():
+    for rank, row in enumerate(avgpipe(3, 12, pipelines=4).ops):
+        assert row[-2:] == (Step(rank % 3), Average(rank % 3))
+        assert not any(isinstance(op, Step | Average) for op in row[:-2])
+
+
+def test_one_pipeline_alone_is_1f1b_with_advance_and_averages_with_nobody():
+    assert avgpipe(4, 8, pipelines=1, advance=2).ops == one_f_one_b_afp(4, 8, advance=2).ops
+
+
+def test_a_pipeline_that_is_not_averaged_is_found():
+    schedule = avgpipe(2, 4)
+    rows = [list(row) for row in schedule.ops]
+    rows[2].pop()
+    bad = make_schedule("bad", 2, 4, rows, schedule.rank_to_device)
+    (finding,) = check(bad)
+    assert (finding.rank, finding.text) == (2, "0AVERAGE is missing, which other ranks 0, 2 have")
+
+
+def test_each_pipeline_goes_ahead_as_far_as_its_advance():
+    rows = [letters(row) for row in avgpipe(2, 6, pipelines=2, advance=0).ops]
+    assert rows == [
+        "F0 F1 B0 F2 B1 B2", "F0 B0 F1 B1 F2 B2",
+        "F3 F4 B3 F5 B4 B5", "F3 B3 F4 B4 F5 B5",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("m", "pipelines", "near"), [(7, 2, "6 or 8"), (8, 3, "6 or 9"), (1, 4, "try 4")])
+def test_microbatches_that_cannot_be_shared_out_are_refused_with_the_nearest_that_can(m, pipelines, near):
+    with pytest.raises(ScheduleError) as error:
+        avgpipe(2, m, pipelines)
+    assert_one_line(str(error.value), f"got {m} micro-batches on {pipelines} pipelines", near)
+
+
+@pytest.mark.parametrize(
+    ("counts", "fault"),
+    [
+        ({"pipelines": 0}, "pipelines is 0"),
+        ({"advance": -1}, "advance: got -1"),
+        ({"num_ranks": 0, "num_microbatches": -4}, "num_ranks is 0"),
+    ],
+)
+def test_bad_counts_are_one_line(counts, fault):
+    with pytest.raises(ScheduleError) as error:
+        avgpipe(**{"num_ranks": 2, "num_microbatches": 4, **counts})
+    assert_one_line(str(error.value), fault, "expected an integer of at least")
