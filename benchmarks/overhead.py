@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -31,6 +30,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 from executor.affinity import pin
 from executor.clock import HostClock, Recorder
 from executor.interpreter import Batch, Rank, begin, execute_rank
+from executor.lists import channels
 from executor.meter import make_meter
 from executor.process_group import ProcessGroupTransport, Shape, make_groups
 from executor.stage import ModuleStage
@@ -131,16 +131,18 @@ class OurStep:
         is_last = rank == dist.get_world_size() - 1
         stage = ModuleStage(
             module,
-            Weights(module, Counter({0: 2 * NUM_MICROBATCHES}), is_versioned=False),
+            Weights(module),
             torch.optim.SGD(module.parameters()),
             loss if is_last else None,
-            1 / NUM_MICROBATCHES,
+            dict.fromkeys(range(NUM_MICROBATCHES), 1 / NUM_MICROBATCHES),
             needs_input_gradient=rank > 0,
         )
         device = torch.device("cpu")
         shapes = {0: Shape(tuple(xs[0].shape), x.dtype)}
-        groups = make_groups(rows, "gloo", device)
-        transport = ProcessGroupTransport(rank, rows, schedule.num_stages, shapes, device, groups, False, 60.0)
+        groups = make_groups(channels(schedule), "gloo", device)
+        transport = ProcessGroupTransport(
+            rank, dict(enumerate(rows)), schedule.num_stages, shapes, device, groups, False, 60.0
+        )
         self._rank = Rank(rank, rows[rank], schedule.num_stages, {rank: stage}, transport,
                           Recorder(HostClock(), make_meter(device)))  # fmt: skip
         self._batch = Batch(xs, ys)

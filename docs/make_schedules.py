@@ -21,7 +21,7 @@ from profiles.cluster import flat  # noqa: E402 -- the path comes first
 from profiles.stage_costs import StageCost, StageCosts  # noqa: E402
 from schedules.catalogue import CATALOGUE, build  # noqa: E402
 from schedules.entry import Entry  # noqa: E402
-from schedules.op import Overlap, Phase, Reduce, computes  # noqa: E402
+from schedules.op import Average, Overlap, Phase, Reduce, computes  # noqa: E402
 from schedules.schedule import Schedule, stages_of  # noqa: E402
 from schedules.timeline import Timeline  # noqa: E402
 from simulator.simulate import simulate  # noqa: E402
@@ -185,6 +185,7 @@ def _uses(schedule: Schedule) -> str:
     found += ["backwards split into I and W"] if Phase.BACKWARD_WEIGHT in phases else []
     found += ["overlapped pairs of F and B"] if any(isinstance(op, Overlap) for op in ops) else []
     found += ["replicas and a Reduce"] if any(isinstance(op, Reduce) for op in ops) else []
+    found += ["several ranks on a device, and an Average"] if any(isinstance(op, Average) for op in ops) else []
     return ", ".join(found)
 
 

@@ -11,11 +11,15 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from executor.board import Board
+from executor.course import step_line
 from executor.distributed import Result, run_rank
 from executor.errors import ExecutionError, PeerLost, RankFailed
-from executor.job import STOP_SIGNALS, Job, job_from_json
+from executor.job import STOP_SIGNALS, job_from_json
+from executor.training_job import TrainingJob, is_training_job, training_job_from_json
+from executor.training_rank import train_rank
 from profiles.errors import ProfileError
 from schedules.formats.files import read_text, write_text
 from schedules.formats.timeline_json import timeline_to_json
@@ -26,17 +30,26 @@ def main() -> int:
     """Run the rank that the environment names; return the exit code."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # the launcher held them back
     arguments = _parser().parse_args()
-    rank = int(os.environ.get("RANK", "-1"))
-    if rank < 0:
-        print("executor: RANK is not set; start it with torchrun, or use 'pipesched run'", file=sys.stderr)
-        return 2
     folder = arguments.folder
+    needed = ["RANK", "WORLD_SIZE", *([] if folder else ["MASTER_ADDR", "MASTER_PORT"])]
+    missing = [name for name in needed if not os.environ.get(name)]
+    if missing:
+        what = " and ".join(missing)
+        print(f"executor: {what}: not set; start it with torchrun, or use 'pipesched run'", file=sys.stderr)
+        return 2
+    rank = int(os.environ["RANK"])
     try:
-        job = _job(folder / "job.json" if folder else arguments.job)
+        if rank == 0 and arguments.out:
+            _require_writable(arguments.out)
+        path = folder / "job.json" if folder else arguments.job
+        text = read_text(path)
         meet = (Board(folder / "board").writer(rank), f"file://{folder}/store") if folder else ()
-        result = run_rank(job, *meet)
-        if result is not None:
-            _report(result, folder, arguments.out)
+        if is_training_job(text):
+            _train(training_job_from_json(text, str(path)), rank, folder, arguments.out, *meet)
+        else:
+            result = run_rank(job_from_json(text, str(path)), *meet)
+            if result is not None:
+                _report(result, folder, arguments.out)
     except (ScheduleError, ProfileError, ExecutionError) as error:
         if folder:
             kind = "waited" if isinstance(error, PeerLost) else "error"
@@ -55,8 +68,28 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _job(path: Path) -> Job:
-    return job_from_json(read_text(path), str(path))
+def _train(job: TrainingJob, rank: int, folder: Path | None, out: Path | None, *meet: Any) -> None:
+    """Train; in a folder the scores go to a file as they come, else rank 0 tells all of them at the end."""
+    from executor.training_launcher import scores_file, scores_line
+
+    if folder:
+        with scores_file(folder, rank).open("w", buffering=1) as file:
+            train_rank(job, lambda microbatch, scores: print(scores_line(microbatch, scores), end="", file=file), *meet)
+        return
+    trained = train_rank(job)
+    if trained is not None:
+        scheme = job.recipe.run(job.num_steps).name
+        lines = [step_line(scheme, step, scores, job.batch_size) for step, scores in enumerate(trained.steps)]
+        if out:
+            write_text(out, "".join(json.dumps(line) + "\n" for line in lines))
+        where = None if trained.diverged is None else trained.diverged.step
+        print(json.dumps({"first": lines[0], "last": lines[-1], "diverged_at": where}))
+
+
+def _require_writable(out: Path) -> None:
+    """Refuse before the run what could not be written after it."""
+    if not out.parent.is_dir() or out.is_dir():
+        raise ExecutionError(f"--out: got {str(out)!r}, expected a file in a folder that is there; try another path")
 
 
 def _report(result: Result, folder: Path | None, out: Path | None) -> None:

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 
+from executor.draws import Draws
 from executor.emulated import EmulatedStage
 from executor.errors import ExecutionError
 from executor.interpreter import Batch
 from executor.job import How
-from executor.stage import ModuleStage, Stage
+from executor.lists import AnySchedule, held_stages, loss_scales, stage_ops, step_sizes
+from executor.prediction import Predictor
+from executor.stage import ModuleStage, OnLoss, Stage
 from executor.weights import Weights
 from profiles.models.model import Model, build_layers
 from profiles.models.optimizers import make_optimizer
+from profiles.models.tied import require_untied
 from profiles.stage_costs import StageCosts
-from schedules.op import Op, Phase, Step, computes
+from schedules.catalogue import CATALOGUE
+from schedules.op import Compute, Op, Phase, Step
+from schedules.prediction import Rule
 from schedules.schedule import Schedule, stages_of
+from schedules.versions import Use, uses
 
 
 def build_stages(
-    ops: Sequence[Op],
-    num_stages: int,
+    schedule: AnySchedule,
+    rank: int,
     model: Model,
     bounds: Sequence[tuple[int, int]],
     *,
@@ -31,48 +38,107 @@ def build_stages(
     seed: int,
     dtype: torch.dtype,
     device: torch.device,
+    prediction: Rule | None = None,
+    on_loss: OnLoss | None = None,
+    on_step: Callable[[int, int], None] | None = None,
 ) -> dict[int, Stage]:
-    """Build the stages that `ops` computes, with the weights that the whole model has for `seed`.
+    """Build the stages that `rank` computes, with the weights that the whole model has for `seed`.
+
+    So the replicas of a stage begin alike.
 
     Args:
         bounds: ``bounds[s]`` is the half-open range of layers of stage s.
+        prediction: How weights are predicted where an op looks ahead; None: as the catalogue says of the schedule.
+        on_loss: Told micro-batch, output, target and loss after each forward of the last stage, which keeps none then.
+        on_step: Told stage and version after each Step.
+
+    Raises:
+        ExecutionError: An op looks ahead, and nothing says how to predict.
+        ProfileError: A layer cannot be built, or two stages share a parameter.
     """
-    stages: dict[int, Stage] = {}
-    for index in stages_of(tuple(ops)):
+    require_untied(model, bounds)
+    stages = dict[int, Stage]()
+    scales = loss_scales(schedule) if isinstance(schedule, Schedule) else None
+    for index in held_stages(schedule, rank):
         module = build_layers(model, *bounds[index], seed=seed, dtype=dtype, device=device)
         parameters = list(module.parameters())
-        reads = Counter(part.version for op in ops for part in computes(op) if part.stage == index)
+        its_optimizer = make_optimizer(optimizer, parameters, lr) if parameters else None
+        parts = _known_parts(schedule, rank, index)
+        recomputed = _recomputed(schedule, parts)
+        predictor = None
+        if its_optimizer is not None and any(part.lookahead for part in parts):
+            predictor = Predictor(its_optimizer, _rule(schedule, prediction))
         stages[index] = ModuleStage(
             module,
-            Weights(module, reads, _computes_after_step(ops, index)),
-            make_optimizer(optimizer, parameters, lr) if parameters else None,
-            loss=model.loss if index == num_stages - 1 else None,
-            loss_scale=1 / microbatches_per_step(ops, index),
+            Weights(module, _uses(schedule, rank, index), predictor),
+            its_optimizer,
+            loss=model.loss if index == schedule.num_stages - 1 else None,
+            loss_scales=scales,
             needs_input_gradient=index > 0,
+            draws=Draws(module, bounds[index][0], seed, device, is_repeated=bool(recomputed)),
+            recomputed=recomputed,
+            step_sizes=partial(step_sizes, schedule, rank, index) if scales is None else None,
+            on_loss=on_loss,
+            on_step=None if on_step is None else partial(on_step, index),
         )
+        if any(part.phase is Phase.BACKWARD_INPUT for part in parts):
+            import profiles.split_backward  # noqa: F401 -- takes a second, which the first I would lose
     return stages
 
 
-def emulated_stages(ops: Sequence[Op], costs: StageCosts, how: How) -> dict[int, Stage]:
-    """Build stages that only take the time of `costs`."""
-    return {index: EmulatedStage(index, costs, how) for index in stages_of(tuple(ops))}
+def _known_parts(schedule: AnySchedule, rank: int, stage: int) -> list[Compute]:
+    """Return what `rank` computes of `stage`; of a list that is made while it is read, up to the first Step.
 
-
-def microbatches_per_step(ops: Sequence[Op], stage: int) -> int:
-    """Return how many backwards of `stage` come before its first Step, or at all if it has none."""
-    count = 0
-    for op in ops:
-        if isinstance(op, Step) and op.stage == stage:
+    What such a list is made of shows by then: it goes on as it begins.
+    """
+    parts = []
+    for op in stage_ops(schedule, rank, stage):
+        if isinstance(op, Compute):
+            parts.append(op)
+        elif not isinstance(schedule, Schedule):
             break
-        count += sum(
-            part.stage == stage and part.phase in (Phase.BACKWARD, Phase.BACKWARD_WEIGHT) for part in computes(op)
+    return parts
+
+
+def _recomputed(schedule: AnySchedule, parts: Sequence[Compute]) -> frozenset[int] | range:
+    found = frozenset(part.microbatch for part in parts if part.phase is Phase.RECOMPUTE)
+    return found if isinstance(schedule, Schedule) or not found else range(schedule.num_microbatches)
+
+
+def _uses(schedule: AnySchedule, rank: int, stage: int) -> Callable[[], Iterator[Use]] | None:
+    """Return what begins the stage's readings of weights anew; None where none comes after a Step."""
+    if not isinstance(schedule, Schedule):
+        return lambda: uses(stage_ops(schedule, rank, stage), in_order=True)
+    ops = list(stage_ops(schedule, rank, stage))
+    first = next((index for index, op in enumerate(ops) if isinstance(op, Step)), len(ops))
+    if all(isinstance(op, Step) for op in ops[first:]):
+        return None
+    return lambda: uses(ops, in_order=False)
+
+
+def _rule(schedule: AnySchedule, prediction: Rule | None) -> Rule:
+    entry = CATALOGUE.get(schedule.name.partition("+")[0])
+    rule = prediction or (None if entry is None else entry.prediction)
+    if rule is None:
+        raise ExecutionError(
+            f"schedule {schedule.name}: got ops that look ahead, expected to be told how to predict; "
+            f"name a prediction, one of {', '.join(Rule)}"
         )
-    return max(1, count)
+    return rule
 
 
-def _computes_after_step(ops: Sequence[Op], stage: int) -> bool:
-    first = next((index for index, op in enumerate(ops) if op == Step(stage)), len(ops))
-    return any(part.stage == stage for op in ops[first:] for part in computes(op))
+def emulated_stages(ops: Sequence[Op], costs: StageCosts, how: How) -> dict[int, Stage]:
+    """Build stages that only take the time of `costs`.
+
+    Raises:
+        ExecutionError: The costs let two ops run at once.
+    """
+    if costs.overlap:
+        raise ExecutionError(
+            f"the costs ({costs.origin}) say overlap {costs.overlap:g}, expected 0 to emulate them: the two ops of an "
+            "Overlap run one after the other, as in PyTorch's runtime"
+        )
+    return {index: EmulatedStage(index, costs, how) for index in stages_of(tuple(ops))}
 
 
 def make_batch(
@@ -91,7 +157,7 @@ def make_batch(
     return Batch(inputs, targets)
 
 
-def check_fits(schedule: Schedule, num_stages: int, what: str) -> None:
+def check_fits(schedule: AnySchedule, num_stages: int, what: str) -> None:
     """Refuse a model or costs that were cut into another number of stages than the schedule has.
 
     Raises:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import save_model
 
 from executor.errors import ExecutionError
@@ -12,7 +13,7 @@ from executor.stage import ModuleStage, Stage
 
 
 def save_stages(folder: Path, stages: Mapping[int, Stage]) -> None:
-    """Write the newest weights of every stage to ``folder/stage<index>.safetensors``.
+    """Write the newest weights of every stage to ``folder/stage<index>.safetensors``, each whole or not at all.
 
     Raises:
         ExecutionError: A stage has no weights, or the folder cannot be written.
@@ -20,8 +21,15 @@ def save_stages(folder: Path, stages: Mapping[int, Stage]) -> None:
     for index, stage in stages.items():
         if not isinstance(stage, ModuleStage):
             raise ExecutionError(f"save: got {folder}, expected none: stage {index} is emulated and has no weights")
+        target = folder / f"stage{index}.safetensors"
+        temporary = target.with_name(f".{target.name}.tmp")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            save_model(stage.module, str(folder / f"stage{index}.safetensors"))
-        except OSError as error:
-            raise ExecutionError(f"save: {folder}: {error.strerror or error}; try another folder") from error
+            try:
+                save_model(stage.module, str(temporary))
+                temporary.replace(target)
+            finally:
+                temporary.unlink(missing_ok=True)
+        except (OSError, SafetensorError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise ExecutionError(f"save: {target}: got {reason!r}, expected to write it; try another folder") from error

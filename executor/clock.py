@@ -72,13 +72,19 @@ def _event() -> torch.cuda.Event:
 class Recorder:
     """Three marks per op, in the order of the list, and the bytes held after it.
 
+    Args:
+        clock: Makes the marks.
+        meter: Says the bytes; None: nobody asks.
+        keeps: False: the ops are counted, and no more is kept of them, however many they are.
+
     Attributes:
         mark: Returns a mark of this instant; the clock's own, as it is called three times per op.
     """
 
-    def __init__(self, clock: Clock, meter: Meter | None = None) -> None:
+    def __init__(self, clock: Clock, meter: Meter | None = None, *, keeps: bool = True) -> None:
         self._clock = clock
         self._meter = meter
+        self._keeps = keeps
         self.mark = clock.mark
         self.begin(0)
 
@@ -87,15 +93,19 @@ class Recorder:
         self._clock.begin()
         if self._meter is not None:
             self._meter.begin(resident_bytes)
+        self._count = 0
         self._marks: list[tuple[object, object, object]] = []
         self._bytes: list[int] = []
 
     def __len__(self) -> int:
         """Return how many ops are over."""
-        return len(self._marks)
+        return self._count
 
     def add(self, posted: object, start: object, end: object) -> None:
         """Note one op: when it was reached, when its work began, when it ended."""
+        self._count += 1
+        if not self._keeps:
+            return
         self._marks.append((posted, start, end))
         if self._meter is not None:
             self._bytes.append(self._meter.held_bytes())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
+from executor.buckets import Bucket, buckets
 from executor.job import How
 from executor.stage import Stage
 from profiles.stage_costs import StageCosts
@@ -27,6 +29,7 @@ class EmulatedStage(Stage):
 
     def __init__(self, index: int, costs: StageCosts, how: How = "sleep") -> None:
         self._costs = costs
+        self._weight_bytes = costs.stages[index].weight_bytes
         self._step_s = costs.stages[index].step_s
         self._how = how
         self._outputs = {
@@ -41,6 +44,9 @@ class EmulatedStage(Stage):
     def compute(self, op: Compute, received: Tensor | None, target: Tensor | None) -> Tensor | None:  # noqa: ARG002 -- time is all it takes
         self._spend(self._costs.seconds(op))
         return self._outputs.get(op.phase)
+
+    def gradients(self) -> Iterable[Bucket]:
+        return buckets([torch.zeros(self._weight_bytes, dtype=torch.uint8)])
 
     def step(self) -> None:
         self._spend(self._step_s)

@@ -33,6 +33,10 @@ def failed(rank: int, op: Op | None, reason: object) -> RankFailed:
     return kind(f"rank {rank} failed at {op}{microbatch}: {reason}")
 
 
+class RunEnded(Exception):  # noqa: N818 -- nothing is wrong
+    """Raised by a listener that has seen enough: the run ends here, and no rank has failed."""
+
+
 @contextmanager
 def waiting_for(what: str) -> Iterator[None]:
     """Turn what torch.distributed raises while it waits into one line.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.profiler import record_function
 
 from executor.clock import Recorder
-from executor.errors import ExecutionError
+from executor.errors import ExecutionError, RunEnded, failed
 from executor.stage import Stage
 from executor.transport import Transport
 from schedules.op import (
@@ -44,13 +44,21 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What a rank yields: it cannot go on with `op` before `message` is there."""
+    """What a rank yields: it cannot go on with `op` before `message` is there.
+
+    Attributes:
+        message: None where the rank waits for the other replicas at a Reduce.
+        bucket: Of the gradients, at a Reduce.
+    """
 
     rank: int
     op: Op
-    message: Message
+    message: Message | None
+    bucket: int = 0
 
     def __str__(self) -> str:
+        if self.message is None:
+            return f"rank {self.rank} at {self.op} waits for the other replicas of the stage"
         what = self.message.payload.name.lower()
         which = f"{what} {self.message.microbatch} of stage {self.message.stage}"
         return f"rank {self.rank} at {self.op} waits for the {which}"
@@ -61,14 +69,14 @@ class Rank:
     """All that one rank works with.
 
     Attributes:
-        ops: Its list, lowered.
+        ops: Its list, lowered; it is read from the start at each run.
         num_stages: Of the whole pipeline.
         stages: Those it holds.
         at: Told the position in `ops` before each op.
     """
 
     rank: int
-    ops: Sequence[Op]
+    ops: Iterable[Op]
     num_stages: int
     stages: Mapping[int, Stage]
     transport: Transport
@@ -83,41 +91,64 @@ def begin(rank: Rank) -> None:
     rank.recorder.begin(sum(stage.resident_bytes() for stage in rank.stages.values()))
 
 
-def execute_rank(rank: Rank, batch: Batch) -> Iterator[Waiting]:  # noqa: C901 -- one arm per word
+def execute_rank(rank: Rank, batch: Batch) -> Iterator[Waiting]:
     """Run one rank's list; to wait is to yield.
 
     A driver that owns a whole process just goes on; the local one gives other ranks a turn. Send and Recv post and
-    never wait: only a computation waits, for the messages that it needs.
+    never wait: a computation waits for the messages that it needs (an Overlap for those of both its computations,
+    which then run one after the other), and a Reduce for the stage's other replicas.
+
+    Raises:
+        RankFailed: An op failed, or the list cannot go on; with rank, op and micro-batch.
+        RunEnded: A listener ends the run.
     """
     tensors: dict[Message, Tensor] = {}
+    op: Op | None = None
+    try:
+        for index, op in enumerate(rank.ops):
+            rank.at(index)
+            yield from _execute(rank, op, tensors, batch)
+        rank.transport.flush()
+    except RunEnded:
+        raise
+    except Exception as error:  # a user's layer may raise anything
+        raise failed(rank.rank, op, error) from error
+
+
+def _execute(  # noqa: C901 -- one arm per word
+    rank: Rank, op: Op, tensors: dict[Message, Tensor], batch: Batch
+) -> Iterator[Waiting]:
     mark = rank.recorder.mark
-    for index, op in enumerate(rank.ops):
-        rank.at(index)
-        posted = start = mark()
-        match op:
-            case Compute() | Overlap():
-                for message in _travelled(op, rank.num_stages, tensors):
-                    while not _has_arrived(rank.transport, message, tensors):
-                        yield Waiting(rank.rank, op, message)
-                    start = mark()
-                with _profiled(op):
-                    for part in computes(op):
-                        _compute(rank, part, tensors, batch)
-            case Send():
+    posted = start = mark()
+    match op:
+        case Compute() | Overlap():
+            for message in _travelled(op, rank.num_stages, tensors):
+                while not _has_arrived(rank.transport, message, tensors):
+                    yield Waiting(rank.rank, op, message)
+                start = mark()
+            with _profiled(op):
+                for part in computes(op):
+                    _compute(rank, part, tensors, batch)
+        case Send():
+            with _profiled(op):
                 rank.transport.send(op, _take_made(op, tensors))
-            case Recv():
+        case Recv():
+            with _profiled(op):
                 rank.transport.post(op)
-            case Step():
-                with _profiled(op):
-                    _stage(rank, op.stage).step()
-            case Unshard() | Reshard():
-                pass  # our weights are whole
-            case Reduce() | Average():
-                raise ExecutionError(f"rank {rank.rank}: {op} needs replicas, which are not executed yet")
-            case _:
-                assert_never(op)
-        rank.recorder.add(posted, start, mark())
-    rank.transport.flush()
+        case Step():
+            with _profiled(op):
+                _stage(rank, op.stage).step()
+        case Unshard() | Reshard():
+            pass  # our weights are whole
+        case Reduce():
+            for waiting in _reduce(rank, op):
+                yield waiting
+                start = mark()
+        case Average():
+            raise ExecutionError(f"{op}: elastic averaging is not executed yet")
+        case _:
+            assert_never(op)
+    rank.recorder.add(posted, start, mark())
 
 
 def _travelled(op: Compute | Overlap, num_stages: int, tensors: Mapping[Message, Tensor]) -> Iterator[Message]:
@@ -149,6 +180,16 @@ def _compute(rank: Rank, op: Compute, tensors: dict[Message, Tensor], batch: Bat
     result, made = _stage(rank, op.stage).compute(op, received, target), gives(op)
     if made is not None and result is not None and 0 <= made.receiver < rank.num_stages:
         tensors[made] = result
+
+
+def _reduce(rank: Rank, op: Reduce) -> Iterator[Waiting]:
+    """Sum the stage's gradients over its replicas, bucket by bucket."""
+    for number, bucket in enumerate(_stage(rank, op.stage).gradients()):
+        with _profiled(op):
+            gradients = bucket.flatten()
+        while (sums := rank.transport.reduce(op, gradients)) is None:
+            yield Waiting(rank.rank, op, None, number)
+        bucket.unflatten(sums)
 
 
 def _stage(rank: Rank, index: int) -> Stage:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import signal
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from executor.errors import ExecutionError
 from profiles.stage_costs import StageCosts
+from schedules.prediction import Rule
 
 How: TypeAlias = Literal["sleep", "busy"]
 """Asleep, an emulated stage leaves its core to others; busy, it keeps it."""
 DeviceKind: TypeAlias = Literal["cpu", "cuda"]
 Backend: TypeAlias = Literal["auto", "gloo", "nccl"]
+_Kind = TypeVar("_Kind")
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 """What a run may compute in; names of torch dtypes."""
@@ -37,6 +39,7 @@ class Job:
         emulate: Costs of stages that only take time; None to run the model.
         how: Whether emulated stages sleep or spin.
         optimizer: Name in `OPTIMIZERS`.
+        prediction: How weights are predicted where an op looks ahead; None: as the catalogue says of the schedule.
         dtype: Name in `DTYPES`.
         device: ``cpu`` or ``cuda``.
         backend: ``gloo``, ``nccl``, or ``auto``: NCCL where every rank has a GPU of its own, else gloo.
@@ -57,6 +60,7 @@ class Job:
     optimizer: str = "adamw"
     lr: float = 1e-3
     seed: int = 0
+    prediction: Rule | None = None
     dtype: str = "float32"
     device: DeviceKind = "cpu"
     backend: Backend = "auto"
@@ -98,10 +102,19 @@ def job_from_json(text: str, origin: str) -> Job:
     Raises:
         ExecutionError: It describes none; with the first fault.
     """
+    return validated(Job, text, origin)
+
+
+def validated(kind: type[_Kind], text: str, origin: str) -> _Kind:
+    """Return the `kind` of job that `text` describes in JSON.
+
+    Raises:
+        ExecutionError: It describes none; with the first fault.
+    """
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        return TypeAdapter(Job).validate_json(text)
+        return TypeAdapter(kind).validate_json(text)
     except ValidationError as error:
         fault = error.errors()[0]
         place = ".".join(map(str, fault["loc"])) or "top"

@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from executor.errors import ExecutionError, failed
+from executor.clock import HostClock, Recorder
+from executor.errors import ExecutionError
 from executor.interpreter import Batch, Rank, Waiting, begin, execute_rank
+from executor.lists import AnySchedule, lists_of, reducers
+from executor.stage import Stage
+from executor.transport import LocalTransport, Mailroom
+
+
+def local_ranks(schedule: AnySchedule, build: Callable[[int], Mapping[int, Stage]]) -> tuple[Rank, ...]:
+    """Return all ranks of `schedule`, for a run of any length: nothing is kept of the times of its ops.
+
+    Args:
+        schedule: Lowered if its lists are in memory.
+        build: Makes the stages of a rank.
+    """
+    room = Mailroom(reducers(schedule))
+    lists = lists_of(schedule, range(schedule.num_ranks))
+    return tuple(
+        Rank(
+            rank,
+            lists[rank],
+            schedule.num_stages,
+            build(rank),
+            LocalTransport(rank, room),
+            Recorder(HostClock(), keeps=False),
+        )
+        for rank in range(schedule.num_ranks)
+    )
 
 
 def run_local(ranks: Sequence[Rank], batch: Batch) -> None:
@@ -22,19 +48,13 @@ def run_local(ranks: Sequence[Rank], batch: Batch) -> None:
     while programs:
         moved = False
         for number, program in list(programs.items()):
-            before, now = waiting.pop(number, None), _turn(by_number[number], program)
+            rank, before = by_number[number], waiting.pop(number, None)
+            done = len(rank.recorder)
+            now = next(program, None)
             if now is None:
                 del programs[number]
             else:
                 waiting[number] = now
-            moved = moved or now is None or before is None or now.op is not before.op or now.message != before.message
+            moved = moved or now != before or len(rank.recorder) != done
         if not moved:
             raise ExecutionError("deadlock: " + ", ".join(map(str, waiting.values())))
-
-
-def _turn(rank: Rank, program: Iterator[Waiting]) -> Waiting | None:
-    """Let one rank go on; return what it waits for, None when it is done."""
-    try:
-        return next(program, None)
-    except Exception as error:  # a user's layer may raise anything
-        raise failed(rank.rank, rank.ops[len(rank.recorder)], error) from error

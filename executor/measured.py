@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from schedules.op import Compute, Message, Op, Overlap, Recv, Send, computes, needs
+from schedules.op import Compute, Message, Op, Overlap, Recv, Reduce, Send, computes, needs
 from schedules.schedule import Schedule
 from schedules.timeline import MemorySample, Span, Timeline
 
@@ -27,6 +27,7 @@ def measured_timeline(
         for rank, (ops, times) in enumerate(zip(schedule.ops, times_ns, strict=True))
     ]
     _set_transfers(rows, schedule.num_stages)
+    _set_sums(rows)
     spans = tuple(span for row in rows for span in row)
     memory = _memory(schedule.rank_to_device, rows, held_bytes)
     return Timeline(schedule.name, "measured", spans, schedule.rank_to_device, memory).from_zero()
@@ -56,6 +57,22 @@ def _set_transfers(rows: list[list[Span]], num_stages: int) -> None:
             end = max(start, used[b].get(recv.op.message, start))
             rows[a][i] = replace(send, start_s=start, end_s=end)
             rows[b][j] = replace(recv, start_s=start, end_s=end)
+
+
+def _set_sums(rows: list[list[Span]]) -> None:
+    """Let the k-th Reduce of a stage begin when the last of its replicas has come to it; before, they wait."""
+    meetings: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    for rank, row in enumerate(rows):
+        count: Counter[int] = Counter()
+        for index, span in enumerate(row):
+            if isinstance(span.op, Reduce):
+                meetings[span.op.stage, count[span.op.stage]].append((rank, index))
+                count[span.op.stage] += 1
+    for places in meetings.values():
+        start_s = max(rows[rank][index].posted_s for rank, index in places)
+        for rank, index in places:
+            span = rows[rank][index]
+            rows[rank][index] = replace(span, start_s=min(start_s, span.end_s))
 
 
 def _received(op: Op, num_stages: int) -> list[Message]:

@@ -1,15 +1,20 @@
 """How a stage's next weights are guessed: for ops that read weights predicted some steps ahead.
 
-Predicted weights are W - lr * s * delta, where delta is the direction that the optimizer would step in, judged by its
+Predicted weights are W - lr s delta, where delta is the direction that the optimizer would step in, judged by its
 present state:
 
-    paper     SGD: the momentum buffer (its last gradient where it has no momentum); Adam, AdamW: m_hat / (sqrt(v_hat)
-              + eps), both bias-corrected as the optimizer last computed them (PipeOptim, Eq. 5; SpecTrain for SGD)
-    code      as PipeOptim's published code: SGD's delta has the last gradient once more
-    adam      Adam's rule whatever the optimizer (XPipe); two moments of our own where the optimizer has none
-    zero      the optimizer itself, run s times on a copy with gradients of zero: with decay and all it does
-    constant  the same with the last gradients again
+    momentum   SGD: the momentum buffer, its last gradient where it has no momentum. Adam, AdamW: the first moment as
+               it stands, which is SpecTrain's v <- u v + (1 - u) g; of other optimizers v with u = 0.9. PipeOptim's
+               Eq. 6 says only that SpecTrain takes the smoothed gradient, of SGD with momentum
+    adam       m_hat / (sqrt(v_hat) + eps), both bias-corrected as the optimizer last computed them; two moments of
+               our own where the optimizer has none (XPipe; Eq. 6 prints m and v swapped)
+    optimizer  SGD as under momentum, Adam and AdamW as under adam (PipeOptim, Table I)
+    code       PipeOptim's published code: with a momentum u, u buffer + (1 - dampening) last gradient, which is in the
+               buffer already; all else as under optimizer
+    zero       the optimizer itself, run s times on a copy with gradients of zero: with decay and all it does
+    constant   the same with the last gradients again
 
+A gradient is what the optimizer makes of it first: with the decay of the weights, where the optimizer adds that.
 Before a stage's first Step there is no state, and the prediction is the weights as they are.
 """
 
@@ -17,21 +22,33 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, TypeAlias, assert_never, final, get_args
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, assert_never, final
 
 import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from executor.errors import ExecutionError
-
-Rule: TypeAlias = Literal["paper", "code", "adam", "zero", "constant"]
-
-RULES: tuple[Rule, ...] = get_args(Rule)
+from schedules.prediction import Rule
 
 _BETAS, _EPS = (0.9, 0.999), 1e-8
-"""Of XPipe's own moments beside an optimizer without any: Adam's usual ones."""
+"""Of our own moments beside an optimizer without any: Adam's usual ones."""
+
+
+@dataclass(slots=True)
+class _Moments:
+    """Of the gradients of one parameter, smoothed as Adam does it."""
+
+    first: Tensor
+    second: Tensor
+    num_steps: int = 0
+
+    def update(self, gradient: Tensor) -> None:
+        self.first.lerp_(gradient, 1 - _BETAS[0])
+        self.second.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
+        self.num_steps += 1
 
 
 @final
@@ -52,118 +69,132 @@ class Predictor:
         self._rule = rule
         self._lr_ahead = lr_ahead
         self._gradients: dict[Tensor, Tensor] = {}
-        self._moments: dict[Tensor, tuple[Tensor, Tensor]] = {}
+        self._moments: dict[Tensor, _Moments] = {}
         self._seen: set[Tensor] = set()
-        self._num_steps = 0
-        if rule in ("paper", "code") and not isinstance(optimizer, SGD | Adam | AdamW):
+        if rule in (Rule.OPTIMIZER, Rule.CODE) and not isinstance(optimizer, SGD | Adam | AdamW):
             raise ExecutionError(
-                f"prediction {rule}: got optimizer {type(optimizer).__name__}, expected SGD, Adam or AdamW; "
+                f"prediction {rule.value}: got optimizer {type(optimizer).__name__}, expected SGD, Adam or AdamW; "
                 "try the rule adam, zero or constant"
             )
         if any(group.get("maximize") for group in optimizer.param_groups):
-            raise ExecutionError("prediction: got an optimizer that maximizes, expected one that minimizes")
-
-    def observe(self) -> None:
-        """Take note of the gradients that the optimizer is about to step with; call it before each of its steps."""
-        self._num_steps += 1
-        for group, parameter in self._parameters():
-            if parameter.grad is None:
-                continue
-            self._seen.add(parameter)
-            if self._keeps_gradients(group):
-                self._gradients[parameter] = self._gradient(group, parameter, parameter.grad)
-            if self._rule == "adam" and not isinstance(self._optimizer, Adam | AdamW):
-                self._update_moments(parameter, parameter.grad)
+            raise ExecutionError(
+                f"prediction {rule.value}: got an optimizer that maximizes, expected one that minimizes; "
+                "change the sign of the loss"
+            )
 
     @torch.no_grad()
-    def ahead(self, steps: int) -> dict[Tensor, Tensor]:
-        """Return, by parameter, the weights predicted `steps` optimizer steps from now, as new tensors."""
-        if self._num_steps == 0:
-            return {parameter: parameter.detach().clone() for _, parameter in self._parameters()}
-        match self._rule:
-            case "paper" | "code" | "adam":
-                return {
-                    parameter: parameter - group["lr"] * steps * delta
-                    if (delta := self._delta(group, parameter)) is not None
-                    else parameter.detach().clone()
-                    for group, parameter in self._parameters()
-                }
-            case "zero" | "constant":
-                return self._stepped(steps)
-            case _:
-                assert_never(self._rule)
+    def observe(self) -> None:
+        """Take note of the gradients that the optimizer is about to step with; call it before each of its steps."""
+        for group, parameter in self._parameters():
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            self._seen.add(parameter)
+            if self._keeps_gradient(group):
+                self._gradients[parameter] = self._taken(group, parameter, gradient)
+            if self._keeps_moments():
+                if parameter not in self._moments:
+                    self._moments[parameter] = _Moments(torch.zeros_like(parameter), torch.zeros_like(parameter))
+                self._moments[parameter].update(gradient)
+
+    @torch.no_grad()
+    def move(self, copies: Mapping[Tensor, Tensor], steps: int) -> None:
+        """Move `copies` of the present weights, by parameter, to where they are guessed to be in `steps` steps."""
+        if self._rule in (Rule.ZERO, Rule.CONSTANT):
+            self._step(copies, steps)
+            return
+        for group, parameter in self._parameters():
+            delta = self._delta(group, parameter)
+            if delta is not None:
+                copies[parameter].sub_(delta, alpha=float(group["lr"]) * steps)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Yield what is held beside the optimizer's state."""
+        yield from self._gradients.values()
+        for moments in self._moments.values():
+            yield from (moments.first, moments.second)
 
     def _parameters(self) -> Iterator[tuple[dict[str, Any], Tensor]]:
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
                 yield group, parameter
 
-    def _keeps_gradients(self, group: dict[str, Any]) -> bool:
-        if isinstance(self._optimizer, SGD) and self._rule in ("paper", "code"):
-            return self._rule == "code" or not group["momentum"]
-        return self._rule == "constant"
+    def _keeps_gradient(self, group: dict[str, Any]) -> bool:
+        match self._rule:
+            case Rule.MOMENTUM | Rule.OPTIMIZER:
+                return isinstance(self._optimizer, SGD) and not group["momentum"]
+            case Rule.CODE:
+                return isinstance(self._optimizer, SGD)
+            case Rule.CONSTANT:
+                return True
+            case Rule.ADAM | Rule.ZERO:
+                return False
+            case _:
+                assert_never(self._rule)
 
-    @torch.no_grad()
-    def _gradient(self, group: dict[str, Any], parameter: Tensor, gradient: Tensor) -> Tensor:
-        """Return the gradient as SGD takes it, with the decay of the weights; as it is where the optimizer is asked."""
-        if self._rule == "constant" or not group["weight_decay"]:
-            return gradient.detach().clone()
+    def _keeps_moments(self) -> bool:
+        has_first, has_both = isinstance(self._optimizer, SGD | Adam | AdamW), isinstance(self._optimizer, Adam | AdamW)
+        return (self._rule is Rule.MOMENTUM and not has_first) or (self._rule is Rule.ADAM and not has_both)
+
+    def _taken(self, group: dict[str, Any], parameter: Tensor, gradient: Tensor) -> Tensor:
+        """Return the gradient as SGD takes it; as it is where the optimizer itself is run."""
+        if self._rule is Rule.CONSTANT or not group["weight_decay"]:
+            return gradient.clone()
         return gradient.add(parameter, alpha=group["weight_decay"])
 
     def _delta(self, group: dict[str, Any], parameter: Tensor) -> Tensor | None:
         """Return the direction of the next step; None for a parameter that never had a gradient."""
-        state = self._optimizer.state.get(parameter, {})
-        if self._rule == "adam" and not isinstance(self._optimizer, Adam | AdamW):
-            moments = self._moments.get(parameter)
-            return None if moments is None else _adams(*moments, self._num_steps, _BETAS, _EPS)
-        if isinstance(self._optimizer, Adam | AdamW):
-            if "step" not in state:
+        if self._keeps_moments():
+            own = self._moments.get(parameter)
+            if own is None:
                 return None
-            second = state["max_exp_avg_sq"] if group["amsgrad"] else state["exp_avg_sq"]
-            return _adams(state["exp_avg"], second, float(state["step"]), group["betas"], group["eps"])
-        gradient = self._gradients.get(parameter)
+            return own.first if self._rule is Rule.MOMENTUM else _adams(own.first, own.second, own.num_steps)
+        state = self._optimizer.state.get(parameter, {})
+        if isinstance(self._optimizer, SGD):
+            return self._delta_of_sgd(group, self._gradients.get(parameter), state.get("momentum_buffer"))
+        if "exp_avg" not in state:
+            return None
+        first: Tensor = state["exp_avg"]
+        if self._rule is Rule.MOMENTUM:
+            return first
+        second = state["max_exp_avg_sq"] if group["amsgrad"] else state["exp_avg_sq"]
+        return _adams(first, second, float(state["step"]), group["betas"], group["eps"])
+
+    def _delta_of_sgd(self, group: dict[str, Any], gradient: Tensor | None, buffer: Tensor | None) -> Tensor | None:
         if not group["momentum"]:
             return gradient
-        buffer: Tensor | None = state.get("momentum_buffer")
-        return buffer if buffer is None or gradient is None else buffer + gradient
+        if self._rule is Rule.CODE and buffer is not None and gradient is not None:
+            return torch.add(group["momentum"] * buffer, gradient, alpha=1 - group["dampening"])
+        return buffer
 
-    def _update_moments(self, parameter: Tensor, gradient: Tensor) -> None:
-        first, second = self._moments.get(parameter) or (torch.zeros_like(parameter), torch.zeros_like(parameter))
-        self._moments[parameter] = (
-            torch.lerp(first, gradient, 1 - _BETAS[0]).detach(),
-            torch.lerp(second, gradient * gradient, 1 - _BETAS[1]).detach(),
-        )
-
-    def _stepped(self, steps: int) -> dict[Tensor, Tensor]:
-        """Run a copy of the optimizer on copies of its parameters."""
-        copies = {parameter: parameter.detach().clone() for _, parameter in self._parameters()}
-        groups = [
-            {**group, "params": [copies[parameter] for parameter in group["params"]]}
-            for group in self._optimizer.param_groups
-        ]
+    def _step(self, copies: Mapping[Tensor, Tensor], steps: int) -> None:
+        """Run a twin of the optimizer on `copies`."""
         twin = object.__new__(type(self._optimizer))
         # a learning-rate scheduler puts a `step` of its own on the object, bound to the original
         twin.__dict__.update({key: value for key, value in vars(self._optimizer).items() if key != "step"})
-        twin.param_groups = groups
+        twin.param_groups = [
+            {**group, "params": [copies[parameter] for parameter in group["params"]]}
+            for group in self._optimizer.param_groups
+        ]
         twin.state = defaultdict(dict)
         for parameter, state in self._optimizer.state.items():
             twin.state[copies[parameter]] = {
                 key: value.clone() if isinstance(value, Tensor) else copy.deepcopy(value)
                 for key, value in state.items()
             }
-        rates: Sequence[float] = [group["lr"] for group in groups]
+        rates = [group["lr"] for group in twin.param_groups]
         for step in range(steps):
-            for group, rate in zip(groups, rates, strict=True):
+            for group, rate in zip(twin.param_groups, rates, strict=True):
                 group["lr"] = rate if self._lr_ahead is None else rate * self._lr_ahead(step)
-            for parameter, twins in copies.items():
-                last = self._gradients.get(parameter)
-                if parameter in self._seen:
-                    twins.grad = torch.zeros_like(twins) if last is None else last.clone()
+            for parameter in self._seen:
+                moved, last = copies[parameter], self._gradients.get(parameter)
+                moved.grad = torch.zeros_like(moved) if last is None else last.clone()
             twin.step()
-        return {parameter: twins.detach() for parameter, twins in copies.items()}
 
 
-def _adams(first: Tensor, second: Tensor, num_steps: float, betas: tuple[float, float], eps: float) -> Tensor:
+def _adams(
+    first: Tensor, second: Tensor, num_steps: float, betas: tuple[float, float] = _BETAS, eps: float = _EPS
+) -> Tensor:
     """Return Adam's direction after `num_steps` updates of its two moments."""
     m_hat = first / (1 - betas[0] ** num_steps)
     v_hat = second / (1 - betas[1] ** num_steps)

@@ -6,10 +6,11 @@ channel has its own communicator, so that two ranks that send to each other at o
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import final
 
 import torch
 import torch.distributed as dist
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from executor.errors import ExecutionError, waiting_for
 from executor.transport import Transport, require_same
-from schedules.op import Message, Op, Recv, Send, computes, needs
+from schedules.op import Message, Op, Recv, Reduce, Send, computes, needs
 
 _TAG = 7
 
@@ -35,25 +36,28 @@ class ProcessGroupTransport(Transport):
 
     Args:
         rank: This rank.
-        programs: The lowered list of every rank; a peer's tells when a message of ours must have arrived there.
+        programs: The lowered lists of the ranks that send to this one; they say in which order, and when a message of
+            ours must have arrived there.
         num_stages: Of the whole pipeline.
         shapes: ``shapes[s]`` is the tensor between stage s and s + 1, either way.
         device: Where this rank computes.
         groups: The process group of every channel, by (sender, receiver).
         is_staged: Whether messages go through pinned host memory: gloo between ranks on GPUs.
-        timeout_s: How long one message may keep a rank waiting.
+        timeout_s: How long one message, or one sum over replicas, may keep a rank waiting.
+        reduce_groups: The process group of the replicas of every stage that is reduced.
     """
 
     def __init__(
         self,
         rank: int,
-        programs: Sequence[Sequence[Op]],
+        programs: Mapping[int, Iterable[Op]],
         num_stages: int,
         shapes: Mapping[int, Shape],
         device: torch.device,
         groups: Mapping[tuple[int, int], dist.ProcessGroup | None],
         is_staged: bool,
         timeout_s: float,
+        reduce_groups: Mapping[int, dist.ProcessGroup] | None = None,
     ) -> None:
         self._rank = rank
         self._shapes = shapes
@@ -62,18 +66,15 @@ class ProcessGroupTransport(Transport):
         self._pin = is_staged and device.type == "cuda"
         self._is_staged = is_staged
         self._groups = groups
+        self._reduce_groups = {} if reduce_groups is None else reduce_groups
         self._timeout = timedelta(seconds=timeout_s)
-        self._posted: dict[Message, tuple[dist.Work, Tensor, int]] = {}
-        peers = {op.peer for op in programs[rank] if isinstance(op, Send | Recv)}
-        self._under_way: dict[int, deque[tuple[dist.Work, Tensor]]] = {peer: deque() for peer in peers}
-        self._arrived = dict.fromkeys(peers, 0)
-        self._num_posted = dict.fromkeys(peers, 0)
-        self._sends = {
-            peer: [op.message for op in programs[peer] if isinstance(op, Send) and op.peer == rank] for peer in peers
+        self._posted: dict[Message, tuple[dist.Work, Tensor, int, int]] = {}
+        self._under_way: defaultdict[int, deque[tuple[dist.Work, Tensor]]] = defaultdict(deque)
+        self._arrived: Counter[int] = Counter()
+        self._all_letters = {
+            peer: Letters(program, rank, num_stages) for peer, program in programs.items() if peer != rank
         }
-        self._proofs = {
-            message: count for peer in peers for message, count in _proofs(programs[peer], rank, num_stages).items()
-        }
+        self._letters: dict[int, Iterator[tuple[Message, int]]] = {}
 
     def send(self, op: Send, tensor: Tensor) -> None:
         shape = self._shape(op.message)
@@ -82,35 +83,54 @@ class ProcessGroupTransport(Transport):
                 f"{op}: got a tensor of {tensor.dtype}, {tuple(tensor.shape)}, expected {shape.dtype}, {shape.size}, "
                 "as the stage gave it before the run; its shape must not change"
             )
-        tensor = tensor.contiguous()
-        if self._is_staged:
-            host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self._pin)
-            tensor = host.copy_(tensor)
-        work = dist.isend(tensor, op.peer, group=self._groups[self._rank, op.peer], tag=_TAG)
+        tensor = self._staged(tensor.contiguous())
+        with waiting_for(f"rank {op.peer} to be there for a message"):
+            work = dist.isend(tensor, op.peer, group=self._groups[self._rank, op.peer], tag=_TAG)
         assert work is not None, "both ends are in the channel's group"
         self._under_way[op.peer].append((work, tensor))
 
     def post(self, op: Recv) -> None:
-        place = self._num_posted[op.peer]
-        if place >= len(self._sends[op.peer]):
+        if op.peer not in self._letters:
+            self._letters[op.peer] = iter(self._all_letters.get(op.peer, ()))
+        sent, proof = next(self._letters[op.peer], (None, 0))
+        if sent is None:
             raise ExecutionError(f"{op}: rank {op.peer} has no Send for it; give it one")
-        require_same(op, self._sends[op.peer][place])
-        self._num_posted[op.peer] += 1
+        require_same(op, sent)
         shape = self._shape(op.message)
         buffer = torch.empty(shape.size, dtype=shape.dtype, device=self._buffer_device, pin_memory=self._pin)
-        work = dist.irecv(buffer, op.peer, group=self._groups[op.peer, self._rank], tag=_TAG)
+        with waiting_for(f"rank {op.peer} to be there for a message"):
+            work = dist.irecv(buffer, op.peer, group=self._groups[op.peer, self._rank], tag=_TAG)
         assert work is not None, "both ends are in the channel's group"
-        self._posted[op.message] = (work, buffer, op.peer)
+        self._posted[op.message] = (work, buffer, op.peer, proof)
 
     def take(self, message: Message) -> Tensor | None:
         if message not in self._posted:
             raise ExecutionError(f"no Recv was posted for {message}")
-        work, buffer, peer = self._posted.pop(message)
+        work, buffer, peer, proof = self._posted.pop(message)
         self._wait(
             work, f"message {message.payload.value}{message.microbatch} of stage {message.stage} from rank {peer}"
         )
-        self._release(peer, self._proofs.get(message, 0))
+        self._release(peer, proof)
         return buffer.to(self._device, non_blocking=True) if self._is_staged else buffer
+
+    def reduce(self, op: Reduce, tensor: Tensor) -> Tensor | None:
+        group = self._reduce_groups.get(op.stage)
+        if group is None:
+            return tensor  # nobody else has the stage
+        ranks = dist.get_process_group_ranks(group)
+        buffer = self._staged(tensor)
+        what = f"the other replicas of stage {op.stage} on ranks {', '.join(map(str, ranks))}"
+        with waiting_for(what):
+            work = dist.all_reduce(buffer, group=group, async_op=True)
+        assert work is not None, "this rank is in the group"
+        self._wait(work, what)
+        return buffer.to(self._device, non_blocking=True) if self._is_staged else buffer
+
+    def _staged(self, tensor: Tensor) -> Tensor:
+        """Return `tensor` where messages start from: in pinned host memory if they are staged."""
+        if not self._is_staged:
+            return tensor
+        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self._pin).copy_(tensor)
 
     def _shape(self, message: Message) -> Shape:
         return self._shapes[min(message.stage, message.receiver)]
@@ -118,7 +138,8 @@ class ProcessGroupTransport(Transport):
     def flush(self) -> None:
         for peer, under_way in self._under_way.items():
             self._release(peer, self._arrived[peer] + len(under_way))
-            self._arrived[peer] = self._num_posted[peer] = 0
+        self._arrived.clear()
+        self._letters.clear()
 
     def _release(self, peer: int, count: int) -> None:
         """Let go of the first `count` tensors sent to `peer`: they are known to have arrived."""
@@ -132,32 +153,50 @@ class ProcessGroupTransport(Transport):
             work.wait(self._timeout)
 
 
-def _proofs(ops: Sequence[Op], me: int, num_stages: int) -> dict[Message, int]:
-    """Return, for each message that a peer sends me, how many of mine it has used by then.
+@final
+class Letters:
+    """What a peer sends a rank, in order, each message with how many of the rank's own the peer has used by then.
 
     Gloo cannot be asked whether a message has left; but when such an answer comes, those have, and their tensors
     can be let go long before the end of the list.
+
+    Args:
+        ops: The peer's lowered list; one in memory is worked through once and for all.
+        me: The rank.
+        num_stages: Of the whole pipeline.
     """
-    places = {op.message: k for k, op in enumerate(op for op in ops if isinstance(op, Recv) and op.peer == me)}
-    used, found = 0, {}
-    for op in ops:
-        for part in computes(op):
-            for message in needs(part, num_stages):
-                if message.stage != part.stage and message in places:
-                    used = max(used, places[message] + 1)
-        if isinstance(op, Send) and op.peer == me:
-            found[op.message] = used
-    return found
+
+    def __init__(self, ops: Iterable[Op], me: int, num_stages: int) -> None:
+        self._ops = ops
+        self._me = me
+        self._num_stages = num_stages
+        self._known = tuple(self._read()) if isinstance(ops, Sequence) else None
+
+    def __iter__(self) -> Iterator[tuple[Message, int]]:
+        return self._read() if self._known is None else iter(self._known)
+
+    def _read(self) -> Iterator[tuple[Message, int]]:
+        places: dict[Message, int] = {}
+        posted = used = 0
+        for op in self._ops:
+            if isinstance(op, Recv) and op.peer == self._me:
+                places[op.message] = posted
+                posted += 1
+            for part in computes(op):
+                for message in needs(part, self._num_stages):
+                    if message.stage != part.stage and message in places:
+                        used = max(used, places.pop(message) + 1)
+            if isinstance(op, Send) and op.peer == self._me:
+                yield op.message, used
 
 
 def make_groups(
-    programs: Sequence[Sequence[Op]], backend: str, device: torch.device
+    channels: Iterable[tuple[int, int]], backend: str, device: torch.device
 ) -> dict[tuple[int, int], dist.ProcessGroup | None]:
-    """Make the process group of every channel in `programs`; all ranks call this together.
+    """Make the process group of every channel, (sender, receiver); all ranks call this together, in the same order.
 
     None stands for the default group, which gloo's channels share: its messages are matched by sender and receiver.
     """
-    channels = sorted({(rank, op.peer) for rank, ops in enumerate(programs) for op in ops if isinstance(op, Send)})
     if backend != "nccl":
         return dict.fromkeys(channels)
     groups: dict[tuple[int, int], dist.ProcessGroup | None] = {}
@@ -169,4 +208,24 @@ def make_groups(
             dist.send(token, receiver, group=group)
         elif dist.get_rank() == receiver:
             dist.recv(token, sender, group=group)
+    return groups
+
+
+def make_reduce_groups(
+    replicas: Mapping[int, Sequence[int]], backend: str, device: torch.device
+) -> dict[int, dist.ProcessGroup]:
+    """Make the process group of the `replicas` of every stage; all ranks call this together, in the same order.
+
+    Each stage has its own, even where two share their ranks: lists that reduce them in different orders then wait for
+    each other, and are found out, where one group would add up what does not belong together.
+    """
+    groups: dict[int, dist.ProcessGroup] = {}
+    for stage, ranks in replicas.items():
+        if len(ranks) == 1:
+            continue
+        group = dist.new_group(list(ranks))
+        if dist.get_rank() in ranks:
+            groups[stage] = group
+            if backend == "nccl":  # the first sum makes the ranks meet: do that here, in one order for all
+                dist.all_reduce(torch.zeros(1, device=device), group=group)
     return groups

@@ -9,10 +9,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from executor.errors import ExecutionError, waiting_for
+from executor.lists import AnySchedule, held_stages
 from executor.process_group import Shape
 from executor.stage import ModuleStage, Stage
 from profiles.stage_costs import StageCosts
-from schedules.schedule import Schedule, stages_of
 
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _MAX_DIMENSIONS = 8
@@ -24,7 +24,7 @@ def emulated_shapes(costs: StageCosts) -> dict[int, Shape]:
 
 
 def find_shapes(
-    schedule: Schedule, rank: int, stages: Mapping[int, Stage], sample: Tensor, control: dist.ProcessGroup | None
+    schedule: AnySchedule, rank: int, stages: Mapping[int, Stage], sample: Tensor, control: dist.ProcessGroup | None
 ) -> dict[int, Shape]:
     """Return the shape of every stage's output but the last's; all ranks call this together.
 
@@ -36,7 +36,7 @@ def find_shapes(
     """
     shapes: dict[int, Shape] = {}
     for index in range(schedule.num_stages - 1):
-        owner = next(r for r, ops in enumerate(schedule.ops) if index in stages_of(ops))
+        owner = next(r for r in range(schedule.num_ranks) if index in held_stages(schedule, r))
         header = torch.zeros(2 + _MAX_DIMENSIONS, dtype=torch.int64)
         if owner == rank:
             stage = stages[index]

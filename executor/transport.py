@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
 from executor.errors import ExecutionError
-from schedules.op import Message, Recv, Send
+from schedules.op import Message, Op, Recv, Reduce, Send
 
 
 class Transport(ABC):
@@ -27,28 +28,49 @@ class Transport(ABC):
         """Return the tensor of `message`, or None where the caller should give up its turn and ask again."""
 
     @abstractmethod
+    def reduce(self, op: Reduce, tensor: Tensor) -> Tensor | None:
+        """Return the sum of `tensor` over all ranks that reduce the stage, the same to the last bit on each of them.
+
+        None where the caller should give up its turn and ask again with the same tensor, which it must not change
+        meanwhile.
+        """
+
+    @abstractmethod
     def flush(self) -> None:
         """Wait until everything sent has left."""
 
 
 class Mailroom:
-    """All channels of ranks that live in one process: what was sent on each, in order."""
+    """All channels of ranks that live in one process: what is under way on each, by place; and what is to be summed.
 
-    def __init__(self) -> None:
-        self.channels: defaultdict[tuple[int, int], list[tuple[Message, Tensor | None]]] = defaultdict(list)
+    Args:
+        replicas: The ranks that reduce each stage, as from `reducers`.
+    """
+
+    def __init__(self, replicas: Mapping[int, Sequence[int]] | None = None) -> None:
+        self.replicas = {} if replicas is None else replicas
+        self.channels: defaultdict[tuple[int, int], dict[int, tuple[Message, Tensor]]] = defaultdict(dict)
+        self.terms: defaultdict[tuple[int, int], dict[int, Tensor]] = defaultdict(dict)
+        """By stage and number of the sum: the term of every rank that has come so far."""
+        self.taken: Counter[tuple[int, int]] = Counter()
+        """How many ranks have their sum."""
 
 
 class LocalTransport(Transport):
-    """All ranks in one process: a list per channel is the network."""
+    """All ranks in one process: a mailroom is the network."""
 
     def __init__(self, rank: int, mailroom: Mailroom) -> None:
         self._rank = rank
+        self._room = mailroom
         self._channels = mailroom.channels
         self._posted: dict[Message, tuple[int, int]] = {}
         self._num_posted: Counter[int] = Counter()
+        self._num_sent: Counter[int] = Counter()
+        self._num_sums: Counter[int] = Counter()
 
     def send(self, op: Send, tensor: Tensor) -> None:
-        self._channels[self._rank, op.peer].append((op.message, tensor))
+        self._channels[self._rank, op.peer][self._num_sent[op.peer]] = (op.message, tensor)
+        self._num_sent[op.peer] += 1
 
     def post(self, op: Recv) -> None:
         self._posted[op.message] = (op.peer, self._num_posted[op.peer])
@@ -56,21 +78,45 @@ class LocalTransport(Transport):
 
     def take(self, message: Message) -> Tensor | None:
         peer, place = self._posted.get(message, (-1, 0))
-        mail = self._channels[peer, self._rank] if peer >= 0 else []
-        if place >= len(mail):
+        if peer < 0 or place not in self._channels[peer, self._rank]:
             return None
-        sent, tensor = mail[place]
+        sent, tensor = self._channels[peer, self._rank].pop(place)
         require_same(Recv(message, peer), sent)
-        mail[place] = (sent, None)
         del self._posted[message]
         return tensor
+
+    def reduce(self, op: Reduce, tensor: Tensor) -> Tensor | None:
+        if self._rank not in self._room.replicas.get(op.stage, ()):
+            raise ExecutionError(f"{op}: the mailroom does not know this replica; give it the `reducers` of the lists")
+        replicas, key = self._room.replicas[op.stage], (op.stage, self._num_sums[op.stage])
+        terms = self._room.terms[key]
+        terms[self._rank] = tensor
+        if len(terms) < len(replicas):
+            return None
+        first, *others = (terms[rank] for rank in replicas)
+        total = first.clone()
+        for other in others:
+            total += other
+        self._num_sums[op.stage] += 1
+        self._room.taken[key] += 1
+        if self._room.taken[key] == len(replicas):
+            del self._room.terms[key], self._room.taken[key]
+        return total
 
     def flush(self) -> None:
         """Nothing is under way: a message is there as soon as it is sent. The next run counts anew."""
         self._num_posted.clear()
+        self._num_sent.clear()
+        self._num_sums.clear()
         for (_, receiver), mail in self._channels.items():
             if receiver == self._rank:
                 mail.clear()
+
+
+def reducers(programs: Sequence[Sequence[Op]]) -> dict[int, tuple[int, ...]]:
+    """Return, for each stage that is reduced, in order of the stages, the ranks that reduce it."""
+    stages = sorted({op.stage for ops in programs for op in ops if isinstance(op, Reduce)})
+    return {stage: tuple(rank for rank, ops in enumerate(programs) if Reduce(stage) in ops) for stage in stages}
 
 
 def require_same(recv: Recv, sent: Message) -> None:

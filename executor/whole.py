@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from executor.build import make_batch
+from executor.draws import Draws
 from executor.job import Job
 from profiles.models.model import build_layers
 from profiles.models.resolve import resolve_model
@@ -18,5 +19,10 @@ def whole_model_losses(job: Job) -> tuple[float, ...]:
     num_microbatches = from_json(job.schedule, "the job's schedule").num_microbatches
     batch = make_batch(model, num_microbatches, job.microbatch_size, seed=job.seed, dtype=dtype, device=device)
     module = build_layers(model, 0, len(model.layers), seed=job.seed, dtype=dtype, device=device)
-    with torch.no_grad():
-        return tuple(model.loss(module(x), y).item() for x, y in zip(batch.inputs, batch.targets, strict=True))
+    draws = Draws(module, 0, job.seed, device)
+    draws.begin()
+    losses = []
+    for microbatch, (x, y) in enumerate(zip(batch.inputs, batch.targets, strict=True)):
+        with torch.no_grad(), draws.of(microbatch):
+            losses.append(model.loss(module(x), y).item())
+    return tuple(losses)

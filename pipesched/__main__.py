@@ -13,14 +13,18 @@ from pipesched.compare import compare
 from pipesched.errors import BAD_INPUT, FINE, NOT_THERE, RANK_FAILED, STOPPED, NotThereError
 from pipesched.gantt import gantt
 from pipesched.list import list_schedules
+from pipesched.partition import partition
 from pipesched.profile import profile
 from pipesched.profile_links import profile_links
 from pipesched.run import run
 from pipesched.show import show
 from pipesched.simulate import simulate
 from pipesched.trace import trace
+from pipesched.train import train
+from pipesched.tune import tune
 from pipesched.usage import complaint
 from pipesched.verify import verify
+from pipesched.versions import versions
 
 app = typer.Typer(
     help="Pipeline-parallel schedules: describe once, simulate, run, compare.",
@@ -30,13 +34,17 @@ app = typer.Typer(
 app.command("list")(list_schedules)
 app.command()(show)
 app.command()(check)
+app.command()(versions)
 app.command()(simulate)
 app.command()(compare)
 app.command()(gantt)
 app.command()(trace)
 app.command()(profile)
+app.command()(partition)
 app.command("profile-links")(profile_links)
 app.command()(run)
+app.command()(train)
+app.command()(tune)
 app.command()(verify)
 
 _OURS = ("schedules", "profiles", "simulator", "executor", "pipesched")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,10 +16,10 @@ from pipesched.options import CostOptions, Json, Out, ScheduleOptions, grouped
 from pipesched.output import print_json, progress
 from pipesched.overview import print_summaries
 from pipesched.predict import Buffers, predict
+from pipesched.several import options_of_each
 from pipesched.timelines import timelines_of
 
 if TYPE_CHECKING:
-    from schedules.entry import Entry
     from schedules.schedule import Schedule
     from schedules.timeline import Timeline
     from simulator.summary import Summary
@@ -148,13 +148,13 @@ def _found(
     from simulator.errors import SimulationError
     from simulator.summary import Summary
 
-    entries = _entries(names, options)
+    by_name = options_of_each([name for name in names if Path(name).suffix not in (".csv", ".json")], options)
     refused: list[Exception] = []
     with progress("comparing") as tick:
         for index, name in enumerate(names):
             tick(index / len(names))
             try:
-                yield _one(_load(name, entries.get(name), options), costs, buffers)
+                yield _one(_load(name, by_name.get(name), options), costs, buffers)
             except (InputError, ScheduleError, ProfileError, SimulationError) as error:
                 refused.append(error)
                 if not keep_going or len(refused) == len(names):
@@ -171,30 +171,8 @@ def _one(schedule: Schedule, costs: CostOptions, buffers: Buffers) -> _Found:
     return _Found(summarize(lower(schedule), timeline, stage_costs, cluster), timeline)
 
 
-def _entries(names: Sequence[str], options: ScheduleOptions) -> dict[str, Entry]:
-    """Return the entry of each name that is no file; refuse options that none of them takes."""
-    from schedules.catalogue import find
-
-    entries = {name: find(name) for name in names if Path(name).suffix not in (".csv", ".json")}
-    if options.chunks is not None and not any(entry.takes_chunks for entry in entries.values()):
-        raise InputError(f"-v: got {options.chunks}, expected a schedule that takes chunks; try interleaved")
-    for setting in _settings(options):
-        if not any(_takes(entry, setting) for entry in entries.values()):
-            raise InputError(f"--set: got {setting}, expected key=value of a schedule here; see 'pipesched list'")
-    return entries
-
-
-def _load(name: str, entry: Entry | None, options: ScheduleOptions) -> Schedule:
+def _load(name: str, mine: ScheduleOptions | None, options: ScheduleOptions) -> Schedule:
     """Read a file, or build a schedule with those of the options that it takes."""
-    if entry is None:
+    if mine is None:
         return ScheduleOptions(schedule_file=Path(name), recompute=options.recompute).load()
-    mine = [setting for setting in _settings(options) if _takes(entry, setting)]
-    return replace(options, chunks=options.chunks if entry.takes_chunks else None, settings=mine).build(name)
-
-
-def _settings(options: ScheduleOptions) -> list[str]:
-    return [setting for line in options.settings or [] for setting in line.split(",")]
-
-
-def _takes(entry: Entry, setting: str) -> bool:
-    return setting.partition("=")[0].strip() in [parameter.name for parameter in entry.parameters]
+    return mine.build(name)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pipesched.options import Json
 from pipesched.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from schedules.entry import Parameter
 
 
 def list_schedules(json: Json = False) -> None:
@@ -19,6 +24,7 @@ def list_schedules(json: Json = False) -> None:
                     "text": entry.text,
                     "source": entry.source,
                     "is_asynchronous": entry.is_asynchronous,
+                    "averages": entry.averages,
                     "takes_chunks": entry.takes_chunks,
                     "parameters": [
                         {"name": parameter.name, "default": parameter.default, "text": parameter.text}
@@ -34,10 +40,10 @@ def list_schedules(json: Json = False) -> None:
         [
             {
                 "name": entry.name,
-                "steps": "every micro-batch" if entry.is_asynchronous else "every batch",
+                "steps": "without a flush" if entry.is_asynchronous else "every batch",
                 "options": " ".join(
                     ["-p", "-m", *(["-v"] if entry.takes_chunks else [])]
-                    + [f"--set {parameter.name}={parameter.default}" for parameter in entry.parameters]
+                    + [f"--set {parameter.name}={_shown(parameter)}" for parameter in entry.parameters]
                 ),
                 "source": entry.source,
                 "what": entry.text,
@@ -45,3 +51,8 @@ def list_schedules(json: Json = False) -> None:
             for entry in entries
         ],
     )
+
+
+def _shown(parameter: Parameter) -> str:
+    """Return the default; ".." where the counts decide."""
+    return ".." if parameter.default is None else str(parameter.default)

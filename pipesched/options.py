@@ -7,49 +7,70 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
 
 from pipesched.errors import InputError
-from pipesched.pairs import integer, integers, number, numbers, pairs
-from pipesched.sizes import parse_bytes
+from pipesched.machine_options import MachineOptions
+from pipesched.pairs import integer, integers, number, pairs
 
 if TYPE_CHECKING:
     from profiles.cluster import Cluster
     from profiles.stage_costs import StageCosts
     from schedules.entry import Parameter, Value
     from schedules.lazy import LazySchedule
+    from schedules.recipe import Recipe
     from schedules.schedule import Schedule
+
+    _Lists = TypeVar("_Lists", Schedule, LazySchedule)
 
 
 def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `command` with each dataclass parameter spread out into one option per field."""
+    """Return `command` with each dataclass parameter, and each in it, spread out into one option per field."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
-        if name not in groups:
+        if name in groups:
+            parameters += _spread(groups[name])
+        else:
             parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
-            continue
-        types = get_type_hints(groups[name], include_extras=True)
-        parameters += [
-            inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=types[f.name])
-            for f in fields(groups[name])
-        ]
 
     @functools.wraps(command)
     def wrapper(**values: Any) -> Any:
         for name, group in groups.items():
-            values[name] = group(**{f.name: values.pop(f.name) for f in fields(group)})
+            values[name] = _gathered(group, values)
         return command(**values)
 
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return wrapper
+
+
+def _spread(group: Any) -> Iterator[inspect.Parameter]:
+    types = get_type_hints(group, include_extras=True)
+    for field in fields(group):
+        if is_dataclass(types[field.name]):
+            yield from _spread(types[field.name])
+        else:
+            default = inspect.Parameter.empty if field.default is MISSING else field.default
+            yield inspect.Parameter(
+                field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=types[field.name]
+            )
+
+
+def _gathered(group: Any, values: dict[str, Any]) -> Any:
+    """Return `group` made of its fields in `values`, which are taken out."""
+    types = get_type_hints(group, include_extras=True)
+    made = {
+        field.name: _gathered(types[field.name], values) if is_dataclass(types[field.name]) else values.pop(field.name)
+        for field in fields(group)
+    }
+    return group(**made)
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print data, as JSON, and nothing else.")]
@@ -109,10 +130,34 @@ class ScheduleOptions:
         """
         from schedules.catalogue import build_lazily, find
 
-        if self.schedule is None or self.schedule_file or self.recompute or find(self.schedule).lazy is None:
+        if self.schedule is None or self.schedule_file is not None or find(self.schedule).lazy is None:
             return self.load()
         num_ranks, num_microbatches, settings = self._counts(self.schedule)
-        return build_lazily(self.schedule, num_ranks, num_microbatches, self.chunks, **settings)
+        return self._recomputed(build_lazily(self.schedule, num_ranks, num_microbatches, self.chunks, **settings))
+
+    def recipe(self) -> Recipe:
+        """Return how to make the lists of a training run; without -m of as many micro-batches as ranks.
+
+        Raises:
+            InputError: The options do not say one schedule.
+            ScheduleError: No such schedule, or a bad file.
+        """
+        from schedules.formats.schedule_json import to_json
+        from schedules.recipe import Recipe
+
+        if self.schedule is None or self.schedule_file is not None:
+            return Recipe(lists=to_json(self.load()))
+        if self.microbatches is None:
+            return replace(self, microbatches=self.stages or 1).recipe()
+        num_ranks, num_microbatches, settings = self._counts(self.schedule)
+        return Recipe(
+            name=self.schedule,
+            num_ranks=num_ranks,
+            num_microbatches=num_microbatches,
+            num_chunks=self.chunks,
+            parameters=settings,
+            recompute=self._recomputed_stages(),
+        )
 
     def _counts(self, name: str) -> tuple[int, int, dict[str, Value]]:
         from schedules.catalogue import find
@@ -125,20 +170,25 @@ class ScheduleOptions:
             raise InputError(f"schedule {name}: {missing} missing; try -p 4 -m 8")
         return self.stages, self.microbatches, _parse(self.settings, parameters) if self.settings else {}
 
-    def _recomputed(self, schedule: Schedule) -> Schedule:
-        if self.recompute is None:
+    def _recomputed(self, schedule: _Lists) -> _Lists:
+        stages = self._recomputed_stages()
+        if stages is None:
             return schedule
         from schedules.recompute import recompute
 
+        return recompute(schedule, None if stages == "all" else stages)
+
+    def _recomputed_stages(self) -> tuple[int, ...] | Literal["all"] | None:
+        if self.recompute is None:
+            return None
         if self.recompute == "all":
-            return recompute(schedule)
+            return "all"
         try:
-            stages = [int(text) for text in self.recompute.split(",")]
+            return tuple(int(text) for text in self.recompute.split(","))
         except ValueError:
             raise InputError(
                 f"--recompute: got {self.recompute!r}, expected all, or stages as 0,2; try --recompute all"
             ) from None
-        return recompute(schedule, stages)
 
 
 def _parse(settings: Sequence[str], parameters: Sequence[Parameter]) -> dict[str, Value]:
@@ -154,9 +204,11 @@ def _parse(settings: Sequence[str], parameters: Sequence[Parameter]) -> dict[str
 
 @dataclass(frozen=True, slots=True)
 class CostOptions:
-    """What the ops cost: a profile, a table, or the same for all; and the links."""
+    """What the ops cost: a profile, a table, or the same for all; and the machines."""
 
-    profile: Annotated[Path | None, typer.Option(help="Measured profile of a model (JSON).")] = None
+    profile: Annotated[
+        Path | None, typer.Option(help="Measured profile of a model (JSON), or a graph of PipeDream's profiler (.txt).")
+    ] = None
     partition: Annotated[
         str | None,
         typer.Option(help="Layers to stages: balanced (with a profile the default), uniform, or counts as 3,3,4."),
@@ -166,9 +218,7 @@ class CostOptions:
     uniform: Annotated[
         str | None, typer.Option(help="Equal stages: f=1,b=2 or f=1,i=1,w=1 [s]; and saved_bytes=1e9, ...")
     ] = None
-    cluster: Annotated[Path | None, typer.Option(help="Devices and links (JSON).")] = None
-    link: Annotated[str | None, typer.Option(help="Equal links: latency_s=0.1,bandwidth_bytes_per_s=1e9.")] = None
-    memory_limit: Annotated[str | None, typer.Option(help="What every device has: 16GB or 16GiB.")] = None
+    machines: MachineOptions = MachineOptions()  # noqa: RUF009 -- frozen
 
     def load(self, schedule: Schedule, share: float = 1.0) -> tuple[StageCosts, Cluster]:
         """Return what `schedule` costs, on which machines; of equal stages each costs `share` of what is given.
@@ -205,36 +255,9 @@ class CostOptions:
         assert self.profile is not None
         return self._from_profile(self.profile, schedule)
 
-    def load_cluster(self, schedule: Schedule) -> Cluster:
+    def load_cluster(self, schedule: Schedule | LazySchedule) -> Cluster:
         """Return the machines that `schedule` runs on."""
-        cluster = self._machines(schedule)
-        if self.memory_limit is None:
-            return cluster
-        limit = parse_bytes(self.memory_limit, "--memory-limit")
-        return replace(cluster, devices=tuple(replace(device, memory_bytes=limit) for device in cluster.devices))
-
-    def _machines(self, schedule: Schedule) -> Cluster:
-        from profiles.cluster import Link, flat
-
-        if self.cluster is not None and self.link is not None:
-            raise InputError("links: got --cluster and --link, expected one of them")
-        if self.cluster is not None:
-            from profiles.files import load_cluster
-
-            cluster = load_cluster(self.cluster)
-            if len(cluster.devices) <= max(schedule.rank_to_device):
-                raise InputError(
-                    f"{self.cluster}: devices: got {len(cluster.devices)}, expected {max(schedule.rank_to_device) + 1} "
-                    f"for schedule {schedule.name}; add devices, or use fewer ranks"
-                )
-            return cluster
-        link = Link()
-        if self.link is not None:
-            values = numbers(self.link, "--link", ("latency_s", "bandwidth_bytes_per_s"))
-            if values.get("bandwidth_bytes_per_s") == 0:
-                raise InputError("--link: bandwidth_bytes_per_s: got 0, expected more; leave it out for no limit")
-            link = Link(**values)
-        return flat(max(schedule.rank_to_device) + 1, link)
+        return self.machines.load(max(schedule.rank_to_device) + 1, f"schedule {schedule.name}")
 
     def _from_profile(self, path: Path, schedule: Schedule) -> StageCosts:
         from profiles.files import load_profile

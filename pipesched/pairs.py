@@ -34,28 +34,43 @@ def numbers(text: str, option: str, keys: Collection[str]) -> dict[str, float]:
     Raises:
         InputError: An unknown key, or a value that is no such number.
     """
-    found: dict[str, float] = {}
-    for key, value in pairs(text, option, keys).items():
-        try:
-            number = float(value)
-        except ValueError:
-            number = math.nan
-        if not math.isfinite(number) or number < 0:
-            raise InputError(f"{option}: {key}: got {value}, expected a finite number of 0 or more; try 1")
-        found[key] = number
-    return found
+    return {key: number(value, f"{option}: {key}") for key, value in pairs(text, option, keys).items()}
 
 
-def integers(text: str, option: str, keys: Collection[str]) -> dict[str, int]:
-    """Return whole numbers under some of `keys`.
+def number(value: str, place: str) -> float:
+    """Return a finite number of 0 or more.
 
     Raises:
-        InputError: An unknown key, or a value that is no whole number.
+        InputError: `value` is no such number; the message names `place`.
     """
-    found: dict[str, int] = {}
-    for key, value in pairs(text, option, keys).items():
-        try:
-            found[key] = int(value)
-        except ValueError:
-            raise InputError(f"{option}: {key}: got {value}, expected a whole number; try 1") from None
+    try:
+        found = float(value)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found) or found < 0:
+        raise InputError(f"{place}: got {value}, expected a finite number of 0 or more; try 1")
     return found
+
+
+def integer(value: str, place: str) -> int:
+    """Return a whole number.
+
+    Raises:
+        InputError: `value` is no such number; the message names `place`.
+    """
+    try:
+        return int(value)
+    except ValueError:
+        raise InputError(f"{place}: got {value}, expected a whole number; try 1") from None
+
+
+def integers(value: str, place: str) -> tuple[int, ...]:
+    """Return the whole numbers of ``2:1:1``.
+
+    Raises:
+        InputError: `value` is no such list; the message names `place`.
+    """
+    try:
+        return tuple(int(part) for part in value.split(":"))
+    except ValueError:
+        raise InputError(f"{place}: got {value}, expected whole numbers with colons between them; try 2:1:1") from None

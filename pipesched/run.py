@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,9 +35,9 @@ def run(
     check_outputs((out, TIMELINE), (job, JSON))
     if job is not None and out is not None:
         raise InputError("--job: got --out too, expected one; give --out to 'torchrun ... -m executor'")
-    if costs.cluster is not None or costs.link is not None:
+    if costs.machines.are_given:
         raise InputError(
-            "--cluster and --link: got one, expected neither: the messages of a run are real; leave it out"
+            "--cluster, --link and --nodes: got one, expected none: the messages of a run are real; leave it out"
         )
     loaded = schedule.load()
     if not options.no_check:
@@ -66,7 +67,7 @@ def run(
                 **found.to_dict(),
                 "throughput_unit": "micro-batches per second",
                 "makespans_s": measured.makespans_s,
-                "first_loss": mean_loss,
+                "first_loss": mean_loss if mean_loss is None or math.isfinite(mean_loss) else None,
             }
         )
         return

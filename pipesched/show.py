@@ -39,7 +39,7 @@ def show(
     """Show the op lists: a grid for people, or a file for PyTorch and for us."""
     from schedules.formats.schedule_json import to_json
     from schedules.formats.torch_csv import write_csv, write_csv_comms
-    from schedules.formats.torch_lower import lower_for_torch
+    from schedules.torch_lower import lower_for_torch
 
     check_outputs((out, {None: (), Format.GRID: (), Format.JSON: JSON}.get(format, (".csv",))))
     loaded = schedule.load()

@@ -27,6 +27,11 @@ def timelines_of(
     if files:
         if schedule != ScheduleOptions() or costs != CostOptions():
             raise InputError(f"{files[0]}: got options of a schedule or its costs too, expected one or the other")
+        if (protocol, jitter, seed) != ("rendezvous", 0.0, 0):
+            raise InputError(
+                f"{files[0]}: got --protocol, --jitter or --seed too, expected them where a schedule is simulated; "
+                "leave them out"
+            )
         from schedules.formats.timeline_json import read_timeline
 
         return [read_timeline(path) for path in files]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from pipesched.errors import InputError
@@ -9,14 +11,18 @@ from pipesched.pairs import numbers
 
 if TYPE_CHECKING:
     from profiles.stage_costs import StageCosts
+    from schedules.lazy import LazySchedule
+    from schedules.op import Op
     from schedules.schedule import Schedule
 
-_SECONDS = {"f": "forward_s", "b": "backward_s", "i": "backward_input_s", "w": "backward_weight_s", "step_s": "step_s"}
+_SECONDS = {"f": "forward_s", "b": "backward_s", "i": "backward_input_s", "w": "backward_weight_s"} | {
+    name: name for name in ("step_s", "average_s")
+}
 _BYTES = ("output_bytes", "saved_bytes", "saved_for_weight_bytes", "weight_bytes", "optimizer_bytes")
 _MAX_BYTES = 2**63
 
 
-def uniform_costs(text: str, schedule: Schedule, share: float = 1.0) -> StageCosts:
+def uniform_costs(text: str, schedule: Schedule | LazySchedule, share: float = 1.0) -> StageCosts:
     """Return equal stages for `schedule` from ``f=1,b=2`` or ``f=1,i=1,w=1,saved_bytes=1e9``.
 
     Args:
@@ -44,7 +50,7 @@ def uniform_costs(text: str, schedule: Schedule, share: float = 1.0) -> StageCos
     return StageCosts((cost,) * schedule.num_stages, origin="uniform", overlap=overlap)
 
 
-def _require_complete(text: str, values: dict[str, float], schedule: Schedule) -> None:
+def _require_complete(text: str, values: dict[str, float], schedule: Schedule | LazySchedule) -> None:
     if "f" not in values:
         raise InputError(f"--uniform: got {text!r}, expected f, the seconds of a forward; try f=1,b=2")
     is_split = {"i", "w"} <= values.keys()
@@ -57,8 +63,15 @@ def _require_complete(text: str, values: dict[str, float], schedule: Schedule) -
         )
 
 
-def _splits(schedule: Schedule) -> bool:
-    from schedules.op import Phase, computes
+def _splits(schedule: Schedule | LazySchedule) -> bool:
+    """Whether there is an I or W; a list that goes on is read as far as its first Step, before which all kinds come."""
+    from schedules.op import Phase, Step, computes
+    from schedules.schedule import Schedule
 
     split = (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
-    return any(part.phase in split for row in schedule.ops for op in row for part in computes(op))
+    rows: Iterable[Iterable[Op]] = (
+        schedule.ops
+        if isinstance(schedule, Schedule)
+        else (takewhile(lambda op: not isinstance(op, Step), ops()) for ops in schedule.rank_ops)
+    )
+    return any(part.phase in split for row in rows for op in row for part in computes(op))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -52,7 +53,9 @@ def verify(
         out.mkdir(parents=True, exist_ok=True)
     checked = [_one(each, model, profile, size, costs, options) for each in schedules]
     if json:
-        print_json([{**each.found.to_dict(), "largest_loss_difference": each.loss_difference} for each in checked])
+        print_json(
+            [{**each.found.to_dict(), "largest_loss_difference": _finite(each.loss_difference)} for each in checked]
+        )
     else:
         print_comparisons([each.found for each in checked])
         for each in checked:
@@ -117,7 +120,9 @@ def _profile(built: Model, size: int, num_ranks: int, costs: CostOptions, option
     from profiles.profiler import profile_model
 
     if costs.profile is not None:
-        return load_profile_of(costs.profile, built)
+        profile = load_profile_of(costs.profile, built)
+        _require_same_conditions(profile, costs.profile, options)
+        return profile
     with progress(f"profiling {built.name}") as tick:
         return profile_model(
             built,
@@ -130,6 +135,23 @@ def _profile(built: Model, size: int, num_ranks: int, costs: CostOptions, option
             seed=options.seed,
             progress=lambda done, total, text: tick(done / total),  # noqa: ARG005
         )
+
+
+def _require_same_conditions(profile: Profile, path: Path, options: RunOptions) -> None:
+    """Refuse a profile of other numbers or of another optimizer than the run will have.
+
+    Raises:
+        InputError: It was measured with another dtype or optimizer.
+    """
+    for name, measured, wanted in (
+        ("dtype", profile.provenance.dtype, options.dtype),
+        ("optimizer", profile.provenance.optimizer, options.optimizer),
+    ):
+        if measured != wanted:
+            raise InputError(
+                f"{path}: {name}: got a profile measured with {measured}, expected {wanted} as in the run; "
+                f"try --{name} {measured}, or leave out --profile"
+            )
 
 
 def _one(
@@ -155,8 +177,21 @@ def _one(
         compare(predicted, measured.timeline),
         loss=mean(got for got, _ in pairs),
         whole_loss=mean(want for _, want in pairs),
-        loss_difference=max(abs(got - want) / abs(want) for got, want in pairs),
+        loss_difference=max(_difference(got, want) for got, want in pairs),
     )
+
+
+def _difference(got: float, want: float) -> float:
+    """Return by how much `got` is off, relative to `want`; infinite where one of them is no number any more."""
+    if not (math.isfinite(got) and math.isfinite(want)):
+        return math.inf  # max() would pass over a NaN
+    if got == want:
+        return 0.0
+    return abs(got - want) / abs(want) if want else math.inf
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _with_initial_weights(schedule: Schedule) -> list[bool]:

@@ -1,29 +1,45 @@
 """What it costs: stages, machines, measured layers. Nothing here loads torch; `profiles.profiler` and models do."""
 
-from profiles.cluster import Cluster, Device, Link, flat
+from profiles.cluster import Cluster, Device, Link, flat, of_nodes
 from profiles.errors import ProfileError
 from profiles.files import load_cluster, load_profile, save_cluster, save_profile
-from profiles.partition import balanced_partition, uniform_partition
+from profiles.machines import load_machine, machine_names
+from profiles.partition import balanced_partition, cheapest_partition, uniform_partition
 from profiles.profile import LayerCost, LayerMeasurement, Profile, Provenance, stage_costs
+from profiles.replication import ChainLayer, Level, ReplicatedStage, replicated_partition
 from profiles.stage_costs import StageCost, StageCosts, uniform
 from profiles.stage_costs_csv import load_stage_costs
+from profiles.staging import StagedLayers, Staging, by_memory, by_replicas, by_time
 
 __all__ = [
+    "ChainLayer",
     "Cluster",
     "Device",
     "LayerCost",
     "LayerMeasurement",
+    "Level",
     "Link",
     "Profile",
     "ProfileError",
     "Provenance",
+    "ReplicatedStage",
     "StageCost",
     "StageCosts",
+    "StagedLayers",
+    "Staging",
     "balanced_partition",
+    "by_memory",
+    "by_replicas",
+    "by_time",
+    "cheapest_partition",
     "flat",
     "load_cluster",
+    "load_machine",
     "load_profile",
     "load_stage_costs",
+    "machine_names",
+    "of_nodes",
+    "replicated_partition",
     "save_cluster",
     "save_profile",
     "stage_costs",

@@ -1,9 +1,10 @@
-"""The machines: devices, and the links between them."""
+"""The machines: devices, the links between them, and the NICs that devices of a node share."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class Cluster:
         inter: The link between devices of different nodes; None: as `intra`.
         loopback: The link of a device to itself, for ranks that share it.
         links: Exceptions, as (from device, to device, link).
+        nics: ``nics[n]`` are the devices of one node that share network interface ``n`` for all that leaves the node
+            and all that comes in; what a device in none sends and gets shares nothing but its links.
         origin: Where the numbers come from, in a few words.
     """
 
@@ -56,6 +59,7 @@ class Cluster:
     loopback: Link = Link()
     links: tuple[tuple[int, int, Link], ...] = ()
     origin: str = ""
+    nics: tuple[tuple[int, ...], ...] = ()
 
     def link(self, source: int, target: int) -> Link:
         """Return the link from one device to another."""
@@ -68,7 +72,39 @@ class Cluster:
             return self.inter
         return self.intra
 
+    def nics_between(self, source: int, target: int) -> tuple[int | None, int | None]:
+        """Return the shared interfaces that a message leaves by and comes in by; None where there is none."""
+        if self.devices[source].node == self.devices[target].node:
+            return None, None
+        return self._nic(source), self._nic(target)
+
+    def _nic(self, device: int) -> int | None:
+        return next((index for index, devices in enumerate(self.nics) if device in devices), None)
+
 
 def flat(num_devices: int, link: Link | None = None) -> Cluster:
     """Return equal devices in one node; without `link`, messages take no time."""
     return Cluster((Device(),) * num_devices, Link() if link is None else link)
+
+
+def of_nodes(node: Cluster, num_nodes: int) -> Cluster:
+    """Return `num_nodes` copies of a node, numbered node by node.
+
+    Args:
+        node: The devices of one node with their links, `inter` and NICs.
+        num_nodes: At least 1.
+    """
+    size = len(node.devices)
+    starts = range(0, num_nodes * size, size)
+    return replace(
+        node,
+        devices=tuple(replace(device, node=index) for index in range(num_nodes) for device in node.devices),
+        links=tuple((a + start, b + start, link) for start in starts for a, b, link in node.links),
+        nics=tuple(tuple(device + start for device in devices) for start in starts for devices in node.nics),
+    )
+
+
+def dealt(num_devices: int, num_nics: int) -> tuple[tuple[int, ...], ...]:
+    """Return the NICs of a node of `num_devices`: neighbours share one, as evenly as can be."""
+    bounds = [num_devices * nic // num_nics for nic in range(num_nics + 1)]
+    return tuple(tuple(range(first, last)) for first, last in pairwise(bounds) if first < last)

@@ -1,6 +1,7 @@
 """A cluster as JSON: ``{"format": "pipesched-cluster", "version": 1, "devices": [...], "intra": {...}, ...}``.
 
-A bandwidth of null is unlimited, a memory of null too; `inter` of null is as `intra`.
+A bandwidth of null is unlimited, a memory of null too; `inter` of null is as `intra`. ``"nics": [[0, 1], [2, 3]]``:
+devices 0 and 1 share a network interface for what leaves and enters their node, 2 and 3 another.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class _Cluster(Record):
     inter: _Link | None = None
     loopback: _Link = _Link(latency_s=0.0, bandwidth_bytes_per_s=None)
     links: Annotated[tuple[_PairLink, ...], Field(max_length=1_000_000)] = ()
+    nics: Annotated[tuple[tuple[Count, ...], ...], Field(max_length=100_000)] = ()
     origin: Text = ""
 
 
@@ -67,6 +69,7 @@ def read_cluster(text: str, file: str) -> Cluster:
         loopback=record.loopback.link(),
         links=tuple((pair.source, pair.target, pair.link()) for pair in record.links),
         origin=record.origin,
+        nics=record.nics,
     )
 
 
@@ -84,6 +87,7 @@ def cluster_text(cluster: Cluster, file: str) -> str:
         "inter": None if cluster.inter is None else _fields(cluster.inter),
         "loopback": _fields(cluster.loopback),
         "links": [{"source": a, "target": b, **_fields(link)} for a, b, link in cluster.links],
+        "nics": [list(devices) for devices in cluster.nics],
         "origin": cluster.origin,
     }
     text = json.dumps(fields, indent=1) + "\n"
@@ -108,4 +112,20 @@ def _inconsistencies(record: _Cluster) -> list[str]:
         if (pair.source, pair.target) in seen:
             faults.append(f"links.{index}: got a second link from device {pair.source} to {pair.target}, expected one")
         seen.add((pair.source, pair.target))
+    return faults + _nic_faults(record)
+
+
+def _nic_faults(record: _Cluster) -> list[str]:
+    faults = []
+    seen: set[int] = set()
+    for index, devices in enumerate(record.nics):
+        if not devices or max(devices) >= len(record.devices):
+            faults.append(
+                f"nics.{index}: got devices {list(devices)[:8]}, expected some of 0 to {len(record.devices) - 1}"
+            )
+        elif len({record.devices[device].node for device in devices}) > 1:
+            faults.append(f"nics.{index}: got devices of several nodes, expected those of one")
+        if seen & set(devices) or len(set(devices)) < len(devices):
+            faults.append(f"nics.{index}: got a device again, expected each in one NIC")
+        seen.update(devices)
     return faults

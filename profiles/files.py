@@ -13,11 +13,15 @@ _MAX_BYTES = 64 * 1024**2
 
 
 def load_profile(path: str | Path) -> Profile:
-    """Read a profile.
+    """Read a profile; a file that ends in ``.txt`` is a graph of PipeDream's profiler.
 
     Raises:
         ProfileError: It cannot be read, or is not one; says where and why.
     """
+    if Path(path).suffix == ".txt":
+        from profiles.pipedream_graph import read_pipedream_graph
+
+        return read_pipedream_graph(read_text(path), str(path))
     from profiles.profile_json import read_profile
 
     return read_profile(read_text(path), str(path))

@@ -11,7 +11,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from profiles.errors import ProfileError
+from profiles.stage_bytes import saved_bytes, saved_for_weight_bytes
 from profiles.stage_costs import StageCost, StageCosts
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSplit:
+    """The backward of one layer in two halves: I, then W (arXiv:2401.10241).
+
+    The last three fields are those of the measurement as they are when I is over, for a layer that is the last of its
+    stage: what autograd keeps above the topmost parameters goes with I, all below stays for W.
+
+    Attributes:
+        backward_input_s: Seconds of I.
+        backward_weight_s: Seconds of W.
+        gradient_bytes: Gradients that I keeps for W.
+    """
+
+    backward_input_s: float
+    backward_weight_s: float
+    gradient_bytes: int
+    saved_bytes: int
+    input_saved: bool
+    output_saved: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +51,8 @@ class LayerMeasurement:
         input_saved: Autograd keeps the input's storage.
         output_saved: Autograd keeps the output's storage.
         output_is_input: Both have the same storage, as in a reshaping layer.
+        split: None for the first layer, which has no I, where PyTorch cannot split the backward, and in profiles that
+            were measured before there was an I.
     """
 
     microbatch_size: int
@@ -41,6 +65,7 @@ class LayerMeasurement:
     input_saved: bool
     output_saved: bool
     output_is_input: bool
+    split: LayerSplit | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,19 +147,26 @@ def stage_costs(profile: Profile, bounds: Sequence[tuple[int, int]], microbatch_
         ProfileError: The size is outside the measured ones, or the bounds do not cut the layers up.
     """
     _check_bounds(profile, bounds)
+    stages = tuple(stage_cost(profile, first, last, microbatch_size) for first, last in bounds)
+    origin = f"profile of {profile.model} on {profile.provenance.device}"
+    return StageCosts(stages, microbatch_size, origin)
+
+
+def stage_cost(profile: Profile, first: int, last: int, microbatch_size: int) -> StageCost:
+    """Return what layers `first` to `last` (exclusive) cost as one stage; see `stage_costs`.
+
+    Raises:
+        ProfileError: The size is outside the measured ones.
+    """
     lower, upper = _sizes_around(profile, microbatch_size)
     share = 0.0 if lower == upper else (microbatch_size - lower) / (upper - lower)
     index = {size: i for i, size in enumerate(profile.microbatch_sizes)}
-    stages = []
-    for first, last in bounds:
-        layers = profile.layers[first:last]
-        sums = [_stage_cost(layers, i) for i in range(len(index))]
-        cost = _between(sums[index[lower]], sums[index[upper]], share)
-        best = max(_throughput(size, sums[i]) for size, i in index.items())
-        utilisation = min(1.0, _throughput(microbatch_size, cost) / best) if best else 1.0
-        stages.append(replace(cost, utilisation=utilisation))
-    origin = f"profile of {profile.model} on {profile.provenance.device}"
-    return StageCosts(tuple(stages), microbatch_size, origin)
+    layers = profile.layers[first:last]
+    sums = [_stage_cost(layers, i, is_first=first == 0) for i in range(len(index))]
+    cost = _between(sums[index[lower]], sums[index[upper]], share)
+    best = max(_throughput(size, sums[i]) for size, i in index.items())
+    utilisation = min(1.0, _throughput(microbatch_size, cost) / best) if best else 1.0
+    return replace(cost, utilisation=utilisation)
 
 
 def layer_seconds(profile: Profile, microbatch_size: int) -> tuple[float, ...]:
@@ -181,37 +213,41 @@ def _sizes_around(profile: Profile, microbatch_size: int) -> tuple[int, int]:
     return max(s for s in sizes if s <= microbatch_size), min(s for s in sizes if s >= microbatch_size)
 
 
-def _stage_cost(layers: Sequence[LayerCost], index: int) -> StageCost:
+def _stage_cost(layers: Sequence[LayerCost], index: int, is_first: bool) -> StageCost:
     """Sum `layers` at the measured size number `index`."""
     measured = [layer.measurements[index] for layer in layers]
-    return StageCost(
+    cost = StageCost(
         forward_s=sum(m.forward_s for m in measured),
         backward_s=sum(m.backward_s for m in measured),
         step_s=sum(layer.step_s for layer in layers),
         output_bytes=measured[-1].output_bytes,
-        saved_bytes=_saved_bytes(measured),
+        saved_bytes=saved_bytes(measured),
         weight_bytes=sum(layer.weight_bytes for layer in layers),
         optimizer_bytes=sum(layer.optimizer_bytes for layer in layers),
     )
+    return _split_first(cost) if is_first else _split(cost, measured)
 
 
-def _saved_bytes(measured: Sequence[LayerMeasurement]) -> int:
-    """Return the stage's input plus every storage that its layers keep, each once.
+def _split_first(cost: StageCost) -> StageCost:
+    """Add I and W of the first stage: it needs no gradient of its input, so its W is the whole backward.
 
-    Walks from boundary to boundary: a boundary's storage counts when the layer before or the layer after keeps it, and
-    is still the same storage behind a layer that only reshapes.
+    The gradient that came back waits for it, beside all that was saved.
     """
-    total = boundary_bytes = measured[0].input_bytes
-    counted = True
-    for m in measured:
-        total += m.saved_bytes
-        if m.input_saved and not counted:
-            total += boundary_bytes
-            counted = True
-        if not m.output_is_input:
-            boundary_bytes, counted = m.output_storage_bytes, m.output_saved
-            total += boundary_bytes if counted else 0
-    return total
+    for_weight = cost.saved_bytes + cost.output_bytes
+    return replace(cost, backward_input_s=0.0, backward_weight_s=cost.backward_s, saved_for_weight_bytes=for_weight)
+
+
+def _split(cost: StageCost, measured: Sequence[LayerMeasurement]) -> StageCost:
+    """Add I and W of any other stage, if all its layers know them."""
+    splits = [m.split for m in measured if m.split is not None]
+    if len(splits) < len(measured):
+        return cost
+    return replace(
+        cost,
+        backward_input_s=sum(split.backward_input_s for split in splits),
+        backward_weight_s=sum(split.backward_weight_s for split in splits),
+        saved_for_weight_bytes=saved_for_weight_bytes(measured),
+    )
 
 
 def _between(lower: StageCost, upper: StageCost, share: float) -> StageCost:
@@ -220,14 +256,21 @@ def _between(lower: StageCost, upper: StageCost, share: float) -> StageCost:
     def line(a: float, b: float) -> float:
         return a + share * (b - a)
 
+    def line_if_known(a: float | None, b: float | None) -> float | None:
+        return None if a is None or b is None else line(a, b)
+
+    for_weight = line_if_known(lower.saved_for_weight_bytes, upper.saved_for_weight_bytes)
     return StageCost(
         forward_s=line(lower.forward_s, upper.forward_s),
         backward_s=line(lower.backward_s or 0.0, upper.backward_s or 0.0),
+        backward_input_s=line_if_known(lower.backward_input_s, upper.backward_input_s),
+        backward_weight_s=line_if_known(lower.backward_weight_s, upper.backward_weight_s),
         step_s=lower.step_s,
         output_bytes=round(line(lower.output_bytes, upper.output_bytes)),
         saved_bytes=round(line(lower.saved_bytes, upper.saved_bytes)),
         weight_bytes=lower.weight_bytes,
         optimizer_bytes=lower.optimizer_bytes,
+        saved_for_weight_bytes=None if for_weight is None else round(for_weight),
     )
 
 

@@ -1,4 +1,7 @@
-"""A profile as JSON: ``{"format": "pipesched-profile", "version": 1, "model": ..., "layers": [...], ...}``."""
+"""A profile as JSON: ``{"format": "pipesched-profile", "version": 2, "model": ..., "layers": [...], ...}``.
+
+Version 2 has in each measurement what it knows of I and W (``split``); version 1 came before them.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,19 @@ from pydantic import Field
 
 from profiles.errors import ProfileError
 from profiles.faults import one_line
-from profiles.profile import LayerCost, LayerMeasurement, Profile, Provenance
+from profiles.profile import LayerCost, LayerMeasurement, LayerSplit, Profile, Provenance
 from profiles.validation import Bytes, Count, Record, Seconds, Text, parse_record
 
 _ADVICE = "correct it, or measure the profile again"
+
+
+class _Split(Record):
+    backward_input_s: Seconds
+    backward_weight_s: Seconds
+    gradient_bytes: Bytes
+    saved_bytes: Bytes
+    input_saved: bool
+    output_saved: bool
 
 
 class _Measurement(Record):
@@ -27,6 +39,7 @@ class _Measurement(Record):
     input_saved: bool
     output_saved: bool
     output_is_input: bool
+    split: _Split | None = None
 
 
 class _Layer(Record):
@@ -53,7 +66,7 @@ class _Provenance(Record):
 
 class _Profile(Record):
     format: Literal["pipesched-profile"]
-    version: Literal[1]
+    version: Literal[1, 2]
     model: Text
     layers: Annotated[tuple[_Layer, ...], Field(min_length=1, max_length=100_000)]
     provenance: _Provenance
@@ -69,7 +82,7 @@ def read_profile(text: str, file: str) -> Profile:
     fields = record.provenance.model_dump()
     fields["versions"] = tuple(record.provenance.versions.items())
     profile = Profile(record.model, tuple(_layer(layer) for layer in record.layers), Provenance(**fields))
-    faults = _inconsistencies(profile)
+    faults = _inconsistencies(profile) + _version_faults(record)
     if faults:
         raise ProfileError(f"{file}: {one_line(faults)}; {_ADVICE}")
     return profile
@@ -83,14 +96,32 @@ def profile_text(profile: Profile, file: str) -> str:
     """
     fields = asdict(profile)
     fields["provenance"]["versions"] = dict(profile.provenance.versions)
-    text = json.dumps({"format": "pipesched-profile", "version": 1, **fields}, indent=1) + "\n"
+    text = json.dumps({"format": "pipesched-profile", "version": 2, **fields}, indent=1) + "\n"
     read_profile(text, file)
     return text
 
 
 def _layer(record: _Layer) -> LayerCost:
-    measurements = tuple(LayerMeasurement(**measurement.model_dump()) for measurement in record.measurements)
+    measurements = tuple(map(_measurement, record.measurements))
     return LayerCost(record.name, record.weight_bytes, record.optimizer_bytes, record.step_s, measurements)
+
+
+def _measurement(record: _Measurement) -> LayerMeasurement:
+    fields = record.model_dump()
+    split = fields.pop("split")
+    return LayerMeasurement(**fields, split=None if split is None else LayerSplit(**split))
+
+
+def _version_faults(record: _Profile) -> list[str]:
+    """Return where a measurement has a ``split`` in version 1, or says nothing of it in version 2."""
+    expected = record.version == 2
+    return [
+        f"layers.{index}.measurements.{number}: got {'a' if not expected else 'no'} split, expected "
+        f"{'one, or null,' if expected else 'none'} in version {record.version}"
+        for index, layer in enumerate(record.layers)
+        for number, measurement in enumerate(layer.measurements)
+        if ("split" in measurement.model_fields_set) != expected
+    ]
 
 
 def _inconsistencies(profile: Profile) -> list[str]:

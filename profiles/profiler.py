@@ -11,14 +11,14 @@ from datetime import UTC, datetime
 import torch
 from torch import optim
 
-from profiles.chain import Chain
+from profiles.chain import Chain, LayerBytes
 from profiles.companions import Companions
 from profiles.errors import ProfileError
 from profiles.faults import one_line
 from profiles.host import device_name, library_versions, num_cores
 from profiles.models.model import Model
 from profiles.models.optimizers import make_optimizer
-from profiles.profile import LayerCost, LayerMeasurement, Profile, Provenance
+from profiles.profile import LayerCost, LayerMeasurement, LayerSplit, Profile, Provenance
 from profiles.timer import Timer, timer_for
 
 Progress = Callable[[int, int, str], None]
@@ -42,10 +42,10 @@ def profile_model(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Profile:
-    """Measure every layer's forward, backward and optimizer step, and the bytes it keeps and hands on.
+    """Measure every layer's forward, backward, I, W and optimizer step, and the bytes it keeps and hands on.
 
-    Times are medians over `repeats` runs of the whole chain of layers (`Chain`), after `warmup` runs. Gradients
-    accumulate over the runs, as over the micro-batches of a batch.
+    Times are medians over `repeats` runs of the whole chain of layers (`Chain`), after `warmup` runs; I and W have runs
+    of their own. Gradients accumulate over the runs, as over the micro-batches of a batch.
 
     Args:
         model: Run whole, on one device.
@@ -65,26 +65,27 @@ def profile_model(
     """
     sizes = tuple(sorted(set(microbatch_sizes)))
     target = _check(sizes, repeats, warmup, threads, companions, device)
-    runs = _Runs(warmup, repeats, (len(sizes) + 1) * (warmup + repeats), progress)
+    runs = _Runs(warmup, repeats, (2 * len(sizes) + 1) * (warmup + repeats), progress)
     dtype_name = str(dtype).removeprefix("torch.")
     with _threads(threads):
         chain = Chain(model, seed=seed, dtype=dtype, device=target)
         optimizers = _optimizers(chain, optimizer)
         bytes_of = [chain.measure_bytes(size) for size in sizes]
-        seconds_of = []
+        seconds_of, splits_of = [], []
         with Companions(
             model.name, companions, dtype=dtype_name, device=str(target), threads=threads, seed=seed
         ) as others:
-            for size in sizes:
+            for size, found in zip(sizes, bytes_of, strict=True):
                 others.use(size)
                 seconds_of.append(_measure_passes(chain, size, timer_for(target), runs))
+                splits_of.append(_measure_splits(chain, size, timer_for(target), runs, found))
             others.use(sizes[0])
             steps = _measure_steps(chain, sizes[0], timer_for(target), runs, optimizers)
     layers = []
     for index, (name, layer) in enumerate(zip(model.layer_names, chain.layers, strict=True)):
         measurements = tuple(
-            LayerMeasurement(size, *seconds[index], **asdict(found[index]))
-            for size, seconds, found in zip(sizes, seconds_of, bytes_of, strict=True)
+            _measurement(size, seconds[index], found[index], splits[index])
+            for size, seconds, found, splits in zip(sizes, seconds_of, bytes_of, splits_of, strict=True)
         )
         step_s, optimizer_bytes = steps[index]
         layers.append(LayerCost(name, _num_bytes(layer.parameters()), optimizer_bytes, step_s, measurements))
@@ -173,6 +174,30 @@ def _measure_passes(chain: Chain, size: int, timer: Timer, runs: _Runs) -> list[
     medians = runs.medians(run, f"micro-batch size {size}")
     num_layers = len(chain.layers)
     return list(zip(medians[:num_layers], reversed(medians[num_layers:]), strict=True))
+
+
+def _measure_splits(
+    chain: Chain, size: int, timer: Timer, runs: _Runs, found: Sequence[LayerBytes]
+) -> list[tuple[float, float] | None]:
+    """Return (I, W) of each layer that can be split, at one micro-batch size [s]."""
+    inputs, targets = chain.batch(size)
+    layers = {index for index, each in enumerate(found) if each.kept is not None}
+
+    def run() -> list[float]:
+        chain.run_split(inputs, targets, timer.mark, layers)
+        return timer.laps_s()
+
+    medians = runs.medians(run, f"micro-batch size {size}, I and W")
+    both = list(zip(medians[::2], medians[1::2], strict=True))[::-1]
+    return [seconds if index in layers else None for index, seconds in enumerate(both)]
+
+
+def _measurement(
+    size: int, seconds: tuple[float, float], found: LayerBytes, split: tuple[float, float] | None
+) -> LayerMeasurement:
+    fields = asdict(found)
+    kept = fields.pop("kept")
+    return LayerMeasurement(size, *seconds, **fields, split=LayerSplit(*split, **kept) if split and kept else None)
 
 
 def _optimizers(chain: Chain, name: str) -> list[optim.Optimizer | None]:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from types import TracebackType
 
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
+
+
+class _Packed:
+    """What autograd keeps in place of a tensor, as long as it keeps it."""
+
+    __slots__ = ("__weakref__", "tensor")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
 
 
 class SavedTensors:
@@ -18,6 +28,7 @@ class SavedTensors:
 
     def __init__(self) -> None:
         self._tensors: dict[int, Tensor] = {}
+        self._packed: list[weakref.ref[_Packed]] = []
         self._hooks = saved_tensors_hooks(self._pack, _unpack)
 
     def __enter__(self) -> SavedTensors:
@@ -29,6 +40,11 @@ class SavedTensors:
     ) -> None:
         self._hooks.__exit__(kind, error, trace)
 
+    def forget_released(self) -> None:
+        """Count only what autograd still keeps."""
+        kept = [packed.tensor for reference in self._packed if (packed := reference()) is not None]
+        self._tensors = {address(tensor): tensor for tensor in kept}
+
     def holds(self, tensor: Tensor) -> bool:
         """Return whether the storage of `tensor` was saved."""
         return address(tensor) in self._tensors
@@ -38,10 +54,11 @@ class SavedTensors:
         excluded = {address(tensor) for tensor in without}
         return sum(storage_bytes(tensor) for key, tensor in self._tensors.items() if key not in excluded)
 
-    def _pack(self, tensor: Tensor) -> Tensor:
-        detached = tensor.detach()
-        self._tensors.setdefault(address(tensor), detached)
-        return detached
+    def _pack(self, tensor: Tensor) -> _Packed:
+        packed = _Packed(tensor.detach())
+        self._tensors.setdefault(address(tensor), packed.tensor)
+        self._packed.append(weakref.ref(packed))
+        return packed
 
 
 def address(tensor: Tensor) -> int:
@@ -54,5 +71,5 @@ def storage_bytes(tensor: Tensor) -> int:
     return tensor.untyped_storage().nbytes()
 
 
-def _unpack(tensor: Tensor) -> Tensor:
-    return tensor
+def _unpack(packed: _Packed) -> Tensor:
+    return packed.tensor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from profiles.errors import ProfileError
 from schedules.op import Compute, Phase
@@ -26,6 +26,7 @@ class StageCost:
         utilisation: Share of the device that the stage's ops can use at this micro-batch size, in (0, 1].
         saved_for_weight_bytes: Held from the end of I to the end of W (M_W of arXiv:2401.10241); None: `saved_bytes`,
             as where W alone lets go of what F saved.
+        average_s: Seconds of one elastic averaging with the reference model.
     """
 
     forward_s: float
@@ -39,6 +40,7 @@ class StageCost:
     optimizer_bytes: int = 0
     utilisation: float = 1.0
     saved_for_weight_bytes: int | None = None
+    average_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,25 @@ class StageCosts:
             cost.output_bytes or cost.saved_bytes or cost.weight_bytes or cost.optimizer_bytes for cost in self.stages
         )
 
+    def of_share(self, share: float) -> StageCosts:
+        """Return the costs of a micro-batch of `share` of the samples, in proportion; a Step takes what it took."""
+        stages = [
+            replace(
+                cost,
+                forward_s=cost.forward_s * share,
+                backward_s=_times(cost.backward_s, share),
+                backward_input_s=_times(cost.backward_input_s, share),
+                backward_weight_s=_times(cost.backward_weight_s, share),
+                output_bytes=round(cost.output_bytes * share),
+                saved_bytes=round(cost.saved_bytes * share),
+                saved_for_weight_bytes=None
+                if cost.saved_for_weight_bytes is None
+                else round(cost.saved_for_weight_bytes * share),
+            )
+            for cost in self.stages
+        ]
+        return replace(self, stages=tuple(stages))
+
     def seconds(self, op: Compute) -> float:
         """Return the duration of `op` on a device of speed 1 [s].
 
@@ -98,6 +119,10 @@ class StageCosts:
                 "give backward_s for B, backward_input_s and backward_weight_s for I and W; measure old profiles again"
             )
         return seconds
+
+
+def _times(seconds: float | None, share: float) -> float | None:
+    return None if seconds is None else seconds * share
 
 
 def uniform(

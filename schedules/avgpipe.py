@@ -43,10 +43,31 @@ def avgpipe(num_ranks: int, num_microbatches: int, pipelines: int = 2, advance: 
             f"avgpipe: got {num_microbatches} micro-batches on {pipelines} pipelines, expected as many on each; "
             f"try {near}"
         )
-    rows: list[list[Op]] = []
-    for pipeline in range(pipelines):
-        microbatches = range(pipeline * each, (pipeline + 1) * each)
-        for stage, row in enumerate(pipeline_rows(num_ranks, microbatches, advance)):
-            rows.append([*row, Average(stage)] if pipelines > 1 else row)
+    starts = range(0, num_microbatches, each)
+    rows = [row for start in starts for row in _averaged(num_ranks, range(start, start + each), pipelines, advance)]
     devices = tuple(range(num_ranks)) * pipelines
     return make_schedule("avgpipe", num_ranks, num_microbatches, rows, devices)
+
+
+def one_pipeline(num_ranks: int, num_microbatches: int, pipelines: int = 2, advance: int = 1) -> Schedule:
+    """Build the first of the pipelines that `avgpipe` builds, alone; the others differ in their micro-batches only.
+
+    Args:
+        num_ranks: K.
+        num_microbatches: Of this one pipeline.
+        pipelines: N; with one there is no Average.
+        advance: As in `avgpipe`.
+
+    Raises:
+        ScheduleError: Counts below 1.
+    """
+    positive(num_ranks=num_ranks, num_microbatches=num_microbatches, pipelines=pipelines)
+    require_advance(advance)
+    rows = _averaged(num_ranks, range(num_microbatches), pipelines, advance)
+    return make_schedule("avgpipe", num_ranks, num_microbatches, rows)
+
+
+def _averaged(num_ranks: int, microbatches: range, pipelines: int, advance: int) -> list[list[Op]]:
+    """Return the lists of one pipeline, averaged if there are others."""
+    rows = pipeline_rows(num_ranks, microbatches, advance)
+    return [[*row, Average(stage)] if pipelines > 1 else row for stage, row in enumerate(rows)]

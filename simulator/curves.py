@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 SUFFIXES = (".png", ".svg", ".pdf")
+_COLOURS = ("black", *(f"C{index}" for index in range(10)))
 _DASHES = ("-", "--", "-.", ":")
 _ABOVE = 1.3
 """How far above the first loss a curve is shown."""
@@ -94,7 +95,7 @@ def _draw(axes: Axes, curves: Sequence[Curve], places: Sequence[Sequence[float]]
     for index, (curve, xs) in enumerate(zip(curves, places, strict=True)):
         if not xs:
             continue
-        colour, dashes = f"C{index % 10}", _DASHES[index % len(_DASHES)]
+        colour, dashes = _COLOURS[index % len(_COLOURS)], _DASHES[index % len(_DASHES)]
         losses = [loss if math.isfinite(loss) else math.nan for loss in curve.losses]
         axes.plot(xs, losses, color=colour, linewidth=0.6, alpha=0.25)
         finite = [loss for loss in losses if not math.isnan(loss)]

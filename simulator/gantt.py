@@ -9,7 +9,7 @@ from io import BytesIO
 from pathlib import Path
 
 from schedules.op import Overlap, Recv, Send, computes
-from schedules.timeline import Timeline
+from schedules.timeline import Span, Timeline
 from simulator.errors import SimulationError
 from simulator.files import suffix_of, write_bytes
 from simulator.labels import label, sources
@@ -56,16 +56,20 @@ class Chart:
 
     Attributes:
         timelines: Each with its first work at 0 s.
+        makespans_s: Of each Timeline.
         names: A different one for each Timeline.
         captions: The makespan and bubble of each Timeline, for people.
+        works: Of each row, all but its Sends and Recvs.
         headings: The height of each Timeline's heading; empty when they are paired, or one.
         depth: Height of all rows.
     """
 
     timelines: tuple[Timeline, ...]
+    makespans_s: tuple[float, ...]
     names: tuple[str, ...]
     captions: tuple[str, ...]
     rows: tuple[Row, ...]
+    works: tuple[tuple[Span, ...], ...]
     headings: tuple[float, ...]
     depth: float
 
@@ -77,8 +81,7 @@ class Chart:
     @property
     def boxes(self) -> Iterator[Box]:
         """A box for every work that takes time, row by row; the halves of an Overlap lie one above the other."""
-        for row in self.rows:
-            spans = [span for span in self.timelines[row.timeline].work if span.rank == row.rank]
+        for row, spans in zip(self.rows, self.works, strict=True):
             stages = sorted({part.stage for span in spans for part in computes(span.op)})
             for span in (span for span in spans if span.end_s > span.start_s):
                 parts = computes(span.op) if isinstance(span.op, Overlap) else (span.op,)
@@ -132,7 +135,16 @@ def lay_out(timelines: Sequence[Timeline]) -> Chart:
                 headings.append(y - 0.4)
             rows += [Row(index, rank, y + rank + 0.5, 0.78) for rank in range(len(timeline.rank_to_device))]
             y += len(timeline.rank_to_device)
-    return Chart(shown, names, tuple(map(_caption, shown)), tuple(rows), tuple(headings), y)
+    makespans_s, captions = tuple(timeline.makespan_s for timeline in shown), tuple(map(_caption, shown))
+    return Chart(shown, makespans_s, names, captions, tuple(rows), _works(shown, rows), tuple(headings), y)
+
+
+def _works(timelines: Sequence[Timeline], rows: Sequence[Row]) -> tuple[tuple[Span, ...], ...]:
+    found: dict[tuple[int, int], list[Span]] = defaultdict(list)
+    for index, timeline in enumerate(timelines):
+        for span in timeline.work:
+            found[index, span.rank].append(span)
+    return tuple(tuple(found[row.timeline, row.rank]) for row in rows)
 
 
 def _caption(timeline: Timeline) -> str:

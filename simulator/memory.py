@@ -4,6 +4,8 @@
     optimizer        its state, always
     weight_versions  a copy of the weights that a Step overwrites while a later op still reads them, from the Step to
                      the end of the last such op; a predicted copy while its op runs
+    reference        of stages that are averaged: one reference model on the device, always; every rank's update, from
+                     its Step to the end of its Average; their sum, from then to the end of the last rank's
     gradients        as large as the weights, from the end of a stage's first B or W to the end of its next Step
     activations      from F to the end of B; when the backward is split, to the end of I, and from there to the end of
                      W what W still needs; with R only the stage's input until R
@@ -33,9 +35,10 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from profiles.cluster import Cluster
 from profiles.stage_costs import StageCosts
-from schedules.op import Compute, Message, Op, Phase, Recv, Send, Step, computes, gives, needs
+from schedules.op import Average, Compute, Message, Op, Phase, Recv, Send, Step, computes, gives, needs
 from schedules.schedule import Schedule
 from schedules.timeline import MemorySample, Span, Timeline
+from schedules.versions import looks_ahead
 from simulator.activations import Part, activation_bytes, activations
 from simulator.errors import SimulationError
 from simulator.network import message_bytes
@@ -43,6 +46,7 @@ from simulator.network import message_bytes
 KINDS = (
     "weights",
     "weight_versions",
+    "reference",
     "gradients",
     "optimizer",
     "activations",
@@ -100,6 +104,8 @@ def memory(
         )
     begin_s = min((span.posted_s for span in timeline.spans), default=0.0)
     holds: defaultdict[int, list[_Hold]] = defaultdict(list)
+    for device, hold in _reference(timeline, costs, begin_s):
+        holds[device].append(hold)
     for rank, spans in _by_rank(timeline).items():
         mine = holds[timeline.rank_to_device[rank]]
         parts = [(part, span) for span in spans for part in computes(span.op)]
@@ -161,7 +167,7 @@ def _weights(spans: Sequence[Span], costs: StageCosts, begin_s: float) -> Iterat
         for part in computes(span.op):
             stages.add(part.stage)
             last_read[part.stage, part.version] = (index, span.end_s)
-            if part.lookahead:
+            if looks_ahead(part):
                 yield _Hold("weight_versions", costs.stages[part.stage].weight_bytes, span.start_s, span.end_s)
     for stage in stages:
         yield _Hold("weights", costs.stages[stage].weight_bytes, begin_s)
@@ -174,6 +180,27 @@ def _weights(spans: Sequence[Span], costs: StageCosts, begin_s: float) -> Iterat
             version[stage] += 1
             if read > index:
                 yield _Hold("weight_versions", costs.stages[stage].weight_bytes, span.start_s, until_s)
+
+
+def _reference(timeline: Timeline, costs: StageCosts, begin_s: float) -> Iterator[tuple[int, _Hold]]:
+    """Yield (device, what is held there) beside the models that are averaged; a queue holds no update for long."""
+    step_s: dict[tuple[int, int], float] = {}
+    rounds: defaultdict[tuple[int, int, int], list[float]] = defaultdict(list)  # ends by (device, stage, number)
+    number: Counter[tuple[int, int]] = Counter()
+    for span in timeline.spans:
+        place, device = (span.rank, getattr(span.op, "stage", -1)), timeline.rank_to_device[span.rank]
+        if isinstance(span.op, Step):
+            step_s[place] = span.start_s
+        elif isinstance(span.op, Average):
+            num_bytes = costs.stages[span.op.stage].weight_bytes
+            yield device, _Hold("reference", num_bytes, step_s.get(place, span.start_s), span.end_s)
+            rounds[device, span.op.stage, number[place]].append(span.end_s)
+            number[place] += 1
+    for (device, stage, index), ends_s in rounds.items():
+        num_bytes = costs.stages[stage].weight_bytes
+        if index == 0:
+            yield device, _Hold("reference", num_bytes, begin_s)
+        yield device, _Hold("reference", num_bytes, min(ends_s), max(ends_s))
 
 
 def _gradients(spans: Sequence[Span], costs: StageCosts) -> Iterator[_Hold]:

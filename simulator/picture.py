@@ -15,6 +15,7 @@ from matplotlib.patches import Patch
 from schedules.op import Message, Payload, Recv, Send
 from schedules.timeline import Span
 from simulator.gantt import Box, Chart, unit_of
+from simulator.idle import is_work
 
 # B is I and W together, and its colour lies between theirs. Blue against orange also for the colour-blind.
 _LOOKS = {
@@ -40,8 +41,7 @@ _FOOT_IN, _RIGHT_IN = 0.68, 0.6
 
 def draw(chart: Chart, title: str) -> Figure:
     """Return the picture of `chart`."""
-    most_ops = max(sum(span.rank == row.rank for span in chart.timelines[row.timeline].work) for row in chart.rows)
-    width_in = min(18.0, max(11.0, 0.2 * most_ops))
+    width_in = min(18.0, max(11.0, 0.2 * max(map(len, chart.works))))
     row_in = min(0.52, max(0.28, 3.4 / chart.depth))
     head_in = 0.55 if chart.headings else 0.95
     paired_in = 0.1 + 0.07 * max(map(len, chart.names)) if chart.is_paired else 0.0
@@ -69,7 +69,7 @@ def draw(chart: Chart, title: str) -> Figure:
 
 def _shown_s(chart: Chart) -> float:
     """Return where the axis ends: a few that take more than twice as long as most are cut, so that most can be seen."""
-    makespans = [timeline.makespan_s for timeline in chart.timelines]
+    makespans = chart.makespans_s
     usual_s = 2 * sorted(makespans)[len(makespans) // 2]
     return 1.1 * max(s for s in makespans if s <= usual_s) if max(makespans) > usual_s else max(makespans)
 
@@ -80,7 +80,7 @@ def _shares_devices(chart: Chart) -> bool:
 
 def _draw_idle(axes: Axes, chart: Chart, seconds: float) -> None:
     for row in chart.rows:
-        end = chart.timelines[row.timeline].makespan_s / seconds
+        end = chart.makespans_s[row.timeline] / seconds
         axes.broken_barh([(0, end)], (row.y - row.height / 2, row.height), facecolors=_IDLE, linewidth=0, zorder=1)
 
 
@@ -134,12 +134,12 @@ def _end_style(chart: Chart, index: int) -> Any:
 
 def _draw_ends(axes: Axes, chart: Chart, seconds: float, end_s: float) -> None:
     """Mark the makespan of each Timeline beside its rows, but not of those that are cut."""
-    for index, timeline in enumerate(chart.timelines):
-        if timeline.makespan_s > end_s:
+    for index, makespan_s in enumerate(chart.makespans_s):
+        if makespan_s > end_s:
             continue
         own = [row for row in chart.rows if row.timeline == index]
         heights = [own[0].y - own[0].height / 2 - 0.1, own[-1].y + own[-1].height / 2 + 0.1]
-        end = timeline.makespan_s / seconds
+        end = makespan_s / seconds
         style = _end_style(chart, index)
         axes.plot([end, end], heights, color=_INK, linewidth=1.2, linestyle=style, zorder=6, clip_on=False)
 
@@ -148,12 +148,12 @@ def _write_names(axes: Axes, chart: Chart, left_in: float) -> None:
     """Write ranks (and what is paired) left of the rows, busy shares right of them, headings above."""
     beside: dict[str, Any] = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "va": "center"}
     beside["annotation_clip"] = False
-    for row in chart.rows:
+    for row, works in zip(chart.rows, chart.works, strict=True):
         timeline = chart.timelines[row.timeline]
         device = timeline.rank_to_device[row.rank]
         name = f"rank {row.rank}" + (f" (dev {device})" if timeline.rank_to_device.count(device) > 1 else "")
-        busy_s = sum(span.end_s - span.start_s for span in timeline.work if span.rank == row.rank)
-        share = f"{busy_s / timeline.makespan_s:.0%}"
+        busy_s = sum(span.end_s - span.start_s for span in works if is_work(span))
+        share = f"{busy_s / chart.makespans_s[row.timeline]:.0%}"
         axes.annotate(share, (1, row.y), (7, 0), ha="left", color=_FAINT, size=8.5, **beside)
         if not chart.is_paired:
             axes.annotate(name, (0, row.y), (-7, 0), ha="right", color=_INK, size=9.5, **beside)
@@ -163,9 +163,11 @@ def _write_names(axes: Axes, chart: Chart, left_in: float) -> None:
             own = [other.y for other in chart.rows if other.rank == row.rank]
             left = 9 - left_in * 72
             axes.annotate(name, (0, sum(own) / len(own)), (left, 0), ha="left", color=_INK, size=9.5, **beside)
-    for y, timeline, caption in zip(chart.headings, chart.timelines, chart.captions, strict=False):
-        text = f"{timeline.name}, {timeline.source}: {caption}"
-        if timeline.makespan_s > _shown_s(chart):
+    end_s = _shown_s(chart)
+    for index, y in enumerate(chart.headings):
+        timeline = chart.timelines[index]
+        text = f"{timeline.name}, {timeline.source}: {chart.captions[index]}"
+        if chart.makespans_s[index] > end_s:
             text += " (goes on beyond the axis)"
         axes.annotate(text, (0, y), (0, 0), ha="left", color=_INK, size=10, weight="bold", **beside)
     height = chart.rows[0].y - chart.rows[0].height / 2

@@ -4,9 +4,9 @@
     Overlap       waits for the messages of both; then they run at once until the costs' `overlap` of the shorter is
                   done, and what is left of them one after the other: longer + (1 - overlap) * shorter
     Send, Recv    post and go on
-    Reduce        waits for the stage's replicas, then for a ring all-reduce of its gradients
-    Step          occupies the device
-    Average, Unshard, Reshard    take no time (yet)
+    Reduce        waits for the stage's replicas, then for shared NICs, then for a ring all-reduce of its gradients
+    Step, Average occupy the device
+    Unshard, Reshard    take no time
 
 SimPy's `run` returns quietly while a process still waits, so a deadlock would look finished: the ranks that are not
 over are looked for, and reported.
@@ -18,6 +18,7 @@ import math
 import random
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from typing import Any, assert_never, final, get_args
 
@@ -46,7 +47,7 @@ from schedules.schedule import Schedule, ScheduleError
 from schedules.timeline import Span, Timeline
 from simulator.device import RunOp, SharedDevice, own_device
 from simulator.errors import SimulationError
-from simulator.network import Collectives, Network, Protocol, Transfer, ring_reduce_s
+from simulator.network import Collectives, Network, Protocol, Transfer
 
 _MAX_JITTER = 10.0
 """Far beyond any machine; much more would overflow."""
@@ -83,7 +84,7 @@ def simulate(
         ProfileError: The costs do not say the seconds of a phase that the lists have.
     """
     cluster = flat(max(schedule.rank_to_device, default=-1) + 1) if cluster is None else cluster
-    _require_possible(schedule, costs, cluster, protocol, jitter)
+    require_possible(schedule, costs, cluster, protocol, jitter)
     run = _Run(lower(schedule), costs, cluster, protocol, jitter, seed)
     try:
         return run.timeline()
@@ -91,9 +92,14 @@ def simulate(
         raise ScheduleError(f"{schedule.name}: {error}") from None
 
 
-def _require_possible(
+def require_possible(
     schedule: Schedule, costs: StageCosts, cluster: Cluster, protocol: Protocol, jitter: float
 ) -> None:
+    """Refuse what cannot be simulated, all faults in one line.
+
+    Raises:
+        SimulationError: Costs or devices are missing, or an option is out of its range.
+    """
     faults = []
     if schedule.num_stages > costs.num_stages:
         faults.append(
@@ -136,9 +142,9 @@ class _Run:
         self._jitter = jitter
         self._seed = seed
         self._env = Environment()
-        self._members = _reducers(schedule)
+        self._members = reducers(schedule)
         self._collectives = Collectives(self._env, self._members)
-        self._network = Network(self._env, costs, self._link_of, protocol)
+        self._network = Network(self._env, costs, self._link_of, protocol, schedule.rank_to_device, self._nics_of)
         self._seconds: dict[tuple[Phase, int], float] = {}
         self._made: list[set[Message | None]] = [set() for _ in schedule.ops]
         self._done: list[list[Span | _Posted]] = [[] for _ in schedule.ops]
@@ -189,14 +195,15 @@ class _Run:
                     done.append(_Posted(op, posted_s, network.recv(rank, op)))
                     continue
                 case Reduce():
-                    yield from self._collectives.gather(rank, op.stage)
-                    start_s = env.now
-                    num_bytes = self._cost(op).weight_bytes
-                    yield env.timeout(ring_reduce_s(num_bytes, self._members[op.stage], self._link_of))
-                case Step():
+                    post = partial(network.reduce, self._members[op.stage], self._cost(op).weight_bytes)
+                    wait_s, reduce_s = yield from self._collectives.gather(rank, op.stage, post)
+                    start_s = env.now + wait_s
+                    yield env.timeout(wait_s + reduce_s)
+                case Step() | Average():
                     start_s, cost = posted_s, self._cost(op)
-                    yield run_op(cost.step_s * next(factors), cost.utilisation)
-                case Average() | Unshard() | Reshard():
+                    seconds = cost.step_s if isinstance(op, Step) else cost.average_s
+                    yield run_op(seconds * next(factors), cost.utilisation)
+                case Unshard() | Reshard():
                     start_s = posted_s
                 case _:
                     assert_never(op)
@@ -233,7 +240,7 @@ class _Run:
             seconds = self._seconds[key] = self._costs.seconds(op)
         return seconds
 
-    def _cost(self, op: Step | Reduce) -> StageCost:
+    def _cost(self, op: Step | Reduce | Average) -> StageCost:
         if not 0 <= op.stage < self._schedule.num_stages:
             raise ScheduleError(f"{op}: expected a stage below {self._schedule.num_stages}; check the schedule")
         return self._costs.stages[op.stage]
@@ -258,6 +265,10 @@ class _Run:
         mapping = self._schedule.rank_to_device
         return self._cluster.link(mapping[source], mapping[target])
 
+    def _nics_of(self, source: int, target: int) -> tuple[int | None, int | None]:
+        mapping = self._schedule.rank_to_device
+        return self._cluster.nics_between(mapping[source], mapping[target])
+
     def _spans(self, rank: int) -> Iterator[Span]:
         for entry in self._done[rank]:
             if isinstance(entry, Span):
@@ -280,7 +291,7 @@ class _Run:
         return f"rank {rank} at {op} waits for {sends}"
 
 
-def _reducers(schedule: Schedule) -> dict[int, tuple[int, ...]]:
+def reducers(schedule: Schedule) -> dict[int, tuple[int, ...]]:
     """Return, for each stage that is reduced, the ranks that reduce it."""
     members: dict[int, list[int]] = {}
     for rank, row in enumerate(schedule.ops):

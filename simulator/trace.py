@@ -69,13 +69,13 @@ def _layout(
     metadata: list[_Event] = []
     home: list[int] = []
     tid = 0
+    lanes_of = [_by_lane(timeline) for timeline in timelines]
     for rank in range(max((len(timeline.rank_to_device) for timeline in timelines), default=0)):
         home.append(tid + 1)
         metadata += _process(rank, timelines)
         for direction in ("compute", "send", "recv"):
-            for group, timeline, suffix in zip(slices, timelines, suffixes, strict=True):
-                spans = [span for span in timeline.of_rank(rank) if _direction(span) == direction]
-                for number, lane in enumerate(_lanes(spans, zero_ns), start=1):
+            for group, spans, suffix in zip(slices, lanes_of, suffixes, strict=True):
+                for number, lane in enumerate(_lanes(spans[rank, direction], zero_ns), start=1):
                     tid += 1
                     name = f"{direction} {number}" if number > 1 else direction
                     metadata += _metadata(rank, tid, "thread", name + suffix, tid)
@@ -125,6 +125,14 @@ def _text(timelines: Sequence[Timeline], events: list[_Event]) -> str:
 
 def _ns(seconds: float) -> int:
     return round(seconds * 1e9)
+
+
+def _by_lane(timeline: Timeline) -> dict[tuple[int, str], list[Span]]:
+    """Return the spans of each rank and direction."""
+    found: dict[tuple[int, str], list[Span]] = defaultdict(list)
+    for span in timeline.spans:
+        found[span.rank, _direction(span)].append(span)
+    return found
 
 
 def _direction(span: Span) -> str:
@@ -248,14 +256,12 @@ def _flow_ns(chain: Sequence[_Slice]) -> list[int] | None:
 def _memory(timeline: Timeline, name: str, zero_ns: int, home: Sequence[int]) -> Iterator[_Event]:
     """Yield the counters of every device, on its first rank; what was held before the first work counts from there."""
     kinds: dict[int, dict[str, None]] = defaultdict(dict)
-    values: dict[tuple[int, int], dict[str, int]] = defaultdict(dict)
+    values: dict[int, dict[int, dict[str, int]]] = defaultdict(dict)
     for sample in timeline.memory:
         kinds[sample.device] |= dict.fromkeys(kind for kind, _ in sample.bytes_by_kind)
-        values[sample.device, max(0, _ns(sample.time_s) - zero_ns)] = dict(sample.bytes_by_kind)
+        values[sample.device][max(0, _ns(sample.time_s) - zero_ns)] = dict(sample.bytes_by_kind)
     for device, names in kinds.items():
         rank = timeline.rank_to_device.index(device)
-        values.setdefault((device, 0), {})
-        for (owner, at_ns), held in sorted(values.items(), key=lambda item: item[0]):
-            if owner == device:
-                args = {f"{kind}_MiB": held.get(kind, 0) / _MIB for kind in names}
-                yield {"ph": "C", "pid": rank + 1, "tid": home[rank], "ts": at_ns, "name": name, "args": args}
+        for at_ns, held in sorted({0: {}, **values[device]}.items()):
+            args = {f"{kind}_MiB": held.get(kind, 0) / _MIB for kind in names}
+            yield {"ph": "C", "pid": rank + 1, "tid": home[rank], "ts": at_ns, "name": name, "args": args}

@@ -70,6 +70,8 @@ def _check(name: str, layers: int, width: int, heads: int, context: int, vocab: 
     ):
         if got < least:
             raise ProfileError(f"model {name}: {key}: got {got}, expected at least {least}; raise it")
+    if layers > 10_000:
+        raise ProfileError(f"model {name}: layers: got {layers}, expected at most 10000; lower it")
     if context > 16384:
         raise ProfileError(f"model {name}: context: got {context}, expected at most 16384; the text is not long enough")
     if width % heads:

@@ -99,6 +99,21 @@ def draw_batch(
     return _placed(inputs, dtype, device), _placed(targets, dtype, device)
 
 
+def draw_held_out(
+    model: Model, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+) -> tuple[Tensor, Tensor] | None:
+    """Return the (inputs, targets) that are kept from training, placed as `draw_batch` does; None if there are none.
+
+    Raises:
+        ProfileError: The model's `held_out` fails.
+    """
+    if model.held_out is None:
+        return None
+    with _users_code(f"model {model.name}: held_out()"):
+        inputs, targets = model.held_out()
+    return _placed(inputs, dtype, device), _placed(targets, dtype, device)
+
+
 @contextmanager
 def _users_code(what: str) -> Iterator[None]:
     """Tell what goes wrong in a function that a user wrote in one line."""

@@ -21,6 +21,7 @@ from profiles.models.digits import digits
 from profiles.models.gpt import gpt
 from profiles.models.mlp import mlp
 from profiles.models.model import Model
+from profiles.models.tied import shared_parameters
 
 MODELS: dict[str, Callable[..., Model]] = {"conv": conv, "digits": digits, "gpt": gpt, "mlp": mlp}
 """The models that come with pipesched, by name."""
@@ -136,6 +137,13 @@ def _as_model(text: str, made: Any) -> Model:
                 f"model {text!r}: layer {index}: got {type(layer).__name__}, expected a module "
                 "or a function that builds one; wrap it"
             )
+    for first, second, name in shared_parameters(
+        layer.named_parameters() if isinstance(layer, nn.Module) else () for layer in layers
+    ):
+        raise ProfileError(
+            f"model {text!r}: layers {first} and {second} share {name}, expected every layer to have its own "
+            "parameters; untie them, or make one layer of both"
+        )
     if not callable(loss) or not callable(batch):
         raise ProfileError(
             f"model {text!r}: got a loss or batch that cannot be called, expected loss(outputs, targets) and "

@@ -52,6 +52,10 @@ def killed(layer: int):
     return model(lambda: os.kill(os.getpid(), signal.SIGKILL), layer, 2)
 
 
+def leaving(layer: int):
+    return model(lambda: os._exit(7), layer, 2)
+
+
 def sleeping(layer: int):
     return model(lambda: time.sleep(1000), layer, 2)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from random import Random
 
@@ -9,19 +10,21 @@ import torch
 
 from executor.build import build_stages, make_batch
 from executor.clock import HostClock, Recorder
+from executor.draws import draw_seed
 from executor.interpreter import Rank
 from executor.job import Job
 from executor.local import run_local
-from executor.transport import LocalTransport, Mailroom
-from profiles.models.model import build_layers
+from executor.transport import LocalTransport, Mailroom, reducers
+from profiles.models.model import Model, build_layers
 from profiles.models.resolve import resolve_model
 from schedules.catalogue import CATALOGUE, build
 from schedules.formats.schedule_json import to_json
 from schedules.lower import lower
 from schedules.op import Step
+from schedules.schedule import ScheduleError
 
 MLP = "mlp:layers=6,width=8"
-SYNCHRONOUS = [name for name, entry in CATALOGUE.items() if not entry.is_asynchronous]
+SYNCHRONOUS = [name for name, entry in CATALOGUE.items() if not entry.is_asynchronous and not entry.averages]
 CPU = torch.device("cpu")
 
 
@@ -36,12 +39,14 @@ def without_steps(schedule):
 
 
 def any_schedule(name, num_ranks, seed):
-    """Build `name` on some number of micro-batches; interleaved splits the ranks' stages in two."""
-    random = Random(seed)
-    if name != "interleaved":
-        return build(name, num_ranks, random.randint(1, 2 * num_ranks))
-    rounds = random.randint(1, 2)
-    return build(name, num_ranks, num_ranks * rounds, num_chunks=2)
+    """Build `name` on some number of micro-batches, two stages a rank where it takes several; None if none fits."""
+    chunks = {"num_chunks": 2} if CATALOGUE[name].takes_chunks else {}
+    counts = list(range(1, 2 * num_ranks + 1))
+    Random(seed).shuffle(counts)
+    for num_microbatches in counts:
+        with contextlib.suppress(ScheduleError):
+            return build(name, num_ranks, num_microbatches, **chunks)
+    return None
 
 
 class Calls:
@@ -58,13 +63,14 @@ class Local:
     """All ranks of a schedule in this process, in float64."""
 
     def __init__(
-        self, schedule, model=MLP, *, optimizer="sgd", lr=0.05, seed=0, size=2, transport=LocalTransport, lowering=lower
-    ):
+        self, schedule, model=MLP, *, optimizer="sgd", lr=0.05, seed=0, size=2,
+        transport=LocalTransport, lowering=lower, bounds=None, prediction=None,
+    ):  # fmt: skip
         self.schedule = schedule = lowering(schedule)
-        self.model = resolve_model(model)
-        self.bounds = even_bounds(len(self.model.layers), schedule.num_stages)
+        self.model = model if isinstance(model, Model) else resolve_model(model)
+        self.bounds = bounds or even_bounds(len(self.model.layers), schedule.num_stages)
         self.batch = make_batch(self.model, schedule.num_microbatches, size, seed=seed, dtype=torch.float64, device=CPU)
-        self.room = Mailroom()
+        self.room = Mailroom(reducers(schedule.ops))
         self.heard = []  # (rank, index) before each op
         self.ranks = [
             Rank(
@@ -72,8 +78,8 @@ class Local:
                 ops,
                 schedule.num_stages,
                 build_stages(
-                    ops, schedule.num_stages, self.model, self.bounds,
-                    optimizer=optimizer, lr=lr, seed=seed, dtype=torch.float64, device=CPU,
+                    schedule, rank, self.model, self.bounds,
+                    optimizer=optimizer, lr=lr, seed=seed, dtype=torch.float64, device=CPU, prediction=prediction,
                 ),
                 transport(rank, self.room),
                 Recorder(HostClock()),
@@ -90,6 +96,9 @@ class Local:
     def stage(self, index):
         return next(rank.stages[index] for rank in self.ranks if index in rank.stages)
 
+    def replicas(self, index):
+        return [rank.stages[index] for rank in self.ranks if index in rank.stages]
+
     @property
     def parameters(self):
         """Of the whole model, in order of the stages."""
@@ -102,6 +111,22 @@ def whole_model(text, num_samples, seed=0):
     module = build_layers(model, 0, len(model.layers), seed=seed, dtype=torch.float64)
     inputs, targets = (x.double() if x.is_floating_point() else x for x in model.batch(num_samples, seed))
     return module, inputs, targets, model.loss
+
+
+def whole_gradients(model, num_microbatches, seed=0, size=2):
+    """Run `model` in one piece, one micro-batch after the other; return the gradients of the mean loss, in float64.
+
+    What a layer draws belongs to (seed, layer, run, micro-batch) and to nothing else.
+    """
+    module = build_layers(model, 0, len(model.layers), seed=seed, dtype=torch.float64)
+    inputs, targets = (x.double() if x.is_floating_point() else x for x in model.batch(size * num_microbatches, seed))
+    for i in range(num_microbatches):
+        x = inputs[size * i : size * (i + 1)]
+        for number, layer in enumerate(module):
+            torch.default_generator.manual_seed(draw_seed(seed, number, 0, i))
+            x = layer(x)
+        (model.loss(x, targets[size * i : size * (i + 1)]) / num_microbatches).backward()
+    return [parameter.grad for parameter in module.parameters()]
 
 
 def recurrence(text, num_stages, num_microbatches, *, optimizer, size=2, seed=0):

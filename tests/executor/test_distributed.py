@@ -140,11 +140,7 @@ def test_emulated_stages_take_at_least_their_time_with_messages_of_their_size(ho
     assert len(run.timeline.work) == 4 * (4 + 4 + 1)
     assert run.losses == ()
     assert run.timeline.makespan_s >= (4 + 3) * 0.010 + 0.002
-    # a Recv holds a buffer of the message's size
-    first = next(span for span in run.timeline.of_rank(1) if isinstance(span.op, Recv))
-    samples = [sample for sample in run.timeline.memory if sample.device == 1]
-    assert samples[0].time_s == first.posted_s
-    assert samples[0].total_bytes >= 100_000
+    assert run.timeline.memory == ()  # they hold nothing of what the costs speak of
 
 
 def test_emulated_messages_may_be_empty():

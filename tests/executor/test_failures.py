@@ -59,12 +59,18 @@ def test_a_killed_rank_is_named_with_its_op(rank):
     assert message == f"rank {rank} failed at {rank}F2 (micro-batch 2): the process was killed by signal 9"
 
 
+def test_a_rank_that_leaves_without_a_word_is_named_with_its_op_and_exit_code():
+    message = failure(faulty("leaving:layer=1"))
+    assert message == "rank 1 failed at 1F2 (micro-batch 2): the process ended with exit code 7"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_layer_that_sleeps_forever_ends_the_run_with_its_rank_and_op(rank):
     message = failure(faulty(f"sleeping:layer={rank}", timeout_s=3.0))
     assert f"rank {rank} at {rank}F2" in message
     assert "waited for" in message
+    assert message.endswith("try a longer timeout")
 
 
 @pytest.mark.slow
@@ -127,6 +133,13 @@ def test_costs_that_do_not_say_an_op_are_named_with_it():
 def test_emulated_stages_have_no_weights_to_save(tmp_path):
     costs = StageCosts((StageCost(0.001, 0.001),) * 2, origin="by hand")
     assert "emulated and has no weights" in failure(job(build("gpipe", 2, 2), None, emulate=costs, save=str(tmp_path)))
+
+
+def test_weights_are_saved_whole_or_not_at_all(tmp_path):
+    (tmp_path / "stage0.safetensors").mkdir()
+    message = failure(faulty("plain", save=str(tmp_path)))
+    assert message.startswith(f"save: {tmp_path}/stage0.safetensors: got 'Is a directory', expected to write it")
+    assert not [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]
 
 
 def test_a_stage_with_nothing_to_train_runs():

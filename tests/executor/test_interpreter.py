@@ -1,26 +1,27 @@
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-import torch
 from torch.profiler import ProfilerActivity, profile
 
+from executor.errors import ExecutionError
 from executor.interpreter import Waiting
 from schedules.catalogue import build
 from schedules.lower import lower
-from schedules.op import Average, Message, Payload, Recv, Reduce, Reshard, Send, Step, Unshard
+from schedules.op import Average, Compute, Message, Overlap, Payload, Recv, Reshard, Send, Step, Unshard
+from schedules.recompute import recompute
 from schedules.schedule import backward, forward, make_schedule
 from tests.executor.pipelines import Local
 
 
 @pytest.mark.filterwarnings("ignore:.*CUDA is not available")
-def test_a_profiler_sees_every_computation_by_its_name():
+def test_a_profiler_sees_every_op_by_its_name():
     found = Local(build("1f1b", 2, 2))
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
         found.run()
     names = {event.name for event in profiled.events() if event.name.startswith("PP:")}
-    expected = {str(op) for row in found.schedule.ops for op in row if not isinstance(op, Send | Recv)}
-    assert names == {f"PP:{name}" for name in expected}
-    assert {"PP:0F0", "PP:1B1", "PP:1STEP"} <= names
+    assert names == {f"PP:{op}" for row in found.schedule.ops for op in row}
+    assert {"PP:0F0", "PP:1B1", "PP:1STEP", "PP:0SEND_F0", "PP:1RECV_F0"} <= names
 
 
 def test_every_op_is_announced_in_order_before_it_runs():
@@ -43,11 +44,49 @@ def test_what_only_pytorch_shards_is_nothing_to_do():
     assert Local(make_schedule("sharded", 1, 1, rows)).run().stage(0).weights.version == 1
 
 
-@pytest.mark.parametrize("op", [Reduce(0), Average(0)])
-def test_what_needs_replicas_is_refused(op):
-    rows = [[forward(0, 0), backward(0, 0), op]]
-    with pytest.raises(ValueError, match=f"rank 0 failed at {op}: .*not executed yet"):
+def test_elastic_averaging_is_refused():
+    rows = [[forward(0, 0), backward(0, 0), Average(0)]]
+    with pytest.raises(ValueError, match=r"rank 0 failed at 0AVERAGE: .*not executed yet"):
         Local(make_schedule("replicas", 1, 1, rows)).run()
+
+
+def test_the_two_of_an_overlap_run_one_after_the_other_once_both_have_their_messages():
+    rows = [
+        [forward(0, 0), forward(0, 1), backward(0, 0), backward(0, 1)],
+        [forward(1, 0), Overlap(forward(1, 1), backward(1, 0)), backward(1, 1)],
+    ]
+    found, ran = Local(make_schedule("overlapped", 2, 2, rows)), []
+    stage = found.stage(1)
+    compute = stage.compute
+    stage.compute = lambda op, received, target: ran.append(str(op)) or compute(op, received, target)
+    found.run()
+    assert ran == ["1F0", "1F1", "1B0", "1B1"]
+    (index,) = (i for i, op in enumerate(found.schedule.ops[1]) if isinstance(op, Overlap))
+    assert len(found.ranks[1].recorder.times_ns()[index]) == 3
+
+
+def test_an_overlap_waits_for_the_messages_of_both_before_either_runs():
+    # rank 0 sends F1 only when it has B0, which rank 1 could give before: but not inside an Overlap
+    by_turns = lower(build("naive", 2, 2))
+    f0, b0, f1, b1 = (op for op in by_turns.ops[1] if isinstance(op, Compute))
+    sends = {str(op): op for op in by_turns.ops[1] if isinstance(op, Send | Recv)}
+    row = (sends["1RECV_F0"], f0, sends["1RECV_F1"], Overlap(b0, f1), sends["1SEND_B0"], b1, sends["1SEND_B1"])
+    with pytest.raises(ExecutionError) as raised:
+        Local(replace(by_turns, ops=(by_turns.ops[0], row))).run()
+    assert str(raised.value) == (
+        "deadlock: rank 0 at 0B0 waits for the gradient 0 of stage 1, "
+        "rank 1 at (1B0;1F1)OVERLAP_F_B waits for the activation 1 of stage 0"
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available")
+def test_a_profiler_sees_both_halves_a_recompute_and_a_sum():
+    found = Local(recompute(build("chimera", 2, 4)))
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        found.run()
+    names = {event.name for event in profiled.events() if event.name.startswith("PP:")}
+    assert names >= {f"PP:{op}" for row in found.schedule.ops for op in row}
+    assert "PP:0REDUCE_GRAD" in names
 
 
 def test_a_rank_that_waits_says_for_what():
@@ -75,9 +114,3 @@ def test_whatever_a_layer_raises_is_named_with_its_op(error):
     with pytest.raises(ValueError, match=r"rank 1 failed at 1F2 \(micro-batch 2\): ") as raised:
         found.run()
     assert isinstance(raised.value.__cause__, error)
-
-
-def test_dropout_draws_anew_for_every_micro_batch():
-    torch.manual_seed(0)
-    losses = Local(build("gpipe", 1, 2), "gpt:layers=1,width=16,heads=2,context=8,dropout=0.5").run().stage(0).losses()
-    assert losses[0] != losses[1]

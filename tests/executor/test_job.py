@@ -9,7 +9,7 @@ from profiles.stage_costs import StageCost, StageCosts
 from schedules.catalogue import build
 from tests.executor.pipelines import job
 
-COSTS = StageCosts((StageCost(0.25, 0.5, output_bytes=7), StageCost(1e-9, None, 0.1, 0.2)), 4, "by hand")
+COSTS = StageCosts((StageCost(0.25, 0.5, output_bytes=7), StageCost(1e-9, None, 0.1, 0.2, saved_for_weight_bytes=3)), 4)
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,15 @@
-import re
 from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from executor.errors import ExecutionError
 from schedules.catalogue import build
 from schedules.lower import lower
 from schedules.op import Compute, Message, Payload, Phase, Recv, Send, Step
 from schedules.schedule import backward, forward, make_schedule
-from tests.executor.pipelines import MLP, SYNCHRONOUS, Local, any_schedule, assert_equal, whole_model, without_steps
+from tests.executor.pipelines import MLP, Local, assert_equal, whole_model
 
-EIGHT_LAYERS = {
-    "mlp": "mlp:layers=8,width=8",
-    "gpt": "gpt:layers=6,width=16,heads=2,context=8,dropout=0",
-    "conv": "conv:channels=4,blocks=6,image=8",
-}
 PLAIN = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, 0.05),
     "momentum": lambda parameters: torch.optim.SGD(parameters, 0.05, momentum=0.9),
@@ -30,26 +22,12 @@ def as_it_is(schedule):
     return schedule
 
 
-@pytest.mark.parametrize("model", EIGHT_LAYERS.values(), ids=EIGHT_LAYERS)
-@pytest.mark.parametrize("name", SYNCHRONOUS)
-@settings(max_examples=6, deadline=None)
-@given(data=st.data())
-def test_every_synchronous_schedule_gives_the_gradients_of_the_whole_model(name, model, data):
-    most = 4 if name == "interleaved" else 8
-    schedule = any_schedule(name, data.draw(st.integers(1, most)), data.draw(st.integers(0, 99)))
-    seed = data.draw(st.integers(0, 9))
-    found = Local(without_steps(schedule), model, seed=seed).run()
-    module, inputs, targets, loss = whole_model(model, 2 * schedule.num_microbatches, seed)
-    loss(module(inputs), targets).backward()
-    assert_equal((p.grad for p in found.parameters), (p.grad for p in module.parameters()))
-
-
 @pytest.mark.parametrize("optimizer", PLAIN)
-@pytest.mark.parametrize("name", SYNCHRONOUS)
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "zb_h1", "chimera", "data_parallel"])
 def test_weights_after_three_runs_are_those_of_a_plain_optimizer_on_the_whole_model(name, optimizer):
-    schedule = build(name, 3, 6)
+    schedule = build(name, 2, 4)
     found = Local(schedule, optimizer=optimizer).run(times=3)
-    module, inputs, targets, loss = whole_model(MLP, 12)
+    module, inputs, targets, loss = whole_model(MLP, 8)
     plain = PLAIN[optimizer](module.parameters())
     for _ in range(3):
         loss(module(inputs), targets).backward()
@@ -118,14 +96,7 @@ def test_a_backward_without_its_forward_is_named():
         Local(make_schedule("wrong", 1, 1, rows), lowering=as_it_is).run()
 
 
-@pytest.mark.parametrize("phase", [Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT, Phase.RECOMPUTE])
-def test_what_is_not_executed_yet_is_refused(phase):
-    rows = [[forward(0, 0), Compute(phase, 0, 0)]]
-    with pytest.raises(ExecutionError, match=re.escape(f"rank 0 failed at 0{phase}0 (micro-batch 0): ")):
-        Local(make_schedule("split", 1, 1, rows), lowering=as_it_is).run()
-
-
-def test_predicted_weights_are_refused_not_ignored():
+def test_looking_ahead_is_refused_if_nobody_says_how():
     rows = [[Compute(Phase.FORWARD, 0, 0, lookahead=1), backward(0, 0)]]
-    with pytest.raises(ExecutionError, match=r"0F0@0\+1.*predicted"):
-        Local(make_schedule("predicted", 1, 1, rows)).run()
+    with pytest.raises(ExecutionError, match=r"schedule own: got ops that look ahead, .*name a prediction, one of"):
+        Local(make_schedule("own", 1, 1, rows))

@@ -15,10 +15,12 @@ from schedules.lower import lower
 from tests.executor.pipelines import MLP, job, whole_model
 
 ROOT = Path(__file__).parents[2]
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+RANK_0 = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
 
 
 def run(command, **environment):
-    clean = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    clean = {key: value for key, value in os.environ.items() if key not in TORCHRUN}
     given = clean | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | environment
     return subprocess.run(
         [sys.executable, *command], capture_output=True, text=True, env=given, timeout=55, check=False
@@ -65,22 +67,30 @@ def test_without_a_rank_it_says_how_to_start_it(job_file):
     done = run(["-m", "executor", str(job_file)])
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        "executor: RANK is not set; start it with torchrun, or use 'pipesched run'",
+        "executor: RANK and WORLD_SIZE and MASTER_ADDR and MASTER_PORT: not set; start it with torchrun, "
+        "or use 'pipesched run'",
     ]
+
+
+@pytest.mark.parametrize("out", ["none/x.json", "."])
+def test_an_output_that_cannot_be_written_is_refused_before_the_run(job_file, out):
+    done = run(["-m", "executor", str(job_file), "--out", str(job_file.parent / out)], **RANK_0)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert done.stderr.startswith("executor: --out: got ")
 
 
 @pytest.mark.parametrize("text", ["{", '{"schedule": 3}', "\0"])
 def test_a_malformed_job_is_one_line(text, tmp_path):
     path = tmp_path / "job.json"
     path.write_text(text)
-    done = run(["-m", "executor", str(path)], RANK="0", WORLD_SIZE="2")
+    done = run(["-m", "executor", str(path)], **RANK_0)
     assert done.returncode in (2, 3)
     assert len(done.stderr.splitlines()) == 1
     assert str(path) in done.stderr
 
 
 def test_a_job_that_is_not_there_is_one_line(tmp_path):
-    done = run(["-m", "executor", str(tmp_path / "none.json")], RANK="0", WORLD_SIZE="2")
+    done = run(["-m", "executor", str(tmp_path / "none.json")], **RANK_0)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
 
@@ -90,6 +100,6 @@ def test_a_list_that_cannot_finish_is_exit_code_2(tmp_path):
     path = tmp_path / "job.json"
     text = job_to_json(job(schedule)).replace(r"\"0SEND_F0>1\", ", "")
     path.write_text(text)
-    done = run(["-m", "executor", str(path)], RANK="0", WORLD_SIZE="2")
+    done = run(["-m", "executor", str(path)], **RANK_0)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "0SEND_F0" in done.stderr or "1RECV_F0" in done.stderr

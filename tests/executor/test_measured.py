@@ -5,7 +5,8 @@ import pytest
 from executor.measured import measured_timeline
 from schedules.catalogue import build
 from schedules.lower import lower
-from schedules.op import Recv, Send
+from schedules.op import Recv, Reduce, Send, Step
+from schedules.schedule import make_schedule
 from schedules.timeline import Span
 
 SCHEDULE = lower(build("gpipe", 2, 1))
@@ -51,6 +52,30 @@ def test_a_transfer_never_ends_before_it_starts_even_if_clocks_disagree():
     late = [TIMES_NS[0], [(90, 90, 95), (95, 190, 300), *TIMES_NS[1][2:]]]
     _, by_name = spans(late)
     assert ns(by_name["1RECV_F0"])[1:] == (100, 100)
+
+
+def test_a_sum_begins_when_the_last_replica_has_come_to_it():
+    rows = [[Reduce(0), Step(0), Reduce(0)], [Reduce(0), Step(0), Reduce(0)], [Step(1)]]
+    times = [
+        [(100, 100, 250), (250, 250, 260), (270, 270, 300)],
+        [(200, 200, 240), (240, 240, 255), (255, 255, 310)],
+        [(90, 90, 95)],
+    ]
+    timeline = measured_timeline(make_schedule("sums", 2, 1, rows), times, ((), (), ()))
+    found = [ns(span) for span in timeline.spans if isinstance(span.op, Reduce)]
+    zero = found[0][0] - 100
+    assert [tuple(t - zero for t in each) for each in found] == [
+        (100, 200, 250),
+        (270, 270, 300),
+        (200, 200, 240),
+        (255, 270, 310),
+    ]
+
+
+def test_a_sum_never_begins_after_its_end_even_if_clocks_disagree():
+    rows = [[Reduce(0)], [Reduce(0)]]
+    timeline = measured_timeline(make_schedule("sums", 1, 1, rows), [[(100, 100, 150)], [(200, 200, 240)]], ((), ()))
+    assert [span.start_s <= span.end_s for span in timeline.spans] == [True, True]
 
 
 def test_spans_come_by_rank_then_in_the_lists_order():

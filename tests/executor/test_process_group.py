@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from executor.errors import ExecutionError
-from executor.process_group import ProcessGroupTransport, Shape, _proofs
+from executor.process_group import Letters, ProcessGroupTransport, Shape
 from schedules.catalogue import build
 from schedules.lower import lower
 from schedules.op import Message, Payload, Phase, Recv, Send, computes
@@ -16,7 +16,7 @@ def test_the_proofs_of_1f1b_count_the_computations_before_each_send(num_ranks):
     schedule = lower(build("1f1b", num_ranks, 7))
     for me in range(num_ranks - 1):
         names = [str(op) for op in schedule.ops[me + 1]]
-        proofs = _proofs(schedule.ops[me + 1], me, num_ranks)
+        proofs = dict(Letters(schedule.ops[me + 1], me, num_ranks))
         assert len(proofs) == 7
         for message, count in proofs.items():
             before = names[: names.index(f"{me + 1}SEND_B{message.microbatch}")]
@@ -30,7 +30,7 @@ def test_a_proof_never_counts_a_message_that_was_not_used(name, seed):
     for me in range(3):
         for peer in range(3):
             mine = [op.message for op in schedule.ops[me] if isinstance(op, Send) and op.peer == peer]
-            proofs = _proofs(schedule.ops[peer], me, schedule.num_stages)
+            proofs = dict(Letters(schedule.ops[peer], me, schedule.num_stages))
             used = set()
             for op in schedule.ops[peer]:
                 for part in computes(op):  # F uses what comes from below, B what comes from above
@@ -44,7 +44,7 @@ def test_a_proof_never_counts_a_message_that_was_not_used(name, seed):
 
 def transport():
     """Rank 0 of two, before anything is posted: no process group is needed."""
-    programs = lower(build("gpipe", 2, 1)).ops
+    programs = dict(enumerate(lower(build("gpipe", 2, 1)).ops))
     shapes = {0: Shape((2, 8), torch.float32)}
     groups = {(0, 1): None, (1, 0): None}
     return ProcessGroupTransport(0, programs, 2, shapes, torch.device("cpu"), groups, False, 1.0)
@@ -66,5 +66,5 @@ def test_every_recv_has_a_buffer_of_the_boundary_that_it_crosses():
     # stage 1's gradient comes back over the boundary that stage 0's activation crossed
     shapes = {0: Shape((3,), torch.uint8), 1: Shape((5,), torch.uint8)}
     for recv, size in ((Recv(Message(Payload.GRADIENT, 1, 0), 1), 3), (Recv(Message(Payload.ACTIVATION, 1, 0), 1), 5)):
-        both = ProcessGroupTransport(0, ((), ()), 3, shapes, torch.device("cpu"), {}, False, 1.0)
+        both = ProcessGroupTransport(0, {}, 3, shapes, torch.device("cpu"), {}, False, 1.0)
         assert both._shape(recv.message).size == (size,)

@@ -1,5 +1,3 @@
-from collections import Counter
-
 import pytest
 import torch
 from torch import nn
@@ -7,18 +5,29 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
 from executor.errors import ExecutionError
+from executor.prediction import Predictor
 from executor.weights import Weights
 from profiles.models.model import build_layers
-from schedules.op import Step
-from schedules.schedule import backward, forward, make_schedule
+from schedules.op import Compute, Phase, Step
+from schedules.prediction import Rule
+from schedules.schedule import ScheduleError, backward, forward, make_schedule
+from schedules.versions import uses
 from tests.executor.pipelines import MLP, Local, assert_equal, whole_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
 
 
-def versioned(module, **reads):
-    """Weights whose version v is read ``reads["v<v>"]`` times."""
-    return Weights(module, Counter({int(key[1:]): count for key, count in reads.items()}), is_versioned=True)
+def op(text):
+    """Read an op of stage 0: ``F1@2+3`` is F of micro-batch 1 on version 2 predicted 3 ahead."""
+    place, _, reads = text.partition("@")
+    version, _, ahead = reads.partition("+")
+    return Compute(Phase(place[0]), 0, int(place[1:]), int(version), int(ahead or 0))
+
+
+def versioned(module, text, predictor=None):
+    """Weights of a stage whose list is `text`, as in ``F0@0 step B0@1``."""
+    ops = [Step(0) if word == "step" else op(word) for word in text.split()]
+    return Weights(module, lambda: uses(ops, in_order=False), predictor)
 
 
 def step(weights, module, by=1.0):
@@ -41,12 +50,12 @@ def inputs(seed=1):
 
 def test_a_backward_multiplies_by_the_version_that_it_names_and_keeps_the_activations_of_its_forward():
     module, (x, gradient) = linear(), inputs()
-    weights = versioned(module, v0=1, v1=1)
+    weights = versioned(module, "F0@0 step B0@1")
     w0 = module.weight.detach().clone()
-    with weights.forward(0):
+    with weights.forward(op("F0@0")):
         y = module(x)
     step(weights, module)
-    with weights.backward(1):
+    with weights.backward(op("B0@1")):
         y.backward(gradient)
     assert torch.equal(y, x @ w0.T)
     assert torch.equal(x.grad, gradient @ (w0 - 1.0))
@@ -55,28 +64,51 @@ def test_a_backward_multiplies_by_the_version_that_it_names_and_keeps_the_activa
 
 def test_a_backward_may_read_an_older_version_than_its_forward():
     module, (x, gradient) = linear(), inputs()
-    weights = versioned(module, v0=1, v1=1)
+    weights = versioned(module, "step F0@1 B0@0")
     w0 = module.weight.detach().clone()
     step(weights, module)
-    with weights.forward(1):
+    with weights.forward(op("F0@1")):
         y = module(x)
-    with weights.backward(0):
+    with weights.backward(op("B0@0")):
         y.backward(gradient)
     assert torch.allclose(y, x @ (w0 - 1.0).T, rtol=1e-14)
     assert torch.equal(x.grad, gradient @ w0)
 
 
+@pytest.mark.parametrize("read", [0, 1, 2])
+def test_every_layer_of_a_backward_multiplies_by_that_version(read):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 4, bias=False), nn.Tanh(), nn.Linear(4, 2, bias=False), nn.Sigmoid()).double()
+    x, gradient = torch.randn(5, 3, dtype=torch.float64).requires_grad_(), torch.randn(5, 2, dtype=torch.float64)
+    weights = versioned(module, f"step F0@1 step B0@{read}")
+    first, second = ([module[k].weight.detach() - 0.1 * version for version in range(3)] for k in (0, 2))
+    step(weights, module, 0.1)
+    with weights.forward(op("F0@1")):
+        y = module(x)
+    step(weights, module, 0.1)
+    with weights.backward(op(f"B0@{read}")):
+        y.backward(gradient)
+    a = torch.tanh(x.detach() @ first[1].T)  # activations are those of the forward
+    out = torch.sigmoid(a @ second[1].T)
+    d_out = gradient * out * (1 - out)
+    d_a = (d_out @ second[read]) * (1 - a**2)  # gradients pass through the version of the backward
+    torch.testing.assert_close(y.detach(), out, rtol=1e-13, atol=0)
+    torch.testing.assert_close(x.grad, d_a @ first[read], rtol=1e-13, atol=0)
+    torch.testing.assert_close(module[2].weight.grad, d_out.T @ a, rtol=1e-13, atol=0)
+    torch.testing.assert_close(module[0].weight.grad, d_a.T @ x.detach(), rtol=1e-13, atol=0)
+
+
 def test_a_forward_on_an_older_version_leaves_the_newest_in_place():
     module, (x, gradient) = linear(), inputs()
-    weights = versioned(module, v0=2)
+    weights = versioned(module, "step F0@0 B0@0")
     w0, pointer = module.weight.detach().clone(), module.weight.data_ptr()
     step(weights, module)
-    with weights.forward(0):
+    with weights.forward(op("F0@0")):
         y = module(x)
     assert torch.equal(y, x @ w0.T)
     assert torch.equal(module.weight, w0 - 1.0)
     assert module.weight.data_ptr() == pointer
-    with weights.backward(0):
+    with weights.backward(op("B0@0")):
         y.backward(gradient)
     assert torch.equal(x.grad, gradient @ w0)
     assert torch.equal(module.weight.grad, gradient.T @ x.detach())
@@ -113,14 +145,14 @@ class Views(nn.Module):
 
 def test_views_of_a_parameter_are_found_in_the_version_read():
     module, x = Views(), torch.randn(2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    weights = versioned(module, v0=1, v1=1)
+    weights = versioned(module, "F0@0 step B0@1")
     later = x.clone().requires_grad_()
     w0 = module.weight.detach().clone()
     a, b = (x @ half.T for half in w0.chunk(2))
-    with weights.forward(0):
+    with weights.forward(op("F0@0")):
         y = module(later)
     step(weights, module)
-    with weights.backward(1):
+    with weights.backward(op("B0@1")):
         y.sum().backward()
     first, second = (w0 - 1.0).chunk(2)
     # d(a * b) = b da + a db with a, b of the forward, and da, db through the weights of version 1
@@ -132,27 +164,115 @@ def test_tied_parameters_are_one_storage():
     second.weight = first.weight
     module, (x, _) = nn.Sequential(first, second), inputs()
     w0 = first.weight.detach().clone()
-    weights = versioned(module, v0=2)
+    weights = versioned(module, "step F0@0 B0@0")
     step(weights, module)
     assert weights.live_versions == (0, 1)
-    with weights.forward(0):
+    with weights.forward(op("F0@0")):
         y = module(x)
     assert second.weight is first.weight
     assert torch.equal(first.weight, w0 - 1.0)
-    with weights.backward(0):
+    with weights.backward(op("B0@0")):
         y.sum().backward()
     ones = torch.ones(2, 3, dtype=torch.float64)
     assert torch.equal(y, x @ w0.T @ w0.T)
     torch.testing.assert_close(x.grad, ones @ w0 @ w0, rtol=1e-14, atol=0)
 
 
+def trained_ahead(text, rule=Rule.CONSTANT):
+    """A linear layer after one step of SGD with lr 1 and gradients of 1: each step ahead takes 1 more off."""
+    module = linear()
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    weights = versioned(module, f"F9@0 B9@0 step {text}", Predictor(optimizer, rule))
+    for before in ("F9@0", "B9@0"):
+        with weights.forward(op(before)):
+            pass
+    module.weight.grad = torch.ones_like(module.weight)
+    weights.step(optimizer)
+    return module, weights
+
+
+def test_a_forward_looks_ahead_and_its_backward_does_not():
+    module, weights = trained_ahead("F0@1+3 B0@1")
+    (x, gradient), now = inputs(), module.weight.detach().clone()
+    with weights.forward(op("F0@1+3")):
+        y = module(x)
+    assert torch.equal(module.weight, now)
+    with weights.backward(op("B0@1")):
+        y.backward(gradient)
+    torch.testing.assert_close(y.detach(), x.detach() @ (now - 3.0).T, rtol=1e-13, atol=0)
+    assert torch.equal(x.grad, gradient @ now)
+
+
+def test_a_backward_looks_ahead_from_the_weights_of_its_own_time():
+    module, weights = trained_ahead("F0@1+2 step B0@2+1")
+    (x, gradient), then = inputs(), module.weight.detach().clone()
+    with weights.forward(op("F0@1+2")):
+        y = module(x)
+    step(weights, module, 10.0)
+    with weights.backward(op("B0@2+1")):
+        y.backward(gradient)
+    torch.testing.assert_close(y.detach(), x.detach() @ (then - 2.0).T, rtol=1e-13, atol=0)
+    torch.testing.assert_close(x.grad, gradient @ (then - 10.0 - 10.0), rtol=1e-13, atol=0)
+    torch.testing.assert_close(module.weight.grad, gradient.T @ x.detach(), rtol=1e-13, atol=0)
+
+
+def test_a_predicted_copy_is_dropped_right_after_its_op(monkeypatch):
+    module, weights = trained_ahead("F0@1+2 B0@1+2")
+    made, copies = [], weights._copies
+
+    def watched():
+        found = copies()
+        made.extend(StorageWeakRef(storage) for storage in found.values())
+        return found
+
+    monkeypatch.setattr(weights, "_copies", watched)
+    x, gradient = inputs()
+    with weights.forward(op("F0@1+2")):
+        y = module(x)
+        assert not any(copy.expired() for copy in made)
+    assert len(made) == 1
+    assert made[0].expired()
+    with weights.backward(op("B0@1+2")):
+        y.backward(gradient)
+    assert len(made) == 2
+    assert made[1].expired()
+    assert weights.live_versions == (1,)
+
+
+def test_before_the_first_step_nothing_is_looked_ahead_for():
+    module, (x, _) = linear(), inputs()
+    weights = versioned(module, "F0@0+3 B0@0 step")
+    with weights.forward(op("F0@0+3")):
+        assert torch.equal(module(x), x @ module.weight.T)
+
+
+def test_looking_ahead_needs_a_rule_and_the_newest_version():
+    module, weights = trained_ahead("F0@0+1 B0@1")
+    with pytest.raises(ExecutionError, match="F1@1\\+1 came, expected 0F0"), weights.forward(op("F1@1+1")):
+        pass
+    weights = versioned(module, "F0@0 B0@0 step F1@1+1 B1@1")
+    for before in ("F0@0", "B0@0"):
+        with weights.forward(op(before)):
+            pass
+    step(weights, module)
+    with pytest.raises(ExecutionError, match="looks ahead, but no prediction was prepared"):
+        weights.forward(op("F1@1+1")).__enter__()
+    _, weights = trained_ahead("F1@1 B1@1 step F2@1+1 B2@2")
+    for after in ("F1@1", "B1@1"):
+        with weights.forward(op(after)):
+            pass
+    weights.step(None)
+    with pytest.raises(ExecutionError, match="predicted from version 1, but only the newest one can be, version 2"):
+        weights.forward(op("F2@1+1")).__enter__()
+
+
 def test_nothing_is_copied_that_nobody_reads_later():
     module, (x, gradient) = linear(), inputs()
-    weights = versioned(module, v0=2, v1=2)
+    weights = versioned(module, "F0@0 B0@0 step F1@1 B1@1 step")
     for version in (0, 1):
-        with weights.forward(version):
+        with weights.forward(op(f"F{version}@{version}")):
             y = module(x)
-        with weights.backward(version):
+        with weights.backward(op(f"B{version}@{version}")):
             y.backward(gradient)
         step(weights, module)
         assert weights.live_versions == (version + 1,)
@@ -160,32 +280,30 @@ def test_nothing_is_copied_that_nobody_reads_later():
 
 def test_a_version_is_freed_after_its_last_reader():
     module, (x, gradient) = linear(bias=True), inputs()
-    weights = versioned(module, v0=4)
+    weights = versioned(module, "F0@0 F1@0 step B0@0 B1@0")
     outputs = []
-    for _ in range(2):
-        with weights.forward(0):
+    for i in range(2):
+        with weights.forward(op(f"F{i}@0")):
             outputs.append(module(x))
     step(weights, module)
     copies = [StorageWeakRef(storage) for storage in weights._stash[0].values()]
     assert len(copies) == 2
-    for left, y in enumerate(reversed(outputs)):
+    for i, y in enumerate(outputs):
         assert weights.live_versions == (0, 1)
-        assert not any(copy.expired() for copy in copies), left
-        with weights.backward(0):
+        assert not any(copy.expired() for copy in copies), i
+        with weights.backward(op(f"B{i}@0")):
             y.backward(gradient)
     assert weights.live_versions == (1,)
     assert all(copy.expired() for copy in copies)
 
 
-def test_a_version_that_is_gone_is_named():
-    module, (x, _) = linear(), inputs()
-    weights = versioned(module, v1=1)
-    step(weights, module)
-    gone = "version 0 of the weights is not there; the stage holds 1"
-    with pytest.raises(ExecutionError, match=gone), weights.forward(0):
-        module(x)
-    with pytest.raises(ExecutionError, match="version 2 of the weights is not there"), weights.backward(2):
-        pass
+def test_a_version_that_is_not_there_is_named():
+    module = linear()
+    with pytest.raises(ScheduleError, match="F0@2 after 1 steps of stage 0: version 2 is not made yet"):
+        versioned(module, "step F0@2")
+    alone = Weights(module)
+    with pytest.raises(ExecutionError, match="0F0@2: version 2 of the weights is not there; the stage holds 0"):
+        alone.forward(op("F0@2"))
 
 
 class Damaged(nn.Module):
@@ -203,42 +321,44 @@ class Damaged(nn.Module):
 
 def test_an_activation_that_was_changed_in_place_is_noticed():
     module, (x, gradient) = Damaged(), inputs()
-    weights = versioned(module, v0=1, v1=1)
-    with weights.forward(0):
+    weights = versioned(module, "F0@0 step B0@1")
+    with weights.forward(op("F0@0")):
         y = module(x)
-    with pytest.raises(ExecutionError, match=r"shape \(2, 4\) .*changed in place"), weights.backward(0):
+    step(weights, module)
+    with pytest.raises(ExecutionError, match=r"shape \(2, 4\) .*changed in place"), weights.backward(op("B0@1")):
         y.backward(gradient)
 
 
-def test_where_weights_cannot_change_autograd_is_left_alone():
+@pytest.mark.parametrize("text", ["", "F0@0 B0@0 step F1@1 B1@1 step"])
+def test_where_weights_cannot_change_in_between_autograd_is_left_alone(text):
     module, (x, gradient) = linear(), inputs()
-    weights = Weights(module, Counter({0: 2}), is_versioned=False)
-    with weights.forward(0):
+    weights = versioned(module, text) if text else Weights(module)
+    with weights.forward(op("F0@0")):
         y = module(x)
     with torch.no_grad():
         module.weight.add_(1.0)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"), weights.backward(0):
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"), weights.backward(op("B0@0")):
         y.backward(gradient)
 
 
 def test_beginning_anew_makes_the_present_weights_version_zero():
     module, (x, _) = linear(), inputs()
-    weights = versioned(module, v0=1)
+    weights = versioned(module, "F0@0 step B0@0")
     step(weights, module)
     weights.begin()
     assert weights.live_versions == (0,)
-    with weights.forward(0):
+    with weights.forward(op("F0@0")):
         assert torch.equal(module(x), x @ module.weight.T)
 
 
 def test_the_models_layers_keep_no_old_version_alive():
     module = build_layers(Local(make_schedule("one", 1, 1, [[forward(0, 0), backward(0, 0)]])).model, 0, 6, seed=0)
-    weights = versioned(module, v0=2)
+    weights = versioned(module, "F0@0 step B0@0")
     x = torch.randn(2, 8)
-    with weights.forward(0):
+    with weights.forward(op("F0@0")):
         y = module(x)
     step(weights, module)
     copies = [StorageWeakRef(storage) for storage in weights._stash[0].values()]
-    with weights.backward(0):
+    with weights.backward(op("B0@0")):
         y.sum().backward()
     assert all(copy.expired() for copy in copies)

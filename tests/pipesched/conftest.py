@@ -26,6 +26,9 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.csv").write_text(next(block for block in BLOCKS if block.startswith("0F0")))
     (tmp_path / "stages.csv").write_text(next(block for block in BLOCKS if block.startswith("stage,")))
+    (tmp_path / "theirs.csv").write_text(
+        "0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD\n1RECV_F0,1F0,1B0,1SEND_B0,1REDUCE_GRAD\n"
+    )
     (tmp_path / "dead.csv").write_text("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n")
     return tmp_path
 

@@ -1,9 +1,11 @@
 """``profile``, ``run`` and ``verify``, with real processes."""
 
 import json
+import math
 
 import pytest
 
+from pipesched import verify
 from profiles.files import load_profile
 from schedules.formats.timeline_json import read_timeline
 from tests.trace_rules import check_trace
@@ -36,6 +38,8 @@ def test_a_profile_is_shown_written_and_used(profiled, folder):
         ("simulate -s 1f1b -p 2 -m 4 --profile p.json --partition 3,2", "2 stages of 5 layers in all, expected"),
         ("run -s 1f1b -p 2 -m 4 --profile p.json --model mlp", "p.json: got a profile of gpt:layers=2"),
         ("verify mlp -s 1f1b -p 2 -m 4 --profile p.json --out new", "p.json: got a profile of gpt:layers=2"),
+        (f"verify {MODEL} -p 2 -m 4 --profile p.json --out new --dtype float64", "measured with float32, expected"),
+        (f"verify {MODEL} -p 2 -m 4 --profile p.json --out new --optimizer sgd", "measured with adamw, expected sgd"),
     ],
 )
 def test_a_profile_that_does_not_fit_is_refused_in_one_line(profiled, folder, line, words):
@@ -85,6 +89,41 @@ def test_a_rank_that_fails_is_named_with_exit_code_3(pipesched, folder):
     assert "rank 1 failed at 1F" in answer.err
     assert "as it was asked" in answer.err
     assert not (folder / "x.json").exists()
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(120)
+def test_losses_that_are_no_numbers_are_null_in_the_data_and_no_agreement(pipesched, folder):
+    (folder / "endless.py").write_text(
+        "import math, torch\n"
+        "from torch import nn\n"
+        "def factory():\n"
+        "    batch = lambda n, seed: (torch.full((n, 4), math.inf), torch.ones(n, 4))\n"
+        "    return [nn.Linear(4, 4), nn.Linear(4, 4)], nn.functional.mse_loss, batch\n"
+    )
+    ran = pipesched(f"run -s 1f1b -p 2 -m 2 --model endless:factory {FAST} --json")
+    assert (ran.code, ran.err) == (0, "")
+    assert json.loads(ran.out)["first_loss"] is None
+    verified = pipesched(f"verify endless:factory -s 1f1b -p 2 -m 2 {FAST} --json")
+    assert (verified.code, verified.err) == (1, "")
+    assert json.loads(verified.out)[0]["largest_loss_difference"] is None
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "expected"),
+    [
+        (1.5, 1.0, 0.5),
+        (-1.5, -1.0, 0.5),
+        (0.0, 0.0, 0.0),
+        (1.0, 0.0, math.inf),
+        (math.nan, math.nan, math.inf),
+        (math.nan, 1.0, math.inf),
+        (1.0, math.nan, math.inf),
+        (math.inf, math.inf, math.inf),
+    ],
+)
+def test_a_loss_is_off_by_a_share_of_what_it_should_be(got, want, expected):
+    assert verify._difference(got, want) == expected
 
 
 @pytest.mark.distributed

@@ -5,14 +5,30 @@ import json
 import pytest
 
 from schedules.catalogue import CATALOGUE, build
-from schedules.formats.schedule_json import from_json, read_schedule
-from schedules.lower import lower
+from schedules.formats.schedule_json import from_json
 
 
 def test_list_has_every_schedule_as_table_and_as_data(pipesched):
     table = pipesched("list").out
     assert all(name in table for name in CATALOGUE)
     assert [row["name"] for row in json.loads(pipesched("list --json").out)] == list(CATALOGUE)
+
+
+def test_list_shows_defaults_with_their_type_and_dots_where_the_counts_decide(pipesched):
+    table = pipesched("list").out
+    assert all(text in table for text in ("advance=1 ", "f=1.0", "limit=.."))
+    rows = {row["name"]: row for row in json.loads(pipesched("list --json").out)}
+    defaults = {parameter["name"]: parameter["default"] for parameter in rows["zb_auto"]["parameters"]}
+    assert defaults == {"f": 1.0, "i": 1.0, "w": 1.0, "c": 0.0, "limit": None, "kept": 1.0}
+
+
+def test_whole_numbers_and_others_reach_the_builder(pipesched):
+    assert pipesched("show -s zb_auto -p 3 -m 6 --set f=1.5 --set limit=4,c=0.25").out.strip() == str(
+        build("zb_auto", 3, 6, f=1.5, limit=4.0, c=0.25)
+    )
+    assert pipesched("show -s 1f1b_afp -p 3 -m 6 --set advance=2").out.strip() == str(
+        build("1f1b_afp", 3, 6, advance=2)
+    )
 
 
 def test_a_schedule_that_can_run_is_fine(pipesched):
@@ -39,23 +55,3 @@ def test_show_prints_the_grid(pipesched):
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_json_reads_back_as_the_same_schedule(pipesched, name):
     assert from_json(pipesched(f"show -s {name} -p 2 -m 4 --format json").out, "out") == build(name, 2, 4)
-
-
-@pytest.mark.parametrize("name", [name for name, entry in CATALOGUE.items() if not entry.is_asynchronous])
-@pytest.mark.parametrize("form", ["csv", "csv-comms"])
-def test_csv_loads_back_through_schedule_file(pipesched, folder, name, form):
-    assert pipesched(f"show -s {name} -p 2 -m 4 --format {form} --out again.csv").out == ""
-    made = build(name, 2, 4)
-    assert read_schedule(folder / "again.csv").ops == (made if form == "csv" else lower(made)).ops
-    assert pipesched("check -f again.csv").code == 0
-    alike = [json.loads(pipesched(f"simulate {which} --uniform f=1,b=2 --json").out)["makespan_s"]
-             for which in ("-f again.csv", f"-s {name} -p 2 -m 4")]  # fmt: skip
-    assert alike[0] == alike[1]
-
-
-def test_pytorch_reads_our_compute_only_csv(pipesched, folder):
-    torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
-    pipesched("show -s 1f1b -p 2 -m 4 --format csv --out ours.csv")
-    rows = [line.split(",") for line in (folder / "ours.csv").read_text().splitlines()]
-    actions = [[torch_schedules._Action.from_str(cell) for cell in row] for row in rows]
-    assert [[str(action) for action in row] for row in actions] == rows

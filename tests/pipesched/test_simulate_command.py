@@ -9,7 +9,10 @@ from schedules.formats.timeline_json import read_timeline
 from tests.trace_rules import check_trace
 
 UNIFORM = "--uniform f=1,b=2"
-DEVICE = {"device", "busy_s", "idle_s", "span_s", "idle_by_cause_s", "peak_memory_bytes", "peak_memory_by_kind"}
+DEVICE = {
+    "device", "busy_s", "idle_s", "span_s", "idle_by_cause_s", "peak_memory_bytes", "peak_memory_by_kind",
+    "peak_microbatches",
+}  # fmt: skip
 
 
 def test_json_is_data_only_with_the_closed_form_of_gpipe(pipesched):
@@ -47,6 +50,47 @@ def test_over_memory_is_the_answer_no_and_says_where(pipesched, folder):
     assert answer.err.count("\n") == 1
 
 
+def test_micro_batches_in_flight_need_no_bytes(pipesched):
+    line = f"simulate -s 1f1b -p 4 -m 8 {UNIFORM}"
+    data = json.loads(pipesched(f"{line} --json").out)
+    assert [device["peak_microbatches"] for device in data["devices"]] == [4, 3, 2, 1]
+    assert [device["peak_memory_bytes"] for device in data["devices"]] == [None] * 4
+    assert data["fits"] is None
+    assert "micro-batches" in pipesched(line).out
+
+
+def test_what_every_device_holds_over_time_is_written(pipesched, folder):
+    line = "simulate -s 1f1b -p 2 -m 3 --uniform f=1,b=2,saved_bytes=100"
+    assert pipesched(f"{line} --memory m.csv --out all.json").code == 0
+    with (folder / "m.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {int(row["total_bytes"]) for row in rows} == {0, 100, 200}
+    assert all(int(row["total_bytes"]) == 100 * float(row["microbatches"]) for row in rows)
+
+
+def test_recompute_is_for_all_stages_or_some_of_a_name_or_a_file(pipesched, folder):
+    def makespan_s(line):
+        return json.loads(pipesched(f"simulate {line} {UNIFORM} --json").out)["makespan_s"]
+
+    plain_s = makespan_s("-s 1f1b -p 4 -m 8")
+    assert makespan_s("-s 1f1b -p 4 -m 8 --recompute all") == plain_s + 8
+    assert plain_s < makespan_s("-s 1f1b -p 4 -m 8 --recompute 0,1,2") < plain_s + 8
+    assert pipesched("show -s 1f1b -p 2 -m 2 --recompute 1").out == (
+        "rank 0  0F0 0F1 0B0 0B1\nrank 1  1F0 1R0 1B0 1F1 1R1 1B1\n"
+    )
+    assert makespan_s("-f mine.csv --recompute all") > makespan_s("-f mine.csv")
+    rows = json.loads(pipesched(f"compare gpipe,mine.csv -p 2 -m 3 {UNIFORM} --recompute all --json").out)
+    assert [row["name"] for row in rows] == ["gpipe+R", "mine+R"]
+
+
+@pytest.mark.parametrize(("overlap", "pair_s"), [("", 3.0), (",overlap=0.5", 2.5), (",overlap=1", 2.0)])
+def test_an_overlap_of_costs_shortens_the_pairs_of_dualpipe(pipesched, folder, overlap, pair_s):
+    line = f"simulate -s dualpipe -p 2 -m 4 --uniform f=1,b=2,i=1,w=1{overlap} --timeline t.json"
+    assert pipesched(line).code == 0
+    pairs = [span for span in read_timeline(folder / "t.json").spans if "OVERLAP" in str(span.op)]
+    assert [span.end_s - span.start_s for span in pairs] == [pair_s] * 2
+
+
 def test_every_span_is_written_as_json_and_csv(pipesched, folder):
     for suffix in ("json", "csv"):
         answer = pipesched(f"simulate -f mine.csv {UNIFORM} --timeline t.{suffix} --out all.json")
@@ -77,18 +121,6 @@ def test_a_trace_keeps_to_the_rules(pipesched, folder):
     pipesched(f"simulate -f mine.csv {UNIFORM} --timeline t.json")
     assert pipesched("trace t.json --out trace.json").code == 0
     assert check_trace((folder / "trace.json").read_text()) == []
-
-
-def test_compare_does_the_same_work_in_every_schedule(pipesched, folder):
-    answer = pipesched(f"compare --all -p 2 -m 4 -v 2 {UNIFORM} --json")
-    rows = {row["name"]: row for row in json.loads(answer.out)}
-    assert rows["gpipe"]["makespan_s"] == rows["1f1b"]["makespan_s"] == 15
-    assert rows["interleaved"]["makespan_s"] == 13.5
-    assert pipesched(f"compare gpipe,1f1b -p 2 -m 4 {UNIFORM} --out t.csv --gantt t.svg").out == ""
-    assert (folder / "t.csv").read_text().count("\n") == 3
-    assert "<svg" in (folder / "t.svg").read_text()
-    assert pipesched(f"compare -s gpipe,mine.csv -p 2 -m 3 {UNIFORM} --out t.md").code == 0
-    assert "| mine" in (folder / "t.md").read_text()
 
 
 def test_two_timelines_are_set_side_by_side(pipesched, folder):

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from schedules.formats.schedule_json import read_schedule
-from schedules.formats.torch_lower import lower_for_torch
+from schedules.torch_lower import lower_for_torch
 from tests.schedules.formats.random_ops import damaged
 from tests.schedules.formats.sayable import halves
 

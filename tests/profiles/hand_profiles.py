@@ -1,6 +1,6 @@
 """Profiles made by hand, for tests that need no measurement."""
 
-from profiles.profile import LayerCost, LayerMeasurement, Profile, Provenance
+from profiles.profile import LayerCost, LayerMeasurement, LayerSplit, Profile, Provenance
 
 PROVENANCE = Provenance(
     device="a device",
@@ -29,6 +29,13 @@ def measurement(size=1, forward_s=1.0, backward_s=2.0, **fields):
         "output_is_input": False,
     }
     return LayerMeasurement(size, forward_s, backward_s, **(usual | fields))
+
+
+def split(input_s=0.75, weight_s=0.5, gradient_bytes=7, saved_bytes=100, **flags):
+    """Return I and W of a layer that lets go of nothing at I."""
+    return LayerSplit(
+        input_s, weight_s, gradient_bytes, saved_bytes, **({"input_saved": False, "output_saved": False} | flags)
+    )
 
 
 def layer(*measurements, name="layer", weight_bytes=8, optimizer_bytes=16, step_s=0.5):

@@ -9,7 +9,9 @@ import pytest
 from profiles.cluster import Cluster, Device, Link
 from profiles.errors import ProfileError
 from profiles.files import load_cluster, load_profile, save_cluster, save_profile
-from tests.profiles.hand_profiles import layer, measurement, profile
+from profiles.profile import stage_costs
+from schedules.schedule import backward, backward_input
+from tests.profiles.hand_profiles import layer, measurement, profile, split
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,7 +26,8 @@ CLUSTER = Cluster(
 
 def test_a_profile_is_read_as_it_was_written(tmp_path):
     path = tmp_path / "p.json"
-    before = profile(layer(measurement(1), measurement(4)), layer(measurement(1), measurement(4)))
+    first, second = layer(measurement(1), measurement(4)), layer(measurement(1, split=split()), measurement(4))
+    before = profile(first, second)
     save_profile(before, path)
     assert load_profile(path) == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["p.json"]
@@ -42,6 +45,33 @@ def test_a_cluster_written_by_hand_may_leave_out_what_is_usual(tmp_path):
     assert load_cluster(tmp_path / "c.json") == Cluster((Device(), Device(2.0)))
 
 
+def test_a_profile_from_before_i_and_w_is_read_and_says_so_when_they_are_needed(tmp_path):
+    path = tmp_path / "old.json"
+    rows = layer(measurement(split=split())), layer(measurement(split=split()))
+    save_profile(profile(*rows), path)
+
+    def age(fields):
+        fields["version"] = 1
+        for row in fields["layers"]:
+            for each in row["measurements"]:
+                del each["split"]
+
+    path.write_text(edited(path.read_text(), age))
+    found = load_profile(path)
+    assert found == profile(layer(), layer())
+    costs = stage_costs(found, [(0, 1), (1, 2)], 1)
+    assert costs.seconds(backward(1, 0)) == 2.0
+    with pytest.raises(ProfileError, match=r"do not say the seconds of I on stage 1; .*measure old profiles again"):
+        costs.seconds(backward_input(1, 0))
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "profiles" / "data").glob("*.json")), ids=lambda path: path.stem)
+def test_the_profiles_that_come_along_can_be_read_and_written_again(file, tmp_path):
+    found = load_profile(file)
+    save_profile(found, tmp_path / "again.json")
+    assert load_profile(tmp_path / "again.json") == found
+
+
 def edited(text, edit):
     fields = json.loads(text)
     edit(fields)
@@ -51,7 +81,10 @@ def edited(text, edit):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda f: f.update(version=2), "version: got 2, expected 1"),
+        (lambda f: f.update(version=3), "version: got 3, expected 1 or 2"),
+        (lambda f: f.update(version=1), "layers.0.measurements.0: got a split, expected none in version 1"),
+        (lambda f: f["layers"][1]["measurements"][0].pop("split"), "layers.1.measurements.0: got no split"),
+        (lambda f: f["layers"][1]["measurements"][0]["split"].pop("gradient_bytes"), "gradient_bytes: got nothing"),
         (lambda f: f.update(format="other"), "format: got 'other', expected 'pipesched-profile'"),
         (lambda f: f.pop("model"), "model: got nothing"),
         (lambda f: f.update(extra=1), "'extra': got an unknown field"),
@@ -71,7 +104,7 @@ def edited(text, edit):
 def test_a_fault_in_a_profile_is_told_with_file_and_place(tmp_path, edit, message):
     path = tmp_path / "p.json"
     sizes = measurement(1), measurement(4)
-    save_profile(profile(layer(*sizes), layer(*sizes)), path)
+    save_profile(profile(layer(*sizes), layer(measurement(1, split=split()), measurement(4, split=split()))), path)
     path.write_text(edited(path.read_text(), edit))
     with pytest.raises(ProfileError) as caught:
         load_profile(path)

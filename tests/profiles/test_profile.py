@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from profiles.errors import ProfileError
 from profiles.profile import layer_seconds, stage_costs
-from tests.profiles.hand_profiles import layer, measurement, profile
+from tests.profiles.hand_profiles import layer, measurement, profile, split
 
 
 def test_a_stage_costs_the_sum_of_its_layers():
@@ -16,6 +16,55 @@ def test_a_stage_costs_the_sum_of_its_layers():
     assert (first.forward_s, first.backward_s, first.step_s) == (2.0, 4.0, 1.0)
     assert (first.weight_bytes, first.optimizer_bytes, first.output_bytes) == (16, 32, 10)
     assert (second.forward_s, second.backward_s) == (1.0, 2.0)
+
+
+def test_i_and_w_of_a_stage_are_the_sums_of_its_layers_and_the_first_stage_has_no_i():
+    row = layer(measurement(split=split(0.75, 0.5)))
+    first, second = stage_costs(profile(row, row, row), [(0, 1), (1, 3)], 1).stages
+    assert (first.backward_input_s, first.backward_weight_s) == (0.0, first.backward_s)
+    assert (second.backward_input_s, second.backward_weight_s) == (1.5, 1.0)
+
+
+def test_a_stage_with_a_layer_that_has_no_split_does_not_know_i_and_w():
+    known, unknown = layer(measurement(split=split())), layer()
+    _, second = stage_costs(profile(known, known, unknown), [(0, 1), (1, 3)], 1).stages
+    assert (second.backward_input_s, second.backward_weight_s, second.saved_for_weight_bytes) == (None, None, None)
+    assert second.backward_s == 4.0
+
+
+@pytest.mark.parametrize(
+    ("splits", "expected"),
+    [
+        # the stage's input (10), the inside of both layers (200), and the gradients of both
+        ([split(gradient_bytes=7), split(gradient_bytes=5)], 222),
+        # of the last layer 30 are left
+        ([split(gradient_bytes=7), split(gradient_bytes=5, saved_bytes=30)], 152),
+        # the last has no parameters: nothing of it is left, and of the one before 60
+        ([split(gradient_bytes=7, saved_bytes=60), split(gradient_bytes=0, saved_bytes=0)], 77),
+        # the one before keeps all, though alone it would keep 60
+        ([split(gradient_bytes=7, saved_bytes=60), split(gradient_bytes=5)], 222),
+        # nothing in the stage has parameters
+        ([split(gradient_bytes=0, saved_bytes=0)] * 2, 0),
+    ],
+)
+def test_what_waits_for_w_is_all_below_the_topmost_parameters(splits, expected):
+    rows = [layer(), *(layer(measurement(split=each)) for each in splits)]
+    assert stage_costs(profile(*rows), [(0, 1), (1, 3)], 1).stages[1].saved_for_weight_bytes == expected
+
+
+def test_a_boundary_that_the_layer_below_keeps_is_left_when_the_layer_above_lets_go_of_it():
+    below = measurement(output_saved=True, split=split(output_saved=False))
+    above = measurement(input_saved=True, split=split(saved_bytes=0, gradient_bytes=5))
+    rows = [layer(), layer(below), layer(above)]
+    # input, inside, boundary, gradients
+    assert stage_costs(profile(*rows), [(0, 1), (1, 3)], 1).stages[1].saved_for_weight_bytes == 10 + 100 + 10 + 12
+
+
+def test_i_and_w_between_two_sizes_lie_on_the_line_between_them():
+    row = layer(measurement(2, split=split(1.0, 2.0, 10, 200)), measurement(6, split=split(3.0, 8.0, 30, 600)))
+    cost = stage_costs(profile(row, row), [(0, 1), (1, 2)], 3).stages[1]
+    assert (cost.backward_input_s, cost.backward_weight_s) == (1.5, 3.5)
+    assert cost.saved_for_weight_bytes == 15 + 300 + 30
 
 
 @pytest.mark.parametrize(

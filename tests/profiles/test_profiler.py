@@ -1,16 +1,21 @@
 import math
+import weakref
 from functools import partial
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.pipelining._backward import stage_backward_input
 
+from profiles import split_backward
 from profiles.errors import ProfileError
 from profiles.models.model import Model, build_layers, draw_batch
 from profiles.models.resolve import resolve_model
 from profiles.partition import parse_partition
 from profiles.profile import stage_costs
 from profiles.profiler import profile_model
+from schedules.schedule import backward_weight
+from tests.profiles.test_split_backward import Tied
 
 MLP = "mlp:width=6,layers=4"
 GPT = "gpt:layers=2,width=16,heads=4,context=8"
@@ -74,6 +79,70 @@ def test_summed_layers_keep_what_hooks_see_on_the_whole_stage(text, dtype):
         bounds = parse_partition("uniform", [1.0] * num_layers, num_stages)
         costs = stage_costs(found, bounds, 2).stages
         assert [cost.saved_bytes for cost in costs] == saved_by_whole_stage(model, bounds, 2, dtype)
+
+
+def kept_by_whole_stage(model, bounds, size, dtype):
+    """Count, for every stage but the first run as one piece, what PyTorch holds when its I is over."""
+    x, targets = draw_batch(model, size, 0, dtype=dtype)
+    totals = []
+    for first, last in bounds:
+        stage = build_layers(model, first, last, seed=0, dtype=dtype)
+        x = x.detach().clone().requires_grad_(first > 0)
+        mine, saved = {p.untyped_storage().data_ptr() for p in [*stage.parameters(), *stage.buffers()]}, []
+
+        class Saved:
+            pass
+
+        def pack(tensor, saved=saved, kind=Saved):
+            box = kind()
+            box.tensor = tensor.detach()
+            saved.append(weakref.ref(box))
+            return box
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda box: box.tensor):
+            y = stage(x)
+            if last == len(model.layers):
+                y = model.loss(y, targets)
+        following = y.detach()
+        if first > 0:
+            whole = y.clone()  # PyTorch's own I cannot let go of a view
+            del y
+            _, groups = stage_backward_input([whole], [torch.ones_like(whole)], [x], stage.parameters())
+            del whole
+            held = [x] if groups else []
+            held += [box().tensor for box in saved if box() is not None]
+            held += [g for group in groups for arrived in group["grads"] for g in arrived if g is not None]
+            storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
+            totals.append(sum(size for address, size in storages.items() if address not in mine))
+        x = following
+    return totals
+
+
+@pytest.mark.parametrize("text", [MLP, GPT, CONV, GPT + ",dropout=0.1", "strange"])
+def test_summed_layers_keep_for_w_what_pytorch_holds_after_i_of_the_whole_stage(text):
+    model = strange_model() if text == "strange" else resolve_model(text)
+    found = measure(model, 2)
+    num_layers = len(model.layers)
+    # without a gradient of the input nothing is split: strange's first layer has no parameters
+    for num_stages in range(1, num_layers + 1 if text != "strange" else 6):
+        bounds = parse_partition("uniform", [1.0] * num_layers, num_stages)
+        first, *others = stage_costs(found, bounds, 2).stages
+        expected = kept_by_whole_stage(model, bounds, 2, torch.float32)
+        assert [cost.saved_for_weight_bytes for cost in others] == expected
+        # its W is the whole backward, which waits with the gradient that came back
+        assert first.saved_for_weight_bytes == first.saved_bytes + first.output_bytes
+        assert (first.backward_input_s, first.backward_weight_s) == (0.0, first.backward_s)
+
+
+def test_a_layer_that_pytorch_cannot_split_leaves_only_its_own_stage_without_i_and_w(monkeypatch):
+    monkeypatch.setattr(split_backward, "_IS_RIGHT_FOR_REUSE", False)
+    layers = (*(partial(nn.Linear, 4, 4) for _ in range(3)), Tied)
+    model = Model("odd", layers, tuple("abcd"), nn.functional.mse_loss, lambda n, seed: (torch.ones(n, 4),) * 2)
+    found = measure(model, 2)
+    costs = stage_costs(found, [(0, 1), (1, 2), (2, 4)], 2)
+    assert [cost.backward_input_s is None for cost in costs.stages] == [False, False, True]
+    with pytest.raises(ProfileError, match="do not say the seconds of W on stage 2"):
+        costs.seconds(backward_weight(2, 0))
 
 
 class LastToken(nn.Module):
@@ -146,7 +215,10 @@ def test_every_measured_number_is_there_and_finite():
     assert len(found.layers) == 6
     for layer in found.layers:
         numbers = [layer.step_s, *(t for m in layer.measurements for t in (m.forward_s, m.backward_s))]
+        splits = [m.split for m in layer.measurements if layer is not found.layers[0]]
+        numbers += [t for split in splits for t in (split.backward_input_s, split.backward_weight_s)]
         assert all(math.isfinite(number) and number > 0 for number in numbers)
+    assert [m.split for m in found.layers[0].measurements] == [None] * 3  # it has no I
     where = found.provenance
     assert (where.dtype, where.threads, where.repeats, where.warmup, where.companions) == ("float32", 1, 3, 1, 0)
     assert dict(where.versions)["torch"] == torch.__version__
@@ -155,9 +227,10 @@ def test_every_measured_number_is_there_and_finite():
 def test_progress_is_told_run_by_run():
     told = []
     measure(resolve_model(MLP), 1, 2, repeats=2, progress=lambda done, total, what: told.append((done, total, what)))
-    assert [done for done, _, _ in told] == list(range(1, 10))
-    assert {total for _, total, _ in told} == {9}
+    assert [done for done, _, _ in told] == list(range(1, 16))  # 2 sizes whole and split, and steps, 3 times each
+    assert {total for _, total, _ in told} == {15}
     assert told[0][2] == "micro-batch size 1"
+    assert told[3][2] == "micro-batch size 1, I and W"
     assert told[-1][2] == "optimizer steps"
 
 

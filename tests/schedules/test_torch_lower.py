@@ -7,7 +7,6 @@ import pytest
 
 from schedules.check import check
 from schedules.formats.torch_csv import read_csv, read_csv_text, write_csv, write_csv_comms
-from schedules.torch_lower import lower_for_torch
 from schedules.gpipe import gpipe
 from schedules.lower import lower
 from schedules.one_f_one_b import one_f_one_b
@@ -15,6 +14,7 @@ from schedules.op import Recv, Reduce, Reshard, Step, Unshard
 from schedules.progress import progress
 from schedules.schedule import ScheduleError, stages_of
 from schedules.streams import Communication
+from schedules.torch_lower import lower_for_torch
 from schedules.zbv import zbv
 from tests.schedules.formats.sayable import halves
 

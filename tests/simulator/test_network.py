@@ -65,7 +65,8 @@ def test_the_kth_reduce_meets_the_kth():
     def rank(number, pause_s):
         for _ in range(2):
             yield env.timeout(pause_s)
-            yield from collectives.gather(number, 0)
+            said = yield from collectives.gather(number, 0, lambda: f"posted by {number}")
+            assert said == "posted by 1"
             met.append((number, env.now))
 
     env.process(rank(0, 1.0))
@@ -73,3 +74,17 @@ def test_the_kth_reduce_meets_the_kth():
     env.run()
     assert sorted(met) == [(0, 3.0), (0, 6.0), (1, 3.0), (1, 6.0)]
     assert collectives.absent(0) == (0, 1)
+
+
+def test_channels_between_two_devices_divide_the_bandwidth_and_each_keeps_its_order():
+    # 10 bytes at 5 bytes/s. Rank 0 sends at 1 s and at 2 s, rank 2, on the same device, at 2 s:
+    # 1 to 2 s half of the first goes; 2 to 4 s its other half beside half of rank 2's; 4 to 6 s the other half of
+    # that beside half of the second, which has the link for itself from 6 to 7 s.
+    env = Environment()
+    network = Network(env, COSTS, lambda a, b: Link(0.25, 5.0), "eager", (0, 1, 0, 1))
+    env.run(until=1.0)
+    first = network.send(0, Send(activation(0), 1))
+    env.run(until=2.0)
+    second, other = network.send(0, Send(activation(1), 1)), network.send(2, Send(activation(2), 3))
+    env.run()
+    assert [(t.start_s, t.arrival_s) for t in (first, other, second)] == [(1.0, 4.25), (2.0, 6.25), (4.0, 7.25)]

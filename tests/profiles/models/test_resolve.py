@@ -82,6 +82,8 @@ def test_a_factory_may_return_a_model_which_takes_the_name_it_was_called_by():
         ("gpt:layers=2,layers=3", "each key once"),
         ("gpt:layers=two", "layers: got 'two', expected a number (int)"),
         ("gpt:layers=0", "layers: got 0, expected at least 1"),
+        ("gpt:layers=100000000", "layers: got 100000000, expected at most 10000"),
+        ("mlp:layers=100000000", "layers: got 100000000, expected at most 10000"),
         ("gpt:width=100,heads=3", "expected a multiple of heads=3; try width=102"),
         ("gpt:heads=0", "heads: got 0"),
         ("gpt:vocab=100", "expected at least 256"),

@@ -1,0 +1,222 @@
+"""How well every scheme learns: PipeOptim's setting (arXiv:2312.00839, section V-B) in small, on handwritten digits.
+
+    python benchmarks/convergence.py [--steps 200] [--seeds 3] [--out benchmarks/results/convergence.md]
+
+Each scheme trains the same network on eight ranks from the same weights on the same samples, beside the un-pipelined
+network; with three optimizers and several seeds. All ranks run in this process: only the lists differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from executor.course import Trained
+from executor.training import Training, train
+from profiles.host import device_name, num_cores
+from profiles.models.resolve import resolve_model
+from profiles.partition import uniform_partition
+from schedules.staleness import staleness
+from schedules.training_run import TrainingRun, training_run
+
+MODEL = "digits:blocks=14"
+"""Sixteen layers: as many as WPipe has stages on eight ranks."""
+RANKS, MICROBATCHES, BATCH_SIZE = 8, 8, 64
+OPTIMIZERS = {"momentum": 0.01, "adam": 3e-4, "adamw": 3e-4}
+"""And their learning rates."""
+WHOLE = "un-pipelined"
+SCHEMES = (
+    WHOLE,
+    "gpipe",
+    "pipedream",
+    "pipedream_2bw",
+    "wpipe",
+    "spectrain",
+    "xpipe",
+    "pipeoptim",
+    "vanilla_1f1b",
+    "stale_weights",
+    "hybrid",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a paper found: that one scheme ends better than another, with some optimizers."""
+
+    better: str
+    worse: str
+    optimizers: tuple[str, ...]
+    source: str
+
+
+ALL = tuple(OPTIMIZERS)
+CLAIMS = (
+    Claim("pipeoptim", "pipedream", ALL, "PipeOptim, Table IV"),
+    Claim("pipeoptim", "pipedream_2bw", ALL, "PipeOptim, Table IV"),
+    Claim("pipeoptim", "vanilla_1f1b", ALL, "PipeOptim, Figure 7"),
+    Claim("pipeoptim", "xpipe", ("momentum",), "PipeOptim, Table IV"),
+    Claim("spectrain", "pipedream", ("momentum",), "PipeOptim, Table IV"),
+    Claim("spectrain", "pipedream_2bw", ("momentum",), "PipeOptim, Table IV"),
+    Claim(WHOLE, "pipedream", ALL, "PipeOptim, Table IV"),
+    Claim("wpipe", "pipedream_2bw", ALL, "WPipe, Figure 7"),
+    Claim(WHOLE, "stale_weights", ALL, "stale weights, Table 2, eight stages"),
+    Claim("hybrid", "stale_weights", ALL, "stale weights, Table 4"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Of one run; the loss is the mean of the last tenth of its steps."""
+
+    loss: float
+    accuracy: float
+    diverged_at: int | None
+
+
+def run_of(scheme: str, num_steps: int) -> TrainingRun:
+    """Return the run of a scheme; un-pipelined is one rank with one micro-batch."""
+    if scheme == WHOLE:
+        return training_run("naive", 1, 1, num_steps)
+    return training_run(scheme, RANKS, MICROBATCHES, num_steps)
+
+
+def score(scheme: str, optimizer: str, seed: int, num_steps: int) -> Score:
+    """Train once."""
+    run, model = run_of(scheme, num_steps), resolve_model(MODEL)
+    lists = run.lists(num_steps)
+    training = Training(
+        model=model,
+        bounds=uniform_partition(len(model.layers), lists.num_stages),
+        batch_size=BATCH_SIZE,
+        microbatches_per_step=run.microbatches_per_step,
+        optimizer=optimizer,
+        lr=OPTIMIZERS[optimizer],
+        seed=seed,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        prediction=run.prediction,
+    )
+    return _scored(train(lists, training))
+
+
+def _scored(trained: Trained) -> Score:
+    tail = trained.steps[-max(1, len(trained.steps) // 10) :]
+    accuracy = 0.0 if trained.held_out is None or trained.held_out.accuracy is None else trained.held_out.accuracy
+    return Score(
+        statistics.fmean(scores.loss for scores in tail),
+        accuracy,
+        None if trained.diverged is None else trained.diverged.step,
+    )
+
+
+Scores = dict[tuple[str, str], list[Score]]
+"""By scheme and optimizer, one per seed."""
+
+
+def table(found: Scores, num_steps: int) -> Iterator[str]:
+    """Yield a row per scheme: final training loss, and accuracy on the scans that were kept from training."""
+    yield "| scheme | staleness | " + " | ".join(f"{name}: loss | accuracy" for name in OPTIMIZERS) + " |"
+    yield "|---|---:|" + "---:|---:|" * len(OPTIMIZERS)
+    for scheme in SCHEMES:
+        run = run_of(scheme, num_steps)
+        stages = staleness(run.lists(num_steps)).stages
+        cells = [cell for optimizer in OPTIMIZERS for cell in _cells(found[scheme, optimizer])]
+        yield f"| {scheme} | {max(stage.forward.staleness for stage in stages)} | {' | '.join(cells)} |"
+
+
+def _cells(scores: Sequence[Score]) -> tuple[str, str]:
+    diverged = [each for each in scores if each.diverged_at is not None]
+    if diverged:
+        where = ", ".join(f"step {each.diverged_at}" for each in diverged)
+        return (f"{len(diverged)} of {len(scores)} diverged ({where})", "-")
+    losses, accuracies = [each.loss for each in scores], [each.accuracy for each in scores]
+    return (
+        f"{statistics.fmean(losses):.3f} +- {_spread(losses):.3f}",
+        f"{statistics.fmean(accuracies):.1%} +- {_spread(accuracies):.1%}",
+    )
+
+
+def _spread(values: Sequence[float]) -> float:
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def verdicts(found: Scores) -> Iterator[str]:
+    """Yield a row per claim of a paper: whether it holds here."""
+    yield "| found by a paper | where | " + " | ".join(OPTIMIZERS) + " |"
+    yield "|---|---|" + "---|" * len(OPTIMIZERS)
+    for claim in CLAIMS:
+        cells = [_verdict(claim, optimizer, found) if optimizer in claim.optimizers else "" for optimizer in OPTIMIZERS]
+        yield f"| {claim.better} ends better than {claim.worse} | {claim.source} | {' | '.join(cells)} |"
+
+
+def _verdict(claim: Claim, optimizer: str, found: Scores) -> str:
+    """Compare mean losses; a difference below the spread of either is none."""
+    better, worse = ([each.loss for each in found[name, optimizer]] for name in (claim.better, claim.worse))
+    gain = statistics.fmean(worse) - statistics.fmean(better)
+    if abs(gain) <= max(_spread(better), _spread(worse)):
+        return "no difference"
+    return "yes" if gain > 0 else "no"
+
+
+def report(num_steps: int, num_seeds: int) -> Iterator[str]:
+    """Yield the report line by line."""
+    load, started_s = os.getloadavg()[0], time.monotonic()
+    found: Scores = {}
+    for scheme in SCHEMES:
+        for optimizer in OPTIMIZERS:
+            found[scheme, optimizer] = [score(scheme, optimizer, seed, num_steps) for seed in range(num_seeds)]
+    took_s = time.monotonic() - started_s
+    rates = ", ".join(f"{name} {lr:g}" for name, lr in OPTIMIZERS.items())
+    yield "# How well every scheme learns"
+    yield ""
+    yield f"`python benchmarks/convergence.py --steps {num_steps} --seeds {num_seeds}`, {datetime.now(UTC):%Y-%m-%d},"
+    yield f"torch {torch.__version__}, {device_name(torch.device('cpu'))}, {num_cores()} cores, load before {load:.2f},"
+    yield f"one thread, {took_s:.0f} s."
+    yield ""
+    yield f"`{resolve_model(MODEL).name}` on {RANKS} ranks, {num_steps} optimizer steps on {BATCH_SIZE} samples each;"
+    yield f"gpipe, pipedream_2bw and wpipe cut them into {MICROBATCHES} micro-batches, the others take them whole."
+    yield f"Learning rates: {rates}; momentum is SGD with 0.9; all else is PyTorch's default."
+    yield "Loss: mean of the last tenth of the steps. Accuracy: of the final weights, on 297 scans kept from training."
+    yield f"Mean and standard deviation of {num_seeds} seeds. Staleness: the most steps that a forward's weights are"
+    yield "behind."
+    yield ""
+    yield from table(found, num_steps)
+    yield ""
+    yield "## Beside the papers"
+    yield ""
+    yield "By mean loss; a difference not above the spread of the seeds of either is called none."
+    yield ""
+    yield from verdicts(found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="also write the report here")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    lines = _printed(report(arguments.steps, arguments.seeds))
+    if arguments.out:
+        arguments.out.write_text("\n".join(lines) + "\n")
+
+
+def _printed(lines: Iterable[str]) -> list[str]:
+    shown = []
+    for line in lines:
+        print(line, flush=True)
+        shown.append(line)
+    return shown
+
+
+if __name__ == "__main__":
+    main()

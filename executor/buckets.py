@@ -1,0 +1,51 @@
+"""A stage's gradients in a few flat tensors: what is summed over the replicas of a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+_BUCKET_BYTES = 25 * 2**20
+"""As large as those of PyTorch's DistributedDataParallel."""
+
+
+class Bucket:
+    """The gradients of some parameters of one dtype.
+
+    The flat tensor ends with a flag per parameter: 1 where it has a gradient. Where no replica has one there is none
+    after the sum either, so that the optimizer passes over the parameter as it does without replicas; where only some
+    have one, the others count as zero.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self._parameters = parameters
+
+    def flatten(self) -> Tensor:
+        """Return gradients and flags, shape (elements of all parameters + number of parameters,)."""
+        first = self._parameters[0]
+        flags = torch.tensor([p.grad is not None for p in self._parameters]).to(first.device, first.dtype)
+        gradients = (torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters)
+        return torch.cat([*(gradient.reshape(-1) for gradient in gradients), flags])
+
+    def unflatten(self, sums: Tensor) -> None:
+        """Take the gradients from `sums`, of which they stay views."""
+        sizes = [*(p.numel() for p in self._parameters), len(self._parameters)]
+        *gradients, flags = sums.split(sizes)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        for parameter, gradient, flag in zip(self._parameters, gradients, flags.tolist(), strict=True):
+            parameter.grad = gradient.view_as(parameter) if flag else None
+
+
+def buckets(parameters: Sequence[Tensor]) -> Iterator[Bucket]:
+    """Yield `parameters` in buckets, in an order that is the same for every replica."""
+    for dtype in dict.fromkeys(parameter.dtype for parameter in parameters):
+        mine: list[Tensor] = []
+        num_bytes = 0
+        for parameter in (parameter for parameter in parameters if parameter.dtype is dtype):
+            if mine and num_bytes + parameter.nbytes > _BUCKET_BYTES:
+                yield Bucket(mine)
+                mine, num_bytes = [], 0
+            mine.append(parameter)
+            num_bytes += parameter.nbytes
+        yield Bucket(mine)

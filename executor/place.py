@@ -1,0 +1,149 @@
+"""One process of several: where its rank runs, and how it reaches the others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from executor.affinity import pin
+from executor.clock import Recorder
+from executor.errors import ExecutionError, RankFailed, waiting_for
+from executor.interpreter import Batch, Rank, begin, execute_rank
+from executor.job import START_S, Backend, DeviceKind
+from executor.lists import AnySchedule, channels, lists_of, reducers
+from executor.process_group import ProcessGroupTransport, Shape, make_groups, make_reduce_groups
+from executor.stage import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A rank, its device, and its connections.
+
+    Attributes:
+        backend: ``gloo`` or ``nccl``, of the messages between stages.
+        control: What the ranks say to each other besides goes over this group, on CPUs; None: over the default one.
+        timeout_s: How long one message may keep the rank waiting.
+    """
+
+    rank: int
+    device: torch.device
+    backend: str
+    control: dist.ProcessGroup | None
+    timeout_s: float
+
+    def meet(self) -> None:
+        """Wait for all ranks."""
+        with waiting_for(f"the other ranks of rank {self.rank}"):
+            dist.barrier(self.control)
+
+    def join(
+        self,
+        schedule: AnySchedule,
+        stages: Mapping[int, Stage],
+        shapes: Mapping[int, Shape],
+        recorder: Recorder,
+        at: Callable[[int], None] = lambda index: None,  # noqa: ARG005 -- nobody need listen
+    ) -> Rank:
+        """Return what this process' rank of `schedule` works with; all ranks call this together.
+
+        Args:
+            schedule: Lowered if its lists are in memory.
+            stages: Those of the rank.
+            shapes: Of the tensors that cross the boundaries between stages.
+            recorder: Of the rank.
+            at: Told the position in the list before each op.
+        """
+        ends = channels(schedule)
+        lists = lists_of(schedule, {self.rank, *(sender for sender, receiver in ends if receiver == self.rank)})
+        transport = ProcessGroupTransport(
+            self.rank,
+            lists,
+            schedule.num_stages,
+            shapes,
+            self.device,
+            make_groups(ends, self.backend, self.device),
+            self.device.type == "cuda" and self.backend == "gloo",
+            self.timeout_s,
+            make_reduce_groups(reducers(schedule), self.backend, self.device),
+        )
+        return Rank(self.rank, lists[self.rank], schedule.num_stages, stages, transport, recorder, at)
+
+    def run(self, me: Rank, batch: Batch) -> None:
+        """Run the list of `me` once, all ranks starting together.
+
+        Raises:
+            RankFailed: An op failed; with rank, op and micro-batch.
+        """
+        begin(me)
+        self.meet()
+        for waiting in execute_rank(me, batch):
+            raise RankFailed(str(waiting))  # our transport waits inside `take`
+
+
+@contextmanager
+def connected(
+    schedule: AnySchedule,
+    *,
+    device: DeviceKind,
+    backend: Backend,
+    threads: int,
+    timeout_s: float,
+    is_pinned: bool = True,
+    meet: str = "env://",
+) -> Iterator[Place]:
+    """Meet the other ranks of `schedule`; RANK and WORLD_SIZE are in the environment, as torchrun sets them.
+
+    Args:
+        threads: CPU threads of this rank.
+        is_pinned: Whether every rank on CPUs gets cores of its own, where there are enough.
+        meet: Where the ranks meet: an ``init_method`` of torch.distributed.
+
+    Raises:
+        ExecutionError: There are not as many processes as ranks, or the device or backend is not there.
+        PeerLost: Another rank did not come, or was gone before the end.
+    """
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if size != schedule.num_ranks:
+        raise ExecutionError(
+            f"schedule {schedule.name} has {schedule.num_ranks} ranks, but {size} processes were started"
+        )
+    if device == "cpu" and is_pinned:
+        pin(int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", size)), threads)
+    torch.set_num_threads(threads)
+    where, carrier = _device_and_backend(device, backend, size)
+    # a dead peer is seen through its closed connection; this only bounds what hangs outside of the lists
+    patience = timedelta(seconds=max(START_S, timeout_s))
+    with waiting_for(f"the other ranks of rank {rank}"):
+        dist.init_process_group(carrier, init_method=meet, rank=rank, world_size=size, timeout=patience)
+    try:
+        place = Place(rank, where, carrier, dist.new_group(backend="gloo") if carrier == "nccl" else None, timeout_s)
+        yield place
+        with waiting_for(f"the other ranks of rank {rank}"):
+            dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def _device_and_backend(device: DeviceKind, backend: Backend, size: int) -> tuple[torch.device, str]:
+    if device == "cpu":
+        if backend == "nccl":
+            raise ExecutionError("backend nccl needs device cuda; use gloo on CPUs")
+        return torch.device("cpu"), "gloo"
+    if not torch.cuda.is_available():
+        raise ExecutionError("device cuda: no GPU is there; use device cpu")
+    local_size = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+    is_alone = local_size <= torch.cuda.device_count()
+    if backend == "nccl" and not is_alone:
+        raise ExecutionError(
+            f"backend nccl needs a GPU for each of {local_size} ranks, {torch.cuda.device_count()} are there; use gloo"
+        )
+    local_rank = int(os.environ.get("LOCAL_RANK", os.environ["RANK"]))
+    mine = torch.device("cuda", local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(mine)
+    return mine, backend if backend != "auto" else ("nccl" if is_alone else "gloo")

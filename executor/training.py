@@ -1,0 +1,117 @@
+"""Training: the lists of many steps on real samples, all ranks in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from executor.build import build_stages, check_fits
+from executor.course import Course, NotComingBack, OnStep, Scores, Trained, judge_all
+from executor.feed import make_feeds
+from executor.interpreter import Batch
+from executor.local import local_ranks, run_local
+from executor.stage import ModuleStage, OnLoss, Stage
+from profiles.models.model import Model, draw_held_out
+from schedules.lazy import LazySchedule
+from schedules.prediction import Rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """What is trained, and how.
+
+    Attributes:
+        model: Its initial weights depend on `seed` alone.
+        bounds: Half-open range of layers of every stage.
+        batch_size: Samples of a step.
+        microbatches_per_step: That they are cut into.
+        optimizer: Name in `OPTIMIZERS`.
+        prediction: How weights are predicted where an op looks ahead; None: as the catalogue says of the schedule.
+    """
+
+    model: Model
+    bounds: tuple[tuple[int, int], ...]
+    batch_size: int
+    microbatches_per_step: int
+    optimizer: str
+    lr: float
+    seed: int
+    dtype: torch.dtype
+    device: torch.device
+    prediction: Rule | None = None
+
+    def stages(self, lists: LazySchedule, on_loss: OnLoss) -> Callable[[int], dict[int, Stage]]:
+        """Return what builds the stages of a rank; those of the last one tell `on_loss` of every forward.
+
+        Raises:
+            ExecutionError: The model is cut into another number of stages than the lists have.
+        """
+        check_fits(lists, len(self.bounds), f"the partition of {self.model.name}")
+
+        def build(rank: int) -> dict[int, Stage]:
+            return build_stages(
+                lists,
+                rank,
+                self.model,
+                self.bounds,
+                optimizer=self.optimizer,
+                lr=self.lr,
+                seed=self.seed,
+                dtype=self.dtype,
+                device=self.device,
+                prediction=self.prediction,
+                on_loss=on_loss,
+            )
+
+        return build
+
+    def batch(self, lists: LazySchedule) -> Batch:
+        """Return the samples of the whole run, which are drawn as they are read.
+
+        Raises:
+            ExecutionError: The samples of a step cannot be cut into equal micro-batches.
+        """
+        inputs, targets = make_feeds(
+            self.model,
+            self.batch_size,
+            self.microbatches_per_step,
+            lists.num_microbatches,
+            seed=self.seed,
+            dtype=self.dtype,
+            device=self.device,
+        )
+        return Batch(inputs, targets)
+
+    def judge(self, stages: Iterable[nn.Module]) -> Scores | None:
+        """Return the scores of all stages in a row on the samples kept from training; None if there are none."""
+        samples = draw_held_out(self.model, dtype=self.dtype, device=self.device)
+        if samples is None:
+            return None
+        return judge_all(nn.Sequential(*stages).eval(), self.model.loss, samples, self.batch_size)
+
+
+def train(lists: LazySchedule, training: Training, on_step: OnStep | None = None) -> Trained:
+    """Run `lists`, all ranks in this process on one device.
+
+    Args:
+        lists: Of all steps, with or without communication.
+        training: What they train.
+        on_step: Told of each step.
+
+    Raises:
+        ExecutionError: The samples cannot be cut, or an op failed: with rank, op and micro-batch.
+        ProfileError: A layer cannot be built, or there are no samples.
+    """
+    course = Course(training.microbatches_per_step, on_step)
+    ranks = local_ranks(lists, training.stages(lists, course.listen))
+    try:
+        run_local(ranks, training.batch(lists))
+    except NotComingBack:
+        return course.end()
+    modules = {
+        index: stage.module for rank in ranks for index, stage in rank.stages.items() if isinstance(stage, ModuleStage)
+    }
+    return course.end(training.judge(modules[index] for index in range(lists.num_stages)))

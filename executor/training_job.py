@@ -1,0 +1,91 @@
+"""What a training run is to do in several processes: everything that they need to know, as one file."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+
+from executor.errors import ExecutionError
+from executor.job import DTYPES, Backend, DeviceKind, validated
+from schedules.prediction import Rule
+from schedules.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingJob:
+    """One training run by one process per rank.
+
+    Attributes:
+        recipe: Makes the lists; every process does so for itself.
+        num_steps: Optimizer steps.
+        model: As for `resolve_model`.
+        bounds: Half-open range of layers of every stage.
+        batch_size: Samples of a step.
+        optimizer: Name in `OPTIMIZERS`.
+        prediction: How weights are predicted where an op looks ahead; None: as the catalogue says of the schedule.
+        dtype: Name in `DTYPES`.
+        device: ``cpu`` or ``cuda``.
+        backend: ``gloo``, ``nccl``, or ``auto``: NCCL where every rank has a GPU of its own, else gloo.
+        threads: CPU threads per rank.
+        timeout_s: How long one message may keep a rank waiting.
+        is_pinned: Whether every rank on CPUs gets cores of its own, where there are enough.
+        save: Folder that gets the final parameters of every stage; None for none.
+    """
+
+    recipe: Recipe
+    num_steps: int
+    model: str
+    bounds: tuple[tuple[int, int], ...]
+    batch_size: int
+    optimizer: str = "adamw"
+    lr: float = 1e-3
+    seed: int = 0
+    prediction: Rule | None = None
+    dtype: str = "float32"
+    device: DeviceKind = "cpu"
+    backend: Backend = "auto"
+    threads: int = 1
+    timeout_s: float = 60.0
+    is_pinned: bool = True
+    save: str | None = None
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 -- read by pydantic alone
+
+    def __post_init__(self) -> None:
+        faults = [
+            f"{name}: got {getattr(self, name)}, expected at least 1"
+            for name in ("num_steps", "batch_size", "threads")
+            if getattr(self, name) < 1
+        ]
+        if self.dtype not in DTYPES:
+            faults.append(f"dtype: got {self.dtype!r:.60}, expected one of {', '.join(DTYPES)}")
+        if not 0 < self.timeout_s < math.inf:
+            faults.append(f"timeout_s: got {self.timeout_s}, expected a positive number of seconds")
+        if faults:
+            raise ExecutionError("; ".join(faults))
+
+
+def training_job_to_json(job: TrainingJob) -> str:
+    """Return `job` as JSON."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(TrainingJob).dump_json(job, indent=1).decode()
+
+
+def is_training_job(text: str) -> bool:
+    """Whether `text` is JSON of a job that trains, and not of one that measures."""
+    try:
+        data = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(data, dict) and "recipe" in data
+
+
+def training_job_from_json(text: str, origin: str) -> TrainingJob:
+    """Return the job that `text` describes.
+
+    Raises:
+        ExecutionError: It describes none; with the first fault.
+    """
+    return validated(TrainingJob, text, origin)

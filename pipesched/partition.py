@@ -1,0 +1,141 @@
+"""``pipesched partition``: how to cut a model into stages, and how many devices to give each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from pipesched.errors import NEGATIVE, InputError
+from pipesched.files import check_outputs, emit
+from pipesched.machine_options import MachineOptions
+from pipesched.options import Json, Out, grouped
+from pipesched.output import num_bytes, print_json, print_table, seconds
+
+if TYPE_CHECKING:
+    from profiles.profile import Profile
+    from profiles.staging import Staging
+
+By = Literal["replicas", "time", "memory"]
+
+
+@grouped
+def partition(
+    profile: Annotated[Path, typer.Argument(help="Profile (JSON), or a graph of PipeDream's profiler (.txt).")],
+    workers: Annotated[int, typer.Option("--workers", "-p", help="Devices, all of them used.", min=1, max=100_000)],
+    by: Annotated[
+        By, typer.Option(help="Least time with PipeDream's replicas, least time or least memory without.")
+    ] = "replicas",
+    form: Annotated[
+        Literal["paper", "published"], typer.Option(help="With replicas: PipeDream's formula, or its optimizer's.")
+    ] = "paper",
+    straight: Annotated[bool, typer.Option("--straight", help="PipeDream's formula, but one device each.")] = False,
+    chunks: Annotated[int, typer.Option("--chunks", "-v", help="By time: stages per device.", min=1, max=1024)] = 1,
+    microbatch_size: Annotated[
+        int | None, typer.Option(help="Samples per micro-batch; else the smallest.", min=1)
+    ] = None,
+    machines: MachineOptions = MachineOptions(),  # noqa: B008 -- frozen
+    json: Json = False,
+    out: Out = None,
+) -> None:
+    """Cut a model into stages and show what each costs. --out: .json, or .txt with what --partition takes.
+
+    Exit code 1 when a stage does not fit into its devices.
+    """
+    check_outputs((out, (".txt", ".json")))
+    if by != "replicas" and (form != "paper" or straight):
+        raise InputError(f"--by {by}: got --form or --straight too, expected them with --by replicas; leave them out")
+    if by != "time" and chunks != 1:
+        raise InputError(f"--chunks: got {chunks} with --by {by}, expected it with --by time; leave it out")
+    from profiles.files import load_profile
+    from profiles.staging import by_memory, by_replicas, by_time, over_memory
+
+    cluster = machines.load(workers, "--workers")
+    measured = load_profile(profile)
+    size = microbatch_size or measured.microbatch_sizes[0]
+    if by == "replicas":
+        staging = by_replicas(measured, size, cluster, workers, form=form, straight=straight)
+    elif by == "time":
+        staging = by_time(measured, size, cluster, workers, chunks)
+    else:
+        staging = by_memory(measured, size, cluster, workers)
+    over = over_memory(staging, cluster)
+    data = {
+        "model": measured.model,
+        "by": by,
+        "workers": workers,
+        "microbatch_size": size,
+        "partition": staging.partition,
+        "replicas": staging.replicas,
+        "slowest_s": staging.slowest_s,
+        "fits": over is None,
+        "stages": [{**asdict(stage), "replicas": stage.replicas} for stage in staging.stages],
+    }
+    if out is not None:
+        _write(data, out)
+    if json:
+        print_json(data)
+    elif out is None:
+        _print(measured, staging, chunks)
+    if over is not None:
+        import sys
+
+        stage, held, limit = over
+        print(
+            f"pipesched: over memory: stage {stage}: got {num_bytes(held)}, expected at most {num_bytes(limit)}; "
+            "try --by time, or more workers",
+            file=sys.stderr,
+        )
+        raise typer.Exit(NEGATIVE)
+
+
+def _write(data: dict[str, object], out: Path) -> None:
+    import json
+
+    emit(str(data["partition"]) if out.suffix == ".txt" else json.dumps(data, indent=2, allow_nan=False), out)
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Return ``0-2, 4`` for 0, 1, 2, 4."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _print(profile: Profile, staging: Staging, chunks: int) -> None:
+    rows = [
+        {
+            "stage": str(index),
+            "layers": _ranges(range(stage.first, stage.last)),
+            "devices": _ranges(stage.devices),
+            "forward": seconds(stage.forward_s),
+            "backward": seconds(stage.backward_s),
+            "per micro-batch": seconds(stage.compute_s),
+            "reduce": seconds(stage.reduce_s),
+            "transfer": seconds(stage.transfer_s),
+            "weights": num_bytes(stage.weight_bytes),
+            "output": num_bytes(stage.output_bytes),
+            "memory": num_bytes(stage.memory_bytes),
+        }
+        for index, stage in enumerate(staging.stages)
+    ]
+    devices = sum(stage.replicas for stage in staging.stages) // chunks
+    if chunks > 1:
+        schedule = f"interleaved -p {devices} -v {chunks}"
+    elif len(staging.stages) < devices:
+        schedule = f"1f1b_rr -p {devices} --set replicas={staging.replicas}"
+    else:
+        schedule = f"1f1b -p {devices}"
+    rate = f", at most {1 / staging.slowest_s:.4g} micro-batches/s" if staging.slowest_s else ""
+    caption = (
+        f"slowest: {seconds(staging.slowest_s)}{rate}\n"
+        f"to simulate it: --schedule {schedule} --partition {staging.partition}"
+    )
+    print_table(f"{profile.model} on {devices} devices", rows, caption)

@@ -1,0 +1,212 @@
+"""What is known of a training run before it begins: its staleness, its copies of the weights, its wall time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pipesched.errors import InputError
+from pipesched.output import progress
+from pipesched.torch_options import load_profile_of, torch_dtype
+
+if TYPE_CHECKING:
+    from pipesched.options import CostOptions
+    from pipesched.train_options import TrainOptions
+    from profiles.models.model import Model
+    from profiles.profile import Profile
+    from profiles.stage_costs import StageCosts
+    from schedules.lazy import LazySchedule
+    from schedules.recipe import Recipe
+    from schedules.training_run import TrainingRun
+    from simulator.run_time import RunTime
+
+_REPEATS = 5
+"""Measured runs of a profile that is only for this training."""
+
+_SHOWN_STEPS = 64
+"""Steps, beside as many as stages, whose staleness is looked at: in so many every reading has settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run.
+
+    Attributes:
+        bounds: Half-open range of layers of every stage.
+        staleness: The most steps that a forward's weights are behind those that its gradient changes.
+        weight_versions: Versions of a stage's weights that a rank holds at most.
+        predicts: Whether there is a predicted copy besides, while an op reads it.
+        time: Predicted.
+    """
+
+    recipe: Recipe
+    run: TrainingRun
+    bounds: tuple[tuple[int, int], ...]
+    staleness: int
+    weight_versions: int
+    predicts: bool
+    time: RunTime
+
+
+def make_plans(
+    recipes: Sequence[Recipe], model: Model, costs: CostOptions, options: TrainOptions
+) -> tuple[list[Plan], str]:
+    """Return a plan for each recipe, and where the costs are from; all that could fail before training does so here.
+
+    Raises:
+        InputError: Options that do not go together.
+        ProfileError: The model cannot be cut so, or the profile is bad.
+        ScheduleError: Lists that cannot have so many steps.
+        SimulationError: A run whose time cannot be predicted.
+    """
+    runs = [recipe.run(options.steps) for recipe in recipes]
+    _require_possible(runs, costs, options)
+    lists = [run.lists(options.steps) for run in runs]
+    for each in lists:
+        _bounds(each, model, costs, None, 1)
+        costs.load_cluster(each)
+    profile = _profile(runs, model, costs, options)
+    plans = []
+    with progress("predicting") as tick:
+        for index, (recipe, run, each) in enumerate(zip(recipes, runs, lists, strict=True)):
+            tick(index / len(runs))
+            plans.append(_plan(recipe, run, each, model, costs, profile, options))
+    return plans, _origin(costs, profile)
+
+
+def cut(recipe: Recipe, model: Model, costs: CostOptions, options: TrainOptions) -> tuple[tuple[int, int], ...]:
+    """Return the layers of every stage of one run, without predicting anything.
+
+    Raises:
+        InputError: Options that do not go together.
+        ProfileError: The model cannot be cut so, or the profile is bad.
+        ScheduleError: Lists that cannot have so many steps.
+    """
+    run = recipe.run(options.steps)
+    _require_possible([run], costs, options)
+    if costs.partition == "balanced" and costs.profile is None:
+        raise InputError("--partition: got balanced with --job, expected --profile with it; add it")
+    profile = None if costs.profile is None else load_profile_of(costs.profile, model)
+    size = options.batch_size // run.microbatches_per_step
+    return _bounds(run.lists(options.steps), model, costs, profile, size)
+
+
+def _require_possible(runs: Sequence[TrainingRun], costs: CostOptions, options: TrainOptions) -> None:
+    if costs.stage_costs is not None or costs.microbatch_size is not None:
+        raise InputError(
+            "--stage-costs and --microbatch-size: got one, expected --profile, --uniform, or nothing: then a profile "
+            "is measured; --batch-size says the samples of a step"
+        )
+    if costs.profile is not None and costs.uniform is not None:
+        raise InputError("costs: got --profile and --uniform, expected one of them; leave one out")
+    if costs.partition == "balanced" and costs.uniform is not None:
+        raise InputError("--partition: got balanced with --uniform, expected uniform or counts; try 2,2,1")
+    for run in runs:
+        count = run.microbatches_per_step
+        if options.batch_size % count:
+            near = options.batch_size - options.batch_size % count or count
+            raise InputError(
+                f"--batch-size: got {options.batch_size} samples for the {count} micro-batches of a step of "
+                f"{run.name}, expected a multiple; try {near}"
+            )
+
+
+def _plan(
+    recipe: Recipe,
+    run: TrainingRun,
+    lists: LazySchedule,
+    model: Model,
+    costs: CostOptions,
+    profile: Profile | None,
+    options: TrainOptions,
+) -> Plan:
+    from schedules.staleness import staleness
+    from simulator.run_time import run_time
+
+    size = options.batch_size // run.microbatches_per_step
+    bounds = _bounds(lists, model, costs, profile, size)
+    time = run_time(
+        run.lists,
+        options.steps,
+        run.microbatches_per_step,
+        _stage_costs(run, lists, bounds, costs, profile, size),
+        costs.load_cluster(lists),
+    )
+    stages = staleness(run.lists(_shown_steps(run, lists, options.steps))).stages
+    return Plan(
+        recipe,
+        run,
+        bounds,
+        staleness=max(stage.forward.staleness for stage in stages),
+        weight_versions=max(stage.live_versions for stage in stages),
+        predicts=any(stage.predicts for stage in stages),
+        time=time,
+    )
+
+
+def _shown_steps(run: TrainingRun, lists: LazySchedule, num_steps: int) -> int:
+    """Return how many steps are enough to see all staleness: all of a short run."""
+    return min(num_steps, _SHOWN_STEPS + 4 * lists.num_stages // run.microbatches_per_step)
+
+
+def _bounds(
+    lists: LazySchedule, model: Model, costs: CostOptions, profile: Profile | None, size: int
+) -> tuple[tuple[int, int], ...]:
+    """Cut the model; evenly unless asked otherwise, because what is measured here would cut it anew each time."""
+    from profiles.partition import parse_partition
+    from profiles.profile import layer_seconds
+
+    partition = costs.partition or ("uniform" if costs.profile is None else "balanced")
+    seconds = (1.0,) * len(model.layers) if profile is None else layer_seconds(profile, size)
+    return parse_partition(partition, seconds, lists.num_stages)
+
+
+def _stage_costs(
+    run: TrainingRun,
+    lists: LazySchedule,
+    bounds: tuple[tuple[int, int], ...],
+    costs: CostOptions,
+    profile: Profile | None,
+    size: int,
+) -> StageCosts:
+    """Return what a micro-batch costs; with --uniform, that says what a rank's share of a whole batch costs."""
+    from profiles.profile import stage_costs
+
+    if profile is not None:
+        return stage_costs(profile, bounds, size)
+    from pipesched.uniform import uniform_costs
+
+    assert costs.uniform is not None, "without it a profile is read or measured"
+    whole = uniform_costs(costs.uniform, lists, len(set(lists.rank_to_device)) / lists.num_stages)
+    return whole.of_share(1 / run.microbatches_per_step)
+
+
+def _profile(runs: Sequence[TrainingRun], model: Model, costs: CostOptions, options: TrainOptions) -> Profile | None:
+    """Read the profile, or measure one of the micro-batches that the runs have; None where costs are given."""
+    if costs.uniform is not None:
+        return None
+    if costs.profile is not None:
+        return load_profile_of(costs.profile, model)
+    from profiles.profiler import profile_model
+
+    with progress(f"profiling {model.name}") as tick:
+        return profile_model(
+            model,
+            microbatch_sizes=[options.batch_size // run.microbatches_per_step for run in runs],
+            repeats=_REPEATS,
+            warmup=1,
+            optimizer=options.optimizer,
+            dtype=torch_dtype(options.dtype),
+            device=options.device,
+            threads=options.threads,
+            seed=options.seed,
+            progress=lambda done, total, text: tick(done / total),  # noqa: ARG005
+        )
+
+
+def _origin(costs: CostOptions, profile: Profile | None) -> str:
+    if profile is None:
+        return f"--uniform {costs.uniform}"
+    where = "measured now" if costs.profile is None else str(costs.profile)
+    return f"a profile of {profile.provenance.device}, {where}"

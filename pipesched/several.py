@@ -1,0 +1,44 @@
+"""Options for several schedules at once: each takes those that it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pipesched.errors import InputError
+
+if TYPE_CHECKING:
+    from pipesched.options import ScheduleOptions
+    from schedules.entry import Entry
+
+
+def options_of_each(names: Sequence[str], options: ScheduleOptions) -> dict[str, ScheduleOptions]:
+    """Return for each of the `names` in the catalogue those of the options that it takes.
+
+    Raises:
+        InputError: An option that none of them takes.
+        ScheduleError: There is no such schedule.
+    """
+    from schedules.catalogue import find
+
+    entries = {name: find(name) for name in names}
+    settings = [setting for line in options.settings or [] for setting in line.split(",")]
+    if options.chunks is not None and not any(entry.takes_chunks for entry in entries.values()):
+        raise InputError(f"-v: got {options.chunks}, expected a schedule that takes chunks; try interleaved")
+    for setting in settings:
+        if not any(_takes(entry, setting) for entry in entries.values()):
+            raise InputError(f"--set: got {setting}, expected key=value of a schedule here; see 'pipesched list'")
+    return {
+        name: replace(
+            options,
+            schedule=name,
+            chunks=options.chunks if entry.takes_chunks else None,
+            settings=[setting for setting in settings if _takes(entry, setting)],
+        )
+        for name, entry in entries.items()
+    }
+
+
+def _takes(entry: Entry, setting: str) -> bool:
+    return setting.partition("=")[0].strip() in [parameter.name for parameter in entry.parameters]

@@ -1,0 +1,153 @@
+"""``pipesched train``: train a model under any schedule, or under several."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipesched.errors import InputError
+from pipesched.files import JSON, check_outputs, emit
+from pipesched.live import live
+from pipesched.options import CostOptions, Json, Out, ScheduleOptions, grouped
+from pipesched.output import print_json
+from pipesched.several import options_of_each
+from pipesched.torch_options import ModelName
+from pipesched.train_options import TrainOptions
+
+if TYPE_CHECKING:
+    from executor.course import Scores, Trained
+    from pipesched.outcomes import Outcome
+    from pipesched.plans import Plan
+    from profiles.models.model import Model
+    from schedules.recipe import Recipe
+
+_TABLES = (".md", ".csv", ".json")
+
+
+@grouped
+def train(
+    model: ModelName,
+    schedule: ScheduleOptions,
+    costs: CostOptions,
+    options: TrainOptions,
+    compare: Annotated[
+        str | None, typer.Option(help="Schedules, as gpipe,pipedream: from the same weights, on the same samples.")
+    ] = None,
+    target_loss: Annotated[float | None, typer.Option(help="Training loss that is to be reached.")] = None,
+    job: Annotated[Path | None, typer.Option(help="Only write the job, for 'torchrun ... -m executor'.")] = None,
+    log: Annotated[Path | None, typer.Option(help="Loss and accuracy of every step, a line each (.jsonl).")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the losses against steps and predicted time (.png).")] = None,
+    json: Json = False,
+    out: Out = None,
+) -> None:
+    """Train MODEL, all ranks in this process unless --distributed; the wall time of the run on real ranks is predicted.
+
+    A step is an optimizer step on --batch-size samples, for every schedule: those that step after each micro-batch
+    take them whole, others cut them into -m (unless given: as many as ranks).
+    """
+    from simulator.curves import SUFFIXES
+
+    check_outputs((job, JSON), (log, (".jsonl",)), (plot, SUFFIXES), (out, _TABLES))
+    if target_loss is not None and not math.isfinite(target_loss):
+        raise InputError(f"--target-loss: got {target_loss}, expected a finite number; try 0.5")
+    if job is not None and not all(output is None for output in (log, plot, out)):
+        raise InputError("--job: got an output too, expected none: the job only is written; leave it out")
+    if job is None:
+        options.require_possible()
+    recipes = _recipes(schedule, compare)
+    from pipesched.outcomes import make_outcome, print_outcomes
+    from pipesched.plans import make_plans
+    from profiles.models.resolve import resolve_model
+
+    built = resolve_model(model)
+    if job is not None:
+        emit(_job(recipes, built, costs, options), job)
+        return
+    plans, origin = make_plans(recipes, built, costs, options)
+    found = list(_train(plans, built, options, log))
+    outcomes = [
+        make_outcome(plan, trained, options.steps, target_loss) for plan, trained in zip(plans, found, strict=True)
+    ]
+    if plot is not None:
+        _plot(plans, found, plot, f"{built.name}, {options.optimizer}, lr {options.lr:g}", target_loss)
+    if out is not None:
+        emit(_text(outcomes, out.suffix), out)
+    if json:
+        print_json({"model": built.name, "costs": origin, "runs": [outcome.to_row() for outcome in outcomes]})
+    else:
+        print_outcomes(outcomes, origin, target_loss)
+
+
+def _recipes(schedule: ScheduleOptions, compare: str | None) -> list[Recipe]:
+    if compare is None:
+        return [schedule.recipe()]
+    if schedule.schedule is not None or schedule.schedule_file is not None:
+        raise InputError("--compare: got --schedule or --schedule-file too, expected one of them; leave it out")
+    names = list(dict.fromkeys(name for name in compare.split(",") if name))
+    if not names:
+        raise InputError(f"--compare: got {compare!r}, expected names of schedules; try gpipe,pipedream")
+    return [each.recipe() for each in options_of_each(names, schedule).values()]
+
+
+def _job(recipes: list[Recipe], model: Model, costs: CostOptions, options: TrainOptions) -> str:
+    """Return the job of one training run, as JSON."""
+    from executor.training_job import training_job_to_json
+    from pipesched.plans import cut
+
+    if len(recipes) != 1:
+        raise InputError(f"--job: got {len(recipes)} schedules, expected one; write a job for each")
+    return training_job_to_json(options.job(recipes[0], model, cut(recipes[0], model, costs, options)))
+
+
+def _train(plans: list[Plan], model: Model, options: TrainOptions, log: Path | None) -> Iterator[Trained]:
+    """Train one after the other."""
+    from executor.course import step_line
+
+    with _logging(log) as write, live([plan.run.name for plan in plans], options.steps) as show:
+        for plan in plans:
+
+            def on_step(step: int, scores: Scores, name: str = plan.run.name) -> None:
+                write(step_line(name, step, scores, options.batch_size))
+                show(name, step, scores)
+
+            yield options.train(plan, model, on_step)
+
+
+@contextmanager
+def _logging(path: Path | None) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Yield what writes a line of the log; each is whole as soon as it is written."""
+    if path is None:
+        yield lambda line: None  # noqa: ARG005
+        return
+    with path.open("w", encoding="utf-8", buffering=1) as file:
+        yield lambda line: print(jsonlib.dumps(line, allow_nan=False), file=file)
+
+
+def _plot(plans: list[Plan], found: list[Trained], path: Path, title: str, target_loss: float | None) -> None:
+    from simulator.curves import Curve, draw_curves
+
+    curves = [
+        Curve(
+            plan.run.name,
+            tuple(scores.loss for scores in trained.steps),
+            tuple(plan.time.at_s(step) for step in range(len(trained.steps))),
+            has_diverged=trained.diverged is not None,
+        )
+        for plan, trained in zip(plans, found, strict=True)
+    ]
+    draw_curves(curves, path, title, target_loss)
+
+
+def _text(outcomes: list[Outcome], suffix: str) -> str:
+    from simulator.tables import to_csv, to_markdown
+
+    rows = [outcome.to_row() for outcome in outcomes]
+    if suffix == ".json":
+        return jsonlib.dumps(rows, indent=2, allow_nan=False)
+    return (to_markdown if suffix == ".md" else to_csv)(rows)

@@ -1,0 +1,136 @@
+"""What the tuner may choose from, as options say it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from pipesched.counts import counts
+from pipesched.errors import InputError
+from pipesched.machine_options import MachineOptions
+
+if TYPE_CHECKING:
+    from profiles.profile import Profile
+    from simulator.tuner.evaluate import Problem
+    from simulator.tuner.setting import Space
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemOptions:
+    """Model, batch and number of devices."""
+
+    profile: Annotated[Path, typer.Argument(help="Measured profile of a model (JSON).")]
+    batch_size: Annotated[int, typer.Option("--batch-size", "-b", help="Samples in a batch, of each pipeline.", min=1)]
+    devices: Annotated[int, typer.Option("--devices", "-p", help="Devices: stages of the pipeline.", min=1)]
+    partition: Annotated[str, typer.Option(help="Layers to stages: balanced, uniform, or counts as 3,3,4.")] = (
+        "balanced"
+    )
+
+    def load(self, machines: MachineOptions) -> Problem:
+        """Read the profile, and take as many of the machines as are asked for.
+
+        Raises:
+            InputError: The options contradict each other.
+            ProfileError: A file is bad, or the model cannot be cut into so many stages.
+        """
+        from profiles.files import load_profile
+        from profiles.partition import parse_partition
+        from simulator.tuner.evaluate import Problem
+
+        profile = load_profile(self.profile)
+        parse_partition(self.partition, (1.0,) * len(profile.layers), self.devices)
+        cluster = machines.load(self.devices, f"--devices {self.devices}")
+        cluster = replace(cluster, devices=cluster.devices[: self.devices])
+        return Problem(profile, self.batch_size, cluster, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceOptions:
+    """What to try."""
+
+    microbatches: Annotated[
+        str | None,
+        typer.Option("--microbatches", "-m", help="Per batch, as 1,2,4-8; unless given, all that divide it."),
+    ] = None
+    pipelines: Annotated[str, typer.Option("--pipelines", "-n", help="Parallel pipelines of avgpipe.")] = "1-4"
+    advance: Annotated[str, typer.Option(help="How far ahead of 1F1B avgpipe's forwards may run.")] = "0-4"
+    schedule: Annotated[
+        str, typer.Option("--schedule", "-s", help="Names, as avgpipe,zb_h1; avgpipe has 1f1b and 1f1b_afp in it.")
+    ] = "avgpipe"
+    chunks: Annotated[str, typer.Option("--chunks", "-v", help="Stages per device, where a schedule takes them.")] = "2"
+    recompute: Annotated[Literal["no", "yes", "both"], typer.Option(help="Keep only the input of each stage.")] = "no"
+
+    def load(self, problem: Problem) -> Space:
+        """Return what there is to choose from.
+
+        Raises:
+            InputError: A number cannot be, with the nearest that can.
+            ScheduleError: There is no such schedule.
+        """
+        from schedules.catalogue import find
+        from simulator.tuner.setting import Space
+
+        names = tuple(dict.fromkeys(name for name in self.schedule.split(",") if name))
+        if not names:
+            raise InputError(f"--schedule: got {self.schedule!r}, expected names; try avgpipe,zb_h1")
+        for name in names:
+            if find(name).is_asynchronous:
+                raise InputError(
+                    f"--schedule: got {name}, which steps without a flush, expected schedules that train batch by "
+                    "batch; try avgpipe,zb_h1"
+                )
+        return Space(
+            microbatches=self._microbatches(problem),
+            pipelines=counts(self.pipelines, "--pipelines", 1),
+            advances=counts(self.advance, "--advance", 0),
+            schedules=names,
+            chunks=counts(self.chunks, "--chunks", 1),
+            recomputes={"no": (False,), "yes": (True,), "both": (False, True)}[self.recompute],
+        )
+
+    def _microbatches(self, problem: Problem) -> tuple[int, ...]:
+        from simulator.tuner.setting import divisors
+
+        size = problem.batch_size
+        covered = [m for m in divisors(size) if problem.covers(m)]
+        if not covered:
+            raise InputError(
+                f"--batch-size: got {size}, expected a multiple of a micro-batch that {_covered(problem.profile)}; "
+                f"try {_near_batch(problem)}, or profile the model again with other sizes"
+            )
+        if self.microbatches is None:
+            return tuple(covered)
+        given = counts(self.microbatches, "--microbatches", 1)
+        for m in given:
+            near = " or ".join(map(str, sorted(sorted(covered, key=lambda each: abs(each - m))[:2])))
+            if size % m:
+                raise InputError(
+                    f"--microbatches: got {m}, expected what divides the batch of {size}; try --microbatches {near}"
+                )
+            if m not in covered:
+                raise InputError(
+                    f"--microbatches: got {m} in a batch of {size}, so {size // m} samples in each, expected a size "
+                    f"that {_covered(problem.profile)}; try --microbatches {near}"
+                )
+        return given
+
+
+def _covered(profile: Profile) -> str:
+    sizes = profile.microbatch_sizes
+    return f"the profile covers, {sizes[0]} to {sizes[-1]}"
+
+
+def _near_batch(problem: Problem) -> int:
+    """Return the nearest batch that can be cut into micro-batches that the profile covers."""
+    from simulator.tuner.setting import divisors
+
+    size = problem.batch_size
+    near = (
+        each for step in range(size + problem.profile.microbatch_sizes[0] + 1) for each in (size - step, size + step)
+    )
+    return next(
+        each for each in near if each > 0 and any(replace(problem, batch_size=each).covers(m) for m in divisors(each))
+    )

@@ -1,0 +1,39 @@
+"""How far ahead the forwards must run: AvgPipe's Algorithm 1, foreseen (PPoPP 2023, section 4.2).
+
+The algorithm raises `advance` by one after every batch until that is no faster, or memory runs out. What it can gain
+is the time of all forwards before all backwards, which waits for messages least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from simulator.tuner.outcome import Outcome
+from simulator.tuner.setting import Setting
+
+_SAME = 1e-9
+"""Relative; times of equal lists differ by roundings."""
+
+
+def smallest_advance(judge: Callable[[Setting], Outcome], setting: Setting) -> Outcome | None:
+    """Return the setting with the smallest `advance` that takes AFAB's time.
+
+    Args:
+        judge: As `evaluate` of a problem.
+        setting: Of AvgPipe's schedule, with any advance.
+
+    Returns:
+        None if those that fit into memory are all slower, or nothing is known of AFAB.
+    """
+    most = setting.num_microbatches - 1  # further ahead the last rank but one cannot be
+    afab = judge(replace(setting, advance=most))
+    if afab.seconds is None:
+        return None
+    for advance in range(most + 1):
+        outcome = judge(replace(setting, advance=advance))
+        if not outcome.fits:
+            return None
+        if outcome.seconds is not None and outcome.seconds <= afab.seconds * (1 + _SAME):
+            return outcome
+    return None

@@ -1,0 +1,105 @@
+"""What the tuner found of a setting, and which one it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, assert_never
+
+from simulator.tuner.setting import Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One setting, evaluated.
+
+    Attributes:
+        seconds: Of one batch: N pipelines do N of them in an iteration; None where nothing could be predicted.
+        held_bytes: Most that a device holds.
+        reason: Why it is rejected; None if it is not.
+    """
+
+    setting: Setting
+    seconds: float | None = None
+    held_bytes: int | None = None
+    reason: str | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether it can be taken."""
+        return self.reason is None
+
+    def to_row(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            **asdict(self.setting),
+            "seconds_per_batch": self.seconds,
+            "held_bytes": self.held_bytes,
+            "reason": self.reason,
+        }
+
+
+_SAME = 0.005
+"""Relative: times nearer to each other than this are no reason to take more memory."""
+
+
+class Evaluator(StrEnum):
+    """Who chooses."""
+
+    SIMULATE = "simulate"
+    AVGPIPE = "avgpipe"
+    MAX_NUM = "max_num"
+    MAX_SIZE = "max_size"
+
+
+def ranked(outcomes: Iterable[Outcome], evaluator: Evaluator) -> tuple[Outcome, ...]:
+    """Return those that fit, the one to take first, then those rejected, the nearest to fitting first.
+
+    The guidelines of the paper (section 7.3) know no times: ``max_num`` takes the most micro-batches, and of those the
+    most pipelines; ``max_size`` the fewest micro-batches, and then the most pipelines. Of times that no
+    prediction tells apart, half a per cent of the shortest, the one of less memory comes first.
+    """
+    outcomes = tuple(outcomes)
+    shortest_s = min((outcome.seconds for outcome in outcomes if outcome.fits and outcome.seconds), default=1.0)
+
+    def cost(outcome: Outcome) -> tuple[float, float, float]:
+        seconds = _number(outcome.seconds)
+        step = (seconds / shortest_s - 1) // _SAME if outcome.fits else 0.0
+        return step, _number(outcome.held_bytes), seconds
+
+    fitting = sorted((outcome for outcome in outcomes if outcome.fits), key=cost)
+    match evaluator:
+        case Evaluator.SIMULATE | Evaluator.AVGPIPE:
+            pass
+        case Evaluator.MAX_NUM:
+            fitting.sort(key=lambda outcome: (-outcome.setting.num_microbatches, -outcome.setting.num_pipelines))
+        case Evaluator.MAX_SIZE:
+            fitting.sort(key=lambda outcome: (outcome.setting.num_microbatches, -outcome.setting.num_pipelines))
+        case _:
+            assert_never(evaluator)
+    return (*fitting, *sorted((outcome for outcome in outcomes if not outcome.fits), key=cost))
+
+
+def plain(outcomes: Iterable[Outcome]) -> Outcome | None:
+    """Return the fastest plain 1F1B that fits, whatever its M; None if none does."""
+    return next((o for o in ranked(outcomes, Evaluator.SIMULATE) if o.fits and o.setting.is_plain), None)
+
+
+def least(outcomes: Iterable[Outcome]) -> Outcome | None:
+    """Return the setting that needs the least memory; None if of none is anything known."""
+    known = [outcome for outcome in outcomes if outcome.held_bytes is not None]
+    return min(known, key=lambda outcome: (_number(outcome.held_bytes), _number(outcome.seconds)), default=None)
+
+
+def pareto(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
+    """Return those that fit and that no other one beats in time and memory at once, by rising time."""
+    front: list[Outcome] = []
+    for outcome in ranked(outcomes, Evaluator.SIMULATE):
+        if outcome.fits and (not front or _number(outcome.held_bytes) < _number(front[-1].held_bytes)):
+            front.append(outcome)
+    return tuple(front)
+
+
+def _number(value: float | None) -> float:
+    return float("inf") if value is None else value

@@ -1,0 +1,160 @@
+"""Time and memory over M and N as heat maps, and which settings nobody beats in both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simulator.tuner.outcome import Evaluator, Outcome, pareto, ranked
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_INK, _QUIET, _FRONT = "#22272e", "#6e7781", "#c2410c"
+
+
+def draw_heat_maps(outcomes: Iterable[Outcome], path: str | Path, title: str = "") -> None:
+    """Draw the time and the memory of the best setting at each M and N, and all of them against each other.
+
+    A cell where nothing fits shows what the fastest would take, hatched; one where nothing is known is empty. The
+    settings that no other beats in time and memory at once (the Pareto front) are framed, the fastest twice as thick.
+
+    Args:
+        outcomes: As `search` found them.
+        path: Of a suffix that matplotlib writes.
+        title: Above it all.
+    """
+    from matplotlib.figure import Figure
+
+    outcomes = tuple(outcomes)
+    cells = _cells(outcomes)
+    front = pareto(outcomes)
+    ms = sorted({m for m, _ in cells}, reverse=True)
+    ns = sorted({n for _, n in cells})
+    width_in = 2 * (2.2 + 0.72 * len(ns)) + 5.2
+    figure = Figure(figsize=(width_in, max(3.6, 1.8 + 0.42 * len(ms))), layout="constrained")
+    figure.suptitle(title, x=0.01, ha="left", fontweight="bold", color=_INK)
+    first, second, third = figure.subplots(1, 3, width_ratios=[2.2 + 0.72 * len(ns)] * 2 + [5.2])
+    unit, scale = _unit([o.seconds for o in cells.values() if o.seconds is not None])
+    _heat_map(
+        first, cells, ms, ns, [_scaled(o.seconds, scale) for o in _grid(cells, ms, ns)], f"time per batch [{unit}]"
+    )
+    _heat_map(second, cells, ms, ns, [_scaled(o.held_bytes, 2**20) for o in _grid(cells, ms, ns)], "memory [MiB]")
+    for axes in (first, second):
+        _frame(axes, front, ms, ns)
+    _scatter(third, outcomes, front, unit, scale)
+    figure.savefig(path, dpi=140)
+
+
+def _cells(outcomes: Sequence[Outcome]) -> dict[tuple[int, int], Outcome]:
+    """Return the best outcome at each (M, N): the fastest that fits, else the fastest."""
+    cells: dict[tuple[int, int], Outcome] = {}
+    for outcome in ranked(outcomes, Evaluator.SIMULATE):
+        if outcome.seconds is not None:
+            cells.setdefault((outcome.setting.num_microbatches, outcome.setting.num_pipelines), outcome)
+    return cells
+
+
+def _grid(cells: dict[tuple[int, int], Outcome], ms: Sequence[int], ns: Sequence[int]) -> list[Any]:
+    """Return the outcomes row by row; where there is none, one that knows nothing."""
+    nothing = Outcome(next(iter(cells.values())).setting)
+    return [cells.get((m, n), nothing) for m in ms for n in ns]
+
+
+def _scaled(value: float | None, scale: float) -> float:
+    return float("nan") if value is None else value / scale
+
+
+def _unit(times_s: Sequence[float]) -> tuple[str, float]:
+    return next(((unit, size) for unit, size in (("s", 1.0), ("ms", 1e-3)) if min(times_s) >= size), ("us", 1e-6))
+
+
+def _heat_map(
+    axes: Axes,
+    cells: dict[tuple[int, int], Outcome],
+    ms: Sequence[int],
+    ns: Sequence[int],
+    values: Sequence[float],
+    title: str,
+) -> None:
+    from matplotlib.colors import LogNorm
+    from matplotlib.patches import Rectangle
+
+    known = [value for value in values if value == value]
+    norm = LogNorm(min(known), max(known)) if 0 < min(known) < max(known) else None
+    rows = [values[start : start + len(ns)] for start in range(0, len(values), len(ns))]
+    axes.imshow(rows, cmap="YlGnBu", norm=norm, aspect="auto")
+    middle = sorted(known)[len(known) // 2]
+    top = max(known)
+    for row, m in enumerate(ms):
+        for column, n in enumerate(ns):
+            value = rows[row][column]
+            if value != value:
+                continue
+            is_dark = value > middle and value > top**0.6 * min(known) ** 0.4
+            axes.text(
+                column,
+                row,
+                f"{value:.4g}" if value >= 1000 else f"{value:.3g}",
+                ha="center",
+                va="center",
+                fontsize=8,
+                color="white" if is_dark else _INK,
+            )
+            if not cells[m, n].fits:
+                axes.add_patch(
+                    Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, hatch="///", edgecolor=_QUIET, linewidth=0)
+                )
+    axes.set_xticks(range(len(ns)), [str(n) for n in ns])
+    axes.set_yticks(range(len(ms)), [str(m) for m in ms])
+    axes.set_xlabel("pipelines N", color=_QUIET)
+    axes.set_ylabel("micro-batches M", color=_QUIET)
+    axes.set_title(title, loc="left", fontsize=10, color=_INK)
+    axes.tick_params(length=0, colors=_QUIET)
+    axes.spines[:].set_visible(False)
+
+
+def _frame(axes: Axes, front: Sequence[Outcome], ms: Sequence[int], ns: Sequence[int]) -> None:
+    from matplotlib.patches import Rectangle
+
+    for index, outcome in enumerate(front):
+        column, row = ns.index(outcome.setting.num_pipelines), ms.index(outcome.setting.num_microbatches)
+        axes.add_patch(
+            Rectangle(
+                (column - 0.46, row - 0.46), 0.92, 0.92, fill=False, edgecolor=_FRONT, linewidth=1.4 if index else 2.8
+            )
+        )
+
+
+def _plain_number(value: float, position: float) -> str:  # noqa: ARG001 -- as matplotlib calls it
+    return f"{value:g}"
+
+
+def _scatter(axes: Axes, outcomes: Sequence[Outcome], front: Sequence[Outcome], unit: str, scale: float) -> None:
+    from matplotlib.ticker import LogLocator
+
+    def points(some: Iterable[Outcome]) -> tuple[list[float], list[float]]:
+        known = [each for each in some if each.seconds is not None and each.held_bytes is not None]
+        return [_scaled(o.held_bytes, 2**20) for o in known], [_scaled(o.seconds, scale) for o in known]
+
+    axes.scatter(
+        *points(o for o in outcomes if not o.fits), s=12, marker="x", linewidths=0.8, color="#afb8c1", label="rejected"
+    )
+    axes.scatter(*points(o for o in outcomes if o.fits), s=12, color="#4477b8", label="fits")
+    axes.plot(*points(front), "o-", markersize=5, color=_FRONT, linewidth=1.2, label="Pareto front")
+    for outcome in (front[0], front[-1]) if front else ():
+        text = f"M={outcome.setting.num_microbatches} N={outcome.setting.num_pipelines}"
+        (x,), (y,) = points([outcome])
+        axes.annotate(text, (x, y), (4, 6), textcoords="offset points", fontsize=8, color=_FRONT)
+    for axis, scale_to in ((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale)):
+        scale_to("log")
+        axis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
+        axis.set_major_formatter(_plain_number)
+        axis.set_minor_formatter(_plain_number)
+    axes.set_xlabel("memory [MiB]", color=_QUIET)
+    axes.set_ylabel(f"time per batch [{unit}]", color=_QUIET)
+    axes.set_title("every setting", loc="left", fontsize=10, color=_INK)
+    axes.tick_params(which="both", colors=_QUIET, labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8)

@@ -1,0 +1,238 @@
+"""AvgPipe's predictor: from one setting measured to all others (PPoPP 2023, section 5.2, Eq. 1-8).
+
+With M = m, N = n in the profile and M = m', N = n' asked for, for each device k of K:
+
+    T_gpu'    = (m' n) / (m n') (T_gpu + integral of max((m n') / (m' n) phi(t) - 1, 0) dt)                      (2)
+    T_com'    = n' / (m' n) T_tot + (m' - 1) / m' max(n' / n T_tot - T_gpu', 0)                                  (4)
+    T_up'_k   = T_up'_{k-1} + (T_tot'_{k-1} + T_gpu'_{k-1}) / m', of the first 0;  T_tot' = n' / n T_tot         (6)
+    T_down'_k = T_down'_{k+1} + (T_tot'_{k+1} + T_gpu'_{k+1}) / m', of the last 0                                (7)
+    T'        = T_gpu' + T_com' + T_up' + T_down'                                                             (1, 5)
+    F'        = n' / n F_mod + (m n') / (m' n) F_dat                                                             (8)
+
+T_gpu are the seconds that the device computes, phi(t) its utilisation meanwhile, T_tot the seconds of all messages to
+it, F_mod the bytes of the models, F_dat those of data. (2) shares its seconds out among the n' batches that are under
+way at once; (4), (6) and (7) do not. So there are two ways to account:
+
+    paper        as printed
+    consistent   all of them for an iteration, in which every pipeline does a batch; a batch is the n'-th part. And the
+                 reference model, which the paper has among F_mod, is there once for any number of pipelines above one
+
+For one pipeline in the profile and in the question both are the same.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import accumulate
+
+from profiles.stage_costs import StageCosts
+from schedules.op import Average, Recv, Step, computes
+from schedules.timeline import Span, Timeline
+from simulator.errors import SimulationError
+from simulator.idle import is_work
+from simulator.memory import peak_memory
+
+_MODEL_KINDS = ("weights", "weight_versions", "gradients", "optimizer")
+
+
+class Accounting(StrEnum):
+    """Whose seconds are added up."""
+
+    PAPER = "paper"
+    CONSISTENT = "consistent"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProfile:
+    """One device in the iteration that was measured, in which each of n pipelines did a batch.
+
+    Attributes:
+        curve: phi(t) as (seconds, utilisation) pieces, all above 0: they add up to the time it computed.
+        transfer_s: Of all messages to it.
+        model_bytes: Weights, gradients and optimizer states of the n models, without the reference.
+        reference_bytes: One reference model, whether the profile has one or not.
+        data_bytes: Activations and buffers.
+    """
+
+    curve: tuple[tuple[float, float], ...]
+    transfer_s: float
+    model_bytes: int = 0
+    reference_bytes: int = 0
+    data_bytes: int = 0
+
+    @property
+    def compute_s(self) -> float:
+        """T_gpu of all n batches together [s]."""
+        return sum(seconds for seconds, _ in self.curve)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingProfile:
+    """The one setting that was measured: m micro-batches a batch, n pipelines."""
+
+    num_microbatches: int
+    num_pipelines: int
+    devices: tuple[DeviceProfile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePrediction:
+    """The four terms of one device, and its memory; the seconds are a batch's."""
+
+    compute_s: float
+    blocked_s: float
+    upstream_s: float
+    downstream_s: float
+    held_bytes: float
+
+    @property
+    def seconds(self) -> float:
+        """T' of Eq. 1 [s]."""
+        return self.compute_s + self.blocked_s + self.upstream_s + self.downstream_s
+
+
+@dataclass(frozen=True, slots=True)
+class SettingPrediction:
+    """What a setting would take."""
+
+    devices: tuple[DevicePrediction, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Of a batch, on the device that takes longest [s]."""
+        return max(device.seconds for device in self.devices)
+
+    @property
+    def held_bytes(self) -> float:
+        """On the device that holds most."""
+        return max(device.held_bytes for device in self.devices)
+
+
+def profile_setting(timeline: Timeline, costs: StageCosts, num_pipelines: int) -> SettingProfile:
+    """Read off an iteration, predicted or measured, what the equations start from.
+
+    The utilisation of a device is the sum of those of the ops that run on it, and never above 1: a profile of an
+    overused device says too little of settings that use it less (section 5.2.1), so few pipelines and many
+    micro-batches make the best one.
+
+    Args:
+        timeline: Of `num_pipelines` pipelines, each with its own batch; with memory samples, for Eq. 8.
+        costs: Say the utilisation and the weights of the stages.
+        num_pipelines: n.
+
+    Raises:
+        SimulationError: The micro-batches are none, or not as many for each pipeline.
+    """
+    microbatches = {part.microbatch for span in timeline.spans for part in computes(span.op)}
+    each, left = divmod(len(microbatches), num_pipelines)
+    if left or not microbatches:
+        raise SimulationError(
+            f"{timeline.name}: got {len(microbatches)} micro-batches of {num_pipelines} pipelines, expected as many of "
+            "each; was it made with other settings?"
+        )
+    spans: defaultdict[int, list[Span]] = defaultdict(list)
+    for span in timeline.spans:
+        spans[timeline.rank_to_device[span.rank]].append(span)
+    peaks = peak_memory(timeline.memory)
+    devices = []
+    for device in timeline.devices:
+        mine = spans[device]
+        stages = {part.stage for span in mine for part in computes(span.op)}
+        held = dict(peaks[device].bytes_by_kind) if device in peaks else {}
+        model_bytes = sum(held.get(kind, 0) for kind in _MODEL_KINDS)
+        devices.append(
+            DeviceProfile(
+                curve=_curve(filter(is_work, mine), costs),
+                transfer_s=sum(span.end_s - span.start_s for span in mine if isinstance(span.op, Recv)),
+                model_bytes=model_bytes,
+                reference_bytes=sum(costs.stages[stage].weight_bytes for stage in stages),
+                data_bytes=sum(held.values()) - model_bytes - held.get("reference", 0),
+            )
+        )
+    return SettingProfile(each, num_pipelines, tuple(devices))
+
+
+def _curve(works: Iterable[Span], costs: StageCosts) -> tuple[tuple[float, float], ...]:
+    """Return (seconds, utilisation) for each stretch of time in which something runs."""
+    changes: list[tuple[float, int, float]] = []
+    for span in works:
+        utilisation = _utilisation(span, costs)
+        changes += [(span.start_s, 1, utilisation), (span.end_s, -1, -utilisation)]
+    changes.sort()
+    pieces = []
+    running, total, since_s = 0, 0.0, 0.0
+    for time_s, count, utilisation in changes:
+        if running and time_s > since_s:
+            pieces.append((time_s - since_s, min(1.0, total)))
+        running, since_s = running + count, time_s
+        total = total + utilisation if running else 0.0  # and not a rounding beside it
+    return tuple(pieces)
+
+
+def _utilisation(span: Span, costs: StageCosts) -> float:
+    op = span.op
+    stages = [op.stage] if isinstance(op, Step | Average) else [part.stage for part in computes(op)]
+    return min(1.0, sum(costs.stages[stage].utilisation for stage in stages))
+
+
+def predict(
+    profile: SettingProfile, num_microbatches: int, num_pipelines: int, accounting: Accounting = Accounting.PAPER
+) -> SettingPrediction:
+    """Predict another setting from the one that was measured.
+
+    Args:
+        profile: Of one setting, the devices in order of the pipeline.
+        num_microbatches: m', of a batch.
+        num_pipelines: n'.
+        accounting: See the top of this file.
+
+    Raises:
+        SimulationError: A count is below 1.
+    """
+    if num_microbatches < 1 or num_pipelines < 1:
+        raise SimulationError(
+            f"predictor: got M = {num_microbatches}, N = {num_pipelines}, expected at least 1 of each; try 1"
+        )
+    m, n, devices = num_microbatches, num_pipelines, profile.devices
+    batches = n if accounting is Accounting.CONSISTENT else 1  # whose seconds are added up, but for (2) as printed
+    computed_s = [_computed_s(device, profile, m, n) * batches for device in devices]
+    transfer_s = [n / profile.num_pipelines * device.transfer_s for device in devices]
+    each_s = [(transfer + compute) / m for transfer, compute in zip(transfer_s, computed_s, strict=True)]
+    upstream_s = list(accumulate(each_s[:-1], initial=0.0))
+    downstream_s = list(accumulate(each_s[:0:-1], initial=0.0))[::-1]
+    return SettingPrediction(
+        tuple(
+            DevicePrediction(
+                compute_s=compute / batches,
+                blocked_s=(transfer / m + (m - 1) / m * max(transfer - compute, 0.0)) / batches,
+                upstream_s=up / batches,
+                downstream_s=down / batches,
+                held_bytes=_held_bytes(device, profile, m, n, accounting),
+            )
+            for device, compute, transfer, up, down in zip(
+                devices, computed_s, transfer_s, upstream_s, downstream_s, strict=True
+            )
+        )
+    )
+
+
+def _computed_s(device: DeviceProfile, profile: SettingProfile, m: int, n: int) -> float:
+    """Return T_gpu' of Eq. 2, of a batch [s]; T_gpu and the integral are an n-th of the iteration's."""
+    ratio = profile.num_microbatches * n / (m * profile.num_pipelines)
+    overused_s = sum(seconds * max(ratio * phi - 1.0, 0.0) for seconds, phi in device.curve)
+    return (device.compute_s + overused_s) / profile.num_pipelines / ratio
+
+
+def _held_bytes(device: DeviceProfile, profile: SettingProfile, m: int, n: int, accounting: Accounting) -> float:
+    """Return F' of Eq. 8."""
+    more = n / profile.num_pipelines
+    data = profile.num_microbatches / m * more * device.data_bytes
+    match accounting:
+        case Accounting.CONSISTENT:
+            return more * device.model_bytes + data + (device.reference_bytes if n > 1 else 0)
+        case Accounting.PAPER:
+            has_reference = profile.num_pipelines > 1
+            return more * (device.model_bytes + (device.reference_bytes if has_reference else 0)) + data

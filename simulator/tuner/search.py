@@ -1,0 +1,117 @@
+"""Every setting of a space, evaluated in parallel processes."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import get_context
+from typing import TypeAlias
+
+from simulator.tuner.evaluate import Problem, evaluate, evaluate_by_equations, measure
+from simulator.tuner.journal import Journal
+from simulator.tuner.outcome import Evaluator, Outcome
+from simulator.tuner.predictor import Accounting, SettingProfile
+from simulator.tuner.setting import AVGPIPE, Setting
+
+Judge: TypeAlias = Callable[[Setting], Outcome]
+"""Evaluates one setting; can be sent to another process."""
+Runner: TypeAlias = Callable[[Judge, Sequence[Setting]], Iterator[Outcome]]
+"""Lets a judge go through settings, here or elsewhere, and yields what is found in any order."""
+
+_CHUNK = 8
+"""Settings that a process takes at once: enough to make the way there and back cheap."""
+
+_GARBAGE = 200_000
+"""Objects between collections in those processes: settings leave many behind, and few in circles."""
+
+
+def search(
+    problem: Problem,
+    settings: Sequence[Setting],
+    evaluator: Evaluator = Evaluator.SIMULATE,
+    *,
+    accounting: Accounting = Accounting.PAPER,
+    workers: int = 1,
+    tick: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+    runner: Runner | None = None,
+    journal: Journal | None = None,
+) -> tuple[Outcome, ...]:
+    """Evaluate `settings`, in their order.
+
+    Args:
+        problem: Model, batch and devices.
+        settings: What to choose from.
+        evaluator: The guidelines choose among what is simulated.
+        accounting: Of AvgPipe's equations.
+        workers: Processes; 1: this one.
+        tick: Told the fraction done.
+        runner: Another way to go through them; None: processes of this machine.
+        journal: Of an earlier search of this problem, which goes on; not for ``avgpipe``, whose equations take no time.
+
+    Raises:
+        ProfileError: With ``avgpipe``, if the model's profile covers none of the settings.
+    """
+    judge: Judge = partial(evaluate, problem)
+    if evaluator is Evaluator.AVGPIPE:
+        judge = _equations(problem, settings, accounting)
+    run = runner or partial(_in_processes, workers)
+    known = {} if journal is None else journal.known
+    found = {setting: known[setting] for setting in settings if setting in known}
+    for outcome in run(judge, [setting for setting in settings if setting not in found]):
+        found[outcome.setting] = outcome
+        if journal is not None:
+            journal.add(outcome)
+        tick(len(found) / len(settings))
+    return tuple(found[setting] for setting in settings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Equations:
+    """AvgPipe's equations as a judge."""
+
+    problem: Problem
+    profiles: dict[bool, SettingProfile]  # without recompute, and with it
+    accounting: Accounting
+
+    def __call__(self, setting: Setting) -> Outcome:
+        return evaluate_by_equations(self.problem, self.profiles[setting.recomputes], self.accounting, setting)
+
+
+def _equations(problem: Problem, settings: Sequence[Setting], accounting: Accounting) -> _Equations:
+    """Profile the setting that the paper advises, many micro-batches and one pipeline, without and with recompute."""
+    profiles = {
+        recomputes: _profiled(problem, [each for each in settings if each.recomputes == recomputes])
+        for recomputes in {setting.recomputes for setting in settings}
+    }
+    return _Equations(problem, profiles, accounting)
+
+
+def _profiled(problem: Problem, settings: Sequence[Setting]) -> SettingProfile:
+    """Return the profile of the most micro-batches that the model's profile covers, as far ahead as is asked for."""
+    advance = max(setting.advance or 0 for setting in settings)
+    counts = {setting.num_microbatches for setting in settings}
+    covered = [count for count in counts if problem.covers(count)]
+    return measure(problem, Setting(AVGPIPE, max(covered or counts), 1, advance, recomputes=settings[0].recomputes))
+
+
+def _in_processes(workers: int, judge: Judge, settings: Sequence[Setting]) -> Iterator[Outcome]:
+    """Share the settings out, the longest first, equal lists together; each process takes a few at a time."""
+    longest_first = sorted(settings, key=lambda each: (-each.num_microbatches, str(replace(each, num_pipelines=1))))
+    if workers == 1 or not settings:
+        yield from map(judge, longest_first)
+        return
+    chunks = [longest_first[start : start + _CHUNK] for start in range(0, len(settings), _CHUNK)]
+    count, spawn = min(workers, len(chunks)), get_context("spawn")
+    with ProcessPoolExecutor(count, spawn, initializer=gc.set_threshold, initargs=(_GARBAGE,)) as pool:
+        try:
+            for future in as_completed([pool.submit(_judge_all, judge, chunk) for chunk in chunks]):
+                yield from future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _judge_all(judge: Judge, settings: Sequence[Setting]) -> list[Outcome]:
+    return [judge(setting) for setting in settings]

@@ -1,0 +1,114 @@
+"""One point of the tuner's search, and all of those that a user asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from schedules.avgpipe import one_pipeline
+from schedules.catalogue import build, find
+from schedules.recompute import recompute
+from schedules.schedule import Schedule
+
+AVGPIPE = "avgpipe"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How to train.
+
+    Attributes:
+        schedule: In the catalogue; AvgPipe's with one pipeline and no advance is plain 1F1B.
+        num_microbatches: M, of a batch.
+        num_pipelines: N, each with a batch of its own; 1 but for AvgPipe's schedule.
+        advance: Of AvgPipe's schedule; None for others.
+        num_chunks: Stages per device, where the schedule takes several; else None.
+        recomputes: Whether every stage keeps only its input, and makes the rest again.
+    """
+
+    schedule: str
+    num_microbatches: int
+    num_pipelines: int = 1
+    advance: int | None = None
+    num_chunks: int | None = None
+    recomputes: bool = False
+
+    def __str__(self) -> str:
+        parts = [self.schedule, f"M={self.num_microbatches}", f"N={self.num_pipelines}"]
+        parts += [] if self.advance is None else [f"advance={self.advance}"]
+        parts += [] if self.num_chunks is None else [f"chunks={self.num_chunks}"]
+        return " ".join([*parts, *(["recompute"] if self.recomputes else [])])
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether this is 1F1B as it was before AvgPipe."""
+        return self.num_pipelines == 1 and self.advance == 0 and not self.recomputes
+
+    def build_one(self, num_devices: int) -> Schedule:
+        """Return the lists of one batch, in one pipeline; the others do the same with theirs.
+
+        Raises:
+            ScheduleError: The schedule cannot have these counts.
+        """
+        if self.advance is None:
+            return self.build(num_devices)
+        schedule = one_pipeline(num_devices, self.num_microbatches, self.num_pipelines, self.advance)
+        return recompute(schedule) if self.recomputes else schedule
+
+    def build(self, num_devices: int) -> Schedule:
+        """Return the lists of one iteration: N batches.
+
+        Raises:
+            ScheduleError: The schedule cannot have these counts.
+        """
+        num_microbatches = self.num_microbatches * self.num_pipelines
+        parameters = {} if self.advance is None else {"pipelines": self.num_pipelines, "advance": self.advance}
+        schedule = build(self.schedule, num_devices, num_microbatches, self.num_chunks, **parameters)
+        return recompute(schedule) if self.recomputes else schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What to choose from.
+
+    Attributes:
+        schedules: In the catalogue.
+        chunks: For those of them that take chunks.
+        recomputes: Without, with, or both.
+    """
+
+    microbatches: Sequence[int]
+    pipelines: Sequence[int] = (1,)
+    advances: Sequence[int] = (0,)
+    schedules: Sequence[str] = (AVGPIPE,)
+    chunks: Sequence[int] = (2,)
+    recomputes: Sequence[bool] = (False,)
+
+    def settings(self) -> tuple[Setting, ...]:
+        """Return every setting once; those that would have the same lists are one, and plain 1F1B is always there."""
+        found = [Setting(AVGPIPE, m, 1, 0) for m in self.microbatches]
+        for schedule, m, recomputes in product(self.schedules, self.microbatches, self.recomputes):
+            found += self._of(schedule, m, recomputes)
+        return tuple(dict.fromkeys(found))
+
+    def _of(self, schedule: str, m: int, recomputes: bool) -> Iterator[Setting]:
+        if schedule == AVGPIPE:
+            for n, advance in product(self.pipelines, _distinct(self.advances, m)):
+                yield Setting(schedule, m, n, advance, recomputes=recomputes)
+        elif find(schedule).takes_chunks:
+            for num_chunks in self.chunks:
+                yield Setting(schedule, m, num_chunks=num_chunks, recomputes=recomputes)
+        else:
+            yield Setting(schedule, m, recomputes=recomputes)
+
+
+def _distinct(advances: Iterable[int], m: int) -> list[int]:
+    """Return the advances without those that amount to another: the last rank but one runs 1 + advance of M ahead."""
+    return sorted({min(advance, m - 1) for advance in advances})
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """Return what divides `number`, rising."""
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return tuple(sorted({*small, *(number // d for d in small)}))

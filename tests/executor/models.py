@@ -1,0 +1,42 @@
+"""Tiny models for the tests, also by name: ``tests.executor.models:dropping:layers=6``."""
+
+from functools import partial
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from profiles.models.model import Model
+
+WIDTH = 4
+
+
+class Layer(nn.Module):
+    """A residual layer that drops half of what it adds, or nothing."""
+
+    def __init__(self, probability):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.probability = probability
+
+    def forward(self, x):
+        hidden = torch.tanh(self.linear(x))
+        return x + (functional.dropout(hidden, self.probability, self.training) if self.probability else hidden)
+
+
+def _batch(num_samples, seed):
+    x = torch.randn(num_samples, WIDTH, generator=torch.Generator().manual_seed(seed))
+    return x, x.flip(1)
+
+
+def _model(name, layers, probability):
+    builders = tuple(partial(Layer, probability) for _ in range(layers))
+    return Model(name, builders, tuple(str(i) for i in range(layers)), functional.mse_loss, _batch)
+
+
+def plain(layers: int):
+    return _model("plain", layers, 0.0)
+
+
+def dropping(layers: int):
+    return _model("dropping", layers, 0.5)

@@ -1,0 +1,64 @@
+import pytest
+import torch
+from torch import nn
+
+from executor import buckets as module_under_test
+from executor.buckets import Bucket, buckets
+
+
+def parameters(*sizes, dtype=torch.float64):
+    return [nn.Parameter(torch.zeros(size, dtype=dtype)) for size in sizes]
+
+
+def with_gradients(*values):
+    made = parameters(*(len(value) if value else 2 for value in values))
+    for parameter, value in zip(made, values, strict=True):
+        parameter.grad = torch.tensor(value, dtype=torch.float64) if value else None
+    return made
+
+
+def test_a_bucket_is_its_gradients_and_a_flag_for_each():
+    assert Bucket(with_gradients([1.0, 2.0], None, [3.0])).flatten().tolist() == [1, 2, 0, 0, 3, 1, 0, 1]
+
+
+def test_gradients_come_back_where_any_replica_had_one():
+    made = with_gradients([1.0], None, None)
+    Bucket(made).unflatten(torch.tensor([5.0, 6.0, 7.0, 0.0, 0.0, 2.0, 1.0, 0.0], dtype=torch.float64))
+    assert made[0].grad.tolist() == [5.0]
+    assert made[1].grad.tolist() == [6.0, 7.0]
+    assert made[2].grad is None
+
+
+def test_shapes_come_back_whatever_their_layout():
+    weight = nn.Parameter(torch.arange(24.0).reshape(2, 3, 4).permute(2, 0, 1))
+    weight.grad = torch.randn(4, 2, 3)
+    expected = weight.grad.clone()
+    bucket = Bucket([weight])
+    bucket.unflatten(bucket.flatten())
+    assert torch.equal(weight.grad, expected)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([10, 20, 30], [[10, 20, 30]]),
+        ([60, 40, 1], [[60, 40], [1]]),
+        ([200, 1, 1], [[200], [1, 1]]),
+        ([1, 200, 1], [[1], [200], [1]]),
+        ([], []),
+    ],
+)
+def test_buckets_are_filled_in_order_and_one_parameter_may_be_larger_than_a_bucket(sizes, expected, monkeypatch):
+    monkeypatch.setattr(module_under_test, "_BUCKET_BYTES", 100 * 8)
+    assert [[p.numel() for p in bucket._parameters] for bucket in buckets(parameters(*sizes))] == expected
+
+
+def test_dtypes_are_not_mixed():
+    mixed = [*parameters(1), *parameters(2, dtype=torch.float32), *parameters(3)]
+    assert [[p.numel() for p in bucket._parameters] for bucket in buckets(mixed)] == [[1, 3], [2]]
+
+
+def test_every_parameter_of_a_real_stage_is_in_a_bucket_once():
+    stage = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 5, bias=False))
+    found = [p for bucket in buckets(list(stage.parameters())) for p in bucket._parameters]
+    assert [id(p) for p in found] == [id(p) for p in stage.parameters()]

@@ -1,0 +1,54 @@
+"""Every synchronous schedule against the model in one piece, in float64."""
+
+import pytest
+import torch
+
+from profiles.models.resolve import resolve_model
+from schedules.recompute import recompute
+from tests.executor import models
+from tests.executor.pipelines import SYNCHRONOUS, Local, any_schedule, assert_equal, whole_gradients, without_steps
+
+REAL = {
+    "gpt": "gpt:layers=6,width=16,heads=2,context=8,dropout=0.2",
+    "conv": "conv:channels=4,blocks=6,image=8",
+}
+
+
+def as_it_is(schedule):
+    return schedule
+
+
+def gradients(schedule, model, seed=0):
+    """Run `schedule` without its Steps; return the gradients, which all replicas of a stage must have."""
+    found = Local(without_steps(schedule), model, seed=seed).run()
+    for index in range(schedule.num_stages):
+        first, *others = ([p.grad for p in stage.module.parameters()] for stage in found.replicas(index))
+        assert all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
+    return [p.grad for p in found.parameters]
+
+
+@pytest.mark.parametrize(
+    ("make", "transform"),
+    [(models.plain, as_it_is), (models.dropping, as_it_is), (models.dropping, recompute)],
+    ids=["plain", "dropout", "dropout and recompute"],
+)
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+def test_gradients_are_those_of_the_whole_model_on_any_number_of_ranks(name, make, transform):
+    ran = 0
+    for num_ranks in range(1, 9):
+        schedule = any_schedule(name, num_ranks, seed=num_ranks)
+        if schedule is None:
+            continue
+        model = make(layers=schedule.num_stages + num_ranks % 3)
+        assert_equal(gradients(transform(schedule), model), whole_gradients(model, schedule.num_microbatches))
+        ran += 1
+    assert ran >= 4
+
+
+@pytest.mark.parametrize("transform", [as_it_is, recompute])
+@pytest.mark.parametrize("text", REAL.values(), ids=REAL)
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+def test_gradients_of_attention_and_convolution_are_those_of_the_whole_model(name, text, transform):
+    schedule, model = any_schedule(name, 2, seed=1), resolve_model(text)
+    found = gradients(transform(schedule), model, seed=3)
+    assert_equal(found, whole_gradients(model, schedule.num_microbatches, seed=3))

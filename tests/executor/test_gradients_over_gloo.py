@@ -1,0 +1,52 @@
+"""Every synchronous schedule in several processes against the model in one piece, in float64."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from executor.whole import whole_model_losses
+from profiles.models.model import build_layers
+from profiles.models.resolve import resolve_model
+from schedules.recompute import recompute
+from tests.executor.many_jobs import run_together
+from tests.executor.pipelines import SYNCHRONOUS, any_schedule, assert_equal, job, whole_gradients
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300), pytest.mark.xdist_group("gradients over gloo")]
+
+
+def as_it_is(schedule):
+    return schedule
+
+
+VARIANTS = {"plain": ("plain", as_it_is), "recompute": ("dropping", recompute)}
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def ran(request, tmp_path_factory):
+    """All jobs on the same processes: plain SGD with rate 1, so that the weights tell the gradients."""
+    num_ranks, folder = request.param, tmp_path_factory.mktemp("jobs")
+    jobs = {}
+    for name in SYNCHRONOUS:
+        schedule = any_schedule(name, num_ranks, seed=0)
+        for variant, (model, transform) in VARIANTS.items():
+            text = f"tests.executor.models:{model}:layers={schedule.num_stages}"
+            save = str(folder / f"{name}-{variant}")
+            jobs[f"{name}-{variant}"] = job(transform(schedule), text, lr=1.0, timeout_s=60.0, save=save)
+    return jobs, run_together(jobs, num_ranks, folder)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+def test_losses_and_gradients_are_those_of_the_whole_model(ran, name, variant):
+    jobs, losses = ran
+    todo = jobs[f"{name}-{variant}"]
+    assert losses[f"{name}-{variant}"] == pytest.approx(whole_model_losses(todo), rel=1e-12)
+    model, num_stages = resolve_model(todo.model), len(todo.bounds)
+    files = [load_file(f"{todo.save}/stage{stage}.safetensors") for stage in range(num_stages)]
+    before = build_layers(model, 0, num_stages, seed=0, dtype=torch.float64)
+    found = [
+        weight.detach() - file[f"0.{key}"]
+        for layer, file in zip(before, files, strict=True)
+        for key, weight in layer.named_parameters()
+    ]
+    assert_equal(found, whole_gradients(model, len(losses[f"{name}-{variant}"])))

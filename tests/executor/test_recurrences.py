@@ -1,0 +1,117 @@
+"""Every asynchronous scheme against the plain loop of its recurrence."""
+
+import pytest
+import torch
+from torch import optim
+
+from profiles.models.optimizers import OPTIMIZERS
+from schedules.catalogue import build
+from schedules.prediction import Rule
+from schedules.recompute import recompute
+from tests.executor import recurrences
+from tests.executor.models import plain
+from tests.executor.pipelines import Local, assert_equal
+from tests.executor.recurrences import CONSISTENT, RULES, SCHEMES, Adam, Sgd, at_least, by_layer, scheme_of, train
+
+LR = 0.02
+
+
+def compare(name, d, count, optimizer, hand, *, rule=None, prediction=None, extra=0, recomputes=False, rebuilds=False):
+    """Run scheme `name` on d ranks and by hand; assert that the weights are the same, and have moved."""
+    num_microbatches = at_least(count, name, d)
+    schedule = build(name, d, num_microbatches, **({"extra": extra} if extra else {}))
+    num_layers = max(3, schedule.num_stages)
+    found = Local(
+        recompute(schedule) if recomputes else schedule,
+        plain(num_layers), optimizer=optimizer, lr=LR, prediction=prediction,
+    )  # fmt: skip
+    start = by_layer(found.parameters)
+    stage_of = [stage for stage, (first, last) in enumerate(found.bounds) for _ in range(first, last)]
+    data = list(zip(found.batch.inputs, found.batch.targets, strict=True))
+    scheme = scheme_of(name, d, num_microbatches, extra)
+    expected = train(start, stage_of, scheme, hand, data, rule or RULES.get(name), rebuilds)
+    assert_equal(by_layer(found.run().parameters), expected)
+    assert all((a - b).abs().max() > 1e-3 for a, b in zip(start, expected, strict=True))
+
+
+@pytest.mark.parametrize("d", range(1, 9))
+@pytest.mark.parametrize("name", SCHEMES)
+def test_weights_after_200_micro_batches_are_those_of_the_recurrence(name, d):
+    optimizer = list(recurrences.OPTIMIZERS)[(d + SCHEMES.index(name)) % 4]  # each of them with every scheme
+    compare(name, d, 200, optimizer, recurrences.OPTIMIZERS[optimizer])
+
+
+@pytest.mark.parametrize("optimizer", recurrences.OPTIMIZERS)
+@pytest.mark.parametrize("name", [name for name in SCHEMES if name != "wpipe"])  # which has two stages on one rank
+def test_on_one_rank_every_scheme_is_ordinary_training(name, optimizer):
+    found = Local(build(name, 1, at_least(20, name, 1)), plain(3), optimizer=optimizer, lr=LR)
+    whole = torch.nn.Sequential(*(layer() for layer in plain(3).layers)).double()
+    for mine, its in zip(whole.parameters(), found.parameters, strict=True):
+        mine.data = its.detach().clone()
+    plainly = OPTIMIZERS[optimizer](whole.parameters(), LR)
+    for x, y in zip(found.batch.inputs, found.batch.targets, strict=True):
+        plainly.zero_grad()
+        torch.nn.functional.mse_loss(whole(x), y).backward()
+        plainly.step()
+    assert_equal(found.run().parameters, whole.parameters())
+
+
+OTHER_OPTIMIZERS = {
+    "dampening": (lambda ps, lr: optim.SGD(ps, lr, momentum=0.8, dampening=0.5), Sgd(LR, 0.8, 0.5)),
+    "nesterov": (
+        lambda ps, lr: optim.SGD(ps, lr, momentum=0.9, nesterov=True, weight_decay=0.1),
+        Sgd(LR, 0.9, nesterov=True, decay=0.1),
+    ),
+    "decay": (lambda ps, lr: optim.SGD(ps, lr, weight_decay=0.1), Sgd(LR, decay=0.1)),
+    "adam": (
+        lambda ps, lr: optim.Adam(ps, lr, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1),
+        Adam(LR, 0.8, 0.95, 1e-3, 0.1),
+    ),
+    "adamw": (lambda ps, lr: optim.AdamW(ps, lr, weight_decay=0.3), Adam(LR, decoupled=0.3)),
+    "foreach sgd": (lambda ps, lr: optim.SGD(ps, lr, momentum=0.9, nesterov=True, foreach=True), Sgd(LR, 0.9, 0, True)),
+    "foreach adamw": (lambda ps, lr: optim.AdamW(ps, lr, foreach=True), Adam(LR, decoupled=0.01)),
+    "fused sgd": (lambda ps, lr: optim.SGD(ps, lr, momentum=0.9, fused=True), Sgd(LR, 0.9)),
+    "fused adam": (lambda ps, lr: optim.Adam(ps, lr, fused=True), Adam(LR)),
+    "fused adamw": (lambda ps, lr: optim.AdamW(ps, lr, fused=True), Adam(LR, decoupled=0.01)),
+}
+
+
+@pytest.mark.parametrize("optimizer", OTHER_OPTIMIZERS)
+@pytest.mark.parametrize("name", ["pipedream", "vanilla_1f1b", "spectrain", "xpipe", "pipeoptim", "wpipe"])
+def test_whatever_the_optimizer_can_do_it_does(name, optimizer, monkeypatch):
+    make, hand = OTHER_OPTIMIZERS[optimizer]
+    monkeypatch.setitem(OPTIMIZERS, "other", make)
+    compare(name, 4, 24, "other", hand)
+
+
+@pytest.mark.parametrize("optimizer", OTHER_OPTIMIZERS)
+@pytest.mark.parametrize("rule", Rule)
+def test_every_rule_predicts_as_it_says(rule, optimizer, monkeypatch):
+    make, hand = OTHER_OPTIMIZERS[optimizer]
+    monkeypatch.setitem(OPTIMIZERS, "other", make)
+    compare("pipeoptim", 3, 24, "other", hand, rule=rule.value, prediction=rule, extra=int(rule is Rule.CODE))
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_recompute_rebuilds_with_the_weights_of_the_backward(name):
+    # where F and B agree it changes nothing
+    rebuilds = name not in CONSISTENT
+    compare(name, 4, 40, "momentum", recurrences.OPTIMIZERS["momentum"], recomputes=True, rebuilds=rebuilds)
+
+
+@pytest.mark.parametrize("counts", [(3, 2, 1), (2, 2), (1, 3), (1, 2, 3)])
+def test_the_replicas_of_a_stage_average_the_gradients_of_their_own_rounds(counts):
+    found = Local(build("1f1b_rr", sum(counts), 60, replicas=counts), plain(3), optimizer="momentum", lr=LR)
+
+    def scheme(k, i):
+        version = max(0, i // counts[k] - (sum(counts[k:]) - 1) // counts[k])
+        return version, 0, version, 0, counts[k]
+
+    stage_of = [stage for stage, (first, last) in enumerate(found.bounds) for _ in range(first, last)]
+    data = list(zip(found.batch.inputs, found.batch.targets, strict=True))
+    expected = train(by_layer(found.parameters), stage_of, scheme, recurrences.OPTIMIZERS["momentum"], data)
+    found.run()
+    for stage in range(len(counts)):
+        its = expected[slice(*found.bounds[stage])]
+        for replica in found.replicas(stage):
+            assert_equal(by_layer(replica.module.parameters()), its)

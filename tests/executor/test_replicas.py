@@ -1,0 +1,230 @@
+"""A stage on several ranks: its gradients are summed, and its weights stay the same everywhere."""
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from torch.nn import functional
+
+from executor import buckets
+from executor.build import emulated_stages
+from executor.errors import ExecutionError, RankFailed
+from executor.launcher import launch
+from executor.lists import loss_scales
+from executor.transport import LocalTransport, Mailroom, reducers
+from profiles.models.model import Model
+from profiles.stage_costs import StageCost, StageCosts
+from schedules.catalogue import build
+from schedules.lower import lower
+from schedules.op import Reduce, Step
+from schedules.schedule import backward, backward_input, backward_weight, forward, make_schedule
+from tests.executor import models
+from tests.executor.many_jobs import run_module
+from tests.executor.pipelines import Local, assert_equal, job, whole_gradients, whole_model, without_steps
+
+REPLICATED = ["chimera", "dualpipe", "gems", "data_parallel"]
+
+
+def bits(stage):
+    return [parameter.detach() for parameter in stage.module.parameters()]
+
+
+def same(found):
+    """Whether all replicas of every stage have the same weights to the last bit."""
+    return all(
+        torch.equal(a, b)
+        for index in range(found.schedule.num_stages)
+        for other in found.replicas(index)[1:]
+        for a, b in zip(bits(found.replicas(index)[0]), bits(other), strict=True)
+    )
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])
+@pytest.mark.parametrize("name", REPLICATED)
+def test_replicas_begin_alike_and_stay_alike_to_the_last_bit(name, optimizer):
+    found = Local(build(name, 4, 8), models.dropping(layers=4), optimizer=optimizer)
+    assert same(found)
+    before = [parameter.clone() for parameter in found.parameters]
+    found.run(times=3)
+    assert same(found)
+    assert all(not torch.equal(a, b) for a, b in zip(before, found.parameters, strict=True))
+
+
+@pytest.mark.parametrize("name", REPLICATED)
+def test_every_replica_holds_other_micro_batches(name):
+    found = Local(build(name, 4, 8), models.plain(layers=4)).run()
+    losses = [stage.losses() for stage in found.replicas(found.schedule.num_stages - 1)]
+    assert len(losses) > 1
+    assert sorted(i for each in losses for i in each) == list(range(8))
+
+
+def uneven():
+    """One stage on two ranks; rank 0 has three of the four micro-batches."""
+    rows = [[op for i in mine for op in (forward(0, i), backward(0, i))] for mine in ((0, 1, 2), (3,))]
+    return make_schedule("uneven", 1, 4, [[*row, Reduce(0), Step(0)] for row in rows])
+
+
+def test_gradients_are_those_of_the_mean_over_all_micro_batches_however_they_are_shared_out():
+    model = models.dropping(layers=3)
+    found = Local(without_steps(uneven()), model).run()
+    expected = whole_gradients(model, 4)
+    for stage in found.replicas(0):
+        assert_equal((p.grad for p in stage.module.parameters()), expected)
+
+
+def test_a_rank_without_any_micro_batch_steps_along():
+    rows = [[forward(0, 0), backward(0, 0), Reduce(0), Step(0)], [Reduce(0), Step(0), forward(0, 1)]]
+    found = Local(make_schedule("idle", 1, 2, rows), models.plain(layers=3), optimizer="adamw").run()
+    assert same(found)
+
+
+def test_the_mean_is_over_the_micro_batches_of_each_step():
+    first = [backward(0, 0), backward_input(0, 1), backward_weight(0, 1), Reduce(0), Step(0), backward(0, 4), Reduce(0)]
+    second = [backward(0, 2), Reduce(0), Step(0), backward(0, 5), backward(0, 6), Reduce(0), Step(0)]
+    assert loss_scales(make_schedule("two steps", 1, 7, [first, second])) == dict.fromkeys((0, 1, 2, 4, 5, 6), 1 / 3)
+
+
+def test_ranks_that_do_not_reduce_a_stage_take_the_mean_each_for_itself():
+    # pipelines beside each other, each with its own optimizer
+    rows = [[backward(0, 0), backward(0, 1), Step(0)], [backward(0, 2), Step(0)]]
+    assert loss_scales(make_schedule("beside", 1, 3, rows)) == {0: 0.5, 1: 0.5, 2: 1}
+
+
+class SometimesUsed(nn.Module):
+    """Uses one parameter never, another only where the first number of its input is positive."""
+
+    def __init__(self):
+        super().__init__()
+        self.always, self.never, self.sometimes = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x):
+        y = self.always(x)
+        return self.sometimes(y) if x[0, 0] > 0 else y
+
+
+def sometimes():
+    def batch(num_samples, seed):
+        x = torch.randn(num_samples, 4, generator=torch.Generator().manual_seed(seed))
+        x[:2, 0], x[2:4, 0] = 1.0, -1.0  # micro-batch 0, on rank 0, uses it, 1 does not
+        return x, x.flip(1)
+
+    return Model("sometimes", (SometimesUsed,), ("a",), functional.mse_loss, batch)
+
+
+def test_a_parameter_that_one_replica_did_not_use_counts_as_zero_and_one_that_none_used_has_no_gradient():
+    found = Local(without_steps(build("data_parallel", 2, 2)), sometimes()).run()
+    expected = whole_gradients(sometimes(), 2)
+    for stage in found.replicas(0):
+        got = [p.grad for p in stage.module.parameters()]
+        assert [g is None for g in got] == [g is None for g in expected] == [False] * 2 + [True] * 2 + [False] * 2
+        assert_equal((g for g in got if g is not None), (g for g in expected if g is not None))
+
+
+def test_many_buckets_are_summed_one_after_the_other(monkeypatch):
+    monkeypatch.setattr(buckets, "_BUCKET_BYTES", 100)
+    model = models.dropping(layers=5)
+    found = Local(without_steps(build("data_parallel", 4, 4)), model).run()
+    assert len(list(found.replicas(0)[0].gradients())) == 10
+    for stage in found.replicas(0):
+        assert_equal((p.grad for p in stage.module.parameters()), whole_gradients(model, 4))
+    assert not found.room.terms
+    assert not found.room.taken
+
+
+def test_a_step_frees_the_summed_gradients():
+    found = Local(build("chimera", 2, 4), optimizer="sgd").run()
+    for index in range(2):
+        for stage in found.replicas(index):
+            assert all(p.grad is None for p in stage.module.parameters())
+
+
+def crossed():
+    """Two stages on both ranks, which sum them in different orders."""
+    schedule = lower(build("chimera", 2, 4))
+    there, back = Reduce(0), Reduce(1)
+    row = tuple({there: back, back: there}.get(op, op) for op in schedule.ops[1])
+    assert row != schedule.ops[1]
+    return replace(schedule, ops=(schedule.ops[0], row))
+
+
+def test_sums_in_different_orders_are_a_deadlock_with_ranks_and_ops():
+    with pytest.raises(ExecutionError) as raised:
+        Local(crossed(), models.plain(layers=2)).run()
+    assert str(raised.value) == (
+        "deadlock: rank 0 at 0REDUCE_GRAD waits for the other replicas of the stage, "
+        "rank 1 at 1REDUCE_GRAD waits for the other replicas of the stage"
+    )
+
+
+def test_a_mailroom_that_was_not_told_of_the_replicas_says_so():
+    with pytest.raises(ExecutionError, match="give it the `reducers`"):
+        LocalTransport(0, Mailroom()).reduce(Reduce(0), torch.zeros(1))
+
+
+def test_reducers_are_the_ranks_that_reduce_a_stage_in_order_of_the_stages():
+    assert reducers([[Reduce(3), Reduce(1)], [], [Reduce(1)], [Reduce(3), Reduce(3)]]) == {1: (0, 2), 3: (0, 3)}
+
+
+def test_emulated_replicas_move_as_many_bytes_as_the_weights_have():
+    costs = StageCosts((StageCost(0.0, 0.0, weight_bytes=1000),), origin="by hand")
+    (stage,) = emulated_stages([forward(0, 0)], costs, "sleep").values()
+    (bucket,) = stage.gradients()
+    flat = bucket.flatten()
+    assert (flat.dtype, flat.nbytes) == (torch.uint8, 1001)
+    bucket.unflatten(flat)
+
+
+def test_costs_whose_ops_overlap_are_not_emulated():
+    costs = StageCosts((StageCost(0.1, 0.1),), origin="by hand", overlap=0.5)
+    with pytest.raises(ExecutionError, match=r"\(by hand\) say overlap 0.5, expected 0 to emulate them"):
+        emulated_stages([forward(0, 0)], costs, "sleep")
+
+
+# over gloo
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(60)
+def test_the_sum_of_processes_is_the_same_to_the_last_bit_on_each_of_them(tmp_path):
+    first, *others = run_module("tests.executor.sums", 3, tmp_path)
+    assert len(first.splitlines()) == 2 * 5 * 3  # staged or not, dtypes, lengths
+    assert others == [first] * 2
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(60)
+def test_processes_train_replicas_as_the_whole_model_is_trained_and_one_writes_them(tmp_path):
+    schedule = build("chimera", 2, 4)
+    run = launch(job(schedule, iterations=3, save=str(tmp_path)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["stage0.safetensors", "stage1.safetensors"]
+    module, inputs, targets, loss = whole_model("mlp:layers=6,width=8", 8)
+    plain = torch.optim.SGD(module.parameters(), 0.05)
+    for _ in range(3):
+        plain.zero_grad()
+        loss(module(inputs), targets).backward()
+        plain.step()
+    files = [load_file(tmp_path / f"stage{stage}.safetensors") for stage in range(2)]
+    found = [file[key] for file in files for key in sorted(file, key=lambda key: (key[0], key.endswith("bias")))]
+    assert_equal(found, (p.detach() for p in module.parameters()))
+    assert len(run.losses) == 4
+    # a sum begins when both have come to it
+    sums = [span for span in run.timeline.spans if isinstance(span.op, Reduce)]
+    for stage in range(2):
+        pair = [span for span in sums if span.op.stage == stage]
+        assert len(pair) == 2
+        assert pair[0].start_s == pair[1].start_s == max(span.posted_s for span in pair)
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_processes_that_sum_in_different_orders_end_with_rank_and_op():
+    todo = job(crossed(), "mlp:layers=2,width=4", timeout_s=2.0, is_checked=False)
+    with pytest.raises(RankFailed) as raised:
+        launch(todo)
+    message = str(raised.value)
+    assert re.match(r"rank (0 failed at 0|1 failed at 1)REDUCE_GRAD: waited for the other replicas of stage ", message)
+    assert "\n" not in message

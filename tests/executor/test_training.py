@@ -1,0 +1,173 @@
+"""Training under a schedule, beside a plain loop."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from executor.course import Course, NotComingBack, Scores
+from executor.errors import RankFailed
+from executor.feed import step_seed
+from executor.training import Training, train
+from profiles.models.model import build_layers
+from profiles.models.resolve import resolve_model
+from schedules.training_run import training_run
+from tests.executor.pipelines import CPU, even_bounds
+
+MODEL = resolve_model("digits:width=8,blocks=6")
+GPT = resolve_model("gpt:layers=2,width=16,heads=2,context=8")
+SYNCHRONOUS = ["gpipe", "1f1b", "zb_h1", "interleaved", "dualpipe_v", "data_parallel", "chimera"]
+EVERY_MICROBATCH = ["pipedream", "vanilla_1f1b", "spectrain", "xpipe", "pipeoptim", "stale_weights", "hybrid"]
+
+
+def trained(name, num_steps, *, num_ranks=2, model=MODEL, batch_size=16, on_step=None, **fields):
+    run = training_run(name, num_ranks, 4, num_steps)
+    lists = run.lists(num_steps)
+    given = {"optimizer": "momentum", "lr": 0.05, "seed": 3, "dtype": torch.float64, "device": CPU}
+    training = Training(
+        model=model,
+        bounds=even_bounds(len(model.layers), lists.num_stages),
+        batch_size=batch_size,
+        microbatches_per_step=run.microbatches_per_step,
+        prediction=run.prediction,
+        **(given | fields),
+    )
+    return train(lists, training, on_step)
+
+
+def plain_loop(num_steps, model=MODEL, batch_size=16, lr=0.05, seed=3):
+    """Train the whole model; return (losses, accuracies, held-out loss, held-out accuracy)."""
+    module = build_layers(model, 0, len(model.layers), seed=seed, dtype=torch.float64)
+    optimizer = torch.optim.SGD(module.parameters(), lr, momentum=0.9)
+    losses, accuracies = [], []
+    for step in range(num_steps):
+        x, y = model.batch(batch_size, step_seed(seed, step))
+        output = module(x.double() if x.is_floating_point() else x)
+        loss = model.loss(output, y)
+        losses.append(loss.item())
+        accuracies.append((output.argmax(-1) == y).double().mean().item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    x, y = model.held_out()
+    output = module(x.double() if x.is_floating_point() else x)
+    held_out = (model.loss(output, y).item(), (output.argmax(-1) == y).double().mean().item())
+    return losses, accuracies, *held_out
+
+
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+def test_a_synchronous_schedule_trains_as_the_whole_model_does(name):
+    found = trained(name, 12)
+    losses, accuracies, held_out_loss, held_out_accuracy = plain_loop(12)
+    assert [scores.loss for scores in found.steps] == pytest.approx(losses, rel=1e-10)
+    assert [scores.accuracy for scores in found.steps] == pytest.approx(accuracies)
+    assert found.held_out.loss == pytest.approx(held_out_loss, rel=1e-10)
+    assert found.held_out.accuracy == pytest.approx(held_out_accuracy)
+    assert found.diverged is None
+
+
+@pytest.mark.parametrize("name", EVERY_MICROBATCH)
+def test_on_one_rank_every_scheme_is_ordinary_training(name):
+    found = trained(name, 12, num_ranks=1)
+    assert [scores.loss for scores in found.steps] == pytest.approx(plain_loop(12)[0], rel=1e-10)
+
+
+@pytest.mark.parametrize("name", ["gpipe", "wpipe", "pipedream_2bw", "1f1b_rr", *EVERY_MICROBATCH])
+def test_every_scheme_begins_with_the_same_weights_and_samples(name):
+    first = trained(name, 4).steps[0]
+    assert first.loss == pytest.approx(plain_loop(1)[0][0], rel=1e-3 if name == "1f1b_rr" else 1e-10)
+
+
+def test_tokens_have_an_accuracy_too():
+    found = trained("gpipe", 4, model=GPT, batch_size=8)
+    losses, accuracies, held_out_loss, held_out_accuracy = plain_loop(4, model=GPT, batch_size=8)
+    assert [scores.loss for scores in found.steps] == pytest.approx(losses, rel=1e-10)
+    assert [scores.accuracy for scores in found.steps] == pytest.approx(accuracies)
+    assert found.held_out.loss == pytest.approx(held_out_loss, rel=1e-10)
+    assert found.held_out.accuracy == pytest.approx(held_out_accuracy)
+
+
+def test_numbers_to_be_hit_have_no_accuracy_and_a_model_without_held_out_samples_no_judgement():
+    found = trained("gpipe", 3, model=resolve_model("mlp:layers=4,width=4"))
+    assert [scores.accuracy for scores in found.steps] == [None] * 3
+    assert found.held_out is None
+
+
+def test_steps_are_told_in_order_as_they_come():
+    told = []
+    found = trained("1f1b_rr", 6, num_ranks=3, on_step=lambda step, scores: told.append((step, scores)))
+    assert told == list(enumerate(found.steps))
+    assert len(told) == 6
+
+
+def test_dropout_is_off_when_the_final_weights_are_judged():
+    model = resolve_model("digits:width=8,blocks=2,dropout=0.5")
+    first, again = (trained("gpipe", 2, model=model, lr=0.0).held_out for _ in range(2))
+    assert first == again
+    x, y = model.held_out()
+    module = build_layers(model, 0, len(model.layers), seed=3, dtype=torch.float64).eval()
+    assert first.loss == pytest.approx(model.loss(module(x.double()), y).item(), rel=1e-10)
+
+
+@pytest.mark.parametrize("name", ["gpipe", "pipedream"])
+def test_a_run_that_diverges_ends_at_the_step_whose_loss_shows_it(name):
+    told = []
+    found = trained(
+        name, 200, model=resolve_model("mlp:layers=4,width=4"), lr=50.0, on_step=lambda *it: told.append(it)
+    )
+    losses = [scores.loss for scores in found.steps]
+    assert found.diverged.step == len(losses) - 1 < 199
+    assert not math.isfinite(losses[-1]) or losses[-1] > 10 * losses[0]
+    assert all(math.isfinite(loss) and loss <= 10 * losses[0] for loss in losses[:-1])
+    assert found.held_out is None
+    assert len(told) == len(losses)
+
+
+@pytest.mark.parametrize(("second", "is_lost"), [(math.nan, True), (math.inf, True), (10.1, True), (9.9, False)])
+def test_diverged_is_not_finite_or_above_ten_times_the_first(second, is_lost):
+    course = Course(1)
+    course.add(0, Scores(1.0, None))
+    if not is_lost:
+        course.add(1, Scores(second, None))
+        assert course.end().diverged is None
+        return
+    with pytest.raises(NotComingBack):
+        course.add(1, Scores(second, None))
+    diverged = course.end(Scores(1.0, None)).diverged
+    assert (diverged.step, str(diverged.loss)) == (1, str(second))
+    assert course.end(Scores(1.0, None)).held_out is None
+
+
+def test_final_weights_that_are_lost_are_said_to_be():
+    course = Course(1)
+    course.add(0, Scores(1.0, None))
+    trained = course.end(Scores(math.inf, 0.1))
+    assert (trained.diverged.step, trained.held_out) == (1, None)
+
+
+def test_micro_batches_may_come_in_any_order():
+    told = []
+    course = Course(2, lambda step, scores: told.append((step, scores)))
+    for microbatch in (3, 0, 5, 2, 1, 4):
+        course.add(microbatch, Scores(float(microbatch), microbatch / 10))
+    assert told == [(0, Scores(0.5, 0.05)), (1, Scores(2.5, 0.25)), (2, Scores(4.5, 0.45))]
+
+
+def test_what_a_listener_raises_goes_on():
+    def stop(step, scores):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trained("gpipe", 3, on_step=stop)
+
+
+def test_a_layer_that_fails_is_named_with_rank_and_op():
+    class Broken(nn.Linear):
+        def forward(self, x):
+            raise RuntimeError("as it was asked")
+
+    layers = (*MODEL.layers[:-1], lambda: Broken(8, 10))
+    with pytest.raises(RankFailed, match=r"rank 1 failed at 1F0.*as it was asked"):
+        trained("gpipe", 2, model=replace(MODEL, layers=layers))

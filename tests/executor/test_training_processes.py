@@ -1,0 +1,147 @@
+"""Training with a process per rank gives what training in one process gives."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from executor.errors import ExecutionError, RankFailed
+from executor.training import train
+from executor.training_job import TrainingJob, is_training_job, training_job_from_json, training_job_to_json
+from executor.training_launcher import launch_training
+from executor.training_rank import training_of
+from schedules.catalogue import build
+from schedules.formats.schedule_json import to_json
+from schedules.prediction import Rule
+from schedules.recipe import Recipe
+from tests.executor.pipelines import CPU, even_bounds
+
+ROOT = Path(__file__).parents[2]
+MODEL, NUM_LAYERS, STEPS = "digits:width=8,blocks=6", 8, 6
+
+
+def a_job(name="pipeoptim", **fields):
+    recipe = fields.pop("recipe", Recipe(name=name, num_ranks=2, num_microbatches=4))
+    lists = recipe.run(STEPS).lists(STEPS)
+    given = {
+        "num_steps": STEPS,
+        "model": MODEL,
+        "batch_size": 8,
+        "dtype": "float64",
+        "optimizer": "momentum",
+        "lr": 0.05,
+    }
+    return TrainingJob(recipe=recipe, bounds=even_bounds(NUM_LAYERS, lists.num_stages), **(given | fields))
+
+
+def locally(job):
+    run = job.recipe.run(job.num_steps)
+    return train(run.lists(job.num_steps), training_of(job, run.microbatches_per_step, CPU))
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", ["pipeoptim", "chimera"])
+def test_every_step_and_the_final_weights_are_those_of_one_process(name):
+    told = []
+    job = a_job(name)
+    found = launch_training(job, lambda step, scores: told.append((step, scores)))
+    expected = locally(job)
+    assert [scores.loss for scores in found.steps] == pytest.approx(
+        [scores.loss for scores in expected.steps], rel=1e-12
+    )
+    assert [scores.accuracy for scores in found.steps] == [scores.accuracy for scores in expected.steps]
+    assert found.held_out.loss == pytest.approx(expected.held_out.loss, rel=1e-12)
+    assert told == list(enumerate(found.steps))
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(120)
+def test_a_run_that_diverges_is_ended():
+    found = launch_training(a_job("pipedream", num_steps=100000, optimizer="sgd", lr=1e6))
+    assert found.diverged.step == len(found.steps) - 1 < 100000
+    assert not math.isfinite(found.diverged.loss) or found.diverged.loss > 10 * found.steps[0].loss
+    assert found.held_out is None
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(120)
+def test_a_rank_that_fails_is_named(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n"
+        "class Broken(nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        if self.training:\n"
+        "            raise RuntimeError('as it was asked')\n"
+        "        return super().forward(x)\n"
+        "def factory():\n"
+        "    import torch\n"
+        "    batch = lambda n, seed: (torch.ones(n, 4), torch.ones(n, 4))\n"
+        "    return [nn.Linear(4, 4), Broken(4, 4)], nn.functional.mse_loss, batch\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    recipe = Recipe(name="gpipe", num_ranks=2, num_microbatches=2)
+    job = TrainingJob(recipe=recipe, num_steps=2, model="mine:factory", bounds=((0, 1), (1, 2)), batch_size=2)
+    with pytest.raises(RankFailed, match=r"rank 1 failed at 1F0 \(micro-batch 0\): as it was asked"):
+        launch_training(job)
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(120)
+def test_under_torchrun_rank_0_writes_the_log(tmp_path):
+    job = a_job("1f1b")
+    (tmp_path / "job.json").write_text(training_job_to_json(job))
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "executor"]
+    command = [sys.executable, *launcher, str(tmp_path / "job.json"), "--out", str(tmp_path / "log.jsonl")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    expected = [scores.loss for scores in locally(job).steps]
+    assert [line["loss"] for line in lines] == pytest.approx(expected, rel=1e-12)
+    assert json.loads(done.stdout.splitlines()[-1])["diverged_at"] is None
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(name="wpipe", num_ranks=2, num_microbatches=4, parameters={"accumulate": 2}, recompute=(0, 1)),
+        Recipe(name="1f1b_rr", num_ranks=3, num_microbatches=2, parameters={"replicas": (2, 1)}),
+        Recipe(lists=to_json(build("zb_h1", 2, 4)), recompute="all"),
+    ],
+    ids=["accumulate", "replicas", "lists"],
+)
+def test_a_job_comes_back_from_its_json(recipe):
+    job = a_job(recipe=recipe, prediction=Rule.ZERO)
+    text = training_job_to_json(job)
+    assert is_training_job(text)
+    again = training_job_from_json(text, "here")
+    assert again == job
+    assert [list(ops()) for ops in again.recipe.run(STEPS).lists(STEPS).rank_ops] == [
+        list(ops()) for ops in recipe.run(STEPS).lists(STEPS).rank_ops
+    ]
+
+
+def test_a_bad_job_is_refused_in_one_line():
+    text = training_job_to_json(a_job())
+    for old, new, words in [
+        ('"batch_size": 8', '"batch_size": 0', "batch_size: got 0, expected at least 1"),
+        ('"dtype": "float64"', '"dtype": "float7"', "dtype: got 'float7'"),
+        ('"lr": 0.05', '"rate": 0.05', "rate: got"),
+    ]:
+        assert old in text
+        with pytest.raises(ExecutionError, match=words) as refused:
+            training_job_from_json(text.replace(old, new), "job.json")
+        assert "\n" not in str(refused.value)
+
+
+def test_a_model_cut_into_other_stages_than_the_lists_have_is_refused():
+    job = a_job("gpipe")
+    run = job.recipe.run(STEPS)
+    training = training_of(job, run.microbatches_per_step, torch.device("cpu"))
+    other = Recipe(name="gpipe", num_ranks=3, num_microbatches=4).run(STEPS).lists(STEPS)
+    with pytest.raises(ExecutionError, match="has 3 stages, but the partition of"):
+        train(other, training)

@@ -1,0 +1,132 @@
+"""``pipesched partition``, and the options that say which machines."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipesched.machine_options import MachineOptions
+from profiles.cluster import Link
+
+PUBLISHED = Path(__file__).parents[2] / "profiles" / "data" / "pipedream"
+VGG16, GNMT = PUBLISHED / "vgg16.graph.txt", PUBLISHED / "gnmt.graph.txt"
+SLOW = "--link bandwidth_bytes_per_s=1e9"
+NODES = "--nodes 2 --gpus 2 --intra latency_s=0 --inter latency_s=0.5,bandwidth_bytes_per_s=1e9"
+SIMULATE = "simulate -s 1f1b -p 4 -m 8 --uniform f=1,b=2,output_bytes=1e9"
+
+
+def test_published_profiles_are_planned_as_is_known(pipesched):
+    vgg16 = json.loads(pipesched(f"partition {VGG16} -p 4 {SLOW} --json").out)
+    assert vgg16["replicas"] == "3:1"
+    gnmt = json.loads(pipesched(f"partition {GNMT} -p 4 {SLOW} --json").out)
+    assert (gnmt["replicas"], round(gnmt["slowest_s"], 9)) == ("1:1:1:1", 0.025868)
+    assert sum(stage["forward_s"] + stage["backward_s"] for stage in gnmt["stages"]) == pytest.approx(0.089416)
+
+
+def test_the_table_has_every_stage_and_what_to_do_next(pipesched):
+    answer = pipesched(f"partition {VGG16} -p 4 {SLOW}")
+    assert answer.code == 0
+    assert "│     0 │   0-16 │     0-2 │" in answer.out
+    assert "--schedule 1f1b_rr -p 4 --set replicas=3:1 --partition 17,23" in answer.out
+    assert "interleaved -p 2 -v 3" in pipesched(f"partition {VGG16} -p 2 -v 3 --by time").out
+    assert "1f1b -p 4 --partition 3,5,9,23" in pipesched(f"partition {VGG16} -p 4 --by time").out
+
+
+def test_the_bounds_in_a_file_are_those_that_partition_takes(pipesched, folder):
+    pipesched(f"partition {VGG16} -p 4 {SLOW} --out bounds.txt")
+    pipesched(f"partition {VGG16} -p 4 {SLOW} --out plan.json")
+    bounds = (folder / "bounds.txt").read_text().strip()
+    assert bounds == json.loads((folder / "plan.json").read_text())["partition"] == "17,23"
+    run = f"-s 1f1b_rr -p 4 -m 12 --set replicas=3:1 --profile {VGG16} --partition {bounds} --json"
+    assert json.loads(pipesched(f"simulate {run}").out)["makespan_s"] > 12 * 0.1714
+
+
+def test_straight_with_the_formula_is_balanced_when_links_are_free(pipesched):
+    plan = json.loads(pipesched(f"partition {GNMT} -p 4 --straight --form published --json").out)
+    even = json.loads(pipesched(f"partition {GNMT} -p 4 --by time --json").out)
+    assert plan["slowest_s"] == pytest.approx(even["slowest_s"])
+
+
+def test_a_stage_that_does_not_fit_is_a_no(pipesched):
+    answer = pipesched(f"partition {VGG16} -p 4 {SLOW} --memory-limit 16GiB")
+    assert answer.code == 1
+    assert "over memory: stage 0: got 24.47 GiB, expected at most 16 GiB" in answer.err
+    fits = json.loads(pipesched(f"partition {VGG16} -p 4 --by time --memory-limit 16GiB --json").out)
+    assert fits["fits"]
+    assert max(stage["memory_bytes"] for stage in fits["stages"]) <= 16 * 2**30
+    assert pipesched(f"partition {VGG16} -p 4 --by memory --memory-limit 10GiB").code == 0
+
+
+def test_a_graph_is_simulated_and_compared_like_a_profile(pipesched):
+    answer = pipesched(f"simulate -s 1f1b -p 4 -m 16 --profile {GNMT} --json")
+    assert json.loads(answer.out)["makespan_s"] == pytest.approx(0.4774, abs=1e-4)
+    assert pipesched(f"compare gpipe,1f1b -p 4 -m 16 --profile {GNMT}").code == 0
+
+
+def test_nodes_are_links_inside_and_between_and_shared_nics():
+    options = MachineOptions(nodes=2, gpus=2, intra="latency_s=1", inter="bandwidth_bytes_per_s=5", nics=1)
+    cluster = options.load(3, "a test")
+    assert [device.node for device in cluster.devices] == [0, 0, 1, 1]
+    assert (cluster.link(0, 1), cluster.link(1, 2)) == (Link(1.0), Link(0.0, 5.0))
+    assert cluster.nics == ((0, 1), (2, 3))
+
+
+def test_a_machine_is_a_node_whose_parts_can_be_changed():
+    cluster = MachineOptions(nodes=2, machine="wpipe-v100", gpus=4, intra="latency_s=1").load(8, "a test")
+    assert len(cluster.devices) == 8
+    assert cluster.link(0, 1) == Link(1.0)
+    assert cluster.link(3, 4) == Link(0.0, 3.125e9)
+    assert cluster.nics == ((0, 1, 2, 3), (4, 5, 6, 7))
+    assert MachineOptions(nodes=1, machine="dgx-a100", memory_limit="1GB").load(1, "").devices[0].memory_bytes == 10**9
+
+
+def test_a_pipeline_over_nodes_takes_as_long_as_over_a_file_that_says_the_same(pipesched, folder):
+    device = {"speed": 1.0, "memory_bytes": None}
+    (folder / "nodes.json").write_text(
+        json.dumps(
+            {
+                "format": "pipesched-cluster",
+                "version": 1,
+                "devices": [{**device, "node": node} for node in (0, 0, 1, 1)],
+                "intra": {"latency_s": 0.0, "bandwidth_bytes_per_s": None},
+                "inter": {"latency_s": 0.5, "bandwidth_bytes_per_s": 1e9},
+            }
+        )
+    )
+    assert pipesched(f"{SIMULATE} {NODES} --json") == pipesched(f"{SIMULATE} --cluster nodes.json --json")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (f"partition {VGG16}", "'--workers' / '-p'"),
+        ("partition none.txt -p 2", "none.txt: got No such file"),
+        ("partition mine.csv -p 2", "mine.csv: got Invalid JSON"),
+        (f"partition {GNMT} -p 50 --by time", "expected 1 to 45 stages"),
+        (f"partition {GNMT} -p 50 --straight", "got 45 layers for 50 devices in a straight pipeline"),
+        (f"partition {GNMT} -p 100000", "groups x layers"),
+        (f"partition {GNMT} -p 4 --by time --memory-limit 1MB", "got devices with 1000000 bytes"),
+        (f"partition {GNMT} -p 4 --by time --straight", "--by time: got --form or --straight"),
+        (f"partition {GNMT} -p 4 -v 2", "--chunks: got 2 with --by replicas"),
+        (f"partition {GNMT} -p 4 --microbatch-size 2", "micro-batch size: got 2, expected 1"),
+        (f"partition {GNMT} -p 4 --out plan.csv", "expected .txt or .json"),
+        (f"partition {GNMT} -p 5 {NODES}", "--nodes: devices: got 4, expected 5 for --workers"),
+        (f"partition {GNMT} -p 3 {NODES}", "nodes of 2, 1 devices"),
+        (f"{SIMULATE} {NODES} --link latency_s=0", "got --link and --nodes, expected one"),
+        (f"{SIMULATE} --gpus 2", "--gpus: got it without --nodes"),
+        (f"{SIMULATE} --nics 2", "--nics: got it without --nodes"),
+        (f"{SIMULATE} --nodes 2", "--nodes: got no --gpus"),
+        (f"{SIMULATE} --nodes 2 --gpus 2", "--gpus: got no --intra"),
+        (f"{SIMULATE} --nodes 2 --gpus 1", "--nodes: got no --inter"),
+        (f"{SIMULATE} --nodes 2 --gpus 2 --intra latency_s=0 --inter speed=1", "--inter: got speed"),
+        (f"{SIMULATE} {NODES} --machine dgx", "machine 'dgx': got an unknown one"),
+        (f"{SIMULATE} --nodes 1000000 --machine dgx-a100", "expected at most 100000 in all"),
+        (f"run -s 1f1b -p 4 -m 8 --uniform f=1,b=2 {NODES}", "the messages of a run are real"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(pipesched, line, said):
+    answer = pipesched(line)
+    assert answer.code == 2
+    assert answer.out == ""
+    assert said in answer.err
+    assert answer.err.count("\n") == 1

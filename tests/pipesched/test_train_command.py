@@ -1,0 +1,202 @@
+"""``train``: one schedule or several, on real samples."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MODEL = "digits:width=8,blocks=6"
+QUICK = f"train {MODEL} -p 2 -m 4 --batch-size 8 --uniform f=1,b=2"
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_run_is_logged_line_by_line_and_told_in_a_table(pipesched, folder):
+    answer = pipesched(f"{QUICK} -s 1f1b --steps 6 --log run.jsonl")
+    assert (answer.code, answer.err) == (0, "")
+    lines = lines_of(folder / "run.jsonl")
+    assert [(line["scheme"], line["step"], line["samples"]) for line in lines] == [
+        ("1f1b", step, 8 * (step + 1)) for step in range(6)
+    ]
+    assert all(0 < line["loss"] < 10 and 0 <= line["accuracy"] <= 1 for line in lines)
+    assert "1f1b" in answer.out
+    assert "held-out loss" in answer.out
+    assert "diverged" not in answer.out
+
+
+def test_several_schedules_start_from_the_same_weights_and_samples(pipesched, folder):
+    answer = pipesched(
+        f"{QUICK} --compare gpipe,pipedream,wpipe --steps 30 --log run.jsonl --plot c.png --out t.md --json"
+    )
+    assert (answer.code, answer.err) == (0, "")
+    runs = {run["schedule"]: run for run in json.loads(answer.out)["runs"]}
+    assert list(runs) == ["gpipe", "pipedream", "wpipe"]
+    first = [line["loss"] for line in lines_of(folder / "run.jsonl") if line["step"] == 0]
+    assert first == pytest.approx([first[0]] * 3, rel=1e-5)
+    # in the unit model a batch takes (m + p - 1)(f + b) / m under gpipe and f + b without a flush
+    assert runs["gpipe"]["seconds_per_step"] == pytest.approx(5 * 3 / 4)
+    assert runs["pipedream"]["seconds_per_step"] == pytest.approx(3)
+    assert runs["pipedream"]["run_s"] == pytest.approx(30 * 3 + 3)
+    assert [run["staleness"] for run in runs.values()] == [0, 1, 1]
+    assert [run["weight_versions"] for run in runs.values()] == [1, 2, 2]
+    assert (folder / "c.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "t.md").read_text().startswith("| schedule")
+
+
+def test_a_table_can_be_csv(pipesched, folder):
+    assert pipesched(f"{QUICK} -s gpipe --steps 2 --out t.csv").code == 0
+    (row,) = csv.DictReader((folder / "t.csv").read_text().splitlines())
+    assert (row["schedule"], row["steps"]) == ("gpipe", "2")
+
+
+def test_without_costs_a_short_profile_is_measured(pipesched):
+    answer = pipesched(f"train {MODEL} -s gpipe -p 2 --batch-size 8 --steps 2 --json")
+    assert (answer.code, answer.err) == (0, "")
+    data = json.loads(answer.out)
+    assert "measured now" in data["costs"]
+    assert data["runs"][0]["run_s"] > 0
+
+
+def test_the_time_to_a_target_is_that_of_the_step_that_reaches_it(pipesched, folder):
+    answer = pipesched(f"{QUICK} -s gpipe --steps 40 --lr 0.01 --target-loss 1.5 --log run.jsonl --json")
+    (run,) = json.loads(answer.out)["runs"]
+    losses = [line["loss"] for line in lines_of(folder / "run.jsonl")]
+    window = 2  # a twentieth of the steps
+    reached = next(n for n in range(window, 41) if sum(losses[n - window : n]) / window <= 1.5)
+    assert run["steps_to_target"] == reached
+    # the losses of the first step are known after (m + p - 1) forwards, of each later one a period of the run later
+    assert run["target_s"] == pytest.approx(5 / 4 + (reached - 1) * 15 / 4)
+
+
+def test_a_run_that_diverges_is_said_to_and_ends(pipesched, folder):
+    line = "train mlp:layers=4,width=4 -p 2 -m 2 --batch-size 4 --uniform f=1,b=2 --optimizer sgd --lr 100 --steps 200"
+    answer = pipesched(f"{line} --compare gpipe,pipedream --log run.jsonl --out t.json --plot c.png")
+    assert (answer.code, answer.err) == (0, "")
+    runs = json.loads((folder / "t.json").read_text())
+    for run in runs:
+        assert run["diverged_at"] == run["steps"] - 1 < 199
+        assert (run["training_loss"], run["held_out_loss"]) == (None, None)
+        assert f"step {run['diverged_at']}" in answer.out
+    assert "nan" not in answer.out.lower()
+    assert len(lines_of(folder / "run.jsonl")) == sum(run["steps"] for run in runs)
+
+
+def test_pytorchs_lists_without_steps_are_trained(pipesched):
+    answer = pipesched(f"train {MODEL} -f mine.csv --batch-size 9 --steps 3 --uniform f=1,b=2 --json")
+    assert (answer.code, answer.err) == (0, "")
+    assert json.loads(answer.out)["runs"][0]["schedule"] == "mine"
+
+
+def test_recompute_changes_the_time_and_not_the_losses(pipesched):
+    plain, again = (
+        json.loads(pipesched(f"{QUICK} -s {name} --dtype float64 --steps 6 --json {more}").out)["runs"][0]
+        for name, more in (("gpipe", ""), ("gpipe", "--recompute all"))
+    )
+    assert again["training_loss"] == pytest.approx(plain["training_loss"], rel=1e-12)
+    assert again["run_s"] > plain["run_s"]
+
+
+def test_the_rule_of_prediction_can_be_chosen(pipesched):
+    losses = [
+        json.loads(pipesched(f"{QUICK} -s pipeoptim --steps 30 --prediction {rule} --json").out)["runs"][0][
+            "training_loss"
+        ]
+        for rule in ("optimizer", "zero", "optimizer")
+    ]
+    assert losses[0] == losses[2] != losses[1]
+
+
+BAD = [
+    ("train", "Missing argument 'model'"),
+    (f"train {MODEL}", "no schedule given"),
+    (f"train {MODEL} -s gpipe", "-p missing"),
+    (f"train {MODEL} -s gpip -p 2", "did you mean gpipe?"),
+    ("train nosuch -s gpipe -p 2", "got an unknown model"),
+    (f"{QUICK} --compare ,", "--compare: got ',', expected names"),
+    (f"{QUICK} --compare gpipe,zz", "got 'zz'"),
+    (f"{QUICK} --compare gpipe -s 1f1b", "--compare: got --schedule"),
+    (f"{QUICK} --compare gpipe --set accumulate=4", "--set: got accumulate=4"),
+    (f"{QUICK} --compare gpipe -v 2", "-v: got 2, expected a schedule that takes chunks"),
+    (f"{QUICK} -s gpipe --steps 0", "'--steps': got '0'"),
+    (f"{QUICK} -s gpipe --batch-size 0", "'--batch-size': got '0'"),
+    (f"train {MODEL} -s gpipe -p 2 -m 4 --batch-size 6", "got 6 samples for the 4 micro-batches of a step of gpipe"),
+    (f"{QUICK} -s gpipe --lr nan", "'--lr': got 'nan'"),
+    (f"{QUICK} -s gpipe --lr -1", "'--lr': got '-1'"),
+    (f"{QUICK} -s pipedream_2bw -m 1", "2bw: got accumulate 1 on 2 ranks, expected at least 2"),
+    (f"{QUICK} -s gpipe -p 9", "got 9 stages for 8 layers"),
+    (f"{QUICK} -s wpipe -p 5 -m 8", "got 10 stages for 8 layers"),
+    (f"{QUICK} -s gpipe --partition 3,3", "2 stages of 6 layers in all, expected"),
+    (f"{QUICK} -s gpipe --partition balanced", "got balanced with --uniform"),
+    (f"{QUICK} -s gpipe --profile x.json", "got --profile and --uniform"),
+    (f"{QUICK} -s gpipe --stage-costs stages.csv", "--stage-costs and --microbatch-size: got one"),
+    (f"{QUICK} -s gpipe --microbatch-size 2", "--stage-costs and --microbatch-size: got one"),
+    (f"{QUICK} -s zb_h1", "expected i and w too, because zb_h1 splits the backward"),
+    (f"{QUICK} -s gpipe --target-loss nan", "--target-loss: got nan"),
+    (f"{QUICK} -s gpipe --prediction best", "got 'best', expected one of"),
+    (f"{QUICK} -s gpipe --job job.json", "--job: got an output too"),
+    (f"train {MODEL} -s gpipe -p 2 --partition balanced --job job.json --log run.jsonl", "--job: got an output too"),
+    (f"{QUICK} -s gpipe --distributed --backend nccl", "--backend: got nccl with --device cpu"),
+    (f"{QUICK} -s gpipe --backend gloo", "--backend: got gloo, expected --distributed"),
+    (f"{QUICK} -s gpipe --log run.txt", "run.txt: got suffix '.txt', expected .jsonl"),
+    (f"{QUICK} -s gpipe --plot c.jpg", "c.jpg: got suffix '.jpg'"),
+    (f"{QUICK} -s gpipe --log none/run.jsonl", "got no folder 'none'"),
+    (f"{QUICK} -f mine.csv", "leave out --schedule"),
+    (f"{QUICK} -s hybrid --set pipelined=200 --steps 100", "hybrid: got pipelined 200, expected 0 to"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "words"), BAD)
+def test_bad_input_is_one_line_and_nothing_is_written(pipesched, folder, line, words):
+    before = sorted(folder.iterdir())
+    answer = pipesched(line if "--log" in line else f"{line} --log run.jsonl")
+    assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+    assert words in answer.err
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.timeout(60)
+def test_a_run_that_is_stopped_leaves_its_log_readable(tmp_path):
+    log = tmp_path / "run.jsonl"
+    command = [sys.executable, "-m", "pipesched", *f"{QUICK} -s gpipe --steps 1000000 --log".split(), str(log)]
+    environment = dict(os.environ, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1")
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        while process.poll() is None and not (log.exists() and log.stat().st_size > 1000):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, b"", b"pipesched: stopped\n")
+    lines = lines_of(log)
+    assert [line["step"] for line in lines] == list(range(len(lines)))
+    assert len(lines) > 5
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(120)
+def test_one_process_per_rank_trains_as_one_process_does(pipesched, folder):
+    line = f"{QUICK} -s pipedream_2bw --steps 4 --dtype float64 --json"
+    here, there = (
+        pipesched(f"{line} --log here.jsonl"),
+        pipesched(f"{line} --log there.jsonl --distributed --backend gloo"),
+    )
+    assert (there.code, there.err) == (0, "")
+    assert json.loads(there.out) == json.loads(here.out)
+    assert lines_of(folder / "there.jsonl") == lines_of(folder / "here.jsonl")
+
+
+def test_a_job_is_written_and_nothing_is_trained(pipesched, folder):
+    answer = pipesched(f"train {MODEL} -p 2 -m 4 --batch-size 8 -s wpipe --steps 7 --device cuda --job job.json")
+    assert (answer.code, answer.out, answer.err) == (0, "", "")
+    job = json.loads((folder / "job.json").read_text())
+    assert (job["num_steps"], job["device"], job["bounds"]) == (7, "cuda", [[0, 2], [2, 4], [4, 6], [6, 8]])
+    assert job["recipe"]["name"] == "wpipe"

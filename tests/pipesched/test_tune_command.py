@@ -1,0 +1,180 @@
+"""``tune``."""
+
+import csv
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipesched.counts import counts
+from pipesched.errors import InputError
+from profiles.files import save_profile
+from tests.simulator.tuner.problems import model
+
+CONV = Path(__file__).parents[2] / "profiles" / "data" / "conv-epyc.json"
+LINE = "tune m.json --batch-size 8 --devices 3 --link latency_s=0.1,bandwidth_bytes_per_s=100"
+
+
+@pytest.fixture
+def tune(pipesched, folder):
+    save_profile(model(), folder / "m.json")
+    return lambda more="": pipesched(f"{LINE} {more}")
+
+
+def test_the_chosen_setting_is_the_fastest_and_its_gain_is_over_plain_1f1b(tune):
+    data = json.loads(tune("--json").out)
+    times = [row["seconds_per_batch"] for row in data["settings"]]
+    assert data["chosen"] == data["settings"][0]
+    assert data["chosen"]["seconds_per_batch"] == pytest.approx(min(times), rel=5e-3)
+    plain = data["plain_1f1b"]
+    assert (plain["num_pipelines"], plain["advance"]) == (1, 0)
+    assert data["gain_over_plain_1f1b"] == plain["seconds_per_batch"] / data["chosen"]["seconds_per_batch"] > 1.1
+    assert {row["num_microbatches"] for row in data["settings"]} == {1, 2, 4, 8}
+    assert data["smallest_advance_as_fast_as_afab"] in range(8)
+    assert {row["num_pipelines"] for row in data["settings"]} == {1, 2, 3, 4}
+
+
+def test_people_see_the_ranking_what_was_chosen_and_why_others_were_not(tune):
+    answer = tune("--memory-limit 20kB --top 3")
+    assert answer.code == 0
+    assert "chosen by simulate: avgpipe M=" in answer.out
+    assert re.search(r"x as fast as plain 1F1B at its best \(avgpipe M=\d N=1 advance=0\)", answer.out)
+    assert "slower ones are left out" in answer.out
+    assert "over memory: device" in answer.out
+
+
+@pytest.mark.parametrize(("guideline", "microbatches"), [("max_num", 8), ("max_size", 1)])
+def test_a_guideline_chooses_by_its_rule_alone(tune, guideline, microbatches):
+    chosen = json.loads(tune(f"--evaluator {guideline} --json").out)["chosen"]
+    assert (chosen["num_microbatches"], chosen["num_pipelines"]) == (microbatches, 4)
+
+
+def test_the_equations_choose_with_either_accounting(tune):
+    found = [json.loads(tune(f"--evaluator avgpipe --accounting {how} --json").out) for how in ("paper", "consistent")]
+    assert [data["evaluator"] for data in found] == ["avgpipe", "avgpipe"]
+    assert found[0]["settings"] != found[1]["settings"]
+
+
+def test_other_schedules_chunks_and_recompute_are_tried_too(tune):
+    rows = json.loads(tune("-s avgpipe,interleaved,zb_h1 -v 2 --recompute both -m 4 -n 1 --advance 0 --json").out)[
+        "settings"
+    ]
+    tried = {(row["schedule"], row["num_chunks"], row["recomputes"]) for row in rows}
+    assert tried == {
+        (name, chunks, recomputes)
+        for name, chunks in (("avgpipe", None), ("interleaved", 2), ("zb_h1", None))
+        for recomputes in (False, True)
+    }
+
+
+def test_tables_and_pictures_are_written(tune, folder):
+    answer = tune("--out all.csv --plot map.png")
+    assert (answer.code, answer.out, answer.err) == (0, "", "")
+    assert (folder / "map.png").read_bytes().startswith(b"\x89PNG")
+    with (folder / "all.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(json.loads(tune("--json").out)["settings"])
+    assert tune("--out all.json").code == tune("--out all.md").code == 0
+
+
+def test_a_search_goes_on_from_its_file(tune, folder):
+    first = tune("--resume found.jsonl --json")
+    lines = (folder / "found.jsonl").read_text().splitlines()
+    assert len(lines) == 1 + len(json.loads(first.out)["settings"])
+    (folder / "found.jsonl").write_text("\n".join(lines[:9]) + "\n")
+    assert tune("--resume found.jsonl --json") == first
+    assert len((folder / "found.jsonl").read_text().splitlines()) == len(lines)
+
+
+def test_where_nothing_fits_the_answer_is_no_with_the_limit_that_would_do(tune):
+    answer = tune("--memory-limit 1kB --json")
+    assert answer.code == 1
+    assert json.loads(answer.out)["chosen"] is None
+    assert answer.err.count("\n") == 1
+    assert "nothing fits into 1kB: avgpipe M=" in answer.err
+    enough = answer.err.split("--memory-limit ")[1].split(",")[0]
+    assert tune(f"--memory-limit {enough}").code == 0
+    assert tune(f"--memory-limit {int(enough) - 1}").code == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "parts"),
+    [
+        ("-m 3", ["--microbatches: got 3", "divides the batch of 8", "try --microbatches 2 or 4"]),
+        ("--batch-size 16 -m 1", ["16 samples in each", "covers, 1 to 8", "try --microbatches 2 or 4"]),
+        ("--devices 9", ["9 stages"]),
+        ("-s pipedream", ["pipedream, which steps without a flush"]),
+        ("-s pipe", ["got 'pipe'"]),
+        ("--resume j --evaluator avgpipe", ["--resume", "take no time"]),
+        ("-n 0", ["--pipelines: got '0'"]),
+        ("--advance x", ["--advance: got 'x'"]),
+        ("-s chimera --devices 3 -m 8 --partition 1,1,1", ["partition"]),
+        ("--out all.xlsx", ["all.xlsx"]),
+        ("--memory-limit lots", ["--memory-limit: got 'lots'"]),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_written(tune, folder, more, parts):
+    before = set(folder.iterdir())
+    answer = tune(more)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.count("\n") == 1
+    for part in parts:
+        assert part in answer.err
+    assert set(folder.iterdir()) == before | {folder / "m.json"}
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(120)
+def test_the_best_of_one_pipeline_are_run_and_set_beside_the_prediction(pipesched, folder):
+    small = replace(model(), model="mlp:layers=6,width=8")
+    save_profile(small, folder / "m.json")
+    line = "tune m.json -b 8 -p 2 -m 2,4 -n 1-2 --advance 0 --verify 2 --iterations 1"
+    verified = json.loads(pipesched(f"{line} --json").out)["verified"]
+    assert [row["num_pipelines"] for row in verified["settings"]] == [1, 1]
+    assert {row["num_microbatches"] for row in verified["settings"]} == {2, 4}
+    measured_s = [row["measured_s"] for row in verified["settings"]]
+    assert min(measured_s) > 0
+    assert verified["regret"] == measured_s[0] / min(measured_s) - 1
+    assert verified["rank_correlation"] in (pytest.approx(1.0), pytest.approx(-1.0))
+
+
+def test_a_profile_of_another_model_is_not_verified(pipesched, folder):
+    save_profile(replace(model(), model="mlp:layers=3,width=8"), folder / "m.json")
+    answer = pipesched("tune m.json -b 8 -p 2 --verify 1")
+    assert (answer.code, answer.out) == (2, "")
+    assert "with 6 layers" in answer.err
+
+
+@pytest.mark.parametrize(("batch_size", "near"), [(3, 4), (37, 36), (101, 100)])
+def test_a_batch_that_cannot_be_cut_into_what_the_profile_covers_is_refused_with_the_nearest(
+    pipesched, batch_size, near
+):
+    answer = pipesched(f"tune {CONV} --batch-size {batch_size} --devices 2")  # measured from 4 to 32 samples
+    assert (answer.code, answer.out) == (2, "")
+    assert f"--batch-size: got {batch_size}" in answer.err
+    assert f"covers, 4 to 32; try {near}," in answer.err
+
+
+@pytest.mark.parametrize(
+    ("line", "missing"), [("tune", "profile"), ("tune m.json", "--batch-size"), ("tune m.json -b 8", "--devices")]
+)
+def test_what_is_missing_is_named(pipesched, line, missing):
+    answer = pipesched(line)
+    assert (answer.code, answer.out) == (2, "")
+    assert "issing" in answer.err
+    assert missing in answer.err.lower()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("3", (3,)), ("1-4", (1, 2, 3, 4)), ("8,1, 2-3,2", (1, 2, 3, 8)), ("5-5", (5,))]
+)
+def test_counts_are_listed_or_ranges(text, expected):
+    assert counts(text, "-n", 1) == expected
+
+
+@pytest.mark.parametrize("text", ["", "a", "4-2", "0", "1,,2", "1-99999999", "-3", "1.5"])
+def test_other_counts_are_refused(text):
+    with pytest.raises(InputError, match="expected whole numbers of at least 1"):
+        counts(text, "-n", 1)

@@ -1,0 +1,106 @@
+"""``versions``: which weights every op reads."""
+
+import json
+
+import pytest
+
+from schedules.catalogue import CATALOGUE
+
+
+def data(answer):
+    assert (answer.code, answer.err) == (0, "")
+    return json.loads(answer.out)
+
+
+def test_data_has_every_op_with_its_version_and_look_ahead(pipesched):
+    found = data(pipesched("versions -s pipeoptim -p 4 -m 6 --json"))
+    reads = {(op["stage"], op["microbatch"], op["phase"]): (op["version"], op["lookahead"]) for op in found["ops"]}
+    assert len(reads) == len(found["ops"]) == 4 * 6 * 2
+    for stage in range(4):
+        for i in range(6):
+            assert reads[stage, i, "F"] == (max(0, i - (3 - stage)), 3 - stage)
+            assert reads[stage, i, "B"] == (i, 0)
+    fifth = [op for op in found["ops"] if (op["stage"], op["microbatch"]) == (0, 4)]
+    assert [(op["staleness"], op["update"], op["agreement"], op["held"], op["predicted_copy"]) for op in fifth] == [
+        (3, 4, "predicted", [1], True),
+        (0, 4, "predicted", [4], False),
+    ]
+
+
+def test_data_sums_every_stage_up(pipesched):
+    found = data(pipesched("versions -s wpipe -p 2 -m 12 --set accumulate=3 --json"))
+    assert {key: found[key] for key in ("schedule", "num_ranks", "num_stages", "num_microbatches")} == {
+        "schedule": "wpipe",
+        "num_ranks": 2,
+        "num_stages": 4,
+        "num_microbatches": 12,
+    }
+    assert found["in_flight"] == [5, 4]
+    assert found["stale_share"] == 0.5
+    assert [stage["live_versions"] for stage in found["stages"]] == [2, 2, 1, 1]
+    assert [stage["forward"]["staleness"] for stage in found["stages"]] == [1, 1, 0, 0]
+    assert [stage["same"] for stage in found["stages"]] == [12] * 4
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_schedule_has_a_table(pipesched, name):
+    answer = pipesched(f"versions -s {name} -p 4 -m 8")
+    assert (answer.code, answer.err) == (0, "")
+    assert f"{name}: what F and B read" in answer.out
+    assert "micro-batches in flight on each rank" in answer.out
+
+
+def test_the_table_shows_the_first_microbatches_and_what_they_read(pipesched):
+    out = pipesched("versions -s pipeoptim -p 3 -m 40 --first 5").out
+    first = next(line for line in out.splitlines() if line.strip("│ ").startswith("0 "))
+    assert [cell.strip() for cell in first.strip("│").split("│")] == ["0", "0+2 0", "0+2 1", "0+2 2", "1+2 3", "2+2 4"]
+    assert "40 micro-batches" in out
+    assert "1 + 1 predicted" in out
+
+
+def test_the_weights_of_the_stages_decide_the_stale_share(pipesched):
+    assert "stale weights 30.00%" in pipesched("versions -s stale_weights -p 3 -m 20 --weights 10,20,70").out
+
+
+def test_a_file_is_read_whole_and_refused_if_it_cannot_run(pipesched):
+    assert "mine: what F and B read" in pipesched("versions -f mine.csv").out
+    answer = pipesched("versions -f dead.csv")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("pipesched: dead: rank 0 op 1")
+
+
+def test_a_picture_is_drawn_beside_the_table(pipesched, folder):
+    assert pipesched("versions -s spectrain -p 3 -m 9 --plot staleness.svg").code == 0
+    assert (folder / "staleness.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("versions", "no schedule given"),
+        ("versions -s pipedream -p 4", "-m missing"),
+        ("versions -s pipedream_2bw -p 4 -m 2", "pipedream_2bw: got 2 micro-batches, expected a multiple of the 4"),
+        ("versions -s pipedream_2bw -p 4 -m 8 --set accumulate=2", "got accumulate 2 on 4 ranks, expected at least 4"),
+        ("versions -s wpipe -p 4 -m 8 --set accumulate=x", "--set: accumulate: got x, expected a whole number"),
+        ("versions -s 1f1b_rr -p 4 -m 8 --set replicas=2:x", "--set: replicas: got 2:x, expected whole numbers"),
+        ("versions -s 1f1b_rr -p 4 -m 8 --set replicas=2:1", "got replicas 2:1, 3 together, expected 4"),
+        ("versions -s hybrid -p 4 -m 8 --set pipelined=9", "got pipelined 9, expected 0 to 8"),
+        ("versions -s pipedream -p 2 -m 4 --weights 1", "--weights: got 1, expected 2 sizes"),
+        ("versions -s pipedream -p 2 -m 4 --weights 1,nan", "--weights: got nan"),
+        ("versions -s pipedream -p 2 -m 4 --first 0", "'--first': got '0'"),
+        ("versions -s pipedream -p 2 -m 4 --plot x.gif", "got suffix '.gif', expected .png or .svg or .pdf"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_written(pipesched, folder, line, text):
+    before = sorted(folder.iterdir())
+    answer = pipesched(line)
+    assert (answer.code, answer.out) == (2, "")
+    assert text in answer.err
+    assert answer.err.count("\n") == 1
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_run_too_long_for_memory_is_read_through(pipesched, monkeypatch):
+    monkeypatch.setattr("schedules.catalogue._MAX_CELLS", 50)
+    assert pipesched("show -s pipedream -p 2 -m 2000").code == 2
+    assert "2000 micro-batches" in pipesched("versions -s pipedream -p 2 -m 2000").out

@@ -1,0 +1,144 @@
+"""Profiles cut for the devices of a cluster."""
+
+from dataclasses import replace
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiles.cluster import Cluster, Device, Link, flat, of_nodes
+from profiles.errors import ProfileError
+from profiles.partition import balanced_partition, cheapest_partition
+from profiles.profile import stage_costs
+from profiles.replication import Level
+from profiles.staging import by_memory, by_replicas, by_time, levels, over_memory
+from schedules.catalogue import build
+from schedules.lower import lower
+from simulator.memory import memory, peak_memory
+from simulator.simulate import simulate
+from tests.profiles.hand_profiles import layer, measurement, profile
+
+LAYERS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20), st.integers(0, 50)), min_size=1, max_size=7)
+
+
+def made(costs):
+    """Return a profile of layers that take, save and weigh as `costs` says."""
+    return profile(
+        *(
+            layer(measurement(forward_s=seconds, backward_s=0.0, saved_bytes=saved), weight_bytes=weights)
+            for seconds, saved, weights in costs
+        )
+    )
+
+
+def partitions(num_layers, num_stages):
+    for cuts in combinations(range(1, num_layers), num_stages - 1):
+        yield list(pairwise((0, *cuts, num_layers)))
+
+
+def held(model, bounds):
+    """Return what each stage of 1F1B holds: weights, gradients, Adam's state, and p - s micro-batches."""
+    stages = stage_costs(model, bounds, 1).stages
+    return [
+        2 * cost.weight_bytes + cost.optimizer_bytes + (len(bounds) - s) * cost.saved_bytes
+        for s, cost in enumerate(stages)
+    ]
+
+
+@settings(deadline=None)
+@given(LAYERS, st.data())
+def test_no_partition_holds_less_on_its_fullest_device(costs, data):
+    num_stages = data.draw(st.integers(1, len(costs)))
+    model = made(costs)
+    staging = by_memory(model, 1, flat(num_stages), num_stages)
+    bounds = [(stage.first, stage.last) for stage in staging.stages]
+    assert [stage.memory_bytes for stage in staging.stages] == held(model, bounds)
+    assert max(held(model, bounds)) == min(max(held(model, b)) for b in partitions(len(costs), num_stages))
+
+
+@settings(deadline=None)
+@given(LAYERS, st.data())
+def test_no_partition_that_fits_is_faster_on_devices_of_their_own_speeds(costs, data):
+    num_stages = data.draw(st.integers(1, len(costs)))
+    devices = [
+        Device(data.draw(st.sampled_from((0.5, 1.0, 2.0))), data.draw(st.one_of(st.none(), st.integers(1, 900))))
+        for _ in range(num_stages)
+    ]
+    model = made(costs)
+    slowest = [
+        max(sum(c[0] for c in costs[a:b]) / device.speed for (a, b), device in zip(bounds, devices, strict=True))
+        for bounds in partitions(len(costs), num_stages)
+        if all(d.memory_bytes is None or h <= d.memory_bytes for d, h in zip(devices, held(model, bounds), strict=True))
+    ]
+    cluster = Cluster(tuple(devices))
+    if slowest:
+        staging = by_time(model, 1, cluster, num_stages)
+        assert staging.slowest_s == pytest.approx(min(slowest))
+        assert over_memory(staging, cluster) is None
+    else:
+        with pytest.raises(ProfileError, match=r"expected \d+ on each for"):
+            by_time(model, 1, cluster, num_stages)
+
+
+def test_the_memory_of_a_stage_is_what_1f1b_is_predicted_to_hold_less_buffers():
+    model = made([(2, 30, 10), (2, 10, 50), (3, 50, 20), (1, 80, 10), (2, 10, 40)])
+    staging = by_memory(model, 1, flat(3), 3)
+    bounds = [(stage.first, stage.last) for stage in staging.stages]
+    costs = stage_costs(model, bounds, 1)
+    silent = replace(costs, stages=tuple(replace(cost, output_bytes=0) for cost in costs.stages))
+    schedule = build("1f1b", 3, 8)
+    peaks = peak_memory(memory(simulate(schedule, silent), silent, lower(schedule)))
+    assert [peaks[device].total_bytes for device in range(3)] == [stage.memory_bytes for stage in staging.stages]
+
+
+def test_several_stages_of_a_device_take_turns():
+    model = made([(seconds, 0, 0) for seconds in (4, 1, 1, 2, 3, 1, 2, 2)])
+    cluster = Cluster((Device(), Device(speed=0.5)), intra=Link(0.5, 10.0))
+    staging = by_time(model, 1, cluster, 2, 2)
+    slowest = min(
+        max(sum((4, 1, 1, 2, 3, 1, 2, 2)[a:b]) / (1.0, 0.5)[s % 2] for s, (a, b) in enumerate(bounds))
+        for bounds in partitions(8, 4)
+    )
+    assert staging.slowest_s == slowest
+    assert [stage.memory_bytes for stage in staging.stages] == [None] * 4
+    assert [stage.transfer_s for stage in staging.stages] == [0.0] + [2 * (0.5 + 10 / 10.0)] * 3
+
+
+def test_replicas_are_planned_on_the_levels_of_the_cluster():
+    node = Cluster((Device(),) * 4, Link(0.0, 8.0), Link(0.0, 2.0))
+    two = of_nodes(node, 2)
+    assert levels(two, 8) == (Level(4, 8.0), Level(2, 2.0))
+    assert levels(two, 3) == (Level(3, 8.0),)
+    assert levels(of_nodes(replace(node, devices=(Device(),)), 3), 3) == (Level(3, 2.0),)
+    assert levels(two, 1) == (Level(1, 8.0),)
+    staging = by_replicas(made([(8, 0, 0), (4, 0, 0)]), 1, flat(3), 3)
+    assert (staging.partition, staging.replicas, staging.slowest_s) == ("2", "3", 4.0)
+    straight = by_replicas(made([(8, 5, 1), (4, 5, 1)]), 1, flat(2), 2, straight=True)
+    assert (straight.partition, straight.replicas, straight.slowest_s) == ("1,1", "1:1", 8.0)
+    assert [stage.memory_bytes for stage in straight.stages] == [2 + 16 + 2 * 15, 2 + 16 + 15]
+
+
+def test_unequal_devices_or_nodes_are_refused_where_stages_are_replicated():
+    with pytest.raises(ProfileError, match=r"speed 0.5, 1, expected equal ones"):
+        levels(Cluster((Device(), Device(speed=0.5))), 2)
+    with pytest.raises(ProfileError, match="nodes of 2, 1 devices"):
+        levels(of_nodes(flat(2), 2), 3)
+
+
+def test_more_stages_than_layers_are_refused_with_the_nearest_number():
+    for cut in (by_time, by_memory):
+        with pytest.raises(ProfileError, match="expected 1 to 2 stages"):
+            cut(made([(1, 1, 1)] * 2), 1, flat(3), 3)
+
+
+def test_speeds_must_be_one_above_0_for_each_stage():
+    assert balanced_partition([1.0, 1.0, 1.0], 2, [1.0, 2.0]) == ((0, 1), (1, 3))
+    for speeds in ([1.0], [1.0, 0.0], [1.0, float("nan")]):
+        with pytest.raises(ProfileError, match="one above 0 for each stage"):
+            balanced_partition([1.0, 1.0], 2, speeds)
+
+
+def test_a_partition_without_a_possible_stage_is_refused():
+    with pytest.raises(ProfileError, match="got no way to cut 3 layers into 2 stages"):
+        cheapest_partition(lambda stage, first, last: float("inf"), 3, 2)

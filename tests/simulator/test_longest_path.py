@@ -1,0 +1,152 @@
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiles.cluster import Cluster, Device, Link, flat
+from profiles.stage_costs import StageCost, StageCosts, uniform
+from schedules.catalogue import CATALOGUE, build
+from schedules.formats.text import parse_op_with_peer
+from schedules.lower import lower
+from schedules.op import Recv, computes, needs
+from schedules.recompute import recompute
+from schedules.schedule import ScheduleError, make_schedule
+from schedules.torch_lower import lower_for_torch
+from simulator.errors import SimulationError
+from simulator.longest_path import is_unshared, longest_path
+from simulator.simulate import simulate
+from tests.schedules.edits import mutant
+
+UNSHARED = [name for name, entry in CATALOGUE.items() if not entry.averages]
+
+
+def random_costs(chance, num_stages):
+    """Unequal stages; some links of some runs do not matter, some matter more than the work."""
+    scale = chance.choice([0.0, 0.1, 3.0])
+    stages = tuple(
+        StageCost(
+            chance.uniform(0.1, 2),
+            chance.uniform(0.1, 4),
+            chance.uniform(0.1, 2),
+            chance.uniform(0, 2),
+            step_s=chance.uniform(0, 1),
+            output_bytes=int(scale * chance.randint(0, 100)),
+            weight_bytes=chance.randint(0, 100),
+        )
+        for _ in range(num_stages)
+    )
+    return StageCosts(stages, overlap=chance.choice([0.0, 0.5, 1.0]))
+
+
+def random_cluster(chance, num_devices):
+    devices = tuple(Device(chance.choice([1.0, chance.uniform(0.3, 2)])) for _ in range(num_devices))
+    pairs = [(a, b) for a in range(num_devices) for b in range(num_devices)]
+    some = chance.sample(pairs, chance.randint(0, len(pairs)))
+    links = tuple((a, b, Link(chance.choice([0.0, chance.uniform(0, 2)]), chance.uniform(5, 500))) for a, b in some)
+    return Cluster(devices, Link(chance.uniform(0, 1), chance.uniform(5, 500)), links=links)
+
+
+def received_late(schedule):
+    """Post each Recv only right before the op that needs its message, so that it holds its transfer back."""
+    rows = []
+    for row in schedule.ops:
+        recvs = {op.message: op for op in row if isinstance(op, Recv)}
+        late = []
+        for op in row:
+            wanted = [m for part in computes(op) for m in needs(part, schedule.num_stages) if m in recvs]
+            late += [recvs.pop(message) for message in wanted]
+            late += [] if isinstance(op, Recv) else [op]
+        rows.append(late)
+    return make_schedule(schedule.name, schedule.num_stages, schedule.num_microbatches, rows)
+
+
+def assert_same(schedule, costs, cluster):
+    """Every span of the one is that of the other; or both refuse."""
+    try:
+        expected = simulate(schedule, costs, cluster)
+    except (ScheduleError, SimulationError) as error:
+        with pytest.raises(type(error)):
+            longest_path(schedule, costs, cluster)
+        return
+    found = longest_path(schedule, costs, cluster)
+    assert [(s.rank, s.op) for s in found.spans] == [(s.rank, s.op) for s in expected.spans]
+    for mine, theirs in zip(found.spans, expected.spans, strict=True):
+        for field in ("posted_s", "start_s", "end_s"):
+            assert getattr(mine, field) == pytest.approx(getattr(theirs, field), rel=1e-9, abs=1e-9), mine
+    assert replace(found, spans=()) == replace(expected, spans=())
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    name=st.sampled_from(UNSHARED),
+    p=st.integers(1, 6),
+    m=st.integers(1, 10),
+    lowering=st.sampled_from([lower, lower_for_torch, lambda schedule: received_late(lower(schedule))]),
+    is_recomputed=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+def test_it_equals_simpy_on_schedules_of_the_catalogue_whatever_they_cost(name, p, m, lowering, is_recomputed, seed):
+    chance = random.Random(seed)
+    try:
+        schedule = build(name, p, m)
+        schedule = recompute(schedule) if is_recomputed else schedule
+    except ScheduleError:
+        return  # these counts are not for this schedule, or it cannot be recomputed
+    costs = random_costs(chance, schedule.num_stages)
+    assert_same(lowering(schedule), costs, random_cluster(chance, schedule.num_devices))
+
+
+@settings(deadline=None, max_examples=150)
+@given(seed=st.integers(0, 10**6))
+def test_it_equals_simpy_on_lists_changed_at_random_and_refuses_those_that_simpy_refuses(seed):
+    chance = random.Random(seed)
+    original, changed = mutant(seed)
+    if original.num_devices < original.num_ranks:
+        return
+    assert_same(changed, random_costs(chance, changed.num_stages), random_cluster(chance, changed.num_ranks))
+
+
+def test_without_a_cluster_messages_take_no_time():
+    schedule = build("1f1b", 4, 8)
+    costs = uniform(4, 1.0, 2.0)
+    assert longest_path(schedule, costs).makespan_s == simulate(schedule, costs).makespan_s == 33.0
+
+
+def test_ranks_that_share_a_device_are_refused_in_one_line():
+    schedule = build("avgpipe", 2, 4)
+    assert not is_unshared(schedule, flat(2))
+    with pytest.raises(SimulationError) as error:
+        longest_path(schedule, uniform(2, 1.0, 1.0))
+    assert str(error.value) == (
+        "avgpipe: got 4 ranks on 2 devices and 0 shared NICs, expected a device for each rank, and no such NIC; "
+        "try simulate"
+    )
+
+
+def test_devices_that_share_a_nic_are_refused():
+    cluster = replace(flat(2), nics=((0, 1),))
+    assert not is_unshared(build("1f1b", 2, 4), cluster)
+    with pytest.raises(SimulationError, match="1 shared NICs"):
+        longest_path(build("1f1b", 2, 4), uniform(2, 1.0, 1.0), cluster)
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "text"),
+    [
+        ([["0F0", "0SEND_F0>1", "0B0"], ["1F0", "1B0"]], ScheduleError, "waits forever for activation 0 of stage 0"),
+        (
+            [["0RECV_B0<1", "0F0", "0B0"], ["1RECV_F0<0", "1F0", "1B0"]],
+            SimulationError,
+            "deadlock: rank 0 waits",
+        ),
+        ([["0F0", "0SEND_F0>1"], []], SimulationError, "only one side posts 0SEND_F0"),
+    ],
+)
+def test_lists_that_cannot_come_to_their_end_are_refused(rows, error, text):
+    ops = [[parse_op_with_peer(cell) for cell in row] for row in rows]
+    with pytest.raises(error) as caught:
+        longest_path(make_schedule("bad", 2, 1, ops), uniform(2, 1.0, 1.0))
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,116 @@
+"""Pipelines that share devices, links and a reference model: AvgPipe (PPoPP 2023)."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiles.cluster import Cluster, Device, Link, flat
+from profiles.stage_costs import StageCost, StageCosts, uniform
+from schedules.catalogue import build
+from schedules.op import Average, Recv, Step, computes, needs
+from schedules.schedule import backward, forward, make_schedule
+from simulator.memory import memory, peak_memory
+from simulator.simulate import simulate
+
+
+def blocked(timeline, num_stages):
+    """Count the computations that had to wait until a message was there."""
+    arrivals = {(s.rank, s.op.message): s.end_s for s in timeline.spans if isinstance(s.op, Recv)}
+    return sum(
+        span.posted_s < span.start_s == arrivals.get((span.rank, message))
+        for span in timeline.spans
+        for part in computes(span.op)
+        for message in needs(part, num_stages)
+    )
+
+
+@pytest.mark.parametrize(("backward_s", "transfer_s"), [(1.0, 1.0), (2.0, 1.0), (2.0, 0.5)])
+def test_figure_7_afab_blocks_twice_1f1b_nine_times_and_one_advance_is_as_fast_as_afab(backward_s, transfer_s):
+    def run(name, **parameters):
+        return simulate(build(name, 2, 8, **parameters), uniform(2, 1.0, backward_s), flat(2, Link(transfer_s)))
+
+    both_s, c = 1.0 + backward_s, transfer_s
+    afab, alternating = run("gpipe"), run("1f1b")
+    assert (afab.makespan_s, blocked(afab, 2)) == (9 * both_s + 2 * c, 2)
+    assert (alternating.makespan_s, blocked(alternating, 2)) == (9 * both_s + 8 * c, 9)
+    assert run("1f1b_afp", advance=1).makespan_s == afab.makespan_s
+    assert run("avgpipe", pipelines=1, advance=1).makespan_s == afab.makespan_s
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    p=st.integers(1, 4),
+    each=st.integers(1, 6),
+    pipelines=st.integers(1, 4),
+    utilisation=st.floats(0.05, 1.0),
+    latency_s=st.floats(0.0, 2.0),
+)
+def test_pipelines_in_step_slow_each_other_as_far_as_they_want_more_than_the_device(
+    p, each, pipelines, utilisation, latency_s
+):
+    costs = StageCosts((StageCost(1.0, 2.0, utilisation=utilisation),) * p)
+    slower = max(1.0, pipelines * utilisation)
+    alone = StageCosts((StageCost(slower, 2.0 * slower),) * p)
+    cluster = flat(p, Link(latency_s))
+    together = simulate(build("avgpipe", p, pipelines * each, pipelines=pipelines), costs, cluster)
+    single = simulate(build("1f1b_afp", p, each), alone, cluster)
+    assert together.makespan_s == pytest.approx(single.makespan_s, rel=1e-9)
+
+
+def test_pipelines_share_the_link_between_their_devices():
+    # F of both pipelines is over at 1 s; a message of 10 bytes alone takes 2 s, and both together take 4.
+    costs = StageCosts((StageCost(1.0, 1.0, output_bytes=10, utilisation=0.5), StageCost(1.0, 1.0, utilisation=0.5)))
+    timeline = simulate(build("avgpipe", 2, 2), costs, flat(2, Link(0.25, 5.0)))
+    recvs = [s for s in timeline.spans if isinstance(s.op, Recv) and s.rank in (1, 3)]
+    assert [(s.rank, s.start_s, s.end_s) for s in recvs] == [(1, 1.0, 5.25), (3, 1.0, 5.25)]
+
+
+def test_averaging_takes_the_device_for_its_seconds():
+    costs = StageCosts((StageCost(1.0, 1.0, step_s=0.5, average_s=0.25, utilisation=0.5),))
+    timeline = simulate(build("avgpipe", 1, 2), costs)
+    spans = [(str(s.op), s.start_s, s.end_s) for s in timeline.of_rank(1) if isinstance(s.op, Step | Average)]
+    assert spans == [("0STEP", 2.0, 2.5), ("0AVERAGE", 2.5, 2.75)]
+
+
+COSTS = StageCosts(
+    tuple(
+        StageCost(1.0, 1.0, saved_bytes=7, weight_bytes=size, optimizer_bytes=2 * size, utilisation=0.25, step_s=1.0)
+        for size in (100, 300)
+    )
+)
+
+
+@pytest.mark.parametrize("pipelines", [2, 3, 4])
+def test_a_device_holds_every_pipelines_model_and_one_reference_model(pipelines):
+    schedule = build("avgpipe", 2, 2 * pipelines, pipelines=pipelines)
+    samples = memory(simulate(schedule, COSTS, flat(2, Link())), COSTS, schedule)
+    for device, size in ((0, 100), (1, 300)):
+        mine = [dict(sample.bytes_by_kind) for sample in samples if sample.device == device]
+        assert {held["weights"] for held in mine} == {pipelines * size}
+        assert {held["optimizer"] for held in mine} == {2 * pipelines * size}
+        assert min(held["reference"] for held in mine) == size
+        # and during the Steps, which fall together, each pipeline's update
+        assert max(held["reference"] for held in mine) == (1 + pipelines) * size
+
+
+def test_updates_that_come_one_after_the_other_are_summed_in_one_buffer():
+    first = [forward(0, 0), backward(0, 0), Step(0), Average(0)]
+    second = [forward(0, 1), backward(0, 1), forward(0, 2), backward(0, 2), Step(0), Average(0)]
+    schedule = make_schedule("uneven", 1, 3, [first, second], (0, 0))
+    samples = memory(simulate(schedule, COSTS), COSTS, schedule)
+    course = [(sample.time_s, dict(sample.bytes_by_kind)["reference"]) for sample in samples]
+    changes = [here for before, here in zip([(None, None), *course], course, strict=False) if before[1] != here[1]]
+    # rank 0: Step 2 to 3 s; then the sum; rank 1: Step 4 to 5 s
+    assert changes == [(0.0, 100), (2.0, 200), (4.0, 300), (5.0, 100)]
+
+
+def test_one_pipeline_has_no_reference_model():
+    schedule = build("avgpipe", 2, 4, pipelines=1)
+    peaks = peak_memory(memory(simulate(schedule, COSTS), COSTS, schedule))
+    assert {dict(peak.bytes_by_kind)["reference"] for peak in peaks.values()} == {0}
+
+
+def test_a_slower_device_slows_all_pipelines_on_it():
+    schedule, costs = build("avgpipe", 1, 4), uniform(1, 1.0, 1.0)
+    slow = Cluster((Device(speed=0.5),))
+    assert (simulate(schedule, costs).makespan_s, simulate(schedule, costs, slow).makespan_s) == (8.0, 16.0)

@@ -1,0 +1,42 @@
+from functools import partial
+
+from profiles.cluster import Cluster, Device, Link
+from simulator.tuner.advance import smallest_advance
+from simulator.tuner.evaluate import Problem, evaluate
+from simulator.tuner.setting import Setting
+from tests.profiles.hand_profiles import layer, measurement, profile
+
+
+def figure_7(transfer_s, memory_bytes=None):
+    """K = 2, micro-batches of one sample, F and B of 1 s on each device."""
+    model = profile(*(layer(measurement(1, 1.0, 1.0), step_s=0.0) for _ in range(2)))
+    return Problem(model, 8, Cluster((Device(memory_bytes=memory_bytes),) * 2, Link(transfer_s)))
+
+
+def found(problem):
+    return smallest_advance(partial(evaluate, problem), Setting("avgpipe", 8, 1, 0))
+
+
+def test_figure_7_needs_one():
+    outcome = found(figure_7(1.0))
+    assert (outcome.setting.advance, outcome.seconds) == (1, 20.0)
+
+
+def test_without_anything_to_wait_for_1f1b_is_as_fast():
+    assert found(figure_7(0.0)).setting.advance == 0
+
+
+def test_the_slower_the_link_the_further_until_all_forwards_are_first():
+    needed = [found(figure_7(transfer_s)).setting.advance for transfer_s in (0.0, 1.0, 2.0, 3.0, 20.0)]
+    assert needed == sorted(needed)
+    assert needed[-1] > 2
+
+
+def test_memory_may_not_suffice_for_it():
+    enough = found(figure_7(1.0)).held_bytes
+    assert found(figure_7(1.0, enough)).setting.advance == 1
+    assert found(figure_7(1.0, enough - 1)) is None
+
+
+def test_where_the_profile_knows_nothing_neither_does_it():
+    assert smallest_advance(partial(evaluate, figure_7(1.0)), Setting("avgpipe", 4, 1, 0)) is None

@@ -1,0 +1,82 @@
+from dataclasses import replace
+
+import pytest
+
+from simulator.errors import SimulationError
+from simulator.tuner.evaluate import evaluate
+from simulator.tuner.journal import Journal
+from simulator.tuner.search import search
+from simulator.tuner.setting import Space
+from tests.simulator.tuner.problems import problem
+
+SETTINGS = Space((2, 4, 8), (1, 2), (0, 1)).settings()
+
+
+def stopped_after(count, asked, path):
+    """Search until `count` settings are found, and stop there."""
+
+    def run(judge, settings):
+        for setting in settings[:count]:
+            yield judge(setting)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        search(asked, SETTINGS, journal=Journal(path, asked), runner=run)
+
+
+def test_a_stopped_search_goes_on_with_what_is_left(tmp_path):
+    asked, path = problem(memory_bytes=9000), tmp_path / "j"
+    stopped_after(4, asked, path)
+    seen, told = [], []
+
+    def run(judge, settings):
+        seen.extend(settings)
+        return map(judge, settings)
+
+    found = search(asked, SETTINGS, journal=Journal(path, asked), runner=run, tick=told.append)
+    assert seen == list(SETTINGS[4:])
+    assert found == tuple(evaluate(asked, setting) for setting in SETTINGS)
+    assert told[-1] == 1.0
+    again = search(
+        asked, SETTINGS, journal=Journal(path, asked), runner=lambda judge, settings: iter(map(judge, settings))
+    )
+    assert again == found
+    assert len(path.read_text().splitlines()) == 1 + len(SETTINGS)
+
+
+def test_a_line_cut_short_is_found_anew(tmp_path):
+    asked, path = problem(), tmp_path / "j"
+    stopped_after(3, asked, path)
+    path.write_text(path.read_text()[:-10])
+    journal = Journal(path, asked)
+    assert list(journal.known) == list(SETTINGS[:2])
+    assert search(asked, SETTINGS, journal=journal) == search(asked, SETTINGS)
+    assert set(Journal(path, asked).known) == set(SETTINGS)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [problem(batch_size=16), problem(num_devices=2), problem(memory_bytes=5), replace(problem(), partition="uniform")],
+)
+def test_a_search_of_something_else_is_refused(tmp_path, other):
+    Journal(tmp_path / "j", problem())
+    with pytest.raises(SimulationError, match="got a search of something else"):
+        Journal(tmp_path / "j", other)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("hello\n", "line 1: got no JSON"),
+        ("3\n", "got a search of something else"),
+        ("{head}\n{}\n", "line 2: got no outcome"),
+    ],
+)
+def test_what_is_no_search_is_refused_in_one_line(tmp_path, text, fault):
+    path = tmp_path / "j"
+    Journal(path, problem())
+    path.write_text(text.replace("{head}", path.read_text().strip()))
+    with pytest.raises(SimulationError) as error:
+        Journal(path, problem())
+    assert fault in str(error.value)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,140 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiles.cluster import Link, flat
+from profiles.stage_costs import StageCost, StageCosts, uniform
+from schedules.catalogue import build
+from schedules.op import Average, Step
+from schedules.schedule import backward, forward, make_schedule
+from schedules.timeline import MemorySample, Span, Timeline
+from simulator.errors import SimulationError
+from simulator.simulate import simulate
+from simulator.theory import gpipe_makespan_s
+from simulator.tuner.predictor import (
+    Accounting,
+    DevicePrediction,
+    DeviceProfile,
+    SettingProfile,
+    predict,
+    profile_setting,
+)
+
+PAPER, CONSISTENT = Accounting.PAPER, Accounting.CONSISTENT
+
+# Two devices, measured with m = 4 and n = 1.
+TWO = SettingProfile(
+    4,
+    1,
+    (
+        DeviceProfile(((6.0, 0.5), (2.0, 0.8)), 2.0, model_bytes=100, reference_bytes=30, data_bytes=40),
+        DeviceProfile(((4.0, 0.4),), 2.0, model_bytes=200, reference_bytes=60, data_bytes=20),
+    ),
+)
+
+
+def close(prediction):
+    return DevicePrediction(*(pytest.approx(value, rel=1e-12) for value in prediction))
+
+
+def test_the_equations_as_printed_give_what_was_worked_out_by_hand():
+    # M = 2, N = 2: phi is four times as high: 2, 3.2 and 1.6.
+    # (2)    2/4 * 1/2 * (8 + 6 * 1 + 2 * 2.2) = 4.6;  2/4 * 1/2 * (4 + 4 * 0.6) = 1.6
+    # (4)    4/2 + 1/2 * 0 = 2;  4/2 + 1/2 * (4 - 1.6) = 3.2
+    # (6, 7) up (4 + 4.6) / 2 = 4.3 on the second;  down (4 + 1.6) / 2 = 2.8 on the first
+    # (8)    2 * 100 + 4 * 40 = 360;  2 * 200 + 4 * 20 = 480
+    first, second = predict(TWO, 2, 2, PAPER).devices
+    assert first == close((4.6, 2.0, 0.0, 2.8, 360))
+    assert second == close((1.6, 3.2, 4.3, 0.0, 480))
+    assert predict(TWO, 2, 2, PAPER).seconds == pytest.approx(4.6 + 2.0 + 2.8)
+    assert predict(TWO, 2, 2, PAPER).held_bytes == pytest.approx(480)
+
+
+def test_with_one_accounting_all_terms_are_an_iterations_shared_by_its_batches():
+    # (2)    2/4 * 18.4 = 9.2;  2/4 * 6.4 = 3.2, of an iteration of two batches
+    # (4)    2 + 0;  2 + 1/2 * (4 - 3.2) = 2.4
+    # (6, 7) up (4 + 9.2) / 2 = 6.6;  down (4 + 3.2) / 2 = 3.6; and all of it halved
+    # (8)    one reference model more: 360 + 30;  480 + 60
+    first, second = predict(TWO, 2, 2, CONSISTENT).devices
+    assert first == close((4.6, 1.0, 0.0, 1.8, 390))
+    assert second == close((1.6, 1.2, 3.3, 0.0, 540))
+
+
+def test_a_profile_of_two_pipelines_is_taken_apart_into_batches():
+    # m = 2, n = 2, asked for M = 4, N = 1: phi falls to a quarter, and nothing is overused.
+    # (2) 4/2 * 2/1 * (8 / 2) = 16;  (4) 1/2 * 6 = 3 in all: 3/4 + 3/4 * 0
+    # (8) half of 100 + 30 as printed, half of 100 and no reference in one accounting; 1/2 * 1/2 of 40
+    profile = SettingProfile(2, 2, (DeviceProfile(((8.0, 0.9),), 6.0, 100, 30, 40),))
+    assert predict(profile, 4, 1, PAPER).devices[0] == close((16.0, 0.75, 0.0, 0.0, 75))
+    assert predict(profile, 4, 1, CONSISTENT).devices[0] == close((16.0, 0.75, 0.0, 0.0, 60))
+
+
+def test_three_devices_wait_for_all_that_is_before_and_behind_them():
+    # m = M = 2, N = 1: (1 + 2) / 2, (3 + 4) / 2, (5 + 6) / 2 seconds of a micro-batch
+    devices = tuple(
+        DeviceProfile(((compute, 0.1),), transfer) for transfer, compute in ((1.0, 2.0), (3.0, 4.0), (5.0, 6.0))
+    )
+    waits = [(each.upstream_s, each.downstream_s) for each in predict(SettingProfile(2, 1, devices), 2, 1).devices]
+    assert waits == [(0.0, 9.0), (1.5, 5.5), (5.0, 0.0)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    m=st.integers(1, 8),
+    asked=st.integers(1, 8),
+    phi=st.floats(0.01, 1.0),
+    transfer_s=st.floats(0.0, 10.0),
+    num_devices=st.integers(1, 4),
+)
+def test_for_one_pipeline_both_accountings_are_the_same(m, asked, phi, transfer_s, num_devices):
+    profile = SettingProfile(m, 1, (DeviceProfile(((3.0, phi),), transfer_s, 10, 3, 5),) * num_devices)
+    assert predict(profile, asked, 1, PAPER) == predict(profile, asked, 1, CONSISTENT)
+
+
+@pytest.mark.parametrize(("p", "m", "c"), [(1, 4, 0.0), (2, 8, 1.0), (3, 6, 0.25), (4, 8, 0.5)])
+def test_the_setting_of_the_profile_itself_takes_gpipes_time(p, m, c):
+    """With what a device receives as its transfers Eq. 1 is AFAB's closed form, as in Fig. 7: 9 (t_f + t_b) + 2 c."""
+    timeline = simulate(build("1f1b_afp", p, m, advance=m), uniform(p, 1.0, 2.0), flat(p, Link(c)))
+    profile = profile_setting(timeline, uniform(p, 1.0, 2.0), 1)
+    found = predict(profile, m, 1)
+    for device in found.devices:
+        assert device.seconds == pytest.approx(gpipe_makespan_s(p, m, 1.0, 2.0, c), rel=1e-12)
+
+
+def test_a_profile_is_read_off_a_timeline():
+    costs = StageCosts((StageCost(1.0, 1.0, weight_bytes=50, utilisation=0.4),))
+    spans = (
+        Span(0, forward(0, 0), 0.0, 0.0, 2.0),
+        Span(0, backward(0, 0), 2.0, 4.0, 5.0),
+        Span(0, Step(0), 5.0, 5.0, 5.5),
+        Span(0, Average(0), 5.5, 5.5, 5.5),
+        Span(1, forward(0, 1), 0.0, 1.0, 3.0),
+        Span(1, backward(0, 1), 3.0, 4.0, 4.5),
+    )
+    kinds = {"weights": 100, "gradients": 100, "optimizer": 20, "reference": 50, "activations": 7, "receive_buffers": 3}
+    small = MemorySample(0, 0.0, (("weights", 100),))
+    timeline = Timeline("x", "measured", spans, (0, 0), (small, MemorySample(0, 1.0, tuple(kinds.items()))))
+    (device,) = profile_setting(timeline, costs, 2).devices
+    assert device.curve == ((1.0, 0.4), (1.0, 0.8), (1.0, 0.4), (0.5, 0.8), (0.5, 0.4), (0.5, 0.4))
+    assert device.compute_s == 4.5
+    assert (device.model_bytes, device.reference_bytes, device.data_bytes) == (220, 50, 10)
+
+
+def test_a_device_is_never_more_than_full():
+    costs = StageCosts((StageCost(1.0, 1.0, utilisation=0.7),))
+    profile = profile_setting(simulate(build("avgpipe", 1, 4), costs), costs, 2)
+    assert (profile.num_microbatches, profile.num_pipelines) == (2, 2)
+    assert {phi for _, phi in profile.devices[0].curve} == {1.0}
+    assert profile.devices[0].compute_s == pytest.approx(4 * 1.4)
+
+
+@pytest.mark.parametrize(("m", "n"), [(0, 1), (1, 0), (-2, 1)])
+def test_counts_below_1_are_refused(m, n):
+    with pytest.raises(SimulationError, match=f"got M = {m}, N = {n}, expected at least 1 of each"):
+        predict(TWO, m, n)
+
+
+def test_a_timeline_of_other_pipelines_is_refused():
+    schedule = make_schedule("x", 1, 1, [[forward(0, 0), backward(0, 0)]])
+    with pytest.raises(SimulationError, match="got 1 micro-batches of 2 pipelines"):
+        profile_setting(simulate(schedule, uniform(1, 1.0, 1.0)), uniform(1, 1.0, 1.0), 2)

@@ -1,0 +1,118 @@
+from dataclasses import replace
+
+import pytest
+
+from profiles.errors import ProfileError
+from schedules.lower import lower
+from simulator.memory import memory, peak_memory
+from simulator.simulate import simulate
+from simulator.tuner.evaluate import evaluate, measure
+from simulator.tuner.outcome import Evaluator
+from simulator.tuner.predictor import Accounting, predict
+from simulator.tuner.search import search
+from simulator.tuner.setting import Setting, Space
+from tests.simulator.tuner.problems import problem
+
+SPACE = Space((1, 2, 4, 8), (1, 2, 3), (0, 2), ("avgpipe", "zb_h1", "interleaved", "chimera"), recomputes=(False, True))
+
+
+def by_simpy(asked, setting):
+    """Seconds of a batch and the most that a device holds, with all pipelines in SimPy."""
+    schedule = lower(setting.build(len(asked.cluster.devices)))
+    costs = asked.costs(setting.num_microbatches, schedule.num_stages)
+    timeline = simulate(schedule, costs, asked.cluster)
+    peaks = peak_memory(memory(timeline, costs, schedule))
+    return timeline.makespan_s / setting.num_pipelines, max(peak.total_bytes for peak in peaks.values())
+
+
+@pytest.mark.parametrize("setting", [s for s in SPACE.settings() if s.schedule == "avgpipe"], ids=str)
+def test_every_setting_of_avgpipe_takes_and_holds_what_simpy_says_of_all_its_pipelines(setting):
+    asked = problem()
+    found = evaluate(asked, setting)
+    seconds, held_bytes = by_simpy(asked, setting)
+    assert found.seconds == pytest.approx(seconds, rel=1e-9)
+    assert found.held_bytes == held_bytes
+    assert found.fits
+
+
+def test_where_devices_share_a_nic_simpy_says_it():
+    asked = problem()
+    nodes = tuple(replace(device, node=index // 2) for index, device in enumerate(asked.cluster.devices))
+    asked = replace(asked, cluster=replace(asked.cluster, devices=nodes, nics=((0, 1),)))
+    setting = Setting("avgpipe", 4, 2, 1)
+    assert (evaluate(asked, setting).seconds, evaluate(asked, setting).held_bytes) == by_simpy(asked, setting)
+
+
+def test_what_does_not_fit_is_rejected_with_device_and_op_and_still_has_its_numbers():
+    free = evaluate(problem(), Setting("avgpipe", 2, 3, 0))
+    tight = evaluate(problem(memory_bytes=free.held_bytes - 1), Setting("avgpipe", 2, 3, 0))
+    assert (tight.seconds, tight.held_bytes) == (free.seconds, free.held_bytes)
+    assert f"over memory: device 2 holds {free.held_bytes} bytes of {free.held_bytes - 1}" in tight.reason
+    assert evaluate(problem(memory_bytes=free.held_bytes), Setting("avgpipe", 2, 3, 0)).fits
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        (Setting("chimera", 4), "chimera"),
+        (Setting("avgpipe", 3, 1, 0), "8 samples in 3 micro-batches, expected equal ones"),
+        (Setting("interleaved", 4, num_chunks=3), "got 9 stages for 6 layers"),
+    ],
+)
+def test_what_cannot_be_is_rejected_with_the_reason(setting, why):
+    outcome = evaluate(problem(), setting)
+    assert not outcome.fits
+    assert outcome.seconds is None
+    assert why in outcome.reason
+    assert "\n" not in outcome.reason
+
+
+def test_a_microbatch_that_the_profile_does_not_cover_is_rejected():
+    assert "expected 1 to 8" in evaluate(problem(batch_size=16), Setting("avgpipe", 1, 1, 0)).reason
+
+
+def test_in_several_processes_the_same_is_found_in_the_same_order():
+    asked, settings = problem(), SPACE.settings()
+    here = search(asked, settings)
+    assert [outcome.setting for outcome in here] == list(settings)
+    told = []
+    assert search(asked, settings, workers=2, tick=told.append) == here
+    assert told == sorted(told)
+    assert told[-1] == 1.0
+
+
+def test_another_runner_can_take_over():
+    settings = SPACE.settings()[:5]
+    found = search(problem(), settings, runner=lambda judge, some: map(judge, reversed(some)))
+    assert found == search(problem(), settings)
+
+
+@pytest.mark.parametrize("accounting", Accounting)
+def test_the_equations_start_from_the_most_microbatches_in_one_pipeline(accounting):
+    asked, setting = problem(), Setting("avgpipe", 4, 3, 2)
+    found = {o.setting: o for o in search(asked, SPACE.settings(), Evaluator.AVGPIPE, accounting=accounting)}
+    expected = predict(measure(asked, Setting("avgpipe", 8, 1, 2)), 4, 3, accounting)
+    assert (found[setting].seconds, found[setting].held_bytes) == (expected.seconds, round(expected.held_bytes))
+    assert "say nothing of zb_h1" in found[Setting("zb_h1", 4)].reason
+
+
+def test_the_equations_keep_the_limit_too():
+    free = search(problem(), [Setting("avgpipe", 4, 2, 0)], Evaluator.AVGPIPE)[0]
+    tight = search(problem(memory_bytes=free.held_bytes - 1), [Setting("avgpipe", 4, 2, 0)], Evaluator.AVGPIPE)[0]
+    assert (free.fits, tight.fits) == (True, False)
+    assert tight.reason.startswith("over memory: device 0 holds")
+
+
+def test_the_equations_skip_what_the_profile_does_not_cover():
+    asked = problem(batch_size=16)
+    one, eight = search(asked, [Setting("avgpipe", 1, 1, 0), Setting("avgpipe", 8, 1, 0)], Evaluator.AVGPIPE)
+    assert "expected 1 to 8" in one.reason
+    assert eight.fits
+    with pytest.raises(ProfileError, match="expected 1 to 8"):
+        search(asked, [Setting("avgpipe", 1, 1, 0)], Evaluator.AVGPIPE)
+
+
+def test_without_links_to_wait_for_advance_gains_nothing():
+    asked = problem(link=None)
+    free = replace(asked, cluster=replace(asked.cluster, intra=type(asked.cluster.intra)()))
+    assert len({evaluate(free, Setting("avgpipe", 8, 1, advance)).seconds for advance in range(4)}) == 1

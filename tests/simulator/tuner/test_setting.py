@@ -1,0 +1,68 @@
+import pytest
+
+from schedules.avgpipe import avgpipe, one_pipeline
+from schedules.catalogue import build
+from schedules.recompute import recompute
+from schedules.schedule import ScheduleError
+from simulator.tuner.setting import Setting, Space, divisors
+
+
+def test_a_setting_says_what_it_is():
+    assert str(Setting("avgpipe", 8, 2, 1)) == "avgpipe M=8 N=2 advance=1"
+    assert str(Setting("interleaved", 4, num_chunks=2, recomputes=True)) == "interleaved M=4 N=1 chunks=2 recompute"
+
+
+def test_a_setting_builds_all_its_pipelines_or_one():
+    setting = Setting("avgpipe", 4, 3, 2)
+    assert setting.build(2) == avgpipe(2, 12, pipelines=3, advance=2)
+    assert setting.build_one(2) == one_pipeline(2, 4, pipelines=3, advance=2)
+
+
+def test_other_schedules_have_one_pipeline():
+    setting = Setting("interleaved", 4, num_chunks=3, recomputes=True)
+    assert setting.build(2) == setting.build_one(2) == recompute(build("interleaved", 2, 4, num_chunks=3))
+
+
+def test_what_a_schedule_cannot_do_is_refused():
+    with pytest.raises(ScheduleError, match="chimera"):
+        Setting("chimera", 3).build(3)
+
+
+def test_only_1f1b_as_it_was_is_plain():
+    assert Setting("avgpipe", 4, 1, 0).is_plain
+    others = [Setting("avgpipe", 4, 2, 0), Setting("avgpipe", 4, 1, 1), Setting("avgpipe", 4, 1, 0, recomputes=True)]
+    assert not any(setting.is_plain for setting in [*others, Setting("zb_h1", 4)])
+
+
+def test_a_space_has_every_setting_once_and_none_that_has_the_lists_of_another():
+    found = Space((1, 4), (1, 2), (0, 1, 3, 9)).settings()
+    assert (
+        len(found) == len(set(found)) == 2 * (1 + 3)
+    )  # at M = 1 any advance is one of 0, at M = 4 one of 9 is one of 3
+    lists = [setting.build(3).ops for setting in found]
+    assert len(set(lists)) == len(lists)
+
+
+def test_plain_1f1b_is_always_there():
+    assert Setting("avgpipe", 4, 1, 0) in Space((4,), (2,), (1,)).settings()
+    assert Setting("avgpipe", 4, 1, 0) in Space((4,), schedules=("zb_h1",), recomputes=(True,)).settings()
+
+
+def test_chunks_are_for_those_that_take_them_and_recompute_for_all():
+    found = Space((4,), schedules=("zb_h1", "interleaved"), chunks=(2, 3), recomputes=(False, True)).settings()
+    assert [str(setting) for setting in found] == [
+        "avgpipe M=4 N=1 advance=0",
+        "zb_h1 M=4 N=1",
+        "zb_h1 M=4 N=1 recompute",
+        "interleaved M=4 N=1 chunks=2",
+        "interleaved M=4 N=1 chunks=3",
+        "interleaved M=4 N=1 chunks=2 recompute",
+        "interleaved M=4 N=1 chunks=3 recompute",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"), [(1, (1,)), (12, (1, 2, 3, 4, 6, 12)), (36, (1, 2, 3, 4, 6, 9, 12, 18, 36))]
+)
+def test_divisors_are_all_of_them(number, expected):
+    assert divisors(number) == expected
