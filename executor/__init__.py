@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from executor.interpreter import Batch, Rank, execute_rank
     from executor.job import Job
     from executor.launcher import Measured, launch
-    from executor.local import run_local
+    from executor.local import local_ranks, run_local
     from executor.transport import LocalTransport, Mailroom, Transport
 
 _HOMES = {
@@ -27,6 +27,7 @@ _HOMES = {
     "build_stages": "build",
     "execute_rank": "interpreter",
     "launch": "launcher",
+    "local_ranks": "local",
     "make_batch": "build",
     "run_local": "local",
 }
@@ -44,6 +45,7 @@ __all__ = [
     "build_stages",
     "execute_rank",
     "launch",
+    "local_ranks",
     "make_batch",
     "run_local",
 ]

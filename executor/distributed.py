@@ -90,7 +90,7 @@ def _run(job: Job, schedule: Schedule, place: Place, at: Callable[[int], None]) 
     else:
         shapes = emulated_shapes(job.emulate)
     recorder = Recorder(CudaClock() if device.type == "cuda" else HostClock(), meter)
-    me = place.join(schedule, stages, shapes, recorder, at)
+    me = place.join(schedule, stages, shapes, recorder, at, job.compression)
     offset_ns = _clock_offset_ns(rank, control)
     times, held = [], []
     losses: dict[int, float] = {}

@@ -15,6 +15,8 @@ How: TypeAlias = Literal["sleep", "busy"]
 """Asleep, an emulated stage leaves its core to others; busy, it keeps it."""
 DeviceKind: TypeAlias = Literal["cpu", "cuda"]
 Backend: TypeAlias = Literal["auto", "gloo", "nccl"]
+Compression: TypeAlias = Literal["half"]
+"""Half precision where it fits, as executor.compression says."""
 _Kind = TypeVar("_Kind")
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -43,6 +45,7 @@ class Job:
         dtype: Name in `DTYPES`.
         device: ``cpu`` or ``cuda``.
         backend: ``gloo``, ``nccl``, or ``auto``: NCCL where every rank has a GPU of its own, else gloo.
+        compression: Of the messages between stages; None for none.
         threads: CPU threads per rank.
         iterations: Times that the list is run and measured, after `warmup` runs.
         timeout_s: How long one message may keep a rank waiting.
@@ -64,6 +67,7 @@ class Job:
     dtype: str = "float32"
     device: DeviceKind = "cpu"
     backend: Backend = "auto"
+    compression: Compression | None = None
     threads: int = 1
     iterations: int = 5
     warmup: int = 1
@@ -85,6 +89,8 @@ class Job:
             faults.append(f"dtype: got {self.dtype!r:.60}, expected one of {', '.join(DTYPES)}")
         if not 0 < self.timeout_s < math.inf:
             faults.append(f"timeout_s: got {self.timeout_s}, expected a positive number of seconds")
+        if self.compression is not None and self.emulate is not None:
+            faults.append("compression: got half with emulate, expected none: emulated messages are only bytes")
         if faults:
             raise ExecutionError("; ".join(faults))
 

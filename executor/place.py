@@ -15,7 +15,7 @@ from executor.affinity import pin
 from executor.clock import Recorder
 from executor.errors import ExecutionError, RankFailed, waiting_for
 from executor.interpreter import Batch, Rank, begin, execute_rank
-from executor.job import START_S, Backend, DeviceKind
+from executor.job import START_S, Backend, Compression, DeviceKind
 from executor.lists import AnySchedule, channels, lists_of, reducers
 from executor.process_group import ProcessGroupTransport, Shape, make_groups, make_reduce_groups
 from executor.stage import Stage
@@ -49,6 +49,7 @@ class Place:
         shapes: Mapping[int, Shape],
         recorder: Recorder,
         at: Callable[[int], None] = lambda index: None,  # noqa: ARG005 -- nobody need listen
+        compression: Compression | None = None,
     ) -> Rank:
         """Return what this process' rank of `schedule` works with; all ranks call this together.
 
@@ -58,7 +59,16 @@ class Place:
             shapes: Of the tensors that cross the boundaries between stages.
             recorder: Of the rank.
             at: Told the position in the list before each op.
+            compression: Of the messages between stages.
+
+        Raises:
+            ExecutionError: Compression over NCCL.
         """
+        if compression is not None and self.backend == "nccl":
+            raise ExecutionError(
+                f"compression: got {compression} over nccl, expected gloo: what a message holds could be known only by "
+                "waiting for the device; try backend gloo"
+            )
         ends = channels(schedule)
         lists = lists_of(schedule, {self.rank, *(sender for sender, receiver in ends if receiver == self.rank)})
         transport = ProcessGroupTransport(
@@ -71,6 +81,7 @@ class Place:
             self.device.type == "cuda" and self.backend == "gloo",
             self.timeout_s,
             make_reduce_groups(reducers(schedule), self.backend, self.device),
+            compression,
         )
         return Rank(self.rank, lists[self.rank], schedule.num_stages, stages, transport, recorder, at)
 

@@ -6,6 +6,7 @@ channel has its own communicator, so that two ranks that send to each other at o
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +17,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from executor.compression import Packed, head_bytes, is_compressed, pack, rest_bytes, unpack
 from executor.errors import ExecutionError, waiting_for
+from executor.job import Compression
 from executor.transport import Transport, require_same
 from schedules.op import Message, Op, Recv, Reduce, Send, computes, needs
 
 _TAG = 7
+_REST_TAG = 8
+"""Of the k-th message of a channel that did not fit its head, the rest has this tag plus k: it is asked for late, and
+perhaps in another order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,22 @@ class Shape:
 
     size: tuple[int, ...]
     dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class _Incoming:
+    """A message that was asked for.
+
+    Attributes:
+        proof: How many messages to the peer must have arrived if this one has.
+        place: In its channel.
+    """
+
+    work: dist.Work
+    buffer: Tensor
+    peer: int
+    proof: int
+    place: int
 
 
 class ProcessGroupTransport(Transport):
@@ -45,6 +67,8 @@ class ProcessGroupTransport(Transport):
         is_staged: Whether messages go through pinned host memory: gloo between ranks on GPUs.
         timeout_s: How long one message, or one sum over replicas, may keep a rank waiting.
         reduce_groups: The process group of the replicas of every stage that is reduced.
+        compression: Of the messages between stages; None for none. Not over NCCL, which could only know what a message
+            says by waiting for the device.
     """
 
     def __init__(
@@ -58,6 +82,7 @@ class ProcessGroupTransport(Transport):
         is_staged: bool,
         timeout_s: float,
         reduce_groups: Mapping[int, dist.ProcessGroup] | None = None,
+        compression: Compression | None = None,
     ) -> None:
         self._rank = rank
         self._shapes = shapes
@@ -68,8 +93,11 @@ class ProcessGroupTransport(Transport):
         self._groups = groups
         self._reduce_groups = {} if reduce_groups is None else reduce_groups
         self._timeout = timedelta(seconds=timeout_s)
-        self._posted: dict[Message, tuple[dist.Work, Tensor, int, int]] = {}
-        self._under_way: defaultdict[int, deque[tuple[dist.Work, Tensor]]] = defaultdict(deque)
+        self._compression = compression
+        self._posted: dict[Message, _Incoming] = {}
+        self._under_way: defaultdict[int, deque[tuple[tuple[dist.Work, Tensor], ...]]] = defaultdict(deque)
+        self._num_sent: Counter[int] = Counter()
+        self._num_posted: Counter[int] = Counter()
         self._arrived: Counter[int] = Counter()
         self._all_letters = {
             peer: Letters(program, rank, num_stages) for peer, program in programs.items() if peer != rank
@@ -83,11 +111,23 @@ class ProcessGroupTransport(Transport):
                 f"{op}: got a tensor of {tensor.dtype}, {tuple(tensor.shape)}, expected {shape.dtype}, {shape.size}, "
                 "as the stage gave it before the run; its shape must not change"
             )
-        tensor = self._staged(tensor.contiguous())
-        with waiting_for(f"rank {op.peer} to be there for a message"):
-            work = dist.isend(tensor, op.peer, group=self._groups[self._rank, op.peer], tag=_TAG)
+        place = self._num_sent[op.peer]
+        self._num_sent[op.peer] += 1
+        if not self._is_compressed(shape):
+            self._under_way[op.peer].append((self._isend(tensor.contiguous(), op.peer, _TAG),))
+            return
+        packed = pack(tensor)
+        parts = [self._isend(packed.head, op.peer, _TAG)]
+        if packed.rest is not None:
+            parts.append(self._isend(packed.rest, op.peer, _REST_TAG + place))
+        self._under_way[op.peer].append(tuple(parts))
+
+    def _isend(self, tensor: Tensor, peer: int, tag: int) -> tuple[dist.Work, Tensor]:
+        tensor = self._staged(tensor)
+        with waiting_for(f"rank {peer} to be there for a message"):
+            work = dist.isend(tensor, peer, group=self._groups[self._rank, peer], tag=tag)
         assert work is not None, "both ends are in the channel's group"
-        self._under_way[op.peer].append((work, tensor))
+        return work, tensor
 
     def post(self, op: Recv) -> None:
         if op.peer not in self._letters:
@@ -97,21 +137,41 @@ class ProcessGroupTransport(Transport):
             raise ExecutionError(f"{op}: rank {op.peer} has no Send for it; give it one")
         require_same(op, sent)
         shape = self._shape(op.message)
+        if self._is_compressed(shape):
+            shape = Shape((head_bytes(math.prod(shape.size)),), torch.uint8)
+        work, buffer = self._irecv(shape, op.peer, _TAG)
+        self._posted[op.message] = _Incoming(work, buffer, op.peer, proof, self._num_posted[op.peer])
+        self._num_posted[op.peer] += 1
+
+    def _irecv(self, shape: Shape, peer: int, tag: int) -> tuple[dist.Work, Tensor]:
         buffer = torch.empty(shape.size, dtype=shape.dtype, device=self._buffer_device, pin_memory=self._pin)
-        with waiting_for(f"rank {op.peer} to be there for a message"):
-            work = dist.irecv(buffer, op.peer, group=self._groups[op.peer, self._rank], tag=_TAG)
+        with waiting_for(f"rank {peer} to be there for a message"):
+            work = dist.irecv(buffer, peer, group=self._groups[peer, self._rank], tag=tag)
         assert work is not None, "both ends are in the channel's group"
-        self._posted[op.message] = (work, buffer, op.peer, proof)
+        return work, buffer
 
     def take(self, message: Message) -> Tensor | None:
         if message not in self._posted:
             raise ExecutionError(f"no Recv was posted for {message}")
-        work, buffer, peer, proof = self._posted.pop(message)
-        self._wait(
-            work, f"message {message.payload.value}{message.microbatch} of stage {message.stage} from rank {peer}"
-        )
-        self._release(peer, proof)
-        return buffer.to(self._device, non_blocking=True) if self._is_staged else buffer
+        incoming, shape = self._posted.pop(message), self._shape(message)
+        what = f"message {message.payload.value}{message.microbatch} of stage {message.stage} from rank {incoming.peer}"
+        self._wait(incoming.work, what)
+        self._release(incoming.peer, incoming.proof)
+        if self._is_compressed(shape):
+            return self._unpacked(incoming, shape, what)
+        return incoming.buffer.to(self._device, non_blocking=True) if self._is_staged else incoming.buffer
+
+    def _unpacked(self, incoming: _Incoming, shape: Shape, what: str) -> Tensor:
+        """Return what a compressed message holds, after what is missing has come."""
+        missing = rest_bytes(incoming.buffer, math.prod(shape.size), shape.dtype)
+        rest = None
+        if missing:
+            work, rest = self._irecv(Shape((missing,), torch.uint8), incoming.peer, _REST_TAG + incoming.place)
+            self._wait(work, f"the rest of {what}")
+        return unpack(Packed(incoming.buffer, rest), shape.dtype, self._device).view(shape.size)
+
+    def _is_compressed(self, shape: Shape) -> bool:
+        return self._compression is not None and is_compressed(shape.dtype)
 
     def reduce(self, op: Reduce, tensor: Tensor) -> Tensor | None:
         group = self._reduce_groups.get(op.stage)
@@ -139,13 +199,15 @@ class ProcessGroupTransport(Transport):
         for peer, under_way in self._under_way.items():
             self._release(peer, self._arrived[peer] + len(under_way))
         self._arrived.clear()
+        self._num_sent.clear()
+        self._num_posted.clear()
         self._letters.clear()
 
     def _release(self, peer: int, count: int) -> None:
         """Let go of the first `count` tensors sent to `peer`: they are known to have arrived."""
         while self._arrived[peer] < count:
-            work, tensor = self._under_way[peer].popleft()
-            self._wait(work, f"a message of {tuple(tensor.shape)} to rank {peer}")
+            for work, tensor in self._under_way[peer].popleft():
+                self._wait(work, f"a message of {tuple(tensor.shape)} to rank {peer}")
             self._arrived[peer] += 1
 
     def _wait(self, work: dist.Work, what: str) -> None:

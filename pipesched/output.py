@@ -58,6 +58,18 @@ def percent(value: float | None) -> str:
 
 
 @contextmanager
+def spinner(text: str, *, if_long: bool) -> Iterator[None]:
+    """Show on a terminal that something is under way, where it may take long and nobody knows how far it is."""
+    if not if_long or not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text):
+        yield
+
+
+@contextmanager
 def progress(text: str) -> Iterator[Callable[[float], None]]:
     """Show a bar on a terminal; yield what is told the fraction done."""
     if not sys.stderr.isatty():

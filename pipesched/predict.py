@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from pipesched.output import spinner
+
 if TYPE_CHECKING:
     from profiles.cluster import Cluster
     from profiles.stage_costs import StageCosts
@@ -20,6 +22,10 @@ Buffers = Annotated[
     typer.Option(help="Receive buffers as our executor has them, or as PyTorch's: one per micro-batch, always."),
 ]
 Jitter = Annotated[float, typer.Option(help="Sigma of a log-normal factor on every op.", min=0.0, max=10.0)]
+
+
+_LONG = 20_000
+"""Ops that take about half a second."""
 
 
 def predict(
@@ -40,9 +46,10 @@ def predict(
     from simulator.memory import memory
     from simulator.simulate import simulate
 
-    require_runnable(schedule)
-    lowered = lower(schedule)
-    timeline = simulate(lowered, costs, cluster, protocol=protocol, jitter=jitter, seed=seed)
-    if not costs.has_bytes:
-        return timeline
-    return replace(timeline, memory=memory(timeline, costs, lowered, buffers=buffers))
+    with spinner(f"simulating {schedule.name}", if_long=sum(map(len, schedule.ops)) > _LONG):
+        require_runnable(schedule)
+        lowered = lower(schedule)
+        timeline = simulate(lowered, costs, cluster, protocol=protocol, jitter=jitter, seed=seed)
+        if not costs.has_bytes:
+            return timeline
+        return replace(timeline, memory=memory(timeline, costs, lowered, buffers=buffers))

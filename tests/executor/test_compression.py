@@ -1,0 +1,163 @@
+"""Messages in half precision: what they keep, what is sent whole, and that both ends agree."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from executor.compression import head_bytes, is_compressed, pack, rest_bytes, unpack
+from executor.errors import ExecutionError
+from executor.place import Place
+from executor.transport import LocalTransport
+from schedules.catalogue import build, build_lazily
+from tests.executor.many_jobs import run_module, run_together
+from tests.executor.models import plain
+from tests.executor.pipelines import CPU, Local, assert_equal, job
+
+DTYPES = [torch.float32, torch.float64]
+
+
+def back(tensor):
+    """Pack and unpack as a receiver does; return the elements and whether they were compressed."""
+    packed = pack(tensor)
+    assert packed.head.numel() == head_bytes(tensor.numel())
+    assert rest_bytes(packed.head, tensor.numel(), tensor.dtype) == (0 if packed.rest is None else packed.rest.numel())
+    found = unpack(packed, tensor.dtype, tensor.device).view(tensor.shape)
+    assert found.dtype is tensor.dtype
+    return found, packed.rest is None
+
+
+def same_bits(a, b):
+    return torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@settings(deadline=None, max_examples=100)
+@given(exponent=st.integers(-90, 110), seed=st.integers(0, 99), size=st.integers(1, 40))
+def test_whatever_its_scale_a_tensor_keeps_eleven_bits(dtype, exponent, seed, size):
+    x = torch.randn(size, generator=torch.Generator().manual_seed(seed), dtype=dtype) * 2.0**exponent
+    found, is_half = back(x)
+    assert is_half
+    large = x.abs() >= x.abs().max() * 2.0**-28
+    assert ((found - x).abs()[large] <= x.abs()[large] * 2.0**-11).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_scale_is_a_power_of_two_so_that_what_half_precision_holds_comes_back_exactly(dtype):
+    x = torch.tensor([1.0, -0.5, 1.5, 0.0, 2.0**-12, 1 + 2.0**-10], dtype=dtype)
+    for scale in (1.0, 2.0**60, 2.0**-60):
+        found, is_half = back(x * scale)
+        assert is_half
+        assert torch.equal(found, x * scale)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("odd", [math.inf, -math.inf, math.nan])
+def test_what_is_not_finite_is_sent_as_it_is(dtype, odd):
+    x = torch.tensor([1.0, odd, -0.0, 1 / 3], dtype=dtype)
+    found, is_half = back(x)
+    assert not is_half
+    assert same_bits(found, x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_would_be_lost_beside_a_large_element_is_sent_as_it_is(dtype):
+    x = torch.full((200,), 2.0**-41, dtype=dtype)
+    x[0] = 1.0
+    found, is_half = back(x)
+    assert not is_half
+    assert same_bits(found, x)
+    x[3:] = 2.0**-30  # now only two of two hundred are lost
+    found, is_half = back(x)
+    assert is_half
+    assert torch.equal(found, torch.where(x == 2.0**-41, torch.zeros_like(x), x))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_smallest_and_the_largest_numbers_come_back(dtype):
+    limits = torch.finfo(dtype)
+    for value in (limits.tiny, limits.smallest_normal / 4, limits.max, -limits.max, 0.0):
+        x = torch.tensor([value, value / 2], dtype=dtype)
+        found, _ = back(x)
+        torch.testing.assert_close(found, x, rtol=2.0**-11, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (2, 3, 4)])
+def test_every_shape_can_be_packed(shape):
+    x = torch.ones(shape).transpose(0, -1) if len(shape) > 1 else torch.ones(shape)
+    assert torch.equal(back(x)[0], x)
+
+
+def test_only_what_is_wider_than_half_precision_is_compressed():
+    assert [is_compressed(d) for d in (*DTYPES, torch.half, torch.bfloat16, torch.uint8)] == [True, True] + [False] * 3
+
+
+def by_hand(num_microbatches, model, batch, lr):
+    """GPipe on two stages of one layer each; what crosses the boundary is rounded, either way."""
+    first, second = (layer().double() for layer in model.layers)
+    yield first, second
+    for x, y in zip(batch.inputs, batch.targets, strict=True):
+        made = first(x)
+        arrived = rounded(made.detach()).requires_grad_()
+        (torch.nn.functional.mse_loss(second(arrived), y) / num_microbatches).backward()
+        made.backward(rounded(arrived.grad))
+    with torch.no_grad():
+        for parameter in (*first.parameters(), *second.parameters()):
+            parameter -= lr * parameter.grad
+    yield first, second
+
+
+def rounded(x):
+    return (x * 2.0**8).half().double() / 2.0**8  # neither too large nor too small for half precision
+
+
+def test_a_local_run_loses_what_its_messages_would_lose():
+    schedule = build("gpipe", 2, 4)
+    found = Local(schedule, plain(2), transport=lambda rank, room: LocalTransport(rank, room, "half"))
+    run = by_hand(4, found.model, found.batch, 0.05)
+    for mine, its in zip(next(run), (found.stage(0).module, found.stage(1).module), strict=True):
+        mine.load_state_dict({key.removeprefix("0."): value for key, value in its.state_dict().items()})
+    found.run()
+    for mine, its in zip(next(run), (found.stage(0).module, found.stage(1).module), strict=True):
+        assert_equal(its.parameters(), mine.parameters())
+    plainly = Local(schedule, plain(2)).run()
+    assert not torch.equal(found.parameters[0], plainly.parameters[0])
+
+
+def test_over_nccl_it_is_refused():
+    place = Place(0, CPU, "nccl", None, 1.0)
+    with pytest.raises(ExecutionError, match=r"compression: got half over nccl, expected gloo: .* try backend gloo"):
+        place.join(build_lazily("pipedream", 2, 4), {}, {}, None, compression="half")
+
+
+def test_emulated_messages_are_not_compressed():
+    from profiles.stage_costs import uniform
+
+    with pytest.raises(ExecutionError, match="compression: got half with emulate"):
+        job(build("gpipe", 2, 2), None, emulate=uniform(2, 1.0, 2.0), compression="half")
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(120)
+@pytest.mark.xdist_group("compression")
+def test_over_gloo_both_ends_agree_on_every_message(tmp_path):
+    assert [said.splitlines()[-1] for said in run_module("tests.executor.compressed", 2, tmp_path)] == ["fine"] * 2
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(120)
+@pytest.mark.xdist_group("compression")
+def test_a_run_over_gloo_is_the_local_run_with_the_same_messages(tmp_path):
+    schedules = {name: build(name, 2, 8) for name in ("1f1b", "pipedream", "spectrain")}
+    jobs = {
+        name: job(schedule, "tests.executor.models:plain:layers=2", compression="half", optimizer="momentum")
+        for name, schedule in schedules.items()
+    }
+    losses = run_together(jobs, 2, tmp_path)
+    for name, schedule in schedules.items():
+        local = Local(
+            schedule, plain(2), optimizer="momentum", transport=lambda rank, room: LocalTransport(rank, room, "half")
+        ).run()
+        assert losses[name] == list(local.stage(1).losses().values())
