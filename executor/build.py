@@ -24,7 +24,7 @@ from schedules.catalogue import CATALOGUE
 from schedules.op import Compute, Op, Phase, Step
 from schedules.prediction import Rule
 from schedules.schedule import Schedule, stages_of
-from schedules.versions import Use, uses
+from schedules.versions import Use, stashing_steps, uses
 
 
 def build_stages(
@@ -138,7 +138,11 @@ def emulated_stages(ops: Sequence[Op], costs: StageCosts, how: How) -> dict[int,
             f"the costs ({costs.origin}) say overlap {costs.overlap:g}, expected 0 to emulate them: the two ops of an "
             "Overlap run one after the other, as in PyTorch's runtime"
         )
-    return {index: EmulatedStage(index, costs, how) for index in stages_of(tuple(ops))}
+    keeping = stashing_steps(ops)
+    return {
+        stage: EmulatedStage(stage, costs, how, [index in keeping for index, op in enumerate(ops) if op == Step(stage)])
+        for stage in stages_of(tuple(ops))
+    }
 
 
 def make_batch(

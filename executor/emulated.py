@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -25,10 +25,14 @@ class EmulatedStage(Stage):
         index: The stage's number.
         costs: What its ops take.
         how: Whether to sleep or to spin.
+        stashing: Of each of its Steps, whether it keeps a copy of the weights that it replaces.
     """
 
-    def __init__(self, index: int, costs: StageCosts, how: How = "sleep") -> None:
+    def __init__(self, index: int, costs: StageCosts, how: How = "sleep", stashing: Sequence[bool] = ()) -> None:
         self._costs = costs
+        self._copy_s = costs.stages[index].copy_s
+        self._stashing = stashing
+        self._num_steps = 0
         self._weight_bytes = costs.stages[index].weight_bytes
         self._step_s = costs.stages[index].step_s
         self._how = how
@@ -39,7 +43,7 @@ class EmulatedStage(Stage):
         }
 
     def begin(self) -> None:
-        """Nothing is left from the last time."""
+        self._num_steps = 0
 
     def compute(self, op: Compute, received: Tensor | None, target: Tensor | None) -> Tensor | None:  # noqa: ARG002 -- time is all it takes
         self._spend(self._costs.seconds(op))
@@ -49,7 +53,9 @@ class EmulatedStage(Stage):
         return buckets([torch.zeros(self._weight_bytes, dtype=torch.uint8)])
 
     def step(self) -> None:
-        self._spend(self._step_s)
+        keeps = any(self._stashing[self._num_steps : self._num_steps + 1])
+        self._num_steps += 1
+        self._spend(self._step_s + (self._copy_s if keeps else 0.0))
 
     def _spend(self, seconds: float) -> None:
         end = time.perf_counter() + seconds

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from profiles.errors import ProfileError
 from schedules.op import Compute, Phase
+from schedules.versions import looks_ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class StageCost:
         utilisation: Share of the device that the stage's ops can use at this micro-batch size, in (0, 1].
         saved_for_weight_bytes: Held from the end of I to the end of W (M_W of arXiv:2401.10241); None: `saved_bytes`,
             as where W alone lets go of what F saved.
+        copy_s: Seconds of one copy of the weights: a version that a Step keeps for later, or one predicted for an op.
         average_s: Seconds of one elastic averaging with the reference model.
     """
 
@@ -40,6 +42,7 @@ class StageCost:
     optimizer_bytes: int = 0
     utilisation: float = 1.0
     saved_for_weight_bytes: int | None = None
+    copy_s: float = 0.0
     average_s: float = 0.0
 
 
@@ -92,7 +95,7 @@ class StageCosts:
         return replace(self, stages=tuple(stages))
 
     def seconds(self, op: Compute) -> float:
-        """Return the duration of `op` on a device of speed 1 [s].
+        """Return the duration of `op` on a device of speed 1 [s], with that of predicting its weights if they are.
 
         Raises:
             ProfileError: The costs do not say it.
@@ -118,7 +121,7 @@ class StageCosts:
                 f"op {op}: the costs ({self.origin}) do not say the seconds of {op.phase.value} on stage {op.stage}; "
                 "give backward_s for B, backward_input_s and backward_weight_s for I and W; measure old profiles again"
             )
-        return seconds
+        return seconds + cost.copy_s if looks_ahead(op) else seconds
 
 
 def _times(seconds: float | None, share: float) -> float | None:

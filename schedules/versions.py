@@ -9,7 +9,7 @@ that for a run of any length.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -68,6 +68,19 @@ class Use:
 def looks_ahead(op: Compute) -> bool:
     """Whether `op` reads a predicted copy; before its first Step a stage has no state to predict from."""
     return op.lookahead > 0 and op.version > 0
+
+
+def stashing_steps(ops: Sequence[Op]) -> frozenset[int]:
+    """Return the positions of the Steps that keep a copy of the weights they replace: a later op reads them."""
+    last_read = {(part.stage, part.version): index for index, op in enumerate(ops) for part in computes(op)}
+    version: Counter[int] = Counter()
+    found = set()
+    for index, op in enumerate(ops):
+        if isinstance(op, Step):
+            if last_read.get((op.stage, version[op.stage]), -1) > index:
+                found.add(index)
+            version[op.stage] += 1
+    return frozenset(found)
 
 
 def target(op: Compute) -> int:

@@ -57,6 +57,7 @@ def _slowed(cost: StageCost, num_pipelines: int) -> StageCost:
         backward_input_s=_times(cost.backward_input_s, factor),
         backward_weight_s=_times(cost.backward_weight_s, factor),
         step_s=cost.step_s * factor,
+        copy_s=cost.copy_s * factor,
         average_s=cost.average_s * factor,
     )
 

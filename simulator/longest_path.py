@@ -37,6 +37,7 @@ from schedules.op import (
 )
 from schedules.schedule import Schedule, ScheduleError
 from schedules.timeline import Span, Timeline
+from schedules.versions import looks_ahead, stashing_steps
 from simulator.errors import SimulationError
 from simulator.network import message_bytes, require_same, ring_reduce_s
 from simulator.simulate import reducers, require_possible
@@ -102,7 +103,8 @@ class _Path:
         self._channels: dict[tuple[int, int], _Channel] = {}
         self._members = reducers(schedule)
         self._met: defaultdict[int, list[int]] = defaultdict(list)
-        self._seconds: dict[tuple[int, Phase, int], float] = {}
+        self._seconds: dict[tuple[int, Phase, int, bool], float] = {}
+        self._stashing = [stashing_steps(row) for row in schedule.ops]
         self._waits: list[_Transfer | None] = [None] * schedule.num_ranks
         self._ready = list(range(schedule.num_ranks))
 
@@ -148,7 +150,9 @@ class _Path:
                         return
                     continue
                 case Step():
-                    self._now[rank] += self._costs.stages[op.stage].step_s / self._speed(rank)
+                    cost = self._costs.stages[op.stage]
+                    copy_s = cost.copy_s if self._at[rank] in self._stashing[rank] else 0.0
+                    self._now[rank] += (cost.step_s + copy_s) / self._speed(rank)
                 case Average():
                     self._now[rank] += self._costs.stages[op.stage].average_s / self._speed(rank)
                 case Unshard() | Reshard():
@@ -224,7 +228,7 @@ class _Path:
         if isinstance(op, Overlap):
             first_s, second_s = self._seconds_of(rank, op.first), self._seconds_of(rank, op.second)
             return first_s + second_s - self._costs.overlap * min(first_s, second_s)
-        key = (rank, op.phase, op.stage)
+        key = (rank, op.phase, op.stage, looks_ahead(op))
         if key not in self._seconds:
             self._seconds[key] = self._costs.seconds(op) / self._speed(rank)
         return self._seconds[key]

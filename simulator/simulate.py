@@ -45,6 +45,7 @@ from schedules.op import (
 )
 from schedules.schedule import Schedule, ScheduleError
 from schedules.timeline import Span, Timeline
+from schedules.versions import looks_ahead, stashing_steps
 from simulator.device import RunOp, SharedDevice, own_device
 from simulator.errors import SimulationError
 from simulator.network import Collectives, Network, Protocol, Transfer
@@ -145,7 +146,7 @@ class _Run:
         self._members = reducers(schedule)
         self._collectives = Collectives(self._env, self._members)
         self._network = Network(self._env, costs, self._link_of, protocol, schedule.rank_to_device, self._nics_of)
-        self._seconds: dict[tuple[Phase, int], float] = {}
+        self._seconds: dict[tuple[Phase, int, bool], float] = {}
         self._made: list[set[Message | None]] = [set() for _ in schedule.ops]
         self._done: list[list[Span | _Posted]] = [[] for _ in schedule.ops]
 
@@ -178,7 +179,8 @@ class _Run:
         env, network = self._env, self._network
         done, made = self._done[rank], self._made[rank]
         factors = self._factors(rank)
-        for op in self._schedule.ops[rank]:
+        stashing = stashing_steps(self._schedule.ops[rank])
+        for index, op in enumerate(self._schedule.ops[rank]):
             posted_s = env.now
             match op:
                 case Compute() | Overlap():
@@ -202,6 +204,7 @@ class _Run:
                 case Step() | Average():
                     start_s, cost = posted_s, self._cost(op)
                     seconds = cost.step_s if isinstance(op, Step) else cost.average_s
+                    seconds += cost.copy_s if index in stashing else 0.0
                     yield run_op(seconds * next(factors), cost.utilisation)
                 case Unshard() | Reshard():
                     start_s = posted_s
@@ -234,7 +237,7 @@ class _Run:
         return ((both_s, both), (first_s - both_s, first), (second_s - both_s, second))
 
     def _seconds_of(self, op: Compute) -> float:
-        key = (op.phase, op.stage)
+        key = (op.phase, op.stage, looks_ahead(op))
         seconds = self._seconds.get(key)
         if seconds is None:
             seconds = self._seconds[key] = self._costs.seconds(op)

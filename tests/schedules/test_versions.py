@@ -11,7 +11,16 @@ from schedules.one_f_one_b import one_f_one_b
 from schedules.op import Compute, Overlap, Phase, Step, computes
 from schedules.pipedream import lazy_pipedream, pipedream
 from schedules.schedule import ScheduleError, backward, forward, make_schedule
-from schedules.versions import Agreement, in_flight, is_consistent, live_versions, looks_ahead, target, uses
+from schedules.versions import (
+    Agreement,
+    in_flight,
+    is_consistent,
+    live_versions,
+    looks_ahead,
+    stashing_steps,
+    target,
+    uses,
+)
 from tests.schedules.builder_rules import assert_one_line, most_in_flight
 from tests.schedules.hand_schedules import mixed_backwards, replicated
 
@@ -227,3 +236,17 @@ def test_a_list_without_an_end_is_read_no_further_than_needed():
     assert len(found) == 1000
     assert [use.op for use in found] == [op for op in read if isinstance(op, Compute)][:1000]
     assert len(read) < 1000 * 3 / 2 + 20
+
+
+@settings(deadline=None)
+@given(random_lists(in_order=False))
+def test_a_step_stashes_what_a_later_op_reads(row):
+    steps = [place for place, op in enumerate(row) if isinstance(op, Step)]
+    expected = {
+        place
+        for place in steps
+        for after in row[place + 1 :]
+        for part in computes(after)
+        if part.stage == row[place].stage and part.version == row[:place].count(row[place])
+    }
+    assert stashing_steps(row) == expected

@@ -32,6 +32,7 @@ def random_costs(chance, num_stages):
             chance.uniform(0.1, 2),
             chance.uniform(0, 2),
             step_s=chance.uniform(0, 1),
+            copy_s=chance.uniform(0, 1),
             output_bytes=int(scale * chance.randint(0, 100)),
             weight_bytes=chance.randint(0, 100),
         )

@@ -12,6 +12,8 @@ from schedules.recompute import recompute
 from schedules.schedule import Schedule, ScheduleError, backward, forward, make_schedule
 from schedules.timeline import Timeline
 from simulator.errors import SimulationError
+from simulator.longest_path import longest_path as fast_longest_path
+from simulator.metrics import metrics
 from simulator.simulate import simulate
 from tests.simulator.longest_path import longest_path
 
@@ -289,3 +291,18 @@ def test_a_jitter_and_a_protocol_that_are_none_are_refused():
         SimulationError, match=r"protocol: got 'later', expected rendezvous or eager; jitter: got -0\.1"
     ):
         simulate(build("1f1b", 2, 2), uniform(2, 1.0, 2.0), protocol="later", jitter=-0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "busy_s"),
+    [
+        ("vanilla_1f1b", [9.0, 9.0]),
+        ("pipedream", [10.0, 9.0]),  # the first rank keeps version 0 for B1, and version 1 for B2
+        ("pipeoptim", [9.5, 9.0]),  # and predicts for F2 alone: before the first Step there is nothing to predict from
+    ],
+)
+@pytest.mark.parametrize("evaluate", [simulate, fast_longest_path])
+def test_copies_of_weights_take_their_time_where_they_are_made(name, busy_s, evaluate):
+    costs = StageCosts((StageCost(1.0, 2.0, copy_s=0.5),) * 2)
+    timeline = evaluate(build(name, 2, 3), costs)
+    assert [device.busy_s for device in metrics(timeline).devices] == busy_s
