@@ -9,7 +9,7 @@ from tests.pipesched.conftest import BLOCKS
 from tests.profiles.hand_profiles import layer, measurement, profile
 
 QUICK = ("check", "simulate", "gantt", "show", "list", "compare")
-LINES = [shlex.split(line, comments=True) for block in BLOCKS for line in block.splitlines()]
+LINES = [shlex.split(line, comments=True) for block in BLOCKS for line in block.replace("\\\n", "").splitlines()]
 COMMANDS = [" ".join(words[1:]) for words in LINES if words[:1] == ["pipesched"] and words[1] in QUICK]
 
 
