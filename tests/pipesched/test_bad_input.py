@@ -79,7 +79,7 @@ LIGHT = [
     ("trace mine.csv", "mine.csv: line 1"),
     (f"{SIMULATE} --profile cut.json", "cut.json: got Invalid JSON"),
     (f"{SIMULATE} --profile one.json", "one.json: format: got 'pipesched-cluster', expected 'pipesched-profile'"),
-    (f"{SIMULATE} -v 2 {COSTS}", "got 2 chunks, but it takes one stage per rank; try interleaved"),
+    (f"{SIMULATE} -v 2 {COSTS}", "got 2 chunks, but its stages per rank are fixed; try interleaved"),
     (f"simulate -s interleaved -p 2 -m 4 -v 0 {COSTS}", "'-v': got '0'"),
     (f"simulate -s interleaved -p 2 -m 4 --set num_chunks=1 {COSTS}", "--set: got num_chunks"),
     (f"simulate -s 1f1b_afp -p 2 -m 4 --set adv=1 {COSTS}", "--set: got adv, expected one of advance"),
