@@ -180,7 +180,9 @@ def main() -> None:
     arguments = parser.parse_args()
     lines = []
     if arguments.schedules:
-        names = list(CATALOGUE) if arguments.schedules == "all" else arguments.schedules.split(",")
+        names = arguments.schedules.split(",")
+        if arguments.schedules == "all":
+            names = [name for name, entry in CATALOGUE.items() if entry.is_executed]
         report_lines = report_of(names, arguments.runs, arguments.p, arguments.m, arguments.op_s)
     else:
         report_lines = report(arguments.runs)

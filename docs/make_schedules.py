@@ -124,7 +124,8 @@ def page() -> str:
     for name, each in said.items():
         require_true(CATALOGUE[name], each, found[name])
     counts = dict(zip("pm", COUNTED, strict=True))
-    parts = [HEAD.format(**counts), to_markdown([_row(summary) for summary in found.values()]), "\n"]
+    compared = [_row(summary) for name, summary in found.items() if CATALOGUE[name].is_executed]
+    parts = [HEAD.format(**counts), to_markdown(compared), "\n"]
     for is_asynchronous, head in ((False, ""), (True, ASYNCHRONOUS.format(**counts))):
         names = [name for name, entry in CATALOGUE.items() if entry.is_asynchronous is is_asynchronous]
         parts += [head, *(_section(CATALOGUE[name], said.get(name), found[name]) for name in names)]

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from executor.errors import ExecutionError
 from executor.job import Job, job_to_json
 from executor.processes import Processes
 from schedules.formats.schedule_json import from_json
 from schedules.formats.timeline_json import read_timeline
 from schedules.lower import lower
-from schedules.op import Op
+from schedules.op import Average, Op
 from schedules.timeline import Timeline
 
 
@@ -38,9 +39,12 @@ def launch(job: Job, tick: Callable[[float], None] = lambda fraction: None) -> M
         tick: Told now and then what fraction of all ops is done.
 
     Raises:
+        ExecutionError: The lists have an op that is not executed.
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
     """
     lists = lower(from_json(job.schedule, "the job's schedule")).ops
+    if any(isinstance(op, Average) for row in lists for op in row):
+        raise ExecutionError("elastic averaging is simulated, but not executed yet; try a schedule without AVERAGE")
     total = (job.warmup + job.iterations) * sum(map(len, lists))
 
     def op_at(rank: int, index: int) -> Op | None:

@@ -36,7 +36,7 @@ def compare(
         typer.Argument(help="Schedules by name or file; or two Timelines, predicted and measured (JSON)."),
     ] = None,
     all_schedules: Annotated[
-        bool, typer.Option("--all", help="Every schedule of the catalogue; one that cannot be built says why.")
+        bool, typer.Option("--all", help="Every schedule that can be run, too; one that cannot be built says why.")
     ] = False,
     schedule: ScheduleOptions = ScheduleOptions(),  # noqa: B008 -- frozen
     costs: CostOptions = CostOptions(),  # noqa: B008
@@ -84,7 +84,7 @@ def _names(what: Sequence[str], schedule: ScheduleOptions, all_schedules: bool) 
     if all_schedules:
         from schedules.catalogue import CATALOGUE
 
-        given += CATALOGUE
+        given += [name for name, entry in CATALOGUE.items() if entry.is_executed]
     names = list(dict.fromkeys(name for argument in given for name in argument.split(",") if name))
     if not names:
         raise InputError("compare: got no schedules, expected names; try compare gpipe,1f1b or --all")

@@ -11,6 +11,8 @@ from pipesched.errors import InputError
 from pipesched.options import Seed
 from pipesched.torch_options import DeviceKind, Dtype, Optimizer, Threads, require_gpu
 
+from schedules.prediction import Rule
+
 if TYPE_CHECKING:
     from executor.job import Job
     from profiles.stage_costs import StageCosts
@@ -37,6 +39,12 @@ class RunOptions:
     ] = 60.0
     no_check: Annotated[bool, typer.Option("--no-check", help="Run a list even though the checker refuses it.")] = False
     no_pin: Annotated[bool, typer.Option("--no-pin", help="Let the system choose the cores of every rank.")] = False
+    prediction: Annotated[
+        Rule | None, typer.Option(help="How weights are predicted where a schedule looks ahead; none: as it says.")
+    ] = None
+    compression: Annotated[
+        Literal["half"] | None, typer.Option(help="Send activations and gradients in half precision where it fits.")
+    ] = None
     seed: Seed = 0
 
     def require_possible(self) -> None:
@@ -82,6 +90,8 @@ class RunOptions:
             iterations=self.iterations,
             warmup=self.warmup,
             timeout_s=self.timeout,
+            prediction=self.prediction,
+            compression=self.compression,
             is_checked=not self.no_check,
             is_pinned=not self.no_pin,
         )

@@ -24,7 +24,7 @@ from schedules.op import Step
 from schedules.schedule import ScheduleError
 
 MLP = "mlp:layers=6,width=8"
-SYNCHRONOUS = [name for name, entry in CATALOGUE.items() if not entry.is_asynchronous and not entry.averages]
+SYNCHRONOUS = [name for name, entry in CATALOGUE.items() if entry.is_executed and not entry.is_asynchronous]
 CPU = torch.device("cpu")
 
 

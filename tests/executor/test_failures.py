@@ -154,3 +154,8 @@ def test_an_unknown_model_is_named_once():
 
 def test_a_rank_that_failed_is_an_execution_error():
     assert issubclass(RankFailed, ExecutionError)
+
+
+def test_elastic_averaging_is_refused_before_any_process_starts():
+    with pytest.raises(ExecutionError, match="simulated, but not executed yet; try a schedule without AVERAGE"):
+        launch(job(build("avgpipe", 2, 4)))
