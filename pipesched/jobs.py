@@ -10,7 +10,6 @@ import typer
 from pipesched.errors import InputError
 from pipesched.options import Seed
 from pipesched.torch_options import DeviceKind, Dtype, Optimizer, Threads, require_gpu
-
 from schedules.prediction import Rule
 
 if TYPE_CHECKING:

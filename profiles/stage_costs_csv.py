@@ -7,8 +7,8 @@ One row per stage, in any order, under a header of these columns::
     utilisation, overlap
 
 The backward is given whole, or split, or both. Byte columns, step_s, copy_s and average_s that are absent are 0,
-utilisation is 1, and saved_for_weight_bytes, absent or left empty, is as saved_bytes. overlap is one number for all stages: 0 if
-absent, else the same in every row.
+utilisation is 1, and saved_for_weight_bytes, absent or left empty, is as saved_bytes. overlap is one number for all
+stages: 0 if absent, else the same in every row.
 """
 
 from __future__ import annotations
