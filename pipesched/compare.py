@@ -167,6 +167,10 @@ def _one(schedule: Schedule, costs: CostOptions, buffers: Buffers) -> _Found:
     from simulator.summary import summarize
 
     stage_costs, cluster = costs.load(schedule, share=schedule.num_devices / schedule.num_stages)
+    if costs.machines.memory_limit is not None and not stage_costs.has_bytes:
+        raise InputError(
+            "--memory-limit: got costs that say no bytes, expected some; try --uniform f=1,b=2,saved_bytes=1e9"
+        )
     timeline = predict(schedule, stage_costs, cluster, buffers=buffers)
     return _Found(summarize(lower(schedule), timeline, stage_costs, cluster), timeline)
 

@@ -142,6 +142,7 @@ class ScheduleOptions:
             InputError: The options do not say one schedule.
             ScheduleError: No such schedule, or a bad file.
         """
+        from schedules.catalogue import find
         from schedules.formats.schedule_json import to_json
         from schedules.recipe import Recipe
 
@@ -150,6 +151,8 @@ class ScheduleOptions:
         if self.microbatches is None:
             return replace(self, microbatches=self.stages or 1).recipe()
         num_ranks, num_microbatches, settings = self._counts(self.schedule)
+        if not find(self.schedule).is_executed:
+            raise InputError(f"schedule {self.schedule}: got it to train, but it is only simulated yet; try 1f1b")
         return Recipe(
             name=self.schedule,
             num_ranks=num_ranks,

@@ -107,10 +107,11 @@ def _mean(values: Sequence[float]) -> float | None:
 def print_outcomes(outcomes: Sequence[Outcome], costs: str, target_loss: float | None) -> None:
     """Print what was measured and what was known before, a row per run each."""
     target = "" if target_loss is None else f"; target: when the smoothed loss is {target_loss:g} or less"
-    _print("Trained", [_measured(outcome) for outcome in outcomes], _LOSSES + target)
+    unreached = "-" if target_loss is None else "not reached"
+    _print("Trained", [_measured(outcome, unreached) for outcome in outcomes], _LOSSES + target)
     _print(
         "Predicted",
-        [_predicted(outcome) for outcome in outcomes],
+        [_predicted(outcome, unreached) for outcome in outcomes],
         f"on one device per rank, from {costs}; + 1: a predicted copy",
     )
 
@@ -124,7 +125,7 @@ def _print(title: str, rows: Sequence[dict[str, str]], caption: str) -> None:
     print_table(title, [{name: cell for name, cell in row.items() if name not in unknown} for row in rows], caption)
 
 
-def _measured(outcome: Outcome) -> dict[str, str]:
+def _measured(outcome: Outcome, unreached: str) -> dict[str, str]:
     diverged = "-"
     if outcome.diverged_at is not None:
         loss = "not finite" if outcome.diverged_loss is None else f"{outcome.diverged_loss:.4g}"
@@ -137,18 +138,18 @@ def _measured(outcome: Outcome) -> dict[str, str]:
         "accuracy": percent(outcome.training_accuracy),
         "held-out loss": _number(outcome.held_out_loss),
         "held-out accuracy": percent(outcome.held_out_accuracy),
-        "steps to target": "-" if outcome.steps_to_target is None else str(outcome.steps_to_target),
+        "steps to target": unreached if outcome.steps_to_target is None else str(outcome.steps_to_target),
     }
 
 
-def _predicted(outcome: Outcome) -> dict[str, str]:
+def _predicted(outcome: Outcome, unreached: str) -> dict[str, str]:
     return {
         "schedule": outcome.schedule,
         "staleness": str(outcome.staleness),
         "weight copies": f"{outcome.weight_versions}{' + 1' * outcome.predicted_copies}",
         "step": seconds(outcome.seconds_per_step),
         "run": seconds(outcome.run_s),
-        "time to target": "-" if outcome.target_s is None else seconds(outcome.target_s),
+        "time to target": unreached if outcome.target_s is None else seconds(outcome.target_s),
     }
 
 

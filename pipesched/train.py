@@ -63,9 +63,11 @@ def train(
     recipes = _recipes(schedule, compare)
     from pipesched.outcomes import make_outcome, print_outcomes
     from pipesched.plans import make_plans
+    from profiles.models.model import draw_batch
     from profiles.models.resolve import resolve_model
 
     built = resolve_model(model)
+    draw_batch(built, 1, options.seed)  # data that are not there are found before anything is done
     if job is not None:
         emit(_job(recipes, built, costs, options), job)
         return

@@ -49,7 +49,7 @@ class Traits:
 
 
 BACKENDS: Mapping[Backend, Traits] = {
-    Backend.GLOO: Traits(Communication.CHANNEL, "pipesched's executor and PyTorch's runtime on CPUs"),
+    Backend.GLOO: Traits(Communication.CHANNEL, "isend and irecv on CPUs: pipesched's executor, PyTorch"),
     Backend.NCCL: Traits(Communication.CHANNEL, "one communicator per direction: pipesched's executor"),
     Backend.NCCL_PAIR: Traits(Communication.PAIR, "one per pair of ranks: PyTorch's isend and irecv", lower_for_torch),
     Backend.NCCL_RANK: Traits(

@@ -119,6 +119,8 @@ def _users_code(what: str) -> Iterator[None]:
     """Tell what goes wrong in a function that a user wrote in one line."""
     try:
         yield
+    except ProfileError:  # says it already
+        raise
     except Exception as error:  # a user's code may raise anything
         message = " ".join(str(error).split())[:200]
         raise ProfileError(f"{what}: got {type(error).__name__} ({message}), expected it to work; mend it") from error

@@ -120,6 +120,9 @@ LIGHT = [
 
 TORCH = "run -s 1f1b -p 2 -m 4"
 HEAVY = [
+    ("train digits -s avgpipe -p 2 --steps 2 --uniform f=1,b=2", "schedule avgpipe: got it to train, but it is only"),
+    ("train gpt:text=no.txt -s gpipe -p 2 -m 2 --steps 1 --uniform f=1,b=2", "text no.txt: got No such file or dir"),
+    ("compare gpipe -p 2 -m 4 --uniform f=1,b=2 --memory-limit 9e9", "--memory-limit: got costs that say no bytes"),
     ("profile zzz", "got an unknown model, expected one of conv, digits, gpt, mlp"),
     ("profile gpt:layerz=2", "unknown argument 'layerz'"),
     ("profile none.such:factory", "importing none.such raised ModuleNotFoundError"),

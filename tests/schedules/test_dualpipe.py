@@ -1,3 +1,5 @@
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from schedules.op import Overlap, Phase, Reduce, Step
 from schedules.schedule import Schedule, ScheduleError, routes, stages_of
 from tests.schedules.builder_rules import assert_one_line, assert_sound, most_in_flight, parts
 from tests.schedules.drawings import cells, drawn, is_in
+from tests.schedules.torch_schedules import NUM_SHAPES, built, ours, vee
 
 DUALPIPE = """
     rank 0  F0  F1  F2  F4  I4  W4  F5  F3& B5  F6& B0  B6  F7& B1  B7  I2  W2  I3  W3
@@ -33,6 +36,17 @@ def test_they_run_as_drawn():
     assert marked(dualpipe_v(2, 4), skip=0) == cells(DUALPIPE_V)
     assert is_in(DUALPIPE, module.__doc__)
     assert is_in(DUALPIPE_V, module.__doc__)
+
+
+def test_dualpipe_v_orders_as_pytorch_lists():
+    chance = random.Random(5)
+    uneven = 0
+    for _ in range(NUM_SHAPES):
+        p = chance.randint(1, 8)
+        m = chance.randint(2 * p, 2 * p + 24)
+        uneven += m % p > 0
+        assert ours(dualpipe_v(p, m)) == built("ScheduleDualPipeV", p, m, vee(p)), f"p = {p}, m = {m}"
+    assert uneven > 10
 
 
 @settings(deadline=None, max_examples=40)
