@@ -14,8 +14,9 @@ from executor.stage import Stage
 from profiles.stage_costs import StageCosts
 from schedules.op import Compute, Message, Phase, gives
 
-_SPIN_S = 0.002
-"""A sleeper wakes up late, by up to a millisecond on a busy machine: the last bit is spun."""
+_SPIN_S = 0.0002
+"""A sleeper wakes up late, by a tenth of a millisecond: the last bit is spun. No more of it: where ranks outnumber the
+cores, a spinning one keeps another from its message."""
 
 
 class EmulatedStage(Stage):
@@ -26,15 +27,20 @@ class EmulatedStage(Stage):
         costs: What its ops take.
         how: Whether to sleep or to spin.
         stashing: Of each of its Steps, whether it keeps a copy of the weights that it replaces.
+        speed: Of its device: the seconds of the costs are divided by it.
     """
 
-    def __init__(self, index: int, costs: StageCosts, how: How = "sleep", stashing: Sequence[bool] = ()) -> None:
+    def __init__(
+        self, index: int, costs: StageCosts, how: How = "sleep", stashing: Sequence[bool] = (), speed: float = 1.0
+    ) -> None:
         self._costs = costs
+        self._speed = speed
         self._copy_s = costs.stages[index].copy_s
         self._stashing = stashing
         self._num_steps = 0
         self._weight_bytes = costs.stages[index].weight_bytes
         self._step_s = costs.stages[index].step_s
+        self._average_s = costs.stages[index].average_s
         self._how = how
         self._outputs = {
             phase: torch.zeros(message_bytes(costs, message), dtype=torch.uint8)
@@ -57,12 +63,20 @@ class EmulatedStage(Stage):
         self._num_steps += 1
         self._spend(self._step_s + (self._copy_s if keeps else 0.0))
 
+    def average(self) -> None:
+        self._spend(self._average_s)
+
     def _spend(self, seconds: float) -> None:
-        end = time.perf_counter() + seconds
-        if self._how == "sleep" and seconds > _SPIN_S:
-            time.sleep(seconds - _SPIN_S)
-        while time.perf_counter() < end:
-            pass
+        wait_until(time.perf_counter() + seconds / self._speed, self._how)
+
+
+def wait_until(end_s: float, how: How = "sleep") -> None:
+    """Return when `time.perf_counter` says `end_s`."""
+    nap_s = end_s - time.perf_counter() - _SPIN_S
+    if how == "sleep" and nap_s > 0:
+        time.sleep(nap_s)
+    while time.perf_counter() < end_s:
+        pass
 
 
 def message_bytes(costs: StageCosts, message: Message) -> int:
