@@ -1,10 +1,13 @@
 """What it costs: stages, machines, measured layers. Nothing here loads torch; `profiles.profiler` and models do."""
 
+from profiles.all_reduce import AllReduce, all_reduce
 from profiles.cluster import Cluster, Device, Link, flat, of_nodes
+from profiles.compression import Compression
 from profiles.errors import ProfileError
-from profiles.files import load_cluster, load_profile, save_cluster, save_profile
+from profiles.files import load_cluster, load_plan, load_profile, save_cluster, save_plan, save_profile
 from profiles.machines import load_machine, machine_names
 from profiles.partition import balanced_partition, cheapest_partition, uniform_partition
+from profiles.plan import Plan, Predicted
 from profiles.profile import LayerCost, LayerMeasurement, Profile, Provenance, stage_costs
 from profiles.replication import ChainLayer, Level, ReplicatedStage, replicated_partition
 from profiles.stage_costs import StageCost, StageCosts, uniform
@@ -12,13 +15,17 @@ from profiles.stage_costs_csv import load_stage_costs
 from profiles.staging import StagedLayers, Staging, by_memory, by_replicas, by_time
 
 __all__ = [
+    "AllReduce",
     "ChainLayer",
     "Cluster",
+    "Compression",
     "Device",
     "LayerCost",
     "LayerMeasurement",
     "Level",
     "Link",
+    "Plan",
+    "Predicted",
     "Profile",
     "ProfileError",
     "Provenance",
@@ -27,6 +34,7 @@ __all__ = [
     "StageCosts",
     "StagedLayers",
     "Staging",
+    "all_reduce",
     "balanced_partition",
     "by_memory",
     "by_replicas",
@@ -35,12 +43,14 @@ __all__ = [
     "flat",
     "load_cluster",
     "load_machine",
+    "load_plan",
     "load_profile",
     "load_stage_costs",
     "machine_names",
     "of_nodes",
     "replicated_partition",
     "save_cluster",
+    "save_plan",
     "save_profile",
     "stage_costs",
     "uniform",

@@ -108,3 +108,21 @@ def dealt(num_devices: int, num_nics: int) -> tuple[tuple[int, ...], ...]:
     """Return the NICs of a node of `num_devices`: neighbours share one, as evenly as can be."""
     bounds = [num_devices * nic // num_nics for nic in range(num_nics + 1)]
     return tuple(tuple(range(first, last)) for first, last in pairwise(bounds) if first < last)
+
+
+def with_slow_device(cluster: Cluster, device: int, factor: float) -> Cluster:
+    """Return `cluster` with a straggler, on which everything takes `factor` times as long."""
+    slow = replace(cluster.devices[device], speed=cluster.devices[device].speed / factor)
+    return replace(cluster, devices=(*cluster.devices[:device], slow, *cluster.devices[device + 1 :]))
+
+
+def with_slow_link(cluster: Cluster, source: int, target: int, factor: float) -> Cluster:
+    """Return `cluster` with a link, in both directions, over which everything takes `factor` times as long."""
+    ends = dict.fromkeys(((source, target), (target, source)))
+    slow = tuple((a, b, _slower(cluster.link(a, b), factor)) for a, b in ends)
+    others = tuple((a, b, link) for a, b, link in cluster.links if (a, b) not in ends)
+    return replace(cluster, links=(*others, *slow))
+
+
+def _slower(link: Link, factor: float) -> Link:
+    return Link(link.latency_s * factor, link.bandwidth_bytes_per_s / factor)

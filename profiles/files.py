@@ -1,12 +1,12 @@
-"""Profiles and clusters as files: the light side, which loads the validating library only when it is needed."""
+"""Profiles, clusters and plans as files: the light side, which loads the validating library only when it is needed."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from profiles.cluster import Cluster
 from profiles.errors import ProfileError
+from profiles.plan import Plan
 from profiles.profile import Profile
 
 _MAX_BYTES = 64 * 1024**2
@@ -60,6 +60,28 @@ def save_cluster(cluster: Cluster, path: str | Path) -> None:
     write_text(path, cluster_text(cluster, str(path)))
 
 
+def load_plan(path: str | Path) -> Plan:
+    """Read a plan.
+
+    Raises:
+        ProfileError: It cannot be read, or is not one; says where and why.
+    """
+    from profiles.plan_json import read_plan
+
+    return read_plan(read_text(path), str(path))
+
+
+def save_plan(plan: Plan, path: str | Path) -> None:
+    """Write `plan`, completely or not at all.
+
+    Raises:
+        ProfileError: It cannot be written, or could not be read again.
+    """
+    from profiles.plan_json import plan_text
+
+    write_text(path, plan_text(plan, str(path)))
+
+
 def read_text(path: str | Path) -> str:
     """Return the text of a file from outside; a byte order mark is dropped.
 
@@ -81,18 +103,14 @@ def read_text(path: str | Path) -> str:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a file by way of a temporary one beside it, so that a reader sees all of it or nothing.
+    """Write a file: all of it, or nothing.
 
     Raises:
         ProfileError: It cannot be written; nothing is left behind.
     """
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    from schedules.formats.files import replace_whole
+
     try:
-        try:
-            temporary.write_text(text, encoding="utf-8", newline="\n")
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        replace_whole(Path(path), text.encode("utf-8"))
     except OSError as error:
         raise ProfileError(f"{path}: got {error.strerror}, expected to write it; check the folder") from error

@@ -93,8 +93,12 @@ def _ping_pong_s(pair: tuple[int, int], num_bytes: int, repeats: int, warmup: in
 
 
 def _nodes(device: torch.device) -> list[int]:
-    """Return each rank's node: ranks of one host name share one, numbered by first appearance."""
-    digest = hashlib.blake2b(socket.gethostname().encode(), digest_size=8).digest()
+    """Return each rank's node, numbered by first appearance: one host name, and one of torchrun's nodes if it says so.
+
+    Two of torchrun's nodes may be on one host, in namespaces or containers that share its name.
+    """
+    where = f"{socket.gethostname()} {os.environ.get('GROUP_RANK', '')}"
+    digest = hashlib.blake2b(where.encode(), digest_size=8).digest()
     names = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=device)
     names[dist.get_rank()] = int.from_bytes(digest, "big") >> 1
     dist.all_reduce(names)

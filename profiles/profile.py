@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from profiles.errors import ProfileError
 from profiles.stage_bytes import saved_bytes, saved_for_weight_bytes
@@ -69,6 +70,21 @@ class LayerMeasurement:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerWork:
+    """What a run does with the weights of one layer besides stepping them.
+
+    Attributes:
+        copy_s: Seconds of a copy, as of a version that is kept for later.
+        predict_s: Seconds of a copy that is moved ahead by the rule of the optimizer.
+        average_s: Seconds of elastic averaging: the update told apart, the weights drawn to the reference.
+    """
+
+    copy_s: float
+    predict_s: float
+    average_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class LayerCost:
     """One layer.
 
@@ -77,6 +93,8 @@ class LayerCost:
         optimizer_bytes: The optimizer's state for them.
         step_s: Seconds of one optimizer step, zeroing the gradients included.
         measurements: By rising micro-batch size; the same sizes for every layer.
+        work: None in profiles that were measured before it was; such a layer adds nothing to that of its stage, and the
+            origin of the costs says so.
     """
 
     name: str
@@ -84,6 +102,7 @@ class LayerCost:
     optimizer_bytes: int
     step_s: float
     measurements: tuple[LayerMeasurement, ...]
+    work: LayerWork | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +111,7 @@ class Provenance:
 
     Attributes:
         device: The processor's or accelerator's own name.
+        kind: Which of the two it is: ``cpu`` or ``cuda``.
         dtype: Of the weights and activations.
         threads: Threads of one operation on the CPU.
         companions: Processes that ran the same model beside the measurement, as the ranks of a pipeline do.
@@ -115,6 +135,7 @@ class Provenance:
     host_cores: int
     versions: tuple[tuple[str, str], ...]
     date: str
+    kind: Literal["cpu", "cuda"] = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +170,16 @@ def stage_costs(profile: Profile, bounds: Sequence[tuple[int, int]], microbatch_
     _check_bounds(profile, bounds)
     stages = tuple(stage_cost(profile, first, last, microbatch_size) for first, last in bounds)
     origin = f"profile of {profile.model} on {profile.provenance.device}"
+    if any(layer.work is None for layer in profile.layers):
+        origin += ", without copies of weights"
     return StageCosts(stages, microbatch_size, origin)
 
 
 def stage_cost(profile: Profile, first: int, last: int, microbatch_size: int) -> StageCost:
     """Return what layers `first` to `last` (exclusive) cost as one stage; see `stage_costs`.
+
+    Its utilisation of an accelerator is its throughput over the best at any size measured: what small micro-batches
+    leave idle, others can have. A core has nothing to spare while it computes, however slowly: 1.
 
     Raises:
         ProfileError: The size is outside the measured ones.
@@ -165,7 +191,8 @@ def stage_cost(profile: Profile, first: int, last: int, microbatch_size: int) ->
     sums = [_stage_cost(layers, i, is_first=first == 0) for i in range(len(index))]
     cost = _between(sums[index[lower]], sums[index[upper]], share)
     best = max(_throughput(size, sums[i]) for size, i in index.items())
-    utilisation = min(1.0, _throughput(microbatch_size, cost) / best) if best else 1.0
+    has_spare = best > 0 and profile.provenance.kind == "cuda"
+    utilisation = min(1.0, _throughput(microbatch_size, cost) / best) if has_spare else 1.0
     return replace(cost, utilisation=utilisation)
 
 
@@ -216,6 +243,7 @@ def _sizes_around(profile: Profile, microbatch_size: int) -> tuple[int, int]:
 def _stage_cost(layers: Sequence[LayerCost], index: int, is_first: bool) -> StageCost:
     """Sum `layers` at the measured size number `index`."""
     measured = [layer.measurements[index] for layer in layers]
+    work = [layer.work for layer in layers if layer.work is not None]
     cost = StageCost(
         forward_s=sum(m.forward_s for m in measured),
         backward_s=sum(m.backward_s for m in measured),
@@ -224,6 +252,9 @@ def _stage_cost(layers: Sequence[LayerCost], index: int, is_first: bool) -> Stag
         saved_bytes=saved_bytes(measured),
         weight_bytes=sum(layer.weight_bytes for layer in layers),
         optimizer_bytes=sum(layer.optimizer_bytes for layer in layers),
+        copy_s=sum(each.copy_s for each in work),
+        predict_s=sum(each.predict_s for each in work),
+        average_s=sum(each.average_s for each in work),
     )
     return _split_first(cost) if is_first else _split(cost, measured)
 
@@ -260,16 +291,14 @@ def _between(lower: StageCost, upper: StageCost, share: float) -> StageCost:
         return None if a is None or b is None else line(a, b)
 
     for_weight = line_if_known(lower.saved_for_weight_bytes, upper.saved_for_weight_bytes)
-    return StageCost(
+    return replace(
+        lower,
         forward_s=line(lower.forward_s, upper.forward_s),
         backward_s=line(lower.backward_s or 0.0, upper.backward_s or 0.0),
         backward_input_s=line_if_known(lower.backward_input_s, upper.backward_input_s),
         backward_weight_s=line_if_known(lower.backward_weight_s, upper.backward_weight_s),
-        step_s=lower.step_s,
         output_bytes=round(line(lower.output_bytes, upper.output_bytes)),
         saved_bytes=round(line(lower.saved_bytes, upper.saved_bytes)),
-        weight_bytes=lower.weight_bytes,
-        optimizer_bytes=lower.optimizer_bytes,
         saved_for_weight_bytes=None if for_weight is None else round(for_weight),
     )
 

@@ -1,6 +1,7 @@
-"""A profile as JSON: ``{"format": "pipesched-profile", "version": 2, "model": ..., "layers": [...], ...}``.
+"""A profile as JSON: ``{"format": "pipesched-profile", "version": 3, "model": ..., "layers": [...], ...}``.
 
-Version 2 has in each measurement what it knows of I and W (``split``); version 1 came before them.
+Version 2 has in each measurement what it knows of I and W (``split``), version 3 in each layer what it knows of copies
+of weights (``work``), and what kind of device it was measured on; the earlier ones were measured on CPUs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pydantic import Field
 
 from profiles.errors import ProfileError
 from profiles.faults import one_line
-from profiles.profile import LayerCost, LayerMeasurement, LayerSplit, Profile, Provenance
+from profiles.profile import LayerCost, LayerMeasurement, LayerSplit, LayerWork, Profile, Provenance
 from profiles.validation import Bytes, Count, Record, Seconds, Text, parse_record
 
 _ADVICE = "correct it, or measure the profile again"
@@ -42,12 +43,19 @@ class _Measurement(Record):
     split: _Split | None = None
 
 
+class _Work(Record):
+    copy_s: Seconds
+    predict_s: Seconds
+    average_s: Seconds
+
+
 class _Layer(Record):
     name: Text
     weight_bytes: Bytes
     optimizer_bytes: Bytes
     step_s: Seconds
     measurements: Annotated[tuple[_Measurement, ...], Field(min_length=1, max_length=1000)]
+    work: _Work | None = None
 
 
 class _Provenance(Record):
@@ -62,11 +70,12 @@ class _Provenance(Record):
     host_cores: Count
     versions: Annotated[dict[Text, Text], Field(max_length=100)]
     date: Text
+    kind: Literal["cpu", "cuda"] = "cpu"
 
 
 class _Profile(Record):
     format: Literal["pipesched-profile"]
-    version: Literal[1, 2]
+    version: Literal[1, 2, 3]
     model: Text
     layers: Annotated[tuple[_Layer, ...], Field(min_length=1, max_length=100_000)]
     provenance: _Provenance
@@ -96,14 +105,15 @@ def profile_text(profile: Profile, file: str) -> str:
     """
     fields = asdict(profile)
     fields["provenance"]["versions"] = dict(profile.provenance.versions)
-    text = json.dumps({"format": "pipesched-profile", "version": 2, **fields}, indent=1) + "\n"
+    text = json.dumps({"format": "pipesched-profile", "version": 3, **fields}, indent=1) + "\n"
     read_profile(text, file)
     return text
 
 
 def _layer(record: _Layer) -> LayerCost:
     measurements = tuple(map(_measurement, record.measurements))
-    return LayerCost(record.name, record.weight_bytes, record.optimizer_bytes, record.step_s, measurements)
+    work = None if record.work is None else LayerWork(**record.work.model_dump())
+    return LayerCost(record.name, record.weight_bytes, record.optimizer_bytes, record.step_s, measurements, work)
 
 
 def _measurement(record: _Measurement) -> LayerMeasurement:
@@ -113,15 +123,22 @@ def _measurement(record: _Measurement) -> LayerMeasurement:
 
 
 def _version_faults(record: _Profile) -> list[str]:
-    """Return where a measurement has a ``split`` in version 1, or says nothing of it in version 2."""
-    expected = record.version == 2
-    return [
-        f"layers.{index}.measurements.{number}: got {'a' if not expected else 'no'} split, expected "
-        f"{'one, or null,' if expected else 'none'} in version {record.version}"
-        for index, layer in enumerate(record.layers)
-        for number, measurement in enumerate(layer.measurements)
-        if ("split" in measurement.model_fields_set) != expected
-    ]
+    """Return where there is what came with a later version, or nothing said of what its own has."""
+    named: list[tuple[str, Record, str, int]] = []
+    for index, layer in enumerate(record.layers):
+        named.append((f"layers.{index}", layer, "work", 3))
+        named += [
+            (f"layers.{index}.measurements.{number}", measurement, "split", 2)
+            for number, measurement in enumerate(layer.measurements)
+        ]
+    named.append(("provenance", record.provenance, "kind", 3))
+    faults = []
+    for place, part, name, since in named:
+        expected = record.version >= since
+        if (name in part.model_fields_set) != expected:
+            got, wanted = ("no", "one, or null,") if expected else ("a", "none")
+            faults.append(f"{place}: got {got} {name}, expected {wanted} in version {record.version}")
+    return faults
 
 
 def _inconsistencies(profile: Profile) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -18,12 +19,15 @@ from profiles.faults import one_line
 from profiles.host import device_name, library_versions, num_cores
 from profiles.models.model import Model
 from profiles.models.optimizers import make_optimizer
-from profiles.profile import LayerCost, LayerMeasurement, LayerSplit, Profile, Provenance
+from profiles.profile import LayerCost, LayerMeasurement, LayerSplit, LayerWork, Profile, Provenance
 from profiles.timer import Timer, timer_for
+from profiles.weight_work import WeightWork
 
 Progress = Callable[[int, int, str], None]
 """(runs done, runs in all, what is going on)."""
 
+_TURNS = 3
+"""How often all sizes are come back to."""
 _LEARNING_RATE = 1e-6
 """Small: the weights of a profile go nowhere, and any rate takes the same time."""
 
@@ -42,10 +46,10 @@ def profile_model(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Profile:
-    """Measure every layer's forward, backward, I, W and optimizer step, and the bytes it keeps and hands on.
+    """Measure every layer's forward, backward, I, W, optimizer step and copies, and the bytes it keeps and hands on.
 
     Times are medians over `repeats` runs of the whole chain of layers (`Chain`), after `warmup` runs; I and W have runs
-    of their own. Gradients accumulate over the runs, as over the micro-batches of a batch.
+    of their own, and sizes take turns. Gradients accumulate over the runs, as over the micro-batches of a batch.
 
     Args:
         model: Run whole, on one device.
@@ -65,30 +69,32 @@ def profile_model(
     """
     sizes = tuple(sorted(set(microbatch_sizes)))
     target = _check(sizes, repeats, warmup, threads, companions, device)
-    runs = _Runs(warmup, repeats, (2 * len(sizes) + 1) * (warmup + repeats), progress)
+    runs = _Runs(warmup, repeats, 2 * len(sizes) + 1, progress)
     dtype_name = str(dtype).removeprefix("torch.")
     with _threads(threads):
         chain = Chain(model, seed=seed, dtype=dtype, device=target)
         optimizers = _optimizers(chain, optimizer)
         bytes_of = [chain.measure_bytes(size) for size in sizes]
-        seconds_of, splits_of = [], []
+        seconds_of: dict[int, list[tuple[float, float]]] = {}
+        splits_of: dict[int, list[tuple[float, float] | None]] = {}
         with Companions(
             model.name, companions, dtype=dtype_name, device=str(target), threads=threads, seed=seed
         ) as others:
-            for size, found in zip(sizes, bytes_of, strict=True):
-                others.use(size)
-                seconds_of.append(_measure_passes(chain, size, timer_for(target), runs))
-                splits_of.append(_measure_splits(chain, size, timer_for(target), runs, found))
-            others.use(sizes[0])
-            steps = _measure_steps(chain, sizes[0], timer_for(target), runs, optimizers)
+            for _ in runs.turns():
+                for size, found in zip(sizes, bytes_of, strict=True):
+                    others.use(size)
+                    seconds_of[size] = _measure_passes(chain, size, timer_for(target), runs)
+                    splits_of[size] = _measure_splits(chain, size, timer_for(target), runs, found)
+                others.use(sizes[0])
+                steps = _measure_steps(chain, sizes[0], timer_for(target), runs, optimizers)
     layers = []
     for index, (name, layer) in enumerate(zip(model.layer_names, chain.layers, strict=True)):
         measurements = tuple(
-            _measurement(size, seconds[index], found[index], splits[index])
-            for size, seconds, found, splits in zip(sizes, seconds_of, bytes_of, splits_of, strict=True)
+            _measurement(size, seconds_of[size][index], found[index], splits_of[size][index])
+            for size, found in zip(sizes, bytes_of, strict=True)
         )
-        step_s, optimizer_bytes = steps[index]
-        layers.append(LayerCost(name, _num_bytes(layer.parameters()), optimizer_bytes, step_s, measurements))
+        step_s, optimizer_bytes, work = steps[index]
+        layers.append(LayerCost(name, _num_bytes(layer.parameters()), optimizer_bytes, step_s, measurements, work))
     provenance = Provenance(
         device=device_name(target),
         dtype=dtype_name,
@@ -101,29 +107,45 @@ def profile_model(
         host_cores=num_cores(),
         versions=library_versions(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
+        kind="cuda" if target.type == "cuda" else "cpu",
     )
     return Profile(model.name, tuple(layers), provenance)
 
 
 class _Runs:
-    """How often each thing is run, and who is told."""
+    """How often each thing is run, and who is told.
 
-    def __init__(self, warmup: int, repeats: int, total: int, progress: Progress | None) -> None:
+    Things take turns: where the machine's speed drifts, it does not speak for one of them.
+    """
+
+    def __init__(self, warmup: int, repeats: int, num_things: int, progress: Progress | None) -> None:
+        self._num_turns = min(_TURNS, repeats)
         self._warmup = warmup
         self._repeats = repeats
-        self._total = total
+        self._total = num_things * (warmup + self._num_turns - 1 + repeats)
         self._progress = progress
+        self._turn = 0
         self._done = 0
+        self._rows: defaultdict[str, list[list[float]]] = defaultdict(list)
+
+    def turns(self) -> Iterator[int]:
+        """Yield the turns; in each every thing is to be run."""
+        for turn in range(self._num_turns):
+            self._turn = turn
+            yield turn
 
     def medians(self, run: Callable[[], list[float]], what: str) -> list[float]:
-        """Return the median of each of the numbers that `run` returns, over the measured runs."""
-        rows = []
-        for _ in range(self._warmup + self._repeats):
-            rows.append(run())
+        """Return the median of each of the numbers that `run` returns, over the measured runs of all turns so far."""
+        rows, share, more = self._rows[what], *divmod(self._repeats, self._num_turns)
+        warmup = 1 if self._turn else self._warmup
+        for number in range(warmup + share + (self._turn < more)):
+            found = run()
+            if number >= warmup:
+                rows.append(found)
             self._done += 1
             if self._progress is not None:
                 self._progress(self._done, self._total, what)
-        return [statistics.median(column) for column in zip(*rows[self._warmup :], strict=True)]
+        return [statistics.median(column) for column in zip(*rows, strict=True)]
 
 
 def _check(
@@ -211,9 +233,13 @@ def _optimizers(chain: Chain, name: str) -> list[optim.Optimizer | None]:
 
 def _measure_steps(
     chain: Chain, size: int, timer: Timer, runs: _Runs, optimizers: Sequence[optim.Optimizer | None]
-) -> list[tuple[float, int]]:
-    """Return (seconds, bytes of state) of each layer's optimizer; nothing for a layer without one."""
+) -> list[tuple[float, int, LayerWork]]:
+    """Return (seconds of a step, bytes of state, work on the weights) of each layer; 0 where there is nothing of it.
+
+    Each kind of work goes over the whole model before the next, so that it finds the caches as cold as in a run.
+    """
     inputs, targets = chain.batch(size)
+    works = [WeightWork(list(layer.parameters()), o) for layer, o in zip(chain.layers, optimizers, strict=True)]
 
     def run() -> list[float]:
         chain.run(inputs, targets, _no_mark)
@@ -223,10 +249,22 @@ def _measure_steps(
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
             timer.mark()
+        for kind in (WeightWork.copy, WeightWork.predict, WeightWork.average):
+            for work in works:
+                kind(work)
+                timer.mark()
         return timer.laps_s()
 
     medians = runs.medians(run, "optimizer steps")
-    return [(0.0, 0) if o is None else (median, _state_bytes(o)) for o, median in zip(optimizers, medians, strict=True)]
+    by_layer = (medians[index :: len(optimizers)] for index in range(len(optimizers)))
+    return [
+        (
+            0.0 if optimizer is None else step_s,
+            0 if optimizer is None else _state_bytes(optimizer),
+            LayerWork(*work_s) if any(True for _ in layer.parameters()) else LayerWork(0.0, 0.0, 0.0),
+        )
+        for layer, optimizer, (step_s, *work_s) in zip(chain.layers, optimizers, by_layer, strict=True)
+    ]
 
 
 def _state_bytes(optimizer: optim.Optimizer) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from profiles.compression import Compression
 from profiles.errors import ProfileError
-from schedules.op import Compute, Phase
+from schedules.op import Compute, Message, Phase
 from schedules.versions import looks_ahead
 
 
@@ -27,8 +28,9 @@ class StageCost:
         utilisation: Share of the device that the stage's ops can use at this micro-batch size, in (0, 1].
         saved_for_weight_bytes: Held from the end of I to the end of W (M_W of arXiv:2401.10241); None: `saved_bytes`,
             as where W alone lets go of what F saved.
-        copy_s: Seconds of one copy of the weights: a version that a Step keeps for later, or one predicted for an op.
+        copy_s: Seconds of one copy of the weights: a version that a Step keeps for later.
         average_s: Seconds of one elastic averaging with the reference model.
+        predict_s: Seconds of one copy that is predicted for an op, so that it is also moved; None: as `copy_s`.
     """
 
     forward_s: float
@@ -44,6 +46,7 @@ class StageCost:
     saved_for_weight_bytes: int | None = None
     copy_s: float = 0.0
     average_s: float = 0.0
+    predict_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +59,15 @@ class StageCosts:
         origin: Where the numbers come from, in a few words.
         overlap: How much of the shorter op of an Overlap hides behind the longer, in [0, 1]. 0: one runs after the
             other, as in PyTorch's runtime; 1: the pair takes as long as the longer.
+        compression: Of the messages between stages; F, B and I then convert what they get and what they give, also
+            where both stages are on one rank. None: none.
     """
 
     stages: tuple[StageCost, ...]
     microbatch_size: int | None = None
     origin: str = ""
     overlap: float = 0.0
+    compression: Compression | None = None
 
     @property
     def num_stages(self) -> int:
@@ -94,8 +100,15 @@ class StageCosts:
         ]
         return replace(self, stages=tuple(stages))
 
+    def message_bytes(self, message: Message) -> int:
+        """Return the size of `message` on its way."""
+        num_bytes = self.stages[message.origin].output_bytes
+        return num_bytes if self.compression is None else self.compression.message_bytes(num_bytes)
+
     def seconds(self, op: Compute) -> float:
-        """Return the duration of `op` on a device of speed 1 [s], with that of predicting its weights if they are.
+        """Return the duration of `op` on a device of speed 1 [s].
+
+        With that of predicting its weights if they are predicted, of converting its messages if they are compressed.
 
         Raises:
             ProfileError: The costs do not say it.
@@ -121,7 +134,18 @@ class StageCosts:
                 f"op {op}: the costs ({self.origin}) do not say the seconds of {op.phase.value} on stage {op.stage}; "
                 "give backward_s for B, backward_input_s and backward_weight_s for I and W; measure old profiles again"
             )
-        return seconds + cost.copy_s if looks_ahead(op) else seconds
+        seconds += self._convert_s(op)
+        if not looks_ahead(op):
+            return seconds
+        return seconds + (cost.copy_s if cost.predict_s is None else cost.predict_s)
+
+
+    def _convert_s(self, op: Compute) -> float:
+        """Return what converting takes: the tensors at both ends of the stage, one comes in and one goes out."""
+        if self.compression is None or op.phase in (Phase.RECOMPUTE, Phase.BACKWARD_WEIGHT):
+            return 0.0
+        ends = (op.stage - 1, op.stage if op.stage < len(self.stages) - 1 else -1)
+        return sum(self.compression.convert_s(self.stages[end].output_bytes) for end in ends if end >= 0)
 
 
 def _times(seconds: float | None, share: float) -> float | None:

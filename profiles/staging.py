@@ -12,8 +12,9 @@ from profiles.cluster import Cluster
 from profiles.errors import ProfileError
 from profiles.partition import cheapest_partition
 from profiles.profile import Profile, layer_seconds, stage_cost
-from profiles.replication import ChainLayer, Form, Level, replicated_partition, slowest_s
+from profiles.replication import ChainLayer, Form, Level, in_flight, replicated_partition, slowest_s
 from profiles.stage_costs import StageCost
+from profiles.staged_bytes import held_bytes, interleaved_bytes, stashed_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +27,12 @@ class StagedLayers:
         devices: Those that hold it.
         forward_s: One forward on a device of speed 1.
         backward_s: One backward on a device of speed 1.
-        compute_s: Forward and backward, on its devices together.
+        compute_s: Forward and backward, on its devices together, at their speed.
         reduce_s: Averaging the gradients of the replicas.
         transfer_s: Its input and the gradient of it, between it and the stage before; 0 for the first.
         weight_bytes: One version of its weights.
         output_bytes: What it hands on.
-        memory_bytes: Held by one of its devices at most, see `held_bytes`; None where a device has several stages.
+        memory_bytes: Held by one of its devices at most, for all stages that it has; see `profiles.staged_bytes`.
     """
 
     first: int
@@ -44,7 +45,7 @@ class StagedLayers:
     transfer_s: float
     weight_bytes: int
     output_bytes: int
-    memory_bytes: int | None
+    memory_bytes: int
 
     @property
     def replicas(self) -> int:
@@ -75,19 +76,12 @@ class Staging:
         return ":".join(str(stage.replicas) for stage in self.stages)
 
 
-def held_bytes(cost: StageCost, in_flight: int) -> int:
-    """Return weights, gradients, optimizer state and the activations of `in_flight` micro-batches.
-
-    Buffers of messages and further versions of the weights, which some schedules have, are not in it.
-    """
-    return 2 * cost.weight_bytes + cost.optimizer_bytes + in_flight * cost.saved_bytes
-
-
 def by_time(profile: Profile, microbatch_size: int, cluster: Cluster, num_devices: int, num_chunks: int = 1) -> Staging:
     """Return the stages whose slowest is as fast as can be, each on its device's speed and within its memory.
 
     Stage s is on device s mod `num_devices`. Memory is that of 1F1B, where stage s of p has p - s micro-batches in
-    flight; with several chunks on a device it is not looked at.
+    flight. With several chunks on a device it is that of interleaved 1F1B, and what comes out may not fit: see
+    `over_memory`.
 
     Raises:
         ProfileError: There are more stages than layers, or no partition fits.
@@ -138,29 +132,34 @@ def by_replicas(
     form: Form = "paper",
     straight: bool = False,
 ) -> Staging:
-    """Return PipeDream's stages and replicas; memory is shown, not limited.
+    """Return PipeDream's stages and replicas, on the speeds of the devices and within their memory.
 
-    A replica has floor((devices from its stage on - 1) / replicas) + 1 micro-batches in flight, as under 1F1B-RR.
+    Devices are handed out in their order, node by node. Memory is that of 1F1B-RR; see `stashed_bytes`.
 
     Raises:
-        ProfileError: The devices are not alike, nodes have different numbers of them, or no partition uses all.
+        ProfileError: Nodes have different numbers of devices, or no partition uses all, or none fits.
     """
     cost_of = _costs(profile, microbatch_size)
     chain = []
     for index, layer in enumerate(profile.layers):
         cost = cost_of(index, index + 1)
         chain.append(ChainLayer(_both_s(cost), cost.output_bytes, layer.weight_bytes))
-    found = replicated_partition(chain, levels(cluster, num_devices), form=form, straight=straight)
+    order = sorted(range(num_devices), key=lambda device: cluster.devices[device].node)
+    found = replicated_partition(
+        chain,
+        levels(cluster, num_devices),
+        form=form,
+        straight=straight,
+        devices=[cluster.devices[device] for device in order],
+        stage_bytes=lambda first, last: stashed_bytes(cost_of(first, last)),
+    )
     stages = []
-    behind = num_devices
-    for stage in found:
-        in_flight = (behind - 1) // stage.replicas + 1
-        behind -= stage.replicas
-        alone = _staged(cost_of(stage.first, stage.last), stage.first, stage.last, in_flight)
+    for stage, num_in_flight in zip(found, in_flight(found), strict=True):
+        always, each = stashed_bytes(cost_of(stage.first, stage.last))
         stages.append(
             replace(
-                alone,
-                devices=stage.devices,
+                _staged(cost_of(stage.first, stage.last), stage.first, stage.last, always + num_in_flight * each),
+                devices=tuple(order[device] for device in stage.devices),
                 compute_s=stage.compute_s,
                 reduce_s=stage.reduce_s,
                 transfer_s=stage.transfer_s,
@@ -174,7 +173,7 @@ def over_memory(staging: Staging, cluster: Cluster) -> tuple[int, int, int] | No
     limits = [math.inf if device.memory_bytes is None else device.memory_bytes for device in cluster.devices]
     for index, stage in enumerate(staging.stages):
         limit = min(limits[device] for device in stage.devices)
-        if stage.memory_bytes is not None and stage.memory_bytes > limit:
+        if stage.memory_bytes > limit:
             return index, stage.memory_bytes, int(limit)
     return None
 
@@ -183,14 +182,9 @@ def levels(cluster: Cluster, num_devices: int) -> tuple[Level, ...]:
     """Return the first `num_devices` as PipeDream's levels: those of a node, then the nodes; exceptions are left out.
 
     Raises:
-        ProfileError: Their speeds differ, or their nodes have different numbers of them.
+        ProfileError: Their nodes have different numbers of them.
     """
     devices = cluster.devices[:num_devices]
-    if len({device.speed for device in devices}) > 1:
-        speeds = ", ".join(f"{speed:g}" for speed in sorted({device.speed for device in devices})[:8])
-        raise ProfileError(
-            f"partition: got devices of speed {speeds}, expected equal ones where stages are replicated; try --by time"
-        )
     sizes = [sum(device.node == node for device in devices) for node in sorted({device.node for device in devices})]
     if len(set(sizes)) > 1:
         raise ProfileError(
@@ -214,11 +208,15 @@ def _straight(
     cost_of: Callable[[int, int], StageCost], bounds: Sequence[tuple[int, int]], cluster: Cluster, num_devices: int
 ) -> Staging:
     """Return stages that have one device each, by turns."""
+    costs = [cost_of(first, last) for first, last in bounds]
+    if len(bounds) == num_devices:
+        held = [held_bytes(cost, num_devices - stage) for stage, cost in enumerate(costs)]
+    else:
+        held = interleaved_bytes(costs, num_devices)
     stages: list[StagedLayers] = []
     for index, (first, last) in enumerate(bounds):
         device = index % num_devices
-        in_flight = len(bounds) - index if len(bounds) == num_devices else None
-        alone = _staged(cost_of(first, last), first, last, in_flight)
+        alone = _staged(costs[index], first, last, held[device])
         link = cluster.link((index - 1) % num_devices, device)
         stages.append(
             replace(
@@ -231,7 +229,7 @@ def _straight(
     return Staging(tuple(stages), max(stage.compute_s for stage in stages))
 
 
-def _staged(cost: StageCost, first: int, last: int, in_flight: int | None) -> StagedLayers:
+def _staged(cost: StageCost, first: int, last: int, memory_bytes: int) -> StagedLayers:
     """Return a stage that is alone on a device of speed 1."""
     return StagedLayers(
         first,
@@ -244,13 +242,13 @@ def _staged(cost: StageCost, first: int, last: int, in_flight: int | None) -> St
         transfer_s=0.0,
         weight_bytes=cost.weight_bytes,
         output_bytes=cost.output_bytes,
-        memory_bytes=None if in_flight is None else held_bytes(cost, in_flight),
+        memory_bytes=memory_bytes,
     )
 
 
 def _does_not_fit(profile: Profile, microbatch_size: int, cluster: Cluster, num_devices: int) -> str:
     best = by_memory(profile, microbatch_size, cluster, num_devices)
-    least = max(stage.memory_bytes or 0 for stage in best.stages)
+    least = max(stage.memory_bytes for stage in best.stages)
     given = min(d.memory_bytes for d in cluster.devices[:num_devices] if d.memory_bytes is not None)
     return (
         f"partition of {profile.model}: got devices with {given} bytes, the smallest of them, expected {least} on each "

@@ -15,10 +15,7 @@ from torch.nn import functional
 
 from profiles.errors import ProfileError
 from profiles.models.model import Model
-from profiles.models.text import crops, held_out_crops
-
-_NUM_HELD_OUT = 64
-"""Samples to judge a trained model by."""
+from profiles.models.text import held_out_next_bytes, next_byte_loss, next_bytes
 
 
 def gpt(
@@ -54,9 +51,9 @@ def gpt(
         name,
         (partial(Embedding, vocab, context, width, dropout), *blocks, partial(Head, width, vocab)),
         ("embedding", *(f"block {i}" for i in range(layers)), "head"),
-        next_token_loss,
-        partial(_batch, context, text),
-        partial(_held_out, context, text),
+        next_byte_loss,
+        partial(next_bytes, context, text),
+        partial(held_out_next_bytes, context, text),
     )
 
 
@@ -149,24 +146,5 @@ class Head(nn.Module):
         return scores_BTV
 
 
-def next_token_loss(scores_BTV: Tensor, targets_BT: Tensor) -> Tensor:
-    """Return the mean cross entropy [nats per token]; 16-bit scores are widened to float32 first."""
-    wide = scores_BTV.float() if scores_BTV.dtype.itemsize < 4 else scores_BTV
-    return functional.cross_entropy(wide.flatten(0, 1), targets_BT.flatten())
-
-
 def _dropout(x: Tensor, probability: float, training: bool) -> Tensor:
     return functional.dropout(x, probability, training) if probability else x
-
-
-def _batch(context: int, text: str, num_samples: int, seed: int) -> tuple[Tensor, Tensor]:
-    return _shifted(crops(num_samples, context + 1, seed, text))
-
-
-def _held_out(context: int, text: str) -> tuple[Tensor, Tensor]:
-    return _shifted(held_out_crops(_NUM_HELD_OUT, context + 1, text))
-
-
-def _shifted(tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each token and the one that follows it."""
-    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()

@@ -19,11 +19,12 @@ from profiles.errors import ProfileError
 from profiles.models.conv import conv
 from profiles.models.digits import digits
 from profiles.models.gpt import gpt
+from profiles.models.lstm import lstm
 from profiles.models.mlp import mlp
 from profiles.models.model import Model
 from profiles.models.tied import shared_parameters
 
-MODELS: dict[str, Callable[..., Model]] = {"conv": conv, "digits": digits, "gpt": gpt, "mlp": mlp}
+MODELS: dict[str, Callable[..., Model]] = {"conv": conv, "digits": digits, "gpt": gpt, "lstm": lstm, "mlp": mlp}
 """The models that come with pipesched, by name."""
 
 _READERS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from profiles.errors import ProfileError
 
 _HELD_OUT = 20
 """One in so many bytes, the last ones."""
+_NUM_HELD_OUT = 64
+"""Samples to judge a language model by."""
 
 
 @cache
@@ -58,6 +61,35 @@ def held_out_crops(num_samples: int, length: int, file: str = "") -> Tensor:
     """
     text = text_bytes(file)
     return _crops(text[_num_trained(text, length, file) :], num_samples, length, seed=0)
+
+
+def next_bytes(context: int, file: str, num_samples: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return a language model's inputs and targets: bytes, and the one that follows each; both (samples, context).
+
+    Raises:
+        ProfileError: As for `crops`.
+    """
+    return _shifted(crops(num_samples, context + 1, seed, file))
+
+
+def held_out_next_bytes(context: int, file: str) -> tuple[Tensor, Tensor]:
+    """Return as much as `next_bytes` of what is kept from training, always the same.
+
+    Raises:
+        ProfileError: As for `crops`.
+    """
+    return _shifted(held_out_crops(_NUM_HELD_OUT, context + 1, file))
+
+
+def next_byte_loss(scores_btv: Tensor, targets_bt: Tensor) -> Tensor:
+    """Return the mean cross entropy [nats per byte]; 16-bit scores are widened to float32 first."""
+    wide = scores_btv.float() if scores_btv.dtype.itemsize < 4 else scores_btv
+    return functional.cross_entropy(wide.flatten(0, 1), targets_bt.flatten())
+
+
+def _shifted(tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each token and the one that follows it."""
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
 def _num_trained(text: Tensor, length: int, file: str) -> int:

@@ -1,6 +1,6 @@
 """Profiles made by hand, for tests that need no measurement."""
 
-from profiles.profile import LayerCost, LayerMeasurement, LayerSplit, Profile, Provenance
+from profiles.profile import LayerCost, LayerMeasurement, LayerSplit, LayerWork, Profile, Provenance
 
 PROVENANCE = Provenance(
     device="a device",
@@ -38,8 +38,11 @@ def split(input_s=0.75, weight_s=0.5, gradient_bytes=7, saved_bytes=100, **flags
     )
 
 
-def layer(*measurements, name="layer", weight_bytes=8, optimizer_bytes=16, step_s=0.5):
-    return LayerCost(name, weight_bytes, optimizer_bytes, step_s, measurements or (measurement(),))
+WORK = LayerWork(copy_s=0.25, predict_s=0.375, average_s=0.125)
+
+
+def layer(*measurements, name="layer", weight_bytes=8, optimizer_bytes=16, step_s=0.5, work=WORK):
+    return LayerCost(name, weight_bytes, optimizer_bytes, step_s, measurements or (measurement(),), work)
 
 
 def profile(*layers):

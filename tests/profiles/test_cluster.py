@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from profiles.cluster import Cluster, Device, Link, dealt, flat, of_nodes
+from profiles.cluster import Cluster, Device, Link, dealt, flat, of_nodes, with_slow_device, with_slow_link
 from profiles.cluster_json import cluster_text, read_cluster
 from profiles.errors import ProfileError
 from profiles.machines import load_machine, machine_names
@@ -87,9 +87,19 @@ def test_wpipes_machine_has_the_figures_of_its_paper():
 
 
 def test_an_unknown_machine_is_refused_with_those_there_are():
-    with pytest.raises(ProfileError, match=r"expected one of aws-p3.16xlarge, dgx-a100, wpipe-v100"):
+    with pytest.raises(ProfileError, match=r"expected one of aws-g5.48xlarge, aws-p3.16xlarge, dgx-a100, "):
         load_machine("../../etc/passwd")
 
 
 def test_without_nics_nothing_is_shared():
     assert flat(3).nics_between(0, 2) == (None, None)
+
+
+def test_a_straggler_is_slower_by_its_factor_and_a_slow_link_both_ways():
+    cluster = with_slow_link(with_slow_device(NODE, 1, 4.0), 1, 0, 2.0)
+    assert [device.speed for device in cluster.devices] == [1.0, 0.5]
+    assert cluster.link(0, 1) == Link(2e-3, 0.5)
+    assert cluster.link(1, 0) == Link(2e-6, 5e10)
+    twice = with_slow_link(flat(3, Link(1.0, 8.0)), 0, 1, 2.0)
+    twice = with_slow_link(twice, 0, 1, 2.0)
+    assert (twice.link(1, 0), twice.link(0, 2)) == (Link(4.0, 2.0), Link(1.0, 8.0))

@@ -45,6 +45,19 @@ def test_a_cluster_written_by_hand_may_leave_out_what_is_usual(tmp_path):
     assert load_cluster(tmp_path / "c.json") == Cluster((Device(), Device(2.0)))
 
 
+def test_a_profile_from_before_copies_were_measured_is_read(tmp_path):
+    path = tmp_path / "old.json"
+    save_profile(profile(layer(measurement(split=split()))), path)
+
+    def age(fields):
+        fields["version"] = 2
+        del fields["provenance"]["kind"]
+        del fields["layers"][0]["work"]
+
+    path.write_text(edited(path.read_text(), age))
+    assert load_profile(path) == profile(layer(measurement(split=split()), work=None))
+
+
 def test_a_profile_from_before_i_and_w_is_read_and_says_so_when_they_are_needed(tmp_path):
     path = tmp_path / "old.json"
     rows = layer(measurement(split=split())), layer(measurement(split=split()))
@@ -52,13 +65,15 @@ def test_a_profile_from_before_i_and_w_is_read_and_says_so_when_they_are_needed(
 
     def age(fields):
         fields["version"] = 1
+        del fields["provenance"]["kind"]
         for row in fields["layers"]:
+            del row["work"]
             for each in row["measurements"]:
                 del each["split"]
 
     path.write_text(edited(path.read_text(), age))
     found = load_profile(path)
-    assert found == profile(layer(), layer())
+    assert found == profile(layer(work=None), layer(work=None))
     costs = stage_costs(found, [(0, 1), (1, 2)], 1)
     assert costs.seconds(backward(1, 0)) == 2.0
     with pytest.raises(ProfileError, match=r"do not say the seconds of I on stage 1; .*measure old profiles again"):
@@ -81,8 +96,12 @@ def edited(text, edit):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda f: f.update(version=3), "version: got 3, expected 1 or 2"),
+        (lambda f: f.update(version=4), "version: got 4, expected 1, 2 or 3"),
         (lambda f: f.update(version=1), "layers.0.measurements.0: got a split, expected none in version 1"),
+        (lambda f: f.update(version=2), "layers.0: got a work, expected none in version 2"),
+        (lambda f: f["layers"][1].pop("work"), "layers.1: got no work, expected one, or null, in version 3"),
+        (lambda f: f["provenance"].pop("kind"), "provenance: got no kind, expected one, or null, in version 3"),
+        (lambda f: f["layers"][1]["work"].update(copy_s=-1), "layers.1.work.copy_s: got -1"),
         (lambda f: f["layers"][1]["measurements"][0].pop("split"), "layers.1.measurements.0: got no split"),
         (lambda f: f["layers"][1]["measurements"][0]["split"].pop("gradient_bytes"), "gradient_bytes: got nothing"),
         (lambda f: f.update(format="other"), "format: got 'other', expected 'pipesched-profile'"),

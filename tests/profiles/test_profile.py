@@ -16,6 +16,15 @@ def test_a_stage_costs_the_sum_of_its_layers():
     assert (first.forward_s, first.backward_s, first.step_s) == (2.0, 4.0, 1.0)
     assert (first.weight_bytes, first.optimizer_bytes, first.output_bytes) == (16, 32, 10)
     assert (second.forward_s, second.backward_s) == (1.0, 2.0)
+    assert (first.copy_s, first.predict_s, first.average_s) == (0.5, 0.75, 0.25)
+
+
+def test_costs_of_layers_whose_copies_were_not_measured_say_so():
+    old = layer(measurement(1), measurement(2), work=None)
+    found = stage_costs(profile(old, old), [(0, 1), (1, 2)], 2)
+    assert [(cost.copy_s, cost.predict_s, cost.average_s) for cost in found.stages] == [(0.0, 0.0, 0.0)] * 2
+    assert found.origin.endswith("without copies of weights")
+    assert "without" not in stage_costs(profile(layer(), layer()), [(0, 2)], 1).origin
 
 
 def test_i_and_w_of_a_stage_are_the_sums_of_its_layers_and_the_first_stage_has_no_i():
@@ -95,6 +104,7 @@ def test_a_size_between_two_measured_ones_lies_on_the_line_between_them():
     row = layer(measurement(2, 1.0, 2.0), measurement(6, 3.0, 4.0))
     (cost,) = stage_costs(profile(row), [(0, 1)], 3).stages
     assert (cost.forward_s, cost.backward_s, cost.saved_bytes, cost.output_bytes) == (1.5, 2.5, 330, 30)
+    assert (cost.step_s, cost.copy_s, cost.predict_s, cost.average_s) == (0.5, 0.25, 0.375, 0.125)
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, -3])
@@ -104,10 +114,20 @@ def test_a_size_outside_the_measured_ones_is_refused(size):
         stage_costs(profile(row), [(0, 1)], size)
 
 
-def test_utilisation_is_the_share_of_the_best_throughput():
+def on_gpu(*layers):
+    found = profile(*layers)
+    return dataclasses.replace(found, provenance=dataclasses.replace(found.provenance, kind="cuda"))
+
+
+def test_utilisation_of_a_gpu_is_the_share_of_the_best_throughput():
     row = layer(measurement(1, 1.0, 1.0), measurement(4, 2.0, 2.0))  # 0.5 and 1 samples per second
-    assert stage_costs(profile(row), [(0, 1)], 1).stages[0].utilisation == 0.5
-    assert stage_costs(profile(row), [(0, 1)], 4).stages[0].utilisation == 1.0
+    assert stage_costs(on_gpu(row), [(0, 1)], 1).stages[0].utilisation == 0.5
+    assert stage_costs(on_gpu(row), [(0, 1)], 4).stages[0].utilisation == 1.0
+
+
+def test_a_core_has_nothing_to_spare_while_it_computes():
+    row = layer(measurement(1, 1.0, 1.0), measurement(4, 2.0, 2.0))
+    assert stage_costs(profile(row), [(0, 1)], 1).stages[0].utilisation == 1.0
 
 
 @settings(deadline=None)
@@ -117,7 +137,7 @@ def test_utilisation_is_the_share_of_the_best_throughput():
 )
 def test_utilisation_is_never_above_one(times, size):
     row = layer(*(measurement(s, *t) for s, t in zip((1, 4, 9), times, strict=True)))
-    assert 0 <= stage_costs(profile(row), [(0, 1)], size).stages[0].utilisation <= 1
+    assert 0 <= stage_costs(on_gpu(row), [(0, 1)], size).stages[0].utilisation <= 1
 
 
 @pytest.mark.parametrize(

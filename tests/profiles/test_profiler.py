@@ -10,10 +10,12 @@ from torch.distributed.pipelining._backward import stage_backward_input
 from profiles import split_backward
 from profiles.errors import ProfileError
 from profiles.models.model import Model, build_layers, draw_batch
+from profiles.models.optimizers import OPTIMIZERS
 from profiles.models.resolve import resolve_model
 from profiles.partition import parse_partition
 from profiles.profile import stage_costs
 from profiles.profiler import profile_model
+from profiles.weight_work import WeightWork
 from schedules.schedule import backward_weight
 from tests.profiles.test_split_backward import Tied
 
@@ -193,6 +195,35 @@ def test_reshaping_layers_and_views_are_counted_by_storage(partition):
     assert [cost.saved_bytes for cost in costs] == expected
 
 
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_copies_of_weights_are_timed_where_there_are_weights(optimizer):
+    found = measure(strange_model(), 2, optimizer=optimizer)
+    for layer in found.layers:
+        seconds = (layer.work.copy_s, layer.work.predict_s, layer.work.average_s)
+        assert all(0 < s < 1 for s in seconds) if layer.weight_bytes else seconds == (0, 0, 0)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_what_is_timed_copies_moves_as_the_optimizer_would_and_draws_to_the_reference(optimizer):
+    module = nn.Linear(3, 2).double()
+    module.bias.requires_grad_(False)
+    first = module.weight.detach().clone()
+    trained = OPTIMIZERS[optimizer]([module.weight], 0.1)
+    work = WeightWork(list(module.parameters()), trained)
+    module(torch.ones(1, 3, dtype=torch.float64)).sum().backward()
+    trained.step()
+    stepped = module.weight.detach().clone()
+    assert all(torch.equal(copy, p) and copy is not p for p, copy in work.copy().items())
+    assert torch.equal(work.copy()[module.bias], module.bias)
+    moved = work.predict()
+    assert torch.equal(moved[module.bias], module.bias)
+    if optimizer != "sgd":  # which looks at its last gradient in earnest
+        expected = stepped - 3 * 0.1  # the first step of each goes by the gradient of ones, or its sign
+        torch.testing.assert_close(moved[module.weight], expected, rtol=0, atol=1e-7)
+    work.average()
+    torch.testing.assert_close(module.weight.detach(), (first + stepped) / 2)
+
+
 def test_layers_before_the_first_parameters_have_no_backward_and_no_step():
     found = measure(strange_model(), 2)
     assert (found.layers[0].weight_bytes, found.layers[0].optimizer_bytes, found.layers[0].step_s) == (0, 0, 0.0)
@@ -227,8 +258,8 @@ def test_every_measured_number_is_there_and_finite():
 def test_progress_is_told_run_by_run():
     told = []
     measure(resolve_model(MLP), 1, 2, repeats=2, progress=lambda done, total, what: told.append((done, total, what)))
-    assert [done for done, _, _ in told] == list(range(1, 16))  # 2 sizes whole and split, and steps, 3 times each
-    assert {total for _, total, _ in told} == {15}
+    assert [done for done, _, _ in told] == list(range(1, 21))  # 2 sizes whole and split, and steps: 2 turns of 2 each
+    assert {total for _, total, _ in told} == {20}
     assert told[0][2] == "micro-batch size 1"
     assert told[3][2] == "micro-batch size 1, I and W"
     assert told[-1][2] == "optimizer steps"

@@ -2,12 +2,14 @@
 
 import math
 import random
-from functools import cache
-from itertools import combinations, pairwise
+from collections import Counter
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise, product
 from pathlib import Path
 
 import pytest
 
+from profiles.cluster import Device
 from profiles.errors import ProfileError
 from profiles.files import load_profile
 from profiles.profile import layer_seconds
@@ -21,38 +23,83 @@ def compositions(total, parts):
         yield list(pairwise((0, *cuts, total)))
 
 
-def brute_force_s(layers, levels, form, straight):
-    """Return the least time over all plans, by the definition and nothing clever."""
+@dataclass(frozen=True)
+class Instance:
+    """`held[first, last]` is what a stage holds always, and per micro-batch in flight."""
 
-    @cache
-    def best_s(level, first, last):
-        groups = levels[level].num_groups
-        return min(
-            pipeline_s(level, [(first + a, first + b) for a, b in cut], [b - a for a, b in given])
-            for num_stages in range(1, min(last - first, groups) + 1)
-            for cut in compositions(last - first, num_stages)
-            for given in compositions(groups, num_stages)
+    layers: list
+    levels: list
+    form: str
+    straight: bool
+    devices: list
+    held: dict
+
+    def solve(self):
+        return replicated_partition(
+            self.layers,
+            self.levels,
+            form=self.form,
+            straight=self.straight,
+            devices=self.devices,
+            stage_bytes=lambda first, last: self.held[first, last],
         )
 
-    def pipeline_s(level, stages, replicas):
-        transfers = [2 * layers[a - 1].output_bytes / levels[level].bandwidth_bytes_per_s for a, _ in stages[1:]]
-        times = [stage_s(level, a, b, m) for (a, b), m in zip(stages, replicas, strict=True)]
-        return max(times + (transfers if form == "paper" else []))
 
-    def stage_s(level, first, last, m):
-        if straight and m > 1:
-            return math.inf
-        weights = sum(layer.weight_bytes for layer in layers[first:last])
-        bandwidth = levels[level].bandwidth_bytes_per_s
-        work = sum(layer.seconds for layer in layers[first:last]) if level == 0 else best_s(level - 1, first, last)
-        if form == "paper":
-            return max(work, 2 * (m - 1) * weights / bandwidth) / m
-        return (work + 4 * (m - 1) * weights / (bandwidth * m)) / m
+def plans(case, level, first, last, copies):
+    """Yield (seconds, stages as (first, last, devices)) of every way to run layers on each of `copies` of the devices.
 
-    return best_s(len(levels) - 1, 0, len(layers))
+    By the definition and nothing clever; the seconds are those of a micro-batch of one copy.
+    """
+    if level < 0:
+        devices = [copy[0] for copy in copies]
+        work = sum(layer.seconds for layer in case.layers[first:last])
+        yield work / min(case.devices[device].speed for device in devices), [(first, last, devices)]
+        return
+    bandwidth, groups = case.levels[level].bandwidth_bytes_per_s, case.levels[level].num_groups
+    size = len(copies[0]) // groups
+    for num_stages in range(1, min(last - first, groups) + 1):
+        for cut in compositions(last - first, num_stages):
+            transfers = [2 * case.layers[first + a - 1].output_bytes / bandwidth for a, _ in cut[1:]]
+            for given in compositions(groups, num_stages):
+                if case.straight and any(h - g > 1 for g, h in given):
+                    continue
+                parts = []
+                for (a, b), (g, h) in zip(cut, given, strict=True):
+                    inside = [copy[at * size : (at + 1) * size] for copy in copies for at in range(g, h)]
+                    weights = sum(layer.weight_bytes for layer in case.layers[first + a : first + b])
+                    parts.append(
+                        [
+                            (together(case.form, inner_s, weights, bandwidth, h - g), stages)
+                            for inner_s, stages in plans(case, level - 1, first + a, first + b, inside)
+                        ]
+                    )
+                for chosen in product(*parts):
+                    times = [seconds for seconds, _ in chosen] + (transfers if case.form == "paper" else [])
+                    yield max(times), [stage for _, stages in chosen for stage in stages]
 
 
-def random_instance(seed):
+def together(form, inner_s, weights, bandwidth, m):
+    if form == "paper":
+        return max(inner_s, 2 * (m - 1) * weights / bandwidth) / m
+    return (inner_s + 4 * (m - 1) * weights / (bandwidth * m)) / m
+
+
+def holds(case, stages):
+    """Return what each stage holds under 1F1B-RR, where one of r devices has ceil(devices from it on / r) in flight."""
+    found = []
+    for index, (first, last, devices) in enumerate(stages):
+        behind = sum(len(later) for *_, later in stages[index:])
+        always, each = case.held[first, last]
+        found.append(always + math.ceil(behind / len(devices)) * each)
+    return found
+
+
+def fits(case, stages):
+    limits = [min(case.devices[device].memory_bytes or math.inf for device in devices) for *_, devices in stages]
+    return all(held <= limit for held, limit in zip(holds(case, stages), limits, strict=True))
+
+
+def random_instance(seed, is_plain):
     draw = random.Random(seed)
     layers = [
         ChainLayer(draw.randrange(20) / 8, draw.choice((0, draw.randrange(40))), draw.choice((0, draw.randrange(200))))
@@ -60,23 +107,55 @@ def random_instance(seed):
     ]
     shape = draw.choice(((1,), (2,), (3,), (4,), (6,), (2, 2), (2, 3), (3, 2), (2, 2, 2)))
     levels = [Level(count, draw.choice((8.0, 32.0, 128.0, math.inf))) for count in shape]
-    return layers, levels, draw.choice(("paper", "published")), draw.random() < 0.2
+    form, straight = draw.choice(("paper", "published")), draw.random() < 0.2
+    held = {
+        (first, last): (draw.randrange(10) + 2 * (last - first), draw.randrange(6) + (last - first))
+        for first, last in combinations(range(len(layers) + 1), 2)
+    }
+    usual = draw.randint(8, 50)
+    devices = [
+        Device() if is_plain else Device(draw.choice((0.5, 1.0, 2.0)), draw.choice((usual, usual, draw.randint(5, 60))))
+        for _ in range(math.prod(shape))
+    ]
+    return Instance(layers, levels, form, straight, devices, held)
 
 
+@pytest.mark.parametrize("is_plain", [True, False], ids=["equal devices", "speeds and limits"])
 @pytest.mark.parametrize("block", range(10))
-def test_the_plan_is_as_fast_as_the_best_of_all_plans(block):
+def test_the_plan_is_as_fast_as_the_best_of_all_plans(block, is_plain):
     for seed in range(block * 50, block * 50 + 50):
-        layers, levels, form, straight = random_instance(seed)
-        best_s = brute_force_s(layers, levels, form, straight)
+        case = random_instance(seed, is_plain)
+        num_devices = math.prod(level.num_groups for level in case.levels)
+        every = list(plans(case, len(case.levels) - 1, 0, len(case.layers), [list(range(num_devices))]))
+        best_s = min((seconds for seconds, stages in every if fits(case, stages)), default=math.inf)
         if math.isinf(best_s):
-            with pytest.raises(ProfileError, match="straight pipeline"):
-                replicated_partition(layers, levels, form=form, straight=straight)
+            least = min((max(holds(case, stages)) for _, stages in every), default=None)
+            said = "straight pipeline" if least is None else f"expected {least} on each"
+            with pytest.raises(ProfileError, match=said):
+                case.solve()
             continue
-        stages = replicated_partition(layers, levels, form=form, straight=straight)
+        stages = case.solve()
+        chosen = [(stage.first, stage.last, list(stage.devices)) for stage in stages]
         assert slowest_s(stages) == pytest.approx(best_s, abs=1e-12)
-        assert [stages[0].first, *(stage.last for stage in stages)] == [*(s.first for s in stages), len(layers)]
-        devices = [device for stage in stages for device in stage.devices]
-        assert sorted(devices) == list(range(math.prod(level.num_groups for level in levels)))
+        assert (best_s, chosen) in [(pytest.approx(seconds), sorted_devices(plan)) for seconds, plan in every]
+        assert fits(case, chosen)
+
+
+def sorted_devices(plan):
+    return [(first, last, sorted(devices)) for first, last, devices in plan]
+
+
+def test_the_instances_have_some_of_every_kind():
+    """Limits that forbid the fastest plan, limits that forbid all, and limits that do not matter."""
+    seen = Counter()
+    for seed in range(0, 500, 5):
+        case = random_instance(seed, is_plain=False)
+        free = replace(case, devices=[replace(device, memory_bytes=None) for device in case.devices])
+        try:
+            seen["slower" if slowest_s(case.solve()) > slowest_s(free.solve()) else "as fast"] += 1
+        except ProfileError:
+            seen["none"] += 1
+    assert min(seen[kind] for kind in ("slower", "as fast", "none")) >= 15
 
 
 def test_every_cost_of_a_stage_is_that_of_the_formula():

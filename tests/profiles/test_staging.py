@@ -12,6 +12,7 @@ from profiles.errors import ProfileError
 from profiles.partition import balanced_partition, cheapest_partition
 from profiles.profile import stage_costs
 from profiles.replication import Level
+from profiles.staged_bytes import stashed_bytes
 from profiles.staging import by_memory, by_replicas, by_time, levels, over_memory
 from schedules.catalogue import build
 from schedules.lower import lower
@@ -101,7 +102,6 @@ def test_several_stages_of_a_device_take_turns():
         for bounds in partitions(8, 4)
     )
     assert staging.slowest_s == slowest
-    assert [stage.memory_bytes for stage in staging.stages] == [None] * 4
     assert [stage.transfer_s for stage in staging.stages] == [0.0] + [2 * (0.5 + 10 / 10.0)] * 3
 
 
@@ -116,14 +116,65 @@ def test_replicas_are_planned_on_the_levels_of_the_cluster():
     assert (staging.partition, staging.replicas, staging.slowest_s) == ("2", "3", 4.0)
     straight = by_replicas(made([(8, 5, 1), (4, 5, 1)]), 1, flat(2), 2, straight=True)
     assert (straight.partition, straight.replicas, straight.slowest_s) == ("1,1", "1:1", 8.0)
-    assert [stage.memory_bytes for stage in straight.stages] == [2 + 16 + 2 * 15, 2 + 16 + 15]
+    assert [stage.memory_bytes for stage in straight.stages] == [1 + 16 + 2 * (1 + 15), 1 + 16 + (1 + 15)]
 
 
-def test_unequal_devices_or_nodes_are_refused_where_stages_are_replicated():
-    with pytest.raises(ProfileError, match=r"speed 0.5, 1, expected equal ones"):
-        levels(Cluster((Device(), Device(speed=0.5))), 2)
+def test_nodes_of_unequal_sizes_are_refused_where_stages_are_replicated():
     with pytest.raises(ProfileError, match="nodes of 2, 1 devices"):
         levels(of_nodes(flat(2), 2), 3)
+
+
+def test_replicas_are_as_slow_and_as_small_as_the_least_of_them():
+    """Six and three seconds; devices 0 and 1 have speed 2 and 1, so that as two replicas they work at 2."""
+    model = made([(6, 0, 0), (3, 0, 0)])
+    cluster = Cluster((Device(speed=2.0), Device(speed=1.0), Device(speed=1.0)))
+    staging = by_replicas(model, 1, cluster, 3)
+    assert [(stage.first, stage.last, stage.devices, stage.compute_s) for stage in staging.stages] == [
+        (0, 2, (0, 1, 2), 3.0)
+    ]
+    uneven = by_replicas(made([(6, 0, 0), (3, 0, 0)]), 1, Cluster((Device(speed=3.0), Device())), 2)
+    assert [(stage.devices, stage.compute_s) for stage in uneven.stages] == [((0,), 2.0), ((1,), 3.0)]
+
+
+def test_devices_are_handed_out_node_by_node_however_they_are_numbered():
+    """Two nodes, dealt out by turns: gradients are averaged inside a node, which is where links are fast."""
+    devices = tuple(Device(node=device % 2) for device in range(4))
+    cluster = Cluster(devices, Link(0.0, 1e9), Link(0.0, 1.0))
+    staging = by_replicas(made([(8, 0, 90), (8, 0, 90)]), 1, cluster, 4)
+    assert [stage.devices for stage in staging.stages] == [(0, 2), (1, 3)]
+
+
+@pytest.mark.parametrize("replicas", ["1:1:1", "2:1", "1:2", "3:1", "2:2:1"])
+def test_the_memory_of_a_replica_bounds_what_1f1b_rr_is_predicted_to_hold_less_buffers(replicas):
+    """By the activations of one micro-batch at most: those of the backward that a Step follows are gone by then."""
+    counts = tuple(map(int, replicas.split(":")))
+    model = made([(2, 30, 10), (2, 10, 50), (3, 50, 20)][: len(counts)])
+    costs = stage_costs(model, [(stage, stage + 1) for stage in range(len(counts))], 1)
+    silent = replace(costs, stages=tuple(replace(cost, output_bytes=0) for cost in costs.stages))
+    schedule = build("1f1b_rr", sum(counts), 36, replicas=counts)
+    peaks = peak_memory(memory(simulate(schedule, silent), silent, lower(schedule)))
+    rank = 0
+    for stage, count in enumerate(counts):
+        always, each = stashed_bytes(silent.stages[stage])
+        bound = always + -(-sum(counts[stage:]) // count) * each
+        for replica in range(rank, rank + count):
+            assert bound - silent.stages[stage].saved_bytes <= peaks[replica].total_bytes <= bound
+        rank += count
+
+
+@pytest.mark.parametrize(("num_devices", "num_chunks"), [(1, 2), (2, 2), (3, 2), (2, 3)])
+def test_the_memory_of_several_stages_is_what_interleaved_1f1b_is_predicted_to_hold(num_devices, num_chunks):
+    model = made([(2, 30, 10), (2, 10, 50), (3, 50, 20), (1, 80, 10), (2, 10, 40), (1, 5, 5)])
+    staging = by_time(model, 1, flat(num_devices), num_devices, num_chunks)
+    costs = stage_costs(model, [(stage.first, stage.last) for stage in staging.stages], 1)
+    silent = replace(costs, stages=tuple(replace(cost, output_bytes=0) for cost in costs.stages))
+    schedule = build("interleaved", num_devices, 6 * num_devices, num_chunks)
+    peaks = peak_memory(memory(simulate(schedule, silent), silent, lower(schedule)))
+    held = [peaks[device].total_bytes for device in range(num_devices)]
+    assert [stage.memory_bytes for stage in staging.stages] == held * num_chunks
+    device, limit = held.index(max(held)), max(held) - 1
+    assert over_memory(staging, flat(num_devices)) is None
+    assert over_memory(staging, Cluster((Device(memory_bytes=limit),) * num_devices)) == (device, max(held), limit)
 
 
 def test_more_stages_than_layers_are_refused_with_the_nearest_number():

@@ -13,6 +13,7 @@ SMALL = [
     "gpt:layers=2,width=16,heads=4,context=8",
     "conv:channels=8,blocks=4,image=8,classes=5",
     "digits:width=8,blocks=2",
+    "lstm:layers=2,width=8,context=6",
 ]
 
 
@@ -104,8 +105,32 @@ def test_an_untrained_gpt_knows_nothing_and_does_not_see_the_future():
     assert torch.allclose(chain(inputs)[:, :5], chain(changed)[:, :5], atol=1e-12)
 
 
-def test_the_targets_of_a_gpt_are_the_next_bytes_of_english():
-    inputs, targets = resolve_model("gpt:context=64").batch(2, 0)
+def test_an_lstm_remembers_and_does_not_see_the_future():
+    model = resolve_model("lstm:layers=2,width=16,context=8")
+    chain = build_layers(model, 0, len(model.layers), seed=0, dtype=torch.float64)
+    inputs, _ = model.batch(2, 0)
+    changed = inputs.clone()
+    changed[:, 4] = 65
+    before, after = chain(inputs), chain(changed)
+    assert torch.allclose(before[:, :4], after[:, :4], atol=1e-12)
+    assert (before[:, 7] - after[:, 7]).abs().min() > 1e-9
+
+
+def test_an_lstm_has_eight_matrices_per_layer():
+    model = resolve_model("lstm:layers=3,width=16")
+    chain = build_layers(model, 0, len(model.layers), seed=0)
+    assert sum(w.numel() for w in chain.parameters()) == 256 * 16 + 3 * (8 * 16**2 + 8 * 16) + 16 * 256 + 256
+
+
+@pytest.mark.parametrize("wrong", ["layers=0", "width=0", "context=20000", "vocab=10", "dropout=1"])
+def test_an_lstm_that_cannot_be_is_refused(wrong):
+    with pytest.raises(ProfileError, match=f"{wrong.split('=')[0]}: got"):
+        resolve_model(f"lstm:{wrong}")
+
+
+@pytest.mark.parametrize("name", ["gpt", "lstm"])
+def test_the_targets_of_a_language_model_are_the_next_bytes_of_english(name):
+    inputs, targets = resolve_model(f"{name}:context=64").batch(2, 0)
     assert torch.equal(inputs[:, 1:], targets[:, :-1])
     assert bytes(inputs[0].tolist()).decode(errors="replace").isprintable() or b"\n" in bytes(inputs[0].tolist())
 

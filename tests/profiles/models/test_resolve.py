@@ -73,7 +73,7 @@ def test_a_factory_may_return_a_model_which_takes_the_name_it_was_called_by():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("gpz", "expected one of conv, digits, gpt, mlp or package.module:factory"),
+        ("gpz", "expected one of conv, digits, gpt, lstm, mlp or package.module:factory"),
         ("gpz:layers=2", "unknown model"),
         ("", "unknown model"),
         (":f", "unknown model"),

@@ -1,0 +1,129 @@
+"""Plans as files, and what does not fit together in them."""
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+
+from profiles.errors import ProfileError
+from profiles.files import load_plan, save_plan
+from profiles.plan import Plan, Predicted
+from schedules.catalogue import build
+from schedules.formats.schedule_json import to_json
+from schedules.recipe import Recipe
+from schedules.schedule import ScheduleError
+from tests.schedules.formats.random_ops import damaged, damaged_bytes
+
+PLAN = Plan(
+    model="gpt:layers=8",
+    recipe=Recipe(name="1f1b", num_ranks=2, num_microbatches=4, width=2, placement="data", recompute=(0,)),
+    partition=(3, 5),
+    microbatch_size=2,
+    batch_size=16,
+    compression="half",
+    predicted=Predicted(0.5, 32.0, (1e9, 2e9, 1e9, 2e9), bubble_fraction=0.2),
+    origin="by hand",
+)
+OTHERS = {
+    "replicas": replace(
+        PLAN,
+        recipe=Recipe(name="1f1b_rr", num_ranks=3, num_microbatches=2, parameters={"replicas": (2, 1)}),
+        batch_size=4,
+        compression=None,
+    ),
+    "lists": replace(PLAN, recipe=Recipe(lists=to_json(build("zb_h1", 2, 8)), recompute="all"), batch_size=16),
+    "number": replace(PLAN, recipe=Recipe(name="zb_auto", num_ranks=2, num_microbatches=8, parameters={"limit": 2.5})),
+}
+
+
+@pytest.mark.parametrize("plan", [PLAN, *OTHERS.values()], ids=["width", *OTHERS])
+def test_a_plan_comes_back_from_its_file(tmp_path, plan):
+    save_plan(plan, tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json") == plan
+
+
+def test_its_file_names_itself_and_its_version(tmp_path):
+    save_plan(PLAN, tmp_path / "plan.json")
+    written = json.loads((tmp_path / "plan.json").read_text())
+    assert (written["format"], written["version"]) == ("pipesched-plan", 1)
+    assert written["recipe"]["width"] == 2
+    assert written["predicted"]["memory_bytes"] == [1e9, 2e9, 1e9, 2e9]
+
+
+def test_bounds_are_the_sums_of_the_layers():
+    assert PLAN.bounds == ((0, 3), (3, 8))
+
+
+@pytest.mark.parametrize("plan", [PLAN, *OTHERS.values()], ids=["width", *OTHERS])
+def test_its_run_takes_the_batch_in_micro_batches_of_all_copies(plan):
+    run = plan.run(2)
+    assert run.microbatches_per_step * plan.microbatch_size == plan.batch_size
+    assert run.lists(2).num_microbatches == 2 * run.microbatches_per_step
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"partition": (8,)}, "partition: got 1 stages, expected the 2 of 1f1bx2"),
+        ({"batch_size": 8}, "batch_size: got 8 samples, expected 8 micro-batches of 2"),
+    ],
+)
+def test_what_does_not_fit_the_schedule_is_refused_in_one_line(change, words):
+    with pytest.raises(ProfileError, match=words) as refused:
+        replace(PLAN, **change).run(1)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"version": 1', '"version": 2', "version: got 2, expected 1"),
+        ('"width": 2', '"width": 0', "recipe.width: got 0"),
+        ('"width": 2', '"width": 2.5', "recipe.width: got 2.5"),
+        ('"data"', '"diagonal"', "recipe.placement: got 'diagonal'"),
+        ('"seconds": 0.5', '"seconds": NaN', "predicted.seconds"),
+        ('"batch_size": 16', '"batch_size": true', "batch_size: got True"),
+        ('"batch_size": 16', '"batches": 16', "batch_size: got nothing"),
+        ('"half"', '"quarter"', "compression: got 'quarter'"),
+        ('"bubble_fraction": 0.2', '"bubble_fraction": 1.2', "predicted.bubble_fraction: got 1.2"),
+    ],
+)
+def test_a_bad_field_is_refused_in_one_line_with_its_place(tmp_path, old, new, words):
+    path = tmp_path / "plan.json"
+    save_plan(PLAN, path)
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(ProfileError) as refused:
+        load_plan(path)
+    message = str(refused.value)
+    assert len(message.splitlines()) == 1
+    assert message.startswith(f"{path}: ")
+    assert words in message
+
+
+def test_of_500_damaged_files_each_is_refused_in_one_line_or_means_what_it_is_read_as(tmp_path):
+    path, chance = tmp_path / "plan.json", random.Random(6)
+    save_plan(PLAN, path)
+    text, read = path.read_text(), 0
+    for _ in range(500):
+        path.write_bytes(damaged_bytes(text, chance) if chance.random() < 0.3 else damaged(text, chance).encode())
+        refusal, plan = refused_or(lambda: load_plan(path))
+        if plan is None:
+            assert refusal.startswith(f"{path}: ")
+            continue
+        read += 1
+        save_plan(plan, path)
+        assert load_plan(path) == plan
+        refused_or(lambda plan=plan: plan.run(1))
+    assert 0 < read < 500
+
+
+def refused_or(make):
+    """Return (how it was refused, in one line, None) or ("", what was made)."""
+    try:
+        return "", make()
+    except (ProfileError, ScheduleError) as error:
+        refusal = str(error)
+    assert len(refusal.splitlines()) == 1
+    return refusal, None
