@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from math import prod
@@ -284,3 +285,11 @@ def find(name: str) -> Entry:
             f"schedule: got {name!r}, expected one of {', '.join(CATALOGUE)}; {hint}see 'pipesched list'"
         )
     return CATALOGUE[name]
+
+
+def origin_of(name: str) -> Entry | None:
+    """Return the entry that a schedule of this name was made from, copied (``x2``), recomputing (``+R``) or as it is.
+
+    None if it was made from none.
+    """
+    return CATALOGUE.get(re.sub(r"(x\d+|\+R)*$", "", name))

@@ -50,7 +50,7 @@ class Traits:
 
 BACKENDS: Mapping[Backend, Traits] = {
     Backend.GLOO: Traits(Communication.CHANNEL, "isend and irecv on CPUs: pipesched's executor, PyTorch"),
-    Backend.NCCL: Traits(Communication.CHANNEL, "one communicator per direction: pipesched's executor"),
+    Backend.NCCL: Traits(Communication.DEVICE, "one communicator per direction: pipesched's executor"),
     Backend.NCCL_PAIR: Traits(Communication.PAIR, "one per pair of ranks: PyTorch's isend and irecv", lower_for_torch),
     Backend.NCCL_RANK: Traits(
         Communication.RANK, "one for all: PyTorch's isend and irecv, group bound to a device", lower_for_torch
@@ -121,7 +121,9 @@ def _faults(schedule: Schedule) -> list[Finding]:
 def _hangs_by_communication(lowered: Schedule) -> dict[Communication, tuple[Hang, ...]]:
     found = {Communication.BATCHED: hangs(lowered, Communication.BATCHED)}
     reasons: tuple[Hang, ...] | None = None
-    for communication in (Communication.RANK, Communication.PAIR, Communication.CHANNEL, Communication.BUFFERED):
+    for communication in (
+        Communication.RANK, Communication.PAIR, Communication.DEVICE, Communication.CHANNEL, Communication.BUFFERED,
+    ):  # fmt: skip
         # each waits for less than the one before it: where that comes to its end, so does this
         reasons = reasons if reasons == () else hangs(lowered, communication)
         found[communication] = reasons

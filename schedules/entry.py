@@ -60,8 +60,3 @@ class Entry:
     parameters: tuple[Parameter, ...] = ()
     lazy: Callable[..., LazySchedule] | None = None
     prediction: Rule | None = None
-
-    @property
-    def is_executed(self) -> bool:
-        """Whether the executor runs it: all but elastic averaging, which is simulated only."""
-        return not self.averages

@@ -10,13 +10,13 @@ after another from any rank comes to a circle, or to a gap:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TypeAlias
 
-from schedules.op import Message, Op, Payload, Recv, Reduce, Send, computes, gives, needs
+from schedules.op import Message, Op, Payload, Recv, Reduce, Send, Step, computes, gives, needs
 from schedules.progress import Progress, batch_at, progress
 from schedules.schedule import Schedule, routes
 from schedules.streams import Communication, Place
@@ -29,7 +29,7 @@ class Why(StrEnum):
     """How one op keeps another from being over; the values are words for people."""
 
     NEEDS = "waits for"
-    """A computation: the op that makes a message, or the Recv that brings it."""
+    """A computation: the op that makes a message, or the Recv that brings it; a Step: the Reduce before it."""
     MEETS = "waits for the other end,"
     """A Send or Recv: its counterpart."""
     REPLICAS = "waits for its replica"
@@ -37,7 +37,7 @@ class Why(StrEnum):
     AFTER = "comes after"
     """The rank's list has not come that far."""
     BEHIND = "is queued behind"
-    """A Send or Recv: another one is the first of the stream."""
+    """A Send or Recv: another one is the first of the stream. A Reduce: the rank has posted another one before."""
     WITH = "is in one batch with"
     """A Send or Recv: another one of its batch has not met its counterpart."""
 
@@ -193,16 +193,20 @@ class _Reasons:
         if index > reached:
             return Why.AFTER, (rank, reached)
         if index == len(row):
-            unsent = next(i for i in range(len(row)) if (rank, i) in self._held_by and isinstance(row[i], Send))
-            return Why.NEEDS, (rank, unsent)
+            return Why.NEEDS, self._held(rank, lambda op: isinstance(op, Send | Reduce))
         op = row[index]
         if isinstance(op, Send | Recv):
             return self._post(place, op)
         if isinstance(op, Reduce):
-            missing = self._stuck[rank]
-            assert missing is None, "a Reduce needs no message"
-            return Why.REPLICAS, self._replica(rank, op)
+            holder = self._held_by[place]
+            return (Why.BEHIND, holder) if holder != place else (Why.REPLICAS, self._replica(place, op))
+        if isinstance(op, Step):
+            return Why.NEEDS, self._held(rank, lambda posted: posted == Reduce(op.stage))
         return Why.NEEDS, self._supply(rank, op)
+
+    def _held(self, rank: int, is_it: Callable[[Op], bool]) -> Place:
+        """Return the first post of `rank` of this kind that is not over."""
+        return next((rank, i) for i, op in enumerate(self._ops[rank]) if (rank, i) in self._held_by and is_it(op))
 
     def _post(self, place: Place, op: Send | Recv) -> tuple[Why, Place | Missing]:
         """Why a Send or Recv that is posted is not over, or did not bring what it names."""
@@ -249,15 +253,19 @@ class _Reasons:
             rank, forward, "which nobody computes" if user is None else f"which rank {user} computes instead"
         )
 
-    def _replica(self, rank: int, op: Reduce) -> Place | Missing:
-        """Where the Reduce of another replica is that has not been reached."""
+    def _replica(self, place: Place, op: Reduce) -> Place | Missing:
+        """Where the Reduce of another replica is that has not been reached, or has to wait for its turn."""
+        rank, index = place
+        number = self._ops[rank][:index].count(op)
         for other, row in enumerate(self._ops):
-            reached = self._reached[other]
-            if other == rank or op not in row or (reached < len(row) and row[reached] == op):
+            if other == rank or op not in row:
                 continue
-            place = next(((other, i) for i in range(reached, len(row)) if row[i] == op), None)
-            return Missing(other, str(op), "which is missing") if place is None else place
-        raise AssertionError("a Reduce that all replicas have reached is over")
+            there = next(islice(((other, i) for i, its in enumerate(row) if its == op), number, None), None)
+            if there is None:
+                return Missing(other, str(op), "which is missing")
+            if there[1] >= self._reached[other] or self._held_by[there] != there:
+                return there
+        raise AssertionError("a Reduce that all replicas have posted, each as its first, is over")
 
 
 def _channel(rank: int, op: Send | Recv, is_other_end: bool = False) -> tuple[type, int, int]:

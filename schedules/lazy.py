@@ -10,21 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, wraps
-from typing import ParamSpec, TypeAlias, assert_never
+from typing import ParamSpec, TypeAlias
 
-from schedules.op import (
-    Average,
-    Compute,
-    Message,
-    Op,
-    Overlap,
-    Recv,
-    Reduce,
-    Reshard,
-    Send,
-    Step,
-    Unshard,
-)
+from schedules.op import Average, Compute, Op, Recv, Send, Step, rewritten
 from schedules.schedule import Schedule, ScheduleError, positive, routes
 
 P = ParamSpec("P")
@@ -46,6 +34,8 @@ class LazySchedule:
         homes: ``homes[stage]`` are the ranks that take its micro-batches in turn; `home` reads it.
         rank_to_device: The device of every rank.
         is_lowered: Whether the lists say their communication.
+        averaged: Stages whose ranks are pipelines with optimizers of their own, averaged elastically; the ranks of all
+            others are replicas.
     """
 
     name: str
@@ -55,11 +45,17 @@ class LazySchedule:
     homes: tuple[tuple[int, ...], ...]
     rank_to_device: tuple[int, ...]
     is_lowered: bool = False
+    averaged: tuple[int, ...] = ()
 
     @property
     def num_ranks(self) -> int:
         """Processes, each with one op list."""
         return len(self.rank_ops)
+
+    @property
+    def pipelines(self) -> int:
+        """Copies of the model with optimizers of their own, averaged elastically; one where nothing is averaged."""
+        return max((len(self.replicas(stage)) for stage in self.averaged), default=1)
 
     def home(self, stage: int, microbatch: int) -> int:
         """Return the rank that runs F of (stage, microbatch): where its messages go."""
@@ -118,6 +114,7 @@ def repeat(schedule: Schedule, times: int) -> LazySchedule:
         homes=tuple(_homes(schedule)),
         rank_to_device=schedule.rank_to_device,
         is_lowered=schedule.is_lowered,
+        averaged=tuple(sorted({op.stage for row in schedule.ops for op in row if isinstance(op, Average)})),
     )
 
 
@@ -140,19 +137,12 @@ def _repeated(row: tuple[Op, ...], times: int, num_microbatches: int) -> Iterato
 
 def _moved(op: Op, microbatches: int, batch: int, steps: Counter[int]) -> Op:
     """Return `op` as it is in a later batch."""
-    match op:
-        case Compute():
-            version = op.version + batch * steps[op.stage]
-            return Compute(op.phase, op.stage, op.microbatch + microbatches, version, op.lookahead)
-        case Overlap():
-            first, second = (_moved(part, microbatches, batch, steps) for part in (op.first, op.second))
-            assert isinstance(first, Compute)
-            assert isinstance(second, Compute)
-            return Overlap(first, second)
-        case Send() | Recv():
-            message = Message(op.message.payload, op.message.stage, op.message.microbatch + microbatches)
-            return replace(op, message=message)
-        case Step() | Reduce() | Average() | Unshard() | Reshard():
-            return op
-        case _:
-            assert_never(op)
+
+    def compute(part: Compute) -> Compute:
+        version = part.version + batch * steps[part.stage]
+        return Compute(part.phase, part.stage, part.microbatch + microbatches, version, part.lookahead)
+
+    def post(op: Send | Recv) -> Send | Recv:
+        return replace(op, message=replace(op.message, microbatch=op.message.microbatch + microbatches))
+
+    return rewritten(op, compute, post)

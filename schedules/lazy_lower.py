@@ -8,14 +8,14 @@ Senders hear from their receivers soon, through what comes back, and that is how
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from math import inf, lcm
 
 from schedules.lazy import LazySchedule
-from schedules.op import Message, Op, Recv, Reduce, Send, computes, gives, needs
+from schedules.op import Message, Op, Recv, Reduce, Send, Step, computes, gives, needs
 from schedules.schedule import ScheduleError
 
 
@@ -56,6 +56,7 @@ class _Machine:
         made: The messages that nobody has used yet, and their makers' clocks.
         waiting: Of each rank that is read, the ops that are not handed out yet.
         recvs: Of each such rank, the Recvs before its op n.
+        reduced: By stage and number of the Reduce, the clocks of the replicas that have come to it.
     """
 
     def __init__(self, schedule: LazySchedule, ranks: Collection[int]) -> None:
@@ -69,6 +70,9 @@ class _Machine:
         self._waiting: dict[int, deque[list[Op]]] = {rank: deque() for rank in ranks}
         self._recvs: dict[int, defaultdict[int, list[Recv]]] = {rank: defaultdict(list) for rank in ranks}
         self._handed_out = dict.fromkeys(ranks, 0)
+        self._reduced: defaultdict[tuple[int, int], list[tuple[int, ...]]] = defaultdict(list)
+        self._num_reduced: Counter[tuple[int, int]] = Counter()
+        self._num_learnt: Counter[tuple[int, int]] = Counter()
 
     def read(self, rank: int) -> Iterator[Op]:
         """Yield the lowered list of `rank`, working on as far as needed."""
@@ -100,14 +104,33 @@ class _Machine:
         if op is None:
             return False
         if isinstance(op, Reduce):
-            members = self._schedule.replicas(op.stage)
-            if any(self._heads[member] != op for member in members):
-                return False
-            self._meet(members)
-            for member in members:
-                self._emit(member, [op])
+            self._reduce(rank, op)
             return True
+        if isinstance(op, Step) and not self._learn(rank, op):
+            return False
         return self._compute(rank, op)
+
+    def _reduce(self, rank: int, op: Reduce) -> None:
+        clock = self._clocks[rank]
+        clock[rank] += 1
+        self._num_reduced[rank, op.stage] += 1
+        self._reduced[op.stage, self._num_reduced[rank, op.stage]].append(tuple(clock))
+        self._emit(rank, [op])
+
+    def _learn(self, rank: int, op: Step) -> bool:
+        """Let a rank at a Step know what all replicas knew at the Reduce before it, if they have come to it."""
+        key = (op.stage, self._num_reduced[rank, op.stage])
+        if not key[1]:
+            return True
+        known, num_replicas = self._reduced[key], len(self._schedule.replicas(op.stage))
+        if len(known) < num_replicas:
+            return False
+        for clock in known:
+            self._clocks[rank][:] = map(max, self._clocks[rank], clock)
+        self._num_learnt[key] += 1
+        if self._num_learnt[key] == num_replicas:
+            del self._reduced[key], self._num_learnt[key]
+        return True
 
     def _compute(self, rank: int, op: Op) -> bool:
         needed = [
@@ -138,14 +161,6 @@ class _Machine:
             if peer in self._recvs:
                 self._recvs[peer][self._clocks[rank][peer]].append(Recv(message, rank))
             yield Send(message, peer)
-
-    def _meet(self, members: Collection[int]) -> None:
-        """Let every replica at a Reduce know what the others know, and that all of them are over it."""
-        for member in members:
-            self._clocks[member][member] += 1
-        joint = [max(column) for column in zip(*(self._clocks[member] for member in members), strict=True)]
-        for member in members:
-            self._clocks[member][:] = joint
 
     def _emit(self, rank: int, ops: list[Op]) -> None:
         if rank in self._waiting:

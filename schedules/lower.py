@@ -11,11 +11,12 @@ that are surely over.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 
 from schedules.hang import explain
-from schedules.op import Message, Op, Recv, Reduce, Send, computes, gives, needs
+from schedules.op import Message, Op, Recv, Reduce, Send, Step, computes, gives, needs
 from schedules.progress import progress
 from schedules.schedule import Schedule, ScheduleError, routes
 
@@ -38,13 +39,18 @@ def lower(schedule: Schedule) -> Schedule:
     sends, recvs = _place(schedule, outcome.order)
     rows: list[tuple[Op, ...]] = []
     for rank, row in enumerate(schedule.ops):
-        lowered: list[Op] = list(recvs[rank].get(0, ()))
+        lowered: list[Op] = _in_order(recvs[rank].get(0, ()))
         for index, op in enumerate(row):
             lowered.append(op)
             lowered += sends[rank].get(index, ())
-            lowered += recvs[rank].get(index + 1, ())
+            lowered += _in_order(recvs[rank].get(index + 1, ()))
         rows.append(tuple(lowered))
     return replace(schedule, ops=tuple(rows))
+
+
+def _in_order(recvs: Iterable[Recv]) -> list[Op]:
+    """Return the Recvs of one peer in their order; of several in one order always."""
+    return [*sorted(recvs, key=lambda recv: recv.peer)]
 
 
 def _place(
@@ -56,16 +62,18 @@ def _place(
     recvs: list[dict[int, list[Recv]]] = [defaultdict(list) for _ in range(num_ranks)]
     clocks = [[0] * num_ranks for _ in range(num_ranks)]
     made: dict[Message, tuple[int, tuple[int, ...]]] = {}
-    replicas = _replicas(schedule)
+    sums = _Sums()
     for rank, index in order:
         op, clock = schedule.ops[rank][index], clocks[rank]
-        if isinstance(op, Reduce) and clock[rank] == index:  # the first to come here; the others follow at once
-            _meet(clocks, replicas[op.stage])
+        if isinstance(op, Step):
+            sums.learn(rank, op.stage, clock)
         for part in computes(op):
             for message in needs(part, schedule.num_stages):
                 if message in made:
                     clock[:] = map(max, clock, made[message][1])
         clock[rank] = index + 1
+        if isinstance(op, Reduce):
+            sums.tell(rank, op.stage, clock)
         for part in computes(op):
             result = gives(part)
             peer = None if result is None else route.get((result.receiver, result.microbatch))
@@ -74,25 +82,20 @@ def _place(
             made[result] = (rank, tuple(clock))
             sends[rank][index].append(Send(result, peer))
             recvs[peer][clock[peer]].append(Recv(result, rank))
-    for places in recvs:
-        for posts in places.values():
-            posts.sort(key=lambda recv: recv.peer)  # of one peer in order; of several in one order always
     return sends, recvs
 
 
-def _replicas(schedule: Schedule) -> dict[int, list[int]]:
-    """Return the ranks that reduce each stage."""
-    found: defaultdict[int, list[int]] = defaultdict(list)
-    for rank, row in enumerate(schedule.ops):
-        for stage in {op.stage for op in row if isinstance(op, Reduce)}:
-            found[stage].append(rank)
-    return found
+class _Sums:
+    """What replicas know at their Reduces, which each of them knows at the Step behind."""
 
+    def __init__(self) -> None:
+        self._num_told: Counter[tuple[int, int]] = Counter()
+        self._told: defaultdict[tuple[int, int], list[tuple[int, ...]]] = defaultdict(list)
 
-def _meet(clocks: list[list[int]], members: list[int]) -> None:
-    """Let every replica at a Reduce know what the others know, and that all of them are over it."""
-    for member in members:
-        clocks[member][member] += 1
-    joint = [max(column) for column in zip(*(clocks[member] for member in members), strict=True)]
-    for member in members:
-        clocks[member][:] = joint
+    def tell(self, rank: int, stage: int, clock: list[int]) -> None:
+        self._num_told[rank, stage] += 1
+        self._told[stage, self._num_told[rank, stage]].append(tuple(clock))
+
+    def learn(self, rank: int, stage: int, clock: list[int]) -> None:
+        for other in self._told[stage, self._num_told[rank, stage]]:
+            clock[:] = map(max, clock, other)

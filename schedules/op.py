@@ -9,9 +9,10 @@ W backward for weights. (The zero-bubble paper, arXiv:2401.10241, writes B for o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 
 class Phase(StrEnum):
@@ -46,6 +47,11 @@ class Message:
     def receiver(self) -> int:
         """The stage that this message is for."""
         return self.stage + 1 if self.payload is Payload.ACTIVATION else self.stage - 1
+
+    @property
+    def origin(self) -> int:
+        """The stage whose output this is, or the gradient of it: one has the size of the other."""
+        return self.stage if self.payload is Payload.ACTIVATION else self.stage - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +173,21 @@ def computes(op: Op) -> tuple[Compute, ...]:
     if isinstance(op, Overlap):
         return (op.first, op.second)
     return ()
+
+
+def rewritten(op: Op, compute: Callable[[Compute], Compute], post: Callable[[Send | Recv], Send | Recv]) -> Op:
+    """Return `op` with each computation in it, or the message that it posts, replaced by what the functions give."""
+    match op:
+        case Compute():
+            return compute(op)
+        case Overlap():
+            return Overlap(compute(op.first), compute(op.second))
+        case Send() | Recv():
+            return post(op)
+        case Step() | Reduce() | Average() | Unshard() | Reshard():
+            return op
+        case _:
+            assert_never(op)
 
 
 def gives(op: Compute) -> Message | None:

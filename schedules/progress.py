@@ -1,9 +1,9 @@
 """Which op can run when: the op lists worked through without any times.
 
 Every rank goes down its list. A Compute waits until the messages that it needs are there; Send and Recv post and
-go on; a message is there when its Send and its Recv are over (`schedules.streams` says when); a Reduce waits for the
-stage's other replicas; the end of a list waits for the rank's Sends. In lists without communication a message is
-there as soon as it is made.
+go on; a message is there when its Send and its Recv are over (`schedules.streams` says when). Reduce posts too, and
+the stage's next Step waits until all its replicas have come to it (`schedules.sums`); the end of a list waits for the
+rank's Sends and Reduces. In lists without communication a message is there as soon as it is made.
 
 No op that runs can keep another one from running, so all orders come equally far: one of them is enough.
 """
@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from schedules.op import Message, Op, Recv, Reduce, Send, computes, gives, needs
+from schedules.op import Message, Op, Recv, Reduce, Send, Step, computes, gives, needs
 from schedules.schedule import Schedule, routes
 from schedules.streams import Communication, Place, Streams
+from schedules.sums import Sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +24,9 @@ class Blocked:
     """Where a rank stands still.
 
     Attributes:
-        index: Of `op` in the rank's list; its length where all ops have run, but not all Sends are over.
+        index: Of `op` in the rank's list; its length where all ops have run, but not all Sends and Reduces are over.
         op: None at the end of the list.
-        waits_for: The message that it waits for; None for other replicas at a Reduce, and at the end.
+        waits_for: The message that it waits for; None for other replicas at a Step, and at the end.
     """
 
     rank: int
@@ -42,8 +43,8 @@ class Progress:
         order: (rank, index) of every op that ran, each after all that it depends on.
         reached: Ops that ran, for each rank.
         blocked: One entry for every rank that never finishes; empty when all do.
-        held_by: For each Send and Recv that ran but is not over, the one of its stream that must meet its
-            counterpart first: often itself.
+        held_by: For each Send, Recv and Reduce that ran but is not over, the one of its stream that must meet its
+            counterparts first: often itself.
     """
 
     order: tuple[Place, ...]
@@ -65,8 +66,7 @@ class _Machine:
         self._there: set[tuple[int, Message]] = set()
         self._waiters: defaultdict[tuple[int, Message], list[int]] = defaultdict(list)
         self._streams = Streams(communication)
-        self._replicas = reducing_ranks(schedule)
-        self._arrived: defaultdict[int, list[int]] = defaultdict(list)
+        self._sums = Sums(reducing_ranks(schedule), are_ordered=communication.orders_sums)
         self._blocked: dict[int, Message | None] = {}
         self._order: list[Place] = []
         self._ready = list(range(schedule.num_ranks))
@@ -78,7 +78,7 @@ class _Machine:
         for rank, message in sorted(self._blocked.items()):
             index, row = self._next[rank], self._schedule.ops[rank]
             blocked.append(Blocked(rank, index, row[index] if index < len(row) else None, message))
-        held_by = self._streams.held_by() if blocked else {}
+        held_by = self._streams.held_by() | self._sums.held_by() if blocked else {}
         return Progress(tuple(self._order), tuple(self._next), tuple(blocked), held_by)
 
     def _advance(self, rank: int) -> None:
@@ -95,11 +95,13 @@ class _Machine:
                 self._blocked[rank] = missing
                 self._waiters[rank, missing].append(rank)
                 return
-            if isinstance(op, Reduce) and not self._meets(rank, op):
+            if isinstance(op, Step) and self._sums.is_waiting(rank, op.stage):
                 self._blocked[rank] = None
                 return
+            if isinstance(op, Reduce):
+                self._ready += self._sums.post((rank, self._next[rank]), op) - {rank}
             self._finish(rank, op)
-        if self._streams.num_unsent[rank]:
+        if self._streams.num_unsent[rank] or self._sums.is_waiting(rank):
             self._blocked[rank] = None
 
     def _finish(self, rank: int, op: Op) -> None:
@@ -137,21 +139,6 @@ class _Machine:
     def _arrive(self, rank: int, message: Message) -> None:
         self._there.add((rank, message))
         self._ready.extend(self._waiters.pop((rank, message), ()))
-
-    def _meets(self, rank: int, op: Reduce) -> bool:
-        """Whether all replicas have reached this Reduce; the last to come wakes the others."""
-        arrived = self._arrived[op.stage]
-        if rank not in arrived:
-            arrived.append(rank)
-        if len(arrived) < len(self._replicas[op.stage]):
-            return False
-        others = [other for other in arrived if other != rank]
-        arrived.clear()
-        for other in others:
-            self._order.append((other, self._next[other]))
-            self._next[other] += 1
-            self._ready.append(other)
-        return True
 
 
 def batch_at(row: tuple[Op, ...], start: int, communication: Communication) -> list[Send | Recv]:

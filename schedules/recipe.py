@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from schedules.catalogue import find
 from schedules.entry import Value
-from schedules.formats.schedule_json import from_json
+from schedules.lazy import LazySchedule
 from schedules.recompute import recompute
+from schedules.replicate import Placement, copied_name, place, replicate, require_equal
 from schedules.training_run import TrainingRun, repeated_run, training_run, with_steps
 
 
@@ -21,12 +23,14 @@ class Recipe:
 
     Attributes:
         name: In the catalogue.
-        num_ranks: Of the pipeline.
-        num_microbatches: Of a batch.
+        num_ranks: Of one copy of the pipeline.
+        num_microbatches: Of a batch of one copy.
         num_chunks: Stages per rank, where the schedule takes them.
         parameters: Of the schedule.
         lists: In JSON (`schedules.formats.schedule_json`), instead of all above.
         recompute: Stages that keep only their input.
+        width: Copies of all that, kept equal (`schedules.replicate`).
+        placement: What is side by side on the devices.
     """
 
     name: str = ""
@@ -36,6 +40,12 @@ class Recipe:
     parameters: Mapping[str, Value] = field(default_factory=dict)
     lists: str | None = None
     recompute: tuple[int, ...] | Literal["all"] | None = None
+    width: int = 1
+    placement: Placement = "pipeline"
+
+    def takes(self, parameter: str) -> bool:
+        """Return whether the schedule has such a parameter; lists have none."""
+        return self.lists is None and parameter in (each.name for each in find(self.name).parameters)
 
     def run(self, num_steps: int) -> TrainingRun:
         """Return the schedule as a training run of `num_steps` steps.
@@ -43,13 +53,28 @@ class Recipe:
         Raises:
             ScheduleError: No such schedule or parameter, counts that it cannot have, or bad lists.
         """
+        run = self._copies(num_steps)
+        return replace(run, lists=lambda steps: self._finished(run.lists(steps)))
+
+    def _copies(self, num_steps: int) -> TrainingRun:
         if self.lists is not None:
-            run = repeated_run(with_steps(from_json(self.lists, "the recipe's lists")))
-        else:
-            run = training_run(
-                self.name, self.num_ranks, self.num_microbatches, num_steps, self.num_chunks, **self.parameters
-            )
+            from schedules.formats.schedule_json import from_json  # not needed by who only says what a plan is
+
+            return repeated_run(replicate(with_steps(from_json(self.lists, "the recipe's lists")), self.width))
+        if find(self.name).averages:
+            require_equal(self.name, self.width)
+        one = training_run(
+            self.name, self.num_ranks, self.num_microbatches, num_steps, self.num_chunks, **self.parameters
+        )
+        return replace(
+            one,
+            name=copied_name(one.name, self.width),
+            microbatches_per_step=self.width * one.microbatches_per_step,
+            lists=lambda steps: replicate(one.lists(steps), self.width),
+        )
+
+    def _finished(self, lists: LazySchedule) -> LazySchedule:
+        placed = place(lists, self.placement, self.width)
         if self.recompute is None:
-            return run
-        stages = None if self.recompute == "all" else self.recompute
-        return replace(run, lists=lambda steps: recompute(run.lists(steps), stages))
+            return placed
+        return recompute(placed, None if self.recompute == "all" else self.recompute)

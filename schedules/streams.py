@@ -6,6 +6,7 @@ are over when both are under way. What differs between backends is which posts s
 
     BUFFERED   Recvs of a channel; Sends wait for nothing and nobody
     CHANNEL    Sends of a channel, Recvs of a channel                   0: S>1 | R<1 | S>2
+    DEVICE     the same; but reductions of a rank go one after the other (`schedules.sums`), as in those below
     PAIR       all between two ranks, both ways                         0: S>1 R<1   | S>2
     RANK       all of a rank                                            0: S>1 R<1 S>2
     BATCHED    all of a rank, neighbours in its list at the same time   0: (S>1 R<1) (S>2)
@@ -32,9 +33,15 @@ class Communication(StrEnum):
 
     BUFFERED = "buffered"
     CHANNEL = "channel"
+    DEVICE = "device"
     PAIR = "pair"
     RANK = "rank"
     BATCHED = "batched"
+
+    @property
+    def orders_sums(self) -> bool:
+        """Whether a rank's reductions go one after the other, whatever stage they are of."""
+        return self not in (Communication.BUFFERED, Communication.CHANNEL)
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +98,7 @@ class Streams:
 
     def _key(self, rank: int, peer: int, is_send: bool) -> tuple[int, ...]:
         match self.communication:
-            case Communication.BUFFERED | Communication.CHANNEL:
+            case Communication.BUFFERED | Communication.CHANNEL | Communication.DEVICE:
                 return (rank, peer, is_send)
             case Communication.PAIR:
                 return (rank, peer)

@@ -89,9 +89,9 @@ def _backwards(op: Op) -> list[int]:
 def _with_messages(rows: Sequence[Sequence[Op]], schedule: Schedule) -> tuple[tuple[Op, ...], ...]:
     """Return `rows` with a Send after what makes a message, and its Recv at the end of what the receiver has by then.
 
-    The optimizer's Steps are none of PyTorch's words: they take no turn.
+    The optimizer's Steps are none of PyTorch's words: they take no turn. A sum of replicas is one turn of all of them.
     """
-    route = routes(schedule)
+    route, replicas = routes(schedule), _replicas(schedule)
     lists: list[list[Op]] = [[] for _ in rows]
     there: list[set[Message]] = [set() for _ in rows]
     left = [list(reversed(row)) for row in rows]
@@ -101,8 +101,12 @@ def _with_messages(rows: Sequence[Sequence[Op]], schedule: Schedule) -> tuple[tu
                 lists[rank].append(rest.pop())
             if not rest or not there[rank].issuperset(_needed(rest[-1], schedule.num_stages)):
                 continue
-            op = rest.pop()
-            lists[rank].append(op)
+            op = rest[-1]
+            members = replicas.get(op, [rank])
+            if any(left[member][-1:] != [op] for member in members):
+                continue
+            for member in members:
+                lists[member].append(left[member].pop())
             for message in filter(None, map(gives, computes(op))):
                 peer = route.get((message.receiver, message.microbatch), rank)
                 there[rank].add(message)
@@ -111,6 +115,15 @@ def _with_messages(rows: Sequence[Sequence[Op]], schedule: Schedule) -> tuple[tu
                     lists[peer].append(Recv(message, rank))
                     there[peer].add(message)
     return tuple(map(tuple, lists))
+
+
+def _replicas(schedule: Schedule) -> dict[Op, list[int]]:
+    """Return the ranks of each Reduce that `schedule` itself has; PyTorch's own do not meet inside the pipeline."""
+    found: defaultdict[Op, list[int]] = defaultdict(list)
+    for rank, row in enumerate(schedule.ops):
+        for op in dict.fromkeys(op for op in row if isinstance(op, Reduce)):
+            found[op].append(rank)
+    return dict(found)
 
 
 def _needed(op: Op, num_stages: int) -> list[Message]:

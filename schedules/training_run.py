@@ -32,12 +32,18 @@ class TrainingRun:
         microbatches_per_step: Micro-batches that the samples of a step are cut into.
         lists: Makes the lists of so many steps.
         prediction: The rule for weights that are predicted; None where none are.
+        pipelines: Copies of the model that are averaged, each of which takes a batch of its own in a step.
     """
 
     name: str
     microbatches_per_step: int
     lists: Callable[[int], LazySchedule]
     prediction: Rule | None = None
+    pipelines: int = 1
+
+    def microbatch_size(self, batch_size: int) -> int:
+        """Return the samples of a micro-batch, given those of a batch."""
+        return self.pipelines * batch_size // self.microbatches_per_step
 
 
 def training_run(
@@ -83,7 +89,8 @@ def repeated_run(schedule: Schedule) -> TrainingRun:
     Raises:
         ScheduleError: Some stage never steps, or not always after as many micro-batches.
     """
-    per_step = microbatches_per_step(repeat(schedule, 1))
+    once = repeat(schedule, 1)
+    per_step = microbatches_per_step(once)
     _require_even(schedule)
     steps_per_list = schedule.num_microbatches // per_step
 
@@ -97,7 +104,7 @@ def repeated_run(schedule: Schedule) -> TrainingRun:
             )
         return repeat(schedule, times)
 
-    return TrainingRun(schedule.name, per_step, lists)
+    return TrainingRun(schedule.name, per_step, lists, pipelines=once.pipelines)
 
 
 def with_steps(schedule: Schedule) -> Schedule:

@@ -204,6 +204,8 @@ class _Stage:
             for version in [version for version in self.old if not self.left[version]]:
                 del self.old[version]
             return
+        if not self.old:
+            return
         oldest_read = min(self.latest.values(), default=0)
         while self.old and (oldest := next(iter(self.old))) < oldest_read:
             del self.old[oldest]
@@ -216,10 +218,13 @@ class _Stage:
 
     def knows(self, read: _Read) -> bool:
         """Whether no later op can change what is known of `read`, the first of `reads`."""
-        return read.update is not None and all(place >= read.place for place in self.old.values())
+        return read.update is not None and (not self.old or min(self.old.values()) >= read.place)
 
 
 def _agreement(ops: list[Compute]) -> Agreement:
+    first = ops[0]
+    if all(op.version == first.version and op.lookahead == first.lookahead for op in ops):
+        return Agreement.SAME
     if len({target(op) for op in ops}) > 1:
         return Agreement.DIFFERENT
     return Agreement.SAME if len({op.version for op in ops}) == 1 else Agreement.PREDICTED

@@ -107,31 +107,36 @@ def _place_of(data: bytes, index: int) -> str:
 def write_text(path: Path | str, text: str) -> None:
     """Write `text` to `path` as UTF-8: the whole of it, or nothing.
 
-    A temporary file in the same directory takes the place of `path` when it is complete.
-
     Raises:
         ScheduleError: There is no such directory, or it cannot be written.
     """
-    temporary: Path | None = None
     try:
         target = Path(path).resolve()
         if not target.parent.is_dir():
             raise fault(str(path), f"got no directory {str(target.parent)!r}, expected one; try creating it first")
         if target.exists() and not target.is_file():
             raise fault(str(path), "got something that is not a regular file, expected a file's name; try another path")
-        data = text.encode("utf-8")
-        temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-        with temporary.open("xb") as file:
-            file.write(data)
-        temporary.replace(target)
+        replace_whole(target, text.encode("utf-8"))
     except ScheduleError:
         raise
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a loop of symbolic links
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise fault(str(path), f"got {reason!r}, expected a file that can be written; try another path") from error
+
+
+def replace_whole(target: Path, data: bytes) -> None:
+    """Let a file of `data` take the place of `target` when it is complete: a temporary one beside it until then.
+
+    Raises:
+        OSError: It cannot be written; `target` is as it was.
+    """
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+        temporary.replace(target)
     finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def load_json(text: str, origin: str) -> object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from schedules.op import Op, Payload, Recv, Reduce, Send, computes
+from schedules.op import Op, Payload, Recv, Reduce, Send, Step, computes
 from schedules.schedule import Schedule
 
 Thing = tuple[str, int, int]
@@ -39,7 +39,7 @@ def carried(op: Send | Recv) -> Thing:
 
 
 def finishes(lowered: Schedule) -> bool:
-    """Whether every rank comes to the end of its list, and every Send to its Recv.
+    """Whether every rank comes to the end of its list, and every Send to its Recv, every Reduce to its others.
 
     All ranks are asked in turn until none can move.
     """
@@ -53,13 +53,7 @@ def finishes(lowered: Schedule) -> bool:
             if at[rank] == len(row):
                 continue
             op = row[at[rank]]
-            if isinstance(op, Reduce):
-                members = {r for r, other in enumerate(lowered.ops) if op in other}
-                if any(at[r] == len(lowered.ops[r]) or lowered.ops[r][at[r]] != op for r in members):
-                    continue
-                for r in members:
-                    at[r] += 1
-                moved = True
+            if isinstance(op, Step) and min(_counts(lowered, op.stage, at)) < row[: at[rank]].count(Reduce(op.stage)):
                 continue
             here = held[rank] | _received(posted, rank)
             if any(thing not in here for thing in wanted(op, lowered.num_stages)):
@@ -76,7 +70,15 @@ def finishes(lowered: Schedule) -> bool:
         for (kind, sender, receiver), things in posted.items()
         if kind is Send
     )
-    return not unsent and all(position == len(row) for position, row in zip(at, lowered.ops, strict=True))
+    stages = {op.stage for row in lowered.ops for op in row if isinstance(op, Reduce)}
+    alone = any(len(set(_counts(lowered, stage, at))) > 1 for stage in stages)
+    return not unsent and not alone and all(position == len(row) for position, row in zip(at, lowered.ops, strict=True))
+
+
+def _counts(lowered: Schedule, stage: int, at: list[int]) -> list[int]:
+    """How many Reduces of `stage` each rank that has any has come past; [0] if none has."""
+    rows = [(row, n) for row, n in zip(lowered.ops, at, strict=True) if Reduce(stage) in row]
+    return [row[:n].count(Reduce(stage)) for row, n in rows] or [0]
 
 
 def _received(posted: dict[tuple[type, int, int], list[Thing]], rank: int) -> set[Thing]:

@@ -10,7 +10,7 @@ from schedules.catalogue import CATALOGUE
 from schedules.check import check
 from schedules.lower import lower
 from schedules.one_f_one_b import one_f_one_b
-from schedules.op import Op
+from schedules.op import Op, Reduce, computes
 from schedules.recompute import recompute
 from schedules.schedule import Schedule, ScheduleError, make_schedule
 from tests.schedules.hand_schedules import mixed_backwards, replicated, v_shaped
@@ -77,3 +77,20 @@ def mutant(seed: int) -> tuple[Schedule, Schedule]:
                 op = row.pop(place)
                 target.insert(chance.randint(0, len(target)), op)
     return schedule, make_schedule("mutant", schedule.num_stages, schedule.num_microbatches, rows)
+
+
+def reduced_early(schedule: Schedule) -> Schedule:
+    """Post each Reduce right after the last backward of its stage before it, so that it goes beside what follows."""
+    rows: list[list[Op]] = []
+    for row in schedule.ops:
+        early: list[Op] = []
+        for op in row:
+            at = len(early)
+            if isinstance(op, Reduce):
+                while at and not any(
+                    part.stage == op.stage and part.phase.value in "BW" for part in computes(early[at - 1])
+                ):
+                    at -= 1
+            early.insert(at, op)
+        rows.append(early)
+    return make_schedule(schedule.name, schedule.num_stages, schedule.num_microbatches, rows)

@@ -1,8 +1,8 @@
 """What op lists can do, one small move at a time: the truth about progress, whatever the communication.
 
-Two kinds of moves: a rank does its next op (all replicas together, where that is a Reduce), or a Send and its Recv
-meet. A list is through when every rank is at its end and every Send that must wait has met its Recv. Said here by
-conditions on moves alone, where `schedules.progress` keeps queues.
+Three kinds of moves: a rank does its next op, a Send and its Recv meet, or the Reduces of all replicas of a stage do. A
+list is through when every rank is at its end, every Send that must wait has met its Recv, and every Reduce its others.
+Said here by conditions on moves alone, where `schedules.progress` keeps queues.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import groupby
 
-from schedules.op import Op, Recv, Reduce, Send
+from schedules.op import Op, Recv, Reduce, Send, Step
 from schedules.schedule import Schedule
 from tests.schedules.brute_force import carried, made, wanted
 
 Place = tuple[int, int]
 State = tuple[tuple[int, ...], frozenset[Place]]
-"""How many ops each rank has done, and which Sends and Recvs have met their counterpart."""
+"""How many ops each rank has done, and which Sends, Recvs and Reduces have met their counterparts."""
 
 
 def stream(rank: int, op: Send | Recv, communication: str) -> object:
@@ -24,7 +24,7 @@ def stream(rank: int, op: Send | Recv, communication: str) -> object:
     match communication:
         case "buffered":
             return (rank, op.peer) if isinstance(op, Recv) else object()
-        case "channel":
+        case "channel" | "device":
             return (rank, op.peer, type(op))
         case "pair":
             return (rank, op.peer)
@@ -50,6 +50,7 @@ class Model:
         self.partner: dict[Place, Place] = {}
         self._queue(communication)
         self._pair()
+        self.circles = self._gather()
         self.suppliers: dict[tuple[int, tuple[str, int, int]], list[Place]] = {}
         for rank, row in enumerate(self.rows):
             for index, op in enumerate(row):
@@ -81,6 +82,14 @@ class Model:
             others = ends.get((Recv if kind is Send else Send, *channel), [])
             self.partner.update(zip(places, others, strict=False))
 
+    def _gather(self) -> list[list[Place]]:
+        """Return the k-th Reduces of each stage, where every rank that reduces it has as many."""
+        found: dict[Op, list[list[Place]]] = {}
+        for rank, row in enumerate(self.rows):
+            for op in {op for op in row if isinstance(op, Reduce)}:
+                found.setdefault(op, []).append([(rank, index) for index, other in enumerate(row) if other == op])
+        return [list(places) for lists in found.values() for places in zip(*lists, strict=False)]
+
     def start(self) -> State:
         return (0,) * len(self.rows), frozenset()
 
@@ -94,18 +103,27 @@ class Model:
         for place, other in self.partner.items():
             if place not in met and place < other and self._under_way(place, state) and self._under_way(other, state):
                 found.append((at, met | {place, other}))
+        for circle in self.circles:
+            if circle[0] not in met and all(place[1] < at[place[0]] and self._is_first(place, met) for place in circle):
+                found.append((at, met | set(circle)))
         return found
 
     def _can_do(self, rank: int, op: Op, state: State) -> set[int]:
         """Return the ranks that do the next op of `rank` together; none if it must wait."""
-        at, _ = state
-        if isinstance(op, Reduce):
-            ranks = {r for r, row in enumerate(self.rows) if op in row}
-            return ranks if all(at[r] < len(self.rows[r]) and self.rows[r][at[r]] == op for r in ranks) else set()
+        at, met = state
+        if isinstance(op, Step):
+            before = [(rank, index) for index in range(at[rank]) if self.rows[rank][index] == Reduce(op.stage)]
+            return {rank} if met.issuperset(before) else set()
         things = self.wanted[rank][at[rank]]
         if all(any(self.is_over(p, state) for p in self.suppliers.get((rank, thing), ())) for thing in things):
             return {rank}
         return set()
+
+    def _is_first(self, place: Place, met: frozenset[Place]) -> bool:
+        """Whether a Reduce may go on where a device works through its collectives in order."""
+        rank, last = place
+        before = [(rank, index) for index in range(last) if isinstance(self.rows[rank][index], Reduce)]
+        return self.communication in ("buffered", "channel") or met.issuperset(before)
 
     def _under_way(self, place: Place, state: State) -> bool:
         last = self.batch[place][-1]
@@ -114,10 +132,16 @@ class Model:
     def is_over(self, place: Place, state: State) -> bool:
         if place in self.batch:
             return all(mate in state[1] for mate in self.batch[place])
-        return place[1] < state[0][place[0]]
+        rank, index = place
+        if index < len(self.rows[rank]) and isinstance(self.rows[rank][index], Reduce):
+            return place in state[1]
+        return index < state[0][rank]
 
     def is_through(self, state: State) -> bool:
         if any(n < len(row) for n, row in zip(state[0], self.rows, strict=True)):
+            return False
+        reduces = {(r, i) for r, row in enumerate(self.rows) for i, op in enumerate(row) if isinstance(op, Reduce)}
+        if not reduces <= state[1]:
             return False
         sends = [place for place in self.batch if isinstance(self.rows[place[0]][place[1]], Send)]
         return self.communication == "buffered" or all(self.is_over(place, state) for place in sends)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from schedules.hang import Hang, Link, Missing
-from schedules.op import Op, Recv, Reduce, Send, computes
+from schedules.op import Op, Recv, Reduce, Send, Step, computes
 from schedules.schedule import Schedule
 from tests.schedules.brute_force import Thing, carried, made, wanted
 from tests.schedules.exhaustive import Model, batches, stream
@@ -32,15 +32,20 @@ def waits(schedule: Schedule, link: Link, other: Link, communication: str) -> bo
     are_posts = isinstance(mine, Send | Recv) and isinstance(theirs, Send | Recv)
     match link.why.name:
         case "NEEDS":
+            if isinstance(mine, Step):
+                return is_same_rank and other.index < link.index and theirs == Reduce(mine.stage)
             things = wanted(mine, schedule.num_stages)
             brought = [carried(theirs)] if isinstance(theirs, Recv) else made(theirs)
             return (is_same_rank or not schedule.is_lowered) and bool(set(things) & set(brought))
         case "AFTER":
-            return is_same_rank and other.index < link.index and not isinstance(theirs, Send | Recv)
+            return is_same_rank and other.index < link.index and not isinstance(theirs, Send | Recv | Reduce)
         case "MEETS":
             return are_posts and end_of(link.rank, mine) == other_end_of(other.rank, theirs) and (
                 number_of(schedule, link) == number_of(schedule, other)
             )  # fmt: skip
+        case "BEHIND" if isinstance(mine, Reduce):
+            are_ordered = communication not in ("buffered", "channel")
+            return are_ordered and is_same_rank and other.index < link.index and isinstance(theirs, Reduce)
         case "BEHIND":
             run = next(run for run in batches(schedule.ops[link.rank], communication) if link.index in run)
             return are_posts and is_same_rank and other.index < min(run) and (

@@ -3,6 +3,8 @@
 import random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from schedules.catalogue import CATALOGUE
 from schedules.check import BACKENDS, Backend, Finding, check, judge, require_runnable
@@ -41,6 +43,18 @@ def test_no_schedule_of_the_catalogue_is_refused(name):
     for schedule in schedules:
         assert check(schedule) == ()
         assert check(lower(schedule)) == ()
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.sampled_from(sorted(CATALOGUE)), st.integers(1, 16), st.integers(1, 64), st.integers(1, 4))
+def test_at_no_size_is_a_schedule_of_the_catalogue_refused(name, p, m, v):
+    # benchmarks/every_size.py looks at all of them
+    try:
+        schedule = CATALOGUE[name].build(p, m, **({"num_chunks": v} if CATALOGUE[name].takes_chunks else {}))
+    except ScheduleError:  # a size that it cannot have
+        return
+    assert check(schedule) == ()
+    assert check(lower(schedule)) == ()
 
 
 @pytest.mark.parametrize("schedule", [v_shaped(), replicated(), mixed_backwards()], ids=["v", "replicated", "mixed"])

@@ -42,7 +42,7 @@ def test_a_mutant_is_refused_exactly_when_it_cannot_finish_and_every_link_of_the
             kinds.update(link.why.name for link in hang.links)
         verdicts[comes_through] += 1
     assert min(verdicts[True], verdicts[False], kinds["circle"], kinds["missing"]) > NUM_MUTANTS // 20
-    expected = {"buffered": 0, "channel": 0, "pair": 10, "rank": 10, "batched": 10}
+    expected = {"buffered": 0, "channel": 0, "device": 0, "pair": 10, "rank": 10, "batched": 10}
     assert kinds["BEHIND"] + kinds["WITH"] >= expected[communication]
     assert min(kinds[name] for name in ("NEEDS", "AFTER", "MEETS", "REPLICAS")) > 0
 
@@ -136,7 +136,7 @@ def test_lists_of_any_ops_at_all_are_judged_truly(rows, communication):
 def test_what_hangs_with_fewer_queues_hangs_with_more():
     for seed in range(NUM_MUTANTS):
         _, schedule = mutant(seed)
-        order = (Communication.BUFFERED, Communication.CHANNEL, Communication.PAIR, Communication.RANK)
+        order = [each for each in Communication if each is not Communication.BATCHED]
         verdicts = [bool(progress(schedule, communication).blocked) for communication in order]
         assert verdicts == sorted(verdicts)
 
@@ -172,13 +172,28 @@ def test_a_reduce_that_a_replica_never_reaches_is_named():
     assert str(hang) == "0REDUCE_GRAD waits forever for its replica 0REDUCE_GRAD of rank 0, which is missing"
 
 
-def test_replicas_that_reduce_two_stages_in_different_order_wait_for_each_other():
+def test_replicas_that_reduce_two_stages_in_different_order_hang_where_a_device_keeps_the_order():
     first = [forward(0, 0), forward(1, 0), backward(1, 0), backward(0, 0)]
     second = [forward(0, 1), forward(1, 1), backward(1, 1), backward(0, 1)]
     rows = [[*first, Reduce(0), Reduce(1), Step(0), Step(1)], [*second, Reduce(1), Reduce(0), Step(0), Step(1)]]
+    schedule = make_schedule("x", 2, 2, rows)
+    assert hangs(schedule) == ()
+    (hang,) = hangs(schedule, Communication.DEVICE)
+    assert [(link.rank, link.index, link.why) for link in hang.links] == [
+        (0, 4, Why.REPLICAS), (1, 5, Why.BEHIND), (1, 4, Why.REPLICAS), (0, 5, Why.BEHIND)
+    ]  # fmt: skip
+    verdicts = judge(schedule).findings
+    assert [backend.value for backend, found in verdicts.items() if not found] == ["gloo", "buffered"]
+
+
+def test_replicas_that_step_between_reduces_in_different_order_wait_for_each_other():
+    first = [forward(0, 0), forward(1, 0), backward(1, 0), backward(0, 0)]
+    second = [forward(0, 1), forward(1, 1), backward(1, 1), backward(0, 1)]
+    rows = [[*first, Reduce(0), Step(0), Reduce(1), Step(1)], [*second, Reduce(1), Step(1), Reduce(0), Step(0)]]
     (hang,) = hangs(make_schedule("x", 2, 2, rows))
     assert [(link.rank, link.index, link.why) for link in hang.links] == [
-        (0, 4, Why.REPLICAS), (1, 5, Why.AFTER), (1, 4, Why.REPLICAS), (0, 5, Why.AFTER)
+        (0, 4, Why.REPLICAS), (1, 6, Why.AFTER), (1, 5, Why.NEEDS),
+        (1, 4, Why.REPLICAS), (0, 6, Why.AFTER), (0, 5, Why.NEEDS),
     ]  # fmt: skip
 
 

@@ -175,15 +175,15 @@ def test_a_stage_with_two_replicas_gets_each_microbatch_where_its_forward_is():
 
 def test_an_op_known_over_through_a_reduce_counts_as_one_that_the_message_depends_on():
     rows = [
-        [forward(0, 0), Reduce(0), forward(0, 2), backward(0, 0), backward(0, 2)],
-        [forward(0, 1), Reduce(0), forward(1, 2), backward(1, 2), backward(0, 1)],
+        [forward(0, 0), Reduce(0), Step(0), forward(0, 2), backward(0, 0), backward(0, 2)],
+        [forward(0, 1), Reduce(0), Step(0), forward(1, 2), backward(1, 2), backward(0, 1)],
         [forward(1, 0), backward(1, 0), forward(1, 1), backward(1, 1)],
     ]
     row = lower(make_schedule("meeting", 2, 3, rows)).ops[1]
     behind = [op for op in row if not isinstance(op, Send)]
     recv = next(n for n, op in enumerate(behind) if isinstance(op, Recv) and op.message.microbatch == 2)
     assert behind[recv - 1] == Reduce(0)
-    assert behind[recv + 1] == forward(1, 2)
+    assert behind[recv + 1 : recv + 3] == [Step(0), forward(1, 2)]
 
 
 @samples

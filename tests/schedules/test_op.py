@@ -109,3 +109,8 @@ def test_words_are_values(op):
 
 def test_letters_read_back_as_phases():
     assert [Phase(letter) for letter in "FBIWR"] == list(Phase)
+
+
+def test_a_gradient_is_as_large_as_the_output_of_the_stage_that_gets_it():
+    assert Message(Payload.ACTIVATION, 2, 0).origin == 2
+    assert Message(Payload.GRADIENT, 2, 0).origin == 1

@@ -12,6 +12,8 @@ from schedules.streams import Communication
 from tests.schedules.brute_force import finishes, made, wanted
 from tests.schedules.hand_schedules import replicated, v_shaped
 
+F0 = Message(Payload.ACTIVATION, 0, 0)
+
 
 def test_every_op_of_a_good_schedule_runs_once_and_in_its_ranks_order():
     for schedule in (gpipe(3, 4), lower(gpipe(3, 4)), v_shaped(), lower(v_shaped()), replicated(), lower(replicated())):
@@ -67,12 +69,12 @@ def test_the_end_of_a_list_waits_for_its_sends_unless_they_are_buffered():
 @pytest.mark.parametrize(
     ("first", "second", "safe"),
     [
-        ("S0 R0", "R0 S0", "buffered channel pair rank batched"),
-        ("S0 R0", "S0 R0", "buffered channel batched"),
-        ("R0 S0", "R0 S0", "buffered channel batched"),
-        ("S0 | R0", "S0 | R0", "buffered channel"),
-        ("S0 S1 R0", "R0 S0 R1", "buffered channel batched"),
-        ("S0 S1 | R0", "R0 R1 | S0", "buffered channel pair rank batched"),
+        ("S0 R0", "R0 S0", "buffered channel device pair rank batched"),
+        ("S0 R0", "S0 R0", "buffered channel device batched"),
+        ("R0 S0", "R0 S0", "buffered channel device batched"),
+        ("S0 | R0", "S0 | R0", "buffered channel device"),
+        ("S0 S1 R0", "R0 S0 R1", "buffered channel device batched"),
+        ("S0 S1 | R0", "R0 R1 | S0", "buffered channel device pair rank batched"),
     ],
 )
 def test_two_ranks_that_exchange_messages_come_through_where_their_queues_allow_it(first, second, safe):
@@ -110,13 +112,19 @@ def test_messages_of_a_channel_that_name_each_other_crosswise_never_arrive():
     assert (stuck.rank, stuck.index, stuck.waits_for) == (1, 2, first)
 
 
-def test_a_reduce_waits_until_every_replica_comes_to_it():
-    rows = [[Reduce(0), Step(0)], [forward(0, 0), Reduce(0)], [Reduce(0), Step(0), Reduce(0)]]
-    schedule = make_schedule("x", 1, 1, rows)
-    (stuck,) = progress(schedule).blocked
-    assert (stuck.rank, stuck.index, stuck.op, stuck.waits_for) == (2, 2, Reduce(0), None)
-    order = progress(schedule).order
-    assert order.index((1, 0)) < min(order.index(place) for place in ((0, 0), (1, 1), (2, 0)))
+def test_a_reduce_posts_and_the_next_step_waits_until_every_replica_has_come_to_it():
+    rows = [[Reduce(0), forward(1, 0), Step(0)], [forward(0, 0), Send(F0, 0), Reduce(0)], [Reduce(0), Step(0)]]
+    rows[0].insert(1, Recv(F0, 1))
+    order = progress(make_schedule("x", 2, 1, rows)).order
+    assert len(order) == 9
+    assert max(order.index(place) for place in ((0, 0), (1, 2), (2, 0))) < min(map(order.index, ((0, 3), (2, 1))))
+    assert order.index((0, 0)) < order.index((0, 2))
+
+
+def test_the_end_of_a_list_waits_for_its_reduces():
+    rows = [[Reduce(0), Step(0)], [forward(0, 0), Reduce(0)], [Reduce(0), Step(0), Reduce(0), forward(0, 1)]]
+    (stuck,) = progress(make_schedule("x", 1, 2, rows)).blocked
+    assert (stuck.rank, stuck.index, stuck.op, stuck.waits_for) == (2, 4, None, None)
 
 
 def test_it_comes_to_the_end_exactly_when_plain_turns_do():

@@ -1,0 +1,206 @@
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import schedules.replicate as module
+from profiles.cluster import flat
+from profiles.stage_costs import uniform
+from schedules.catalogue import CATALOGUE, build, build_lazily
+from schedules.check import Backend, check, judge
+from schedules.lazy import repeat
+from schedules.lazy_lower import lower_lazily
+from schedules.lower import lower
+from schedules.one_f_one_b import one_f_one_b
+from schedules.op import Phase, Reduce, Step, computes
+from schedules.recompute import recompute
+from schedules.replicate import place, replicate
+from schedules.schedule import ScheduleError, backward, forward, make_schedule
+from schedules.versions import live_versions
+from simulator.metrics import metrics
+from simulator.simulate import simulate
+from tests.schedules.brute_force import delivers, finishes
+from tests.schedules.builder_rules import assert_complete, assert_one_line, parts
+from tests.schedules.drawings import cells, drawn, is_in
+
+DRAWING = """
+    rank 0  F0 F1 .. B0 .. B1
+    rank 1  .. F0 B0 F1 B1 ..
+    rank 2  F2 F3 .. B2 .. B3
+    rank 3  .. F2 B2 F3 B3 ..
+"""
+NAMES = [name for name, entry in CATALOGUE.items() if not entry.averages]
+
+
+def built(name, p, m):
+    try:
+        return build(name, p, m)
+    except ScheduleError:
+        assume(False)
+
+
+def seconds(schedule):
+    """Simulate with ops of a second and without links."""
+    costs = uniform(schedule.num_stages, forward_s=1.0, backward_s=2.0, backward_input_s=1.0, backward_weight_s=1.0)
+    cluster = flat(max(schedule.rank_to_device) + 1)
+    return metrics(simulate(lower(schedule), costs, cluster)).makespan_s
+
+
+def counted(row, stage):
+    """How many micro-batches of a stage each Step of it follows on."""
+    found, count = [], 0
+    for op in row:
+        count += sum(part.stage == stage and part.phase.value in "BW" for part in computes(op))
+        if op == Step(stage):
+            found.append(count)
+            count = 0
+    return found
+
+
+def test_it_runs_as_drawn():
+    assert drawn(replicate(one_f_one_b(2, 2), 2)) == cells(DRAWING)
+    assert is_in(DRAWING, module.__doc__)
+
+
+@settings(deadline=None, max_examples=40)
+@given(name=st.sampled_from(NAMES), p=st.integers(1, 4), m=st.integers(1, 10), width=st.integers(2, 4))
+def test_over_any_schedule_copies_do_what_it_does_each_with_its_share_of_every_step(name, p, m, width):
+    plain = built(name, p, m)
+    schedule = replicate(plain, width)
+    assert (schedule.num_ranks, schedule.num_microbatches) == (width * plain.num_ranks, width * m)
+    assert schedule.rank_to_device == tuple(range(width * plain.num_ranks))
+    assert_complete(schedule)
+    assert check(schedule) == ()
+    lowered = lower(schedule)
+    assert finishes(lowered)
+    assert delivers(lowered)
+    per_step = module._batch(plain)
+    for j in range(width):
+        for rank, row in enumerate(plain.ops):
+            copy = schedule.ops[j * plain.num_ranks + rank]
+            for here, there in zip(parts(row), parts(copy), strict=True):
+                batch, place_in_it = divmod(here.microbatch, per_step)
+                expected = batch * width * per_step + j * per_step + place_in_it
+                assert (there.phase, there.stage, there.microbatch) == (here.phase, here.stage, expected)
+                assert (there.version, there.lookahead) == (here.version, here.lookahead)
+
+
+@settings(deadline=None, max_examples=40)
+@given(name=st.sampled_from(NAMES), p=st.integers(1, 4), m=st.integers(1, 8), width=st.integers(2, 3))
+def test_every_step_follows_on_one_reduce_right_behind_the_last_gradient_of_its_stage(name, p, m, width):
+    plain = built(name, p, m)
+    schedule = replicate(plain, width)
+    own = any(isinstance(op, Reduce) for row in plain.ops for op in row)
+    for rank, row in enumerate(schedule.ops):
+        for stage in {part.stage for part in parts(row)}:
+            assert counted(row, stage) == counted(plain.ops[rank % plain.num_ranks], stage)
+            reduced = False
+            for before, op in zip((None, *row), row, strict=False):
+                if op == Reduce(stage):
+                    assert not reduced
+                    reduced = True
+                    letters = [c.phase.value for c in computes(before)] if before is not None else []
+                    assert own or (letters and set(letters) & set("BW"))
+                for part in computes(op):
+                    assert not (reduced and part.stage == stage and part.phase.value in "BW")
+                if op == Step(stage):
+                    assert reduced
+                    reduced = False
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_safe_where_the_original_is_and_takes_as_long_without_links(name):
+    plain = build(name, 4, 8)
+    schedule = replicate(plain, 2)
+    safe, still = ({backend for backend in Backend if not judge(each).findings[backend]} for each in (plain, schedule))
+    assert safe <= still
+    assert seconds(schedule) == pytest.approx(seconds(plain), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_over_lists_that_are_made_while_they_are_read_it_is_the_same(name):
+    lazy = replicate(build_lazily(name, 4, 8), 3)
+    assert lazy.schedule() == replicate(build(name, 4, 8), 3)
+    homes = {
+        (part.stage, part.microbatch): rank
+        for rank, row in enumerate(lazy.schedule().ops)
+        for part in parts(row)
+        if part.phase is Phase.FORWARD
+    }
+    assert homes == {place: lazy.home(*place) for place in homes}
+    assert lower_lazily(lazy).schedule() == lower(replicate(build(name, 4, 8), 3))
+
+
+@pytest.mark.parametrize("name", ["gpipe", "zb_h1", "chimera", "data_parallel", "interleaved"])
+def test_copies_of_a_run_are_a_run_of_copies(name):
+    batch = build(name, 2, 4)
+    assert replicate(repeat(batch, 3), 2).schedule() == repeat(replicate(batch, 2), 3).schedule()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_rank_keeps_as_many_versions_as_in_the_original(name):
+    plain = build(name, 4, 8)
+    found, expected = live_versions(replicate(plain, 2)), live_versions(plain)
+    assert found == {(rank + 4 * j, stage): kept for (rank, stage), kept in expected.items() for j in range(2)}
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb_h1", "dualpipe", "pipedream_2bw"])
+def test_recompute_before_or_after_is_the_same_but_for_the_name(name):
+    before, after = replicate(recompute(build(name, 4, 8)), 2), recompute(replicate(build(name, 4, 8), 2))
+    assert before.ops == after.ops
+    assert (before.name, after.name) == (f"{name}+Rx2", f"{name}x2+R")
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb_h1", "interleaved", "pipedream", "wpipe"])
+def test_lowered_lists_can_be_copied_too(name):
+    found = replicate(lower(build(name, 3, 6)), 2)
+    assert check(found) == ()
+    assert finishes(found)
+    assert sorted(map(str, found.ops[4])) == sorted(map(str, lower(replicate(build(name, 3, 6), 2)).ops[4]))
+
+
+def test_the_message_behind_the_last_gradient_leaves_before_the_sum():
+    assert [str(op) for op in replicate(lower(one_f_one_b(2, 1)), 2).ops[3]] == [
+        "1RECV_F1", "1F1", "1B1", "1SEND_B1", "1REDUCE_GRAD", "1STEP",
+    ]  # fmt: skip
+
+
+def test_lists_that_leave_the_optimizer_to_their_caller_are_summed_at_their_last_gradient():
+    plain = make_schedule("file", 1, 2, [[forward(0, 0), forward(0, 1), backward(0, 0), backward(0, 1)]])
+    found = replicate(plain, 2)
+    assert [str(op) for op in found.ops[1]] == ["0F2", "0F3", "0B2", "0B3", "0REDUCE_GRAD"]
+    assert check(found) == ()
+
+
+def test_one_copy_is_the_schedule_itself():
+    whole, lazy = build("1f1b", 3, 4), build_lazily("pipedream", 3, 4)
+    assert replicate(whole, 1) is whole
+    assert replicate(lazy, 1) is lazy
+
+
+def test_the_name_says_how_many():
+    assert replicate(one_f_one_b(2, 2), 3).name == "1f1bx3"
+
+
+@pytest.mark.parametrize("lazily", [False, True])
+def test_devices_are_numbered_copy_by_copy_or_with_the_copies_of_a_rank_side_by_side(lazily):
+    plain = build_lazily("pipedream", 4, 4) if lazily else one_f_one_b(4, 4)
+    copies = replicate(plain, 2)
+    assert place(copies, "pipeline", 2).rank_to_device == (0, 1, 2, 3, 4, 5, 6, 7)
+    assert place(copies, "data", 2).rank_to_device == (0, 2, 4, 6, 1, 3, 5, 7)
+    assert place(plain, "data", 1).rank_to_device == (0, 1, 2, 3)
+    assert place(replicate(plain, 3), "data", 3).rank_to_device == (0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11)
+
+
+def test_a_million_micro_batches_are_copied_while_they_are_read():
+    lazy = replicate(build_lazily("pipedream_2bw", 4, 10**6), 4)
+    ops = lazy.rank_ops[6]()
+    assert [str(next(ops)) for _ in range(3)] == ["2F4", "2F5", "2B4"]
+
+
+def test_averaged_pipelines_and_no_copies_are_refused_in_one_line():
+    with pytest.raises(ScheduleError) as error:
+        replicate(build("avgpipe", 2, 4), 2)
+    assert_one_line(str(error.value), "avgpipe: got width 2, expected 1", "try more pipelines")
+    with pytest.raises(ScheduleError) as error:
+        replicate(one_f_one_b(2, 2), 0)
+    assert_one_line(str(error.value), "width is 0")
