@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipesched.errors import NEGATIVE
+from pipesched.errors import NEGATIVE, InputError
 from pipesched.files import CSV, JSON, TIMELINE, check_outputs, emit, write_timeline
-from pipesched.options import CostOptions, Json, Out, ScheduleOptions, Seed, grouped
-from pipesched.output import num_bytes, percent, print_json, print_table, seconds
-from pipesched.predict import Buffers, Jitter, Protocol, predict
+from pipesched.options import CostOptions, Json, Out, ScheduleOptions, grouped
+from pipesched.output import num_bytes, percent, print_json, print_table, progress, seconds
+from pipesched.planned import cut
+from pipesched.predict import Buffers, predict
+from pipesched.traffic_options import TrafficOptions
 
 if TYPE_CHECKING:
+    from profiles.cluster import Cluster
+    from profiles.stage_costs import StageCosts
+    from schedules.schedule import Schedule
+    from simulator.distribution import Distribution
     from simulator.metrics import Metrics
 
 
@@ -22,9 +28,8 @@ if TYPE_CHECKING:
 def simulate(
     schedule: ScheduleOptions,
     costs: CostOptions,
-    protocol: Protocol = "rendezvous",
-    jitter: Jitter = 0.0,
-    seed: Seed = 0,
+    traffic: TrafficOptions = TrafficOptions(),  # noqa: B008 -- frozen
+    runs: Annotated[int, typer.Option(help="With --jitter: runs of which the percentiles are shown.", min=1)] = 1,
     buffers: Buffers = "pooled",
     timeline: Annotated[Path | None, typer.Option(help="Write every span: .json, .csv or .parquet.")] = None,
     memory: Annotated[Path | None, typer.Option(help="Write what every device holds over time: .csv.")] = None,
@@ -39,8 +44,11 @@ def simulate(
 
     check_outputs((timeline, TIMELINE), (memory, CSV), (out, JSON))
     loaded = schedule.load()
+    costs, traffic = cut(schedule, costs, traffic)
     stage_costs, cluster = costs.load(loaded)
-    predicted = predict(loaded, stage_costs, cluster, protocol=protocol, jitter=jitter, seed=seed, buffers=buffers)
+    stage_costs = traffic.compressed(stage_costs, costs.element_bytes())
+    predicted = predict(loaded, stage_costs, cluster, traffic=traffic, buffers=buffers)
+    spread = None if runs == 1 else _spread(loaded, stage_costs, cluster, traffic, runs)
     found, over = metrics(predicted), over_capacity(predicted.memory, cluster, predicted)
     counts = in_flight(predicted, stage_costs, loaded)
     peaks = {device: peak.microbatches for device, peak in peak_in_flight(counts).items()}
@@ -49,7 +57,10 @@ def simulate(
         **found.to_dict(),
         "throughput_unit": "micro-batches per second",
         "fits": fits(predicted, cluster),
+        "reductions": _reductions(loaded, stage_costs, traffic.on(cluster)),
     }
+    if spread is not None:
+        data["distribution"] = spread.to_dict()
     for device in data["devices"]:
         device["peak_microbatches"] = peaks[device["device"]]
     if memory is not None:
@@ -66,7 +77,7 @@ def simulate(
     if json:
         print_json(data)
     elif out is None:
-        _print(loaded.name, found, peaks)
+        _print(loaded.name, found, peaks, spread)
     if over is not None:
         import sys
 
@@ -74,12 +85,59 @@ def simulate(
         raise typer.Exit(NEGATIVE)
 
 
-def _print(name: str, found: Metrics, microbatches: Mapping[int, float]) -> None:
+def _spread(
+    schedule: Schedule, costs: StageCosts, cluster: Cluster, traffic: TrafficOptions, runs: int
+) -> Distribution:
+    """Simulate with as many seeds, in several processes where that takes long."""
+    import os
+
+    from schedules.lower import lower
+    from simulator.distribution import distribution, makespans
+
+    if not traffic.jitter:
+        raise InputError(f"--runs: got {runs} without --jitter, expected both: all would be the same; try --jitter 0.1")
+    lowered = lower(schedule)
+    is_long = runs * sum(map(len, lowered.ops)) > _LONG
+    found = []
+    with progress("simulating") as tick:
+        for makespan_s in makespans(
+            lowered, costs, traffic.on(cluster),
+            rules=traffic.rules(), jitter=traffic.jitter, seeds=range(traffic.seed, traffic.seed + runs),
+            num_processes=len(os.sched_getaffinity(0)) if is_long else 1,
+        ):  # fmt: skip
+            found.append(makespan_s)
+            tick(len(found) / runs)
+    return distribution(found)
+
+
+_LONG = 2_000_000
+"""Ops that take about half a minute."""
+
+
+def _reductions(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> list[dict[str, object]]:
+    """Return how the gradients of each stage are summed, and how long that takes where nothing is in the way."""
+    from profiles.all_reduce import all_reduce
+    from simulator.collectives import reducers
+
+    found: list[dict[str, object]] = []
+    for stage, ranks in sorted(reducers(schedule).items()):
+        devices = [schedule.rank_to_device[rank] for rank in ranks]
+        plan = all_reduce(costs.stages[stage].weight_bytes, devices, cluster)
+        found.append({"stage": stage, "devices": devices, "way": plan.way, "seconds": plan.seconds})
+    return found
+
+
+def _print(name: str, found: Metrics, microbatches: Mapping[int, float], spread: Distribution | None) -> None:
     caption = (
         f"makespan {seconds(found.makespan_s)}; bubble_fraction {percent(found.bubble_fraction)} of all device time"
         f"; bubble_overhead {percent(found.bubble_overhead)} over the busiest device's work"
         f"; {found.throughput:.4g} micro-batches/s"
     )
+    if spread is not None:
+        caption += (
+            f"\n{spread.runs} runs: min {seconds(spread.min_s)}, p50 {seconds(spread.p50_s)}, "
+            f"p90 {seconds(spread.p90_s)}, p99 {seconds(spread.p99_s)}, max {seconds(spread.max_s)}"
+        )
     rows = []
     for device in found.devices:
         causes = [f"{cause} {seconds(idle_s)}" for cause, idle_s in device.idle_by_cause_s if idle_s > 0]

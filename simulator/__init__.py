@@ -1,6 +1,7 @@
 """What would happen: op lists under SimPy, and what a Timeline tells, predicted or measured."""
 
 from simulator.compare import Comparison, compare
+from simulator.critical_path import critical_path
 from simulator.errors import SimulationError
 from simulator.frame import to_frame, write_frame
 from simulator.gantt import draw_gantt, text_gantt
@@ -10,6 +11,7 @@ from simulator.metrics import DeviceMetrics, Metrics, metrics
 from simulator.simulate import simulate
 from simulator.summary import Summary, summarize
 from simulator.trace import to_trace
+from simulator.traffic_rules import TrafficRules
 
 __all__ = [
     "Comparison",
@@ -18,7 +20,9 @@ __all__ = [
     "Metrics",
     "SimulationError",
     "Summary",
+    "TrafficRules",
     "compare",
+    "critical_path",
     "draw_gantt",
     "in_flight",
     "memory",

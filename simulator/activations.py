@@ -19,9 +19,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from profiles.stage_costs import StageCosts
-from schedules.op import Compute, Message, Payload, Phase
+from schedules.op import Compute, Phase
 from schedules.timeline import Span
-from simulator.network import message_bytes
 
 
 class Part(StrEnum):
@@ -71,7 +70,7 @@ def activation_bytes(costs: StageCosts, part: Part, stage: int) -> int:
     cost = costs.stages[stage]
     match part:
         case Part.INPUT:
-            return message_bytes(costs, Message(Payload.ACTIVATION, stage - 1, 0)) if stage else 0
+            return costs.stages[stage - 1].output_bytes if stage else 0
         case Part.SAVED:
             return cost.saved_bytes
         case Part.SAVED_FOR_WEIGHT:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from simulator.errors import SimulationError
 from simulator.files import suffix_of, write_bytes
-from simulator.gantt import unit_of
+from simulator.labels import unit_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,12 +34,14 @@ class Curve:
         losses: The loss of every step, as far as the run came.
         times_s: When each was known [s]; None where no time was predicted.
         has_diverged: Whether the run was ended because of its last loss.
+        batches: Batches of samples that a step takes: one of each pipeline, where several are averaged.
     """
 
     name: str
     losses: tuple[float, ...]
     times_s: tuple[float, ...] | None = None
     has_diverged: bool = False
+    batches: int = 1
 
 
 def smoothed(losses: Sequence[float], window: int) -> list[float]:
@@ -55,6 +57,8 @@ def window_of(num_steps: int) -> int:
 
 def draw_curves(curves: Sequence[Curve], path: Path | str, title: str = "", target_loss: float | None = None) -> None:
     """Draw the losses against steps and, if times are known, against time, and write the picture (.png, .svg, .pdf).
+
+    Where a run takes several batches in a step, its steps are as far apart as others need for as many samples.
 
     The smoothed curve is the mean of the last twentieth of the steps; the raw one is thin. A cross ends a run that
     diverged.
@@ -72,8 +76,9 @@ def draw_curves(curves: Sequence[Curve], path: Path | str, title: str = "", targ
     num_rows = math.ceil(len(shown) / 5)
     figure = Figure(figsize=(11.0 if timed else 6.4, 4.2 + 0.22 * num_rows), facecolor="white", layout="constrained")
     panels = figure.subplots(1, 1 + timed, sharey=True, squeeze=False)[0]
-    handles = _draw(panels[0], shown, [[float(step) for step in range(len(curve.losses))] for curve in shown])
-    panels[0].set_xlabel("optimizer step")
+    steps = [[float(step * curve.batches) for step in range(len(curve.losses))] for curve in shown]
+    handles = _draw(panels[0], shown, steps)
+    panels[0].set_xlabel("optimizer step" if all(curve.batches == 1 for curve in shown) else "batches of samples")
     panels[0].set_ylabel("training loss")
     if timed:
         seconds, unit = unit_of(max(curve.times_s[-1] for curve in shown if curve.times_s))

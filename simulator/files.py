@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 
+from schedules.formats.files import replace_whole
 from simulator.errors import SimulationError
 
 
@@ -21,20 +21,15 @@ def suffix_of(path: Path | str, known: tuple[str, ...]) -> str:
 
 
 def write_bytes(path: Path | str, data: bytes) -> None:
-    """Write `data` to `path` through a temporary file beside it.
+    """Write `data` to `path`: all of it, or nothing.
 
     Raises:
         SimulationError: It cannot be written.
     """
-    target = Path(path).resolve()
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
-        temporary.write_bytes(data)
-        temporary.replace(target)
+        replace_whole(Path(path).resolve(), data)
     except OSError as error:
         reason = error.strerror or str(error)
         raise SimulationError(
             f"{path}: got {reason!r}, expected a file that can be written; try another path"
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)

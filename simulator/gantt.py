@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
+from operator import attrgetter
 from pathlib import Path
 
-from schedules.op import Overlap, Recv, Send, computes
+from schedules.op import Overlap, Recv, Reduce, Send, computes
 from schedules.timeline import Span, Timeline
 from simulator.errors import SimulationError
 from simulator.files import suffix_of, write_bytes
-from simulator.labels import label, sources
+from simulator.labels import label, readable_s, sources
 from simulator.metrics import metrics
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -59,7 +61,7 @@ class Chart:
         makespans_s: Of each Timeline.
         names: A different one for each Timeline.
         captions: The makespan and bubble of each Timeline, for people.
-        works: Of each row, all but its Sends and Recvs.
+        works: Of each row, all but its Sends and Recvs; of a Reduce the parts that no other work covers.
         headings: The height of each Timeline's heading; empty when they are paired, or one.
         depth: Height of all rows.
     """
@@ -144,27 +146,30 @@ def _works(timelines: Sequence[Timeline], rows: Sequence[Row]) -> tuple[tuple[Sp
     for index, timeline in enumerate(timelines):
         for span in timeline.work:
             found[index, span.rank].append(span)
-    return tuple(tuple(found[row.timeline, row.rank]) for row in rows)
+    return tuple(tuple(_uncovered(found[row.timeline, row.rank])) for row in rows)
+
+
+def _uncovered(works: Sequence[Span]) -> Iterator[Span]:
+    """Yield the works of a rank: of a Reduce, which only posts, the parts beside which nothing else runs."""
+    others = sorted((s for s in works if not isinstance(s.op, Reduce)), key=attrgetter("start_s"))
+    for span in works:
+        if not isinstance(span.op, Reduce):
+            yield span
+            continue
+        at_s = span.start_s
+        for other in others[max(0, bisect(others, at_s, key=attrgetter("start_s")) - 1) :]:
+            if other.start_s >= span.end_s:
+                break
+            if other.start_s > at_s:
+                yield replace(span, start_s=at_s, end_s=other.start_s)
+            at_s = max(at_s, other.end_s)
+        if at_s < span.end_s:
+            yield replace(span, start_s=at_s)
 
 
 def _caption(timeline: Timeline) -> str:
     found = metrics(timeline)
     return f"{readable_s(found.makespan_s)}, bubble_fraction {found.bubble_fraction:.1%}"
-
-
-def unit_of(largest_s: float) -> tuple[float, str]:
-    """Return the unit in which people read times up to `largest_s`: its seconds and its name."""
-    for seconds, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "\u00b5s")):
-        if largest_s >= seconds:
-            return seconds, name
-    return 1e-9, "ns"
-
-
-def readable_s(time_s: float) -> str:
-    """Return a time [s] in the unit that people read it in."""
-    seconds, unit = unit_of(abs(time_s))
-    value = time_s / seconds
-    return f"{value:,.0f} {unit}" if abs(value) >= 1000 else f"{value:.4g} {unit}"
 
 
 def text_gantt(timeline: Timeline, width: int = 100) -> str:
@@ -201,9 +206,7 @@ def text_gantt(timeline: Timeline, width: int = 100) -> str:
 def _slots(timeline: Timeline, rank: int, num_slots: int, slot_s: float) -> str:
     """Return the letters of one rank; idle has a slot only if it took more of it than any kind of op."""
     shares: list[dict[str, float]] = [defaultdict(float) for _ in range(num_slots)]
-    for span in timeline.of_rank(rank):
-        if isinstance(span.op, Send | Recv):
-            continue
+    for span in _uncovered([span for span in timeline.of_rank(rank) if not isinstance(span.op, Send | Recv)]):
         kind = label(span.op).kind
         letter = "O" if isinstance(span.op, Overlap) else _LETTERS.get(kind, kind)
         first = min(num_slots - 1, max(0, int(span.start_s / slot_s)))

@@ -10,8 +10,8 @@ A gap between two works of a device is blamed on what the op that ends it was wa
     upstream    an activation was still being computed
     downstream  a gradient was still being computed
     busy_link   it was made, but the channel was busy or the receiver's buffer not posted
-    transfer    it was travelling
-    collective  a Reduce: its replicas were late, or its gradients travelling
+    transfer    it was travelling; or what the rank had sent was, and the Send was a blocking one
+    collective  a Step waited for its Reduce: the replicas were late, or the gradients travelling
     overhead    everything was there; none in a prediction
     cooldown    after the device's last work
 
@@ -24,9 +24,10 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple, final
 
-from schedules.op import Message, Payload, Recv, Reduce, Send, computes, needs
+from schedules.op import Message, Payload, Recv, Reduce, Send, Step, computes, needs
 from schedules.timeline import Span, Timeline
 
 CAUSES = ("warmup", "upstream", "downstream", "busy_link", "transfer", "collective", "overhead", "cooldown")
@@ -66,10 +67,10 @@ def usage(timeline: Timeline) -> tuple[Usage, ...]:
 
 
 class _Work(NamedTuple):
-    """A work, and the Reduces between it and the work before it in its rank's list."""
+    """A work, and what its rank has waited for since the work before it in its list: Reduces, and blocking Sends."""
 
     span: Span
-    reduces: tuple[Span, ...]
+    waits: tuple[Span, ...]
 
 
 @final
@@ -82,20 +83,26 @@ class _Blame:
         self._received: dict[tuple[int, Message], Span] = {}
         self._works: defaultdict[int, list[_Work]] = defaultdict(list)
         self._last_reduces: defaultdict[int, list[Span]] = defaultdict(list)
-        reduces: defaultdict[int, list[Span]] = defaultdict(list)
-        for span in timeline.spans:
+        posted: defaultdict[int, dict[int, Span]] = defaultdict(dict)
+        waited: defaultdict[int, list[Span]] = defaultdict(list)
+        for before, span in pairwise([None, *timeline.spans]):
+            assert span is not None
+            if timeline.source == "predicted" and before is not None and _kept_its_rank(before, span):
+                waited[span.rank].append(before)
+            if isinstance(span.op, Step) and span.op.stage in posted[span.rank]:
+                waited[span.rank].append(posted[span.rank].pop(span.op.stage))
             match span.op:
                 case Send(message):
                     self._sent[span.rank, message] = span
                 case Recv(message):
                     self._received[span.rank, message] = span
-                case Reduce():
-                    reduces[span.rank].append(span)
+                case Reduce(stage):
+                    posted[span.rank][stage] = span
                 case _ if is_work(span):
                     device = timeline.rank_to_device[span.rank]
-                    self._works[device].append(_Work(span, tuple(reduces.pop(span.rank, ()))))
-        for rank, spans in reduces.items():
-            self._last_reduces[timeline.rank_to_device[rank]] += spans
+                    self._works[device].append(_Work(span, tuple(waited.pop(span.rank, ()))))
+        for rank, device in enumerate(timeline.rank_to_device):
+            self._last_reduces[device] += [*waited[rank], *posted[rank].values()]
 
     def usage(self, device: int) -> Usage:
         """Walk through the device's works; what lies between them is idle."""
@@ -116,7 +123,7 @@ class _Blame:
 
     def _waits(self, work: _Work) -> list[_Cut]:
         """Return what the start of a work waited for, one thing after the other."""
-        cuts = _meetings(work.reduces, "overhead")
+        cuts = _meetings(work.waits, "overhead")
         rank = work.span.rank
         awaited = [
             self._received[rank, message]
@@ -134,8 +141,21 @@ class _Blame:
         return [*cuts, ("overhead", work.span.start_s)]
 
 
-def _meetings(reduces: Iterable[Span], before: str) -> list[_Cut]:
-    return [cut for span in reduces for cut in ((before, span.posted_s), ("collective", span.end_s))]
+def _kept_its_rank(before: Span, after: Span) -> bool:
+    """Whether the rank of a Send came to its next op only later: a blocking one, as a prediction has no overhead."""
+    return isinstance(before.op, Send) and before.rank == after.rank and before.posted_s < after.posted_s
+
+
+def _meetings(waits: Iterable[Span], before: str) -> list[_Cut]:
+    """Return the cuts of what a rank waited for, one after the other."""
+    cuts: list[_Cut] = []
+    for span in waits:
+        cuts.append((before, span.posted_s))
+        if isinstance(span.op, Send):
+            cuts += [("busy_link", span.start_s), ("transfer", span.end_s)]
+        else:
+            cuts.append(("collective", span.end_s))
+    return cuts
 
 
 def _charge(charges: dict[str, list[float]], from_s: float, until_s: float, cuts: Iterable[_Cut]) -> None:

@@ -1,4 +1,4 @@
-"""What people read of an op: its kind, stage and micro-batch, and names that tell Timelines apart."""
+"""What people read: of an op its kind, stage and micro-batch; names that tell Timelines apart; times in their unit."""
 
 from __future__ import annotations
 
@@ -48,3 +48,18 @@ def sources(timelines: Sequence[Timeline]) -> tuple[str, ...]:
         if len(set(names)) == len(names):
             return tuple(names)
     return tuple(f"{t.source} {number}" for number, t in enumerate(timelines, start=1))
+
+
+def unit_of(largest_s: float) -> tuple[float, str]:
+    """Return the unit in which people read times up to `largest_s`: its seconds, and its name in ASCII."""
+    for seconds, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")):
+        if largest_s >= seconds:
+            return seconds, name
+    return 1.0, "s"
+
+
+def readable_s(time_s: float) -> str:
+    """Return a time [s] in the unit that people read it in."""
+    seconds, unit = unit_of(abs(time_s))
+    value = time_s / seconds
+    return f"{value:,.0f} {unit}" if abs(value) >= 1000 else f"{value:.4g} {unit}"

@@ -5,17 +5,19 @@ Then all times follow from the lists, one sum and one maximum per op, in whateve
 
     Compute     starts when the op before it is over and its messages are there
     Send, Recv  the k-th of a channel meet; the transfer starts when both are posted and the one before it has left
-    Reduce      starts when the last replica is there
+    Reduce      starts when all replicas have posted it, and the one before it has left the links of the ring
+    Step        starts when the op before it and the Reduce of its stage are over
 
 The tuner asks for thousands of settings, so this must be quick; `simulate` is what it has to equal.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from typing import assert_never, final
 
+from profiles.all_reduce import AllReduce, all_reduce
 from profiles.cluster import Cluster, Link, flat
 from profiles.stage_costs import StageCosts
 from schedules.lower import lower
@@ -38,21 +40,19 @@ from schedules.op import (
 from schedules.schedule import Schedule, ScheduleError
 from schedules.timeline import Span, Timeline
 from schedules.versions import looks_ahead, stashing_steps
+from simulator.collectives import reducers
 from simulator.errors import SimulationError
-from simulator.network import message_bytes, require_same, ring_reduce_s
-from simulator.simulate import reducers, require_possible
-
-
-def is_unshared(schedule: Schedule, cluster: Cluster) -> bool:
-    """Whether every rank has a device of its own, and every device a NIC, which is what `longest_path` supposes."""
-    return schedule.num_devices == schedule.num_ranks and not cluster.nics
+from simulator.network import require_same
+from simulator.possible import require_possible
+from simulator.traffic_rules import TrafficRules
+from simulator.unshared import is_unshared as is_unshared
 
 
 def longest_path(schedule: Schedule, costs: StageCosts, cluster: Cluster | None = None) -> Timeline:
-    """Predict the time of every op, under rendezvous and without jitter.
+    """Predict the time of every op, under the usual rules of traffic and without jitter.
 
     Args:
-        schedule: Lowered or not, with a device for every rank, as `is_unshared` says.
+        schedule: Lowered or not; one of which `is_unshared` is true.
         costs: Seconds and bytes of every stage.
         cluster: Devices and links; None: equal devices and links that take no time.
 
@@ -61,22 +61,23 @@ def longest_path(schedule: Schedule, costs: StageCosts, cluster: Cluster | None 
 
     Raises:
         ScheduleError: The two sides of a channel name different messages, or a message is never received.
-        SimulationError: Ranks share a device or devices a NIC, costs or devices are missing, or the lists deadlock.
+        SimulationError: Something is shared, costs or devices are missing, or the lists deadlock.
         ProfileError: The costs do not say the seconds of a phase that the lists have.
     """
     cluster = flat(max(schedule.rank_to_device, default=-1) + 1) if cluster is None else cluster
-    require_possible(schedule, costs, cluster, "rendezvous", 0.0)
+    require_possible(schedule, costs, cluster, TrafficRules(), 0.0)
     if not is_unshared(schedule, cluster):
         raise SimulationError(
             f"{schedule.name}: got {schedule.num_ranks} ranks on {schedule.num_devices} devices and "
-            f"{len(cluster.nics)} shared NICs, expected a device for each rank, and no such NIC; try simulate"
+            f"{len(cluster.nics)} shared NICs, expected a device for each rank, no such NIC, and links for the "
+            "reductions alone; try simulate"
         )
     return _Path(lower(schedule), costs, cluster).timeline()
 
 
 @dataclass(slots=True, eq=False)
-class _Transfer:
-    op: Send | Recv
+class _Posted:
+    op: Send | Recv | Reduce
     posted_s: float
     start_s: float = -1.0
     arrival_s: float = -1.0  # not known yet
@@ -85,8 +86,8 @@ class _Transfer:
 @dataclass(slots=True, eq=False)
 class _Channel:
     link: Link
-    sends: deque[_Transfer] = field(default_factory=deque)  # not met by a Recv yet
-    recvs: deque[_Transfer] = field(default_factory=deque)
+    sends: deque[_Posted] = field(default_factory=deque)  # not met by a Recv yet
+    recvs: deque[_Posted] = field(default_factory=deque)
     free_s: float = 0.0
 
 
@@ -98,23 +99,28 @@ class _Path:
         self._cluster = cluster
         self._now = [0.0] * schedule.num_ranks
         self._at = [0] * schedule.num_ranks
-        self._done: list[list[Span | _Transfer]] = [[] for _ in schedule.ops]
-        self._there: list[dict[Message | None, _Transfer | None]] = [{} for _ in schedule.ops]  # None: made here
+        self._done: list[list[Span | _Posted]] = [[] for _ in schedule.ops]
+        self._there: list[dict[Message | None, _Posted | None]] = [{} for _ in schedule.ops]  # None: made here
         self._channels: dict[tuple[int, int], _Channel] = {}
         self._members = reducers(schedule)
-        self._met: defaultdict[int, list[int]] = defaultdict(list)
+        self._num_reduced: Counter[tuple[int, int]] = Counter()
+        self._sums: defaultdict[tuple[int, int], dict[int, _Posted]] = defaultdict(dict)
+        self._plans: dict[int, AllReduce] = {}
+        self._rank_of = {device: rank for rank, device in enumerate(schedule.rank_to_device)}
+        self._last_sum: list[dict[int, _Posted]] = [{} for _ in schedule.ops]
         self._seconds: dict[tuple[int, Phase, int, bool], float] = {}
         self._stashing = [stashing_steps(row) for row in schedule.ops]
-        self._waits: list[_Transfer | None] = [None] * schedule.num_ranks
+        self._waits: list[_Posted | None] = [None] * schedule.num_ranks
         self._ready = list(range(schedule.num_ranks))
 
     def timeline(self) -> Timeline:
         while self._ready:
             self._advance(self._ready.pop())
         for rank, row in enumerate(self._schedule.ops):
-            if self._at[rank] < len(row):
+            if self._at[rank] < len(row) or self._waits[rank] is not None:
+                where = row[self._at[rank]] if self._at[rank] < len(row) else "the end of its list"
                 raise SimulationError(
-                    f"{self._schedule.name}: deadlock: rank {rank} waits at {row[self._at[rank]]}; check the schedule"
+                    f"{self._schedule.name}: deadlock: rank {rank} waits at {where}; check the schedule"
                 )
         unmet = [each.op for channel in self._channels.values() for each in (*channel.sends, *channel.recvs)]
         if unmet:
@@ -146,10 +152,16 @@ class _Path:
                     self._at[rank] += 1
                     continue
                 case Reduce():
-                    if not self._meet(rank, op):
-                        return
+                    self._last_sum[rank][op.stage] = mine = self._reduce(rank, op)
+                    done.append(mine)
+                    self._at[rank] += 1
                     continue
                 case Step():
+                    reduced = self._last_sum[rank].get(op.stage)
+                    if reduced is not None and reduced.arrival_s < 0:
+                        self._waits[rank] = reduced
+                        return
+                    start_s = self._now[rank] = max(posted_s, reduced.arrival_s if reduced else 0.0)
                     cost = self._costs.stages[op.stage]
                     copy_s = cost.copy_s if self._at[rank] in self._stashing[rank] else 0.0
                     self._now[rank] += (cost.step_s + copy_s) / self._speed(rank)
@@ -161,6 +173,7 @@ class _Path:
                     assert_never(op)
             done.append(Span(rank, op, posted_s, start_s, self._now[rank]))
             self._at[rank] += 1
+        self._waits[rank] = next((mine for mine in self._last_sum[rank].values() if mine.arrival_s < 0), None)
 
     def _arrived_s(self, rank: int, op: Compute | Overlap) -> float | None:
         """Return when the last message that `op` needs is there; None if that is not known yet."""
@@ -181,9 +194,9 @@ class _Path:
                 last_s = max(last_s, transfer.arrival_s)
         return last_s
 
-    def _post(self, rank: int, op: Send | Recv) -> _Transfer:
+    def _post(self, rank: int, op: Send | Recv) -> _Posted:
         """Post one side of a transfer; with the second side its times are known."""
-        mine = _Transfer(op, self._now[rank])
+        mine = _Posted(op, self._now[rank])
         if isinstance(op, Send):
             channel = self._channel(rank, op.peer)
             channel.sends.append(mine)
@@ -195,34 +208,49 @@ class _Path:
             send, recv = channel.sends.popleft(), channel.recvs.popleft()
             self._start(channel, send, recv)
             receiver = rank if mine is recv else op.peer
-            if self._waits[receiver] is recv:
-                self._ready.append(receiver)
+            self._wake(receiver, recv)
         return mine
 
-    def _start(self, channel: _Channel, send: _Transfer, recv: _Transfer) -> None:
+    def _wake(self, rank: int, known: _Posted) -> None:
+        if self._waits[rank] is known:
+            self._ready.append(rank)
+
+    def _start(self, channel: _Channel, send: _Posted, recv: _Posted) -> None:
         assert isinstance(send.op, Send)
         assert isinstance(recv.op, Recv)
         require_same(recv.op.peer, send.op.peer, sent=send.op.message, received=recv.op.message)
         start_s = max(send.posted_s, recv.posted_s, channel.free_s)
-        channel.free_s = start_s + channel.link.occupied_s(message_bytes(self._costs, send.op.message))
+        channel.free_s = start_s + channel.link.occupied_s(self._costs.message_bytes(send.op.message))
         send.start_s = recv.start_s = start_s
         send.arrival_s = recv.arrival_s = channel.free_s + channel.link.latency_s
 
-    def _meet(self, rank: int, op: Reduce) -> bool:
-        """Whether all replicas have come to this Reduce; the last to come leads all of them over it."""
-        met, members = self._met[op.stage], self._members[op.stage]
-        met.append(rank)
-        if len(met) < len(members):
-            return False
-        start_s = max(self._now[member] for member in members)
-        end_s = start_s + ring_reduce_s(self._costs.stages[op.stage].weight_bytes, members, self._link_of)
-        for member in met:
-            self._done[member].append(Span(member, op, self._now[member], start_s, end_s))
-            self._now[member] = end_s
-            self._at[member] += 1
-        self._ready += met[:-1]
-        met.clear()
-        return True
+    def _reduce(self, rank: int, op: Reduce) -> _Posted:
+        """Post one replica's side of a reduction; with the last one its times are known."""
+        members, key = self._members[op.stage], (op.stage, self._num_reduced[rank, op.stage])
+        self._num_reduced[rank, op.stage] += 1
+        posts = self._sums[key]
+        mine = posts[rank] = _Posted(op, self._now[rank])
+        if len(posts) == len(members):
+            plan = self._plan(op.stage)
+            channels = [
+                (self._channel(self._rank_of[a], self._rank_of[b]), until) for (a, b), until in plan.until_s().items()
+            ]
+            start_s = max(each.posted_s for each in posts.values())
+            start_s = max([start_s, *(channel.free_s for channel, _ in channels)])
+            for channel, until in channels:
+                channel.free_s = max(channel.free_s, start_s + until)
+            for member, post in posts.items():
+                post.start_s = start_s
+                post.arrival_s = start_s + plan.seconds
+                self._wake(member, post)
+            del self._sums[key]
+        return mine
+
+    def _plan(self, stage: int) -> AllReduce:
+        if stage not in self._plans:
+            devices = [self._schedule.rank_to_device[rank] for rank in self._members[stage]]
+            self._plans[stage] = all_reduce(self._costs.stages[stage].weight_bytes, devices, self._cluster)
+        return self._plans[stage]
 
     def _seconds_of(self, rank: int, op: Compute | Overlap) -> float:
         if isinstance(op, Overlap):

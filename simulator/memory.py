@@ -4,8 +4,8 @@
     optimizer        its state, always
     weight_versions  a copy of the weights that a Step overwrites while a later op still reads them, from the Step to
                      the end of the last such op; a predicted copy while its op runs
-    reference        of stages that are averaged: one reference model on the device, always; every rank's update, from
-                     its Step to the end of its Average; their sum, from then to the end of the last rank's
+    reference        of stages that are averaged: one reference model on the device, always
+    updates          of such a stage, each rank's: a place for its update, or the weights before its Step, always
     gradients        as large as the weights, from the end of a stage's first B or W to the end of its next Step
     activations      from F to the end of B; when the backward is split, to the end of I, and from there to the end of
                      W what W still needs; with R only the stage's input until R
@@ -16,7 +16,7 @@
     send_buffers     an output, from the end of its op to the end of its transfer; for a stage on the same rank until
                      that stage's op starts (F) or ends (B, I), if buffers are pooled
 
-A Reduce holds nothing of its own: its ring works in the gradients.
+A Reduce holds nothing of its own: its ring works in the buckets that hold the gradients until the Step.
 
 This is what is held between ops, as the executor measures it. Within the first B of a batch gradients grow while
 activations go, so the peak inside an op may be higher, by the smaller of the two at most.
@@ -41,12 +41,12 @@ from schedules.timeline import MemorySample, Span, Timeline
 from schedules.versions import looks_ahead
 from simulator.activations import Part, activation_bytes, activations
 from simulator.errors import SimulationError
-from simulator.network import message_bytes
 
 KINDS = (
     "weights",
     "weight_versions",
     "reference",
+    "updates",
     "gradients",
     "optimizer",
     "activations",
@@ -183,24 +183,12 @@ def _weights(spans: Sequence[Span], costs: StageCosts, begin_s: float) -> Iterat
 
 
 def _reference(timeline: Timeline, costs: StageCosts, begin_s: float) -> Iterator[tuple[int, _Hold]]:
-    """Yield (device, what is held there) beside the models that are averaged; a queue holds no update for long."""
-    step_s: dict[tuple[int, int], float] = {}
-    rounds: defaultdict[tuple[int, int, int], list[float]] = defaultdict(list)  # ends by (device, stage, number)
-    number: Counter[tuple[int, int]] = Counter()
-    for span in timeline.spans:
-        place, device = (span.rank, getattr(span.op, "stage", -1)), timeline.rank_to_device[span.rank]
-        if isinstance(span.op, Step):
-            step_s[place] = span.start_s
-        elif isinstance(span.op, Average):
-            num_bytes = costs.stages[span.op.stage].weight_bytes
-            yield device, _Hold("reference", num_bytes, step_s.get(place, span.start_s), span.end_s)
-            rounds[device, span.op.stage, number[place]].append(span.end_s)
-            number[place] += 1
-    for (device, stage, index), ends_s in rounds.items():
-        num_bytes = costs.stages[stage].weight_bytes
-        if index == 0:
-            yield device, _Hold("reference", num_bytes, begin_s)
-        yield device, _Hold("reference", num_bytes, min(ends_s), max(ends_s))
+    """Yield (device, what is held there) beside the models that are averaged."""
+    averages = {(span.rank, span.op.stage) for span in timeline.spans if isinstance(span.op, Average)}
+    for rank, stage in averages:
+        yield timeline.rank_to_device[rank], _Hold("updates", costs.stages[stage].weight_bytes, begin_s)
+    for device, stage in {(timeline.rank_to_device[rank], stage) for rank, stage in averages}:
+        yield device, _Hold("reference", costs.stages[stage].weight_bytes, begin_s)
 
 
 def _gradients(spans: Sequence[Span], costs: StageCosts) -> Iterator[_Hold]:
@@ -233,7 +221,7 @@ def _own_buffers(parts: _Parts, costs: StageCosts, num_stages: int, begin_s: flo
     for part, _ in parts:
         for message in needs(part, num_stages):
             if message.stage != part.stage:
-                yield _Hold("receive_buffers", message_bytes(costs, message), begin_s)
+                yield _Hold("receive_buffers", costs.message_bytes(message), begin_s)
 
 
 def _pooled_buffers(spans: Sequence[Span], parts: _Parts, costs: StageCosts, num_stages: int) -> Iterator[_Hold]:
@@ -248,11 +236,11 @@ def _pooled_buffers(spans: Sequence[Span], parts: _Parts, costs: StageCosts, num
         if isinstance(span.op, Recv):
             message = span.op.message
             until_s = taken_s.pop(message, math.inf)
-            yield _Hold("receive_buffers", message_bytes(costs, message), span.posted_s, until_s)
+            yield _Hold("receive_buffers", costs.message_bytes(message), span.posted_s, until_s)
     made_s = _made_s(parts)
     for message, until_s in taken_s.items():  # not received, so made on this rank
         if message in made_s:
-            yield _Hold("send_buffers", message_bytes(costs, message), made_s[message], until_s)
+            yield _Hold("send_buffers", costs.stages[message.origin].output_bytes, made_s[message], until_s)
 
 
 def _outputs(spans: Sequence[Span], parts: _Parts, costs: StageCosts) -> Iterator[_Hold]:
@@ -262,7 +250,7 @@ def _outputs(spans: Sequence[Span], parts: _Parts, costs: StageCosts) -> Iterato
         if isinstance(span.op, Send):
             message = span.op.message
             from_s = made_s.get(message, span.posted_s)
-            yield _Hold("send_buffers", message_bytes(costs, message), from_s, span.end_s)
+            yield _Hold("send_buffers", costs.message_bytes(message), from_s, span.end_s)
 
 
 def _made_s(parts: _Parts) -> dict[Message | None, float]:

@@ -1,4 +1,4 @@
-"""Messages between ranks: order, rendezvous, bandwidth, latency; and the collectives of a stage's replicas.
+"""Messages between ranks: order, rendezvous, bandwidth, latency.
 
 Each directed pair of ranks is one channel that keeps its order: its k-th Send meets its k-th Recv.
 
@@ -14,107 +14,86 @@ share the link: their messages divide its bandwidth evenly while they last, and 
 
 A network interface that devices of a node share is one more link in the way, each of its directions: messages pass it
 one after the other, in the order in which they could start. A message starts when its link, its sender's outgoing and
-its receiver's incoming side are all free, and then has the whole of them, also of a link that ranks share.
+its receiver's incoming side are all free, and then has the whole of them, also of a link that ranks share. In chunks,
+it asks for them chunk by chunk, each time behind what others have asked for meanwhile:
+
+    whole    NIC  aaaaaaaabbbbbbbb      chunks   NIC  aabbaabbaabbaabb
+
+A reduction occupies the links that it goes over, and the NICs that these cross, in the same way; round by round where
+messages go in chunks.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, TypeVar, final
+from functools import partial
+from typing import TypeAlias, final
 
-from simpy import Environment, Event
+from simpy import Environment
 
-from profiles.cluster import Link
+from profiles.all_reduce import AllReduce, Rounds
+from profiles.cluster import Cluster
 from profiles.stage_costs import StageCosts
-from schedules.op import Message, Payload, Recv, Send
+from schedules.op import Message, Recv, Send
 from schedules.schedule import ScheduleError
-from simulator.device import SharedDevice
+from simulator.flight import Flight
+from simulator.traffic_rules import TrafficRules
+from simulator.ways import Wire, Wires, occupy
 
-Posted = TypeVar("Posted")
-Protocol: TypeAlias = Literal["rendezvous", "eager"]
-LinkOf: TypeAlias = Callable[[int, int], Link]
-"""The link from one rank to another."""
-NicsOf: TypeAlias = Callable[[int, int], tuple[int | None, int | None]]
-"""The shared NICs that a message from one rank to another leaves by and comes in by; None: not shared."""
-
-
-def no_nics(source: int, target: int) -> tuple[None, None]:  # noqa: ARG001 -- a NicsOf
-    """Share nothing."""
-    return None, None
-
-
-def message_bytes(costs: StageCosts, message: Message) -> int:
-    """Return the size of a message: a gradient has the size of the activation that it is the gradient of."""
-    owner = message.stage if message.payload is Payload.ACTIVATION else message.stage - 1
-    return costs.stages[owner].output_bytes
+OnStart: TypeAlias = Callable[[Flight, Sequence[int]], None]
+"""Told of what is going to start, at a time that is known, between these devices."""
 
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """One message on its way; the times are None until they are known."""
+    """One message on its way."""
 
     source: int
     target: int
     message: Message
-    start_s: float | None = None
-    arrival_s: float | None = None
-    known: Event | None = None  # only when a rank waits before the arrival is known
-
-
-@dataclass(slots=True, eq=False)
-class _Side:
-    """One direction of a shared NIC, and when the last message through it has made room [s]."""
-
-    free_s: float = 0.0
-
-
-@dataclass(slots=True, eq=False)
-class _Wire:
-    """A link, when the last message on it has made room [s], and the shared NICs at its ends.
-
-    Attributes:
-        shared: Divides the bandwidth of a link that several ranks use at once; None: one message after the other.
-    """
-
-    link: Link
-    sides: tuple[_Side, ...] = ()
-    free_s: float = 0.0
-    shared: SharedDevice | None = None
+    flight: Flight = field(default_factory=Flight)
 
 
 @dataclass(slots=True, eq=False)
 class _Channel:
-    wire: _Wire
+    wire: Wire
+    devices: tuple[int, int]
     sends: deque[Transfer] = field(default_factory=deque)  # posted, and not met by a Recv yet
     recvs: deque[Transfer] = field(default_factory=deque)  # the other way round; one of the two is empty
-    due: deque[Transfer] = field(default_factory=deque)  # of a shared link: the one on its way, and those behind it
+    due: deque[Transfer] = field(default_factory=deque)  # whose end only events say: the one on its way, and more
 
 
 @final
 class Network:
-    """All channels of a run."""
+    """All channels of a run.
+
+    Args:
+        env: Its clock.
+        costs: Say the bytes of messages.
+        cluster: Links and NICs.
+        rank_to_device: The device of every rank.
+        rules: How messages go.
+        on_start: Told of every message and reduction.
+    """
 
     def __init__(
         self,
         env: Environment,
         costs: StageCosts,
-        link_of: LinkOf,
-        protocol: Protocol,
-        rank_to_device: Sequence[int] | None = None,
-        nics_of: NicsOf = no_nics,
+        cluster: Cluster,
+        rank_to_device: Sequence[int],
+        rules: TrafficRules = TrafficRules(),  # noqa: B008 -- frozen
+        on_start: OnStart | None = None,
     ) -> None:
         self._env = env
-        self._rank_to_device = rank_to_device
         self._costs = costs
-        self._link_of = link_of
-        self._eager = protocol == "eager"
+        self._rank_to_device = rank_to_device
+        self._rules = rules
+        self._on_start = on_start
+        self._wires = Wires(env, cluster, rank_to_device)
         self._channels: dict[tuple[int, int], _Channel] = {}
-        self._wires: dict[tuple[int, int], _Wire] = {}
-        self._nics_of = nics_of
-        self._outgoing: defaultdict[int, _Side] = defaultdict(_Side)
-        self._incoming: defaultdict[int, _Side] = defaultdict(_Side)
         self._inbox: defaultdict[int, dict[Message, Transfer]] = defaultdict(dict)
 
     def send(self, rank: int, op: Send) -> Transfer:
@@ -127,7 +106,7 @@ class Network:
         else:
             transfer = Transfer(rank, op.peer, op.message)
             channel.sends.append(transfer)
-            if self._eager:
+            if self._rules.protocol == "eager":
                 self._start(channel, transfer)
         return transfer
 
@@ -137,7 +116,7 @@ class Network:
         if channel.sends:
             transfer = channel.sends.popleft()
             require_same(transfer.source, transfer.target, sent=transfer.message, received=op.message)
-            if not self._eager:
+            if self._rules.protocol != "eager":
                 self._start(channel, transfer)
         else:
             transfer = Transfer(op.peer, rank, op.message)
@@ -149,29 +128,24 @@ class Network:
         """Return the transfer of a message that `rank` has posted a Recv for, if it has."""
         return self._inbox[rank].get(message)
 
-    def arrival(self, transfer: Transfer) -> Generator[Event, Any, None]:
-        """Wait until the message is there."""
-        if transfer.arrival_s is None:
-            transfer.known = self._env.event()
-            yield transfer.known
-        assert transfer.arrival_s is not None
-        if transfer.arrival_s > self._env.now:
-            yield self._env.timeout(transfer.arrival_s - self._env.now)
+    def latency_s(self, source: int, target: int) -> float:
+        """Return how long a message from one rank to another travels after it has left [s]."""
+        return self._channel(source, target).wire.link.latency_s
 
-    def reduce(self, ranks: Collection[int], num_bytes: int) -> tuple[float, float]:
-        """Post a ring all-reduce of `ranks`, who are all there; never waits.
-
-        Its ring goes through the ranks in their order, and occupies the NICs that it crosses as long as its bytes take.
-
-        Returns:
-            Seconds until it starts, and from then until it is over.
-        """
-        ring = [(a, b) for a, b in zip(ranks, (*tuple(ranks)[1:], *tuple(ranks)[:1]), strict=True) if a != b]
-        sides = [side for a, b in ring for side in self._sides(a, b)]
-        start_s = max((self._env.now, *(side.free_s for side in sides)))
-        for side in sides:
-            side.free_s = start_s + ring_occupied_s(num_bytes, ranks, self._link_of)
-        return start_s - self._env.now, ring_reduce_s(num_bytes, ranks, self._link_of)
+    def reduce(self, flight: Flight, plan: AllReduce) -> None:
+        """Start a reduction, whose replicas are all there; never waits."""
+        wires = {hop: self._wires.between(*hop) for hop in plan.hops}
+        devices = tuple(dict.fromkeys(device for hop in wires for device in hop))
+        if self._rules.chunk_bytes is not None and any(wire.crosses_nic for wire in wires.values()):
+            rounds = (phase for phase in plan.phases for _ in range(phase.count))
+            self._next_round(flight, devices, rounds)
+            return
+        until_s = [(way, until) for hop, until in plan.until_s().items() for way in wires[hop].ways]
+        start_s = max([self._env.now, *(way.free_s for way, _ in until_s)])
+        for way, until in until_s:
+            way.free_s = max(way.free_s, start_s + until)
+        self._begin(flight, start_s, devices)
+        flight.set_end(start_s + plan.seconds)
 
     def unmet(self) -> Iterator[str]:
         """Say which messages only one side has posted so far."""
@@ -186,59 +160,68 @@ class Network:
     def _channel(self, source: int, target: int) -> _Channel:
         channel = self._channels.get((source, target))
         if channel is None:
-            channel = self._channels[source, target] = _Channel(self._wire(source, target))
+            ends = self._rank_to_device[source], self._rank_to_device[target]
+            channel = self._channels[source, target] = _Channel(self._wires.between(*ends), ends)
         return channel
-
-    def _wire(self, source: int, target: int) -> _Wire:
-        """Return what carries messages from one rank to another: the link between their devices, or one of its own."""
-        devices = self._rank_to_device
-        ends = (source, target) if devices is None else (devices[source], devices[target])
-        if ends not in self._wires:
-            sides = self._sides(source, target)
-            is_shared = devices is not None and not sides and max(map(devices.count, ends)) > 1
-            shared = SharedDevice(self._env, 1.0) if is_shared else None
-            self._wires[ends] = _Wire(self._link_of(source, target), sides, shared=shared)
-        return self._wires[ends]
-
-    def _sides(self, source: int, target: int) -> tuple[_Side, ...]:
-        leaving, entering = self._nics_of(source, target)
-        out = () if leaving is None else (self._outgoing[leaving],)
-        return out if entering is None else (*out, self._incoming[entering])
 
     def _start(self, channel: _Channel, transfer: Transfer) -> None:
         wire = channel.wire
-        if wire.shared is not None:
+        if wire.shared is not None or (wire.crosses_nic and self._rules.chunk_bytes is not None):
             channel.due.append(transfer)
             if len(channel.due) == 1:
-                self._share(channel, wire.shared)
+                self._depart(channel)
             return
-        start_s = max(self._env.now, wire.free_s)
-        for side in wire.sides:
-            start_s = max(start_s, side.free_s)
-        transfer.start_s = start_s
-        wire.free_s = start_s + wire.link.occupied_s(message_bytes(self._costs, transfer.message))
-        for side in wire.sides:
-            side.free_s = wire.free_s
-        transfer.arrival_s = wire.free_s + wire.link.latency_s
-        if transfer.known is not None:
-            transfer.known.succeed()
+        seconds = wire.link.occupied_s(self._costs.message_bytes(transfer.message))
+        start_s = occupy(wire.ways, self._env.now, seconds)
+        self._begin(transfer.flight, start_s, channel.devices)
+        transfer.flight.set_end(start_s + seconds + wire.link.latency_s)
 
-    def _share(self, channel: _Channel, shared: SharedDevice) -> None:
+    def _depart(self, channel: _Channel) -> None:
         """Send the first message that is due, beside those of other channels; when it has left, the next one."""
-        transfer, link = channel.due[0], channel.wire.link
-        transfer.start_s = self._env.now
-
-        def left(_: Event) -> None:
-            channel.due.popleft()
-            transfer.arrival_s = self._env.now + link.latency_s
-            if transfer.known is not None:
-                transfer.known.succeed()
-            if channel.due:
-                self._share(channel, shared)
-
-        over = shared.run(link.occupied_s(message_bytes(self._costs, transfer.message)), 1.0)
+        transfer, wire = channel.due[0], channel.wire
+        num_bytes = self._costs.message_bytes(transfer.message)
+        if wire.shared is None:
+            self._next_chunk(channel, num_bytes)
+            return
+        self._begin(transfer.flight, self._env.now, channel.devices)
+        over = wire.shared.run(wire.link.occupied_s(num_bytes), 1.0)
         assert over.callbacks is not None
-        over.callbacks.append(left)
+        over.callbacks.append(lambda _: self._has_left(channel))
+
+    def _next_chunk(self, channel: _Channel, left_bytes: int) -> None:
+        flight, link = channel.due[0].flight, channel.wire.link
+        size = min(left_bytes, self._rules.chunk_bytes or left_bytes)
+        start_s = occupy(channel.wire.ways, self._env.now, link.occupied_s(size))
+        if flight.start_s is None:
+            self._begin(flight, start_s, channel.devices)
+        more = partial(self._next_chunk, channel, left_bytes - size) if size < left_bytes else None
+        self._at(start_s + link.occupied_s(size), more or partial(self._has_left, channel))
+
+    def _has_left(self, channel: _Channel) -> None:
+        channel.due.popleft().flight.set_end(self._env.now + channel.wire.link.latency_s)
+        if channel.due:
+            self._depart(channel)
+
+    def _next_round(self, flight: Flight, devices: Sequence[int], rounds: Iterator[Rounds]) -> None:
+        one = next(rounds, None)
+        if one is None:
+            flight.set_end(self._env.now)
+            return
+        ways = {way for hop in one.hops for way in self._wires.between(*hop).ways}
+        start_s = occupy(ways, self._env.now, one.occupied_s)
+        if flight.start_s is None:
+            self._begin(flight, start_s, devices)
+        self._at(start_s + one.seconds, partial(self._next_round, flight, devices, rounds))
+
+    def _begin(self, flight: Flight, start_s: float, devices: Sequence[int]) -> None:
+        flight.start_s = start_s
+        if self._on_start is not None:
+            self._on_start(flight, devices)
+
+    def _at(self, time_s: float, do: Callable[[], None]) -> None:
+        alarm = self._env.timeout(max(0.0, time_s - self._env.now))
+        assert alarm.callbacks is not None
+        alarm.callbacks.append(lambda _: do())
 
 
 def require_same(source: int, target: int, *, sent: Message, received: Message) -> None:
@@ -248,46 +231,3 @@ def require_same(source: int, target: int, *, sent: Message, received: Message) 
             f"rank {source} sends {Send(sent, target)} where rank {target} receives {Recv(received, source)}, "
             "expected the k-th send of a channel to meet its k-th receive; post them in the same order"
         )
-
-
-def ring_reduce_s(num_bytes: int, ranks: Collection[int], link_of: LinkOf) -> float:
-    """Return the time of a ring all-reduce over the slowest link between any two of `ranks` [s].
-
-    Each of the 2 (r - 1) rounds moves a share of 1 / r (Patarasuk and Yuan 2009).
-    """
-    num_rounds = 2 * (len(ranks) - 1)
-    links = (link_of(a, b) for a in ranks for b in ranks if a != b)
-    return max((num_rounds * (link.occupied_s(num_bytes) / len(ranks) + link.latency_s) for link in links), default=0.0)
-
-
-def ring_occupied_s(num_bytes: int, ranks: Collection[int], link_of: LinkOf) -> float:
-    """Return the part of `ring_reduce_s` in which bytes flow, over the link where they flow longest [s]."""
-    num_rounds = 2 * (len(ranks) - 1)
-    links = (link_of(a, b) for a in ranks for b in ranks if a != b)
-    return max((num_rounds * (link.occupied_s(num_bytes) / len(ranks)) for link in links), default=0.0)
-
-
-@final
-class Collectives:
-    """The k-th Reduce of a stage is a meeting of all the ranks that reduce it; the round is over when all came."""
-
-    def __init__(self, env: Environment, members: Mapping[int, Collection[int]]) -> None:
-        self._env = env
-        self._members = members
-        self._absent = {stage: set(ranks) for stage, ranks in members.items()}
-        self._gathered = {stage: env.event() for stage in members}
-
-    def gather(self, rank: int, stage: int, post: Callable[[], Posted]) -> Generator[Event, Any, Posted]:
-        """Wait until every rank that reduces `stage` is here; return what `post` says when the last one comes."""
-        gathered = self._gathered[stage]
-        self._absent[stage].discard(rank)
-        if not self._absent[stage]:
-            gathered.succeed(post())
-            self._absent[stage] = set(self._members[stage])
-            self._gathered[stage] = self._env.event()
-        posted: Posted = yield gathered
-        return posted
-
-    def absent(self, stage: int) -> tuple[int, ...]:
-        """Return the ranks that the present round still waits for."""
-        return tuple(sorted(self._absent[stage]))

@@ -14,8 +14,9 @@ from matplotlib.patches import Patch
 
 from schedules.op import Message, Payload, Recv, Send
 from schedules.timeline import Span
-from simulator.gantt import Box, Chart, unit_of
+from simulator.gantt import Box, Chart
 from simulator.idle import is_work
+from simulator.labels import unit_of
 
 # B is I and W together, and its colour lies between theirs. Blue against orange also for the colour-blind.
 _LOOKS = {
@@ -39,14 +40,19 @@ _MOST_NAMES = 5  # more do not fit beside each other, and are in the headings
 _FOOT_IN, _RIGHT_IN = 0.68, 0.6
 
 
-def draw(chart: Chart, title: str) -> Figure:
-    """Return the picture of `chart`."""
-    width_in = min(18.0, max(11.0, 0.2 * max(map(len, chart.works))))
+def width_of(chart: Chart) -> float:
+    """Return how wide the picture of `chart` is [inches]."""
+    return min(18.0, max(11.0, 0.2 * max(map(len, chart.works))))
+
+
+def draw(chart: Chart, title: str, above_in: float = 0.0) -> Figure:
+    """Return the picture of `chart`, with room between title and chart for something else."""
+    width_in = width_of(chart)
     row_in = min(0.52, max(0.28, 3.4 / chart.depth))
     head_in = 0.55 if chart.headings else 0.95
     paired_in = 0.1 + 0.07 * max(map(len, chart.names)) if chart.is_paired else 0.0
     left_in = 0.8 + paired_in + (0.5 if _shares_devices(chart) else 0.0)
-    height_in = chart.depth * row_in + head_in + _FOOT_IN
+    height_in = chart.depth * row_in + head_in + above_in + _FOOT_IN
     figure = Figure(figsize=(width_in, height_in), facecolor="white")
     span_in = width_in - left_in - _RIGHT_IN
     box = (left_in / width_in, _FOOT_IN / height_in, span_in / width_in, chart.depth * row_in / height_in)

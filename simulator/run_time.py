@@ -99,7 +99,7 @@ def run_time(
             f"{_MAX_CELLS // (whole.num_stages * microbatches_per_step)}, to be simulated whole; try fewer steps"
         )
     timeline = simulate(whole.schedule(), costs, cluster)
-    known_s = _known_s(timeline, whole.num_stages, microbatches_per_step)
+    known_s = loss_times_s(timeline, whole.num_stages, microbatches_per_step)
     period_s = (known_s[-1] - known_s[0]) / (num_steps - 1) if num_steps > 1 else timeline.makespan_s
     return RunTime(num_steps, known_s, period_s, timeline.makespan_s)
 
@@ -118,7 +118,7 @@ def _steady(
     except ScheduleError:  # a parameter that only fits the whole run
         return None
     first, second = (simulate(run.schedule(), costs, cluster) for run in runs)
-    known_s = _known_s(second, runs[1].num_stages, microbatches_per_step)
+    known_s = loss_times_s(second, runs[1].num_stages, microbatches_per_step)
     period_s = (second.makespan_s - first.makespan_s) / short
     pace_s = (known_s[-1] - known_s[short - 1]) / short
     if not math.isclose(period_s, pace_s, rel_tol=_STEADY):
@@ -126,7 +126,7 @@ def _steady(
     return RunTime(num_steps, known_s, period_s, second.makespan_s + (num_steps - 2 * short) * period_s)
 
 
-def _known_s(timeline: Timeline, num_stages: int, microbatches_per_step: int) -> tuple[float, ...]:
+def loss_times_s(timeline: Timeline, num_stages: int, microbatches_per_step: int) -> tuple[float, ...]:
     """Return when the last F of the last stage in each step is over [s]."""
     ends_s: dict[int, float] = {}
     for span in timeline.spans:

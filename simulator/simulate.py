@@ -3,9 +3,11 @@
     Compute       waits for the messages it needs, then occupies the device
     Overlap       waits for the messages of both; then they run at once until the costs' `overlap` of the shorter is
                   done, and what is left of them one after the other: longer + (1 - overlap) * shorter
-    Send, Recv    post and go on
-    Reduce        waits for the stage's replicas, then for shared NICs, then for a ring all-reduce of its gradients
-    Step, Average occupy the device
+    Send, Recv    post and go on; a blocking Send keeps its rank until the message has left
+    Reduce        posts and goes on; a ring all-reduce of the gradients starts when all replicas of the stage have come
+                  to it, and its links and shared NICs are free
+    Step          waits for the Reduce of its stage before it, then occupies the device; the end of a list waits for all
+    Average       occupies the device
     Unshard, Reshard    take no time
 
 SimPy's `run` returns quietly while a process still waits, so a deadlock would look finished: the ranks that are not
@@ -16,15 +18,16 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Generator, Iterator
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import repeat
-from typing import Any, assert_never, final, get_args
+from typing import Any, assert_never, final
 
 from simpy import Environment, Event
 
-from profiles.cluster import Cluster, Link, flat
+from profiles.all_reduce import AllReduce, all_reduce
+from profiles.cluster import Cluster, flat
 from profiles.stage_costs import StageCost, StageCosts
 from schedules.lower import lower
 from schedules.op import (
@@ -46,12 +49,13 @@ from schedules.op import (
 from schedules.schedule import Schedule, ScheduleError
 from schedules.timeline import Span, Timeline
 from schedules.versions import looks_ahead, stashing_steps
-from simulator.device import RunOp, SharedDevice, own_device
+from simulator.collectives import Collectives, reducers
+from simulator.device import Device, OwnDevice, SharedDevice
 from simulator.errors import SimulationError
-from simulator.network import Collectives, Network, Protocol, Transfer
-
-_MAX_JITTER = 10.0
-"""Far beyond any machine; much more would overflow."""
+from simulator.flight import Flight
+from simulator.network import Network, Transfer
+from simulator.possible import require_possible
+from simulator.traffic_rules import TrafficRules
 
 
 def simulate(
@@ -59,7 +63,7 @@ def simulate(
     costs: StageCosts,
     cluster: Cluster | None = None,
     *,
-    protocol: Protocol = "rendezvous",
+    rules: TrafficRules = TrafficRules(),  # noqa: B008 -- frozen
     jitter: float = 0.0,
     seed: int = 0,
 ) -> Timeline:
@@ -69,7 +73,7 @@ def simulate(
         schedule: Lowered or not; compute-only lists are lowered first.
         costs: Seconds and bytes of every stage.
         cluster: Devices and links; None: equal devices and links that take no time.
-        protocol: Whether a transfer waits for the receiver's buffer (``"rendezvous"``) or not (``"eager"``).
+        rules: How messages go.
         jitter: Sigma of a log-normal factor on the seconds of each op; 0 for none. It is drawn in the order of the
             rank's list, so that the same op has the same factor whatever it waits for.
         seed: Of the factors.
@@ -80,80 +84,53 @@ def simulate(
     Raises:
         ScheduleError: A message is used on a rank that neither makes nor receives it, or the two sides of a channel
             name different messages.
-        SimulationError: Costs or devices are missing, the protocol or the jitter is none, the lists deadlock, or only
-            one side of a channel posts a message.
+        SimulationError: Costs or devices are missing, a rule or the jitter is none, the lists deadlock, or only one
+            side of a channel posts a message.
         ProfileError: The costs do not say the seconds of a phase that the lists have.
     """
     cluster = flat(max(schedule.rank_to_device, default=-1) + 1) if cluster is None else cluster
-    require_possible(schedule, costs, cluster, protocol, jitter)
-    run = _Run(lower(schedule), costs, cluster, protocol, jitter, seed)
+    require_possible(schedule, costs, cluster, rules, jitter)
+    run = _Run(lower(schedule), costs, cluster, rules, jitter, seed)
     try:
         return run.timeline()
     except ScheduleError as error:
         raise ScheduleError(f"{schedule.name}: {error}") from None
 
 
-def require_possible(
-    schedule: Schedule, costs: StageCosts, cluster: Cluster, protocol: Protocol, jitter: float
-) -> None:
-    """Refuse what cannot be simulated, all faults in one line.
-
-    Raises:
-        SimulationError: Costs or devices are missing, or an option is out of its range.
-    """
-    faults = []
-    if schedule.num_stages > costs.num_stages:
-        faults.append(
-            f"got costs ({costs.origin}) of {costs.num_stages} stages, expected {schedule.num_stages}; "
-            "partition the model into as many stages as the schedule has"
-        )
-    num_devices = max(schedule.rank_to_device, default=-1) + 1
-    if num_devices > len(cluster.devices):
-        faults.append(
-            f"got a cluster ({cluster.origin}) of {len(cluster.devices)} devices, expected {num_devices}; "
-            "add devices or use fewer ranks"
-        )
-    if protocol not in get_args(Protocol):
-        faults.append(f"protocol: got {protocol!r}, expected {' or '.join(get_args(Protocol))}")
-    if not 0 <= costs.overlap <= 1:
-        faults.append(f"got costs ({costs.origin}) of overlap {costs.overlap}, expected 0 to 1; it is a share")
-    if not 0 <= jitter <= _MAX_JITTER:
-        faults.append(f"jitter: got {jitter}, expected 0 to {_MAX_JITTER:g}; it is the sigma of a log-normal factor")
-    if faults:
-        raise SimulationError(f"{schedule.name}: " + "; ".join(faults))
-
-
 @dataclass(frozen=True, slots=True)
 class _Posted:
-    """A Send or Recv whose times are known only later."""
+    """A Send, Recv or Reduce, whose times are known only later."""
 
-    op: Send | Recv
+    op: Send | Recv | Reduce
     posted_s: float
-    transfer: Transfer
+    flight: Flight
 
 
 @final
 class _Run:
     def __init__(
-        self, schedule: Schedule, costs: StageCosts, cluster: Cluster, protocol: Protocol, jitter: float, seed: int
+        self, schedule: Schedule, costs: StageCosts, cluster: Cluster, rules: TrafficRules, jitter: float, seed: int
     ) -> None:
         self._schedule = schedule
         self._costs = costs
         self._cluster = cluster
+        self._rules = rules
         self._jitter = jitter
         self._seed = seed
         self._env = Environment()
         self._members = reducers(schedule)
-        self._collectives = Collectives(self._env, self._members)
-        self._network = Network(self._env, costs, self._link_of, protocol, schedule.rank_to_device, self._nics_of)
+        self._collectives = Collectives(self._members, self._begin_sum)
+        self._sums: dict[int, AllReduce] = {}
+        self._devices = self._make_devices()
+        on_start = self._slow_down if rules.slowdown else None
+        self._network = Network(self._env, costs, cluster, schedule.rank_to_device, rules, on_start)
         self._seconds: dict[tuple[Phase, int, bool], float] = {}
         self._made: list[set[Message | None]] = [set() for _ in schedule.ops]
         self._done: list[list[Span | _Posted]] = [[] for _ in schedule.ops]
 
     def timeline(self) -> Timeline:
-        devices = self._devices()
         processes = [
-            self._env.process(self._rank(rank, devices[device]))
+            self._env.process(self._rank(rank, self._devices[device]))
             for rank, device in enumerate(self._schedule.rank_to_device)
         ]
         self._env.run()
@@ -174,10 +151,13 @@ class _Run:
             )
         return timeline
 
-    def _rank(self, rank: int, run_op: RunOp) -> Generator[Event, Any, None]:
+    def _rank(  # noqa: C901 -- one arm per word
+        self, rank: int, device: Device
+    ) -> Generator[Event, Any, None]:
         """Work through the list of one rank."""
         env, network = self._env, self._network
         done, made = self._done[rank], self._made[rank]
+        sums: dict[int, Flight] = {}
         factors = self._factors(rank)
         stashing = stashing_steps(self._schedule.ops[rank])
         for index, op in enumerate(self._schedule.ops[rank]):
@@ -185,32 +165,59 @@ class _Run:
             match op:
                 case Compute() | Overlap():
                     for transfer in self._awaited(rank, op):
-                        yield from network.arrival(transfer)
+                        yield from transfer.flight.over(env)
                     start_s = env.now
                     for seconds, utilisation in self._pieces(op, factors):
-                        yield run_op(seconds, utilisation)
+                        yield device.run(seconds, utilisation)
                     made.update(map(gives, computes(op)))
                 case Send():
-                    done.append(_Posted(op, posted_s, network.send(rank, op)))
+                    flight = network.send(rank, op).flight
+                    done.append(_Posted(op, posted_s, flight))
+                    if self._rules.sends == "blocking":
+                        is_eager = self._rules.protocol == "eager"
+                        yield from flight.over(env, network.latency_s(rank, op.peer) if is_eager else 0.0)
                     continue
                 case Recv():
-                    done.append(_Posted(op, posted_s, network.recv(rank, op)))
+                    done.append(_Posted(op, posted_s, network.recv(rank, op).flight))
                     continue
                 case Reduce():
-                    post = partial(network.reduce, self._members[op.stage], self._cost(op).weight_bytes)
-                    wait_s, reduce_s = yield from self._collectives.gather(rank, op.stage, post)
-                    start_s = env.now + wait_s
-                    yield env.timeout(wait_s + reduce_s)
+                    sums[op.stage] = self._collectives.post(rank, op.stage)
+                    done.append(_Posted(op, posted_s, sums[op.stage]))
+                    continue
                 case Step() | Average():
-                    start_s, cost = posted_s, self._cost(op)
+                    if isinstance(op, Step) and op.stage in sums:
+                        yield from sums.pop(op.stage).over(env)
+                    start_s, cost = env.now, self._cost(op)
                     seconds = cost.step_s if isinstance(op, Step) else cost.average_s
                     seconds += cost.copy_s if index in stashing else 0.0
-                    yield run_op(seconds * next(factors), cost.utilisation)
+                    yield device.run(seconds * next(factors), cost.utilisation)
                 case Unshard() | Reshard():
                     start_s = posted_s
                 case _:
                     assert_never(op)
             done.append(Span(rank, op, posted_s, start_s, env.now))
+        for flight in sums.values():
+            yield from flight.over(env)
+
+    def _begin_sum(self, flight: Flight, stage: int) -> None:
+        if stage not in self._sums:
+            devices = [self._schedule.rank_to_device[rank] for rank in self._members[stage]]
+            self._sums[stage] = all_reduce(self._cost(Reduce(stage)).weight_bytes, devices, self._cluster)
+        self._network.reduce(flight, self._sums[stage])
+
+    def _slow_down(self, flight: Flight, devices: Sequence[int]) -> None:
+        """Let the devices be slower while something between them is in flight."""
+
+        def slow() -> Generator[Event, Any, None]:
+            assert flight.start_s is not None
+            yield self._env.timeout(max(0.0, flight.start_s - self._env.now))
+            for device in devices:
+                self._devices[device].begin_flight()
+            yield from flight.over(self._env)
+            for device in devices:
+                self._devices[device].end_flight()
+
+        self._env.process(slow())
 
     def _awaited(self, rank: int, op: Compute | Overlap) -> Iterator[Transfer]:
         """Yield the transfers that `op` waits for; what the rank made itself is just there."""
@@ -255,49 +262,40 @@ class _Run:
         draw = random.Random(f"{self._seed} {rank}").lognormvariate
         return (draw(0.0, self._jitter) for _ in repeat(None))
 
-    def _devices(self) -> dict[int, RunOp]:
-        mapping = self._schedule.rank_to_device
-        devices: dict[int, RunOp] = {}
-        for device in set(mapping):
+    def _make_devices(self) -> dict[int, Device]:
+        slowdown, num_ranks = self._rules.slowdown, Counter(self._schedule.rank_to_device)
+        devices: dict[int, Device] = {}
+        for device, count in num_ranks.items():
             speed = self._cluster.devices[device].speed
-            shared = mapping.count(device) > 1
-            devices[device] = SharedDevice(self._env, speed).run if shared else own_device(self._env, speed)
+            is_even = count == 1 and not slowdown
+            devices[device] = OwnDevice(self._env, speed) if is_even else SharedDevice(self._env, speed, slowdown)
         return devices
-
-    def _link_of(self, source: int, target: int) -> Link:
-        mapping = self._schedule.rank_to_device
-        return self._cluster.link(mapping[source], mapping[target])
-
-    def _nics_of(self, source: int, target: int) -> tuple[int | None, int | None]:
-        mapping = self._schedule.rank_to_device
-        return self._cluster.nics_between(mapping[source], mapping[target])
 
     def _spans(self, rank: int) -> Iterator[Span]:
         for entry in self._done[rank]:
             if isinstance(entry, Span):
                 yield entry
                 continue
-            start_s, arrival_s = entry.transfer.start_s, entry.transfer.arrival_s
+            start_s, end_s = entry.flight.start_s, entry.flight.end_s
             assert start_s is not None, "a channel without an unmet side has started all its transfers"
-            assert arrival_s is not None
-            yield Span(rank, entry.op, entry.posted_s, start_s, arrival_s)
+            assert end_s is not None
+            yield Span(rank, entry.op, entry.posted_s, start_s, end_s)
 
     def _wait(self, rank: int) -> str:
         """Say what a stuck rank waits for."""
-        op = self._schedule.ops[rank][len(self._done[rank])]
-        if isinstance(op, Reduce):
-            absent = " and ".join(f"rank {other}" for other in self._collectives.absent(op.stage))
-            return f"rank {rank} at {op} waits for {op} of {absent}"
+        row, at = self._schedule.ops[rank], len(self._done[rank])
+        open_posts = [each for each in self._done[rank] if isinstance(each, _Posted) and each.flight.end_s is None]
+        if self._rules.sends == "blocking" and open_posts and open_posts[-1] is self._done[rank][-1]:
+            send = open_posts[-1].op
+            if isinstance(send, Send):
+                return f"rank {rank} at {send} waits for {Recv(send.message, rank)} of rank {send.peer}"
+        op = row[at] if at < len(row) else None
+        if op is None or isinstance(op, Step):
+            posts = (each for each in open_posts if isinstance(each.op, Reduce))
+            first = next(each for each in posts if op is None or each.op == Reduce(op.stage))
+            absent = " and ".join(f"rank {other}" for other in self._collectives.absent(first.flight))
+            return f"rank {rank} at {op or 'the end of its list'} waits for {first.op} of {absent}"
         assert isinstance(op, Compute | Overlap), "nothing else waits"
-        unsent = [transfer for transfer in self._awaited(rank, op) if transfer.arrival_s is None]
+        unsent = [transfer for transfer in self._awaited(rank, op) if transfer.flight.end_s is None]
         sends = " and ".join(f"{Send(each.message, rank)} of rank {each.source}" for each in unsent)
         return f"rank {rank} at {op} waits for {sends}"
-
-
-def reducers(schedule: Schedule) -> dict[int, tuple[int, ...]]:
-    """Return, for each stage that is reduced, the ranks that reduce it."""
-    members: dict[int, list[int]] = {}
-    for rank, row in enumerate(schedule.ops):
-        for stage in {op.stage for op in row if isinstance(op, Reduce)}:
-            members.setdefault(stage, []).append(rank)
-    return {stage: tuple(ranks) for stage, ranks in members.items()}

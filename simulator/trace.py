@@ -1,7 +1,8 @@
 """Timelines as a Chrome trace, which https://ui.perfetto.dev opens.
 
-A process per rank and a lane per direction; an arrow goes from the computation that makes a message through its Send
-and its Recv to the computation that needs it; memory is a counter. What keeps Perfetto from dropping or moving things:
+A process per rank and a lane per direction, and one for reductions; an arrow goes from the computation that makes a
+message through its Send and its Recv to the computation that needs it; memory is a counter. What keeps Perfetto from
+dropping or moving things:
 
 * Times are rounded to integer nanoseconds first, so two slices that touch still touch.
 * No lane overlaps itself. What would overlap goes to a further lane of the same name (``recv 2``).
@@ -19,7 +20,7 @@ from itertools import count, groupby
 from operator import itemgetter
 from typing import Any
 
-from schedules.op import Compute, Message, Overlap, Recv, Send, computes, gives, needs
+from schedules.op import Compute, Message, Overlap, Recv, Reduce, Send, computes, gives, needs
 from schedules.timeline import Span, Timeline
 from simulator.labels import label, sources
 
@@ -73,7 +74,7 @@ def _layout(
     for rank in range(max((len(timeline.rank_to_device) for timeline in timelines), default=0)):
         home.append(tid + 1)
         metadata += _process(rank, timelines)
-        for direction in ("compute", "send", "recv"):
+        for direction in ("compute", "reduce", "send", "recv"):
             for group, spans, suffix in zip(slices, lanes_of, suffixes, strict=True):
                 for number, lane in enumerate(_lanes(spans[rank, direction], zero_ns), start=1):
                     tid += 1
@@ -137,9 +138,15 @@ def _by_lane(timeline: Timeline) -> dict[tuple[int, str], list[Span]]:
 
 def _direction(span: Span) -> str:
     """Return the name of the lane that `span` is in."""
-    if isinstance(span.op, Send):
-        return "send"
-    return "recv" if isinstance(span.op, Recv) else "compute"
+    match span.op:
+        case Send():
+            return "send"
+        case Recv():
+            return "recv"
+        case Reduce():
+            return "reduce"
+        case _:
+            return "compute"
 
 
 def _lanes(spans: Sequence[Span], zero_ns: int) -> list[list[tuple[Span, int, int]]]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from profiles.stage_costs import StageCosts
 from schedules.op import Reduce, Send
 from schedules.schedule import Schedule
-from simulator.network import message_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +27,11 @@ def traffic(schedule: Schedule, costs: StageCosts) -> Traffic:
     """Return what the lowered `schedule` sends.
 
     A Reduce over r replicas is a ring: in 2 (r - 1) rounds each of them passes on one r-th of the gradients, as
-    `simulator.network.ring_reduce_s` times it.
+    `profiles.all_reduce` times it.
     """
     sends = [op.message for row in schedule.ops for op in row if isinstance(op, Send)]
     reduces = [Counter(op.stage for op in row if isinstance(op, Reduce)) for row in schedule.ops]
-    num_messages, num_bytes = len(sends), sum(message_bytes(costs, message) for message in sends)
+    num_messages, num_bytes = len(sends), sum(costs.message_bytes(message) for message in sends)
     for stage in set().union(*reduces):
         members = [found[stage] for found in reduces if stage in found]
         rounds = 2 * (len(members) - 1) * members[0]  # every member takes part in every Reduce of its stage

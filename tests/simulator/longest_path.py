@@ -31,28 +31,35 @@ class _Table:
         }
         self._there: dict[Thing, float] = {}
         self._free: dict[tuple[int, int], float] = {}
+        self._came: dict[int, dict[int, float]] = {}
+        self._sum_s: dict[int, float] = {}
+        self._ring_free: dict[tuple[int, ...], float] = {}
 
     def has_done(self, rank: int, op: Op) -> bool:
         if isinstance(op, Reduce):
-            return self._meet(op)
-        if isinstance(op, Step):
+            self._come(rank, op)
+        elif isinstance(op, Step):
+            if op.stage in self._came and op.stage not in self._sum_s:
+                return False
+            self.now[rank] = max(self.now[rank], self._sum_s.get(op.stage, 0.0))
             self.now[rank] += self._costs.stages[op.stage].step_s
         elif not self._compute(rank, _in(op)):
             return False
         self.todo[rank].pop(0)
         return True
 
-    def _meet(self, op: Reduce) -> bool:
-        ring = [rank for rank, row in enumerate(self.todo) if op in row]
-        if any(self.todo[rank][0] != op for rank in ring):
-            return False
-        part_bytes = self._costs.stages[op.stage].weight_bytes / len(ring)
-        hop_s = self._link.latency_s + part_bytes / self._link.bandwidth_bytes_per_s
-        end_s = max(self.now[rank] for rank in ring) + 2 * (len(ring) - 1) * hop_s
-        for rank in ring:
-            self.now[rank] = end_s
-            self.todo[rank].pop(0)
-        return True
+    def _come(self, rank: int, op: Reduce) -> None:
+        """Each stage is reduced once: by the ranks that have a Reduce of it still, or have come to it."""
+        came = self._came.setdefault(op.stage, {})
+        came[rank] = self.now[rank]
+        ring = tuple(r for r, row in enumerate(self.todo) if op in row or r in came)
+        if len(came) < len(ring):
+            return
+        part_s = self._costs.stages[op.stage].weight_bytes / len(ring) / self._link.bandwidth_bytes_per_s
+        rounds = 2 * (len(ring) - 1)
+        begin_s = max(*came.values(), self._ring_free.get(ring, 0.0), 0.0)
+        self._ring_free[ring] = begin_s + rounds * part_s
+        self._sum_s[op.stage] = begin_s + rounds * (part_s + self._link.latency_s)
 
     def _compute(self, rank: int, parts: list[Compute]) -> bool:
         before = [thing for c in parts for thing in self._before(c)]

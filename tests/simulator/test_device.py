@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simpy import Environment
 
-from simulator.device import SharedDevice, own_device
+from simulator.device import OwnDevice, SharedDevice
 
 
 def ends(jobs: Sequence[tuple[float, float, float]], speed: float = 1.0) -> list[float]:
@@ -54,6 +54,6 @@ def test_equal_shares_end_as_the_processor_sharing_formula_says(seconds):
 
 def test_a_device_of_one_rank_only_divides_by_the_speed():
     env = Environment()
-    over = own_device(env, 2.0)(3.0, 1.0)
+    over = OwnDevice(env, 2.0).run(3.0, 1.0)
     env.run(until=over)
     assert env.now == 1.5

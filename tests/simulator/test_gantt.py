@@ -11,7 +11,8 @@ from schedules.op import Average, Compute, Overlap, Phase, Reduce, Reshard, Step
 from schedules.schedule import backward, forward
 from schedules.timeline import Span, Timeline
 from simulator.errors import SimulationError
-from simulator.gantt import draw_gantt, lay_out, readable_s, text_gantt
+from simulator.gantt import draw_gantt, lay_out, text_gantt
+from simulator.labels import readable_s
 from simulator.metrics import metrics
 from tests.hand_timelines import play, shaken
 
@@ -145,6 +146,29 @@ def test_a_terminal_shows_a_letter_for_each_second():
     assert rows[4] == "        F forward  B backward  . idle"
 
 
+def reduced_beside_a_forward():
+    """A reduction from 3 to 6 s, beside the first second of which rank 0 computes."""
+    first = [(forward(0, 0), 0, 1), (backward(0, 0), 1, 3), (Reduce(0), 3, 6), (forward(0, 2), 3, 4), (Step(0), 6, 7)]
+    second = [(forward(0, 1), 0, 1), (Reduce(0), 3, 6), (Step(0), 6, 7)]
+    spans = [Span(rank, op, start, start, end) for rank, row in enumerate((first, second)) for op, start, end in row]
+    return Timeline("by hand", "predicted", tuple(spans), (0, 1))
+
+
+def test_a_reduction_is_drawn_where_nothing_else_of_its_rank_runs():
+    rows = text_gantt(reduced_beside_a_forward(), width=8 + 28).splitlines()
+    assert rows[1] == "rank 0  " + "FFFF" + "BBBBBBBB" + "FFFF" + "++++++++" + "SSSS"
+    assert rows[2] == "rank 1  " + "FFFF" + "........" + "++++++++++++" + "SSSS"
+    boxes = [box for box in lay_out([reduced_beside_a_forward()]).boxes if box.kind == "Reduce"]
+    assert [(box.start_s, box.end_s) for box in boxes] == [(4, 6), (3, 6)]
+
+
+def test_a_reduction_that_computations_interrupt_is_drawn_in_pieces():
+    ops = [(Reduce(0), 0, 10), (forward(0, 0), 0, 1), (forward(0, 1), 3, 4), (forward(0, 2), 4, 6), (Step(0), 10, 11)]
+    spans = tuple(Span(0, op, start, start, end) for op, start, end in ops)
+    boxes = lay_out([Timeline("by hand", "predicted", spans, (0,))]).boxes
+    assert [(box.start_s, box.end_s) for box in boxes if box.kind == "Reduce"] == [(1, 3), (6, 10)]
+
+
 def test_a_terminal_knows_every_kind_of_op():
     rows = text_gantt(every_kind(), width=120).splitlines()
     assert set(rows[1][8:]) == set("FBIWRO+SAur.")
@@ -157,7 +181,7 @@ def test_a_terminal_line_is_as_wide_as_asked_for():
 
 @pytest.mark.parametrize(
     ("time_s", "text"),
-    [(26.0, "26 s"), (0.0214, "21.4 ms"), (3.5e-6, "3.5 \u00b5s"), (2e-9, "2 ns"), (12345.6, "12,346 s")],
+    [(0.0, "0 s"), (26.0, "26 s"), (0.0214, "21.4 ms"), (3.5e-6, "3.5 us"), (2e-9, "2 ns"), (12345.6, "12,346 s")],
 )
 def test_times_are_in_the_unit_that_people_read(time_s, text):
     assert readable_s(time_s) == text

@@ -25,6 +25,8 @@ def random_costs(chance, num_stages):
                 chance.uniform(0.1, 2),
                 chance.uniform(0.1, 4),
                 step_s=chance.uniform(0, 1),
+                copy_s=chance.uniform(0, 1),
+                predict_s=chance.choice([None, chance.uniform(0, 1)]),
                 average_s=chance.uniform(0, 1),
                 output_bytes=chance.randint(0, 100),
                 saved_bytes=chance.randint(0, 100),

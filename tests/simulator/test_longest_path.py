@@ -17,7 +17,7 @@ from schedules.torch_lower import lower_for_torch
 from simulator.errors import SimulationError
 from simulator.longest_path import is_unshared, longest_path
 from simulator.simulate import simulate
-from tests.schedules.edits import mutant
+from tests.schedules.edits import mutant, reduced_early
 
 UNSHARED = [name for name, entry in CATALOGUE.items() if not entry.averages]
 
@@ -67,8 +67,12 @@ def assert_same(schedule, costs, cluster):
     """Every span of the one is that of the other; or both refuse."""
     try:
         expected = simulate(schedule, costs, cluster)
-    except (ScheduleError, SimulationError) as error:
-        with pytest.raises(type(error)):
+    except (ScheduleError, SimulationError):
+        with pytest.raises((ScheduleError, SimulationError)):
+            longest_path(schedule, costs, cluster)
+        return
+    if not is_unshared(schedule, cluster):
+        with pytest.raises(SimulationError, match="links for the reductions alone"):
             longest_path(schedule, costs, cluster)
         return
     found = longest_path(schedule, costs, cluster)
@@ -84,7 +88,14 @@ def assert_same(schedule, costs, cluster):
     name=st.sampled_from(UNSHARED),
     p=st.integers(1, 6),
     m=st.integers(1, 10),
-    lowering=st.sampled_from([lower, lower_for_torch, lambda schedule: received_late(lower(schedule))]),
+    lowering=st.sampled_from(
+        [
+            lower,
+            lower_for_torch,
+            lambda schedule: received_late(lower(schedule)),
+            lambda schedule: lower(reduced_early(schedule)),
+        ]
+    ),
     is_recomputed=st.booleans(),
     seed=st.integers(0, 10**6),
 )
@@ -121,8 +132,8 @@ def test_ranks_that_share_a_device_are_refused_in_one_line():
     with pytest.raises(SimulationError) as error:
         longest_path(schedule, uniform(2, 1.0, 1.0))
     assert str(error.value) == (
-        "avgpipe: got 4 ranks on 2 devices and 0 shared NICs, expected a device for each rank, and no such NIC; "
-        "try simulate"
+        "avgpipe: got 4 ranks on 2 devices and 0 shared NICs, expected a device for each rank, no such NIC, and links "
+        "for the reductions alone; try simulate"
     )
 
 

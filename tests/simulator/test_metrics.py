@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from profiles.cluster import Link, flat
 from profiles.stage_costs import StageCost, StageCosts, uniform
 from schedules.catalogue import build
-from schedules.op import Message, Payload, Recv, Reduce, Send
+from schedules.op import Message, Payload, Recv, Reduce, Send, Step
 from schedules.schedule import backward, forward, make_schedule
 from schedules.timeline import Span, Timeline
 from simulator.errors import SimulationError
@@ -71,11 +71,23 @@ def test_instants_outside_of_the_gap_are_clamped_into_it():
 
 
 def test_a_reduce_is_idle_time_of_the_collective():
+    rows = [[forward(0, 0), backward(0, 0), Reduce(0), Step(0), forward(0, 2)], [forward(0, 1), Reduce(0), Step(0)]]
+    for step_s in (0.0, 0.5):
+        costs = StageCosts((StageCost(1.0, 2.0, step_s=step_s, weight_bytes=100),))
+        found = metrics(simulate(make_schedule("replicas", 1, 3, rows), costs, flat(2, Link(0.5, 50.0))))
+        assert causes(found, 0) == {"collective": 3.0}
+        assert causes(found, 1) == {"collective": 5.0, "cooldown": 1.0}
+
+
+@pytest.mark.parametrize("steps", [True, False])
+def test_only_the_part_of_a_reduce_that_something_waits_for_is_idle_time(steps):
+    """It runs from 3 s to 6 s beside another forward; the Step, or the end of the list, waits for the last 2 s."""
     rows = [[forward(0, 0), backward(0, 0), Reduce(0), forward(0, 2)], [forward(0, 1), Reduce(0)]]
-    costs = StageCosts((StageCost(1.0, 2.0, weight_bytes=100),))
+    rows = [[*row, Step(0)] for row in rows] if steps else rows
+    costs = StageCosts((StageCost(1.0, 2.0, step_s=0.5, weight_bytes=100),))
     found = metrics(simulate(make_schedule("replicas", 1, 3, rows), costs, flat(2, Link(0.5, 50.0))))
-    assert causes(found, 0) == {"collective": 3.0}
-    assert causes(found, 1) == {"collective": 5.0, "cooldown": 1.0}
+    assert causes(found, 0) == {"collective": 2.0}
+    assert causes(found, 1) == {"collective": 5.0}
 
 
 def test_the_time_of_ranks_that_share_a_device_is_counted_once():

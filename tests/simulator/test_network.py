@@ -1,11 +1,13 @@
 import pytest
 from simpy import Environment
 
-from profiles.cluster import Link
+from profiles.cluster import Link, flat
 from profiles.stage_costs import StageCost, StageCosts
 from schedules.op import Message, Payload, Recv, Send
 from schedules.schedule import ScheduleError
-from simulator.network import Collectives, Network, message_bytes, ring_reduce_s
+from simulator.collectives import Collectives
+from simulator.network import Network
+from simulator.traffic_rules import TrafficRules
 
 COSTS = StageCosts((StageCost(1.0, output_bytes=10), StageCost(1.0, output_bytes=30), StageCost(1.0)))
 
@@ -15,65 +17,46 @@ def activation(microbatch: int) -> Message:
 
 
 def test_a_gradient_is_as_large_as_the_activation_that_it_is_the_gradient_of():
-    assert message_bytes(COSTS, Message(Payload.ACTIVATION, 1, 0)) == 30
-    assert message_bytes(COSTS, Message(Payload.GRADIENT, 2, 0)) == 30
-    assert message_bytes(COSTS, Message(Payload.GRADIENT, 1, 0)) == 10
+    assert COSTS.message_bytes(Message(Payload.ACTIVATION, 1, 0)) == 30
+    assert COSTS.message_bytes(Message(Payload.GRADIENT, 2, 0)) == 30
+    assert COSTS.message_bytes(Message(Payload.GRADIENT, 1, 0)) == 10
 
 
 @pytest.mark.parametrize(("protocol", "start_s"), [("rendezvous", 3.0), ("eager", 1.0)])
 def test_a_transfer_starts_when_the_sender_and_under_rendezvous_the_receiver_has_posted(protocol, start_s):
     env = Environment()
-    network = Network(env, COSTS, lambda a, b: Link(0.5, 10.0), protocol)
+    network = Network(env, COSTS, flat(2, Link(0.5, 10.0)), (0, 1), TrafficRules(protocol))
     env.run(until=1.0)
     transfer = network.send(0, Send(activation(0), 1))
     env.run(until=3.0)
     assert network.recv(1, Recv(activation(0), 0)) is transfer
-    assert (transfer.start_s, transfer.arrival_s) == (start_s, start_s + 1.5)
+    assert (transfer.flight.start_s, transfer.flight.end_s) == (start_s, start_s + 1.5)
 
 
 def test_the_two_directions_between_two_ranks_do_not_wait_for_each_other():
-    network = Network(Environment(), COSTS, lambda a, b: Link(0.0, 10.0), "eager")
+    network = Network(Environment(), COSTS, flat(2, Link(0.0, 10.0)), (0, 1), TrafficRules("eager"))
     there = network.send(0, Send(activation(0), 1))
     back = network.send(1, Send(Message(Payload.GRADIENT, 1, 0), 0))
     second = network.send(0, Send(activation(1), 1))
-    assert (there.start_s, back.start_s, second.start_s) == (0.0, 0.0, 1.0)
+    assert (there.flight.start_s, back.flight.start_s, second.flight.start_s) == (0.0, 0.0, 1.0)
 
 
 @pytest.mark.parametrize("protocol", ["rendezvous", "eager"])
 def test_a_send_and_a_receive_of_different_messages_are_refused(protocol):
-    network = Network(Environment(), COSTS, lambda a, b: Link(), protocol)
+    network = Network(Environment(), COSTS, flat(2), (0, 1), TrafficRules(protocol))
     network.send(0, Send(activation(0), 1))
     with pytest.raises(ScheduleError, match="rank 0 sends 0SEND_F0 where rank 1 receives 1RECV_F1"):
         network.recv(1, Recv(activation(1), 0))
 
 
-def test_a_ring_all_reduce_moves_each_byte_twice_over_the_slowest_link():
-    slow = {(1, 2): Link(0.5, 10.0)}
-    # Three ranks: 4 rounds of a third of 60 bytes at 10 bytes/s and of 0.5 s.
-    assert ring_reduce_s(60, (0, 1, 2), lambda a, b: slow.get((a, b), Link())) == pytest.approx(4 * (2.0 + 0.5))
-
-
-def test_a_ring_of_one_rank_takes_no_time():
-    assert ring_reduce_s(60, (0,), lambda a, b: Link(1.0)) == 0.0
-
-
 def test_the_kth_reduce_meets_the_kth():
-    env = Environment()
-    collectives = Collectives(env, {0: (0, 1)})
-    met = []
-
-    def rank(number, pause_s):
-        for _ in range(2):
-            yield env.timeout(pause_s)
-            said = yield from collectives.gather(number, 0, lambda: f"posted by {number}")
-            assert said == "posted by 1"
-            met.append((number, env.now))
-
-    env.process(rank(0, 1.0))
-    env.process(rank(1, 3.0))
-    env.run()
-    assert sorted(met) == [(0, 3.0), (0, 6.0), (1, 3.0), (1, 6.0)]
-    assert collectives.absent(0) == (0, 1)
+    begun = []
+    collectives = Collectives({0: (0, 1)}, lambda flight, stage: begun.append((flight, stage)))
+    first, second = collectives.post(0, 0), collectives.post(0, 0)
+    assert (begun, collectives.absent(first)) == ([], (1,))
+    assert collectives.post(1, 0) is first
+    assert collectives.post(1, 0) is second
+    assert begun == [(first, 0), (second, 0)]
 
 
 def test_channels_between_two_devices_divide_the_bandwidth_and_each_keeps_its_order():
@@ -81,10 +64,14 @@ def test_channels_between_two_devices_divide_the_bandwidth_and_each_keeps_its_or
     # 1 to 2 s half of the first goes; 2 to 4 s its other half beside half of rank 2's; 4 to 6 s the other half of
     # that beside half of the second, which has the link for itself from 6 to 7 s.
     env = Environment()
-    network = Network(env, COSTS, lambda a, b: Link(0.25, 5.0), "eager", (0, 1, 0, 1))
+    network = Network(env, COSTS, flat(2, Link(0.25, 5.0)), (0, 1, 0, 1), TrafficRules("eager"))
     env.run(until=1.0)
     first = network.send(0, Send(activation(0), 1))
     env.run(until=2.0)
     second, other = network.send(0, Send(activation(1), 1)), network.send(2, Send(activation(2), 3))
     env.run()
-    assert [(t.start_s, t.arrival_s) for t in (first, other, second)] == [(1.0, 4.25), (2.0, 6.25), (4.0, 7.25)]
+    assert [(t.flight.start_s, t.flight.end_s) for t in (first, other, second)] == [
+        (1.0, 4.25),
+        (2.0, 6.25),
+        (4.0, 7.25),
+    ]

@@ -8,7 +8,6 @@ from profiles.cluster import Cluster, Device, Link, flat
 from profiles.stage_costs import StageCost, StageCosts, uniform
 from schedules.catalogue import build
 from schedules.op import Average, Recv, Step, computes, needs
-from schedules.schedule import backward, forward, make_schedule
 from simulator.memory import memory, peak_memory
 from simulator.simulate import simulate
 
@@ -81,33 +80,20 @@ COSTS = StageCosts(
 
 
 @pytest.mark.parametrize("pipelines", [2, 3, 4])
-def test_a_device_holds_every_pipelines_model_and_one_reference_model(pipelines):
+def test_a_device_holds_every_pipelines_model_and_update_and_one_reference_model(pipelines):
     schedule = build("avgpipe", 2, 2 * pipelines, pipelines=pipelines)
     samples = memory(simulate(schedule, COSTS, flat(2, Link())), COSTS, schedule)
     for device, size in ((0, 100), (1, 300)):
         mine = [dict(sample.bytes_by_kind) for sample in samples if sample.device == device]
         assert {held["weights"] for held in mine} == {pipelines * size}
         assert {held["optimizer"] for held in mine} == {2 * pipelines * size}
-        assert min(held["reference"] for held in mine) == size
-        # and during the Steps, which fall together, each pipeline's update
-        assert max(held["reference"] for held in mine) == (1 + pipelines) * size
-
-
-def test_updates_that_come_one_after_the_other_are_summed_in_one_buffer():
-    first = [forward(0, 0), backward(0, 0), Step(0), Average(0)]
-    second = [forward(0, 1), backward(0, 1), forward(0, 2), backward(0, 2), Step(0), Average(0)]
-    schedule = make_schedule("uneven", 1, 3, [first, second], (0, 0))
-    samples = memory(simulate(schedule, COSTS), COSTS, schedule)
-    course = [(sample.time_s, dict(sample.bytes_by_kind)["reference"]) for sample in samples]
-    changes = [here for before, here in zip([(None, None), *course], course, strict=False) if before[1] != here[1]]
-    # rank 0: Step 2 to 3 s; then the sum; rank 1: Step 4 to 5 s
-    assert changes == [(0.0, 100), (2.0, 200), (4.0, 300), (5.0, 100)]
+        assert {(held["reference"], held["updates"]) for held in mine} == {(size, pipelines * size)}
 
 
 def test_one_pipeline_has_no_reference_model():
     schedule = build("avgpipe", 2, 4, pipelines=1)
     peaks = peak_memory(memory(simulate(schedule, COSTS), COSTS, schedule))
-    assert {dict(peak.bytes_by_kind)["reference"] for peak in peaks.values()} == {0}
+    assert {dict(peak.bytes_by_kind)[kind] for peak in peaks.values() for kind in ("reference", "updates")} == {0}
 
 
 def test_a_slower_device_slows_all_pipelines_on_it():

@@ -35,20 +35,20 @@ def posted(network, source, target, message):
 
 
 def network_of(cluster):
-    return Network(Environment(), TEN_BYTES, cluster.link, "rendezvous", nics_of=cluster.nics_between)
+    return Network(Environment(), TEN_BYTES, cluster, range(len(cluster.devices)))
 
 
 def test_messages_leave_a_node_by_a_shared_nic_one_after_the_other():
     network = network_of(TWO_NODES)
     first, second = posted(network, 0, 2, activation(0)), posted(network, 1, 3, activation(1))
-    assert (first.start_s, first.arrival_s) == (0.0, 1.5)
-    assert (second.start_s, second.arrival_s) == (1.0, 2.5)
+    assert (first.flight.start_s, first.flight.end_s) == (0.0, 1.5)
+    assert (second.flight.start_s, second.flight.end_s) == (1.0, 2.5)
 
 
 def test_messages_from_different_nodes_enter_a_node_by_a_shared_nic_one_after_the_other():
     network = network_of(of_nodes(NODE, 3))
     first, second = posted(network, 0, 4, activation(0)), posted(network, 2, 5, activation(1))
-    assert (first.start_s, second.start_s) == (0.0, 1.0)
+    assert (first.flight.start_s, second.flight.start_s) == (0.0, 1.0)
 
 
 def test_a_message_waits_for_both_ends_and_then_has_them():
@@ -58,7 +58,7 @@ def test_a_message_waits_for_both_ends_and_then_has_them():
     posted(network, 3, 5, activation(1))
     posted(network, 2, 4, activation(2))
     third = posted(network, 1, 4, activation(3))
-    assert (third.start_s, third.arrival_s) == (2.0, 3.5)
+    assert (third.flight.start_s, third.flight.end_s) == (2.0, 3.5)
 
 
 def test_both_directions_and_the_inside_of_a_node_share_nothing():
@@ -66,7 +66,12 @@ def test_both_directions_and_the_inside_of_a_node_share_nothing():
     there = posted(network, 0, 2, activation(0))
     back = posted(network, 3, 1, activation(1))
     inside = posted(network, 0, 1, activation(2))
-    assert (there.start_s, back.start_s, inside.start_s, inside.arrival_s) == (0.0, 0.0, 0.0, 0.0)
+    assert (there.flight.start_s, back.flight.start_s, inside.flight.start_s, inside.flight.end_s) == (
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+    )
 
 
 def replicated(rank_to_device, *, reduces):

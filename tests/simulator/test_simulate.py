@@ -15,6 +15,7 @@ from simulator.errors import SimulationError
 from simulator.longest_path import longest_path as fast_longest_path
 from simulator.metrics import metrics
 from simulator.simulate import simulate
+from simulator.traffic_rules import TrafficRules
 from tests.simulator.longest_path import longest_path
 
 F0 = Message(Payload.ACTIVATION, 0, 0)
@@ -75,7 +76,7 @@ def test_every_schedule_takes_as_long_as_its_longest_path_on_uneven_stages_and_s
 ):
     size = schedule.num_stages
     costs = StageCosts(tuple(data.draw(st.lists(stage_costs, min_size=size, max_size=size))), overlap=overlap)
-    timeline = simulate(schedule, costs, flat(schedule.num_ranks, link), protocol=protocol)
+    timeline = simulate(schedule, costs, flat(schedule.num_ranks, link), rules=TrafficRules(protocol))
     last_end_s = max(span.end_s for span in timeline.work)
     assert last_end_s == pytest.approx(longest_path(schedule, costs, link), rel=1e-9)
 
@@ -130,7 +131,7 @@ def test_rendezvous_waits_for_the_receiver_and_eager_does_not():
     assert times(simulate(late_receiver(), costs, cluster), 1) == {
         "1RECV_F0": (1.0, 3.0), "1F0": (3.0, 8.0), "1RECV_F1": (8.0, 10.0), "1F1": (10.0, 15.0),
     }  # fmt: skip
-    assert times(simulate(late_receiver(), costs, cluster, protocol="eager"), 1) == {
+    assert times(simulate(late_receiver(), costs, cluster, rules=TrafficRules("eager")), 1) == {
         "1RECV_F0": (1.0, 3.0), "1F0": (3.0, 8.0), "1RECV_F1": (2.0, 4.0), "1F1": (8.0, 13.0),
     }  # fmt: skip
 
@@ -216,7 +217,7 @@ def test_jitter_is_reproducible_and_does_not_depend_on_the_protocol():
         return [span.end_s - span.start_s for span in timeline.spans if isinstance(span.op, Compute)]
 
     assert durations(seed=1) == durations(seed=1)
-    assert durations(seed=1) == pytest.approx(durations(seed=1, protocol="eager"), rel=1e-12)
+    assert durations(seed=1) == pytest.approx(durations(seed=1, rules=TrafficRules("eager")), rel=1e-12)
     assert durations(seed=1) != durations(seed=2)
     assert len(set(durations(seed=1))) == 4
 
@@ -236,7 +237,10 @@ def test_a_deadlock_names_every_stuck_rank_its_op_and_what_it_waits_for():
 
 def test_a_reduce_that_a_replica_never_reaches_is_a_deadlock():
     rows = [[forward(0, 0), Send(F0, 1), Reduce(0), Reduce(0)], [forward(0, 1), Reduce(0), Recv(F0, 0)]]
-    with pytest.raises(SimulationError, match="rank 0 at 0REDUCE_GRAD waits for 0REDUCE_GRAD of rank 1"):
+    with pytest.raises(SimulationError, match="rank 0 at the end of its list waits for 0REDUCE_GRAD of rank 1"):
+        simulate(make_schedule("replicas", 1, 2, rows), uniform(1, 1.0, 2.0))
+    rows[0].append(Step(0))
+    with pytest.raises(SimulationError, match="rank 0 at 0STEP waits for 0REDUCE_GRAD of rank 1"):
         simulate(make_schedule("replicas", 1, 2, rows), uniform(1, 1.0, 2.0))
 
 
@@ -265,7 +269,7 @@ def test_a_message_that_is_used_before_its_receive_is_named_with_rank_and_op():
 )
 def test_a_message_that_only_one_side_posts_is_an_error(rows, text, protocol):
     with pytest.raises(SimulationError, match=f"one side: {text}"):
-        simulate(make_schedule("one side", 2, 2, rows), uniform(2, 1.0, 2.0), protocol=protocol)
+        simulate(make_schedule("one side", 2, 2, rows), uniform(2, 1.0, 2.0), rules=TrafficRules(protocol))
 
 
 def test_costs_of_too_few_stages_and_a_cluster_of_too_few_devices_are_both_reported():
@@ -290,19 +294,21 @@ def test_a_jitter_and_a_protocol_that_are_none_are_refused():
     with pytest.raises(
         SimulationError, match=r"protocol: got 'later', expected rendezvous or eager; jitter: got -0\.1"
     ):
-        simulate(build("1f1b", 2, 2), uniform(2, 1.0, 2.0), protocol="later", jitter=-0.1)
+        simulate(build("1f1b", 2, 2), uniform(2, 1.0, 2.0), rules=TrafficRules("later"), jitter=-0.1)
 
 
 @pytest.mark.parametrize(
-    ("name", "busy_s"),
+    ("name", "predict_s", "busy_s"),
     [
-        ("vanilla_1f1b", [9.0, 9.0]),
-        ("pipedream", [10.0, 9.0]),  # the first rank keeps version 0 for B1, and version 1 for B2
-        ("pipeoptim", [9.5, 9.0]),  # and predicts for F2 alone: before the first Step there is nothing to predict from
+        ("vanilla_1f1b", None, [9.0, 9.0]),
+        ("pipedream", None, [10.0, 9.0]),  # the first rank keeps version 0 for B1, and version 1 for B2
+        # and predicts for F2 alone: before the first Step there is nothing to predict from
+        ("pipeoptim", None, [9.5, 9.0]),
+        ("pipeoptim", 0.75, [9.75, 9.0]),
     ],
 )
 @pytest.mark.parametrize("evaluate", [simulate, fast_longest_path])
-def test_copies_of_weights_take_their_time_where_they_are_made(name, busy_s, evaluate):
-    costs = StageCosts((StageCost(1.0, 2.0, copy_s=0.5),) * 2)
+def test_copies_of_weights_take_their_time_where_they_are_made(name, predict_s, busy_s, evaluate):
+    costs = StageCosts((StageCost(1.0, 2.0, copy_s=0.5, predict_s=predict_s),) * 2)
     timeline = evaluate(build(name, 2, 3), costs)
     assert [device.busy_s for device in metrics(timeline).devices] == busy_s

@@ -25,6 +25,21 @@ def lanes(text):
     return {e["tid"]: (e["pid"], e["args"]["name"]) for e in events(text, "M") if e["name"] == "thread_name"}
 
 
+def test_a_reduction_has_a_lane_of_its_own_beside_the_computations():
+    text = to_trace(
+        timeline(
+            Span(0, backward(0, 0), 0.0, 0.0, 1.0),
+            Span(0, Reduce(0), 1.0, 1.0, 4.0),
+            Span(0, forward(0, 1), 1.0, 1.0, 2.0),
+            Span(0, Step(0), 4.0, 4.0, 5.0),
+        )
+    )
+    names = lanes(text)
+    assert {event["name"]: names[event["tid"]] for event in events(text, "X")} == {
+        "B 0": (1, "compute"), "Reduce 0": (1, "reduce"), "F 1": (1, "compute"), "Step 0": (1, "compute")
+    }  # fmt: skip
+
+
 def timeline(*spans, memory=(), num_ranks=1, source="predicted"):
     return Timeline("by hand", source, tuple(spans), tuple(range(num_ranks)), memory)
 

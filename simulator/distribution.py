@@ -1,0 +1,72 @@
+"""How long a schedule takes when its ops do not always take the same: many simulations, each with a seed of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from multiprocessing import get_context
+from statistics import quantiles
+
+from profiles.cluster import Cluster
+from profiles.stage_costs import StageCosts
+from schedules.schedule import Schedule
+from simulator.simulate import simulate
+from simulator.traffic_rules import TrafficRules
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Makespans of several runs [s]; a percentile lies between two of them, in proportion."""
+
+    runs: int
+    min_s: float
+    p50_s: float
+    p90_s: float
+    p99_s: float
+    max_s: float
+
+    def to_dict(self) -> dict[str, float]:
+        """Return plain data."""
+        return asdict(self)
+
+
+def distribution(makespans_s: Sequence[float]) -> Distribution:
+    """Return the distribution of at least one makespan."""
+    several = [*makespans_s] * 2 if len(makespans_s) == 1 else makespans_s  # there is nothing between one and itself
+    cuts = quantiles(several, n=100, method="inclusive")
+    return Distribution(len(makespans_s), min(makespans_s), cuts[49], cuts[89], cuts[98], max(makespans_s))
+
+
+def makespans(
+    schedule: Schedule,
+    costs: StageCosts,
+    cluster: Cluster,
+    *,
+    rules: TrafficRules,
+    jitter: float,
+    seeds: Sequence[int],
+    num_processes: int = 1,
+) -> Iterator[float]:
+    """Yield the makespan under each of `seeds`, in their order [s].
+
+    Args:
+        schedule: Lowered.
+        num_processes: More than one: new processes share the work.
+
+    Raises:
+        As `simulate` does.
+    """
+    one = partial(_makespan_s, schedule, costs, cluster, rules, jitter)
+    if num_processes == 1:
+        yield from map(one, seeds)
+        return
+    with ProcessPoolExecutor(num_processes, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(one, seeds, chunksize=max(1, len(seeds) // (8 * num_processes)))
+
+
+def _makespan_s(
+    schedule: Schedule, costs: StageCosts, cluster: Cluster, rules: TrafficRules, jitter: float, seed: int
+) -> float:
+    return simulate(schedule, costs, cluster, rules=rules, jitter=jitter, seed=seed).makespan_s

@@ -1,0 +1,25 @@
+import pytest
+
+from profiles.cluster import flat
+from profiles.stage_costs import uniform
+from schedules.catalogue import build
+from schedules.lower import lower
+from simulator.distribution import Distribution, distribution, makespans
+from simulator.simulate import simulate
+from simulator.traffic_rules import TrafficRules
+
+
+def test_percentiles_lie_between_the_sorted_makespans_in_proportion():
+    values = [float(value) for value in range(100, -1, -1)]
+    assert distribution(values) == Distribution(101, 0.0, 50.0, 90.0, 99.0, 100.0)
+    assert distribution([3.0]) == Distribution(1, 3.0, 3.0, 3.0, 3.0, 3.0)
+
+
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_every_seed_gives_its_makespan_in_order_also_in_several_processes(num_processes):
+    schedule, costs, cluster = lower(build("1f1b", 3, 4)), uniform(3, 1.0, 2.0), flat(3)
+    seeds = range(3, 9)
+    found = makespans(
+        schedule, costs, cluster, rules=TrafficRules(), jitter=0.1, seeds=seeds, num_processes=num_processes
+    )
+    assert list(found) == [simulate(schedule, costs, cluster, jitter=0.1, seed=seed).makespan_s for seed in seeds]

@@ -1,0 +1,94 @@
+"""Pipelines that drift: SimPy is the oracle, iteration by iteration."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiles.cluster import flat
+from profiles.stage_costs import StageCost, StageCosts
+from schedules.avgpipe import avgpipe, one_pipeline
+from schedules.lazy import repeat
+from schedules.lower import lower
+from schedules.one_f_one_b import one_f_one_b
+from schedules.op import Average, Reduce
+from schedules.recompute import recompute
+from schedules.schedule import Schedule
+from simulator.errors import SimulationError
+from simulator.side_by_side import side_by_side, steady_s
+from simulator.simulate import simulate
+from tests.simulator.test_in_step import random_cluster, random_costs
+
+
+def simpy_ends(schedule, costs, cluster, num_ranks, num_pipelines, iterations, jitter=0.0):
+    """When SimPy says that each iteration of each pipeline is over on all its ranks."""
+    timeline = simulate(repeat(schedule, iterations).schedule(), costs, cluster, jitter=jitter)
+    ends = [[0.0] * iterations for _ in range(num_pipelines)]
+    for rank in range(num_ranks * num_pipelines):
+        last = [span.end_s for span in timeline.spans if span.rank == rank and span.op == Average(rank % num_ranks)]
+        for iteration, end_s in enumerate(last):
+            ends[rank // num_ranks][iteration] = max(ends[rank // num_ranks][iteration], end_s)
+    return ends
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 10**6),
+    num_ranks=st.integers(1, 4),
+    num_microbatches=st.integers(1, 5),
+    num_pipelines=st.integers(2, 4),
+    iterations=st.integers(1, 3),
+    recomputes=st.booleans(),
+)
+def test_any_iterations_are_simpys(seed, num_ranks, num_microbatches, num_pipelines, iterations, recomputes):
+    chance = random.Random(seed)
+    costs, cluster = random_costs(chance, num_ranks), random_cluster(chance, num_ranks)
+    advance = chance.randint(0, 2)
+    everyone = avgpipe(num_ranks, num_microbatches * num_pipelines, num_pipelines, advance)
+    one = one_pipeline(num_ranks, num_microbatches, num_pipelines, advance)
+    if recomputes:
+        everyone, one = recompute(everyone), recompute(one)
+    expected = simpy_ends(lower(everyone), costs, cluster, num_ranks, num_pipelines, iterations)
+    found = side_by_side(lower(one), costs, cluster, [0.0] * num_pipelines, iterations)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-9)
+
+
+def test_two_pipelines_that_start_half_an_iteration_apart_take_the_time_of_one():
+    """Of two devices one pipeline with one micro-batch leaves one idle, always; in step two take twice as long."""
+    costs, schedule = StageCosts((StageCost(1.0, 2.0),) * 2), lower(one_pipeline(2, 1, 1, 0))
+    assert side_by_side(schedule, costs, flat(2), [0.0, 3.0], 3) == [[6.0, 12.0, 18.0], [9.0, 15.0, 21.0]]
+    assert side_by_side(schedule, costs, flat(2), [0.0, 0.0], 1) == [[12.0], [12.0]]
+    assert 6.0 < steady_s(schedule, costs, flat(2), 2) < 11.0
+
+
+@pytest.mark.parametrize("num_pipelines", [1, 2, 3])
+def test_a_device_without_bubbles_is_shared_and_no_more(num_pipelines):
+    costs = StageCosts((StageCost(1.0, 2.0, step_s=0.5),))
+    found = steady_s(lower(one_pipeline(1, 4, 1, 0)), costs, flat(1), num_pipelines)
+    assert found == pytest.approx(12.5 * num_pipelines, rel=0.04)
+
+
+def test_the_long_run_is_simpys():
+    costs, count = StageCosts((StageCost(1.0, 2.0), StageCost(1.25, 2.5))), 60
+    ends = simpy_ends(lower(avgpipe(2, 8, 2, 0)), costs, flat(2), 2, 2, count, jitter=0.05)
+    long_run_s = sum(each[-1] - each[count // 3] for each in ends) / 2 / (count - 1 - count // 3)
+    found = steady_s(lower(one_pipeline(2, 4, 2, 0)), costs, flat(2), 2)
+    assert found == pytest.approx(long_run_s, rel=0.04)
+    assert found < 0.95 * ends[0][0]
+
+
+def test_words_that_one_of_several_pipelines_cannot_have_are_refused():
+    schedule = lower(one_f_one_b(2, 4))
+    rows = tuple((*row, Reduce(stage)) for stage, row in enumerate(schedule.ops))
+    summed = Schedule("summed", 2, 4, rows, (0, 1))
+    with pytest.raises(SimulationError, match="summed: rank 0: got 0REDUCE_GRAD, expected none"):
+        side_by_side(summed, StageCosts((StageCost(1.0, 2.0),) * 2), flat(2), [0.0, 0.0])
+
+
+def test_lists_that_wait_forever_are_refused():
+    schedule = lower(one_f_one_b(2, 2))
+    stuck = Schedule("stuck", 2, 2, (schedule.ops[0], schedule.ops[1][:-3]), (0, 1))
+    with pytest.raises(SimulationError, match="stuck: deadlock"):
+        side_by_side(stuck, StageCosts((StageCost(1.0, 2.0),) * 2), flat(2), [0.0])

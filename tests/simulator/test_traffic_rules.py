@@ -1,0 +1,245 @@
+"""Chunks, blocking Sends and slowdown, each worked out by hand."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simpy import Environment
+
+from profiles.all_reduce import all_reduce
+from profiles.cluster import Cluster, Device, Link, dealt, flat, of_nodes
+from profiles.stage_costs import StageCost, StageCosts
+from schedules.catalogue import build
+from schedules.op import Message, Payload, Recv, Reduce, Send, Step, computes, needs
+from schedules.schedule import forward, make_schedule
+from simulator.errors import SimulationError
+from simulator.flight import Flight
+from simulator.idle import usage
+from simulator.network import Network
+from simulator.simulate import simulate
+from simulator.traffic_rules import TrafficRules
+
+TWO_NODES = of_nodes(Cluster((Device(),) * 2, Link(), Link(0.5, 10.0), nics=dealt(2, 1)), 2)
+F0, F1 = Message(Payload.ACTIVATION, 0, 0), Message(Payload.ACTIVATION, 0, 1)
+
+
+def costs_of(num_bytes, num_stages=2, **more):
+    return StageCosts((StageCost(1.0, 1.0, output_bytes=num_bytes, **more),) * num_stages)
+
+
+def posted(network, source, target, message):
+    network.recv(target, Recv(message, source))
+    return network.send(source, Send(message, target)).flight
+
+
+def times(flights):
+    return [(flight.start_s, flight.end_s) for flight in flights]
+
+
+# chunks
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "chunk_bytes", "first", "second"),
+    [
+        (20, None, (0.0, 2.5), (2.0, 4.5)),
+        (20, 20, (0.0, 2.5), (2.0, 4.5)),
+        (20, 10, (0.0, 3.5), (1.0, 4.5)),  # a b a b, each 1 s
+        (25, 10, (0.0, 5.0), (1.0, 5.5)),  # a b a b a b, of 1, 1, 1, 1, 0.5 and 0.5 s
+        (0, 10, (0.0, 0.5), (0.0, 0.5)),
+    ],
+)
+def test_two_messages_through_one_nic(num_bytes, chunk_bytes, first, second):
+    """From both devices of a node to those of the other, at the same time, at 10 bytes/s and 0.5 s."""
+    env = Environment()
+    network = Network(env, costs_of(num_bytes), TWO_NODES, range(4), TrafficRules(chunk_bytes=chunk_bytes))
+    flights = [posted(network, 0, 2, F0), posted(network, 1, 3, F1)]
+    env.run()
+    assert times(flights) == [first, second]
+
+
+def test_a_short_message_need_not_wait_for_a_long_one():
+    """Rank 0 sends 40 bytes at 0 s and rank 1 one of 10 at 0.5 s: behind the first chunk, not behind all four."""
+    costs = StageCosts((StageCost(1.0, output_bytes=40), StageCost(1.0, output_bytes=10), StageCost(1.0)))
+    found = {}
+    for chunk_bytes in (None, 10):
+        env = Environment()
+        network = Network(env, costs, TWO_NODES, range(4), TrafficRules(chunk_bytes=chunk_bytes))
+        long = posted(network, 0, 2, F0)
+        env.run(until=0.5)
+        short = posted(network, 1, 3, Message(Payload.ACTIVATION, 1, 0))
+        env.run()
+        found[chunk_bytes] = times([long, short])
+    assert found == {None: [(0.0, 4.5), (4.0, 5.5)], 10: [(0.0, 5.5), (1.0, 2.5)]}
+
+
+def test_the_messages_of_one_channel_do_not_overtake_each_other_in_chunks():
+    """20 bytes each at 10 bytes/s: 0..2 and 2..4, as in one piece."""
+    env = Environment()
+    network = Network(env, costs_of(20), TWO_NODES, range(4), TrafficRules(chunk_bytes=5))
+    flights = [posted(network, 0, 2, F0), posted(network, 0, 2, F1)]
+    env.run()
+    assert times(flights) == [(0.0, 2.5), (2.0, 4.5)]
+
+
+def test_a_message_passes_between_the_rounds_of_a_reduction():
+    """40 bytes over two: 2 rounds of 20, 2 s and 0.5 s each. A message of 10 bytes comes at 1 s.
+
+    In chunks it has the NIC from 2 to 3, so that the second round, ready at 2.5, has it from 3 to 5 s.
+    """
+    found = {}
+    for chunk_bytes in (None, 100):
+        env = Environment()
+        network = Network(env, costs_of(10), TWO_NODES, range(4), TrafficRules(chunk_bytes=chunk_bytes))
+        sum_of = Flight()
+        network.reduce(sum_of, all_reduce(40, (0, 2), TWO_NODES))
+        env.run(until=1.0)
+        message = posted(network, 1, 3, F0)
+        env.run()
+        found[chunk_bytes] = times([sum_of, message])
+    assert found == {None: [(0.0, 5.0), (4.0, 5.5)], 100: [(0.0, 5.5), (2.0, 3.5)]}
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.sampled_from(["1f1b", "gpipe", "interleaved", "1f1b_rr"]), st.integers(0, 60), st.integers(1, 50))
+def test_where_nobody_meets_chunks_change_nothing(name, num_bytes, chunk_bytes):
+    """A link for every pair, or a NIC that one pair alone uses."""
+    schedule = build(name, 4, 8)
+    costs = costs_of(num_bytes, schedule.num_stages, weight_bytes=40)
+    for cluster in (replace(TWO_NODES, nics=()), replace(TWO_NODES, nics=tuple((device,) for device in range(4)))):
+        if name in ("interleaved", "1f1b_rr") and cluster.nics:
+            continue
+        whole, cut = (
+            simulate(schedule, costs, cluster, rules=TrafficRules(chunk_bytes=each)) for each in (None, chunk_bytes)
+        )
+        ends = [[span.end_s for span in timeline.spans] for timeline in (whole, cut)]
+        assert ends[0] == pytest.approx(ends[1], rel=1e-9)
+
+
+# AvgPipe's Fig. 7, and blocking Sends
+
+
+def waits_for_transfers(timeline):
+    """Return, for each rank, how many of its ops could start only when a message had arrived."""
+    arrivals = {(s.rank, s.op.message): s.end_s for s in timeline.spans if isinstance(s.op, Recv)}
+    counts = [0] * len(timeline.rank_to_device)
+    for span in timeline.spans:
+        for part in computes(span.op):
+            ends = [arrivals.get((span.rank, message), 0.0) for message in needs(part, 2)]
+            counts[span.rank] += span.posted_s < span.start_s == max(ends, default=0.0)
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "makespan_s", "waits", "most_in_flight"),
+    [
+        ("gpipe", {}, 9 * 2 + 2, [1, 1], 8),
+        ("1f1b", {}, 9 * 2 + 8, [5, 4], 2),
+        ("1f1b_afp", {"advance": 1}, 9 * 2 + 2, [3, 1], 3),
+    ],
+)
+def test_avgpipes_figure_7(name, parameters, makespan_s, waits, most_in_flight):
+    """Two stages, 8 micro-batches, t_f = t_b = c = 1: transfers block AFAB twice and 1F1B nine times (section 4.1)."""
+    schedule = build(name, 2, 8, **parameters)
+    timeline = simulate(schedule, costs_of(10), flat(2, Link(0.0, 10.0)))
+    assert timeline.makespan_s == makespan_s
+    assert waits_for_transfers(timeline) == waits
+    held = most = 0
+    for op in schedule.ops[0]:
+        held += sum({"F": 1, "B": -1}[part.phase.value] for part in computes(op))
+        most = max(most, held)
+    assert most == most_in_flight
+
+
+def two_forwards(*, link, rules):
+    rows = [[forward(0, 0), Send(F0, 1), forward(0, 1), Send(F1, 1)]]
+    rows.append([Recv(F0, 0), Recv(F1, 0), forward(1, 0), forward(1, 1)])
+    return simulate(make_schedule("two forwards", 2, 2, rows), costs_of(10), flat(2, link), rules=rules)
+
+
+@pytest.mark.parametrize(
+    ("rules", "starts"),
+    [
+        (TrafficRules(), [0.0, 1.0, 2.5, 3.5]),
+        (TrafficRules("eager", "blocking"), [0.0, 2.0, 2.5, 4.5]),  # the message has left at 2
+        (TrafficRules("rendezvous", "blocking"), [0.0, 2.5, 2.5, 5.0]),  # and is there at 2.5
+    ],
+)
+def test_a_blocking_send_keeps_its_rank(rules, starts):
+    timeline = two_forwards(link=Link(0.5, 10.0), rules=rules)
+    assert [span.start_s for span in timeline.spans if computes(span.op)] == starts
+
+
+def test_the_time_in_a_blocking_send_is_idle_time_of_its_transfer():
+    timeline = two_forwards(link=Link(0.5, 10.0), rules=TrafficRules(sends="blocking"))
+    idle = dict(usage(timeline)[0].idle_by_cause_s)
+    assert {cause: s for cause, s in idle.items() if s} == {"transfer": 1.5, "cooldown": 2.5}
+
+
+def test_blocking_sends_that_wait_for_each_other_are_a_deadlock_with_both_ops():
+    rows = [[forward(0, rank), Send((F0, F1)[rank], 1 - rank), Recv((F1, F0)[rank], 1 - rank), forward(1, 1 - rank)]
+            for rank in range(2)]  # fmt: skip
+    schedule = make_schedule("x", 2, 2, rows)
+    assert simulate(schedule, costs_of(10)).makespan_s == 2.0
+    with pytest.raises(SimulationError) as error:
+        simulate(schedule, costs_of(10), rules=TrafficRules(sends="blocking"))
+    assert str(error.value) == (
+        "x: deadlock: rank 0 at 0SEND_F0 waits for 1RECV_F0 of rank 1, "
+        "rank 1 at 0SEND_F1 waits for 1RECV_F1 of rank 0; check the schedule"
+    )
+
+
+# slowdown
+
+
+def test_a_device_is_slower_while_a_message_of_its_is_in_flight():
+    """1 s forwards, 1 s messages, at half speed beside one.
+
+    Rank 0: F0 to 1; F1 does a half until 2, and is over at 2.5. Rank 1: F0 from 2, a half done at 2.5, over at 3.5,
+    when the second message has come; F1 runs alone.
+    """
+    timeline = two_forwards(link=Link(0.0, 10.0), rules=TrafficRules(slowdown=1.0))
+    spans = [(span.start_s, span.end_s) for span in timeline.spans if computes(span.op)]
+    assert spans == [(0.0, 1.0), (1.0, 2.5), (2.0, 3.5), (3.5, 4.5)]
+
+
+def test_a_device_is_slower_while_a_reduction_of_its_is_in_flight():
+    """10 bytes over two: 2 rounds of 0.5 s, from 1 to 2, in which a forward does half of its work."""
+    rows = [[forward(0, rank), Reduce(0), forward(0, rank + 2), Step(0)] for rank in range(2)]
+    timeline = simulate(
+        make_schedule("x", 1, 4, rows), costs_of(0, 1, weight_bytes=10), flat(2, Link(0.0, 10.0)),
+        rules=TrafficRules(slowdown=1.0),
+    )  # fmt: skip
+    spans = [(span.start_s, span.end_s) for span in timeline.of_rank(0) if computes(span.op)]
+    assert spans == [(0.0, 1.0), (1.0, 2.5)]
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.sampled_from(["1f1b", "zb_h1", "chimera", "1f1b_rr", "avgpipe"]), st.floats(0.0, 2.0), st.booleans())
+def test_messages_that_take_no_time_slow_nobody_and_no_slowdown_is_none(name, slowdown, takes_time):
+    schedule = build(name, 4, 8)
+    cost = StageCost(1.0, backward_input_s=1.0, backward_weight_s=1.0, output_bytes=3, weight_bytes=7)
+    costs, cluster = StageCosts((cost,) * schedule.num_stages), flat(4, Link(0.1, 10.0) if takes_time else None)
+    plain = simulate(schedule, costs, cluster)
+    slowed = simulate(schedule, costs, cluster, rules=TrafficRules(slowdown=slowdown))
+    if takes_time:
+        assert plain.makespan_s - 1e-9 <= slowed.makespan_s <= (1 + slowdown) * plain.makespan_s + 1e-9
+    else:
+        assert slowed.makespan_s == pytest.approx(plain.makespan_s, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rules", "text"),
+    [
+        (TrafficRules(sends="never"), "sends: got 'never', expected posted or blocking"),  # type: ignore[arg-type]
+        (TrafficRules(chunk_bytes=0), "chunk_bytes: got 0, expected at least 1"),
+        (TrafficRules(slowdown=-0.1), "slowdown: got -0.1, expected 0 to 100"),
+        (TrafficRules(slowdown=float("nan")), "slowdown: got nan"),
+    ],
+)
+def test_rules_that_are_none_are_refused_in_one_line(rules, text):
+    with pytest.raises(SimulationError) as error:
+        simulate(build("1f1b", 2, 2), costs_of(1), rules=rules)
+    assert text in str(error.value)
+    assert "\n" not in str(error.value)
