@@ -10,11 +10,13 @@ import json
 import os
 import signal
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
+from executor.advance import Found
 from executor.board import Board
-from executor.course import step_line
+from executor.course import Scores, step_line
 from executor.distributed import Result, run_rank
 from executor.errors import ExecutionError, PeerLost, RankFailed
 from executor.job import STOP_SIGNALS, job_from_json
@@ -37,15 +39,17 @@ def main() -> int:
         what = " and ".join(missing)
         print(f"executor: {what}: not set; start it with torchrun, or use 'pipesched run'", file=sys.stderr)
         return 2
-    rank = int(os.environ["RANK"])
+    number = int(os.environ["RANK"])  # of the process; its rank in the schedule follows from the devices
     try:
-        if rank == 0 and arguments.out:
+        if number == 0 and arguments.out:
             _require_writable(arguments.out)
+        if folder:
+            tempfile.tempdir = str(folder)  # what a killed process leaves goes with it
         path = folder / "job.json" if folder else arguments.job
         text = read_text(path)
-        meet = (Board(folder / "board").writer(rank), f"file://{folder}/store") if folder else ()
+        meet = (Board(folder / "board").writer(number), f"file://{folder}/store") if folder else ()
         if is_training_job(text):
-            _train(training_job_from_json(text, str(path)), rank, folder, arguments.out, *meet)
+            _train(training_job_from_json(text, str(path)), number, folder, arguments.out, *meet)
         else:
             result = run_rank(job_from_json(text, str(path)), *meet)
             if result is not None:
@@ -53,7 +57,7 @@ def main() -> int:
     except (ScheduleError, ProfileError, ExecutionError) as error:
         if folder:
             kind = "waited" if isinstance(error, PeerLost) else "error"
-            (folder / f"{kind}{rank}").write_text(str(error))
+            (folder / f"{kind}{number}").write_text(str(error))
         print(f"executor: {error}", file=sys.stderr)
         return 3 if isinstance(error, RankFailed) else 2
     return 0
@@ -64,26 +68,39 @@ def _parser() -> argparse.ArgumentParser:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("job", nargs="?", type=Path, help="the job, as 'pipesched run --job' writes it")
     what.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, help="where rank 0 writes the measured Timeline")
+    parser.add_argument("--out", type=Path, help="where the first process writes the measured Timeline")
     return parser
 
 
-def _train(job: TrainingJob, rank: int, folder: Path | None, out: Path | None, *meet: Any) -> None:
-    """Train; in a folder the scores go to a file as they come, else rank 0 tells all of them at the end."""
-    from executor.training_launcher import scores_file, scores_line
+def _train(job: TrainingJob, number: int, folder: Path | None, out: Path | None, *meet: Any) -> None:
+    """Train; in a folder the scores go to a file as they come, else the first process tells all of them at the end."""
+    from executor.training_launcher import phase_line, phases_file, scores_file, scores_line
 
     if folder:
-        with scores_file(folder, rank).open("w", buffering=1) as file:
-            train_rank(job, lambda microbatch, scores: print(scores_line(microbatch, scores), end="", file=file), *meet)
+
+        def on_phase(found: Found, num_steps: int) -> None:
+            if number == 0:
+                with phases_file(folder).open("a") as file:
+                    file.write(phase_line(found, num_steps))
+
+        with scores_file(folder, number).open("w", buffering=1) as file:
+
+            def on_scores(microbatch: int, scores: Scores) -> None:
+                file.write(scores_line(microbatch, scores))
+
+            at, store = meet
+            train_rank(job, on_scores, at, store, on_phase)
         return
     trained = train_rank(job)
     if trained is not None:
-        scheme = job.recipe.run(job.num_steps).name
-        lines = [step_line(scheme, step, scores, job.batch_size) for step, scores in enumerate(trained.steps)]
+        run = job.recipe.run(job.num_steps)
+        samples = run.pipelines * job.batch_size
+        lines = [step_line(run.name, step, scores, samples) for step, scores in enumerate(trained.steps)]
         if out:
             write_text(out, "".join(json.dumps(line) + "\n" for line in lines))
         where = None if trained.diverged is None else trained.diverged.step
-        print(json.dumps({"first": lines[0], "last": lines[-1], "diverged_at": where}))
+        ahead = {} if trained.ahead is None else {"advance": trained.ahead.advance}
+        print(json.dumps({"first": lines[0], "last": lines[-1], "diverged_at": where, **ahead}))
 
 
 def _require_writable(out: Path) -> None:

@@ -23,11 +23,17 @@ class Bucket:
         self._parameters = parameters
 
     def flatten(self) -> Tensor:
-        """Return gradients and flags, shape (elements of all parameters + number of parameters,)."""
+        """Take the gradients, and return them and flags, shape (elements of all parameters + number of parameters,).
+
+        Until `unflatten` the parameters have none, so that they are not held twice.
+        """
         first = self._parameters[0]
         flags = torch.tensor([p.grad is not None for p in self._parameters]).to(first.device, first.dtype)
         gradients = (torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters)
-        return torch.cat([*(gradient.reshape(-1) for gradient in gradients), flags])
+        flat = torch.cat([*(gradient.reshape(-1) for gradient in gradients), flags])
+        for parameter in self._parameters:
+            parameter.grad = None
+        return flat
 
     def unflatten(self, sums: Tensor) -> None:
         """Take the gradients from `sums`, of which they stay views."""

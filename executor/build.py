@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -20,7 +21,8 @@ from profiles.models.model import Model, build_layers
 from profiles.models.optimizers import make_optimizer
 from profiles.models.tied import require_untied
 from profiles.stage_costs import StageCosts
-from schedules.catalogue import CATALOGUE
+from schedules.catalogue import origin_of
+from schedules.lazy import LazySchedule
 from schedules.op import Compute, Op, Phase, Step
 from schedules.prediction import Rule
 from schedules.schedule import Schedule, stages_of
@@ -86,6 +88,18 @@ def build_stages(
     return stages
 
 
+def follow(stages: Mapping[int, Stage], schedule: LazySchedule, rank: int, on_loss: OnLoss) -> None:
+    """Let the `stages` of `rank` go on with other lists, which do not look ahead; they keep their weights.
+
+    Args:
+        on_loss: Told of each forward of the last stage from now on.
+    """
+    for index, stage in stages.items():
+        assert isinstance(stage, ModuleStage), "what trains has weights"
+        weights = Weights(stage.module, _uses(schedule, rank, index))
+        stage.follow(weights, partial(step_sizes, schedule, rank, index), on_loss)
+
+
 def _known_parts(schedule: AnySchedule, rank: int, stage: int) -> list[Compute]:
     """Return what `rank` computes of `stage`; of a list that is made while it is read, up to the first Step.
 
@@ -117,7 +131,7 @@ def _uses(schedule: AnySchedule, rank: int, stage: int) -> Callable[[], Iterator
 
 
 def _rule(schedule: AnySchedule, prediction: Rule | None) -> Rule:
-    entry = CATALOGUE.get(schedule.name.partition("+")[0])
+    entry = origin_of(schedule.name)
     rule = prediction or (None if entry is None else entry.prediction)
     if rule is None:
         raise ExecutionError(
@@ -127,8 +141,19 @@ def _rule(schedule: AnySchedule, prediction: Rule | None) -> Rule:
     return rule
 
 
-def emulated_stages(ops: Sequence[Op], costs: StageCosts, how: How) -> dict[int, Stage]:
-    """Build stages that only take the time of `costs`.
+def emulated_stages(
+    ops: Sequence[Op],
+    costs: StageCosts,
+    how: How,
+    speed: float = 1.0,
+    most_bytes: int = sys.maxsize,
+    num_pipelines: int = 1,
+) -> dict[int, Stage]:
+    """Build stages that only take the time of `costs`, on a device of `speed`, with tensors of up to `most_bytes`.
+
+    Args:
+        num_pipelines: Equal ones that share the device: each op is as slow as beside the same op of all others, where
+            pipelines in step have it.
 
     Raises:
         ExecutionError: The costs let two ops run at once.
@@ -140,7 +165,14 @@ def emulated_stages(ops: Sequence[Op], costs: StageCosts, how: How) -> dict[int,
         )
     keeping = stashing_steps(ops)
     return {
-        stage: EmulatedStage(stage, costs, how, [index in keeping for index, op in enumerate(ops) if op == Step(stage)])
+        stage: EmulatedStage(
+            stage,
+            costs,
+            how,
+            [index in keeping for index, op in enumerate(ops) if op == Step(stage)],
+            speed / max(1.0, num_pipelines * costs.stages[stage].utilisation),
+            most_bytes,
+        )
         for stage in stages_of(tuple(ops))
     }
 

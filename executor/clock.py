@@ -110,6 +110,12 @@ class Recorder:
         if self._meter is not None:
             self._bytes.append(self._meter.held_bytes())
 
+    def extend(self, index: int, end: object) -> None:
+        """Note that the op at `index` was over only then: of one that posts, and whose end others wait for."""
+        if self._keeps:
+            posted, start, _ = self._marks[index]
+            self._marks[index] = (posted, start, end)
+
     def times_ns(self) -> list[tuple[int, int, int]]:
         """Return (posted, start, end) of every op of the list, in order [ns]."""
         read = self._clock.read_ns

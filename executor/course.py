@@ -10,6 +10,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
+from executor.advance import Found
 from executor.errors import RunEnded
 
 DIVERGED = 10.0
@@ -51,11 +52,13 @@ class Trained:
         diverged: Why it ended early; None if it did not.
         held_out: The scores of the final weights on samples kept from training; None if there are none, or the run
             diverged.
+        ahead: How far ahead the forwards came to run; None where that was not sought.
     """
 
     steps: tuple[Scores, ...]
     diverged: Diverged | None
     held_out: Scores | None
+    ahead: Found | None = None
 
 
 class NotComingBack(RunEnded):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gc
 import socket
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -16,14 +19,20 @@ from torch import Tensor
 from executor.build import build_stages, check_fits, emulated_stages, make_batch
 from executor.checkpoint import save_stages
 from executor.clock import CudaClock, HostClock, Recorder
-from executor.errors import ExecutionError, waiting_for
+from executor.errors import ExecutionError, starting
+from executor.gather import all_gather, gather_texts
 from executor.interpreter import Batch
 from executor.job import Job
+from executor.lists import averagers
 from executor.measured import measured_timeline
 from executor.meter import make_meter
-from executor.place import Place, connected
+from executor.place import Place, connected_as
+from executor.references import references
 from executor.shapes import emulated_shapes, find_shapes
 from executor.stage import Stage
+from executor.throttle import MOST_BYTES, Links, Page, ThrottledTransport, require_possible
+from profiles.cluster import Cluster
+from profiles.cluster_json import read_cluster
 from profiles.models.resolve import resolve_model
 from schedules.check import require_runnable
 from schedules.formats.schedule_json import from_json
@@ -34,7 +43,7 @@ from schedules.timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a run gave, known on rank 0.
+    """What a run gave, known to the first process.
 
     Attributes:
         timelines: One per measured iteration.
@@ -59,7 +68,7 @@ def run_rank(job: Job, at: Callable[[int], None] | None = None, meet: str = "env
         meet: Where the ranks meet: an ``init_method`` of torch.distributed.
 
     Returns:
-        On rank 0 what was measured, None elsewhere.
+        In the first process what was measured, None elsewhere.
 
     Raises:
         ExecutionError: The job cannot run, or an op failed: with rank, op and micro-batch.
@@ -69,51 +78,60 @@ def run_rank(job: Job, at: Callable[[int], None] | None = None, meet: str = "env
     if job.is_checked:
         require_runnable(schedule)
     schedule = lower(schedule)
-    with connected(
-        schedule,
-        device=job.device,
-        backend=job.backend,
-        threads=job.threads,
-        timeout_s=job.timeout_s,
-        is_pinned=job.is_pinned,
-        meet=meet,
-    ) as place:
+    with connected_as(job, schedule, meet) as place:
         return _run(job, schedule, place, at or (lambda index: None))  # noqa: ARG005
 
 
 def _run(job: Job, schedule: Schedule, place: Place, at: Callable[[int], None]) -> Result | None:
     rank, device, control = place.rank, place.device, place.control
     meter = make_meter(device) if job.emulate is None else None  # emulated stages hold nothing
-    stages, batch = _stages_and_batch(job, schedule, rank, device)
+    cluster = None if job.cluster is None else read_cluster(job.cluster, "the job's cluster")
+    if cluster is not None:
+        require_possible(schedule, cluster)
+    with starting(rank):
+        stages, batch = _stages_and_batch(job, schedule, rank, device, cluster)
     if job.emulate is None:
         shapes = find_shapes(schedule, rank, stages, batch.inputs[0], control)
     else:
-        shapes = emulated_shapes(job.emulate)
+        shapes = emulated_shapes(job.emulate, sys.maxsize if cluster is None else MOST_BYTES)
     recorder = Recorder(CudaClock() if device.type == "cuda" else HostClock(), meter)
     me = place.join(schedule, stages, shapes, recorder, at, job.compression)
+    if cluster is not None and job.emulate is not None:
+        links = Links(schedule, cluster, job.emulate)
+        me = replace(me, transport=ThrottledTransport(me.transport, links, _shared_page(links, place)))
     offset_ns = _clock_offset_ns(rank, control)
     times, held = [], []
     losses: dict[int, float] = {}
     gc.collect()
     gc.freeze()  # what was built stays: the collector need not look at it again in the middle of an op
-    for iteration in range(job.warmup + job.iterations):
-        place.run(me, batch)
-        if iteration == 0:
-            losses = {number: loss for stage in stages.values() for number, loss in stage.losses().items()}
-        if iteration >= job.warmup:
-            times.append(torch.tensor(recorder.times_ns(), dtype=torch.int64).reshape(-1, 3) + offset_ns)
-            held.append(torch.tensor(recorder.held_bytes(), dtype=torch.int64))
+    with references(schedule, place, stages, job.averaging) if job.emulate is None else nullcontext():
+        for iteration in range(job.warmup + job.iterations):
+            place.run(me, batch)
+            if iteration == 0:
+                losses = {number: loss for stage in stages.values() for number, loss in stage.losses().items()}
+            if iteration >= job.warmup:
+                times.append(torch.tensor(recorder.times_ns(), dtype=torch.int64).reshape(-1, 3) + offset_ns)
+                held.append(torch.tensor(recorder.held_bytes(), dtype=torch.int64))
+        for stage in stages.values() if job.save else ():
+            stage.settle()
     if job.save is not None:
         save_stages(Path(job.save), _own(schedule, rank, stages))
-    return _gather(schedule, rank, times, held, losses, control)
+    return _gather(schedule, place, times, held, losses)
 
 
-def _stages_and_batch(job: Job, schedule: Schedule, rank: int, device: torch.device) -> tuple[dict[int, Stage], Batch]:
+def _stages_and_batch(
+    job: Job, schedule: Schedule, rank: int, device: torch.device, cluster: Cluster | None
+) -> tuple[dict[int, Stage], Batch]:
     ops = schedule.ops[rank]
     if job.emulate is not None:
         check_fits(schedule, job.emulate.num_stages, f"the profile ({job.emulate.origin})")
         nothing = (torch.empty(0),) * schedule.num_microbatches
-        return emulated_stages(ops, job.emulate, job.how), Batch(nothing, nothing)
+        if cluster is None:
+            num_pipelines = max(map(len, averagers(schedule).values()), default=1)
+            stages = emulated_stages(ops, job.emulate, job.how, num_pipelines=num_pipelines)
+            return stages, Batch(nothing, nothing)
+        speed = cluster.devices[schedule.rank_to_device[rank]].speed
+        return emulated_stages(ops, job.emulate, job.how, speed, MOST_BYTES), Batch(nothing, nothing)
     if job.model is None:
         raise ExecutionError("the job names neither a model nor costs to emulate")
     check_fits(schedule, len(job.bounds), f"the partition of {job.model}")
@@ -132,14 +150,29 @@ def _own(schedule: Schedule, rank: int, stages: Mapping[int, Stage]) -> dict[int
     return {index: stage for index, stage in stages.items() if index not in lower_ranks}
 
 
+def _shared_page(links: Links, place: Place) -> Page:
+    """Return a page for `links` that all ranks map; all ranks call this together.
+
+    Raises:
+        ExecutionError: The ranks are not all on one host.
+    """
+    if len(set(gather_texts(socket.gethostname(), place.control))) > 1:
+        raise ExecutionError(
+            "cluster: got ranks on several hosts, expected all on one, whose clock they share; start them on one host"
+        )
+    with tempfile.TemporaryDirectory(prefix="pipesched-") as folder:
+        Page.create(Path(folder) / "page", links.num_cells)
+        page = Page(Path(gather_texts(folder, place.control)[0]) / "page")
+        place.meet()  # rank 0 leaves the folder when all have opened the page
+    return page
+
+
 def _clock_offset_ns(rank: int, control: dist.ProcessGroup | None, rounds: int = 20) -> int:
     """Return what to add to this rank's clock to get rank 0's: nothing on one host, else the best of some echoes."""
-    hosts = all_gather(
-        torch.frombuffer(bytearray(socket.gethostname().encode()[:64].ljust(64)), dtype=torch.uint8), control
-    )
+    hosts = gather_texts(socket.gethostname(), control)
     offset_ns = 0
     for other in range(1, len(hosts)):
-        if torch.equal(hosts[other], hosts[0]) or rank not in (0, other):
+        if hosts[other] == hosts[0] or rank not in (0, other):
             continue
         best_ns = None
         for _ in range(rounds):
@@ -159,36 +192,20 @@ def _clock_offset_ns(rank: int, control: dist.ProcessGroup | None, rounds: int =
 
 def _gather(
     schedule: Schedule,
-    rank: int,
+    place: Place,
     times: list[Tensor],
     held: list[Tensor],
     losses: dict[int, float],
-    control: dist.ProcessGroup | None,
 ) -> Result | None:
-    """Bring everything measured to rank 0."""
-    all_times = all_gather(torch.stack(times), control)
-    all_held = all_gather(torch.stack(held), control)
+    """Bring everything measured to the first process."""
+    all_times = all_gather(torch.stack(times), place.control)
+    all_held = all_gather(torch.stack(held), place.control)
     pairs = torch.tensor(sorted(losses.items()), dtype=torch.float64).reshape(-1, 2)
-    all_losses = dict(torch.cat([part.reshape(-1, 2) for part in all_gather(pairs, control)]).tolist())
-    if rank != 0:
+    all_losses = dict(torch.cat([part.reshape(-1, 2) for part in all_gather(pairs, place.control)]).tolist())
+    if not place.is_first:
         return None
     timelines = tuple(
         measured_timeline(schedule, [t[k].tolist() for t in all_times], [h[k].tolist() for h in all_held])
         for k in range(len(times))
     )
     return Result(timelines, tuple(all_losses[number] for number in sorted(all_losses)))
-
-
-def all_gather(tensor: Tensor, control: dist.ProcessGroup | None) -> list[Tensor]:
-    """Return every rank's tensor of this kind; they may differ in size, not in dtype or dimensions."""
-    size = torch.tensor(tensor.shape, dtype=torch.int64)
-    sizes = [torch.empty_like(size) for _ in range(dist.get_world_size())]
-    with waiting_for(f"the other ranks of rank {dist.get_rank()}"):
-        dist.all_gather(sizes, size, group=control)
-    counts = [int(each.prod()) for each in sizes]
-    padded = torch.zeros(max(counts), dtype=tensor.dtype)
-    padded[: tensor.numel()] = tensor.reshape(-1)
-    parts = [torch.empty_like(padded) for _ in counts]
-    with waiting_for(f"the other ranks of rank {dist.get_rank()}"):
-        dist.all_gather(parts, padded, group=control)
-    return [part[:count].reshape(each.tolist()) for part, count, each in zip(parts, counts, sizes, strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Sequence
 
@@ -12,7 +13,7 @@ from executor.buckets import Bucket, buckets
 from executor.job import How
 from executor.stage import Stage
 from profiles.stage_costs import StageCosts
-from schedules.op import Compute, Message, Phase, gives
+from schedules.op import Compute, Phase, gives
 
 _SPIN_S = 0.0002
 """A sleeper wakes up late, by a tenth of a millisecond: the last bit is spun. No more of it: where ranks outnumber the
@@ -28,22 +29,29 @@ class EmulatedStage(Stage):
         how: Whether to sleep or to spin.
         stashing: Of each of its Steps, whether it keeps a copy of the weights that it replaces.
         speed: Of its device: the seconds of the costs are divided by it.
+        most_bytes: That a tensor really has, whatever the costs say.
     """
 
     def __init__(
-        self, index: int, costs: StageCosts, how: How = "sleep", stashing: Sequence[bool] = (), speed: float = 1.0
+        self,
+        index: int,
+        costs: StageCosts,
+        how: How = "sleep",
+        stashing: Sequence[bool] = (),
+        speed: float = 1.0,
+        most_bytes: int = sys.maxsize,
     ) -> None:
         self._costs = costs
         self._speed = speed
         self._copy_s = costs.stages[index].copy_s
         self._stashing = stashing
         self._num_steps = 0
-        self._weight_bytes = costs.stages[index].weight_bytes
+        self._weight_bytes = min(most_bytes, costs.stages[index].weight_bytes)
         self._step_s = costs.stages[index].step_s
         self._average_s = costs.stages[index].average_s
         self._how = how
         self._outputs = {
-            phase: torch.zeros(message_bytes(costs, message), dtype=torch.uint8)
+            phase: torch.zeros(min(most_bytes, costs.message_bytes(message)), dtype=torch.uint8)
             for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD_INPUT)
             if (message := gives(Compute(phase, index, 0))) and 0 <= message.receiver < costs.num_stages
         }
@@ -66,6 +74,9 @@ class EmulatedStage(Stage):
     def average(self) -> None:
         self._spend(self._average_s)
 
+    def settle(self) -> None:
+        """Nothing to take: there are no weights."""
+
     def _spend(self, seconds: float) -> None:
         wait_until(time.perf_counter() + seconds / self._speed, self._how)
 
@@ -77,8 +88,3 @@ def wait_until(end_s: float, how: How = "sleep") -> None:
         time.sleep(nap_s)
     while time.perf_counter() < end_s:
         pass
-
-
-def message_bytes(costs: StageCosts, message: Message) -> int:
-    """Return the size of `message`: a gradient is as large as the activation that it belongs to."""
-    return costs.stages[min(message.stage, message.receiver)].output_bytes

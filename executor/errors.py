@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from profiles.errors import ProfileError
 from schedules.op import Compute, Op, Recv, Send
 
 
@@ -35,6 +36,22 @@ def failed(rank: int, op: Op | None, reason: object) -> RankFailed:
 
 class RunEnded(Exception):  # noqa: N818 -- nothing is wrong
     """Raised by a listener that has seen enough: the run ends here, and no rank has failed."""
+
+
+@contextmanager
+def starting(rank: int) -> Iterator[None]:
+    """Name the rank in what is raised before its first op: by a user's code, or by a device without room.
+
+    Raises:
+        RankFailed: Something else than what says itself what is wrong.
+    """
+    try:
+        yield
+    except (ExecutionError, ProfileError):
+        raise
+    except Exception as error:  # a user's code may raise anything
+        message = " ".join(str(error).split())[:200]
+        raise failed(rank, None, f"{type(error).__name__}: {message}") from error
 
 
 @contextmanager

@@ -49,6 +49,26 @@ class Feed(Sequence[Tensor]):
         return samples[place * size : (place + 1) * size]
 
 
+class Later(Sequence[Tensor]):
+    """What comes in `feed` from micro-batch `first` on."""
+
+    def __init__(self, feed: Sequence[Tensor], first: int) -> None:
+        self._feed = feed
+        self._first = first
+
+    def __len__(self) -> int:
+        return len(self._feed) - self._first
+
+    @overload
+    def __getitem__(self, index: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Tensor]: ...
+    def __getitem__(self, index: int | slice) -> Tensor | list[Tensor]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        return self._feed[self._first + index]
+
+
 def make_feeds(
     model: Model,
     batch_size: int,

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.profiler import record_function
 
+from executor.buckets import Bucket
 from executor.clock import Recorder
 from executor.errors import ExecutionError, RunEnded, failed
 from executor.stage import Stage
-from executor.transport import Transport
+from executor.transport import Sum, Transport
 from schedules.op import (
     Average,
     Compute,
@@ -47,18 +48,21 @@ class Waiting:
     """What a rank yields: it cannot go on with `op` before `message` is there.
 
     Attributes:
-        message: None where the rank waits for the other replicas at a Reduce.
-        bucket: Of the gradients, at a Reduce.
+        message: None where the rank waits for the other replicas or pipelines.
+        reduce: Whose sum it waits for, at a Step or at the end of the list.
+        bucket: Of the gradients, with `reduce`.
     """
 
     rank: int
     op: Op
     message: Message | None
+    reduce: Reduce | None = None
     bucket: int = 0
 
     def __str__(self) -> str:
         if self.message is None:
-            return f"rank {self.rank} at {self.op} waits for the other replicas of the stage"
+            whom = "pipelines" if self.reduce is None else "replicas"
+            return f"rank {self.rank} at {self.op} waits for the other {whom} of the stage"
         what = self.message.payload.name.lower()
         which = f"{what} {self.message.microbatch} of stage {self.message.stage}"
         return f"rank {self.rank} at {self.op} waits for the {which}"
@@ -96,18 +100,22 @@ def execute_rank(rank: Rank, batch: Batch) -> Iterator[Waiting]:
 
     A driver that owns a whole process just goes on; the local one gives other ranks a turn. Send and Recv post and
     never wait: a computation waits for the messages that it needs (an Overlap for those of both its computations,
-    which then run one after the other), and a Reduce for the stage's other replicas.
+    which then run one after the other). Reduce posts too: the stage's next Step, or the end of the list, waits for the
+    other replicas.
 
     Raises:
         RankFailed: An op failed, or the list cannot go on; with rank, op and micro-batch.
         RunEnded: A listener ends the run.
     """
     tensors: dict[Message, Tensor] = {}
+    sums: dict[int, _Reduction] = {}
     op: Op | None = None
     try:
         for index, op in enumerate(rank.ops):
             rank.at(index)
-            yield from _execute(rank, op, tensors, batch)
+            yield from _execute(rank, op, tensors, sums, batch)
+        for op in [reduction.op for reduction in sums.values()]:
+            yield from _take_sum(rank, op, sums.pop(op.stage))
         rank.transport.flush()
     except RunEnded:
         raise
@@ -116,7 +124,7 @@ def execute_rank(rank: Rank, batch: Batch) -> Iterator[Waiting]:
 
 
 def _execute(  # noqa: C901 -- one arm per word
-    rank: Rank, op: Op, tensors: dict[Message, Tensor], batch: Batch
+    rank: Rank, op: Op, tensors: dict[Message, Tensor], sums: dict[int, _Reduction], batch: Batch
 ) -> Iterator[Waiting]:
     mark = rank.recorder.mark
     posted = start = mark()
@@ -135,17 +143,21 @@ def _execute(  # noqa: C901 -- one arm per word
         case Recv():
             with _profiled(op):
                 rank.transport.post(op)
-        case Step():
+        case Step() | Average():
+            stage = _stage(rank, op.stage)
+            if isinstance(op, Step) and op.stage in sums:
+                yield from _take_sum(rank, op, sums.pop(op.stage))
+            while not stage.is_ready(op):
+                yield Waiting(rank.rank, op, None)
+            start = mark()
             with _profiled(op):
-                _stage(rank, op.stage).step()
+                _update(stage, op)
         case Unshard() | Reshard():
             pass  # our weights are whole
         case Reduce():
-            for waiting in _reduce(rank, op):
-                yield waiting
-                start = mark()
-        case Average():
-            raise ExecutionError(f"{op}: elastic averaging is not executed yet")
+            if op.stage in sums:
+                yield from _take_sum(rank, op, sums.pop(op.stage))
+            sums[op.stage] = _reduce(rank, op)
         case _:
             assert_never(op)
     rank.recorder.add(posted, start, mark())
@@ -182,14 +194,45 @@ def _compute(rank: Rank, op: Compute, tensors: dict[Message, Tensor], batch: Bat
         tensors[made] = result
 
 
-def _reduce(rank: Rank, op: Reduce) -> Iterator[Waiting]:
-    """Sum the stage's gradients over its replicas, bucket by bucket."""
-    for number, bucket in enumerate(_stage(rank, op.stage).gradients()):
+@dataclass(frozen=True, slots=True)
+class _Reduction:
+    """Gradients of a stage on their way through its replicas, bucket by bucket.
+
+    Attributes:
+        index: Of the Reduce among the ops that the recorder has.
+    """
+
+    op: Reduce
+    index: int
+    buckets: list[tuple[Bucket, Sum]]
+
+
+def _reduce(rank: Rank, op: Reduce) -> _Reduction:
+    """Post all gradients of a stage."""
+    posted = []
+    for bucket in _stage(rank, op.stage).gradients():
         with _profiled(op):
-            gradients = bucket.flatten()
-        while (sums := rank.transport.reduce(op, gradients)) is None:
-            yield Waiting(rank.rank, op, None, number)
+            posted.append((bucket, rank.transport.reduce(op, bucket.flatten())))
+    return _Reduction(op, len(rank.recorder), posted)
+
+
+def _take_sum(rank: Rank, op: Op, reduction: _Reduction) -> Iterator[Waiting]:
+    """Wait, at `op`, until all sums are there, and give them to the stage."""
+    for number, (bucket, take) in enumerate(reduction.buckets):
+        while (sums := take()) is None:
+            yield Waiting(rank.rank, op, None, reduction.op, number)
         bucket.unflatten(sums)
+    rank.recorder.extend(reduction.index, rank.recorder.mark())
+
+
+def _update(stage: Stage, op: Step | Average) -> None:
+    match op:
+        case Step():
+            stage.step()
+        case Average():
+            stage.average()
+        case _:
+            assert_never(op)
 
 
 def _stage(rank: Rank, index: int) -> Stage:

@@ -15,6 +15,8 @@ How: TypeAlias = Literal["sleep", "busy"]
 """Asleep, an emulated stage leaves its core to others; busy, it keeps it."""
 DeviceKind: TypeAlias = Literal["cpu", "cuda"]
 Backend: TypeAlias = Literal["auto", "gloo", "nccl"]
+Averaging: TypeAlias = Literal["asynchronous", "synchronous"]
+"""Elastically, as executor.averaging says."""
 Compression: TypeAlias = Literal["half"]
 """Half precision where it fits, as executor.compression says."""
 _Kind = TypeVar("_Kind")
@@ -40,12 +42,15 @@ class Job:
         microbatch_size: Samples per micro-batch.
         emulate: Costs of stages that only take time; None to run the model.
         how: Whether emulated stages sleep or spin.
+        cluster: The machines to emulate too, in JSON (profiles.cluster_json): the speeds of the devices, and links that
+            hold messages back; None: messages take what they really take.
         optimizer: Name in `OPTIMIZERS`.
         prediction: How weights are predicted where an op looks ahead; None: as the catalogue says of the schedule.
         dtype: Name in `DTYPES`.
         device: ``cpu`` or ``cuda``.
         backend: ``gloo``, ``nccl``, or ``auto``: NCCL where every rank has a GPU of its own, else gloo.
-        compression: Of the messages between stages; None for none.
+        compression: Of the messages between stages of a model; None for none. Emulated costs have their own.
+        averaging: How pipelines are drawn to their reference model, where they are.
         threads: CPU threads per rank.
         iterations: Times that the list is run and measured, after `warmup` runs.
         timeout_s: How long one message may keep a rank waiting.
@@ -60,6 +65,7 @@ class Job:
     microbatch_size: int = 1
     emulate: StageCosts | None = None
     how: How = "sleep"
+    cluster: str | None = None
     optimizer: str = "adamw"
     lr: float = 1e-3
     seed: int = 0
@@ -68,6 +74,7 @@ class Job:
     device: DeviceKind = "cpu"
     backend: Backend = "auto"
     compression: Compression | None = None
+    averaging: Averaging = "asynchronous"
     threads: int = 1
     iterations: int = 5
     warmup: int = 1
@@ -90,7 +97,11 @@ class Job:
         if not 0 < self.timeout_s < math.inf:
             faults.append(f"timeout_s: got {self.timeout_s}, expected a positive number of seconds")
         if self.compression is not None and self.emulate is not None:
-            faults.append("compression: got half with emulate, expected none: emulated messages are only bytes")
+            faults.append("compression: got half with emulate, expected none: the costs say what is compressed")
+        if self.averaging != "asynchronous" and self.emulate is not None:
+            faults.append("averaging: got synchronous with emulate, expected none: emulated stages have no reference")
+        if self.cluster is not None and self.emulate is None:
+            faults.append("cluster: got one without emulate, expected none: the messages of a model are real")
         if faults:
             raise ExecutionError("; ".join(faults))
 

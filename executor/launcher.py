@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from executor.errors import ExecutionError
 from executor.job import Job, job_to_json
+from executor.lists import averagers
 from executor.processes import Processes
 from schedules.formats.schedule_json import from_json
 from schedules.formats.timeline_json import read_timeline
 from schedules.lower import lower
-from schedules.op import Average, Op
+from schedules.op import Op
 from schedules.timeline import Timeline
 
 
@@ -39,12 +39,12 @@ def launch(job: Job, tick: Callable[[float], None] = lambda fraction: None) -> M
         tick: Told now and then what fraction of all ops is done.
 
     Raises:
-        ExecutionError: The lists have an op that is not executed.
+        ExecutionError: A stage is averaged on several devices.
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
     """
-    lists = lower(from_json(job.schedule, "the job's schedule")).ops
-    if any(isinstance(op, Average) for row in lists for op in row):
-        raise ExecutionError("elastic averaging is simulated, but not executed yet; try a schedule without AVERAGE")
+    schedule = lower(from_json(job.schedule, "the job's schedule"))
+    averagers(schedule)  # before any process is started
+    lists = schedule.ops
     total = (job.warmup + job.iterations) * sum(map(len, lists))
 
     def op_at(rank: int, index: int) -> Op | None:
@@ -53,7 +53,7 @@ def launch(job: Job, tick: Callable[[float], None] = lambda fraction: None) -> M
     with tempfile.TemporaryDirectory(prefix="pipesched-") as name:
         folder = Path(name)
         (folder / "job.json").write_text(job_to_json(job))
-        processes = Processes(folder, len(lists), op_at, threads=job.threads, timeout_s=job.timeout_s)
+        processes = Processes(folder, schedule.rank_to_device, op_at, threads=job.threads, timeout_s=job.timeout_s)
         processes.run(lambda done: tick(done / total))
         return _read_result(folder)
 

@@ -8,9 +8,10 @@ from math import lcm
 from typing import TypeAlias, final
 
 from executor import transport
+from executor.errors import ExecutionError
 from schedules.lazy import LazySchedule
 from schedules.lazy_lower import lowered_ranks
-from schedules.op import Compute, Op, Phase, Reduce, Send, Step, computes
+from schedules.op import Average, Compute, Op, Phase, Reduce, Send, Step, computes
 from schedules.schedule import Schedule, stages_of
 
 AnySchedule: TypeAlias = Schedule | LazySchedule
@@ -73,9 +74,32 @@ def stage_ops(schedule: AnySchedule, rank: int, stage: int) -> Iterator[Compute 
 def reducers(schedule: AnySchedule) -> dict[int, tuple[int, ...]]:
     """Return, for each stage that is reduced, in order of the stages, the ranks that reduce it."""
     if isinstance(schedule, LazySchedule):
-        found = {stage: schedule.replicas(stage) for stage in range(schedule.num_stages)}
+        stages = [stage for stage in range(schedule.num_stages) if stage not in schedule.averaged]
+        found = {stage: schedule.replicas(stage) for stage in stages}
         return {stage: ranks for stage, ranks in found.items() if len(ranks) > 1}
     return transport.reducers(schedule.ops)
+
+
+def averagers(schedule: AnySchedule) -> dict[int, tuple[int, ...]]:
+    """Return, for each stage that is averaged, in order of the stages, the ranks that average it.
+
+    Raises:
+        ExecutionError: They are on several devices, which share no memory.
+    """
+    if isinstance(schedule, LazySchedule):
+        found = {stage: schedule.replicas(stage) for stage in schedule.averaged}
+    else:
+        stages = sorted({op.stage for row in schedule.ops for op in row if isinstance(op, Average)})
+        found = {stage: tuple(r for r, row in enumerate(schedule.ops) if Average(stage) in row) for stage in stages}
+    for stage, ranks in found.items():
+        devices = sorted({schedule.rank_to_device[rank] for rank in ranks})
+        if len(devices) > 1:
+            raise ExecutionError(
+                f"{Average(stage)}: got its ranks {', '.join(map(str, ranks))} on devices "
+                f"{', '.join(map(str, devices))}, expected one: pipelines share the memory of their device; "
+                "put them on one"
+            )
+    return found
 
 
 def channels(schedule: AnySchedule) -> list[tuple[int, int]]:

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from executor.averaging import average_locally
 from executor.clock import HostClock, Recorder
 from executor.errors import ExecutionError
 from executor.interpreter import Batch, Rank, Waiting, begin, execute_rank
-from executor.lists import AnySchedule, lists_of, reducers
+from executor.job import Averaging, Compression
+from executor.lists import AnySchedule, averagers, lists_of, reducers
 from executor.stage import Stage
 from executor.transport import LocalTransport, Mailroom
 
 
-def local_ranks(schedule: AnySchedule, build: Callable[[int], Mapping[int, Stage]]) -> tuple[Rank, ...]:
+def local_ranks(
+    schedule: AnySchedule,
+    build: Callable[[int], Mapping[int, Stage]],
+    averaging: Averaging = "asynchronous",
+    compression: Compression | None = None,
+) -> tuple[Rank, ...]:
     """Return all ranks of `schedule`, for a run of any length: nothing is kept of the times of its ops.
 
     Args:
         schedule: Lowered if its lists are in memory.
         build: Makes the stages of a rank.
+        averaging: How stages are averaged, where they are.
+        compression: What the messages between ranks lose.
+
+    Raises:
+        ExecutionError: A stage is averaged on several devices.
     """
+    stages = {rank: build(rank) for rank in range(schedule.num_ranks)}
+    average_locally(averagers(schedule), stages, averaging)
     room = Mailroom(reducers(schedule))
     lists = lists_of(schedule, range(schedule.num_ranks))
     return tuple(
@@ -26,8 +40,8 @@ def local_ranks(schedule: AnySchedule, build: Callable[[int], Mapping[int, Stage
             rank,
             lists[rank],
             schedule.num_stages,
-            build(rank),
-            LocalTransport(rank, room),
+            stages[rank],
+            LocalTransport(rank, room, compression),
             Recorder(HostClock(), keeps=False),
         )
         for rank in range(schedule.num_ranks)

@@ -60,7 +60,11 @@ def _set_transfers(rows: list[list[Span]], num_stages: int) -> None:
 
 
 def _set_sums(rows: list[list[Span]]) -> None:
-    """Let the k-th Reduce of a stage begin when the last of its replicas has come to it; before, they wait."""
+    """Let the k-th Reduce of a stage begin when the last of its replicas has come to it.
+
+    It is over at the latest when the Step goes on that waits for it; where that did not have to wait, as for transfers,
+    the end was not seen.
+    """
     meetings: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for rank, row in enumerate(rows):
         count: Counter[int] = Counter()
@@ -89,9 +93,9 @@ def _memory(
     for device in sorted(set(rank_to_device)):
         ranks = [rank for rank, its in enumerate(rank_to_device) if its == device and held_bytes[rank]]
         held = dict.fromkeys(ranks, 0)
-        # a Send's and a Recv's bytes are known when they were posted, all others' when they ended
+        # the bytes of what only posts are known when it was posted, all others' when they ended
         changes = sorted(
-            (span.posted_s if isinstance(span.op, Send | Recv) else span.end_s, rank, index)
+            (span.posted_s if isinstance(span.op, Send | Recv | Reduce) else span.end_s, rank, index)
             for rank in ranks
             for index, span in enumerate(rows[rank])
         )

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
-from executor.affinity import pin
+from executor.affinity import local_device, pin, ranks_of_processes
 from executor.clock import Recorder
 from executor.errors import ExecutionError, RankFailed, waiting_for
 from executor.interpreter import Batch, Rank, begin, execute_rank
-from executor.job import START_S, Backend, Compression, DeviceKind
+from executor.job import START_S, Backend, Compression, DeviceKind, Job
 from executor.lists import AnySchedule, channels, lists_of, reducers
 from executor.process_group import ProcessGroupTransport, Shape, make_groups, make_reduce_groups
 from executor.stage import Stage
+from executor.training_job import TrainingJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +28,14 @@ class Place:
     """A rank, its device, and its connections.
 
     Attributes:
+        is_first: Whether this is the first of all processes, which says what came out.
         backend: ``gloo`` or ``nccl``, of the messages between stages.
         control: What the ranks say to each other besides goes over this group, on CPUs; None: over the default one.
         timeout_s: How long one message may keep the rank waiting.
     """
 
     rank: int
+    is_first: bool
     device: torch.device
     backend: str
     control: dist.ProcessGroup | None
@@ -110,6 +114,8 @@ def connected(
 ) -> Iterator[Place]:
     """Meet the other ranks of `schedule`; RANK and WORLD_SIZE are in the environment, as torchrun sets them.
 
+    RANK is the number of the process; which rank of the schedule it runs follows from the devices of the ranks.
+
     Args:
         threads: CPU threads of this rank.
         is_pinned: Whether every rank on CPUs gets cores of its own, where there are enough.
@@ -119,21 +125,29 @@ def connected(
         ExecutionError: There are not as many processes as ranks, or the device or backend is not there.
         PeerLost: Another rank did not come, or was gone before the end.
     """
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    process, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if size != schedule.num_ranks:
         raise ExecutionError(
             f"schedule {schedule.name} has {schedule.num_ranks} ranks, but {size} processes were started"
         )
+    rank = ranks_of_processes(schedule.rank_to_device)[process]
+    local_process = int(os.environ.get("LOCAL_RANK", process))
+    num_local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+    index, count = local_device(sorted(schedule.rank_to_device), process, local_process, num_local_processes)
     if device == "cpu" and is_pinned:
-        pin(int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", size)), threads)
+        pin(index, count, threads)
     torch.set_num_threads(threads)
-    where, carrier = _device_and_backend(device, backend, size)
+    where, carrier = _device_and_backend(device, backend, index, num_local_processes, count)
     # a dead peer is seen through its closed connection; this only bounds what hangs outside of the lists
     patience = timedelta(seconds=max(START_S, timeout_s))
     with waiting_for(f"the other ranks of rank {rank}"):
-        dist.init_process_group(carrier, init_method=meet, rank=rank, world_size=size, timeout=patience)
+        # the store is where the first process is; rank 0 may be elsewhere
+        store, _, _ = next(rendezvous(meet, process, size, timeout=patience))
+        store.set_timeout(patience)
+        dist.init_process_group(carrier, store=store, rank=rank, world_size=size, timeout=patience)
     try:
-        place = Place(rank, where, carrier, dist.new_group(backend="gloo") if carrier == "nccl" else None, timeout_s)
+        control = dist.new_group(backend="gloo") if carrier == "nccl" else None
+        place = Place(rank, process == 0, where, carrier, control, timeout_s)
         yield place
         with waiting_for(f"the other ranks of rank {rank}"):
             dist.barrier()
@@ -141,20 +155,35 @@ def connected(
         dist.destroy_process_group()
 
 
-def _device_and_backend(device: DeviceKind, backend: Backend, size: int) -> tuple[torch.device, str]:
+def connected_as(job: Job | TrainingJob, schedule: AnySchedule, meet: str) -> AbstractContextManager[Place]:
+    """Return `connected` with what both kinds of job say of it."""
+    return connected(
+        schedule,
+        device=job.device,
+        backend=job.backend,
+        threads=job.threads,
+        timeout_s=job.timeout_s,
+        is_pinned=job.is_pinned,
+        meet=meet,
+    )
+
+
+def _device_and_backend(
+    device: DeviceKind, backend: Backend, index: int, num_ranks: int, num_devices: int
+) -> tuple[torch.device, str]:
+    """Return device `index` of this machine, whose `num_ranks` share `num_devices`, and what carries messages."""
     if device == "cpu":
         if backend == "nccl":
             raise ExecutionError("backend nccl needs device cuda; use gloo on CPUs")
         return torch.device("cpu"), "gloo"
     if not torch.cuda.is_available():
         raise ExecutionError("device cuda: no GPU is there; use device cpu")
-    local_size = int(os.environ.get("LOCAL_WORLD_SIZE", size))
-    is_alone = local_size <= torch.cuda.device_count()
+    is_alone = num_ranks == num_devices <= torch.cuda.device_count()
     if backend == "nccl" and not is_alone:
         raise ExecutionError(
-            f"backend nccl needs a GPU for each of {local_size} ranks, {torch.cuda.device_count()} are there; use gloo"
+            f"backend nccl: got {num_ranks} ranks on {num_devices} devices and {torch.cuda.device_count()} GPUs, "
+            "expected a GPU for each rank; use gloo"
         )
-    local_rank = int(os.environ.get("LOCAL_RANK", os.environ["RANK"]))
-    mine = torch.device("cuda", local_rank % torch.cuda.device_count())
+    mine = torch.device("cuda", index % torch.cuda.device_count())
     torch.cuda.set_device(mine)
     return mine, backend if backend != "auto" else ("nccl" if is_alone else "gloo")

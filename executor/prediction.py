@@ -31,9 +31,10 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from executor.errors import ExecutionError
+from profiles.weight_work import adams_direction
 from schedules.prediction import Rule
 
-_BETAS, _EPS = (0.9, 0.999), 1e-8
+_BETAS = (0.9, 0.999)
 """Of our own moments beside an optimizer without any: Adam's usual ones."""
 
 
@@ -148,7 +149,7 @@ class Predictor:
             own = self._moments.get(parameter)
             if own is None:
                 return None
-            return own.first if self._rule is Rule.MOMENTUM else _adams(own.first, own.second, own.num_steps)
+            return own.first if self._rule is Rule.MOMENTUM else adams_direction(own.first, own.second, own.num_steps)
         state = self._optimizer.state.get(parameter, {})
         if isinstance(self._optimizer, SGD):
             return self._delta_of_sgd(group, self._gradients.get(parameter), state.get("momentum_buffer"))
@@ -158,7 +159,7 @@ class Predictor:
         if self._rule is Rule.MOMENTUM:
             return first
         second = state["max_exp_avg_sq"] if group["amsgrad"] else state["exp_avg_sq"]
-        return _adams(first, second, float(state["step"]), group["betas"], group["eps"])
+        return adams_direction(first, second, float(state["step"]), group["betas"], group["eps"])
 
     def _delta_of_sgd(self, group: dict[str, Any], gradient: Tensor | None, buffer: Tensor | None) -> Tensor | None:
         if not group["momentum"]:
@@ -190,13 +191,3 @@ class Predictor:
                 moved, last = copies[parameter], self._gradients.get(parameter)
                 moved.grad = torch.zeros_like(moved) if last is None else last.clone()
             twin.step()
-
-
-def _adams(
-    first: Tensor, second: Tensor, num_steps: float, betas: tuple[float, float] = _BETAS, eps: float = _EPS
-) -> Tensor:
-    """Return Adam's direction after `num_steps` updates of its two moments."""
-    m_hat = first / (1 - betas[0] ** num_steps)
-    v_hat = second / (1 - betas[1] ** num_steps)
-    delta: Tensor = m_hat / (v_hat.sqrt() + eps)
-    return delta

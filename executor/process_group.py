@@ -11,6 +11,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import final
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 from executor.compression import Packed, head_bytes, is_compressed, pack, rest_bytes, unpack
 from executor.errors import ExecutionError, waiting_for
 from executor.job import Compression
-from executor.transport import Transport, require_same
+from executor.transport import Sum, Transport, require_same
 from schedules.op import Message, Op, Recv, Reduce, Send, computes, needs
 
 _TAG = 7
@@ -105,7 +106,7 @@ class ProcessGroupTransport(Transport):
         self._letters: dict[int, Iterator[tuple[Message, int]]] = {}
 
     def send(self, op: Send, tensor: Tensor) -> None:
-        shape = self._shape(op.message)
+        shape = self._shapes[op.message.origin]
         if (tuple(tensor.shape), tensor.dtype) != (shape.size, shape.dtype):
             raise ExecutionError(
                 f"{op}: got a tensor of {tensor.dtype}, {tuple(tensor.shape)}, expected {shape.dtype}, {shape.size}, "
@@ -136,7 +137,7 @@ class ProcessGroupTransport(Transport):
         if sent is None:
             raise ExecutionError(f"{op}: rank {op.peer} has no Send for it; give it one")
         require_same(op, sent)
-        shape = self._shape(op.message)
+        shape = self._shapes[op.message.origin]
         if self._is_compressed(shape):
             shape = Shape((head_bytes(math.prod(shape.size)),), torch.uint8)
         work, buffer = self._irecv(shape, op.peer, _TAG)
@@ -153,7 +154,7 @@ class ProcessGroupTransport(Transport):
     def take(self, message: Message) -> Tensor | None:
         if message not in self._posted:
             raise ExecutionError(f"no Recv was posted for {message}")
-        incoming, shape = self._posted.pop(message), self._shape(message)
+        incoming, shape = self._posted.pop(message), self._shapes[message.origin]
         what = f"message {message.payload.value}{message.microbatch} of stage {message.stage} from rank {incoming.peer}"
         self._wait(incoming.work, what)
         self._release(incoming.peer, incoming.proof)
@@ -173,16 +174,19 @@ class ProcessGroupTransport(Transport):
     def _is_compressed(self, shape: Shape) -> bool:
         return self._compression is not None and is_compressed(shape.dtype)
 
-    def reduce(self, op: Reduce, tensor: Tensor) -> Tensor | None:
+    def reduce(self, op: Reduce, tensor: Tensor) -> Sum:
         group = self._reduce_groups.get(op.stage)
         if group is None:
-            return tensor  # nobody else has the stage
+            return lambda: tensor  # nobody else has the stage
         ranks = dist.get_process_group_ranks(group)
         buffer = self._staged(tensor)
         what = f"the other replicas of stage {op.stage} on ranks {', '.join(map(str, ranks))}"
         with waiting_for(what):
             work = dist.all_reduce(buffer, group=group, async_op=True)
         assert work is not None, "this rank is in the group"
+        return partial(self._take_sum, work, buffer, what)
+
+    def _take_sum(self, work: dist.Work, buffer: Tensor, what: str) -> Tensor:
         self._wait(work, what)
         return buffer.to(self._device, non_blocking=True) if self._is_staged else buffer
 
@@ -191,9 +195,6 @@ class ProcessGroupTransport(Transport):
         if not self._is_staged:
             return tensor
         return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self._pin).copy_(tensor)
-
-    def _shape(self, message: Message) -> Shape:
-        return self._shapes[min(message.stage, message.receiver)]
 
     def flush(self) -> None:
         for peer, under_way in self._under_way.items():

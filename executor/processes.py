@@ -1,4 +1,7 @@
-"""The processes of a run on this machine, one per rank: started, watched, ended; and who is to blame if one fails."""
+"""The processes of a run on this machine, one per rank: started, watched, ended; and who is to blame if one fails.
+
+Processes are numbered by device, as torchrun would do; ranks are named where something is told.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import final
 
+from executor.affinity import ranks_of_processes
 from executor.board import Board
-from executor.errors import RankFailed, failed
+from executor.errors import ExecutionError, RankFailed, failed
 from executor.job import START_S, STOP_SIGNALS
+from profiles.host import num_cores
 from schedules.op import Op
 
 _GRACE_S = 5.0
 _POLL_S = 0.02
+_MOST_PER_CORE = 32
+"""Processes; each takes some 200 MB before it does anything."""
 
 
 @final
@@ -26,17 +33,27 @@ class Processes:
 
     Args:
         folder: Of the job, and of what the processes write.
-        num_ranks: Processes.
+        rank_to_device: The device of every rank.
         op_at: Returns the op at a position of a rank's list; None behind its end.
         threads: CPU threads of each.
         timeout_s: How long one message may keep a rank waiting.
+
+    Raises:
+        ExecutionError: More than this machine can be expected to run.
     """
 
     def __init__(
-        self, folder: Path, num_ranks: int, op_at: Callable[[int, int], Op | None], *, threads: int, timeout_s: float
+        self,
+        folder: Path,
+        rank_to_device: Sequence[int],
+        op_at: Callable[[int, int], Op | None],
+        *,
+        threads: int,
+        timeout_s: float,
     ) -> None:
+        _require_few(len(rank_to_device))
         self._folder = folder
-        self._num_ranks = num_ranks
+        self._ranks = ranks_of_processes(rank_to_device)
         self._find_op = op_at
         self._threads = threads
         self._timeout_s = timeout_s
@@ -51,7 +68,7 @@ class Processes:
         Raises:
             RankFailed: A rank failed, died or hung; with rank, op and micro-batch.
         """
-        with Board.create(self._folder / "board", self._num_ranks) as self._board:
+        with Board.create(self._folder / "board", len(self._ranks)) as self._board:
             try:
                 self._start_all()
                 self._watch(on_move)
@@ -65,23 +82,23 @@ class Processes:
         """
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
-            for rank in range(self._num_ranks):
-                self._processes.append(self._start(rank))
+            for number in range(len(self._ranks)):
+                self._processes.append(self._start(number))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def _start(self, rank: int) -> subprocess.Popen[bytes]:
+    def _start(self, number: int) -> subprocess.Popen[bytes]:
         environment = dict(
             os.environ,
-            RANK=str(rank),
-            LOCAL_RANK=str(rank),
-            WORLD_SIZE=str(self._num_ranks),
-            LOCAL_WORLD_SIZE=str(self._num_ranks),
+            RANK=str(number),
+            LOCAL_RANK=str(number),
+            WORLD_SIZE=str(len(self._ranks)),
+            LOCAL_WORLD_SIZE=str(len(self._ranks)),
             OMP_NUM_THREADS=str(self._threads),
             GLOO_SOCKET_IFNAME=os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
         )
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(Path.cwd())]))
-        with (self._folder / f"log{rank}").open("wb") as log:
+        with (self._folder / f"log{number}").open("wb") as log:
             return subprocess.Popen(  # noqa: S603 -- our own interpreter and module
                 [sys.executable, "-m", "executor", "--folder", str(self._folder)],
                 env=environment,
@@ -99,7 +116,7 @@ class Processes:
                 raise self._blame()
             if all(code == 0 for code in codes):
                 return
-            done = sum(max(0, self._board.read(rank)[1]) for rank in range(self._num_ranks))
+            done = sum(max(0, self._board.read(number)[1]) for number in range(len(self._ranks)))
             if done != seen:
                 seen, changed_at = done, time.monotonic()
                 on_move(done)
@@ -116,39 +133,41 @@ class Processes:
         while time.monotonic() < deadline and any(process.poll() is None for process in self._processes):
             time.sleep(_POLL_S)
         codes = [process.poll() for process in self._processes]
-        for rank, code in enumerate(codes):
+        for number, code in enumerate(codes):
             if code is not None and code < 0:
-                return failed(rank, self._op_of(rank), f"the process was killed by signal {-code}")
-        failures = [rank for rank, code in enumerate(codes) if code not in (None, 0)]
+                return failed(self._ranks[number], self._op_of(number), f"the process was killed by signal {-code}")
+        failures = [number for number, code in enumerate(codes) if code not in (None, 0)]
         # a rank that only lost its peer says so in a file of its own; the culprit comes first
-        rank = min(failures, key=lambda rank: ((self._folder / f"waited{rank}").exists(), rank))
-        reason = self._reason(rank)
+        number = min(failures, key=lambda number: ((self._folder / f"waited{number}").exists(), number))
+        reason = self._reason(number)
         if reason is None:
-            return failed(rank, self._op_of(rank), self._last_words(rank, codes[rank]))
-        running = [rank for rank, code in enumerate(codes) if code is None]
-        if running and (self._folder / f"waited{rank}").exists():
+            return failed(self._ranks[number], self._op_of(number), self._last_words(number, codes[number]))
+        running = [number for number, code in enumerate(codes) if code is None]
+        if running and (self._folder / f"waited{number}").exists():
             where = self._where(running)
             reason += f"; still at work: {where}; where an op takes that long, try a longer timeout"
         return RankFailed(reason)
 
-    def _op_of(self, rank: int) -> Op | None:
-        index = self._board.read(rank)[0]
-        return None if index < 0 else self._find_op(rank, index)
+    def _op_of(self, number: int) -> Op | None:
+        index = self._board.read(number)[0]
+        return None if index < 0 else self._find_op(self._ranks[number], index)
 
-    def _reason(self, rank: int) -> str | None:
-        """Return what the rank itself wrote down before it ended; None where it came to no such thing."""
+    def _reason(self, number: int) -> str | None:
+        """Return what the process itself wrote down before it ended; None where it came to no such thing."""
         for kind in ("error", "waited"):
-            if (self._folder / f"{kind}{rank}").exists():
-                return (self._folder / f"{kind}{rank}").read_text()
+            if (self._folder / f"{kind}{number}").exists():
+                return (self._folder / f"{kind}{number}").read_text()
         return None
 
-    def _last_words(self, rank: int, code: int | None) -> str:
-        log = (self._folder / f"log{rank}").read_text(errors="replace").strip().splitlines()
+    def _last_words(self, number: int, code: int | None) -> str:
+        log = (self._folder / f"log{number}").read_text(errors="replace").strip().splitlines()
         return f"the process ended with exit code {code}" + (f": {log[-1]}" if log else "")
 
-    def _where(self, ranks: Iterable[int] | None = None) -> str:
-        everyone = range(self._num_ranks)
-        return ", ".join(f"rank {rank} at {self._op_of(rank) or 'its start'}" for rank in ranks or everyone)
+    def _where(self, numbers: Iterable[int] | None = None) -> str:
+        everyone = range(len(self._ranks))
+        return ", ".join(
+            f"rank {self._ranks[number]} at {self._op_of(number) or 'its start'}" for number in numbers or everyone
+        )
 
     def _end(self) -> None:
         for process in self._processes:
@@ -156,3 +175,12 @@ class Processes:
                 process.kill()
         for process in self._processes:
             process.wait()
+
+
+def _require_few(num_processes: int) -> None:
+    cores = num_cores()
+    if num_processes > _MOST_PER_CORE * cores:
+        raise ExecutionError(
+            f"ranks: got {num_processes}, a process each, expected at most {_MOST_PER_CORE * cores} on this machine of "
+            f"{cores} cores; use fewer ranks, or --job and torchrun on several machines"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 
 import torch
@@ -13,14 +14,18 @@ from executor.lists import AnySchedule, held_stages
 from executor.process_group import Shape
 from executor.stage import ModuleStage, Stage
 from profiles.stage_costs import StageCosts
+from schedules.op import Message, Payload
 
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _MAX_DIMENSIONS = 8
 
 
-def emulated_shapes(costs: StageCosts) -> dict[int, Shape]:
-    """Return the shapes of emulated messages: as many bytes as `costs` says."""
-    return {index: Shape((stage.output_bytes,), torch.uint8) for index, stage in enumerate(costs.stages)}
+def emulated_shapes(costs: StageCosts, most_bytes: int = sys.maxsize) -> dict[int, Shape]:
+    """Return the shapes of emulated messages: as many bytes as `costs` says, but not more than `most_bytes`."""
+    return {
+        index: Shape((min(most_bytes, costs.message_bytes(Message(Payload.ACTIVATION, index, 0))),), torch.uint8)
+        for index in range(costs.num_stages)
+    }
 
 
 def find_shapes(

@@ -16,9 +16,10 @@ from executor.buckets import Bucket, buckets
 from executor.draws import Draws
 from executor.errors import ExecutionError
 from executor.weights import Weights
-from schedules.op import Compute, Phase
+from schedules.op import Average, Compute, Phase, Step
 
 if TYPE_CHECKING:
+    from executor.averaging import Averager
     from profiles.split_backward import Rest
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -56,6 +57,18 @@ class Stage(ABC):
     @abstractmethod
     def step(self) -> None:
         """Step the optimizer and drop the gradients."""
+
+    @abstractmethod
+    def average(self) -> None:
+        """Draw the weights to the reference model."""
+
+    def is_ready(self, op: Step | Average) -> bool:  # noqa: ARG002 -- most stages have no one to wait for
+        """Return whether `op` need not wait for other pipelines; False where the caller should give up its turn."""
+        return True
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Take the weights of the reference model, where there is one, with the updates of all pipelines."""
 
     def resident_bytes(self) -> int:
         """Return the bytes of weights, gradients and optimizer state held now."""
@@ -99,6 +112,10 @@ class ModuleStage(Stage):
             losses are scaled.
         on_loss: Told of each loss, which is not kept then.
         on_step: Told the version that each Step has made.
+
+    Attributes:
+        averager: Draws the weights to a reference model; None where they are alone.
+        parameters: Those that learn.
     """
 
     def __init__(
@@ -127,7 +144,8 @@ class ModuleStage(Stage):
         self._sizes: Iterator[int] | None = None
         self._on_loss = on_loss
         self._on_step = on_step
-        self._parameters = tuple(parameter for parameter in module.parameters() if parameter.requires_grad)
+        self.averager: Averager | None = None
+        self.parameters = tuple(parameter for parameter in module.parameters() if parameter.requires_grad)
         self._inputs: dict[int, tuple[Tensor, Tensor | None]] = {}  # from F to R
         self._saved: dict[int, _Graph] = {}  # from F, or R, to B or I
         self._halves: dict[int, Rest | _Whole] = {}  # from I to W
@@ -141,6 +159,12 @@ class ModuleStage(Stage):
         self._sizes = None if self._step_sizes is None else self._step_sizes()
         if self._draws is not None:
             self._draws.begin()
+
+    def follow(self, weights: Weights, step_sizes: Callable[[], Iterator[int]], on_loss: OnLoss) -> None:
+        """Go on with other lists; they are read from `begin` on."""
+        self.weights = weights
+        self._step_sizes = step_sizes
+        self._on_loss = on_loss
 
     def compute(self, op: Compute, received: Tensor | None, target: Tensor | None) -> Tensor | None:
         match op.phase:
@@ -159,17 +183,33 @@ class ModuleStage(Stage):
                 return None
 
     def gradients(self) -> Iterable[Bucket]:
-        return buckets(self._parameters)
+        return buckets(self.parameters)
 
     def step(self) -> None:
         size = 1 if self._sizes is None else next(self._sizes)
         if size > 1:
-            for parameter in self._parameters:
+            for parameter in self.parameters:
                 if parameter.grad is not None:
                     parameter.grad.div_(size)
+        if self.averager is not None:
+            self.averager.remember()
         self.weights.step(self._optimizer)
         if self._on_step is not None:
             self._on_step(self.weights.version)
+
+    def is_ready(self, op: Step | Average) -> bool:
+        if self.averager is None:
+            return True
+        return self.averager.may_step() if isinstance(op, Step) else self.averager.may_average()
+
+    def average(self) -> None:
+        if self.averager is None:
+            raise ExecutionError("this stage has no reference model to be averaged with; give it an averager")
+        self.averager.average()
+
+    def settle(self) -> None:
+        if self.averager is not None and not self.averager.settle():
+            raise ExecutionError("not all pipelines are over yet; run their lists to the end")
 
     def resident_bytes(self) -> int:
         parameters = list(self.module.parameters())
@@ -178,7 +218,8 @@ class ModuleStage(Stage):
             tensors += [value for value in state.values() if isinstance(value, Tensor)]
         if self.weights.predictor is not None:
             tensors += self.weights.predictor.tensors()
-        return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+        held = sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+        return held + (0 if self.averager is None else self.averager.resident_bytes())
 
     def losses(self) -> dict[int, float]:
         return {microbatch: loss.item() for microbatch, loss in self._losses.items()}
@@ -247,7 +288,7 @@ class ModuleStage(Stage):
 
             assert graph.output is not None, "it depends on x, which requires a gradient"
             assert gradient is not None, "the next stage has sent one"
-            self._halves[op.microbatch] = backward_input(graph.output, gradient, graph.x, self._parameters)
+            self._halves[op.microbatch] = backward_input(graph.output, gradient, graph.x, self.parameters)
         # what is left of the graph holds x: not its gradient too
         result, graph.x.grad = graph.x.grad, None
         return result
@@ -260,7 +301,7 @@ class ModuleStage(Stage):
                 return
             from profiles.split_backward import backward_weight
 
-            backward_weight(half, self._parameters)
+            backward_weight(half, self.parameters)
 
     def _seeded(self, op: Compute, gradient: Tensor | None) -> Tensor | None:
         """Return the gradient that the backward starts from: on the last stage the micro-batch's share of the mean."""

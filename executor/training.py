@@ -12,6 +12,7 @@ from executor.build import build_stages, check_fits
 from executor.course import Course, NotComingBack, OnStep, Scores, Trained, judge_all
 from executor.feed import make_feeds
 from executor.interpreter import Batch
+from executor.job import Averaging, Compression
 from executor.local import local_ranks, run_local
 from executor.stage import ModuleStage, OnLoss, Stage
 from profiles.models.model import Model, draw_held_out
@@ -26,10 +27,12 @@ class Training:
     Attributes:
         model: Its initial weights depend on `seed` alone.
         bounds: Half-open range of layers of every stage.
-        batch_size: Samples of a step.
+        batch_size: Samples of a step, all pipelines together.
         microbatches_per_step: That they are cut into.
         optimizer: Name in `OPTIMIZERS`.
         prediction: How weights are predicted where an op looks ahead; None: as the catalogue says of the schedule.
+        averaging: How pipelines are drawn to their reference model, where they are.
+        compression: Of the messages between stages; None for none.
     """
 
     model: Model
@@ -42,6 +45,8 @@ class Training:
     dtype: torch.dtype
     device: torch.device
     prediction: Rule | None = None
+    averaging: Averaging = "asynchronous"
+    compression: Compression | None = None
 
     def stages(self, lists: LazySchedule, on_loss: OnLoss) -> Callable[[int], dict[int, Stage]]:
         """Return what builds the stages of a rank; those of the last one tell `on_loss` of every forward.
@@ -106,11 +111,15 @@ def train(lists: LazySchedule, training: Training, on_step: OnStep | None = None
         ProfileError: A layer cannot be built, or there are no samples.
     """
     course = Course(training.microbatches_per_step, on_step)
-    ranks = local_ranks(lists, training.stages(lists, course.listen))
+    build = training.stages(lists, course.listen)
+    ranks = local_ranks(lists, build, training.averaging, training.compression)
     try:
         run_local(ranks, training.batch(lists))
     except NotComingBack:
         return course.end()
+    for rank in ranks:
+        for stage in rank.stages.values():
+            stage.settle()
     modules = {
         index: stage.module for rank in ranks for index, stage in rank.stages.items() if isinstance(stage, ModuleStage)
     }

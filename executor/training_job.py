@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from executor.errors import ExecutionError
-from executor.job import DTYPES, Backend, DeviceKind, validated
+from executor.job import DTYPES, Averaging, Backend, Compression, DeviceKind, validated
 from schedules.prediction import Rule
 from schedules.recipe import Recipe
 
@@ -21,12 +22,17 @@ class TrainingJob:
         num_steps: Optimizer steps.
         model: As for `resolve_model`.
         bounds: Half-open range of layers of every stage.
-        batch_size: Samples of a step.
+        batch_size: Samples of a step, of each pipeline where several are averaged.
         optimizer: Name in `OPTIMIZERS`.
         prediction: How weights are predicted where an op looks ahead; None: as the catalogue says of the schedule.
+        averaging: How pipelines are drawn to their reference model, where they are.
+        advance: ``auto``: the forwards run further ahead until that is no faster (`executor.advance`); None: as the
+            recipe says.
+        limit_bytes: That a device may hold while they do; None for no limit.
         dtype: Name in `DTYPES`.
         device: ``cpu`` or ``cuda``.
         backend: ``gloo``, ``nccl``, or ``auto``: NCCL where every rank has a GPU of its own, else gloo.
+        compression: Of the messages between stages; None for none.
         threads: CPU threads per rank.
         timeout_s: How long one message may keep a rank waiting.
         is_pinned: Whether every rank on CPUs gets cores of its own, where there are enough.
@@ -42,9 +48,13 @@ class TrainingJob:
     lr: float = 1e-3
     seed: int = 0
     prediction: Rule | None = None
+    averaging: Averaging = "asynchronous"
+    advance: Literal["auto"] | None = None
+    limit_bytes: int | None = None
     dtype: str = "float32"
     device: DeviceKind = "cpu"
     backend: Backend = "auto"
+    compression: Compression | None = None
     threads: int = 1
     timeout_s: float = 60.0
     is_pinned: bool = True
@@ -62,6 +72,8 @@ class TrainingJob:
             faults.append(f"dtype: got {self.dtype!r:.60}, expected one of {', '.join(DTYPES)}")
         if not 0 < self.timeout_s < math.inf:
             faults.append(f"timeout_s: got {self.timeout_s}, expected a positive number of seconds")
+        if self.advance is not None and not self.recipe.takes("advance"):
+            faults.append(f"advance: got {self.advance} for {self.recipe.name or 'lists'}, expected none; try avgpipe")
         if faults:
             raise ExecutionError("; ".join(faults))
 

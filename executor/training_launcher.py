@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import tempfile
-from dataclasses import replace
-from itertools import islice
+from collections.abc import Iterator
+from dataclasses import astuple, replace
+from itertools import chain, islice
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_model
 from torch import nn
 
+from executor.advance import Found, Trial
 from executor.course import Course, NotComingBack, OnStep, Scores, Trained
-from executor.lists import lists_of
+from executor.lists import averagers, lists_of
+from executor.phases import lists_ahead
 from executor.processes import Processes
 from executor.training import Training
 from executor.training_job import TrainingJob, training_job_to_json
 from executor.training_rank import training_of
 from profiles.models.model import build_layers
+from schedules.lazy import LazySchedule
 from schedules.op import Op
 
 
@@ -34,34 +38,61 @@ def launch_training(job: TrainingJob, on_step: OnStep | None = None) -> Trained:
     """
     run = job.recipe.run(job.num_steps)
     lists = run.lists(job.num_steps)
+    averagers(lists)  # before any process is started
 
     def op_at(rank: int, index: int) -> Op | None:
-        return next(islice(lists_of(lists, {rank})[rank], index, None), None)
+        phases = [lists] if job.advance is None else _phases(job, folder)
+        ops = chain.from_iterable(lists_of(each, {rank})[rank] for each in phases)
+        return next(islice(ops, index, None), None)
 
     course = Course(run.microbatches_per_step, on_step)
     with tempfile.TemporaryDirectory(prefix="pipesched-") as name:
         folder = Path(name)
         saved = folder / "weights"
         (folder / "job.json").write_text(training_job_to_json(replace(job, save=job.save or str(saved))))
-        tails = [_Tail(scores_file(folder, rank), course) for rank in range(lists.num_ranks)]
-        processes = Processes(folder, lists.num_ranks, op_at, threads=job.threads, timeout_s=job.timeout_s)
+        tails = [_Tail(scores_file(folder, number), course) for number in range(lists.num_ranks)]
+        processes = Processes(folder, lists.rank_to_device, op_at, threads=job.threads, timeout_s=job.timeout_s)
         try:
             processes.run(lambda done: _read(tails))  # noqa: ARG005 -- what is new is in the files
             _read(tails)
         except NotComingBack:
             return course.end()
-        training = training_of(job, run.microbatches_per_step, torch.device("cpu"))
-        return course.end(training.judge(_load(training, Path(job.save or saved))))
+        training = training_of(job, run, torch.device("cpu"))
+        trained = course.end(training.judge(_load(training, Path(job.save or saved))))
+        return trained if job.advance is None else replace(trained, ahead=_found(folder))
 
 
-def scores_file(folder: Path, rank: int) -> Path:
-    """Return where a rank writes the scores of its micro-batches."""
-    return folder / f"scores{rank}.jsonl"
+def scores_file(folder: Path, number: int) -> Path:
+    """Return where a process writes the scores of its rank's micro-batches."""
+    return folder / f"scores{number}.jsonl"
 
 
 def scores_line(microbatch: int, scores: Scores) -> str:
     """Return one line of that file."""
     return json.dumps([microbatch, scores.loss, scores.accuracy]) + "\n"
+
+
+def phases_file(folder: Path) -> Path:
+    """Return where the first process writes how far ahead each phase runs."""
+    return folder / "phases.jsonl"
+
+
+def phase_line(found: Found, num_steps: int) -> str:
+    """Return one line of that file."""
+    return json.dumps([num_steps, found.advance, [astuple(trial) for trial in found.trials]]) + "\n"
+
+
+def _phases(job: TrainingJob, folder: Path) -> Iterator[LazySchedule]:
+    """Yield the lists of the phases that have begun."""
+    for line in phases_file(folder).read_text().splitlines() if phases_file(folder).exists() else ():
+        num_steps, advance, _ = json.loads(line)
+        yield lists_ahead(job, advance, num_steps)
+
+
+def _found(folder: Path) -> Found:
+    """Return what the last phase has begun with, which is all there was to find."""
+    _, advance, trials = json.loads(phases_file(folder).read_text().splitlines()[-1])
+    return Found(advance, tuple(Trial(*trial) for trial in trials))
 
 
 class _Tail:

@@ -5,23 +5,29 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+from executor.advance import Found
 from executor.checkpoint import save_stages
 from executor.clock import HostClock, Recorder
 from executor.course import Course, NotComingBack, Scores, Trained, judge
-from executor.distributed import all_gather
+from executor.errors import starting
+from executor.gather import all_gather
 from executor.lists import held_stages
-from executor.place import Place, connected
+from executor.phases import OnPhase, train_in_phases
+from executor.place import Place, connected_as
+from executor.references import references
 from executor.shapes import find_shapes
 from executor.training import Training
 from executor.training_job import TrainingJob
 from profiles.models.resolve import resolve_model
 from schedules.lazy import LazySchedule
+from schedules.training_run import TrainingRun
 
 OnScores: TypeAlias = Callable[[int, Scores], None]
 """Told each micro-batch, and its scores, that comes to the last stage of this rank."""
@@ -32,18 +38,22 @@ def train_rank(
     on_scores: OnScores | None = None,
     at: Callable[[int], None] = lambda index: None,  # noqa: ARG005 -- nobody need listen
     meet: str = "env://",
+    on_phase: OnPhase = lambda found, num_steps: None,  # noqa: ARG005
 ) -> Trained | None:
     """Run this process' rank of `job`; RANK and WORLD_SIZE are in the environment, as torchrun sets them.
 
-    Nobody ends a run that diverges; what is returned says where it did.
+    Under torchrun nobody ends a run that diverges: to stop at the same op, the ranks would have to agree after each
+    step, for which they would wait for each other, as a schedule without a flush never does. What is returned says
+    where it diverged. (`launch_training` watches the losses from outside, and ends the processes.)
 
     Args:
         on_scores: Told of the last stage's micro-batches.
         at: Told the position in the lowered list before each op.
         meet: Where the ranks meet: an ``init_method`` of torch.distributed.
+        on_phase: Told of each phase, where it is sought how far ahead to run.
 
     Returns:
-        On rank 0 the course of the run, None elsewhere.
+        In the first process the course of the run, None elsewhere.
 
     Raises:
         ExecutionError: The job cannot run, or an op failed: with rank, op and micro-batch.
@@ -52,46 +62,41 @@ def train_rank(
     """
     run = job.recipe.run(job.num_steps)
     lists = run.lists(job.num_steps)
-    with connected(
-        lists,
-        device=job.device,
-        backend=job.backend,
-        threads=job.threads,
-        timeout_s=job.timeout_s,
-        is_pinned=job.is_pinned,
-        meet=meet,
-    ) as place:
-        training = training_of(job, run.microbatches_per_step, place.device)
-        scores = _train(training, lists, place, on_scores, at, job.save)
+    with connected_as(job, lists, meet) as place:
+        training = training_of(job, run, place.device)
+        scores, ahead = _train(job, training, lists, place, on_scores, at, on_phase)
         everyones = all_gather(_table(scores), place.control)
-    return _course(everyones, run.microbatches_per_step) if place.rank == 0 else None
+    return replace(_course(everyones, run.microbatches_per_step), ahead=ahead) if place.is_first else None
 
 
-def training_of(job: TrainingJob, microbatches_per_step: int, device: torch.device) -> Training:
-    """Return what `job` trains, on `device`."""
+def training_of(job: TrainingJob, run: TrainingRun, device: torch.device) -> Training:
+    """Return what `job` trains, on `device`; `run` is what its recipe makes."""
     return Training(
         model=resolve_model(job.model),
         bounds=job.bounds,
-        batch_size=job.batch_size,
-        microbatches_per_step=microbatches_per_step,
+        batch_size=job.batch_size * run.pipelines,
+        microbatches_per_step=run.microbatches_per_step,
         optimizer=job.optimizer,
         lr=job.lr,
         seed=job.seed,
         dtype=getattr(torch, job.dtype),
         device=device,
         prediction=job.prediction,
+        averaging=job.averaging,
+        compression=job.compression,
     )
 
 
 def _train(
+    job: TrainingJob,
     training: Training,
     lists: LazySchedule,
     place: Place,
     on_scores: OnScores | None,
     at: Callable[[int], None],
-    save: str | None,
-) -> dict[int, Scores]:
-    """Run the rank's list; return the scores of its micro-batches of the last stage."""
+    on_phase: OnPhase,
+) -> tuple[dict[int, Scores], Found | None]:
+    """Run the rank's list; return the scores of its last stage's micro-batches, and how far ahead it came to run."""
     scores: dict[int, Scores] = {}
 
     def on_loss(microbatch: int, output: Tensor, target: Tensor, loss: Tensor) -> None:
@@ -99,16 +104,23 @@ def _train(
         if on_scores is not None:
             on_scores(microbatch, scores[microbatch])
 
-    stages, batch = training.stages(lists, on_loss)(place.rank), training.batch(lists)
+    with starting(place.rank):
+        stages, batch = training.stages(lists, on_loss)(place.rank), training.batch(lists)
     shapes = find_shapes(lists, place.rank, stages, batch.inputs[0], place.control)
-    me = place.join(lists, stages, shapes, Recorder(HostClock(), keeps=False), at)
     gc.collect()
     gc.freeze()  # what was built stays: the collector need not look at it again in the middle of an op
-    place.run(me, batch)
-    if save is not None:
+    with references(lists, place, stages, training.averaging):
+        if job.advance is None:
+            ahead = None
+            place.run(place.join(lists, stages, shapes, Recorder(HostClock(), keeps=False), at, job.compression), batch)
+        else:
+            ahead = train_in_phases(job, training, place, stages, shapes, on_loss, at, on_phase)
+        for stage in stages.values():
+            stage.settle()
+    if job.save is not None:
         others = {index for rank in range(place.rank) for index in held_stages(lists, rank)}
-        save_stages(Path(save), {index: stage for index, stage in stages.items() if index not in others})
-    return scores
+        save_stages(Path(job.save), {index: stage for index, stage in stages.items() if index not in others})
+    return scores, ahead
 
 
 def _table(scores: dict[int, Scores]) -> Tensor:

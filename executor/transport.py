@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeAlias
 
 from torch import Tensor
 
@@ -12,6 +14,9 @@ from executor.compression import is_compressed, pack, unpack
 from executor.errors import ExecutionError
 from executor.job import Compression
 from schedules.op import Message, Op, Recv, Reduce, Send
+
+Sum: TypeAlias = Callable[[], Tensor | None]
+"""Returns a sum that was posted; None where the caller should give up its turn and ask again."""
 
 
 class Transport(ABC):
@@ -30,11 +35,10 @@ class Transport(ABC):
         """Return the tensor of `message`, or None where the caller should give up its turn and ask again."""
 
     @abstractmethod
-    def reduce(self, op: Reduce, tensor: Tensor) -> Tensor | None:
-        """Return the sum of `tensor` over all ranks that reduce the stage, the same to the last bit on each of them.
+    def reduce(self, op: Reduce, tensor: Tensor) -> Sum:
+        """Post `tensor`, to be summed over all ranks that reduce the stage; do not wait.
 
-        None where the caller should give up its turn and ask again with the same tensor, which it must not change
-        meanwhile.
+        The sum is the same to the last bit on each of them. Until it is there, nobody may change `tensor`.
         """
 
     @abstractmethod
@@ -96,19 +100,22 @@ class LocalTransport(Transport):
         del self._posted[message]
         return tensor
 
-    def reduce(self, op: Reduce, tensor: Tensor) -> Tensor | None:
+    def reduce(self, op: Reduce, tensor: Tensor) -> Sum:
         if self._rank not in self._room.replicas.get(op.stage, ()):
             raise ExecutionError(f"{op}: the mailroom does not know this replica; give it the `reducers` of the lists")
-        replicas, key = self._room.replicas[op.stage], (op.stage, self._num_sums[op.stage])
-        terms = self._room.terms[key]
-        terms[self._rank] = tensor
+        key = (op.stage, self._num_sums[op.stage])
+        self._num_sums[op.stage] += 1
+        self._room.terms[key][self._rank] = tensor
+        return partial(self._take_sum, key)
+
+    def _take_sum(self, key: tuple[int, int]) -> Tensor | None:
+        replicas, terms = self._room.replicas[key[0]], self._room.terms[key]
         if len(terms) < len(replicas):
             return None
         first, *others = (terms[rank] for rank in replicas)
         total = first.clone()
         for other in others:
             total += other
-        self._num_sums[op.stage] += 1
         self._room.taken[key] += 1
         if self._room.taken[key] == len(replicas):
             del self._room.terms[key], self._room.taken[key]

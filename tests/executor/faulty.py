@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -52,6 +53,15 @@ def killed(layer: int):
     return model(lambda: os.kill(os.getpid(), signal.SIGKILL), layer, 2)
 
 
+def _kill_children():
+    for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+        os.kill(int(pid), signal.SIGKILL)
+
+
+def killing_the_reference():
+    return model(_kill_children, 0, 1)
+
+
 def leaving(layer: int):
     return model(lambda: os._exit(7), layer, 2)
 
@@ -94,3 +104,10 @@ def sleeping_backward():
 
 def plain():
     return of([nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)])
+
+
+def without_data():
+    def batch(n, seed):
+        raise KeyError("no such data")
+
+    return [nn.Linear(4, 4), nn.Linear(4, 4)], functional.mse_loss, batch

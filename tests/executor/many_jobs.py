@@ -12,14 +12,20 @@ from pathlib import Path
 from executor.distributed import run_rank
 from executor.errors import ExecutionError
 from executor.job import job_from_json, job_to_json
+from executor.training_job import TrainingJob, is_training_job, training_job_from_json, training_job_to_json
+from executor.training_rank import train_rank
 
 ROOT = Path(__file__).parents[2]
 
 
 def run_together(jobs, num_ranks, folder):
-    """Run every job (name -> Job) on the same `num_ranks` processes; return name -> its losses, or what went wrong."""
+    """Run every job (name -> Job or TrainingJob) on the same `num_ranks` processes.
+
+    Return name -> its losses, by micro-batch or by step, or what went wrong.
+    """
     for name, job in jobs.items():
-        (folder / f"{name}.json").write_text(job_to_json(job))
+        text = training_job_to_json(job) if isinstance(job, TrainingJob) else job_to_json(job)
+        (folder / f"{name}.json").write_text(text)
     return json.loads(run_module("tests.executor.many_jobs", num_ranks, folder)[0].splitlines()[-1])
 
 
@@ -49,15 +55,23 @@ def run_module(module, num_ranks, folder):
     return said
 
 
+def losses(text, name, meet):
+    """Run the job of this file; return its losses in the first process, None in all others."""
+    if is_training_job(text):
+        trained = train_rank(training_job_from_json(text, name), meet=meet)
+        return None if trained is None else [scores.loss for scores in trained.steps]
+    result = run_rank(job_from_json(text, name), meet=meet)
+    return None if result is None else result.losses
+
+
 def main():
     folder, found = Path(sys.argv[1]), {}
     for path in sorted(folder.glob("*.json")):
         try:
-            result = run_rank(job_from_json(path.read_text(), path.name), meet=f"file://{folder}/{path.stem}.store")
+            found[path.stem] = losses(path.read_text(), path.name, f"file://{folder}/{path.stem}.store")
         except (ExecutionError, ValueError) as error:
             found[path.stem] = str(error)
             break  # the ranks are not together any more
-        found[path.stem] = None if result is None else result.losses
     print(json.dumps(found), flush=True)
 
 

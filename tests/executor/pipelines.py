@@ -8,11 +8,13 @@ from random import Random
 
 import torch
 
+from executor.averaging import average_locally
 from executor.build import build_stages, make_batch
 from executor.clock import HostClock, Recorder
 from executor.draws import draw_seed
 from executor.interpreter import Rank
 from executor.job import Job
+from executor.lists import averagers
 from executor.local import run_local
 from executor.transport import LocalTransport, Mailroom, reducers
 from profiles.models.model import Model, build_layers
@@ -24,7 +26,7 @@ from schedules.op import Step
 from schedules.schedule import ScheduleError
 
 MLP = "mlp:layers=6,width=8"
-SYNCHRONOUS = [name for name, entry in CATALOGUE.items() if entry.is_executed and not entry.is_asynchronous]
+SYNCHRONOUS = [name for name, entry in CATALOGUE.items() if not entry.is_asynchronous and not entry.averages]
 CPU = torch.device("cpu")
 
 
@@ -64,7 +66,7 @@ class Local:
 
     def __init__(
         self, schedule, model=MLP, *, optimizer="sgd", lr=0.05, seed=0, size=2,
-        transport=LocalTransport, lowering=lower, bounds=None, prediction=None,
+        transport=LocalTransport, lowering=lower, bounds=None, prediction=None, averaging="asynchronous",
     ):  # fmt: skip
         self.schedule = schedule = lowering(schedule)
         self.model = model if isinstance(model, Model) else resolve_model(model)
@@ -87,6 +89,7 @@ class Local:
             )
             for rank, ops in enumerate(schedule.ops)
         ]  # fmt: skip
+        average_locally(averagers(schedule), {rank.rank: rank.stages for rank in self.ranks}, averaging)
 
     def run(self, times=1):
         for _ in range(times):

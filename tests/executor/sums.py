@@ -23,7 +23,7 @@ def main():
             for length in (1, 1000, 30_001):
                 term = torch.randn(length, generator=torch.Generator().manual_seed(rank)).to(dtype)
                 expected = sum(torch.randn(length, generator=torch.Generator().manual_seed(r)) for r in range(size))
-                total = transport.reduce(Reduce(0), term)
+                total = transport.reduce(Reduce(0), term)()
                 if dtype in (torch.float32, torch.float64):
                     torch.testing.assert_close(total.float(), expected, rtol=1e-4, atol=1e-4)
                 print(dtype, length, hashlib.sha256(total.view(torch.uint8).numpy().tobytes()).hexdigest())

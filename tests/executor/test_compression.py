@@ -11,6 +11,7 @@ from executor.compression import head_bytes, is_compressed, pack, rest_bytes, un
 from executor.errors import ExecutionError
 from executor.place import Place
 from executor.transport import LocalTransport
+from profiles.compression import Compression, element_bytes
 from schedules.catalogue import build, build_lazily
 from tests.executor.many_jobs import run_module, run_together
 from tests.executor.models import plain
@@ -127,7 +128,7 @@ def test_a_local_run_loses_what_its_messages_would_lose():
 
 
 def test_over_nccl_it_is_refused():
-    place = Place(0, CPU, "nccl", None, 1.0)
+    place = Place(0, True, CPU, "nccl", None, 1.0)
     with pytest.raises(ExecutionError, match=r"compression: got half over nccl, expected gloo: .* try backend gloo"):
         place.join(build_lazily("pipedream", 2, 4), {}, {}, None, compression="half")
 
@@ -161,3 +162,10 @@ def test_a_run_over_gloo_is_the_local_run_with_the_same_messages(tmp_path):
             schedule, plain(2), optimizer="momentum", transport=lambda rank, room: LocalTransport(rank, room, "half")
         ).run()
         assert losses[name] == list(local.stage(1).losses().values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_a_message_weighs_what_the_simulator_supposes(dtype):
+    tensor = torch.ones(7, dtype=dtype)
+    num_bytes = pack(tensor).head.nbytes if is_compressed(dtype) else tensor.nbytes
+    assert Compression(element_bytes(str(dtype).removeprefix("torch."))).message_bytes(tensor.nbytes) == num_bytes

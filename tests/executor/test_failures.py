@@ -1,5 +1,6 @@
 """A run that cannot go on ends soon, and says which rank, op and micro-batch."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,10 +9,12 @@ import pytest
 from executor.errors import ExecutionError, RankFailed
 from executor.job import Job
 from executor.launcher import launch
+from executor.processes import Processes
 from executor.whole import whole_model_losses
 from profiles.stage_costs import StageCost, StageCosts
 from schedules.catalogue import build
 from schedules.formats.schedule_json import to_json
+from schedules.lazy import repeat
 from schedules.lower import lower
 from schedules.schedule import ScheduleError
 from tests.executor.pipelines import job
@@ -51,6 +54,16 @@ def test_a_layer_that_raises_before_the_lists_begin_is_named_with_its_stage():
     message = failure(faulty("always_raising:layer=1"))
     assert message.startswith("stage 1: got KeyError")
     assert "a layer's own fault" in message
+
+
+def test_what_goes_wrong_before_the_lists_begin_is_told_with_a_rank():
+    message = failure(faulty("without_data", build("gpipe", 2, 4)))
+    assert message.startswith("rank 0 failed before its first op: KeyError: 'no such data'")
+
+
+def test_more_processes_than_the_machine_can_be_expected_to_run_are_refused(tmp_path):
+    with pytest.raises(ExecutionError, match=r"ranks: got 100000, a process each, expected at most \d+ on"):
+        Processes(tmp_path, range(100_000), lambda rank, index: None, threads=1, timeout_s=1.0)
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
@@ -156,6 +169,13 @@ def test_a_rank_that_failed_is_an_execution_error():
     assert issubclass(RankFailed, ExecutionError)
 
 
-def test_elastic_averaging_is_refused_before_any_process_starts():
-    with pytest.raises(ExecutionError, match="simulated, but not executed yet; try a schedule without AVERAGE"):
-        launch(job(build("avgpipe", 2, 4)))
+def test_a_killed_reference_process_is_named_with_its_device():
+    message = failure(faulty("killing_the_reference", repeat(build("avgpipe", 1, 4), 3).schedule()))
+    assert re.fullmatch(
+        r"rank 0 failed at 0STEP: the reference process of device 0 \(pid \d+\) was killed by signal 9", message
+    )
+
+
+def test_pipelines_on_several_devices_are_refused_before_any_process_starts():
+    with pytest.raises(ExecutionError, match="0AVERAGE: got its ranks 0, 2 on devices 0, 2, expected one"):
+        launch(job(replace(build("avgpipe", 2, 4), rank_to_device=(0, 1, 2, 3))))

@@ -11,6 +11,7 @@ from tests.executor.pipelines import SYNCHRONOUS, Local, any_schedule, assert_eq
 REAL = {
     "gpt": "gpt:layers=6,width=16,heads=2,context=8,dropout=0.2",
     "conv": "conv:channels=4,blocks=6,image=8",
+    "lstm": "lstm:layers=6,width=8,context=4,dropout=0.2",
 }
 
 

@@ -8,7 +8,7 @@ from executor.errors import ExecutionError
 from executor.interpreter import Waiting
 from schedules.catalogue import build
 from schedules.lower import lower
-from schedules.op import Average, Compute, Message, Overlap, Payload, Recv, Reshard, Send, Step, Unshard
+from schedules.op import Compute, Message, Overlap, Payload, Recv, Reshard, Send, Step, Unshard
 from schedules.recompute import recompute
 from schedules.schedule import backward, forward, make_schedule
 from tests.executor.pipelines import Local
@@ -42,12 +42,6 @@ def test_times_are_recorded_for_every_op_in_order():
 def test_what_only_pytorch_shards_is_nothing_to_do():
     rows = [[Unshard(0), forward(0, 0), backward(0, 0), Reshard(0), Step(0)]]
     assert Local(make_schedule("sharded", 1, 1, rows)).run().stage(0).weights.version == 1
-
-
-def test_elastic_averaging_is_refused():
-    rows = [[forward(0, 0), backward(0, 0), Average(0)]]
-    with pytest.raises(ValueError, match=r"rank 0 failed at 0AVERAGE: .*not executed yet"):
-        Local(make_schedule("replicas", 1, 1, rows)).run()
 
 
 def test_the_two_of_an_overlap_run_one_after_the_other_once_both_have_their_messages():

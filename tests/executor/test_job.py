@@ -17,7 +17,7 @@ COSTS = StageCosts((StageCost(0.25, 0.5, output_bytes=7), StageCost(1e-9, None, 
     [
         job(build("gpipe", 2, 3)),
         job(build("pipedream", 3, 3), save="somewhere", lr=1 / 3, timeout_s=0.1),
-        Job(schedule="{}", emulate=COSTS, how="busy", is_checked=False),
+        Job(schedule="{}", emulate=COSTS, how="busy", is_checked=False, cluster="{}"),
     ],
 )
 def test_a_job_reads_back_as_it_was(made):
@@ -66,3 +66,8 @@ def test_a_field_that_there_is_not_is_named():
 def test_a_job_checks_its_values_when_made():
     with pytest.raises(ExecutionError, match="iterations: got 0, expected at least 1; dtype: got 'f4'"):
         replace(job(build("gpipe", 2, 3)), iterations=0, dtype="f4")
+
+
+def test_machines_are_emulated_with_the_costs_only():
+    with pytest.raises(ExecutionError, match="cluster: got one without emulate, expected none"):
+        replace(job(build("gpipe", 2, 3)), cluster="{}")

@@ -1,11 +1,14 @@
 """Every asynchronous scheme against the plain loop of its recurrence."""
 
+from functools import cache
+
 import pytest
 import torch
 from torch import optim
 
 from profiles.models.optimizers import OPTIMIZERS
 from schedules.catalogue import build
+from schedules.lower import lower
 from schedules.prediction import Rule
 from schedules.recompute import recompute
 from tests.executor import recurrences
@@ -13,18 +16,24 @@ from tests.executor.models import plain
 from tests.executor.pipelines import Local, assert_equal
 from tests.executor.recurrences import CONSISTENT, RULES, SCHEMES, Adam, Sgd, at_least, by_layer, scheme_of, train
 
-LR = 0.02
+LR = recurrences.LR
+
+
+@cache
+def lowered(name, d, num_microbatches, extra, recomputes):
+    """Build and lower once for all optimizers."""
+    schedule = build(name, d, num_microbatches, **({"extra": extra} if extra else {}))
+    return lower(recompute(schedule) if recomputes else schedule)
 
 
 def compare(name, d, count, optimizer, hand, *, rule=None, prediction=None, extra=0, recomputes=False, rebuilds=False):
     """Run scheme `name` on d ranks and by hand; assert that the weights are the same, and have moved."""
     num_microbatches = at_least(count, name, d)
-    schedule = build(name, d, num_microbatches, **({"extra": extra} if extra else {}))
+    schedule = lowered(name, d, num_microbatches, extra, recomputes)
     num_layers = max(3, schedule.num_stages)
     found = Local(
-        recompute(schedule) if recomputes else schedule,
-        plain(num_layers), optimizer=optimizer, lr=LR, prediction=prediction,
-    )  # fmt: skip
+        schedule, plain(num_layers), optimizer=optimizer, lr=LR, prediction=prediction, lowering=lambda ready: ready
+    )
     start = by_layer(found.parameters)
     stage_of = [stage for stage, (first, last) in enumerate(found.bounds) for _ in range(first, last)]
     data = list(zip(found.batch.inputs, found.batch.targets, strict=True))
@@ -34,10 +43,10 @@ def compare(name, d, count, optimizer, hand, *, rule=None, prediction=None, extr
     assert all((a - b).abs().max() > 1e-3 for a, b in zip(start, expected, strict=True))
 
 
+@pytest.mark.parametrize("optimizer", recurrences.OPTIMIZERS)
 @pytest.mark.parametrize("d", range(1, 9))
 @pytest.mark.parametrize("name", SCHEMES)
-def test_weights_after_200_micro_batches_are_those_of_the_recurrence(name, d):
-    optimizer = list(recurrences.OPTIMIZERS)[(d + SCHEMES.index(name)) % 4]  # each of them with every scheme
+def test_weights_after_200_micro_batches_are_those_of_the_recurrence(name, d, optimizer):
     compare(name, d, 200, optimizer, recurrences.OPTIMIZERS[optimizer])
 
 

@@ -13,7 +13,7 @@ from tests.executor.lazy_ranks import lists
 from tests.executor.many_jobs import run_module, run_together
 from tests.executor.models import plain
 from tests.executor.pipelines import CPU, assert_equal, job
-from tests.executor.recurrences import OPTIMIZERS, RULES, SCHEMES, at_least, by_layer, scheme_of, train
+from tests.executor.recurrences import LR, OPTIMIZERS, RULES, SCHEMES, at_least, by_layer, scheme_of, train
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300), pytest.mark.xdist_group("recurrences over gloo")]
 
@@ -38,11 +38,11 @@ def saved(folder, num_stages):
 def ran(request, tmp_path_factory):
     """All schemes on the same processes."""
     d, folder = request.param, tmp_path_factory.mktemp("jobs")
-    schedules = {name: build(name, d, at_least(30, name, d)) for name in SCHEMES}
+    schedules = {name: build(name, d, at_least(200, name, d)) for name in SCHEMES}
     jobs = {
         name: job(
             schedule, f"tests.executor.models:plain:layers={schedule.num_stages}",
-            optimizer=OPTIMIZER_OF[name], lr=0.02, save=str(folder / name),
+            optimizer=OPTIMIZER_OF[name], lr=LR, save=str(folder / name),
         )
         for name, schedule in schedules.items()
     }  # fmt: skip

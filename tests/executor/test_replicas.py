@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from schedules.schedule import backward, backward_input, backward_weight, forwar
 from tests.executor import models
 from tests.executor.many_jobs import run_module
 from tests.executor.pipelines import Local, assert_equal, job, whole_gradients, whole_model, without_steps
+from tests.schedules.edits import reduced_early
 
 REPLICATED = ["chimera", "dualpipe", "gems", "data_parallel"]
 
@@ -142,21 +144,54 @@ def test_a_step_frees_the_summed_gradients():
 
 
 def crossed():
-    """Two stages on both ranks, which sum them in different orders."""
+    """Two stages on both ranks, which sum them and step in different orders."""
+    return with_updates([Reduce(0), Step(0), Reduce(1), Step(1)], [Reduce(1), Step(1), Reduce(0), Step(0)])
+
+
+def with_updates(*updates):
+    """Chimera on two ranks, which then do this."""
     schedule = lower(build("chimera", 2, 4))
-    there, back = Reduce(0), Reduce(1)
-    row = tuple({there: back, back: there}.get(op, op) for op in schedule.ops[1])
-    assert row != schedule.ops[1]
-    return replace(schedule, ops=(schedule.ops[0], row))
+    rows = [[*(op for op in row if not isinstance(op, Reduce | Step)), *new]
+            for row, new in zip(schedule.ops, updates, strict=True)]  # fmt: skip
+    return replace(schedule, ops=tuple(map(tuple, rows)))
 
 
-def test_sums_in_different_orders_are_a_deadlock_with_ranks_and_ops():
+def test_sums_and_steps_in_different_orders_are_a_deadlock_with_ranks_and_ops():
     with pytest.raises(ExecutionError) as raised:
         Local(crossed(), models.plain(layers=2)).run()
     assert str(raised.value) == (
-        "deadlock: rank 0 at 0REDUCE_GRAD waits for the other replicas of the stage, "
-        "rank 1 at 1REDUCE_GRAD waits for the other replicas of the stage"
+        "deadlock: rank 0 at 0STEP waits for the other replicas of the stage, "
+        "rank 1 at 1STEP waits for the other replicas of the stage"
     )
+
+
+def test_a_reduce_posts_and_its_sum_is_taken_at_the_step_or_at_the_end_of_the_list():
+    """So the orders of the Reduces may differ, and what comes between Reduce and Step reads the old weights."""
+    plain = Local(lower(build("chimera", 2, 4)), models.dropping(layers=2)).run(times=2)
+    other = with_updates([Reduce(0), Reduce(1), Step(1), Step(0)], [Reduce(1), Reduce(0), Step(0), Step(1)])
+    found = Local(other, models.dropping(layers=2)).run(times=2)
+    assert all(torch.equal(a, b) for a, b in zip(found.parameters, plain.parameters, strict=True))
+    expected = whole_gradients(models.dropping(layers=2), 4)
+    for at in (0, 1):
+        rows = [[Reduce(at), Reduce(1 - at)], [Reduce(1), Reduce(0)]]
+        found = Local(with_updates(*rows), models.dropping(layers=2)).run()
+        for rank in range(2):
+            stages = [found.replicas(stage)[rank] for stage in range(2)]
+            assert_equal((p.grad for stage in stages for p in stage.module.parameters()), expected)
+
+
+def test_from_reduce_to_step_the_gradients_are_held_once():
+    """In the buckets: the parameters have none until the sums are taken."""
+    held = []
+    found = Local(with_updates(*[[Reduce(0), Reduce(1), Step(0), Step(1)]] * 2), models.plain(layers=2))
+
+    def look(rank, index):
+        parameters = [p for stage in rank.stages.values() for p in stage.module.parameters()]
+        held.append((rank.ops[index - 1], {p.grad is None for p in parameters}))
+
+    found.ranks = [replace(rank, at=partial(look, rank)) for rank in found.ranks]
+    found.run()
+    assert [nothing for op, nothing in held if op == Reduce(1)] == [{True}] * 2
 
 
 def test_a_mailroom_that_was_not_told_of_the_replicas_says_so():
@@ -197,7 +232,8 @@ def test_the_sum_of_processes_is_the_same_to_the_last_bit_on_each_of_them(tmp_pa
 @pytest.mark.distributed
 @pytest.mark.timeout(60)
 def test_processes_train_replicas_as_the_whole_model_is_trained_and_one_writes_them(tmp_path):
-    schedule = build("chimera", 2, 4)
+    schedule = reduced_early(build("chimera", 2, 4))
+    assert not all(isinstance(op, Reduce | Step) for op in schedule.ops[0][-4:])
     run = launch(job(schedule, iterations=3, save=str(tmp_path)))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["stage0.safetensors", "stage1.safetensors"]
     module, inputs, targets, loss = whole_model("mlp:layers=6,width=8", 8)
@@ -226,5 +262,5 @@ def test_processes_that_sum_in_different_orders_end_with_rank_and_op():
     with pytest.raises(RankFailed) as raised:
         launch(todo)
     message = str(raised.value)
-    assert re.match(r"rank (0 failed at 0|1 failed at 1)REDUCE_GRAD: waited for the other replicas of stage ", message)
+    assert re.match(r"rank (0 failed at 0|1 failed at 1)STEP: waited for the other replicas of stage ", message)
     assert "\n" not in message

@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ MODEL, NUM_LAYERS, STEPS = "digits:width=8,blocks=6", 8, 6
 
 
 def a_job(name="pipeoptim", **fields):
-    recipe = fields.pop("recipe", Recipe(name=name, num_ranks=2, num_microbatches=4))
+    recipe = fields.pop("recipe", Recipe(name=name, num_ranks=1 if name == "avgpipe" else 2, num_microbatches=4))
     lists = recipe.run(STEPS).lists(STEPS)
     given = {
         "num_steps": STEPS,
@@ -40,12 +41,12 @@ def a_job(name="pipeoptim", **fields):
 
 def locally(job):
     run = job.recipe.run(job.num_steps)
-    return train(run.lists(job.num_steps), training_of(job, run.microbatches_per_step, CPU))
+    return train(run.lists(job.num_steps), training_of(job, run, CPU))
 
 
 @pytest.mark.distributed
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("name", ["pipeoptim", "chimera"])
+@pytest.mark.parametrize("name", ["pipeoptim", "chimera", "avgpipe"])
 def test_every_step_and_the_final_weights_are_those_of_one_process(name):
     told = []
     job = a_job(name)
@@ -61,6 +62,23 @@ def test_every_step_and_the_final_weights_are_those_of_one_process(name):
 
 @pytest.mark.distributed
 @pytest.mark.timeout(120)
+def test_forwards_that_run_ever_further_ahead_change_times_and_not_losses():
+    job = a_job(recipe=Recipe(name="avgpipe", num_ranks=2, num_microbatches=8), num_steps=20, advance="auto")
+    found = launch_training(job)
+    expected = locally(replace(job, advance=None))
+    assert [scores.loss for scores in found.steps] == pytest.approx(
+        [scores.loss for scores in expected.steps], rel=1e-12
+    )
+    assert found.held_out.loss == pytest.approx(expected.held_out.loss, rel=1e-12)
+    tried = [trial.advance for trial in found.ahead.trials]
+    assert tried == list(range(len(tried)))
+    assert 1 <= len(tried) <= 3, "in phases of six steps"
+    assert all(trial.seconds > 0 and trial.peak_bytes > 0 for trial in found.ahead.trials)
+    assert found.ahead.advance in (0, *tried, len(tried))
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(120)
 def test_a_run_that_diverges_is_ended():
     found = launch_training(a_job("pipedream", num_steps=100000, optimizer="sgd", lr=1e6))
     assert found.diverged.step == len(found.steps) - 1 < 100000
@@ -70,23 +88,11 @@ def test_a_run_that_diverges_is_ended():
 
 @pytest.mark.distributed
 @pytest.mark.timeout(120)
-def test_a_rank_that_fails_is_named(tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text(
-        "from torch import nn\n"
-        "class Broken(nn.Linear):\n"
-        "    def forward(self, x):\n"
-        "        if self.training:\n"
-        "            raise RuntimeError('as it was asked')\n"
-        "        return super().forward(x)\n"
-        "def factory():\n"
-        "    import torch\n"
-        "    batch = lambda n, seed: (torch.ones(n, 4), torch.ones(n, 4))\n"
-        "    return [nn.Linear(4, 4), Broken(4, 4)], nn.functional.mse_loss, batch\n"
-    )
-    monkeypatch.chdir(tmp_path)
+def test_a_rank_that_fails_is_named():
     recipe = Recipe(name="gpipe", num_ranks=2, num_microbatches=2)
-    job = TrainingJob(recipe=recipe, num_steps=2, model="mine:factory", bounds=((0, 1), (1, 2)), batch_size=2)
-    with pytest.raises(RankFailed, match=r"rank 1 failed at 1F0 \(micro-batch 0\): as it was asked"):
+    model = "tests.executor.faulty:raising:layer=1,at=0"
+    job = TrainingJob(recipe=recipe, num_steps=2, model=model, bounds=((0, 1), (1, 3)), batch_size=2)
+    with pytest.raises(RankFailed, match=r"rank 1 failed at 1F0 \(micro-batch 0\): .*a layer's own fault"):
         launch_training(job)
 
 
@@ -141,7 +147,7 @@ def test_a_bad_job_is_refused_in_one_line():
 def test_a_model_cut_into_other_stages_than_the_lists_have_is_refused():
     job = a_job("gpipe")
     run = job.recipe.run(STEPS)
-    training = training_of(job, run.microbatches_per_step, torch.device("cpu"))
+    training = training_of(job, run, torch.device("cpu"))
     other = Recipe(name="gpipe", num_ranks=3, num_microbatches=4).run(STEPS).lists(STEPS)
     with pytest.raises(ExecutionError, match="has 3 stages, but the partition of"):
         train(other, training)

@@ -1,0 +1,200 @@
+"""The process that holds a device's reference: how a rank starts it, or comes to it, and what they say to each other.
+
+The memory has no name, and that of the socket is gone once all ranks have come. The process ends when the rank that
+started it is gone, however that ended: nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
+from pathlib import Path
+from typing import final
+
+from torch import Tensor
+
+from executor.averaging import Pool
+from executor.errors import ExecutionError, PeerLost, RankFailed
+from executor.job import START_S
+from executor.reference import Averaged, map_memory, memory_bytes
+from executor.reference_server import TOKEN, receive
+
+_GRACE_S = 5.0
+
+
+@final
+class SharedPool(Pool):
+    """A connection to the process.
+
+    Args:
+        connection: Nobody else reads it.
+        memory: Of the device, uint8.
+        who: The process, in words.
+        timeout_s: How long the other pipelines may keep this one waiting.
+        gone: Returns what to raise where the process is gone.
+    """
+
+    def __init__(
+        self, connection: socket.socket, memory: Tensor, who: str, timeout_s: float, gone: Callable[[], RankFailed]
+    ) -> None:
+        connection.settimeout(timeout_s)
+        self.memory = memory
+        self._connection = connection
+        self._who = who
+        self._timeout_s = timeout_s
+        self._gone = gone
+        self._versions: Counter[int] = Counter()
+
+    def give(self, stage: int) -> None:
+        try:
+            self._connection.sendall(TOKEN.pack(stage))
+        except ConnectionError as error:
+            raise self._gone() from error
+
+    def has(self, stage: int, version: int) -> bool:
+        """Wait for it, which is always there then."""
+        while self._versions[stage] < version:
+            try:
+                token = receive(self._connection)
+            except TimeoutError as error:
+                raise PeerLost(
+                    f"waited {self._timeout_s:g} s for {self._who} to have the updates of the other pipelines"
+                ) from error
+            if token is None:
+                raise self._gone()
+            self._versions[token] += 1
+        return True
+
+
+@final
+class ReferenceProcess:
+    """The process of one device, as the rank sees it that starts it.
+
+    Args:
+        device: Its number.
+        rank: That rank.
+        stages: That are averaged on the device.
+
+    Raises:
+        ExecutionError: It cannot be started.
+    """
+
+    def __init__(self, device: int, rank: int, stages: Sequence[Averaged]) -> None:
+        self._name = f"the reference process of device {device}"
+        self._folder = Path(tempfile.mkdtemp(prefix="ps"))  # a socket's path must be short
+        self._num_bytes = memory_bytes(stages)
+        self._memory = _anonymous_file(self._num_bytes)
+        self._connection, owner = socket.socketpair()
+        self.address = str(self._folder / "socket")
+        with owner, socket.socket(socket.AF_UNIX) as listener:
+            try:
+                listener.bind(self.address)
+                listener.listen(sum(len(stage.ranks) for stage in stages))
+                files = {"owner": owner.fileno(), "listener": listener.fileno(), "memory": self._memory}
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "executor.reference_server"],
+                    stdin=subprocess.PIPE,
+                    pass_fds=tuple(files.values()),
+                )
+                what = {"rank": rank, "cores": _parents_cores(), "stages": [astuple(each) for each in stages], **files}
+                assert self._process.stdin is not None, "it is a pipe"
+                with self._process.stdin as told:
+                    told.write(json.dumps(what).encode())
+            except OSError as error:
+                self.all_have_come()
+                raise ExecutionError(
+                    f"{self._name}: got {str(error)!r}, expected to start it; try another TMPDIR"
+                ) from error
+
+    def pool(self, timeout_s: float) -> SharedPool:
+        """Return the rank's own end."""
+        memory, pid = map_memory(self._memory, self._num_bytes), self._process.pid
+
+        def gone() -> RankFailed:
+            return RankFailed(self.death(_GRACE_S) or f"{_who(self._name, pid)} does not answer any more")
+
+        return SharedPool(self._connection, memory, _who(self._name, pid), timeout_s, gone)
+
+    def all_have_come(self) -> None:
+        """Let go of the address: nobody else will come."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def death(self, patience_s: float = 0.0) -> str | None:
+        """Return how the process ended, if it did within so many seconds; None if it goes on."""
+        try:
+            code = self._process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            return None
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        return f"{_who(self._name, self._process.pid)} {how}"
+
+    def end(self) -> None:
+        """End the process."""
+        self.all_have_come()
+        self._connection.close()
+        if self.death(_GRACE_S) is None:
+            self._process.kill()
+            self._process.wait()
+
+
+def come_to(address: str, device: int, owner: int, rank: int, num_bytes: int, timeout_s: float) -> SharedPool:
+    """Connect to the process of a device, as one of its other ranks.
+
+    Args:
+        address: Of the process.
+        owner: The rank that has started it.
+        num_bytes: Of the memory.
+
+    Raises:
+        ExecutionError: It is not on this machine.
+        PeerLost: It does not answer.
+    """
+    name = f"the reference process of device {device}"
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(START_S)
+    try:
+        connection.connect(address)
+    except FileNotFoundError as error:
+        raise ExecutionError(
+            f"device {device}: got its ranks {owner} and {rank} on different machines, expected one: they share its "
+            "memory; order the hosts so that they are together"
+        ) from error
+    try:
+        connection.sendall(TOKEN.pack(rank))
+        told, files, _, _ = socket.recv_fds(connection, TOKEN.size, 1)
+    except OSError as error:
+        raise PeerLost(f"waited for {name}, which rank {owner} has started: {error}") from error
+    if not files:
+        raise PeerLost(f"waited for {name}, which rank {owner} has started: it is gone")
+    who = _who(name, TOKEN.unpack(told)[0])
+    return SharedPool(
+        connection, map_memory(files[0], num_bytes), who, timeout_s, lambda: PeerLost(f"waited for {who}: it is gone")
+    )
+
+
+def _who(name: str, pid: int) -> str:
+    return f"{name} (pid {pid})"
+
+
+def _parents_cores() -> list[int]:
+    """Return the cores of what started this rank, which is not pinned to one; none where they cannot be set."""
+    return sorted(os.sched_getaffinity(os.getppid())) if hasattr(os, "sched_getaffinity") else []
+
+
+def _anonymous_file(num_bytes: int) -> int:
+    """Return the descriptor of a file of zeros, in memory where the system can, that is gone with its last user."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("pipesched-reference")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.truncate(descriptor, num_bytes)
+    return descriptor

@@ -1,0 +1,42 @@
+"""Elastic averaging as a plain loop on the whole model, in float64."""
+
+import torch
+
+from profiles.models.model import build_layers
+from profiles.models.resolve import resolve_model
+
+OPTIMIZERS = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, 0.05),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, 0.05, momentum=0.9),
+    "adam": lambda parameters: torch.optim.Adam(parameters, 0.05),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, 0.05),
+}
+
+
+def by_hand(text, pipelines, data, optimizer, averaging):
+    """Yield (weights of every model, weights of the reference, mean loss) of each iteration, weights as vectors.
+
+    `data` yields, per iteration, (inputs, targets) of each pipeline.
+    """
+    model, a = resolve_model(text), 1 / pipelines
+    models = [build_layers(model, 0, len(model.layers), seed=0, dtype=torch.float64) for _ in range(pipelines)]
+    optimizers = [OPTIMIZERS[optimizer](each.parameters()) for each in models]
+    reference = vector(models[0].parameters())
+    for batches in data:
+        olds, updates, losses = [vector(each.parameters()) for each in models], [], []
+        for (x, y), each, its_optimizer, old in zip(batches, models, optimizers, olds, strict=True):
+            its_optimizer.zero_grad()
+            losses.append(model.loss(each(x), y))
+            losses[-1].backward()
+            its_optimizer.step()
+            updates.append(vector(each.parameters()) - old)
+        newer = reference + sum(updates) / pipelines
+        for each, x, u in zip(models, olds, updates, strict=True):
+            new = (1 - a) * (x + u) + a * newer if averaging == "synchronous" else (1 - a) * x + a * reference + u
+            torch.nn.utils.vector_to_parameters(new, each.parameters())
+        reference = newer
+        yield [vector(each.parameters()) for each in models], reference, sum(losses).item() / pipelines
+
+
+def vector(tensors):
+    return torch.cat([tensor.detach().flatten() for tensor in tensors]).clone()

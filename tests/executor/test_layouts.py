@@ -1,0 +1,56 @@
+"""Copies of a pipeline train as one pipeline with larger micro-batches does, in float64."""
+
+import pytest
+import torch
+
+from executor.interpreter import Batch
+from schedules.catalogue import CATALOGUE, build
+from schedules.recompute import recompute
+from schedules.replicate import replicate
+from tests.executor import models
+from tests.executor.pipelines import Local, assert_equal, whole_gradients, without_steps
+
+PER_STEP = {"pipedream_2bw": 4, "wpipe": 4, "1f1b_rr": 2}
+ASYNCHRONOUS = [name for name, entry in CATALOGUE.items() if entry.is_asynchronous]
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zb_h1", "dualpipe", "chimera", "data_parallel"])
+def test_gradients_are_those_of_the_whole_model_on_every_copy(name, width):
+    schedule = recompute(replicate(build(name, 2, 4), width), stages=[0])
+    model = models.dropping(layers=schedule.num_stages)
+    found = Local(without_steps(schedule), model).run()
+    expected = whole_gradients(model, 4 * width)
+    for index, (first, last) in enumerate(found.bounds):
+        copies = found.replicas(index)
+        assert len(copies) % width == 0
+        for stage in copies:
+            assert_equal((p.grad for p in stage.module.parameters()), expected[2 * first : 2 * last])
+
+
+def joined(batch, num_microbatches, width, per_step):
+    """Put together what the copies do at the same time: micro-batch i of each."""
+    together = []
+    for i in range(num_microbatches):
+        first = (i // per_step) * width * per_step + i % per_step
+        together.append([first + copy * per_step for copy in range(width)])
+    return Batch(
+        *(tuple(torch.cat([data[i] for i in row]) for row in together) for data in (batch.inputs, batch.targets))
+    )
+
+
+@pytest.mark.parametrize(("width", "optimizer"), [(2, "adamw"), (3, "momentum")])
+@pytest.mark.parametrize("name", ASYNCHRONOUS)
+def test_an_asynchronous_run_of_copies_is_that_of_one_with_larger_micro_batches(name, width, optimizer):
+    one = build(name, 4, 16)
+    given = {"optimizer": optimizer, "lr": 0.005}
+    copies = Local(replicate(one, width), models.plain(one.num_stages), size=1, **given)
+    large = Local(one, models.plain(one.num_stages), size=width, **given)
+    large.batch = joined(copies.batch, 16, width, PER_STEP.get(name, 1))
+    start = [parameter.clone() for parameter in large.parameters]
+    copies.run()
+    large.run()
+    assert all((a - b).abs().max() > 1e-3 for a, b in zip(start, large.parameters, strict=True))
+    for index in range(one.num_stages):
+        for stage in copies.replicas(index):
+            assert_equal(stage.module.parameters(), large.stage(index).module.parameters())

@@ -1,0 +1,97 @@
+"""Plans, executed by four processes: the losses are those of the model in one piece, in float64."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from executor.feed import step_seed
+from executor.training_job import TrainingJob
+from profiles.models.model import build_layers
+from profiles.plan import Plan, Predicted
+from schedules.recipe import Recipe
+from tests.executor.many_jobs import run_together
+from tests.executor.test_training import MODEL, plain_loop
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(240)]
+
+STEPS = 3
+BATCH = 16
+
+
+def a_plan(partition, microbatch_size, compression=None, **recipe):
+    return Plan(
+        model=MODEL.name, recipe=Recipe(**recipe), partition=partition, microbatch_size=microbatch_size,
+        batch_size=BATCH, compression=compression, predicted=Predicted(1.0, BATCH),
+    )  # fmt: skip
+
+
+TWO_BY_TWO = a_plan((3, 5), 4, name="1f1b", num_ranks=2, num_microbatches=2, width=2, recompute="all")
+PLANS = {
+    "pipelines inside, uneven, recompute": TWO_BY_TWO,
+    "copies inside": replace(TWO_BY_TWO, recipe=replace(TWO_BY_TWO.recipe, placement="data", recompute=(1,))),
+    "four deep, uneven, split backward": a_plan((1, 3, 3, 1), 2, name="zb_h1", num_ranks=4, num_microbatches=8),
+    "four wide": a_plan((8,), 2, name="gpipe", num_ranks=1, num_microbatches=2, width=4),
+    "copies of both directions": a_plan((6, 2), 2, name="chimera", num_ranks=2, num_microbatches=4, width=2),
+    "compressed": replace(TWO_BY_TWO, compression="half"),
+}
+
+
+def to_job(plan):
+    assert plan.run(STEPS).lists(STEPS).num_ranks == 4
+    return TrainingJob(
+        recipe=plan.recipe, num_steps=STEPS, model=plan.model, bounds=plan.bounds, batch_size=plan.batch_size,
+        compression=plan.compression, dtype="float64", optimizer="momentum", lr=0.05, seed=3,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def losses(tmp_path_factory):
+    """All plans on the same processes."""
+    return run_together({name: to_job(plan) for name, plan in PLANS.items()}, 4, tmp_path_factory.mktemp("plans"))
+
+
+@pytest.mark.parametrize("name", [name for name in PLANS if name != "compressed"])
+def test_the_losses_are_those_of_the_model_in_one_piece(losses, name):
+    assert losses[name] == pytest.approx(plain_loop(STEPS)[0], rel=1e-9)
+
+
+class Halved(torch.autograd.Function):
+    """A boundary between stages: what crosses it, either way, is rounded to the eleven bits of half precision."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return rounded(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return rounded(g)
+
+
+def rounded(x):
+    scale = 2.0 ** (15 - torch.frexp(x.abs().max()).exponent)
+    return (x * scale).half().double() / scale
+
+
+def rounded_loop():
+    """Train the whole model, its boundary rounded; return the losses."""
+    first, last = (build_layers(MODEL, *bounds, seed=3, dtype=torch.float64) for bounds in TWO_BY_TWO.bounds)
+    optimizer = torch.optim.SGD([*first.parameters(), *last.parameters()], 0.05, momentum=0.9)
+    found = []
+    for step in range(STEPS):
+        x, y = MODEL.batch(BATCH, step_seed(3, step))
+        parts = [
+            MODEL.loss(last(Halved.apply(first(part))), target)
+            for part, target in zip(x.double().chunk(4), y.chunk(4), strict=True)
+        ]
+        optimizer.zero_grad()
+        for loss in parts:
+            loss.backward(torch.tensor(0.25, dtype=torch.float64))
+        optimizer.step()
+        found.append(sum(loss.item() for loss in parts) / 4)
+    return found
+
+
+def test_compressed_messages_lose_what_half_precision_loses_and_nothing_else(losses):
+    assert losses["compressed"] == pytest.approx(rounded_loop(), rel=1e-9)
+    assert losses["compressed"] != pytest.approx(plain_loop(STEPS)[0], rel=1e-9)
