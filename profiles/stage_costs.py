@@ -139,7 +139,6 @@ class StageCosts:
             return seconds
         return seconds + (cost.copy_s if cost.predict_s is None else cost.predict_s)
 
-
     def _convert_s(self, op: Compute) -> float:
         """Return what converting takes: the tensors at both ends of the stage, one comes in and one goes out."""
         if self.compression is None or op.phase in (Phase.RECOMPUTE, Phase.BACKWARD_WEIGHT):
