@@ -1,9 +1,9 @@
-"""How well every scheme learns: PipeOptim's setting (arXiv:2312.00839, section V-B) in small, on handwritten digits.
+"""How well every scheme learns: PipeOptim's setting (arXiv:2312.00839, section V-B) in small, on digits or on text.
 
-    python benchmarks/convergence.py [--steps 200] [--seeds 3] [--out benchmarks/results/convergence.md]
+    python benchmarks/convergence.py [--data digits | text] [--seeds 3] [--out benchmarks/results/convergence.md]
 
-Each scheme trains the same network on eight ranks from the same weights on the same samples, beside the un-pipelined
-network; with three optimizers and several seeds. All ranks run in this process: only the lists differ.
+Each scheme trains the same network on eight stages from the same weights on the same samples, beside the un-pipelined
+network; with several optimizers and seeds. All ranks run in this process: only the lists differ.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import argparse
 import os
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,11 +27,7 @@ from profiles.partition import uniform_partition
 from schedules.staleness import staleness
 from schedules.training_run import TrainingRun, training_run
 
-MODEL = "digits:blocks=14"
-"""Sixteen layers: as many as WPipe has stages on eight ranks."""
-RANKS, MICROBATCHES, BATCH_SIZE = 8, 8, 64
-OPTIMIZERS = {"momentum": 0.01, "adam": 3e-4, "adamw": 3e-4}
-"""And their learning rates."""
+RANKS, MICROBATCHES = 8, 8
 WHOLE = "un-pipelined"
 SCHEMES = (
     WHOLE,
@@ -58,7 +54,47 @@ class Claim:
     source: str
 
 
-ALL = tuple(OPTIMIZERS)
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is trained, and how.
+
+    Attributes:
+        rates: Learning rate by optimizer.
+        steps: Optimizer steps.
+        wpipe_ranks: WPipe has two stages on each.
+        held_out: What the accuracy is measured on.
+    """
+
+    model: str
+    batch_size: int
+    rates: dict[str, float]
+    steps: int
+    wpipe_ranks: int
+    held_out: str
+
+    def run(self, scheme: str) -> TrainingRun:
+        """Return the run of a scheme; un-pipelined is one rank with one micro-batch."""
+        if scheme == WHOLE:
+            return training_run("naive", 1, 1, self.steps)
+        ranks = self.wpipe_ranks if scheme == "wpipe" else RANKS
+        return training_run(scheme, ranks, MICROBATCHES, self.steps)
+
+
+SETTINGS = {
+    "digits": Setting(
+        "digits:blocks=14", 64, {"momentum": 0.01, "adam": 3e-4, "adamw": 3e-4}, 200, 8, "297 scans kept from training"
+    ),
+    "text": Setting(
+        "gpt:layers=6,width=32,heads=4,context=32",
+        32,
+        {"adamw": 1e-3},
+        300,
+        4,
+        "the next byte of text kept from training",
+    ),
+}
+
+ALL = ("momentum", "adam", "adamw")
 CLAIMS = (
     Claim("pipeoptim", "pipedream", ALL, "PipeOptim, Table IV"),
     Claim("pipeoptim", "pipedream_2bw", ALL, "PipeOptim, Table IV"),
@@ -82,24 +118,17 @@ class Score:
     diverged_at: int | None
 
 
-def run_of(scheme: str, num_steps: int) -> TrainingRun:
-    """Return the run of a scheme; un-pipelined is one rank with one micro-batch."""
-    if scheme == WHOLE:
-        return training_run("naive", 1, 1, num_steps)
-    return training_run(scheme, RANKS, MICROBATCHES, num_steps)
-
-
-def score(scheme: str, optimizer: str, seed: int, num_steps: int) -> Score:
+def score(setting: Setting, scheme: str, optimizer: str, seed: int) -> Score:
     """Train once."""
-    run, model = run_of(scheme, num_steps), resolve_model(MODEL)
-    lists = run.lists(num_steps)
+    run, model = setting.run(scheme), resolve_model(setting.model)
+    lists = run.lists(setting.steps)
     training = Training(
         model=model,
         bounds=uniform_partition(len(model.layers), lists.num_stages),
-        batch_size=BATCH_SIZE,
+        batch_size=setting.batch_size,
         microbatches_per_step=run.microbatches_per_step,
         optimizer=optimizer,
-        lr=OPTIMIZERS[optimizer],
+        lr=setting.rates[optimizer],
         seed=seed,
         dtype=torch.float32,
         device=torch.device("cpu"),
@@ -122,14 +151,13 @@ Scores = dict[tuple[str, str], list[Score]]
 """By scheme and optimizer, one per seed."""
 
 
-def table(found: Scores, num_steps: int) -> Iterator[str]:
-    """Yield a row per scheme: final training loss, and accuracy on the scans that were kept from training."""
-    yield "| scheme | staleness | " + " | ".join(f"{name}: loss | accuracy" for name in OPTIMIZERS) + " |"
-    yield "|---|---:|" + "---:|---:|" * len(OPTIMIZERS)
+def table(setting: Setting, found: Scores) -> Iterator[str]:
+    """Yield a row per scheme: final training loss, and accuracy on what was kept from training."""
+    yield "| scheme | staleness | " + " | ".join(f"{name}: loss | accuracy" for name in setting.rates) + " |"
+    yield "|---|---:|" + "---:|---:|" * len(setting.rates)
     for scheme in SCHEMES:
-        run = run_of(scheme, num_steps)
-        stages = staleness(run.lists(num_steps)).stages
-        cells = [cell for optimizer in OPTIMIZERS for cell in _cells(found[scheme, optimizer])]
+        stages = staleness(setting.run(scheme).lists(setting.steps)).stages
+        cells = [cell for optimizer in setting.rates for cell in _cells(found[scheme, optimizer])]
         yield f"| {scheme} | {max(stage.forward.staleness for stage in stages)} | {' | '.join(cells)} |"
 
 
@@ -149,12 +177,12 @@ def _spread(values: Sequence[float]) -> float:
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-def verdicts(found: Scores) -> Iterator[str]:
+def verdicts(optimizers: Collection[str], found: Scores) -> Iterator[str]:
     """Yield a row per claim of a paper: whether it holds here."""
-    yield "| found by a paper | where | " + " | ".join(OPTIMIZERS) + " |"
-    yield "|---|---|" + "---|" * len(OPTIMIZERS)
+    yield "| found by a paper | where | " + " | ".join(optimizers) + " |"
+    yield "|---|---|" + "---|" * len(optimizers)
     for claim in CLAIMS:
-        cells = [_verdict(claim, optimizer, found) if optimizer in claim.optimizers else "" for optimizer in OPTIMIZERS]
+        cells = [_verdict(claim, optimizer, found) if optimizer in claim.optimizers else "" for optimizer in optimizers]
         yield f"| {claim.better} ends better than {claim.worse} | {claim.source} | {' | '.join(cells)} |"
 
 
@@ -167,45 +195,47 @@ def _verdict(claim: Claim, optimizer: str, found: Scores) -> str:
     return "yes" if gain > 0 else "no"
 
 
-def report(num_steps: int, num_seeds: int) -> Iterator[str]:
+def report(data: str, num_seeds: int) -> Iterator[str]:
     """Yield the report line by line."""
-    load, started_s = os.getloadavg()[0], time.monotonic()
-    found: Scores = {}
-    for scheme in SCHEMES:
-        for optimizer in OPTIMIZERS:
-            found[scheme, optimizer] = [score(scheme, optimizer, seed, num_steps) for seed in range(num_seeds)]
+    setting, load, started_s = SETTINGS[data], os.getloadavg()[0], time.monotonic()
+    found = {
+        (scheme, optimizer): [score(setting, scheme, optimizer, seed) for seed in range(num_seeds)]
+        for scheme in SCHEMES
+        for optimizer in setting.rates
+    }
     took_s = time.monotonic() - started_s
-    rates = ", ".join(f"{name} {lr:g}" for name, lr in OPTIMIZERS.items())
-    yield "# How well every scheme learns"
+    rates = ", ".join(f"{name} {lr:g}" for name, lr in setting.rates.items())
+    yield f"# How well every scheme learns: {data}"
     yield ""
-    yield f"`python benchmarks/convergence.py --steps {num_steps} --seeds {num_seeds}`, {datetime.now(UTC):%Y-%m-%d},"
+    yield f"`python benchmarks/convergence.py --data {data} --seeds {num_seeds}`, {datetime.now(UTC):%Y-%m-%d},"
     yield f"torch {torch.__version__}, {device_name(torch.device('cpu'))}, {num_cores()} cores, load before {load:.2f},"
     yield f"one thread, {took_s:.0f} s."
     yield ""
-    yield f"`{resolve_model(MODEL).name}` on {RANKS} ranks, {num_steps} optimizer steps on {BATCH_SIZE} samples each;"
-    yield f"gpipe, pipedream_2bw and wpipe cut them into {MICROBATCHES} micro-batches, the others take them whole."
+    yield f"`{resolve_model(setting.model).name}` on {RANKS} ranks (wpipe on {setting.wpipe_ranks}, two stages each),"
+    yield f"{setting.steps} optimizer steps on {setting.batch_size} samples each; gpipe, pipedream_2bw and wpipe cut"
+    yield f"them into {MICROBATCHES} micro-batches, the others take them whole."
     yield f"Learning rates: {rates}; momentum is SGD with 0.9; all else is PyTorch's default."
-    yield "Loss: mean of the last tenth of the steps. Accuracy: of the final weights, on 297 scans kept from training."
+    yield f"Loss: mean of the last tenth of the steps. Accuracy: of the final weights, on {setting.held_out}."
     yield f"Mean and standard deviation of {num_seeds} seeds. Staleness: the most steps that a forward's weights are"
     yield "behind."
     yield ""
-    yield from table(found, num_steps)
+    yield from table(setting, found)
     yield ""
     yield "## Beside the papers"
     yield ""
     yield "By mean loss; a difference not above the spread of the seeds of either is called none."
     yield ""
-    yield from verdicts(found)
+    yield from verdicts(setting.rates, found)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--data", choices=SETTINGS, default="digits")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, help="also write the report here")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    lines = _printed(report(arguments.steps, arguments.seeds))
+    lines = _printed(report(arguments.data, arguments.seeds))
     if arguments.out:
         arguments.out.write_text("\n".join(lines) + "\n")
 

@@ -182,7 +182,7 @@ def main() -> None:
     if arguments.schedules:
         names = arguments.schedules.split(",")
         if arguments.schedules == "all":
-            names = [name for name, entry in CATALOGUE.items() if entry.is_executed]
+            names = list(CATALOGUE)
         report_lines = report_of(names, arguments.runs, arguments.p, arguments.m, arguments.op_s)
     else:
         report_lines = report(arguments.runs)

@@ -124,7 +124,7 @@ def page() -> str:
     for name, each in said.items():
         require_true(CATALOGUE[name], each, found[name])
     counts = dict(zip("pm", COUNTED, strict=True))
-    compared = [_row(summary) for name, summary in found.items() if CATALOGUE[name].is_executed]
+    compared = [_row(summary) for summary in found.values()]
     parts = [HEAD.format(**counts), to_markdown(compared), "\n"]
     for is_asynchronous, head in ((False, ""), (True, ASYNCHRONOUS.format(**counts))):
         names = [name for name, entry in CATALOGUE.items() if entry.is_asynchronous is is_asynchronous]

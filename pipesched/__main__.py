@@ -14,6 +14,7 @@ from pipesched.errors import BAD_INPUT, FINE, NOT_THERE, RANK_FAILED, STOPPED, N
 from pipesched.gantt import gantt
 from pipesched.list import list_schedules
 from pipesched.partition import partition
+from pipesched.plan import plan
 from pipesched.profile import profile
 from pipesched.profile_links import profile_links
 from pipesched.run import run
@@ -41,6 +42,7 @@ app.command()(gantt)
 app.command()(trace)
 app.command()(profile)
 app.command()(partition)
+app.command()(plan)
 app.command("profile-links")(profile_links)
 app.command()(run)
 app.command()(train)

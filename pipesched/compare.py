@@ -18,6 +18,7 @@ from pipesched.overview import print_summaries
 from pipesched.predict import Buffers, predict
 from pipesched.several import options_of_each
 from pipesched.timelines import timelines_of
+from pipesched.traffic_options import TrafficOptions
 
 if TYPE_CHECKING:
     from schedules.schedule import Schedule
@@ -40,6 +41,7 @@ def compare(
     ] = False,
     schedule: ScheduleOptions = ScheduleOptions(),  # noqa: B008 -- frozen
     costs: CostOptions = CostOptions(),  # noqa: B008
+    traffic: TrafficOptions = TrafficOptions(),  # noqa: B008
     buffers: Buffers = "pooled",
     gantt: Annotated[Path | None, typer.Option(help="Draw them one under another on one time axis.")] = None,
     form: Annotated[Format, typer.Option("--format", help="What is printed.")] = "table",
@@ -57,10 +59,12 @@ def compare(
         raise InputError("--schedule-file: got it in compare, expected the file as an argument; leave out the option")
     form = "json" if json else form
     names = _names(what or [], schedule, all_schedules)
-    if len(names) == 2 and all(map(_is_timeline, names)):
-        _compare_timelines([Path(name) for name in names], schedule, costs, form, gantt, out)
+    timelines = [name for name in names if _is_timeline(name)]
+    if timelines:
+        _require_two(timelines, names)
+        _compare_timelines([Path(name) for name in names], schedule, costs, traffic, form, gantt, out)
         return
-    found = list(_found(names, schedule, costs, buffers, keep_going=all_schedules))
+    found = list(_found(names, schedule, costs, traffic, buffers, keep_going=all_schedules))
     summaries = [each.summary for each in found]
     rows = [summary.to_row() for summary in summaries]
     _write([each.timeline for each in found if each.timeline is not None], rows, gantt, out)
@@ -84,7 +88,7 @@ def _names(what: Sequence[str], schedule: ScheduleOptions, all_schedules: bool) 
     if all_schedules:
         from schedules.catalogue import CATALOGUE
 
-        given += [name for name, entry in CATALOGUE.items() if entry.is_executed]
+        given += CATALOGUE
     names = list(dict.fromkeys(name for argument in given for name in argument.split(",") if name))
     if not names:
         raise InputError("compare: got no schedules, expected names; try compare gpipe,1f1b or --all")
@@ -99,17 +103,29 @@ def _is_timeline(name: str) -> bool:
         return b'"pipesched.timeline"' in file.read(200)
 
 
+def _require_two(timelines: Sequence[str], names: Sequence[str]) -> None:
+    other = next((name for name in names if name not in timelines), None)
+    if other is not None:
+        missing = "nothing there" if Path(other).suffix and not Path(other).exists() else "no Timeline"
+        raise InputError(f"{other}: got {missing}, expected a Timeline as {timelines[0]} is one; try another file")
+    if len(timelines) != 2:
+        raise InputError(
+            f"{timelines[0]}: got {len(timelines)} Timelines, expected two; try predicted.json measured.json"
+        )
+
+
 def _compare_timelines(
     paths: Sequence[Path],
     schedule: ScheduleOptions,
     costs: CostOptions,
+    traffic: TrafficOptions,
     form: Format,
     gantt: Path | None,
     out: Path | None,
 ) -> None:
     from simulator.compare import compare as compare_timelines
 
-    timelines = timelines_of(paths, schedule, costs, protocol="rendezvous", jitter=0.0, seed=0)
+    timelines = timelines_of(paths, schedule, costs, traffic)
     found = compare_timelines(*timelines)
     _write(timelines, found.to_rows(), gantt, out)
     if form == "json":
@@ -140,7 +156,13 @@ def _text(rows: list[dict[str, Value]], form: Format) -> str:
 
 
 def _found(
-    names: Sequence[str], options: ScheduleOptions, costs: CostOptions, buffers: Buffers, *, keep_going: bool
+    names: Sequence[str],
+    options: ScheduleOptions,
+    costs: CostOptions,
+    traffic: TrafficOptions,
+    buffers: Buffers,
+    *,
+    keep_going: bool,
 ) -> Iterator[_Found]:
     """Predict one after the other; to keep going is to say in its row why one cannot be, unless that holds for all."""
     from profiles.errors import ProfileError
@@ -154,7 +176,7 @@ def _found(
         for index, name in enumerate(names):
             tick(index / len(names))
             try:
-                yield _one(_load(name, by_name.get(name), options), costs, buffers)
+                yield _one(_load(name, by_name.get(name), options), costs, traffic, buffers)
             except (InputError, ScheduleError, ProfileError, SimulationError) as error:
                 refused.append(error)
                 if not keep_going or len(refused) == len(names):
@@ -162,7 +184,7 @@ def _found(
                 yield _Found(Summary(name=name, reason=str(error)))
 
 
-def _one(schedule: Schedule, costs: CostOptions, buffers: Buffers) -> _Found:
+def _one(schedule: Schedule, costs: CostOptions, traffic: TrafficOptions, buffers: Buffers) -> _Found:
     from schedules.lower import lower
     from simulator.summary import summarize
 
@@ -171,7 +193,8 @@ def _one(schedule: Schedule, costs: CostOptions, buffers: Buffers) -> _Found:
         raise InputError(
             "--memory-limit: got costs that say no bytes, expected some; try --uniform f=1,b=2,saved_bytes=1e9"
         )
-    timeline = predict(schedule, stage_costs, cluster, buffers=buffers)
+    stage_costs = traffic.compressed(stage_costs, costs.element_bytes())
+    timeline = predict(schedule, stage_costs, cluster, traffic=traffic, buffers=buffers)
     return _Found(summarize(lower(schedule), timeline, stage_costs, cluster), timeline)
 
 

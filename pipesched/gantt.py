@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from pipesched.files import check_outputs
-from pipesched.options import CostOptions, Out, ScheduleOptions, Seed, grouped
-from pipesched.predict import Jitter, Protocol
+from pipesched.options import CostOptions, Out, ScheduleOptions, grouped
 from pipesched.timelines import timelines_of
+from pipesched.traffic_options import TrafficOptions
 
 
 @grouped
@@ -19,21 +19,19 @@ def gantt(
     costs: CostOptions,
     files: Annotated[list[Path] | None, typer.Argument(help="Timelines (JSON); none: simulate the schedule.")] = None,
     out: Out = None,
-    width: Annotated[int, typer.Option(help="Characters, without --out.", min=20)] = 100,
+    columns: Annotated[int, typer.Option(help="Characters of a line, without --out.", min=20)] = 100,
     title: Annotated[str, typer.Option(help="Above the picture.")] = "",
-    protocol: Protocol = "rendezvous",
-    jitter: Jitter = 0.0,
-    seed: Seed = 0,
+    traffic: TrafficOptions = TrafficOptions(),  # noqa: B008 -- frozen
 ) -> None:
     """Draw Timelines, one under another on one time axis (.png, .svg, .pdf), or as text."""
     from simulator.gantt import SUFFIXES, draw_gantt, text_gantt
 
     check_outputs((out, SUFFIXES))
-    timelines = timelines_of(files, schedule, costs, protocol=protocol, jitter=jitter, seed=seed)
+    timelines = timelines_of(files, schedule, costs, traffic)
     if out is not None:
         draw_gantt(timelines, out, title=title)
         return
     if title:
         print(title)
     for timeline in timelines:
-        print(text_gantt(timeline, width))
+        print(text_gantt(timeline, columns))

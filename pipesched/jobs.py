@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -9,16 +10,23 @@ import typer
 
 from pipesched.errors import InputError
 from pipesched.options import Seed
-from pipesched.torch_options import DeviceKind, Dtype, Optimizer, Threads, require_gpu
+from pipesched.output import progress
+from pipesched.torch_options import CompressionOption, DeviceKind, Dtype, Optimizer, Threads, require_gpu, torch_dtype
 from schedules.prediction import Rule
 
 if TYPE_CHECKING:
     from executor.job import Job
+    from profiles.models.model import Model
+    from profiles.profile import Profile
     from profiles.stage_costs import StageCosts
     from schedules.schedule import Schedule
 
 Backend = Literal["auto", "gloo", "nccl"]
 How = Literal["sleep", "busy"]
+AveragingOption = Annotated[
+    Literal["asynchronous", "synchronous"],
+    typer.Option(help="Elastic: with the reference of the iteration before, or wait for that of this one."),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +49,8 @@ class RunOptions:
     prediction: Annotated[
         Rule | None, typer.Option(help="How weights are predicted where a schedule looks ahead; none: as it says.")
     ] = None
-    compression: Annotated[
-        Literal["half"] | None, typer.Option(help="Send activations and gradients in half precision where it fits.")
-    ] = None
+    compression: CompressionOption = None
+    averaging: AveragingOption = "asynchronous"
     seed: Seed = 0
 
     def require_possible(self) -> None:
@@ -58,6 +65,28 @@ class RunOptions:
         if self.device == "cuda":
             require_gpu("--device: got cuda", "--device cpu")
 
+    def profile(self, model: Model, microbatch_sizes: Sequence[int], num_ranks: int) -> Profile:
+        """Measure the layers of `model`, while as many processes are busy as the run will have.
+
+        Raises:
+            ProfileError: The model fails.
+        """
+        from profiles.host import num_cores
+        from profiles.profiler import profile_model
+
+        with progress(f"profiling {model.name}") as tick:
+            return profile_model(
+                model,
+                microbatch_sizes=microbatch_sizes,
+                optimizer=self.optimizer,
+                dtype=torch_dtype(self.dtype),
+                device=self.device,
+                threads=self.threads,
+                companions=min(num_ranks, num_cores()) - 1 if self.device == "cpu" else 0,
+                seed=self.seed,
+                progress=lambda done, total, text: tick(done / total),  # noqa: ARG005
+            )
+
     def job(
         self,
         schedule: Schedule,
@@ -67,8 +96,9 @@ class RunOptions:
         microbatch_size: int = 1,
         emulate: StageCosts | None = None,
         how: How = "sleep",
+        cluster: str | None = None,
     ) -> Job:
-        """Return the job of running `schedule` with a model, or emulated."""
+        """Return the job of running `schedule` with a model, or emulated, with messages as its costs say."""
         from executor.job import Job
         from schedules.formats.schedule_json import to_json
 
@@ -79,6 +109,7 @@ class RunOptions:
             microbatch_size=microbatch_size,
             emulate=emulate,
             how=how,
+            cluster=cluster,
             optimizer=self.optimizer,
             lr=self.lr,
             seed=self.seed,
@@ -90,7 +121,8 @@ class RunOptions:
             warmup=self.warmup,
             timeout_s=self.timeout,
             prediction=self.prediction,
-            compression=self.compression,
+            compression=self.compression if emulate is None else None,
+            averaging=self.averaging,
             is_checked=not self.no_check,
             is_pinned=not self.no_pin,
         )

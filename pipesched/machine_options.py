@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from profiles.cluster import Cluster, Link
 
 _MAX_DEVICES = 100_000
+_MACHINES = "aws-g5.48xlarge, aws-p3.16xlarge, dgx-a100, dgx-h100, wpipe-v100"
+"""Those of `profiles.machines`, which would take the time of loading the package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +34,7 @@ class MachineOptions:
         int | None,
         typer.Option(help="Network interfaces of a node, shared by its devices; else only links are.", min=1, max=1024),
     ] = None
-    machine: Annotated[
-        str | None, typer.Option(help="A node by name, for --nodes: dgx-a100, aws-p3.16xlarge, wpipe-v100.")
-    ] = None
+    machine: Annotated[str | None, typer.Option(help=f"A node by name, for --nodes: {_MACHINES}.")] = None
     memory_limit: Annotated[str | None, typer.Option(help="What every device has: 16GB or 16GiB.")] = None
 
     @property
@@ -60,10 +60,18 @@ class MachineOptions:
                 f"{place}: devices: got {len(cluster.devices)}, expected {num_devices} for {what}; "
                 "add devices, or use fewer ranks"
             )
-        if self.memory_limit is None:
+        limit = self.limit_bytes()
+        if limit is None:
             return cluster
-        limit = parse_bytes(self.memory_limit, "--memory-limit")
         return replace(cluster, devices=tuple(replace(device, memory_bytes=limit) for device in cluster.devices))
+
+    def limit_bytes(self) -> int | None:
+        """Return what every device may hold; None where that is not said.
+
+        Raises:
+            InputError: It is no size.
+        """
+        return None if self.memory_limit is None else parse_bytes(self.memory_limit, "--memory-limit")
 
     def _given(self, num_devices: int) -> Cluster:
         from profiles.cluster import Link, flat, of_nodes

@@ -5,16 +5,15 @@ A subcommand takes a group as one parameter; `grouped` shows its fields to typer
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
 from pipesched.errors import InputError
+from pipesched.groups import grouped as grouped
 from pipesched.machine_options import MachineOptions
 from pipesched.pairs import integer, integers, number, pairs
 
@@ -29,50 +28,6 @@ if TYPE_CHECKING:
     _Lists = TypeVar("_Lists", Schedule, LazySchedule)
 
 
-def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `command` with each dataclass parameter, and each in it, spread out into one option per field."""
-    hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
-    parameters: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(command).parameters.items():
-        if name in groups:
-            parameters += _spread(groups[name])
-        else:
-            parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
-
-    @functools.wraps(command)
-    def wrapper(**values: Any) -> Any:
-        for name, group in groups.items():
-            values[name] = _gathered(group, values)
-        return command(**values)
-
-    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return wrapper
-
-
-def _spread(group: Any) -> Iterator[inspect.Parameter]:
-    types = get_type_hints(group, include_extras=True)
-    for field in fields(group):
-        if is_dataclass(types[field.name]):
-            yield from _spread(types[field.name])
-        else:
-            default = inspect.Parameter.empty if field.default is MISSING else field.default
-            yield inspect.Parameter(
-                field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=types[field.name]
-            )
-
-
-def _gathered(group: Any, values: dict[str, Any]) -> Any:
-    """Return `group` made of its fields in `values`, which are taken out."""
-    types = get_type_hints(group, include_extras=True)
-    made = {
-        field.name: _gathered(types[field.name], values) if is_dataclass(types[field.name]) else values.pop(field.name)
-        for field in fields(group)
-    }
-    return group(**made)
-
-
 Json = Annotated[bool, typer.Option("--json", help="Print data, as JSON, and nothing else.")]
 Seed = Annotated[int, typer.Option(help="Of everything random.", min=0, max=2**32 - 1)]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="File to write.")]
@@ -80,7 +35,7 @@ Out = Annotated[Path | None, typer.Option("--out", "-o", help="File to write.")]
 
 @dataclass(frozen=True, slots=True)
 class ScheduleOptions:
-    """Which schedule: by name and counts, or from a file."""
+    """Which schedule: by name and counts, from a file, or as planned."""
 
     schedule: Annotated[str | None, typer.Option("--schedule", "-s", help="Name, as 'pipesched list' shows it.")] = None
     stages: Annotated[int | None, typer.Option("--stages", "-p", help="Ranks of the pipeline.", min=1)] = None
@@ -95,6 +50,16 @@ class ScheduleOptions:
     recompute: Annotated[
         str | None, typer.Option(help="Stages that keep only their input and recompute the rest: all, or 0,2.")
     ] = None
+    width: Annotated[
+        int | None, typer.Option(help="Copies of the pipeline, kept equal (1): data parallelism.", min=1)
+    ] = None
+    placement: Annotated[
+        Literal["pipeline", "data"] | None,
+        typer.Option(help="On neighbouring devices: the ranks of a copy (pipeline), or the copies of a rank."),
+    ] = None
+    plan: Annotated[
+        Path | None, typer.Option(help="Plan (JSON), as 'pipesched plan' writes it: schedule, copies and partition.")
+    ] = None
 
     def load(self) -> Schedule:
         """Build or read the schedule.
@@ -103,13 +68,18 @@ class ScheduleOptions:
             InputError: The options do not say one schedule.
             ScheduleError: No such schedule, bad counts, or a bad file.
         """
+        from pipesched.planned import plan_of, planned_schedule
+
+        plan = plan_of(self)
+        if plan is not None:
+            return planned_schedule(plan)
         if self.schedule_file is not None:
             given = [self.schedule, self.stages, self.microbatches, self.chunks, self.settings]
             if any(value is not None for value in given):
                 raise InputError("--schedule-file: the file says it all; leave out --schedule, -p, -m, -v and --set")
             from schedules.formats.schedule_json import read_schedule
 
-            return self._recomputed(read_schedule(self.schedule_file))
+            return self._finished(read_schedule(self.schedule_file))
         if self.schedule is None:
             raise InputError("no schedule given; try --schedule 1f1b -p 4 -m 8, or --schedule-file F")
         return self.build(self.schedule)
@@ -119,7 +89,7 @@ class ScheduleOptions:
         from schedules.catalogue import build
 
         num_ranks, num_microbatches, settings = self._counts(name)
-        return self._recomputed(build(name, num_ranks, num_microbatches, self.chunks, **settings))
+        return self._finished(build(name, num_ranks, num_microbatches, self.chunks, **settings))
 
     def load_lazily(self) -> Schedule | LazySchedule:
         """Build or read the schedule; of an asynchronous run only what makes its lists.
@@ -130,10 +100,10 @@ class ScheduleOptions:
         """
         from schedules.catalogue import build_lazily, find
 
-        if self.schedule is None or self.schedule_file is not None or find(self.schedule).lazy is None:
+        if self.schedule is None or self.schedule_file or self.plan or find(self.schedule).lazy is None:
             return self.load()
         num_ranks, num_microbatches, settings = self._counts(self.schedule)
-        return self._recomputed(build_lazily(self.schedule, num_ranks, num_microbatches, self.chunks, **settings))
+        return self._finished(build_lazily(self.schedule, num_ranks, num_microbatches, self.chunks, **settings))
 
     def recipe(self) -> Recipe:
         """Return how to make the lists of a training run; without -m of as many micro-batches as ranks.
@@ -142,17 +112,18 @@ class ScheduleOptions:
             InputError: The options do not say one schedule.
             ScheduleError: No such schedule, or a bad file.
         """
-        from schedules.catalogue import find
+        from pipesched.planned import plan_of
         from schedules.formats.schedule_json import to_json
         from schedules.recipe import Recipe
 
+        plan = plan_of(self)
+        if plan is not None:
+            return plan.recipe
         if self.schedule is None or self.schedule_file is not None:
             return Recipe(lists=to_json(self.load()))
         if self.microbatches is None:
-            return replace(self, microbatches=self.stages or 1).recipe()
+            return replace(self, microbatches=(self.stages or 1) * self._pipelines(self.schedule)).recipe()
         num_ranks, num_microbatches, settings = self._counts(self.schedule)
-        if not find(self.schedule).is_executed:
-            raise InputError(f"schedule {self.schedule}: got it to train, but it is only simulated yet; try 1f1b")
         return Recipe(
             name=self.schedule,
             num_ranks=num_ranks,
@@ -160,7 +131,20 @@ class ScheduleOptions:
             num_chunks=self.chunks,
             parameters=settings,
             recompute=self._recomputed_stages(),
+            width=self.width or 1,
+            placement=self.placement or "pipeline",
         )
+
+    def _pipelines(self, name: str) -> int:
+        """Return how many pipelines share the micro-batches of the schedule `name`."""
+        from schedules.catalogue import find
+
+        parameters = find(name).parameters
+        settings = _parse(self.settings, parameters) if self.settings else {}
+        values = {parameter.name: parameter.default for parameter in parameters} | settings
+        pipelines = values.get("pipelines", 1)
+        assert isinstance(pipelines, int), "as its type says"
+        return pipelines
 
     def _counts(self, name: str) -> tuple[int, int, dict[str, Value]]:
         from schedules.catalogue import find
@@ -173,13 +157,15 @@ class ScheduleOptions:
             raise InputError(f"schedule {name}: {missing} missing; try -p 4 -m 8")
         return self.stages, self.microbatches, _parse(self.settings, parameters) if self.settings else {}
 
-    def _recomputed(self, schedule: _Lists) -> _Lists:
-        stages = self._recomputed_stages()
-        if stages is None:
-            return schedule
+    def _finished(self, schedule: _Lists) -> _Lists:
+        """Return `schedule` copied, placed and recomputed as asked."""
         from schedules.recompute import recompute
+        from schedules.replicate import place, replicate
 
-        return recompute(schedule, None if stages == "all" else stages)
+        width = self.width or 1
+        placed = place(replicate(schedule, width), self.placement or "pipeline", width)
+        stages = self._recomputed_stages()
+        return placed if stages is None else recompute(placed, None if stages == "all" else stages)
 
     def _recomputed_stages(self) -> tuple[int, ...] | Literal["all"] | None:
         if self.recompute is None:
@@ -197,7 +183,9 @@ class ScheduleOptions:
 def _parse(settings: Sequence[str], parameters: Sequence[Parameter]) -> dict[str, Value]:
     """Return the values of ``key=value`` texts, each of the type that its parameter takes."""
     readers: dict[str, Callable[[str, str], Value]] = {"integer": integer, "number": number, "integers": integers}
-    found = pairs(",".join(settings), "--set", [parameter.name for parameter in parameters])
+    lists = [f"{parameter.name}=2:1:1" for parameter in parameters if parameter.takes == "integers"]
+    names = [parameter.name for parameter in parameters]
+    found = pairs(",".join(settings), "--set", names, *lists[:1])  # a list takes colons, as its example shows
     return {
         parameter.name: readers[parameter.takes](found[parameter.name], f"--set: {parameter.name}")
         for parameter in parameters
@@ -257,6 +245,15 @@ class CostOptions:
             return costs
         assert self.profile is not None
         return self._from_profile(self.profile, schedule)
+
+    def element_bytes(self) -> int:
+        """Return the size of an element of a message, as the profile says; else that of float32."""
+        if self.profile is None:
+            return 4
+        from profiles.compression import element_bytes
+        from profiles.files import load_profile
+
+        return element_bytes(load_profile(self.profile).provenance.dtype)
 
     def load_cluster(self, schedule: Schedule | LazySchedule) -> Cluster:
         """Return the machines that `schedule` runs on."""

@@ -112,7 +112,7 @@ def print_outcomes(outcomes: Sequence[Outcome], costs: str, target_loss: float |
     _print(
         "Predicted",
         [_predicted(outcome, unreached) for outcome in outcomes],
-        f"on one device per rank, from {costs}; + 1: a predicted copy",
+        f"every rank on its device, from {costs}; + 1: a predicted copy",
     )
 
 

@@ -36,10 +36,9 @@ def print_table(title: str, rows: Sequence[Mapping[str, str]], caption: str = ""
 
 def seconds(value: float) -> str:
     """Return a time as people read it."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if abs(value) >= size:
-            return f"{value / size:.4g} {unit}"
-    return f"{value:.4g} s"
+    from simulator.labels import readable_s
+
+    return readable_s(value)
 
 
 def num_bytes(value: float | None) -> str:

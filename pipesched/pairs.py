@@ -8,8 +8,8 @@ from collections.abc import Collection
 from pipesched.errors import InputError
 
 
-def pairs(text: str, option: str, keys: Collection[str]) -> dict[str, str]:
-    """Split `text`; each key is one of `keys`, and comes once.
+def pairs(text: str, option: str, keys: Collection[str], example: str = "key=1,key=2") -> dict[str, str]:
+    """Split `text`; each key is one of `keys`, and comes once. `example` is what to try instead of no such pairs.
 
     Raises:
         InputError: A part is no ``key=value``, or a key is unknown or comes twice.
@@ -18,7 +18,7 @@ def pairs(text: str, option: str, keys: Collection[str]) -> dict[str, str]:
     for part in text.split(","):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not key or not equals or not value:
-            raise InputError(f"{option}: got {part!r}, expected key=value; try {option} key=1,key=2")
+            raise InputError(f"{option}: got {part!r}, expected key=value; try {option} {example}")
         if key not in keys:
             expected = f"one of {', '.join(keys)}" if keys else "none: there are none here"
             raise InputError(f"{option}: got {key}, expected {expected}; check its spelling")

@@ -79,14 +79,14 @@ def partition(
     if json:
         print_json(data)
     elif out is None:
-        _print(measured, staging, chunks)
+        _print(measured, staging, by, chunks)
     if over is not None:
         import sys
 
         stage, held, limit = over
         print(
             f"pipesched: over memory: stage {stage}: got {num_bytes(held)}, expected at most {num_bytes(limit)}; "
-            "try --by time, or more workers",
+            f"try {'fewer --chunks' if chunks > 1 else '--by time'}, or more workers",
             file=sys.stderr,
         )
         raise typer.Exit(NEGATIVE)
@@ -109,7 +109,7 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def _print(profile: Profile, staging: Staging, chunks: int) -> None:
+def _print(profile: Profile, staging: Staging, by: By, chunks: int) -> None:
     rows = [
         {
             "stage": str(index),
@@ -132,10 +132,14 @@ def _print(profile: Profile, staging: Staging, chunks: int) -> None:
     elif len(staging.stages) < devices:
         schedule = f"1f1b_rr -p {devices} --set replicas={staging.replicas}"
     else:
-        schedule = f"1f1b -p {devices}"
+        schedule = f"{'pipedream' if by == 'replicas' else '1f1b'} -p {devices}"
+    numbered = [device for stage in staging.stages for device in stage.devices]
+    others = (
+        "" if chunks > 1 or numbered == sorted(numbered) else "\nits ranks take the devices in order, not those above"
+    )
     rate = f", at most {1 / staging.slowest_s:.4g} micro-batches/s" if staging.slowest_s else ""
     caption = (
         f"slowest: {seconds(staging.slowest_s)}{rate}\n"
-        f"to simulate it: --schedule {schedule} --partition {staging.partition}"
+        f"to simulate it: --schedule {schedule} --partition {staging.partition}{others}"
     )
     print_table(f"{profile.model} on {devices} devices", rows, caption)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pipesched.errors import InputError
@@ -13,6 +13,7 @@ from pipesched.torch_options import load_profile_of, torch_dtype
 if TYPE_CHECKING:
     from pipesched.options import CostOptions
     from pipesched.train_options import TrainOptions
+    from profiles.cluster import Cluster
     from profiles.models.model import Model
     from profiles.profile import Profile
     from profiles.stage_costs import StageCosts
@@ -38,6 +39,7 @@ class Plan:
         weight_versions: Versions of a stage's weights that a rank holds at most.
         predicts: Whether there is a predicted copy besides, while an op reads it.
         time: Predicted.
+        over_memory: Which device holds more than it has, and of what, as predicted; None: none, or nothing is limited.
     """
 
     recipe: Recipe
@@ -47,6 +49,7 @@ class Plan:
     weight_versions: int
     predicts: bool
     time: RunTime
+    over_memory: str | None
 
 
 def make_plans(
@@ -88,7 +91,7 @@ def cut(recipe: Recipe, model: Model, costs: CostOptions, options: TrainOptions)
     if costs.partition == "balanced" and costs.profile is None:
         raise InputError("--partition: got balanced with --job, expected --profile with it; add it")
     profile = None if costs.profile is None else load_profile_of(costs.profile, model)
-    size = options.batch_size // run.microbatches_per_step
+    size = run.microbatch_size(options.batch_size)
     return _bounds(run.lists(options.steps), model, costs, profile, size)
 
 
@@ -103,7 +106,7 @@ def _require_possible(runs: Sequence[TrainingRun], costs: CostOptions, options: 
     if costs.partition == "balanced" and costs.uniform is not None:
         raise InputError("--partition: got balanced with --uniform, expected uniform or counts; try 2,2,1")
     for run in runs:
-        count = run.microbatches_per_step
+        count = run.microbatches_per_step // run.pipelines
         if options.batch_size % count:
             near = options.batch_size - options.batch_size % count or count
             raise InputError(
@@ -121,19 +124,18 @@ def _plan(
     profile: Profile | None,
     options: TrainOptions,
 ) -> Plan:
+    from profiles.compression import Compression, element_bytes
     from schedules.staleness import staleness
     from simulator.run_time import run_time
 
-    size = options.batch_size // run.microbatches_per_step
+    size = run.microbatch_size(options.batch_size)
     bounds = _bounds(lists, model, costs, profile, size)
-    time = run_time(
-        run.lists,
-        options.steps,
-        run.microbatches_per_step,
-        _stage_costs(run, lists, bounds, costs, profile, size),
-        costs.load_cluster(lists),
-    )
-    stages = staleness(run.lists(_shown_steps(run, lists, options.steps))).stages
+    stage_costs, cluster = _stage_costs(run, lists, bounds, costs, profile, size), costs.load_cluster(lists)
+    if options.compression is not None:
+        stage_costs = replace(stage_costs, compression=Compression(element_bytes(options.dtype)))
+    time = run_time(run.lists, options.steps, run.microbatches_per_step, stage_costs, cluster)
+    shown = run.lists(_shown_steps(run, lists, options.steps))
+    stages = staleness(shown).stages
     return Plan(
         recipe,
         run,
@@ -142,7 +144,24 @@ def _plan(
         weight_versions=max(stage.live_versions for stage in stages),
         predicts=any(stage.predicts for stage in stages),
         time=time,
+        over_memory=_over_memory(shown, stage_costs, cluster),
     )
+
+
+def _over_memory(lists: LazySchedule, costs: StageCosts, cluster: Cluster) -> str | None:
+    """Return what does not fit, of a run that is long enough to have settled."""
+    from pipesched.predict import predict
+    from simulator.memory import over_capacity
+
+    if all(device.memory_bytes is None for device in cluster.devices):
+        return None
+    if not costs.has_bytes:
+        raise InputError(
+            "--memory-limit: got costs that say no bytes, expected some; try --uniform f=1,b=2,saved_bytes=1e9"
+        )
+    timeline = predict(lists.schedule(), costs, cluster)
+    over = over_capacity(timeline.memory, cluster, timeline)
+    return None if over is None else str(over)
 
 
 def _shown_steps(run: TrainingRun, lists: LazySchedule, num_steps: int) -> int:
@@ -179,7 +198,7 @@ def _stage_costs(
 
     assert costs.uniform is not None, "without it a profile is read or measured"
     whole = uniform_costs(costs.uniform, lists, len(set(lists.rank_to_device)) / lists.num_stages)
-    return whole.of_share(1 / run.microbatches_per_step)
+    return whole.of_share(run.pipelines / run.microbatches_per_step)
 
 
 def _profile(runs: Sequence[TrainingRun], model: Model, costs: CostOptions, options: TrainOptions) -> Profile | None:
@@ -193,7 +212,7 @@ def _profile(runs: Sequence[TrainingRun], model: Model, costs: CostOptions, opti
     with progress(f"profiling {model.name}") as tick:
         return profile_model(
             model,
-            microbatch_sizes=[options.batch_size // run.microbatches_per_step for run in runs],
+            microbatch_sizes=[run.microbatch_size(options.batch_size) for run in runs],
             repeats=_REPEATS,
             warmup=1,
             optimizer=options.optimizer,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from pipesched.output import spinner
+from pipesched.traffic_options import TrafficOptions
 
 if TYPE_CHECKING:
     from profiles.cluster import Cluster
@@ -14,15 +15,10 @@ if TYPE_CHECKING:
     from schedules.schedule import Schedule
     from schedules.timeline import Timeline
 
-Protocol = Annotated[
-    Literal["rendezvous", "eager"], typer.Option(help="Transfers start when both sides have posted, or one has.")
-]
 Buffers = Annotated[
     Literal["pooled", "per_microbatch"],
     typer.Option(help="Receive buffers as our executor has them, or as PyTorch's: one per micro-batch, always."),
 ]
-Jitter = Annotated[float, typer.Option(help="Sigma of a log-normal factor on every op.", min=0.0, max=10.0)]
-
 
 _LONG = 20_000
 """Ops that take about half a second."""
@@ -33,12 +29,21 @@ def predict(
     costs: StageCosts,
     cluster: Cluster,
     *,
-    protocol: Literal["rendezvous", "eager"] = "rendezvous",
-    jitter: float = 0.0,
-    seed: int = 0,
+    traffic: TrafficOptions = TrafficOptions(),  # noqa: B008 -- frozen
     buffers: Literal["pooled", "per_microbatch"] = "pooled",
 ) -> Timeline:
-    """Check, simulate, and add the memory, if the costs say anything of it."""
+    """Check, simulate, and add the memory, if the costs say anything of it.
+
+    Args:
+        costs: Compressed, if they are to be.
+        traffic: How messages go, and what is slow.
+        buffers: How receive buffers are had.
+
+    Raises:
+        InputError: An option is none.
+        ScheduleError: The schedule cannot run.
+        SimulationError: It cannot be simulated.
+    """
     from dataclasses import replace
 
     from schedules.check import require_runnable
@@ -49,7 +54,8 @@ def predict(
     with spinner(f"simulating {schedule.name}", if_long=sum(map(len, schedule.ops)) > _LONG):
         require_runnable(schedule)
         lowered = lower(schedule)
-        timeline = simulate(lowered, costs, cluster, protocol=protocol, jitter=jitter, seed=seed)
+        rules, cluster = traffic.rules(), traffic.on(cluster)
+        timeline = simulate(lowered, costs, cluster, rules=rules, jitter=traffic.jitter, seed=traffic.seed)
         if not costs.has_bytes:
             return timeline
         return replace(timeline, memory=memory(timeline, costs, lowered, buffers=buffers))

@@ -28,7 +28,10 @@ def profile(
     json: Json = False,
     out: Out = None,
 ) -> None:
-    """Measure seconds and bytes of every layer at several micro-batch sizes."""
+    """Measure seconds and bytes of every layer at several micro-batch sizes.
+
+    Of its weights: an optimizer step, a copy, a copy predicted ahead, and averaging with a reference model.
+    """
     check_outputs((out, JSON))
     sizes = _sizes(microbatch_sizes)
     if device == "cuda":
@@ -62,6 +65,9 @@ def profile(
             "forward": seconds(layer.measurements[-1].forward_s),
             "backward": seconds(layer.measurements[-1].backward_s),
             "step": seconds(layer.step_s),
+            "copy": "-" if layer.work is None else seconds(layer.work.copy_s),
+            "predict": "-" if layer.work is None else seconds(layer.work.predict_s),
+            "average": "-" if layer.work is None else seconds(layer.work.average_s),
             "weights": num_bytes(layer.weight_bytes),
             "saved": num_bytes(layer.measurements[-1].saved_bytes),
             "output": num_bytes(layer.measurements[-1].output_bytes),

@@ -13,6 +13,7 @@ import typer
 from pipesched.errors import RANK_FAILED
 from pipesched.files import JSON, check_outputs
 from pipesched.output import progress
+from pipesched.sizes import parse_bytes
 from pipesched.torch_options import require_gpu
 
 
@@ -20,12 +21,18 @@ def profile_links(
     out: Annotated[Path, typer.Option("--out", "-o", help="The cluster (JSON).")],
     ranks: Annotated[int, typer.Option("--ranks", "-p", help="Processes to start on this machine.", min=2)] = 2,
     backend: Annotated[Literal["gloo", "nccl"], typer.Option(help="gloo, or nccl with a GPU per rank.")] = "gloo",
+    sizes: Annotated[
+        str | None, typer.Option(help="Bytes of the messages, as 1KiB,256KiB; none: 1 KiB to 4 MiB.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(help="Times that each is measured, of which the median counts.", min=1)] = 20,
 ) -> None:
     """Measure every pair of ranks by ping-pong and write the cluster. Under torchrun: its ranks, on all its nodes."""
     check_outputs((out, JSON))
     if backend == "nccl":
         require_gpu("--backend: got nccl", "--backend gloo")
-    measure = ["--out", str(out), "--backend", backend]
+    measure = ["--out", str(out), "--backend", backend, "--repeats", str(repeats)]
+    if sizes is not None:
+        measure += ["--sizes", *(str(parse_bytes(size, "--sizes")) for size in sizes.split(","))]
     if "RANK" in os.environ:
         from profiles.link_profiler import main
 

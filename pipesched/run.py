@@ -13,10 +13,13 @@ from pipesched.files import JSON, TIMELINE, check_outputs, emit, write_timeline
 from pipesched.jobs import How, RunOptions
 from pipesched.options import CostOptions, Json, Out, ScheduleOptions, grouped
 from pipesched.output import num_bytes, percent, print_json, print_table, progress, seconds
+from pipesched.planned import plan_of, planned_run
 from pipesched.torch_options import load_profile_of
 
 if TYPE_CHECKING:
     from executor.job import Job
+    from profiles.cluster import Cluster
+    from profiles.stage_costs import StageCosts
     from schedules.schedule import Schedule
 
 
@@ -35,9 +38,13 @@ def run(
     check_outputs((out, TIMELINE), (job, JSON))
     if job is not None and out is not None:
         raise InputError("--job: got --out too, expected one; give --out to 'torchrun ... -m executor'")
-    if costs.machines.are_given:
+    plan = plan_of(schedule)
+    if plan is not None:
+        model, costs, options = planned_run(plan, model, costs, options)
+    if costs.machines.are_given and model is not None:
         raise InputError(
-            "--cluster, --link and --nodes: got one, expected none: the messages of a run are real; leave it out"
+            "--cluster, --link and --nodes: got one with --model, expected it to emulate: the messages of a model are "
+            "real; leave it out"
         )
     loaded = schedule.load()
     if not options.no_check:
@@ -51,6 +58,8 @@ def run(
     from simulator.metrics import metrics
 
     todo = _job(loaded, costs, options, model, how)
+    if todo.emulate is not None and not options.no_check:
+        _require_patience(loaded, todo.emulate, costs.load_cluster(loaded), options.timeout)
     if job is not None:
         emit(job_to_json(todo), job)
         return
@@ -86,9 +95,31 @@ def run(
     print_table(f"{loaded.name}, measured", rows, median + bubble + loss)
 
 
+def _require_patience(schedule: Schedule, costs: StageCosts, cluster: Cluster, timeout_s: float) -> None:
+    """Refuse to emulate what is known to wait longer than a message may keep a rank waiting."""
+    from schedules.lower import lower
+    from simulator.idle import is_work
+    from simulator.simulate import simulate
+
+    works = [span for span in simulate(lower(schedule), costs, cluster).spans if is_work(span)]
+    if not works:
+        return
+    longest = max(works, key=lambda span: span.start_s - span.posted_s)
+    wait_s = longest.start_s - longest.posted_s
+    if wait_s > timeout_s:
+        raise InputError(
+            f"--timeout: got {timeout_s:g} s, but {longest.op} of rank {longest.rank} is predicted to wait "
+            f"{wait_s:.3g} s, expected more; try --timeout {math.ceil(2 * wait_s)}, or smaller costs"
+        )
+
+
 def _job(schedule: Schedule, costs: CostOptions, options: RunOptions, model: str | None, how: How) -> Job:
     if model is None:
-        return options.job(schedule, emulate=costs.load_costs(schedule), how=how)
+        from pipesched.traffic_options import TrafficOptions
+
+        traffic = TrafficOptions(compression=options.compression)
+        emulate = traffic.compressed(costs.load_costs(schedule), costs.element_bytes())
+        return options.job(schedule, emulate=emulate, how=how, cluster=_cluster(schedule, costs))
     if costs.stage_costs is not None or costs.uniform is not None:
         raise InputError(
             "--model: got costs to emulate too, expected one or the other; leave out --uniform or --stage-costs"
@@ -108,3 +139,15 @@ def _job(schedule: Schedule, costs: CostOptions, options: RunOptions, model: str
     partition = costs.partition or ("uniform" if costs.profile is None else "balanced")
     bounds = parse_partition(partition, seconds_of, schedule.num_stages)
     return options.job(schedule, model=model, bounds=bounds, microbatch_size=size)
+
+
+def _cluster(schedule: Schedule, costs: CostOptions) -> str | None:
+    """Return the machines to emulate, in JSON; None where none are named."""
+    if not costs.machines.are_given:
+        return None
+    cluster = costs.load_cluster(schedule)
+    from executor.throttle import require_possible
+    from profiles.cluster_json import cluster_text
+
+    require_possible(schedule, cluster)
+    return cluster_text(cluster, "the cluster")

@@ -28,7 +28,10 @@ def options_of_each(names: Sequence[str], options: ScheduleOptions) -> dict[str,
         raise InputError(f"-v: got {options.chunks}, expected a schedule that takes chunks; try interleaved")
     for setting in settings:
         if not any(_takes(entry, setting) for entry in entries.values()):
-            raise InputError(f"--set: got {setting}, expected key=value of a schedule here; see 'pipesched list'")
+            raise InputError(
+                f"--set: got {setting}, expected key=value of a schedule here, a list as replicas=2:1:1; "
+                "see 'pipesched list'"
+            )
     return {
         name: replace(
             options,

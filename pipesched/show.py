@@ -31,12 +31,12 @@ def show(
         Format | None,
         typer.Option(
             help="grid; our JSON; PyTorch's CSV: csv compute-only, csv-comms with communication. "
-            "Without it: what the suffix of --out says, a CSV in the dialect of the schedule; else the grid."
+            "Without it: what the suffix of --out says, a CSV in the dialect of the schedule; with any other the grid."
         ),
     ] = None,
     out: Out = None,
 ) -> None:
-    """Show the op lists: a grid for people, or a file for PyTorch and for us."""
+    """Show the op lists: a grid for people, or a file for PyTorch and for us; warn of a file that cannot run."""
     from schedules.formats.schedule_json import to_json
     from schedules.formats.torch_csv import write_csv, write_csv_comms
     from schedules.torch_lower import lower_for_torch
@@ -52,6 +52,20 @@ def show(
             emit(write_csv(loaded), out)
         case Format.CSV_COMMS:
             emit(write_csv_comms(lower_for_torch(loaded)), out)
+    if schedule.schedule_file is not None:
+        _warn(loaded, schedule.schedule_file)
+
+
+def _warn(schedule: Schedule, path: Path) -> None:
+    """Say on stderr of a file that its lists cannot run; they are written all the same, to be mended."""
+    import sys
+
+    from schedules.check import check
+
+    findings = check(schedule)
+    if findings:
+        more = f" and {len(findings) - 1} more" if len(findings) > 1 else ""
+        print(f"pipesched: warning: {path}: {findings[0]}{more}; see 'pipesched check -f {path}'", file=sys.stderr)
 
 
 def _format_of(out: Path | None, schedule: Schedule) -> Format:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pipesched.errors import InputError
 from pipesched.options import CostOptions, ScheduleOptions
+from pipesched.planned import cut
 from pipesched.predict import predict
+from pipesched.traffic_options import TrafficOptions
 
 if TYPE_CHECKING:
     from schedules.timeline import Timeline
@@ -18,22 +20,21 @@ def timelines_of(
     files: Sequence[Path] | None,
     schedule: ScheduleOptions,
     costs: CostOptions,
-    *,
-    protocol: Literal["rendezvous", "eager"],
-    jitter: float,
-    seed: int,
+    traffic: TrafficOptions,
 ) -> list[Timeline]:
     """Return the Timelines in `files`; without files, the prediction for the schedule."""
     if files:
         if schedule != ScheduleOptions() or costs != CostOptions():
             raise InputError(f"{files[0]}: got options of a schedule or its costs too, expected one or the other")
-        if (protocol, jitter, seed) != ("rendezvous", 0.0, 0):
+        if traffic != TrafficOptions():
             raise InputError(
-                f"{files[0]}: got --protocol, --jitter or --seed too, expected them where a schedule is simulated; "
-                "leave them out"
+                f"{files[0]}: got options of a simulation too, as --protocol or --jitter, expected them where a "
+                "schedule is simulated; leave them out"
             )
         from schedules.formats.timeline_json import read_timeline
 
         return [read_timeline(path) for path in files]
     loaded = schedule.load()
-    return [predict(loaded, *costs.load(loaded), protocol=protocol, jitter=jitter, seed=seed)]
+    costs, traffic = cut(schedule, costs, traffic)
+    stage_costs, cluster = costs.load(loaded)
+    return [predict(loaded, traffic.compressed(stage_costs, costs.element_bytes()), cluster, traffic=traffic)]

@@ -15,15 +15,17 @@ if TYPE_CHECKING:
     from profiles.models.model import Model
     from profiles.profile import Profile
 
-ModelName = Annotated[
-    str, typer.Argument(help="gpt, conv, mlp, with arguments as gpt:layers=8,width=320; or module:factory.")
-]
+MODEL = typer.Argument(help="gpt, conv, lstm, mlp, with arguments as gpt:layers=8,width=320; or module:factory.")
+ModelName = Annotated[str, MODEL]
 Dtype = Annotated[
     Literal["float32", "float64", "bfloat16", "float16"],
     typer.Option(help="Of weights and activations, as torch names it."),
 ]
 DeviceKind = Annotated[Literal["cpu", "cuda"], typer.Option(help="Where to compute.")]
 Optimizer = Annotated[Literal["sgd", "momentum", "adam", "adamw"], typer.Option(help="PyTorch's.")]
+CompressionOption = Annotated[
+    Literal["half"] | None, typer.Option(help="Send activations and gradients in half precision where it fits.")
+]
 Threads = Annotated[int, typer.Option(help="CPU threads per rank.", min=1, max=1024)]
 
 

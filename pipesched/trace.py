@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from pipesched.files import JSON, check_outputs, emit
-from pipesched.options import CostOptions, Out, ScheduleOptions, Seed, grouped
-from pipesched.predict import Jitter, Protocol
+from pipesched.options import CostOptions, Out, ScheduleOptions, grouped
 from pipesched.timelines import timelines_of
+from pipesched.traffic_options import TrafficOptions
 
 
 @grouped
@@ -19,12 +19,10 @@ def trace(
     costs: CostOptions,
     files: Annotated[list[Path] | None, typer.Argument(help="Timelines (JSON); none: simulate the schedule.")] = None,
     out: Out = None,
-    protocol: Protocol = "rendezvous",
-    jitter: Jitter = 0.0,
-    seed: Seed = 0,
+    traffic: TrafficOptions = TrafficOptions(),  # noqa: B008 -- frozen
 ) -> None:
     """Write a trace that ui.perfetto.dev opens: lanes per rank, arrows for messages, memory as counters."""
     from simulator.trace import to_trace
 
     check_outputs((out, JSON))
-    emit(to_trace(*timelines_of(files, schedule, costs, protocol=protocol, jitter=jitter, seed=seed)), out)
+    emit(to_trace(*timelines_of(files, schedule, costs, traffic)), out)

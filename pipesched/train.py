@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import json as jsonlib
 import math
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipesched.errors import InputError
+from pipesched.errors import NEGATIVE, InputError
 from pipesched.files import JSON, check_outputs, emit
 from pipesched.live import live
 from pipesched.options import CostOptions, Json, Out, ScheduleOptions, grouped
-from pipesched.output import print_json
+from pipesched.output import print_json, seconds
+from pipesched.planned import plan_of, planned_training
 from pipesched.several import options_of_each
-from pipesched.torch_options import ModelName
+from pipesched.torch_options import MODEL
 from pipesched.train_options import TrainOptions
 
 if TYPE_CHECKING:
+    from executor.advance import Found
     from executor.course import Scores, Trained
     from pipesched.outcomes import Outcome
     from pipesched.plans import Plan
@@ -32,10 +36,11 @@ _TABLES = (".md", ".csv", ".json")
 
 @grouped
 def train(
-    model: ModelName,
+    context: typer.Context,
     schedule: ScheduleOptions,
     costs: CostOptions,
     options: TrainOptions,
+    model: Annotated[str | None, MODEL] = None,
     compare: Annotated[
         str | None, typer.Option(help="Schedules, as gpipe,pipedream: from the same weights, on the same samples.")
     ] = None,
@@ -49,7 +54,8 @@ def train(
     """Train MODEL, all ranks in this process unless --distributed; the wall time of the run on real ranks is predicted.
 
     A step is an optimizer step on --batch-size samples, for every schedule: those that step after each micro-batch
-    take them whole, others cut them into -m (unless given: as many as ranks).
+    take them whole, others cut them into -m (unless given: as many as ranks). A run that diverges is a result: it ends
+    there, is reported with step and loss, and the exit code is 0. Exit code 1: a run would not fit into --memory-limit.
     """
     from simulator.curves import SUFFIXES
 
@@ -58,9 +64,12 @@ def train(
         raise InputError(f"--target-loss: got {target_loss}, expected a finite number; try 0.5")
     if job is not None and not all(output is None for output in (log, plot, out)):
         raise InputError("--job: got an output too, expected none: the job only is written; leave it out")
+    if job is not None and costs.machines.memory_limit is not None:
+        raise InputError("--job: got --memory-limit too, expected none: nothing is predicted; leave it out")
+    model, costs, options = _as_planned(context, schedule, model, compare, costs, options)
     if job is None:
         options.require_possible()
-    recipes = _recipes(schedule, compare)
+    recipes = [options.begun(recipe) for recipe in _recipes(schedule, compare)]
     from pipesched.outcomes import make_outcome, print_outcomes
     from pipesched.plans import make_plans
     from profiles.models.model import draw_batch
@@ -72,7 +81,8 @@ def train(
         emit(_job(recipes, built, costs, options), job)
         return
     plans, origin = make_plans(recipes, built, costs, options)
-    found = list(_train(plans, built, options, log))
+    _require_fitting(plans)
+    found = list(_train(plans, built, options, log, costs.machines.limit_bytes()))
     outcomes = [
         make_outcome(plan, trained, options.steps, target_loss) for plan, trained in zip(plans, found, strict=True)
     ]
@@ -80,10 +90,48 @@ def train(
         _plot(plans, found, plot, f"{built.name}, {options.optimizer}, lr {options.lr:g}", target_loss)
     if out is not None:
         emit(_text(outcomes, out.suffix), out)
+    ahead = {plan.run.name: each.ahead for plan, each in zip(plans, found, strict=True) if each.ahead is not None}
     if json:
-        print_json({"model": built.name, "costs": origin, "runs": [outcome.to_row() for outcome in outcomes]})
-    else:
-        print_outcomes(outcomes, origin, target_loss)
+        data = {"model": built.name, "costs": origin, "runs": [outcome.to_row() for outcome in outcomes]}
+        print_json(data | ({"ahead": {name: asdict(each) for name, each in ahead.items()}} if ahead else {}))
+        return
+    print_outcomes(outcomes, origin, target_loss)
+    _print_ahead(ahead)
+
+
+def _print_ahead(found: Mapping[str, Found]) -> None:
+    """Print how far ahead the forwards came to run, and what was tried."""
+    for name, ahead in found.items():
+        tried = ", ".join(f"{trial.advance}: {seconds(trial.seconds)}" for trial in ahead.trials) or "nothing"
+        print(f"{name}: forwards run {ahead.advance} further ahead than in 1f1b; a batch took, by advance: {tried}")
+
+
+def _require_fitting(plans: list[Plan]) -> None:
+    """End the command where a run would not fit into the memory that the machines are said to have."""
+    over = [f"{plan.run.name}: {plan.over_memory}" for plan in plans if plan.over_memory is not None]
+    if over:
+        print(f"pipesched: over memory: {'; '.join(over)}", file=sys.stderr)
+        raise typer.Exit(NEGATIVE)
+
+
+def _as_planned(
+    context: typer.Context,
+    schedule: ScheduleOptions,
+    model: str | None,
+    compare: str | None,
+    costs: CostOptions,
+    options: TrainOptions,
+) -> tuple[str, CostOptions, TrainOptions]:
+    """Return the model, costs and options, those of the plan if there is one."""
+    plan = plan_of(schedule)
+    if plan is None:
+        if model is None:
+            raise InputError("MODEL: got none, expected one, or --plan; try gpt:layers=8")
+        return model, costs, options
+    source = context.get_parameter_source("batch_size")
+    is_given = source is not None and source.name == "COMMANDLINE"
+    given = {"MODEL": model is not None, "--compare": compare is not None, "--batch-size": is_given}
+    return planned_training(plan, given, costs, options)
 
 
 def _recipes(schedule: ScheduleOptions, compare: str | None) -> list[Recipe]:
@@ -107,18 +155,21 @@ def _job(recipes: list[Recipe], model: Model, costs: CostOptions, options: Train
     return training_job_to_json(options.job(recipes[0], model, cut(recipes[0], model, costs, options)))
 
 
-def _train(plans: list[Plan], model: Model, options: TrainOptions, log: Path | None) -> Iterator[Trained]:
+def _train(
+    plans: list[Plan], model: Model, options: TrainOptions, log: Path | None, limit_bytes: int | None
+) -> Iterator[Trained]:
     """Train one after the other."""
     from executor.course import step_line
 
     with _logging(log) as write, live([plan.run.name for plan in plans], options.steps) as show:
         for plan in plans:
+            num_samples = plan.run.pipelines * options.batch_size
 
-            def on_step(step: int, scores: Scores, name: str = plan.run.name) -> None:
-                write(step_line(name, step, scores, options.batch_size))
+            def on_step(step: int, scores: Scores, name: str = plan.run.name, num_samples: int = num_samples) -> None:
+                write(step_line(name, step, scores, num_samples))
                 show(name, step, scores)
 
-            yield options.train(plan, model, on_step)
+            yield options.train(plan, model, on_step, limit_bytes)
 
 
 @contextmanager
@@ -140,6 +191,7 @@ def _plot(plans: list[Plan], found: list[Trained], path: Path, title: str, targe
             tuple(scores.loss for scores in trained.steps),
             tuple(plan.time.at_s(step) for step in range(len(trained.steps))),
             has_diverged=trained.diverged is not None,
+            batches=plan.run.pipelines,
         )
         for plan, trained in zip(plans, found, strict=True)
     ]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from pipesched.errors import InputError
-from pipesched.jobs import Backend
+from pipesched.jobs import AveragingOption, Backend
 from pipesched.options import Seed
-from pipesched.torch_options import DeviceKind, Dtype, Optimizer, Threads, require_gpu
+from pipesched.torch_options import CompressionOption, DeviceKind, Dtype, Optimizer, Threads, require_gpu
 from schedules.prediction import Rule
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 class TrainOptions:
     """How to train."""
 
-    batch_size: Annotated[int, typer.Option(help="Samples of an optimizer step, of every schedule.", min=1)] = 64
+    batch_size: Annotated[
+        int, typer.Option(help="Samples of an optimizer step, of every schedule; of each pipeline of avgpipe.", min=1)
+    ] = 64
     steps: Annotated[int, typer.Option(help="Optimizer steps.", min=1, max=10**9)] = 100
     optimizer: Optimizer = "adamw"
     lr: Annotated[float, typer.Option(help="Learning rate.", min=0.0, max=1e6)] = 1e-3
@@ -37,10 +39,16 @@ class TrainOptions:
         Rule | None,
         typer.Option(help="How weights are predicted where a schedule looks ahead; unless given as in its paper."),
     ] = None
+    averaging: AveragingOption = "asynchronous"
+    advance: Annotated[
+        Literal["auto"] | None,
+        typer.Option(help="How far ahead forwards run: further while a batch gets faster and --memory-limit allows."),
+    ] = None
     distributed: Annotated[
         bool, typer.Option("--distributed", help="One process per rank, not all ranks in this one.")
     ] = False
     backend: Annotated[Backend, typer.Option(help="Of the messages between processes.")] = "auto"
+    compression: CompressionOption = None
     timeout: Annotated[
         float, typer.Option(help="How long one message may keep a process waiting [s].", min=0.1, max=1e6)
     ] = 60.0
@@ -54,13 +62,35 @@ class TrainOptions:
         """
         if self.backend != "auto" and not self.distributed:
             raise InputError(f"--backend: got {self.backend}, expected --distributed with it; add it")
+        if self.advance is not None and not self.distributed:
+            raise InputError(
+                f"--advance: got {self.advance}, expected --distributed with it: in one process ranks take turns, and "
+                "no order is faster; add it"
+            )
         if self.backend == "nccl" and self.device == "cpu":
             raise InputError("--backend: got nccl with --device cpu, expected gloo; try --backend auto")
         if self.device == "cuda":
             require_gpu("--device: got cuda", "--device cpu")
 
-    def train(self, plan: Plan, model: Model, on_step: OnStep) -> Trained:
-        """Train `model` as planned."""
+    def begun(self, recipe: Recipe) -> Recipe:
+        """Return `recipe` as the run begins with it: where it is sought how far ahead forwards run, with none.
+
+        Raises:
+            InputError: The schedule cannot run ahead.
+        """
+        if self.advance is None:
+            return recipe
+        if not recipe.takes("advance"):
+            raise InputError(
+                f"--advance: got {self.advance} for {recipe.name or 'lists'}, which cannot run ahead, expected none; "
+                "try -s avgpipe"
+            )
+        if "advance" in recipe.parameters:
+            raise InputError(f"--advance: got {self.advance} and --set advance, expected one of them; leave one out")
+        return replace(recipe, parameters={**recipe.parameters, "advance": 0})
+
+    def train(self, plan: Plan, model: Model, on_step: OnStep, limit_bytes: int | None = None) -> Trained:
+        """Train `model` as planned; with `limit_bytes` on each device, where it is sought how far ahead to run."""
         import torch
 
         from executor.training import train
@@ -68,15 +98,17 @@ class TrainOptions:
         if self.distributed:
             from executor.training_launcher import launch_training
 
-            return launch_training(self.job(plan.recipe, model, plan.bounds), on_step)
+            return launch_training(self.job(plan.recipe, model, plan.bounds, limit_bytes), on_step)
         from executor.training_rank import training_of
 
         torch.set_num_threads(self.threads)
         job = self.job(plan.recipe, model, plan.bounds)
-        training = training_of(job, plan.run.microbatches_per_step, torch.device(self.device))
+        training = training_of(job, plan.run, torch.device(self.device))
         return train(plan.run.lists(self.steps), training, on_step)
 
-    def job(self, recipe: Recipe, model: Model, bounds: tuple[tuple[int, int], ...]) -> TrainingJob:
+    def job(
+        self, recipe: Recipe, model: Model, bounds: tuple[tuple[int, int], ...], limit_bytes: int | None = None
+    ) -> TrainingJob:
         """Return what is trained, and how, as every process is told."""
         from executor.training_job import TrainingJob
 
@@ -88,11 +120,15 @@ class TrainOptions:
             batch_size=self.batch_size,
             optimizer=self.optimizer,
             prediction=self.prediction,
+            averaging=self.averaging,
+            advance=self.advance,
+            limit_bytes=None if self.advance is None else limit_bytes,
             lr=self.lr,
             seed=self.seed,
             dtype=self.dtype,
             device=self.device,
             backend=self.backend,
+            compression=self.compression,
             threads=self.threads,
             timeout_s=self.timeout,
         )

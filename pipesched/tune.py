@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pipesched.errors import NEGATIVE, InputError
+from pipesched.errors import NEGATIVE
 from pipesched.files import check_outputs, emit
 from pipesched.jobs import RunOptions
 from pipesched.machine_options import MachineOptions
 from pipesched.options import Json, Out, grouped
-from pipesched.output import num_bytes, print_json, print_table, progress, seconds
+from pipesched.output import num_bytes, print_json, print_table, seconds
+from pipesched.tune_measure import Measurement, require_model
 from pipesched.tune_options import ProblemOptions, SpaceOptions
-from pipesched.tune_verify import print_verified, require_model, run_best, to_dict
+from pipesched.tune_search import Found, Method, search_all
+from pipesched.tune_verify import print_verified, run_best, to_dict
 
 if TYPE_CHECKING:
     from simulator.tuner.evaluate import Problem
@@ -35,17 +35,22 @@ def tune(
     machines: MachineOptions = MachineOptions(),  # noqa: B008
     runs: RunOptions = RunOptions(),  # noqa: B008
     evaluator: Annotated[
-        Literal["simulate", "avgpipe", "max_num", "max_size"],
+        Literal["simulate", "avgpipe", "measure", "max_num", "max_size"],
         typer.Option(
-            help="Who chooses: our model, AvgPipe's equations, or a guideline (most or largest micro-batches)."
+            help="Who chooses: our model, AvgPipe's equations, a run of every setting here, or a guideline (most or "
+            "largest micro-batches)."
         ),
     ] = "simulate",
     accounting: Annotated[
         Literal["paper", "consistent"], typer.Option(help="AvgPipe's equations as printed, or all terms per iteration.")
     ] = "paper",
     workers: Annotated[int | None, typer.Option(help="Processes; unless given, as many as cores.", min=1)] = None,
+    ray: Annotated[
+        str | None, typer.Option(help="Ray cluster to search on in place of them: its address, or local.")
+    ] = None,
     verify: Annotated[
-        int | None, typer.Option(help="Run the best K of one pipeline here, and set them beside the prediction.", min=1)
+        int | None,
+        typer.Option(help="Run the best K here, and plain 1F1B, and set them beside the prediction.", min=1),
     ] = None,
     resume: Annotated[
         Path | None, typer.Option(help="File that keeps what is found, so that a stopped search goes on from there.")
@@ -57,17 +62,21 @@ def tune(
 ) -> None:
     """Choose micro-batches M, pipelines N and more for a model, a batch and a memory limit (--out: .csv, .md, .json).
 
+    A model is profiled here first, at the micro-batches that there may be.
+
     The batch is that of one pipeline: N of them are under way at once, and times are those of one. Exit code 1 when
     nothing fits.
     """
     check_outputs((plot, _PICTURES), (out, _SUFFIXES), (resume, ()))
-    if resume is not None and evaluator == "avgpipe":
-        raise InputError("--resume: got it with --evaluator avgpipe, whose equations take no time; leave it out")
-    loaded = problem.load(machines)
-    if verify is not None:
+    method = Method(evaluator, accounting, workers, ray, resume)
+    method.require_possible(problem)
+    loaded = problem.load(machines, space, runs)
+    measurement = None
+    if verify is not None or evaluator == "measure":
         runs.require_possible()
-        require_model(loaded)
-    found = _found(loaded, space, evaluator, accounting, workers, resume)
+        require_model(loaded, "--verify" if verify is not None else "--evaluator measure")
+        measurement = Measurement(loaded, runs)
+    found = search_all(loaded, space.load(loaded).settings(), method, measurement)
     rows = [outcome.to_row() for outcome in found.outcomes]
     if plot is not None:
         from simulator.tuner.picture import draw_heat_maps
@@ -77,90 +86,18 @@ def tune(
         )
     if out is not None:
         emit(_text(rows, out.suffix), out)
-    verified = None if verify is None else run_best(loaded, found.outcomes, verify, runs)
+    verified = None
+    if verify is not None and measurement is not None:
+        verified = run_best(found.outcomes, found.plain, verify, measurement)
     if json:
         print_json(found.to_dict(rows) | ({} if verified is None else {"verified": to_dict(verified)}))
     elif out is None:
         _print(found, loaded, top)
     if verified is not None and not json and found.fitting:
-        print_verified(verified, found.fitting[0])
+        print_verified(verified)
     if not found.fitting:
         print(f"pipesched: {_nothing_fits(found, machines.memory_limit)}", file=sys.stderr)
         raise typer.Exit(NEGATIVE)
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """All settings, ranked by the evaluator.
-
-    Attributes:
-        outcomes: The chosen one first, the rejected last.
-        plain: 1F1B at its best M; None if it does not fit.
-        advanced: The chosen one with the smallest advance that takes AFAB's time, by our model; None if none does.
-    """
-
-    evaluator: str
-    outcomes: tuple[Outcome, ...]
-    plain: Outcome | None
-    advanced: Outcome | None
-
-    @property
-    def fitting(self) -> tuple[Outcome, ...]:
-        return tuple(outcome for outcome in self.outcomes if outcome.fits)
-
-    def gain(self, outcome: Outcome) -> float | None:
-        """Return how many times as fast as plain 1F1B a setting is."""
-        if self.plain is None or self.plain.seconds is None or not outcome.seconds:
-            return None
-        return self.plain.seconds / outcome.seconds
-
-    def to_dict(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        best = self.fitting[0] if self.fitting else None
-        return {
-            "evaluator": self.evaluator,
-            "chosen": None if best is None else best.to_row(),
-            "plain_1f1b": None if self.plain is None else self.plain.to_row(),
-            "gain_over_plain_1f1b": None if best is None else self.gain(best),
-            "smallest_advance_as_fast_as_afab": None if self.advanced is None else self.advanced.setting.advance,
-            "settings": rows,
-        }
-
-
-def _found(
-    problem: Problem, space: SpaceOptions, evaluator: str, accounting: str, workers: int | None, resume: Path | None
-) -> _Found:
-    from profiles.host import num_cores
-    from simulator.tuner.journal import Journal
-    from simulator.tuner.outcome import Evaluator, plain, ranked
-    from simulator.tuner.predictor import Accounting
-    from simulator.tuner.search import search
-
-    settings = space.load(problem).settings()
-    who = Evaluator(evaluator)
-    few = len(settings) < 100 or who is Evaluator.AVGPIPE  # then starting processes takes longer than the work
-    with progress(f"tuning over {len(settings)} settings") as tick:
-        outcomes = search(
-            problem,
-            settings,
-            who,
-            accounting=Accounting(accounting),
-            workers=1 if few and workers is None else workers or num_cores(),
-            tick=tick,
-            journal=None if resume is None else Journal(resume, problem),
-        )
-    if all(outcome.seconds is None for outcome in outcomes):
-        raise InputError(f"none of {len(outcomes)} settings can be; the first: {outcomes[0].reason}")
-    in_order = ranked(outcomes, who)
-    return _Found(evaluator, in_order, plain(outcomes), _advanced(problem, in_order[0]))
-
-
-def _advanced(problem: Problem, chosen: Outcome) -> Outcome | None:
-    from simulator.tuner.advance import smallest_advance
-    from simulator.tuner.evaluate import evaluate
-
-    if chosen.setting.advance is None or not chosen.fits:
-        return None
-    return smallest_advance(partial(evaluate, problem), chosen.setting)
 
 
 def _text(rows: list[dict[str, Any]], suffix: str) -> str:
@@ -173,7 +110,7 @@ def _text(rows: list[dict[str, Any]], suffix: str) -> str:
     return (to_csv if suffix == ".csv" else to_markdown)(rows)
 
 
-def _print(found: _Found, problem: Problem, top: int) -> None:
+def _print(found: Found, problem: Problem, top: int) -> None:
     fitting = found.fitting
     rejected = found.outcomes[len(fitting) :]
     if fitting:
@@ -190,7 +127,7 @@ def _print(found: _Found, problem: Problem, top: int) -> None:
         print_table(f"{len(rejected)} settings are rejected{more}", _rejected(rejected[:top]))
 
 
-def _rows(found: _Found, outcomes: Sequence[Outcome], problem: Problem) -> list[dict[str, str]]:
+def _rows(found: Found, outcomes: Sequence[Outcome], problem: Problem) -> list[dict[str, str]]:
     rows = []
     for number, outcome in enumerate(outcomes, 1):
         time_s, gain = outcome.seconds or 0.0, found.gain(outcome)
@@ -231,7 +168,7 @@ def _named(outcome: Outcome) -> dict[str, str]:
     }
 
 
-def _nothing_fits(found: _Found, limit: str | None) -> str:
+def _nothing_fits(found: Found, limit: str | None) -> str:
     from simulator.tuner.outcome import least
 
     nearest = least(found.outcomes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -10,6 +11,7 @@ import typer
 
 from pipesched.counts import counts
 from pipesched.errors import InputError
+from pipesched.jobs import RunOptions
 from pipesched.machine_options import MachineOptions
 
 if TYPE_CHECKING:
@@ -17,34 +19,62 @@ if TYPE_CHECKING:
     from simulator.tuner.evaluate import Problem
     from simulator.tuner.setting import Space
 
+_MOST_SIZES = 8
+"""Micro-batches to measure; between them there are straight lines."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProblemOptions:
     """Model, batch and number of devices."""
 
-    profile: Annotated[Path, typer.Argument(help="Measured profile of a model (JSON).")]
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="PROFILE|MODEL", help="Measured profile (JSON), or a model that is profiled first, as gpt:layers=8."
+        ),
+    ]
     batch_size: Annotated[int, typer.Option("--batch-size", "-b", help="Samples in a batch, of each pipeline.", min=1)]
     devices: Annotated[int, typer.Option("--devices", "-p", help="Devices: stages of the pipeline.", min=1)]
     partition: Annotated[str, typer.Option(help="Layers to stages: balanced, uniform, or counts as 3,3,4.")] = (
         "balanced"
     )
 
-    def load(self, machines: MachineOptions) -> Problem:
-        """Read the profile, and take as many of the machines as are asked for.
+    @property
+    def is_file(self) -> bool:
+        """Whether a profile is given, and not a model."""
+        return Path(self.model).suffix == ".json" or Path(self.model).is_file()
+
+    def load(self, machines: MachineOptions, space: SpaceOptions, runs: RunOptions) -> Problem:
+        """Read the profile, or measure one, and take as many of the machines as are asked for.
 
         Raises:
             InputError: The options contradict each other.
-            ProfileError: A file is bad, or the model cannot be cut into so many stages.
+            ProfileError: A file is bad, there is no such model, or it cannot be cut into so many stages.
         """
         from profiles.files import load_profile
         from profiles.partition import parse_partition
         from simulator.tuner.evaluate import Problem
 
-        profile = load_profile(self.profile)
-        parse_partition(self.partition, (1.0,) * len(profile.layers), self.devices)
         cluster = machines.load(self.devices, f"--devices {self.devices}")
         cluster = replace(cluster, devices=cluster.devices[: self.devices])
+        profile = load_profile(Path(self.model)) if self.is_file else self._measured(space, runs)
+        parse_partition(self.partition, (1.0,) * len(profile.layers), self.devices)
         return Problem(profile, self.batch_size, cluster, self.partition)
+
+    def _measured(self, space: SpaceOptions, runs: RunOptions) -> Profile:
+        """Measure the micro-batches that the space may have, or some from the smallest to the largest."""
+        from profiles.models.resolve import resolve_model
+        from profiles.partition import parse_partition
+        from simulator.tuner.setting import divisors
+
+        model = resolve_model(self.model)
+        parse_partition(self.partition, (1.0,) * len(model.layers), self.devices)
+        counts_asked = space.given_microbatches(self.batch_size) or divisors(self.batch_size)
+        sizes = sorted({self.batch_size // count for count in counts_asked})
+        step = max(1.0, (len(sizes) - 1) / (_MOST_SIZES - 1))
+        some = {sizes[round(step * number)] for number in range(min(_MOST_SIZES, len(sizes)))}
+        runs.require_possible()
+        return runs.profile(model, sorted(some), self.devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,27 +125,45 @@ class SpaceOptions:
         from simulator.tuner.setting import divisors
 
         size = problem.batch_size
+        given = self.given_microbatches(size)
         covered = [m for m in divisors(size) if problem.covers(m)]
         if not covered:
             raise InputError(
                 f"--batch-size: got {size}, expected a multiple of a micro-batch that {_covered(problem.profile)}; "
                 f"try {_near_batch(problem)}, or profile the model again with other sizes"
             )
-        if self.microbatches is None:
+        if given is None:
             return tuple(covered)
-        given = counts(self.microbatches, "--microbatches", 1)
         for m in given:
-            near = " or ".join(map(str, sorted(sorted(covered, key=lambda each: abs(each - m))[:2])))
-            if size % m:
-                raise InputError(
-                    f"--microbatches: got {m}, expected what divides the batch of {size}; try --microbatches {near}"
-                )
             if m not in covered:
                 raise InputError(
                     f"--microbatches: got {m} in a batch of {size}, so {size // m} samples in each, expected a size "
-                    f"that {_covered(problem.profile)}; try --microbatches {near}"
+                    f"that {_covered(problem.profile)}; try --microbatches {_nearest(m, covered)}"
                 )
         return given
+
+    def given_microbatches(self, batch_size: int) -> tuple[int, ...] | None:
+        """Return the numbers asked for; None if all that divide the batch.
+
+        Raises:
+            InputError: One does not divide it.
+        """
+        from simulator.tuner.setting import divisors
+
+        if self.microbatches is None:
+            return None
+        given = counts(self.microbatches, "--microbatches", 1)
+        for m in given:
+            if batch_size % m:
+                raise InputError(
+                    f"--microbatches: got {m}, expected what divides the batch of {batch_size}; "
+                    f"try --microbatches {_nearest(m, divisors(batch_size))}"
+                )
+        return given
+
+
+def _nearest(wanted: int, there: Sequence[int]) -> str:
+    return " or ".join(map(str, sorted(sorted(there, key=lambda each: abs(each - wanted))[:2])))
 
 
 def _covered(profile: Profile) -> str:

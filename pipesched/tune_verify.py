@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipesched.errors import InputError
 from pipesched.output import percent, print_table, progress, seconds
 
 if TYPE_CHECKING:
-    from pipesched.jobs import RunOptions
-    from simulator.tuner.evaluate import Problem
+    from pipesched.tune_measure import Measurement
     from simulator.tuner.outcome import Outcome
 
 
@@ -29,43 +27,22 @@ class Verified:
     measured_s: float
 
 
-def require_model(problem: Problem) -> None:
-    """Refuse, before anything is searched, a profile whose model cannot be run.
-
-    Raises:
-        InputError: It has other layers than the profile.
-        ProfileError: There is no such model.
-    """
-    from profiles.models.resolve import resolve_model
-
-    model = resolve_model(problem.profile.model)
-    if len(model.layers) != len(problem.profile.layers):
-        raise InputError(
-            f"--verify: got a profile of {problem.profile.model} with {len(problem.profile.layers)} layers, expected "
-            f"the {len(model.layers)} of that model; profile it again"
-        )
-
-
-def run_best(problem: Problem, outcomes: Sequence[Outcome], count: int, options: RunOptions) -> list[Verified]:
-    """Run the first `count` settings that the executor can run here: those of one pipeline.
+def run_best(
+    outcomes: Sequence[Outcome], plain: Outcome | None, count: int, measurement: Measurement
+) -> list[Verified]:
+    """Run the first `count` settings that fit, and plain 1F1B, which they are to beat.
 
     Raises:
         RankFailed: A rank failed, died or hung.
     """
-    from executor.launcher import launch
-    from profiles.partition import parse_partition
-    from profiles.profile import layer_seconds
-
-    can_run = [outcome for outcome in outcomes if outcome.fits and outcome.setting.num_pipelines == 1][:count]
+    best = [outcome for outcome in outcomes if outcome.fits][:count]
+    if best and plain is not None and plain not in best:
+        best.append(plain)
     found = []
-    for outcome in can_run:
-        size = problem.batch_size // outcome.setting.num_microbatches
-        schedule = outcome.setting.build(len(problem.cluster.devices))
-        bounds = parse_partition(problem.partition, layer_seconds(problem.profile, size), schedule.num_stages)
-        job = options.job(schedule, model=problem.profile.model, bounds=bounds, microbatch_size=size)
-        with progress(f"running {outcome.setting}") as tick:
-            measured = launch(job, tick)
-        found.append(Verified(outcome, outcome.seconds or 0.0, measured.timeline.makespan_s))
+    for number, outcome in enumerate(best, 1):
+        with progress(f"running {outcome.setting}, {number} of {len(best)}") as tick:
+            measured = measurement(outcome.setting, tick)
+        found.append(Verified(outcome, outcome.seconds or 0.0, measured.seconds or 0.0))
     return found
 
 
@@ -79,14 +56,12 @@ def to_dict(verified: Sequence[Verified]) -> dict[str, Any]:
         ],
         "regret": regret,
         "rank_correlation": correlation,
+        "gain_over_plain_1f1b": _gain(verified),
     }
 
 
-def print_verified(verified: Sequence[Verified], chosen: Outcome) -> None:
-    """Print predicted beside measured, and what that says of the choice."""
-    if not verified:
-        print("--verify: no setting of one pipeline fits; several are not run yet")
-        return
+def print_verified(verified: Sequence[Verified]) -> None:
+    """Print predicted beside measured, and what that says of the choice, which is the first."""
     rows = [
         {
             "setting": str(each.outcome.setting),
@@ -97,10 +72,17 @@ def print_verified(verified: Sequence[Verified], chosen: Outcome) -> None:
         for each in verified
     ]
     regret, correlation = _verdict(verified)
-    what = "the chosen one" if verified[0].outcome == chosen else "the best of one pipeline (several are not run yet)"
-    caption = f"regret of {what}: {percent(regret)} over the best that was run"
+    caption = f"regret of the chosen one: {percent(regret)} over the best that was run"
     caption += "" if correlation is None else f"; rank correlation of prediction and measurement {correlation:.3f}"
+    gain = _gain(verified)
+    caption += "" if gain is None else f"; measured, it is {gain:.3g} x as fast as plain 1F1B"
     print_table(f"{len(verified)} settings were run", rows, caption)
+
+
+def _gain(verified: Sequence[Verified]) -> float | None:
+    """Return how many times as fast as plain 1F1B the first was; None if that was not run."""
+    plain_s = [each.measured_s for each in verified if each.outcome.setting.is_plain]
+    return min(plain_s) / verified[0].measured_s if plain_s else None
 
 
 def _verdict(verified: Sequence[Verified]) -> tuple[float | None, float | None]:

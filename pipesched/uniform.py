@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from schedules.schedule import Schedule
 
 _SECONDS = {"f": "forward_s", "b": "backward_s", "i": "backward_input_s", "w": "backward_weight_s"} | {
-    name: name for name in ("step_s", "copy_s", "average_s")
+    name: name for name in ("step_s", "copy_s", "predict_s", "average_s")
 }
 _BYTES = ("output_bytes", "saved_bytes", "saved_for_weight_bytes", "weight_bytes", "optimizer_bytes")
 _MAX_BYTES = 2**63

@@ -17,7 +17,7 @@ from pipesched.jobs import RunOptions
 from pipesched.options import CostOptions, Json, ScheduleOptions, grouped
 from pipesched.output import print_json, progress
 from pipesched.predict import predict
-from pipesched.torch_options import ModelName, load_profile_of, torch_dtype
+from pipesched.torch_options import ModelName, load_profile_of
 
 if TYPE_CHECKING:
     from profiles.models.model import Model
@@ -116,25 +116,11 @@ def _require_possible(
 
 def _profile(built: Model, size: int, num_ranks: int, costs: CostOptions, options: RunOptions) -> Profile:
     """Read the profile, or measure one while as many processes are busy as the run will have."""
-    from profiles.host import num_cores
-    from profiles.profiler import profile_model
-
     if costs.profile is not None:
         profile = load_profile_of(costs.profile, built)
         _require_same_conditions(profile, costs.profile, options)
         return profile
-    with progress(f"profiling {built.name}") as tick:
-        return profile_model(
-            built,
-            microbatch_sizes=[size],
-            optimizer=options.optimizer,
-            dtype=torch_dtype(options.dtype),
-            device=options.device,
-            threads=options.threads,
-            companions=min(num_ranks, num_cores()) - 1 if options.device == "cpu" else 0,
-            seed=options.seed,
-            progress=lambda done, total, text: tick(done / total),  # noqa: ARG005
-        )
+    return options.profile(built, [size], num_ranks)
 
 
 def _require_same_conditions(profile: Profile, path: Path, options: RunOptions) -> None:

@@ -1,7 +1,8 @@
-"""Equal pipelines on the same devices, predicted from one of them.
+"""Equal pipelines on the same devices, predicted from one of them, as long as they are in step.
 
-All N pipelines have the same lists and costs, and nothing tells them apart. So each op of one runs beside the same op
-of all others, and is slowed as far as N of them want more than the device; each message shares its link with N - 1
+They are in an iteration that all begin together, and where nobody is slowed; else see `simulator.side_by_side`. All
+N pipelines have the same lists and costs, and nothing tells them apart. So each op of one runs beside the same op of
+all others, and is slowed as far as N of them want more than the device; each message shares its link with N - 1
 that are just as long. That makes one pipeline with a device and a link for itself, on which
 
     an op takes max(1, N u) times its seconds, u being its utilisation,
@@ -58,6 +59,7 @@ def _slowed(cost: StageCost, num_pipelines: int) -> StageCost:
         backward_weight_s=_times(cost.backward_weight_s, factor),
         step_s=cost.step_s * factor,
         copy_s=cost.copy_s * factor,
+        predict_s=_times(cost.predict_s, factor),
         average_s=cost.average_s * factor,
     )
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 from simulator.tuner.outcome import Outcome
 from simulator.tuner.setting import Setting
 
-_SAME = 1e-9
-"""Relative; times of equal lists differ by roundings."""
+_SAME, _SAME_DRIFTING = 1e-9, 0.01
+"""Relative; times of equal lists differ by roundings, those of several pipelines, which drift, by more."""
 
 
 def smallest_advance(judge: Callable[[Setting], Outcome], setting: Setting) -> Outcome | None:
@@ -30,10 +30,11 @@ def smallest_advance(judge: Callable[[Setting], Outcome], setting: Setting) -> O
     afab = judge(replace(setting, advance=most))
     if afab.seconds is None:
         return None
+    same = _SAME if setting.num_pipelines == 1 else _SAME_DRIFTING
     for advance in range(most + 1):
         outcome = judge(replace(setting, advance=advance))
         if not outcome.fits:
             return None
-        if outcome.seconds is not None and outcome.seconds <= afab.seconds * (1 + _SAME):
+        if outcome.seconds is not None and outcome.seconds <= afab.seconds * (1 + same):
             return outcome
     return None

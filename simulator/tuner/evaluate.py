@@ -17,10 +17,14 @@ from simulator.errors import SimulationError
 from simulator.in_step import in_step
 from simulator.longest_path import is_unshared
 from simulator.memory import memory, over_capacity, peak_memory
+from simulator.side_by_side import steady_s
 from simulator.simulate import simulate
 from simulator.tuner.outcome import Outcome
 from simulator.tuner.predictor import Accounting, SettingProfile, predict, profile_setting
 from simulator.tuner.setting import AVGPIPE, Setting
+
+_FOLLOWED = 2
+"""Micro-batches for each device of a pipeline, in the drift of several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +55,20 @@ class Problem:
         Raises:
             ProfileError: It cannot be cut so, the profile does not cover the size, or there are fewer layers.
         """
+        return _costs(self.profile, self.partition, self.microbatch_size(num_microbatches), num_stages)
+
+    def microbatch_size(self, num_microbatches: int) -> int:
+        """Return the samples of each, if a batch is cut into so many.
+
+        Raises:
+            ProfileError: It cannot be cut so.
+        """
         size, left = divmod(self.batch_size, num_microbatches)
         if left:
             raise ProfileError(
                 f"got a batch of {self.batch_size} samples in {num_microbatches} micro-batches, expected equal ones"
             )
-        return _costs(self.profile, self.partition, size, num_stages)
+        return size
 
 
 @lru_cache(maxsize=256)
@@ -66,15 +78,57 @@ def _costs(profile: Profile, partition: str, size: int, num_stages: int) -> Stag
 
 
 def evaluate(problem: Problem, setting: Setting) -> Outcome:
-    """Predict a setting with our model: a longest path wherever that is the same, SimPy elsewhere."""
+    """Predict a setting with our model: a longest path wherever that is the same, SimPy elsewhere.
+
+    Several pipelines that slow each other drift apart, so their time is that of the long run; the memory is what they
+    hold when all are at their peak.
+    """
     try:
-        timeline, _ = _run(problem, setting)
+        timeline, costs = _run(problem, setting)
+        seconds = _iteration_s(problem, setting, timeline, costs)
     except (ScheduleError, ProfileError, SimulationError) as error:
         return Outcome(setting, reason=str(error))
     held_bytes = max((peak.total_bytes for peak in peak_memory(timeline.memory).values()), default=0)
     over = over_capacity(timeline.memory, problem.cluster, timeline)
     reason = None if over is None else f"over memory: {over}"
-    return Outcome(setting, timeline.makespan_s / setting.num_pipelines, held_bytes, reason)
+    return Outcome(setting, seconds / setting.num_pipelines, held_bytes, reason)
+
+
+def _iteration_s(problem: Problem, setting: Setting, timeline: Timeline, costs: StageCosts) -> float:
+    """Return the seconds of an iteration, of which `timeline` is one that all pipelines begin together.
+
+    With one micro-batch nothing drives them apart: under fair sharing a gap between two stays as it is, and a real
+    scheduler closes it. What pipelines lose at the ends of a batch does not grow with M: of many micro-batches some are
+    followed, and each of the others adds what it takes on the busiest device.
+    """
+    cluster, number = problem.cluster, setting.num_pipelines
+    stays = setting.num_microbatches == 1 or all(number * cost.utilisation <= 1 for cost in costs.stages)
+    if stays or cluster.nics:
+        return timeline.makespan_s
+    followed, each_s = setting.num_microbatches, _busiest_s(costs, cluster, setting)
+    if each_s is not None:
+        followed = min(followed, _FOLLOWED * len(cluster.devices) + (setting.advance or 0))
+    one = _one_pipeline(replace(setting, num_pipelines=min(2, number), num_microbatches=followed), len(cluster.devices))
+    return steady_s(one, costs, cluster, number) + (setting.num_microbatches - followed) * (each_s or 0.0)
+
+
+def _busiest_s(costs: StageCosts, cluster: Cluster, setting: Setting) -> float | None:
+    """Return what one more micro-batch of all pipelines takes on the device that is full; None where links are."""
+    number, devices = setting.num_pipelines, cluster.devices
+    forwards = 2 if setting.recomputes else 1
+    seconds = [
+        max(1.0, number * cost.utilisation) * (forwards * cost.forward_s + (cost.backward_s or 0.0)) / device.speed
+        for cost, device in zip(costs.stages, devices, strict=True)
+    ]
+    busiest_s = max(seconds)
+    pairs = [(k, k + 1) for k in range(len(devices) - 1)]
+    transfers = [
+        number * costs.stages[a].output_bytes / cluster.link(*ends).bandwidth_bytes_per_s
+        for a, b in pairs
+        for ends in ((a, b), (b, a))
+    ]
+    is_full = number * costs.stages[seconds.index(busiest_s)].utilisation >= 1
+    return busiest_s if is_full and all(transfer_s < busiest_s for transfer_s in transfers) else None
 
 
 def _run(problem: Problem, setting: Setting) -> tuple[Timeline, StageCosts]:

@@ -25,8 +25,13 @@ _FORMAT = "pipesched-search"
 class Journal:
     """One file; what is in it already is `known`."""
 
-    def __init__(self, path: str | Path, problem: Problem) -> None:
+    def __init__(self, path: str | Path, problem: Problem, how: str = "simulate") -> None:
         """Open the file, or begin one.
+
+        Args:
+            path: Of the file.
+            problem: What is searched.
+            how: Whatever else the outcomes depend on.
 
         Raises:
             SimulationError: It is none of ours, or of another problem.
@@ -35,7 +40,7 @@ class Journal:
         """
         self._path = Path(path)
         self.known: dict[Setting, Outcome] = {}
-        head = {"format": _FORMAT, "version": 1, "problem": sha256(repr(problem).encode()).hexdigest()}
+        head = {"format": _FORMAT, "version": 1, "problem": sha256(repr((problem, how)).encode()).hexdigest()}
         text = read_text(self._path) if self._path.exists() else ""
         if not text.endswith("\n"):
             text = text[: text.rfind("\n") + 1]
@@ -46,8 +51,8 @@ class Journal:
             return
         if lines[0] != head:
             raise SimulationError(
-                f"{self._path}: got a search of something else, expected one of this profile, batch and machines; "
-                "try another file"
+                f"{self._path}: got a search of something else, expected one of this profile, batch, machines and "
+                "evaluator; try another file"
             )
         for number, line in enumerate(lines[1:], 2):
             outcome = self._outcome(number, line)

@@ -49,6 +49,7 @@ class Evaluator(StrEnum):
 
     SIMULATE = "simulate"
     AVGPIPE = "avgpipe"
+    MEASURE = "measure"
     MAX_NUM = "max_num"
     MAX_SIZE = "max_size"
 
@@ -70,7 +71,7 @@ def ranked(outcomes: Iterable[Outcome], evaluator: Evaluator) -> tuple[Outcome, 
 
     fitting = sorted((outcome for outcome in outcomes if outcome.fits), key=cost)
     match evaluator:
-        case Evaluator.SIMULATE | Evaluator.AVGPIPE:
+        case Evaluator.SIMULATE | Evaluator.AVGPIPE | Evaluator.MEASURE:
             pass
         case Evaluator.MAX_NUM:
             fitting.sort(key=lambda outcome: (-outcome.setting.num_microbatches, -outcome.setting.num_pipelines))

@@ -15,7 +15,8 @@ way at once; (4), (6) and (7) do not. So there are two ways to account:
 
     paper        as printed
     consistent   all of them for an iteration, in which every pipeline does a batch; a batch is the n'-th part. And the
-                 reference model, which the paper has among F_mod, is there once for any number of pipelines above one
+                 reference model, which the paper has among F_mod, is there once for any number of pipelines above one,
+                 and the update of each, which the paper does not count
 
 For one pipeline in the profile and in the question both are the same.
 """
@@ -52,7 +53,7 @@ class DeviceProfile:
     Attributes:
         curve: phi(t) as (seconds, utilisation) pieces, all above 0: they add up to the time it computed.
         transfer_s: Of all messages to it.
-        model_bytes: Weights, gradients and optimizer states of the n models, without the reference.
+        model_bytes: Weights, gradients and optimizer states of the n models, without the reference and updates.
         reference_bytes: One reference model, whether the profile has one or not.
         data_bytes: Activations and buffers.
     """
@@ -149,7 +150,7 @@ def profile_setting(timeline: Timeline, costs: StageCosts, num_pipelines: int) -
                 transfer_s=sum(span.end_s - span.start_s for span in mine if isinstance(span.op, Recv)),
                 model_bytes=model_bytes,
                 reference_bytes=sum(costs.stages[stage].weight_bytes for stage in stages),
-                data_bytes=sum(held.values()) - model_bytes - held.get("reference", 0),
+                data_bytes=sum(held.values()) - model_bytes - held.get("reference", 0) - held.get("updates", 0),
             )
         )
     return SettingProfile(each, num_pipelines, tuple(devices))
@@ -232,7 +233,7 @@ def _held_bytes(device: DeviceProfile, profile: SettingProfile, m: int, n: int, 
     data = profile.num_microbatches / m * more * device.data_bytes
     match accounting:
         case Accounting.CONSISTENT:
-            return more * device.model_bytes + data + (device.reference_bytes if n > 1 else 0)
+            return more * device.model_bytes + data + ((1 + n) * device.reference_bytes if n > 1 else 0)
         case Accounting.PAPER:
             has_reference = profile.num_pipelines > 1
             return more * (device.model_bytes + (device.reference_bytes if has_reference else 0)) + data

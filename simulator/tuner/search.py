@@ -8,8 +8,9 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
+from simulator.errors import SimulationError
 from simulator.tuner.evaluate import Problem, evaluate, evaluate_by_equations, measure
 from simulator.tuner.journal import Journal
 from simulator.tuner.outcome import Evaluator, Outcome
@@ -36,6 +37,7 @@ def search(
     accounting: Accounting = Accounting.PAPER,
     workers: int = 1,
     tick: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+    judge: Judge | None = None,
     runner: Runner | None = None,
     journal: Journal | None = None,
 ) -> tuple[Outcome, ...]:
@@ -48,15 +50,15 @@ def search(
         accounting: Of AvgPipe's equations.
         workers: Processes; 1: this one.
         tick: Told the fraction done.
+        judge: Who evaluates a setting, in place of the evaluator's own; ``measure`` has none.
         runner: Another way to go through them; None: processes of this machine.
         journal: Of an earlier search of this problem, which goes on; not for ``avgpipe``, whose equations take no time.
 
     Raises:
         ProfileError: With ``avgpipe``, if the model's profile covers none of the settings.
+        SimulationError: ``measure`` without a judge.
     """
-    judge: Judge = partial(evaluate, problem)
-    if evaluator is Evaluator.AVGPIPE:
-        judge = _equations(problem, settings, accounting)
+    judge = judge or _judge(problem, settings, evaluator, accounting)
     run = runner or partial(_in_processes, workers)
     known = {} if journal is None else journal.known
     found = {setting: known[setting] for setting in settings if setting in known}
@@ -66,6 +68,18 @@ def search(
             journal.add(outcome)
         tick(len(found) / len(settings))
     return tuple(found[setting] for setting in settings)
+
+
+def _judge(problem: Problem, settings: Sequence[Setting], evaluator: Evaluator, accounting: Accounting) -> Judge:
+    match evaluator:
+        case Evaluator.SIMULATE | Evaluator.MAX_NUM | Evaluator.MAX_SIZE:
+            return partial(evaluate, problem)
+        case Evaluator.AVGPIPE:
+            return _equations(problem, settings, accounting)
+        case Evaluator.MEASURE:
+            raise SimulationError("search: got measure without a judge, expected one that runs the settings; pass it")
+        case _:
+            assert_never(evaluator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +111,27 @@ def _profiled(problem: Problem, settings: Sequence[Setting]) -> SettingProfile:
     return measure(problem, Setting(AVGPIPE, max(covered or counts), 1, advance, recomputes=settings[0].recomputes))
 
 
-def _in_processes(workers: int, judge: Judge, settings: Sequence[Setting]) -> Iterator[Outcome]:
-    """Share the settings out, the longest first, equal lists together; each process takes a few at a time."""
+def in_chunks(settings: Sequence[Setting]) -> list[Sequence[Setting]]:
+    """Share the settings out, the longest first, equal lists together; a process takes a few at a time."""
     longest_first = sorted(settings, key=lambda each: (-each.num_microbatches, str(replace(each, num_pipelines=1))))
-    if workers == 1 or not settings:
-        yield from map(judge, longest_first)
+    return [longest_first[start : start + _CHUNK] for start in range(0, len(settings), _CHUNK)]
+
+
+def judge_all(judge: Judge, settings: Sequence[Setting]) -> list[Outcome]:
+    """Evaluate a few settings, one after the other."""
+    return [judge(setting) for setting in settings]
+
+
+def _in_processes(workers: int, judge: Judge, settings: Sequence[Setting]) -> Iterator[Outcome]:
+    chunks = in_chunks(settings)
+    if workers == 1 or not chunks:
+        for chunk in chunks:
+            yield from map(judge, chunk)
         return
-    chunks = [longest_first[start : start + _CHUNK] for start in range(0, len(settings), _CHUNK)]
     count, spawn = min(workers, len(chunks)), get_context("spawn")
     with ProcessPoolExecutor(count, spawn, initializer=gc.set_threshold, initargs=(_GARBAGE,)) as pool:
         try:
-            for future in as_completed([pool.submit(_judge_all, judge, chunk) for chunk in chunks]):
+            for future in as_completed([pool.submit(judge_all, judge, chunk) for chunk in chunks]):
                 yield from future.result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _judge_all(judge: Judge, settings: Sequence[Setting]) -> list[Outcome]:
-    return [judge(setting) for setting in settings]

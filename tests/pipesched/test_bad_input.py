@@ -19,6 +19,7 @@ def bad(folder):
     (folder / "junk.csv").write_text("0F0,0X1\n1F0\n")
     (folder / "empty.csv").write_text("")
     (folder / "empty.json").write_text("")
+    (folder / "timeline.json").write_text('{"format": "pipesched.timeline"}')
     (folder / "cut.json").write_text('{"a": ')
     (folder / "other.json").write_text('{"format": "x"}')
     (folder / "one.json").write_text(CLUSTER % '{"latency_s": 0, "bandwidth_bytes_per_s": null}')
@@ -53,6 +54,10 @@ LIGHT = [
     (f"{SIMULATE} --uniform q=1", "--uniform: got q, expected one of f, b, i, w"),
     (f"{SIMULATE} --uniform f", "--uniform: got 'f', expected key=value"),
     (f"{SIMULATE} --uniform f=1", "expected b, or both i and w"),
+    ("show -s 1f1b_rr -p 4 -m 4 --set replicas=2,1,1", "got '1', expected key=value; try --set replicas=2:1:1"),
+    ("compare timeline.json nope.json", "nope.json: got nothing there, expected a Timeline as timeline.json is one"),
+    ("compare gpipe timeline.json", "gpipe: got no Timeline, expected"),
+    ("compare timeline.json", "timeline.json: got 1 Timelines, expected two"),
     (f"{SIMULATE} --uniform f=1,f=2,b=1", "got f twice"),
     (f"{SIMULATE} {COSTS} --partition 1,1", "expected them with --profile only"),
     (f"{SIMULATE} {COSTS} --microbatch-size 2", "expected them with --profile only"),
@@ -66,6 +71,20 @@ LIGHT = [
     (f"{SIMULATE} {COSTS} --jitter nan", "'--jitter': got 'nan'"),
     (f"{SIMULATE} {COSTS} --jitter 11", "'--jitter': got '11'"),
     (f"{SIMULATE} {COSTS} --seed -1", "'--seed': got '-1'"),
+    (f"{SIMULATE} {COSTS} --runs 5", "--runs: got 5 without --jitter"),
+    (f"{SIMULATE} {COSTS} --sends later", "got 'later', expected one of 'posted', 'blocking'"),
+    (f"{SIMULATE} {COSTS} --chunk-bytes 0", "--chunk-bytes: got '0', expected a size above 0"),
+    (f"{SIMULATE} {COSTS} --slowdown -1", "'--slowdown': got '-1'"),
+    (f"{SIMULATE} {COSTS} --convert-bytes-per-s 1e9", "--convert-bytes-per-s: got it alone"),
+    (f"{SIMULATE} {COSTS} --slow device=2,factor=2", "--slow: device: got device 2, expected 0 to 1"),
+    (f"{SIMULATE} {COSTS} --slow device=0", "--slow: got 'device=0', expected a device or a link, and a factor"),
+    (f"{SIMULATE} {COSTS} --slow device=0,link=0-1,factor=2", "expected a device or a link, and a factor"),
+    (f"{SIMULATE} {COSTS} --slow device=0,factor=0", "--slow: factor: got 0, expected more than 0"),
+    (f"{SIMULATE} {COSTS} --slow device=0,factor=nan", "--slow: factor: got nan"),
+    (f"{SIMULATE} {COSTS} --slow device=x,factor=2", "--slow: device: got x, expected a whole number"),
+    (f"{SIMULATE} {COSTS} --slow link=1,factor=2", "--slow: link: got '1', expected two devices; try link=0-1"),
+    (f"{SIMULATE} {COSTS} --slow link=0-7,factor=2", "--slow: link: got device 7, expected 0 to 1"),
+    (f"{SIMULATE} {COSTS} --slow rank=0,factor=2", "--slow: got rank, expected one of device, link, factor"),
     *((f"{SIMULATE} --stage-costs {name}.csv", f"{name}.csv: row 2, column forward_s: got")
       for name in ("nan", "negative", "infinite", "word", "missing")),
     (f"{SIMULATE} --stage-costs three.csv", "three.csv: got 3 stages, expected 2"),
@@ -120,7 +139,8 @@ LIGHT = [
 
 TORCH = "run -s 1f1b -p 2 -m 4"
 HEAVY = [
-    ("train digits -s avgpipe -p 2 --steps 2 --uniform f=1,b=2", "schedule avgpipe: got it to train, but it is only"),
+    ("train digits -s avgpipe -p 2 -m 3 --uniform f=1,b=2", "avgpipe: got 3 micro-batches on 2 pipelines, expected as"),
+    ("train digits -s avgpipe -p 2 --averaging slow --uniform f=1,b=2", "'--averaging': got 'slow', expected one of"),
     ("train gpt:text=no.txt -s gpipe -p 2 -m 2 --steps 1 --uniform f=1,b=2", "text no.txt: got No such file or dir"),
     ("compare gpipe -p 2 -m 4 --uniform f=1,b=2 --memory-limit 9e9", "--memory-limit: got costs that say no bytes"),
     ("profile zzz", "got an unknown model, expected one of conv, digits, gpt, mlp"),
@@ -134,14 +154,20 @@ HEAVY = [
     ("profile-links --out x.csv", "x.csv: got suffix '.csv', expected .json"),
     (f"{TORCH}", "costs: got none"),
     (f"{TORCH} --model mlp {COSTS}", "got costs to emulate too"),
-    (f"{TORCH} {COSTS} --link latency_s=1", "the messages of a run are real"),
+    (f"{TORCH} --model mlp --link latency_s=1", "the messages of a model are real"),
+    (f"run -s avgpipe -p 2 -m 4 --set pipelines=2 {COSTS} --link latency_s=1", "several ranks on a device"),
     (f"{TORCH} --model mlp:layers=1", "partition: got 2 stages for 1 layers"),
     (f"{TORCH} --model mlp --partition 3,3", "partition: got '3,3', 2 stages of 6 layers in all"),
     (f"{TORCH} --model mlp --partition balanced", "got balanced without --profile"),
+    (f"{TORCH} {COSTS} --averaging synchronous", "averaging: got synchronous with emulate"),
     (f"{TORCH} --model mlp --backend nccl", "--backend: got nccl with --device cpu"),
     (f"{TORCH} --model mlp --lr inf", "'--lr': got 'inf'"),
     (f"{TORCH} --model mlp --out x.bad", "x.bad: got suffix '.bad'"),
     (f"{TORCH} --model mlp --job x.json --out y.json", "--job: got --out too"),
+    (
+        "run -s 1f1b -p 2 -m 4 --uniform f=100,b=200",
+        "got 60 s, but 0B0 of rank 0 is predicted to wait 200 s",
+    ),
     (f"run -f dead.csv {COSTS}", "rank 0 op 1: 0B0 waits forever"),
     (f"{TORCH} --model mlp --profile one.json", "one.json: format"),
     ("verify", "Missing argument"),

@@ -1,12 +1,14 @@
 """``pipesched partition``, and the options that say which machines."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from pipesched.machine_options import MachineOptions
 from profiles.cluster import Link
+from profiles.machines import machine_names
 
 PUBLISHED = Path(__file__).parents[2] / "profiles" / "data" / "pipedream"
 VGG16, GNMT = PUBLISHED / "vgg16.graph.txt", PUBLISHED / "gnmt.graph.txt"
@@ -28,8 +30,18 @@ def test_the_table_has_every_stage_and_what_to_do_next(pipesched):
     assert answer.code == 0
     assert "│     0 │   0-16 │     0-2 │" in answer.out
     assert "--schedule 1f1b_rr -p 4 --set replicas=3:1 --partition 17,23" in answer.out
+    assert "--schedule pipedream -p 4 --partition" in pipesched(f"partition {GNMT} -p 4 {SLOW}").out
     assert "interleaved -p 2 -v 3" in pipesched(f"partition {VGG16} -p 2 -v 3 --by time").out
     assert "1f1b -p 4 --partition 3,5,9,23" in pipesched(f"partition {VGG16} -p 4 --by time").out
+
+
+def test_ranks_that_would_be_on_other_devices_than_planned_are_pointed_out(pipesched):
+    """Fast links between nodes, slow ones inside: each stage has a device of each node."""
+    nodes = "--nodes 2 --gpus 2 --intra bandwidth_bytes_per_s=1e9 --inter bandwidth_bytes_per_s=1e12"
+    answer = pipesched(f"partition {VGG16} -p 4 {nodes}")
+    assert "│    0, 2 │" in answer.out
+    assert "its ranks take the devices in order, not those above" in answer.out
+    assert "its ranks" not in pipesched(f"partition {VGG16} -p 4 {SLOW}").out
 
 
 def test_the_bounds_in_a_file_are_those_that_partition_takes(pipesched, folder):
@@ -47,14 +59,51 @@ def test_straight_with_the_formula_is_balanced_when_links_are_free(pipesched):
     assert plan["slowest_s"] == pytest.approx(even["slowest_s"])
 
 
+def test_replicas_are_given_out_within_the_memory(pipesched):
+    """24.47 GiB in the first stage of the best plan; with 16 GiB another is the best, and with 5 GiB there is none."""
+    free = json.loads(pipesched(f"partition {VGG16} -p 4 {SLOW} --json").out)
+    assert round(free["stages"][0]["memory_bytes"] / 2**30, 1) == 24.5
+    within = json.loads(pipesched(f"partition {VGG16} -p 4 {SLOW} --memory-limit 16GiB --json").out)
+    assert within["fits"]
+    assert max(stage["memory_bytes"] for stage in within["stages"]) <= 16 * 2**30
+    assert within["slowest_s"] > free["slowest_s"]
+    answer = pipesched(f"partition {VGG16} -p 4 {SLOW} --memory-limit 5GiB")
+    assert answer.code == 2
+    least = int(re.search(r"expected (\d+) on each for 4 devices of 1F1B-RR", answer.err).group(1))
+    assert pipesched(f"partition {VGG16} -p 4 {SLOW} --memory-limit {least - 1}").code == 2
+    assert pipesched(f"partition {VGG16} -p 4 {SLOW} --memory-limit {least}").code == 0
+
+
 def test_a_stage_that_does_not_fit_is_a_no(pipesched):
-    answer = pipesched(f"partition {VGG16} -p 4 {SLOW} --memory-limit 16GiB")
-    assert answer.code == 1
-    assert "over memory: stage 0: got 24.47 GiB, expected at most 16 GiB" in answer.err
     fits = json.loads(pipesched(f"partition {VGG16} -p 4 --by time --memory-limit 16GiB --json").out)
     assert fits["fits"]
     assert max(stage["memory_bytes"] for stage in fits["stages"]) <= 16 * 2**30
     assert pipesched(f"partition {VGG16} -p 4 --by memory --memory-limit 10GiB").code == 0
+    answer = pipesched(f"partition {VGG16} -p 4 --by memory --memory-limit 5GiB")
+    assert answer.code == 1
+    assert "over memory: stage" in answer.err
+    assert pipesched(f"partition {VGG16} -p 2 --by time -v 2 --memory-limit 1GiB").code == 1
+
+
+def test_a_cluster_of_two_kinds_of_devices_is_written_by_hand(pipesched, folder):
+    """The second node's devices take half the time, and one of them has little memory."""
+    kinds = [{"node": 0}, {"node": 0}, {"speed": 2.0, "memory_bytes": 10**9, "node": 1}, {"speed": 2.0, "node": 1}]
+    links = {"intra": {"latency_s": 0.0, "bandwidth_bytes_per_s": 1e11}}
+    links |= {"inter": {"latency_s": 0.0, "bandwidth_bytes_per_s": 1e9}}
+    cluster = {"format": "pipesched-cluster", "version": 1, "devices": kinds, **links}
+    (folder / "mixed.json").write_text(json.dumps(cluster))
+    plan = json.loads(pipesched(f"partition {GNMT} -p 4 --straight --cluster mixed.json --json").out)
+    for stage in plan["stages"]:
+        speed = 1.0 if stage["devices"][0] < 2 else 2.0
+        assert stage["compute_s"] == pytest.approx((stage["forward_s"] + stage["backward_s"]) / speed)
+    assert plan["stages"][2]["memory_bytes"] <= 10**9
+    even = json.loads(pipesched(f"partition {GNMT} -p 4 --by time --cluster mixed.json --json").out)
+    assert 0.089416 / 6 < even["slowest_s"] <= max(stage["compute_s"] for stage in plan["stages"])
+
+
+def test_the_help_names_every_machine(pipesched):
+    shown = pipesched("partition --help").out
+    assert all(name in shown for name in machine_names())
 
 
 def test_a_graph_is_simulated_and_compared_like_a_profile(pipesched):
@@ -121,7 +170,8 @@ def test_a_pipeline_over_nodes_takes_as_long_as_over_a_file_that_says_the_same(p
         (f"{SIMULATE} --nodes 2 --gpus 2 --intra latency_s=0 --inter speed=1", "--inter: got speed"),
         (f"{SIMULATE} {NODES} --machine dgx", "machine 'dgx': got an unknown one"),
         (f"{SIMULATE} --nodes 1000000 --machine dgx-a100", "expected at most 100000 in all"),
-        (f"run -s 1f1b -p 4 -m 8 --uniform f=1,b=2 {NODES}", "the messages of a run are real"),
+        (f"run -s 1f1b -p 4 -m 8 --model mlp {NODES}", "the messages of a model are real"),
+        (f"run -s 1f1b -p 5 -m 8 --uniform f=1,b=2 {NODES}", "--nodes: devices: got 4, expected 5"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(pipesched, line, said):

@@ -80,19 +80,30 @@ def ranks_in(folder):
 @pytest.mark.distributed
 @pytest.mark.timeout(60)
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="looks for the ranks in /proc")
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM], ids=lambda stop: stop.name)
-def test_a_run_that_is_stopped_leaves_no_process_and_no_file(tmp_path, stop):
-    line = "run -s 1f1b -p 2 -m 4 --uniform f=9,b=9 --out x.json"
+@pytest.mark.parametrize(
+    ("stop", "line", "count"),
+    [
+        (signal.SIGINT, "run -s 1f1b -p 2 -m 4 --uniform f=9,b=9", 3),
+        (signal.SIGTERM, "run -s 1f1b -p 2 -m 4 --uniform f=9,b=9", 3),
+        # a reference process beside two ranks
+        (signal.SIGINT, "run -s avgpipe -p 1 -m 2 --model mlp:layers=1,width=8 --iterations 1000000", 4),
+    ],
+    ids=["interrupted", "terminated", "averaged"],
+)
+def test_a_run_that_is_stopped_leaves_no_process_and_no_file(tmp_path, stop, line, count):
+    line += " --out x.json"
     command = [sys.executable, "-m", "pipesched", *line.split()]
     with subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
     ) as process:  # fmt: skip
         deadline = time.monotonic() + 30
-        while len(ranks_in(tmp_path)) < 3 and time.monotonic() < deadline:
+        while len(ranks_in(tmp_path)) < count and time.monotonic() < deadline:
             time.sleep(0.05)
         process.send_signal(stop)
         out, err = process.communicate(timeout=20)
     assert (process.returncode, out, err) == (130, "", "pipesched: stopped\n")
+    while ranks_in(tmp_path) and time.monotonic() < deadline:  # a reference ends just after its rank
+        time.sleep(0.05)
     assert ranks_in(tmp_path) == []
     assert list(tmp_path.iterdir()) == []

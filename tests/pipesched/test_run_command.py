@@ -2,12 +2,17 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
+from executor.job import job_from_json
 from pipesched import verify
+from profiles.cluster import Link
+from profiles.cluster_json import read_cluster
 from profiles.files import load_profile
 from schedules.formats.timeline_json import read_timeline
+from schedules.op import Message, Payload
 from tests.trace_rules import check_trace
 
 MODEL = "gpt:layers=2,width=16,heads=2,context=8"
@@ -55,6 +60,25 @@ def test_a_job_is_written_and_not_run(pipesched, folder):
     assert (job["device"], job["dtype"], job["bounds"]) == ("cuda", "bfloat16", [[0, 2], [2, 4]])
 
 
+def test_a_job_of_an_emulated_run_takes_the_machines_along(pipesched, folder):
+    nodes = "--nodes 2 --gpus 1 --intra latency_s=0 --inter latency_s=0.5"
+    assert pipesched(f"run -s 1f1b -p 2 -m 4 --uniform f=1,b=2 {nodes} --job job.json").code == 0
+    cluster = read_cluster(json.loads((folder / "job.json").read_text())["cluster"], "the job's cluster")
+    assert [device.node for device in cluster.devices] == [0, 1]
+    assert (cluster.link(0, 1), cluster.nics) == (Link(0.5), ())
+    assert pipesched("run -s 1f1b -p 2 -m 4 --uniform f=1,b=2 --job job.json").code == 0
+    assert json.loads((folder / "job.json").read_text())["cluster"] is None
+
+
+def test_emulated_messages_are_compressed_by_their_costs(pipesched, folder):
+    assert (
+        pipesched("run -s 1f1b -p 2 -m 4 --uniform f=1,b=2,output_bytes=4e6 --compression half --job job.json").code
+        == 0
+    )
+    emulated = job_from_json((folder / "job.json").read_text(), "job.json").emulate
+    assert emulated.message_bytes(Message(Payload.ACTIVATION, 0, 0)) == 2_000_000 + 8
+
+
 @pytest.mark.distributed
 @pytest.mark.timeout(120)
 def test_a_run_writes_the_measured_timeline_and_prints_data_only(pipesched, folder):
@@ -69,25 +93,13 @@ def test_a_run_writes_the_measured_timeline_and_prints_data_only(pipesched, fold
 
 @pytest.mark.distributed
 @pytest.mark.timeout(120)
-def test_a_rank_that_fails_is_named_with_exit_code_3(pipesched, folder):
-    (folder / "broken.py").write_text(
-        "from torch import nn\n"
-        "class Broken(nn.Linear):\n"
-        "    calls = 0\n"
-        "    def forward(self, x):\n"
-        "        Broken.calls += 1\n"
-        "        if Broken.calls > 3:\n"
-        "            raise RuntimeError('as it was asked')\n"
-        "        return super().forward(x)\n"
-        "def factory():\n"
-        "    import torch\n"
-        "    batch = lambda n, seed: (torch.ones(n, 4), torch.ones(n, 4))\n"
-        "    return [nn.Linear(4, 4), Broken(4, 4)], nn.functional.mse_loss, batch\n"
-    )
-    answer = pipesched(f"run -s 1f1b -p 2 -m 4 --model broken:factory {FAST} --out x.json")
+def test_a_rank_that_fails_is_named_with_exit_code_3(pipesched, folder, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    model = "tests.executor.faulty:raising:layer=2,at=3"
+    answer = pipesched(f"run -s 1f1b -p 2 -m 4 --partition 2,1 --model {model} {FAST} --out x.json")
     assert (answer.code, answer.out, answer.err.count("\n")) == (3, "", 1)
-    assert "rank 1 failed at 1F" in answer.err
-    assert "as it was asked" in answer.err
+    assert "rank 1 failed at 1F3 (micro-batch 3)" in answer.err
+    assert "a layer's own fault" in answer.err
     assert not (folder / "x.json").exists()
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from schedules.catalogue import CATALOGUE, build
-from schedules.formats.schedule_json import from_json
+from schedules.formats.schedule_json import from_json, read_schedule
 
 
 def test_list_has_every_schedule_as_table_and_as_data(pipesched):
@@ -50,6 +50,14 @@ def test_a_deadlock_is_the_answer_no_with_rank_and_op(pipesched):
 
 def test_show_prints_the_grid(pipesched):
     assert pipesched("show -s gpipe -p 2 -m 2").out == "rank 0  0F0 0F1 0B0 0B1\nrank 1  1F0 1F1 1B0 1B1\n"
+
+
+def test_a_file_that_cannot_run_is_shown_with_a_warning(pipesched, folder):
+    answer = pipesched("show -f dead.csv --out again.json")
+    assert (answer.code, answer.out, answer.err.count("\n")) == (0, "", 1)
+    assert answer.err.startswith("pipesched: warning: dead.csv: rank 0 op 1: 0B0 waits forever")
+    assert from_json((folder / "again.json").read_text(), "it").ops == read_schedule(folder / "dead.csv").ops
+    assert pipesched("show -f mine.csv").err == ""
 
 
 @pytest.mark.parametrize("name", CATALOGUE)

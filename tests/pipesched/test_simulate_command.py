@@ -135,3 +135,52 @@ def test_two_timelines_are_set_side_by_side(pipesched, folder):
     assert (folder / "t.csv").exists()
     assert (folder / "t.png").exists()
     assert pipesched("compare a.json b.json -p 2").code == 2
+
+
+def makespan_s(pipesched, options):
+    answer = pipesched(f"simulate {UNIFORM},output_bytes=100 --json {options}")
+    assert (answer.code, answer.err) == (0, "")
+    return json.loads(answer.out)["makespan_s"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("", 6.0 + 2.0),  # two forwards of 1 s, two backwards of 2 s, a message of 1 s there and back
+        ("--slow device=1,factor=3", 6.0 + 2.0 + 2 * 3.0),
+        ("--slow link=1-0,factor=2", 6.0 + 4.0),
+        ("--slow device=0,factor=2 --slow link=0-1,factor=2", 9.0 + 4.0),
+        ("--compression half", 6.0 + 2 * 0.58),
+        ("--compression half --convert-bytes-per-s 50", 6.0 + 2 * 0.58 + 4 * 2.0),
+        ("--sends blocking --chunk-bytes 10B --protocol eager", 8.0),
+    ],
+)
+def test_stragglers_slow_links_and_compression_take_what_they_must(pipesched, options, expected):
+    line = f"-s naive -p 2 -m 1 --link bandwidth_bytes_per_s=100 {options}"
+    assert makespan_s(pipesched, line) == pytest.approx(expected, rel=1e-12)
+
+
+def test_chunks_change_a_run_over_a_shared_nic(pipesched):
+    """Two replicas of either stage, whose messages take turns at the NICs, whole or piece by piece."""
+    line = "-s 1f1b_rr -p 4 -m 8 --set replicas=2:2 --nodes 2 --gpus 2 --nics 1 --intra latency_s=0"
+    line += " --inter latency_s=0,bandwidth_bytes_per_s=100"
+    assert makespan_s(pipesched, f"{line} --chunk-bytes 10B") != makespan_s(pipesched, line)
+
+
+def test_a_jitter_over_many_runs_shows_percentiles_that_the_same_seeds_give_again(pipesched):
+    line = f"simulate -s 1f1b -p 3 -m 4 {UNIFORM} --jitter 0.1"
+    found = json.loads(pipesched(f"{line} --runs 21 --seed 5 --json").out)["distribution"]
+    alone = [json.loads(pipesched(f"{line} --seed {seed} --json").out)["makespan_s"] for seed in range(5, 26)]
+    ordered = sorted(alone)
+    assert found["runs"] == 21
+    assert [found[key] for key in ("min_s", "p50_s", "max_s")] == [ordered[0], ordered[10], ordered[20]]
+    assert found["p90_s"] == pytest.approx(ordered[18], rel=1e-12)  # the 21 lie 5 % apart
+    assert found["p99_s"] == pytest.approx(ordered[19] + 0.8 * (ordered[20] - ordered[19]), rel=1e-12)
+    assert "21 runs: min " in pipesched(f"{line} --runs 21").out
+
+
+def test_the_way_of_every_reduction_is_said(pipesched):
+    machines = "--nodes 2 --gpus 2 --nics 1 --intra latency_s=0 --inter latency_s=0.5,bandwidth_bytes_per_s=10"
+    line = f"simulate -s data_parallel -p 4 -m 4 {UNIFORM},weight_bytes=40 {machines} --json"
+    (found,) = json.loads(pipesched(line).out)["reductions"]
+    assert found == {"stage": 0, "devices": [0, 1, 2, 3], "way": "hierarchical", "seconds": 2 * (2 * 1.0 + 0.5)}

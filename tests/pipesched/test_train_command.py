@@ -58,6 +58,19 @@ def test_a_table_can_be_csv(pipesched, folder):
     assert (row["schedule"], row["steps"]) == ("gpipe", "2")
 
 
+def test_pipelines_that_are_averaged_take_a_batch_each(pipesched, folder):
+    line = f"{QUICK.replace('-m 4', '')} -s avgpipe --set pipelines=2 --steps 6 --log run.jsonl --plot c.png --json"
+    answer = pipesched(line)
+    assert (answer.code, answer.err) == (0, "")
+    assert [line["samples"] for line in lines_of(folder / "run.jsonl")] == [16 * step for step in range(1, 7)]
+    (run,) = json.loads(answer.out)["runs"]
+    # two batches of 3 s in a step, on a device that never does more than one; 1F1B of two micro-batches adds a half
+    assert 2 * 3 <= run["seconds_per_step"] <= 2 * 3 * 1.5
+    assert (run["staleness"], run["weight_versions"]) == (0, 1)
+    other = json.loads(pipesched(f"{line} --averaging synchronous").out)["runs"][0]
+    assert other["training_loss"] != run["training_loss"]
+
+
 def test_without_costs_a_short_profile_is_measured(pipesched):
     answer = pipesched(f"train {MODEL} -s gpipe -p 2 --batch-size 8 --steps 2 --json")
     assert (answer.code, answer.err) == (0, "")
@@ -115,8 +128,21 @@ def test_the_rule_of_prediction_can_be_chosen(pipesched):
     assert losses[0] == losses[2] != losses[1]
 
 
+@pytest.mark.parametrize(("limit", "code"), [("1000", 1), ("1GB", 0)])
+def test_a_run_that_would_not_fit_is_not_begun(pipesched, folder, limit, code):
+    costs = "--uniform f=1,b=2,weight_bytes=2000,saved_bytes=100"
+    answer = pipesched(
+        f"{QUICK.split(' --uniform')[0]} {costs} -s gpipe --steps 2 --memory-limit {limit} --log r.jsonl"
+    )
+    assert answer.code == code
+    assert (folder / "r.jsonl").exists() == (code == 0)
+    if code:
+        assert answer.err.startswith("pipesched: over memory: gpipe: device 0 holds")
+        assert (answer.out, answer.err.count("\n")) == ("", 1)
+
+
 BAD = [
-    ("train", "Missing argument 'model'"),
+    ("train", "MODEL: got none, expected one, or --plan"),
     (f"train {MODEL}", "no schedule given"),
     (f"train {MODEL} -s gpipe", "-p missing"),
     (f"train {MODEL} -s gpip -p 2", "did you mean gpipe?"),
@@ -146,11 +172,16 @@ BAD = [
     (f"train {MODEL} -s gpipe -p 2 --partition balanced --job job.json --log run.jsonl", "--job: got an output too"),
     (f"{QUICK} -s gpipe --distributed --backend nccl", "--backend: got nccl with --device cpu"),
     (f"{QUICK} -s gpipe --backend gloo", "--backend: got gloo, expected --distributed"),
+    (f"{QUICK} -s avgpipe --advance auto", "--advance: got auto, expected --distributed with it"),
+    (f"{QUICK} -s gpipe --distributed --advance auto", "--advance: got auto for gpipe, which cannot run ahead"),
+    (f"{QUICK} -s avgpipe --distributed --advance auto --set advance=2", "--advance: got auto and --set advance"),
     (f"{QUICK} -s gpipe --log run.txt", "run.txt: got suffix '.txt', expected .jsonl"),
     (f"{QUICK} -s gpipe --plot c.jpg", "c.jpg: got suffix '.jpg'"),
     (f"{QUICK} -s gpipe --log none/run.jsonl", "got no folder 'none'"),
     (f"{QUICK} -f mine.csv", "leave out --schedule"),
     (f"{QUICK} -s hybrid --set pipelined=200 --steps 100", "hybrid: got pipelined 200, expected 0 to"),
+    (f"{QUICK} --compare gpipe,1f1b_rr --set replicas=1,1", "--set: got 1, expected key=value of a schedule here"),
+    (f"{QUICK} -s gpipe --memory-limit 1GB", "--memory-limit: got costs that say no bytes"),
 ]  # fmt: skip
 
 

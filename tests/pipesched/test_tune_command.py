@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,8 @@ def test_where_nothing_fits_the_answer_is_no_with_the_limit_that_would_do(tune):
         ("-s pipedream", ["pipedream, which steps without a flush"]),
         ("-s pipe", ["got 'pipe'"]),
         ("--resume j --evaluator avgpipe", ["--resume", "take no time"]),
+        ("--ray local --workers 2", ["--ray: got --workers too"]),
+        ("--evaluator measure --workers 2", ["--workers: got it with --evaluator measure"]),
         ("-n 0", ["--pipelines: got '0'"]),
         ("--advance x", ["--advance: got 'x'"]),
         ("-s chimera --devices 3 -m 8 --partition 1,1,1", ["partition"]),
@@ -127,17 +130,57 @@ def test_bad_input_is_one_line_and_nothing_is_written(tune, folder, more, parts)
 
 @pytest.mark.distributed
 @pytest.mark.timeout(120)
-def test_the_best_of_one_pipeline_are_run_and_set_beside_the_prediction(pipesched, folder):
+def test_the_best_are_run_and_set_beside_the_prediction_and_plain_1f1b(pipesched, folder):
     small = replace(model(), model="mlp:layers=6,width=8")
     save_profile(small, folder / "m.json")
-    line = "tune m.json -b 8 -p 2 -m 2,4 -n 1-2 --advance 0 --verify 2 --iterations 1"
-    verified = json.loads(pipesched(f"{line} --json").out)["verified"]
-    assert [row["num_pipelines"] for row in verified["settings"]] == [1, 1]
-    assert {row["num_microbatches"] for row in verified["settings"]} == {2, 4}
+    line = "tune m.json -b 8 -p 2 -m 4 -n 1-2 --advance 0 --verify 1 --iterations 1"
+    data = json.loads(pipesched(f"{line} --json").out)
+    verified = data["verified"]
+    assert [row["num_pipelines"] for row in verified["settings"]] == [2, 1]
+    assert verified["settings"][0]["num_microbatches"] == data["chosen"]["num_microbatches"]
     measured_s = [row["measured_s"] for row in verified["settings"]]
     assert min(measured_s) > 0
     assert verified["regret"] == measured_s[0] / min(measured_s) - 1
     assert verified["rank_correlation"] in (pytest.approx(1.0), pytest.approx(-1.0))
+    assert verified["gain_over_plain_1f1b"] == measured_s[1] / measured_s[0]
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(120)
+def test_a_model_is_profiled_first_and_every_setting_can_be_run(pipesched):
+    line = "tune mlp:layers=4,width=8 -b 8 -p 2 -m 2,4 -n 1 --advance 0 --evaluator measure --iterations 2"
+    data = json.loads(pipesched(f"{line} --json").out)
+    assert data["evaluator"] == "measure"
+    assert {row["num_microbatches"] for row in data["settings"]} == {2, 4}
+    assert all(row["seconds_per_batch"] > 0 and row["held_bytes"] > 0 for row in data["settings"])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("tune mlp:layers=4 -b 8 -p 2 -m 3", "--microbatches: got 3, expected what divides the batch of 8; try"),
+        ("tune mlp:layers=4 -b 8 -p 9", "got 9 stages"),
+        ("tune mlp:layers=4 -b 8 -p 2 --resume j", "--resume: got it with mlp:layers=4, which would be profiled anew"),
+        ("tune gtp -b 8 -p 2", "got an unknown model"),
+        ("tune no.json -b 8 -p 2", "no.json"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused_before_it_is_profiled(pipesched, line, message):
+    answer = pipesched(line)
+    assert (answer.code, answer.out) == (2, "")
+    assert message in answer.err
+
+
+@pytest.mark.skipif(find_spec("ray") is None, reason="Ray is an extra")
+def test_a_search_on_ray_finds_the_same(tune):
+    assert tune("-m 2,4 -n 1-2 --ray local --json") == tune("-m 2,4 -n 1-2 --json")
+
+
+@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is there")
+def test_without_ray_it_is_said_what_to_install(tune):
+    answer = tune("--ray local")
+    assert (answer.code, answer.out) == (2, "")
+    assert "pip install 'pipesched[ray]'" in answer.err
 
 
 def test_a_profile_of_another_model_is_not_verified(pipesched, folder):

@@ -1,5 +1,7 @@
 """A model made by hand: an op takes a fixed time and some per sample, so that small micro-batches fill no device."""
 
+from dataclasses import replace
+
 from profiles.cluster import Cluster, Device, Link
 from simulator.tuner.evaluate import Problem
 from tests.profiles.hand_profiles import layer, measurement, profile
@@ -12,7 +14,8 @@ def model(num_layers=6):
     for index in range(num_layers):
         sizes = [measurement(n, 1.0 + 0.1 * (index + 1) * n, 2.0 + 0.3 * n) for n in SIZES]
         layers.append(layer(*sizes, name=f"layer{index}", weight_bytes=1000, optimizer_bytes=2000))
-    return profile(*layers)
+    found = profile(*layers)
+    return replace(found, provenance=replace(found.provenance, kind="cuda"))
 
 
 def problem(batch_size=8, num_devices=3, memory_bytes=None, link=None, **fields):

@@ -54,10 +54,10 @@ def test_with_one_accounting_all_terms_are_an_iterations_shared_by_its_batches()
     # (2)    2/4 * 18.4 = 9.2;  2/4 * 6.4 = 3.2, of an iteration of two batches
     # (4)    2 + 0;  2 + 1/2 * (4 - 3.2) = 2.4
     # (6, 7) up (4 + 9.2) / 2 = 6.6;  down (4 + 3.2) / 2 = 3.6; and all of it halved
-    # (8)    one reference model more: 360 + 30;  480 + 60
+    # (8)    one reference model and two updates more: 360 + 3 * 30;  480 + 3 * 60
     first, second = predict(TWO, 2, 2, CONSISTENT).devices
-    assert first == close((4.6, 1.0, 0.0, 1.8, 390))
-    assert second == close((1.6, 1.2, 3.3, 0.0, 540))
+    assert first == close((4.6, 1.0, 0.0, 1.8, 450))
+    assert second == close((1.6, 1.2, 3.3, 0.0, 660))
 
 
 def test_a_profile_of_two_pipelines_is_taken_apart_into_batches():
@@ -111,7 +111,7 @@ def test_a_profile_is_read_off_a_timeline():
         Span(1, forward(0, 1), 0.0, 1.0, 3.0),
         Span(1, backward(0, 1), 3.0, 4.0, 4.5),
     )
-    kinds = {"weights": 100, "gradients": 100, "optimizer": 20, "reference": 50, "activations": 7, "receive_buffers": 3}
+    kinds = {"weights": 100, "gradients": 100, "optimizer": 20, "reference": 50, "updates": 100, "activations": 10}
     small = MemorySample(0, 0.0, (("weights", 100),))
     timeline = Timeline("x", "measured", spans, (0, 0), (small, MemorySample(0, 1.0, tuple(kinds.items()))))
     (device,) = profile_setting(timeline, costs, 2).devices

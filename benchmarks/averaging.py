@@ -1,0 +1,178 @@
+"""How well parallel pipelines learn (AvgPipe, PPoPP 2023, section 7): elastic averaging beside plain training.
+
+    python benchmarks/averaging.py [--data digits|text] [--seeds 3] [--out benchmarks/results/averaging.md]
+
+All runs see the same number of samples. N pipelines take N batches of B samples in an iteration, each with an update
+of its own; beside them stand plain training on batches of B, which makes N times as many updates one after the other,
+and on batches of N B, which makes as many as each pipeline. What is judged of N pipelines is their reference model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from executor.course import Trained
+from executor.job import Averaging
+from executor.training import Training, train
+from profiles.host import device_name, num_cores
+from profiles.models.resolve import resolve_model
+from profiles.partition import uniform_partition
+from schedules.training_run import training_run
+
+STAGES, MICROBATCHES = 2, 2
+PIPELINES = (2, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is trained, and how.
+
+    Attributes:
+        batch_size: B.
+        rates: Learning rate by optimizer.
+        samples: Of every run.
+    """
+
+    model: str
+    batch_size: int
+    rates: dict[str, float]
+    samples: int
+
+
+SETTINGS = {
+    "digits": Setting("digits:blocks=4", 16, {"momentum": 0.01, "adamw": 1e-3}, 12_800),
+    "text": Setting("gpt:layers=2,width=32,heads=4,context=32", 8, {"adamw": 2e-3}, 6_400),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to train: N pipelines, or one model on batches of several B."""
+
+    pipelines: int = 1
+    averaging: Averaging | None = None
+    batches: int = 1
+
+    def __str__(self) -> str:
+        if self.averaging is None:
+            return "plain, B" if self.batches == 1 else f"plain, {self.batches} B"
+        return f"N = {self.pipelines}, {self.averaging}"
+
+
+def ways() -> Iterator[Way]:
+    """Yield plain training, and for each N what it is to be compared with."""
+    yield Way()
+    for count in PIPELINES:
+        yield Way(count, "asynchronous")
+        yield Way(count, "synchronous")
+        yield Way(batches=count)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Of one run: held-out loss and accuracy of the final model; infinite and 0 where the run diverged."""
+
+    loss: float
+    accuracy: float
+
+
+def score(setting: Setting, way: Way, optimizer: str, seed: int) -> Score:
+    """Train once."""
+    per_step = setting.batch_size * way.pipelines * way.batches
+    steps, model = setting.samples // per_step, resolve_model(setting.model)
+    if way.averaging is None:
+        run = training_run("gpipe", STAGES, MICROBATCHES, steps)
+    else:
+        run = training_run("avgpipe", STAGES, MICROBATCHES * way.pipelines, steps, pipelines=way.pipelines)
+    training = Training(
+        model=model,
+        bounds=uniform_partition(len(model.layers), STAGES),
+        batch_size=per_step,
+        microbatches_per_step=run.microbatches_per_step,
+        optimizer=optimizer,
+        lr=setting.rates[optimizer],
+        seed=seed,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        averaging=way.averaging or "asynchronous",
+    )
+    return _scored(train(run.lists(steps), training))
+
+
+def _scored(trained: Trained) -> Score:
+    if trained.held_out is None or trained.held_out.accuracy is None:
+        return Score(float("inf"), 0.0)
+    return Score(trained.held_out.loss, trained.held_out.accuracy)
+
+
+def table(setting: Setting, num_seeds: int) -> Iterator[str]:
+    """Yield a row per way."""
+    yield "| training | iterations | " + " | ".join(f"{name}: loss | accuracy" for name in setting.rates) + " |"
+    yield "|---|---:|" + "---:|---:|" * len(setting.rates)
+    for way in ways():
+        cells = []
+        for optimizer in setting.rates:
+            scores = [score(setting, way, optimizer, seed) for seed in range(num_seeds)]
+            cells += [
+                _spread([each.loss for each in scores], ".3f"),
+                _spread([each.accuracy for each in scores], ".1%"),
+            ]
+        steps = setting.samples // (setting.batch_size * way.pipelines * way.batches)
+        yield f"| {way} | {steps} | {' | '.join(cells)} |"
+
+
+def _spread(values: Sequence[float], form: str) -> str:
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.fmean(values):{form}} +- {deviation:{form}}"
+
+
+def report(data: str, num_seeds: int) -> Iterator[str]:
+    """Yield the report line by line."""
+    setting, load, started_s = SETTINGS[data], os.getloadavg()[0], time.monotonic()
+    rows = list(table(setting, num_seeds))
+    rates = ", ".join(f"{name} {lr:g}" for name, lr in setting.rates.items())
+    yield f"# How well parallel pipelines learn: {data}"
+    yield ""
+    yield f"`python benchmarks/averaging.py --data {data} --seeds {num_seeds}`, {datetime.now(UTC):%Y-%m-%d},"
+    yield f"torch {torch.__version__}, {device_name(torch.device('cpu'))}, {num_cores()} cores, load before {load:.2f},"
+    yield f"one thread, {time.monotonic() - started_s:.0f} s."
+    yield ""
+    yield f"`{resolve_model(setting.model).name}` on {STAGES} stages, {setting.samples} samples in every run, batches"
+    yield f"of B = {setting.batch_size}. Learning rates: {rates}, the same for every row. Loss and accuracy: of the"
+    yield "final model (of N pipelines: their reference) on samples kept from training; mean and deviation of"
+    yield f"{num_seeds} seeds."
+    yield ""
+    yield from rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", choices=SETTINGS, default="digits")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="also write the report here")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    lines = _printed(report(arguments.data, arguments.seeds))
+    if arguments.out:
+        arguments.out.write_text("\n".join(lines) + "\n")
+
+
+def _printed(lines: Iterable[str]) -> list[str]:
+    found = []
+    for line in lines:
+        print(line, flush=True)
+        found.append(line)
+    return found
+
+
+if __name__ == "__main__":
+    main()

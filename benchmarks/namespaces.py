@@ -1,0 +1,109 @@
+"""Two nodes on one machine: network namespaces, joined by a link of a bandwidth that the kernel holds them to.
+
+    node 0  10.77.0.1 ── veth, token bucket on both ends ── 10.77.0.2  node 1
+
+Needs Linux, iproute2 and root.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+_BURST_BYTES = 4096
+"""What may pass at full speed: little, so that short messages are held to the bandwidth too."""
+_QUEUE_BYTES = 8 * 1024 * 1024
+_PORT = 29511
+_TORCHRUN_S = 100.0
+
+
+class NotAllowed(Exception):  # noqa: N818 -- named for what happened
+    """This system lets nobody make namespaces, or shape a link; with the command and what it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A namespace, and its end of the link."""
+
+    name: str
+    interface: str
+    address: str
+
+
+@contextmanager
+def two_nodes(bandwidth_bytes_per_s: float) -> Iterator[tuple[Node, Node]]:
+    """Make two nodes; nothing is left of them.
+
+    Raises:
+        NotAllowed: The system does not let us.
+    """
+    mine = os.getpid()
+    nodes = tuple(Node(f"pipesched-{mine}-{i}", f"veth{i}", f"10.77.0.{i + 1}") for i in range(2))
+    first, second = nodes
+    try:
+        for node in nodes:
+            _ip("netns", "add", node.name)
+        _ip("link", "add", first.interface, "netns", first.name,
+            "type", "veth", "peer", "name", second.interface, "netns", second.name)  # fmt: skip
+        for node in nodes:
+            _ip("-n", node.name, "address", "add", f"{node.address}/24", "dev", node.interface)
+            for interface in ("lo", node.interface):
+                _ip("-n", node.name, "link", "set", interface, "up")
+            bucket = ["burst", str(_BURST_BYTES), "limit", str(_QUEUE_BYTES)]
+            rate = ["tbf", "rate", f"{round(8 * bandwidth_bytes_per_s)}bit", *bucket]
+            _run(["tc", "-n", node.name, "qdisc", "add", "dev", node.interface, "root", *rate])
+        yield first, second
+    finally:
+        for node in nodes:  # with a namespace goes its end of the link
+            subprocess.run(["ip", "netns", "delete", node.name], capture_output=True, check=False)  # noqa: S607
+
+
+def torchrun(nodes: Sequence[Node], ranks_per_node: int, words: Sequence[str]) -> str:
+    """Run ``python -m WORDS`` under torchrun, an agent in each node; return what node 0 prints.
+
+    Raises:
+        RuntimeError: A node failed; with what it said.
+    """
+    agents = [_agent(nodes, index, ranks_per_node, words) for index in range(len(nodes))]
+    try:
+        said = [agent.communicate(timeout=_TORCHRUN_S) for agent in agents]
+    finally:
+        for agent in agents:
+            agent.terminate()  # torchrun then ends its ranks
+            agent.wait()
+    for agent, (_, errors) in zip(agents, said, strict=True):
+        if agent.returncode:
+            raise RuntimeError(errors)
+    return said[0][0]
+
+
+def _agent(nodes: Sequence[Node], index: int, ranks_per_node: int, words: Sequence[str]) -> subprocess.Popen[str]:
+    command = [
+        sys.executable, "-m", "torch.distributed.run",
+        "--nnodes", str(len(nodes)), "--node-rank", str(index), "--nproc-per-node", str(ranks_per_node),
+        "--master-addr", nodes[0].address, "--master-port", str(_PORT), "-m", *words,
+    ]  # fmt: skip
+    return subprocess.Popen(
+        ["ip", "netns", "exec", nodes[index].name, *command],  # noqa: S607 -- wherever iproute2 is
+        env=dict(os.environ, GLOO_SOCKET_IFNAME=nodes[index].interface, OMP_NUM_THREADS="1"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _ip(*words: str) -> None:
+    _run(["ip", *words])
+
+
+def _run(command: list[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise NotAllowed(f"{' '.join(command)}: {error.strerror}") from None
+    if done.returncode:
+        raise NotAllowed(f"{' '.join(command)}: {' '.join(done.stderr.split())}")

@@ -1,0 +1,184 @@
+"""Plans predicted and run on emulated machines: two nodes of four devices, with slow links between the nodes.
+
+    python benchmarks/plans.py [--nics] [--runs 5] [--out benchmarks/results/plans.md]
+
+A synthetic model of uneven layers, as of a convolutional network: large activations first, large weights last. Ranks
+sleep as long as its layers take, and their messages and sums of gradients are held back to the links of the cluster.
+With --nics the devices of a node share a network interface, else every two devices have a link of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from executor.job import Job
+from executor.launcher import launch
+from profiles.cluster import Cluster, Device, Link, of_nodes
+from profiles.cluster_json import cluster_text
+from profiles.compression import Compression
+from profiles.host import device_name, num_cores
+from profiles.stage_costs import StageCost, StageCosts
+from schedules.formats.schedule_json import to_json
+from schedules.recipe import Recipe
+from schedules.schedule import Schedule
+from simulator.simulate import simulate
+
+FORWARD_MS: tuple[int, ...] = (4, 6, 8, 7, 6, 6, 5, 5, 4, 4, 3, 3)
+"""Of a sample, by layer; the backward takes twice as long."""
+OUTPUT_KB: tuple[int, ...] = (400, 400, 300, 200, 200, 150, 100, 100, 60, 40, 20, 0)
+WEIGHT_KB: tuple[int, ...] = (20, 40, 80, 80, 160, 160, 300, 300, 600, 600, 900, 1200)
+BATCH_SIZE = 32
+NODE = Cluster((Device(),) * 4, intra=Link(2e-5, 1e9), inter=Link(2e-4, 1e7), origin="by hand")
+SHARED = replace(NODE, nics=((0, 1, 2, 3),))
+NUM_NODES = 2
+HALF = Compression(convert_bytes_per_s=2e8)
+LIMIT = 0.05
+"""How far off a prediction may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A plan: how the batch goes through the model.
+
+    Attributes:
+        what: It shows.
+        partition: Layers of each stage.
+    """
+
+    what: str
+    recipe: Recipe
+    partition: tuple[int, ...]
+    compression: Compression | None = None
+
+    @property
+    def num_microbatches(self) -> int:
+        """Of the batch, over all copies."""
+        return self.recipe.width * self.recipe.num_microbatches
+
+    def schedule(self) -> Schedule:
+        """Return the lists of one batch."""
+        num_steps = self.num_microbatches // self.recipe.run(1).microbatches_per_step
+        return self.recipe.run(num_steps).lists(num_steps).schedule()
+
+    def costs(self) -> StageCosts:
+        """Return what its stages cost."""
+        size = BATCH_SIZE // self.num_microbatches
+        stages: list[StageCost] = []
+        first = 0
+        for count in self.partition:
+            layers = slice(first, first + count)
+            first += count
+            forward_s = size * sum(FORWARD_MS[layers]) / 1e3
+            stages.append(
+                StageCost(
+                    forward_s,
+                    2 * forward_s,
+                    step_s=0.002,
+                    output_bytes=size * OUTPUT_KB[first - 1] * 1000,
+                    weight_bytes=sum(WEIGHT_KB[layers]) * 1000,
+                )
+            )
+        return StageCosts(tuple(stages), size, "by hand", compression=self.compression)
+
+
+BALANCED = (2, 1, 1, 1, 1, 2, 2, 2)
+STRAIGHT = Recipe(name="1f1b", num_ranks=8, num_microbatches=16)
+WIDE = Recipe(name="1f1b", num_ranks=4, num_microbatches=16, width=2)
+ROUNDS = Recipe(name="1f1b_rr", num_ranks=6, num_microbatches=16, parameters={"replicas": (2, 2, 1, 1)})
+CASES = (
+    Case("replicas 2:2:1:1, a step every round", ROUNDS, (3, 4, 2, 3)),
+    Case("width 2, a copy in each node", WIDE, (3, 2, 3, 4)),
+    Case("width 2, copies of a stage side by side", replace(WIDE, placement="data"), (3, 2, 3, 4)),
+    Case("uneven stages", STRAIGHT, BALANCED),
+    Case("uneven stages, recompute", replace(STRAIGHT, recompute="all"), BALANCED),
+    Case("uneven stages, messages in half precision", STRAIGHT, BALANCED, HALF),
+)
+
+
+def measured_s(case: Case, cluster: Cluster, runs: int) -> list[float]:
+    """Run a plan on processes of this machine."""
+    job = Job(
+        schedule=to_json(case.schedule()),
+        emulate=case.costs(),
+        cluster=cluster_text(cluster, "the cluster"),
+        iterations=runs,
+    )
+    return list(launch(job).makespans_s)
+
+
+def report(node: Cluster, command: str, runs: int) -> Iterator[str]:
+    """Yield the report line by line, as it comes."""
+    cluster = of_nodes(node, NUM_NODES)
+    yield from _head(command, cluster)
+    yield "| plan | ranks | layers | predicted | measured, median | error | measured, all |"
+    yield "|---|---|---|---|---|---|---|"
+    times: dict[str, tuple[float, float]] = {}
+    for case in CASES:
+        schedule = case.schedule()
+        predicted_s = simulate(schedule, case.costs(), cluster).makespan_s
+        found_s = measured_s(case, cluster, runs)
+        median_s = statistics.median(found_s)
+        times[case.what] = predicted_s, median_s
+        yield (
+            f"| {case.what}: {schedule.name} | {schedule.num_ranks} | {','.join(map(str, case.partition))} "
+            f"| {predicted_s * 1e3:.1f} ms | {median_s * 1e3:.1f} ms | {predicted_s / median_s - 1:+.1%} "
+            f"| {min(found_s) * 1e3:.1f} to {max(found_s) * 1e3:.1f} ms |"
+        )
+    yield ""
+    yield from _verdict(times)
+
+
+def _head(command: str, cluster: Cluster) -> Iterator[str]:
+    yield "# Plans, predicted and run on emulated machines"
+    yield ""
+    yield f"`python benchmarks/plans.py {command}`, {datetime.now(UTC):%Y-%m-%d}, torch {torch.__version__}, gloo,"
+    machine = f"{device_name(torch.device('cpu'))}, {num_cores()} cores, load before {os.getloadavg()[0]:.2f}"
+    yield f"{machine}, 1 thread per rank."
+    yield ""
+    whose = "one interface of their node" if cluster.nics else "links of their own"
+    assert cluster.inter is not None
+    links = [
+        f"{link.latency_s * 1e6:g} us and {link.bandwidth_bytes_per_s / 1e6:g} MB/s"
+        for link in (cluster.intra, cluster.inter)
+    ]
+    yield f"{NUM_NODES} nodes of {len(NODE.devices)} devices: {links[0]} inside a node, {links[1]} between nodes, over"
+    yield f"{whose}. A batch of {BATCH_SIZE} samples through {len(FORWARD_MS)} layers, whose forwards take"
+    yield f"{min(FORWARD_MS)} to {max(FORWARD_MS)} ms a sample."
+    yield ""
+
+
+def _verdict(times: Mapping[str, tuple[float, float]]) -> Iterator[str]:
+    """Say whether all are within the limit, and whether the order is the same."""
+    beyond = [what for what, (predicted_s, found_s) in times.items() if abs(predicted_s / found_s - 1) > LIMIT]
+    yield f"Within {LIMIT:.0%}: {len(times) - len(beyond)} of {len(times)}. Beyond: {', '.join(beyond) or 'none'}."
+    by_prediction, by_measurement = (sorted(times, key=lambda what: times[what][which]) for which in (0, 1))
+    yield f"Fastest first, by prediction: {'; '.join(by_prediction)}."
+    same = "the same" if by_prediction == by_measurement else "; ".join(by_measurement)
+    yield f"By measurement: {same}."
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--nics", action="store_true", help="the devices of a node share a network interface")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--out", type=Path, help="also write the report here")
+    arguments = parser.parse_args()
+    lines = []
+    node, shown = (SHARED, "--nics ") if arguments.nics else (NODE, "")
+    for line in report(node, f"{shown}--runs {arguments.runs}", arguments.runs):
+        print(line, flush=True)
+        lines.append(line)
+    if arguments.out:
+        arguments.out.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""How well the tuner chooses: every (M, N) of a grid is run, and what each evaluator takes is looked up there.
+
+    python benchmarks/tuner.py gpt --folder out/tuner                 # profile, run every setting, print the tables
+    python benchmarks/tuner.py gpt --folder out/tuner --seconds 200   # a part of it; again, and it goes on from there
+
+The folder keeps profiles and measurements. What was measured while other processes had more than a few per cent of the
+cores is measured again. The fastest settings are then run a few times more, and the median counts, for otherwise the
+best of twenty would be the luckiest; and the model is profiled several times, for a choice is as good as its profile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeAlias, TypeVar
+
+from pipesched.jobs import RunOptions
+from pipesched.tune_measure import Measurement
+from profiles.cluster import flat
+from profiles.files import load_profile, save_profile
+from profiles.host import num_cores
+from profiles.models.resolve import resolve_model
+from simulator.tables import to_markdown
+from simulator.tuner.evaluate import Problem, evaluate
+from simulator.tuner.outcome import Evaluator, Outcome, ranked
+from simulator.tuner.predictor import Accounting
+from simulator.tuner.search import search
+from simulator.tuner.setting import Setting
+from simulator.tuner.verdict import rank_correlation
+
+Result = TypeVar("Result")
+Row: TypeAlias = dict[str, str | int | float | None]
+NUM_DEVICES = 2
+MODELS = {  # model, batch, M
+    "gpt": ("gpt:layers=6,width=128,heads=4,context=64", 16, (1, 2, 4, 8, 16)),
+    "conv": ("conv:channels=32,blocks=4,image=16", 64, (2, 4, 8, 16, 32)),
+    "lstm": ("lstm:layers=4,width=128,context=32", 32, (1, 2, 4, 8, 16)),
+}
+PIPELINES = (1, 2, 3, 4)
+DRIFT = 10
+"""Iterations in which pipelines drift apart before any counts."""
+FASTEST = 4
+"""Settings that are run several times."""
+OTHERS, ATTEMPTS = 0.04, 3
+"""Share of the cores that other processes may have; how often a measurement is tried to get there."""
+WHO = (
+    ("simulate", Evaluator.SIMULATE, Accounting.PAPER),
+    ("avgpipe, as printed", Evaluator.AVGPIPE, Accounting.PAPER),
+    ("avgpipe, consistent", Evaluator.AVGPIPE, Accounting.CONSISTENT),
+    ("max_num", Evaluator.MAX_NUM, Accounting.PAPER),
+    ("max_size", Evaluator.MAX_SIZE, Accounting.PAPER),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One model, and the files of what is known of it."""
+
+    name: str
+    folder: Path
+
+    @property
+    def settings(self) -> list[Setting]:
+        return [Setting("avgpipe", m, n, 0) for n in PIPELINES for m in MODELS[self.name][2]]
+
+    def problem(self, profile: Path) -> Problem:
+        return Problem(load_profile(profile), MODELS[self.name][1], flat(NUM_DEVICES), "uniform")
+
+    @property
+    def profiles(self) -> list[Path]:
+        return sorted(self.folder.glob(f"{self.name}-profile-*.json"))
+
+    def add(self, what: str, seconds: float, outcome: Outcome | None = None) -> None:
+        """Keep what was found, and how long that took [s]."""
+        with (self.folder / f"{self.name}.jsonl").open("a") as file:
+            file.write(json.dumps({"what": what, "took_s": seconds, "outcome": outcome and asdict(outcome)}) + "\n")
+
+    def took_s(self, what: str) -> list[float]:
+        return [row["took_s"] for row in self._rows() if row["what"] == what]
+
+    def measured_s(self) -> dict[Setting, list[float]]:
+        """Return the seconds of a batch, of each run of each setting."""
+        found: dict[Setting, list[float]] = {}
+        for row in self._rows():
+            if row["outcome"]:
+                setting = Setting(**row["outcome"]["setting"])
+                found.setdefault(setting, []).append(row["outcome"]["seconds"])
+        return found
+
+    def _rows(self) -> list[dict[str, Any]]:
+        path = self.folder / f"{self.name}.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def main() -> int:
+    arguments = _arguments()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    case, ends_s = Case(arguments.model, arguments.folder), time.monotonic() + arguments.seconds
+    options = RunOptions(iterations=arguments.iterations)
+    while todo := _next(case, options, arguments.profiles, arguments.runs):
+        if time.monotonic() > ends_s:
+            print(f"{case.name}: not everything is measured yet; start it again", file=sys.stderr)
+            return 3
+        todo()
+    report(case)
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", choices=MODELS)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin nothing further after so long")
+    parser.add_argument("--iterations", type=int, default=8)
+    parser.add_argument("--profiles", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=3, help="of the fastest settings")
+    return parser.parse_args()
+
+
+def _next(case: Case, options: RunOptions, num_profiles: int, num_runs: int) -> Callable[[], None] | None:
+    """Return what is to be measured next; None if nothing is."""
+    if len(case.profiles) < num_profiles:
+        return partial(_profile, case, options)
+    measured_s = case.measured_s()
+    left = [setting for setting in case.settings if setting not in measured_s]
+    if not left:
+        fastest = sorted(case.settings, key=lambda setting: median(measured_s[setting]))[:FASTEST]
+        left = [setting for setting in fastest if len(measured_s[setting]) < num_runs]
+        left.sort(key=lambda setting: len(measured_s[setting]))
+    return partial(_run, case, options, left[0]) if left else None
+
+
+def _profile(case: Case, options: RunOptions) -> None:
+    model, batch_size, microbatches = MODELS[case.name]
+    sizes = sorted(batch_size // m for m in microbatches)
+    found, seconds = undisturbed(lambda: options.profile(resolve_model(model), sizes, NUM_DEVICES), "profile")
+    save_profile(found, case.folder / f"{case.name}-profile-{len(case.profiles) + 1}.json")
+    case.add("profile", seconds)
+
+
+def _run(case: Case, options: RunOptions, setting: Setting) -> None:
+    measure = Measurement(case.problem(case.profiles[0]), options, DRIFT)
+    outcome, seconds = undisturbed(lambda: measure(setting), str(setting))
+    case.add(str(setting), seconds, outcome)
+
+
+def undisturbed(work: Callable[[], Result], what: str) -> tuple[Result, float]:
+    """Return what `work` gives and the seconds it took, once others have left it nearly all of the machine."""
+    for attempt in range(1, ATTEMPTS + 1):
+        start_s, before = time.monotonic(), _busy_s()
+        result = work()
+        seconds, after = time.monotonic() - start_s, _busy_s()
+        others = (after[0] - before[0] - (after[1] - before[1])) / (seconds * num_cores())
+        print(f"{what}: {seconds:.1f} s, others had {others:.1%} of the cores", file=sys.stderr, flush=True)
+        if others < OTHERS or attempt == ATTEMPTS:
+            break
+    return result, seconds
+
+
+def _busy_s() -> tuple[float, float]:
+    """Return the seconds that the cores were busy or taken away, and those that we and our children had of them."""
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
+    idle = {3, 4}  # of user nice system idle iowait irq softirq steal
+    ticks = sum(int(field) for index, field in enumerate(fields) if index not in idle)
+    mine = os.times()
+    return ticks / os.sysconf("SC_CLK_TCK"), mine.user + mine.system + mine.children_user + mine.children_system
+
+
+def report(case: Case) -> None:
+    """Print the grid, and who chose what."""
+    runs_s = case.measured_s()
+    measured_s = {setting: median(runs_s[setting]) for setting in case.settings}
+    problems = [case.problem(path) for path in case.profiles]
+    start_s = time.perf_counter()
+    predicted = [{setting: evaluate(problem, setting) for setting in case.settings} for problem in problems]
+    search_s = (time.perf_counter() - start_s) / len(problems)
+    traversal_s = sum(case.took_s(str(setting))[0] for setting in case.settings)
+    profile_s = median(case.took_s("profile"))
+    print(f"## {problems[0].profile.model}, batches of {problems[0].batch_size}\n")
+    print(to_markdown(_grid(case.settings, predicted, measured_s)))
+    print(
+        to_markdown(
+            [
+                _choice(name, evaluator, accounting, problems, case.settings, measured_s)
+                for name, evaluator, accounting in WHO
+            ]
+        )
+    )
+    spread = max(max(runs) / min(runs) - 1 for runs in runs_s.values())
+    print(
+        f"Traversal {traversal_s:.0f} s; search with simulate {search_s:.2f} s ({search_s / traversal_s:.2%} of it); "
+        f"with the profile, {profile_s:.1f} s, {(search_s + profile_s) / traversal_s:.1%}. Runs of one setting lie up "
+        f"to {spread:.0%} apart."
+    )
+
+
+def _grid(
+    settings: Sequence[Setting], predicted: Sequence[Mapping[Setting, Outcome]], measured_s: Mapping[Setting, float]
+) -> list[Row]:
+    """Return a row for each M; in each cell the time per batch, predicted by the median profile and measured."""
+    rows: dict[int, Row] = {}
+    for setting in settings:
+        row = rows.setdefault(setting.num_microbatches, {"M": str(setting.num_microbatches)})
+        guess_s, real_s = median(_seconds(each[setting]) for each in predicted), measured_s[setting]
+        cell = f"{guess_s * 1e3:.1f} / {real_s * 1e3:.1f} ms ({guess_s / real_s - 1:+.0%})"
+        row[f"N={setting.num_pipelines}, predicted / measured"] = cell
+    return list(rows.values())
+
+
+def _choice(
+    name: str,
+    evaluator: Evaluator,
+    accounting: Accounting,
+    problems: Sequence[Problem],
+    settings: Sequence[Setting],
+    measured_s: Mapping[Setting, float],
+) -> Row:
+    """Return what an evaluator chose with each profile."""
+    chosen, correlations = [], []
+    for problem in problems:
+        outcomes = search(problem, settings, evaluator, accounting=accounting)
+        chosen.append(ranked(outcomes, evaluator)[0].setting)
+        found = rank_correlation([_seconds(each) for each in outcomes], [measured_s[each.setting] for each in outcomes])
+        correlations.append("-" if found is None else f"{found:.2f}")
+    best_s = min(measured_s.values())
+    guesses = evaluator in (Evaluator.MAX_NUM, Evaluator.MAX_SIZE)
+    return {
+        "evaluator": name,
+        "chosen (M, N), by profile": ", ".join(f"({each.num_microbatches}, {each.num_pipelines})" for each in chosen),
+        "measured": ", ".join(f"{measured_s[each] * 1e3:.1f} ms" for each in chosen),
+        "regret": ", ".join(f"{measured_s[each] / best_s - 1:.1%}" for each in chosen),
+        "rank correlation": "" if guesses else ", ".join(correlations),
+    }
+
+
+def _seconds(outcome: Outcome) -> float:
+    assert outcome.seconds is not None, f"{outcome.setting}: {outcome.reason}"
+    return outcome.seconds
+
+
+if __name__ == "__main__":
+    sys.exit(main())

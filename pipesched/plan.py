@@ -1,0 +1,79 @@
+"""``pipesched plan``: how to train this model on these machines."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipesched.errors import NEGATIVE
+from pipesched.files import JSON as PLAN
+from pipesched.files import check_outputs
+from pipesched.options import Json, Out, grouped
+from pipesched.output import print_json, progress
+from pipesched.plan_options import ModelOptions, RequestOptions
+
+if TYPE_CHECKING:
+    from simulator.planner import Found, Request
+
+_PICTURES = (".png", ".svg", ".pdf")
+
+
+@grouped
+def plan(
+    profile: Annotated[
+        str, typer.Argument(help="Profile (JSON), graph of PipeDream's profiler (.txt), or a model, measured first.")
+    ],
+    request: RequestOptions,
+    model: ModelOptions = ModelOptions(),  # noqa: B008 -- frozen
+    top: Annotated[int, typer.Option(help="Plans to rank.", min=1, max=1000)] = 10,
+    time_limit: Annotated[
+        float, typer.Option(help="Seconds; then it is the best so far, once there is one.", min=0.0, max=1e6)
+    ] = 20.0,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Why every device idles under the best plan, and the critical path.")
+    ] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw where everything is, and when: .png, .svg or .pdf.")] = None,
+    json: Json = False,
+    out: Out = None,
+) -> None:
+    """Find the fastest layout, schedule and partition that fits (--out: a plan for 'run --plan' and 'train --plan').
+
+    Ctrl-C ends the search with the best so far. Exit code 1 when nothing fits.
+    """
+    from pipesched.plan_print import explained, nothing_fits, print_explained, print_found, to_dict
+
+    check_outputs((out, PLAN), (plot, _PICTURES))
+    asked = request.load(profile, model)
+    found = _found(asked, top, time_limit)
+    if not found.ranked and not found.is_complete:
+        raise KeyboardInterrupt  # before there was anything to say
+    if not found.ranked:
+        if json:
+            print_json(to_dict(found, asked))
+        print(f"pipesched: {nothing_fits(found, asked)}", file=sys.stderr)
+        raise typer.Exit(NEGATIVE)
+    if out is not None:
+        from profiles.files import save_plan
+        from simulator.planner import plan_of
+
+        save_plan(plan_of(found.ranked[0], asked), out)
+    if json:
+        print_json(to_dict(found, asked) | (explained(found.ranked[0], asked) if explain else {}))
+    else:
+        print_found(found, asked)
+        if explain:
+            print_explained(found.ranked[0], asked)
+    if plot is not None:
+        from simulator.planner.picture import draw_plan
+
+        draw_plan(found.ranked[0], asked, plot)
+
+
+def _found(request: Request, top: int, time_limit_s: float) -> Found:
+    from simulator.planner import search
+
+    with progress(f"planning for {len(request.cluster.devices)} devices") as tick:
+        return search(request, top=top, time_limit_s=time_limit_s, tick=lambda so_far: tick(so_far.settled))

@@ -1,0 +1,150 @@
+"""A plan in place of options: what it says need not be said, and must not be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from pipesched.errors import InputError
+
+if TYPE_CHECKING:
+    from pipesched.jobs import RunOptions
+    from pipesched.options import CostOptions, ScheduleOptions
+    from pipesched.traffic_options import TrafficOptions
+    from pipesched.train_options import TrainOptions
+    from profiles.plan import Plan
+    from schedules.schedule import Schedule
+
+_STEPS_PER_RANK = 4
+"""Steps of a list without a flush, for each rank of a copy: in so many every reading has settled."""
+
+
+def plan_of(schedule: ScheduleOptions) -> Plan | None:
+    """Read the plan; None if there is none.
+
+    Raises:
+        InputError: Other options say a schedule too, or the plan's parts do not fit together.
+        ProfileError: The file is no plan.
+    """
+    if schedule.plan is None:
+        return None
+    if schedule != type(schedule)(plan=schedule.plan):
+        raise InputError(
+            "--plan: got another option of the schedule too, expected none: the plan says it all; leave it out"
+        )
+    from profiles.files import load_plan
+
+    plan = load_plan(schedule.plan)
+    try:
+        plan.run(1)
+    except ValueError as error:
+        raise InputError(f"{schedule.plan}: {error}") from error
+    return plan
+
+
+def planned_schedule(plan: Plan) -> Schedule:
+    """Return the lists of one step; without a flush, of as many as it takes to settle."""
+    from schedules.catalogue import CATALOGUE
+
+    entry = CATALOGUE.get(plan.recipe.name)
+    flushes = entry is None or not entry.is_asynchronous
+    num_steps = 1 if flushes else _STEPS_PER_RANK * plan.recipe.num_ranks
+    return plan.run(num_steps).lists(num_steps).schedule()
+
+
+def cut(schedule: ScheduleOptions, costs: CostOptions, traffic: TrafficOptions) -> tuple[CostOptions, TrafficOptions]:
+    """Return the costs, cut into stages, and the traffic, compressed as the plan says, if there is one.
+
+    Raises:
+        InputError: They contradict the plan.
+        ProfileError: A file is bad.
+    """
+    plan = plan_of(schedule)
+    if plan is None:
+        return costs, traffic
+    return _costs(plan, costs), replace(traffic, compression=_compression(plan, traffic.compression))
+
+
+def _costs(plan: Plan, costs: CostOptions) -> CostOptions:
+    """Return `costs` cut as planned.
+
+    Raises:
+        InputError: They say how to cut, too, or are of another model.
+        ProfileError: The file is no profile.
+    """
+    if costs.partition is not None or costs.microbatch_size is not None:
+        raise InputError(
+            "--plan: got --partition or --microbatch-size too, expected neither: the plan says them; leave them out"
+        )
+    if costs.profile is None:
+        return costs
+    from profiles.files import load_profile
+
+    model = load_profile(costs.profile).model
+    if model != plan.model and model != _full_name(plan.model):
+        raise InputError(
+            f"{costs.profile}: got a profile of {model}, expected one of {plan.model}, as the plan says; "
+            "give the profile that the plan was made from"
+        )
+    return replace(costs, partition=_layers(plan), microbatch_size=plan.microbatch_size)
+
+
+def _full_name(model: str) -> str:
+    """Return the name that a profile of `model` has."""
+    from profiles.models.resolve import resolve_model
+
+    return resolve_model(model).name
+
+
+def planned_run(
+    plan: Plan, model: str | None, costs: CostOptions, options: RunOptions
+) -> tuple[str | None, CostOptions, RunOptions]:
+    """Return the model, costs and options of a run: of the plan's model, or with costs of their emulation.
+
+    Raises:
+        InputError: They contradict the plan.
+        ProfileError: The profile is bad.
+    """
+    if model is not None:
+        raise InputError(f"--plan: got --model {model} too, expected none: the plan says {plan.model}; leave it out")
+    chosen = replace(options, compression=_compression(plan, options.compression))
+    cut_costs = _costs(plan, costs)
+    if any(source is not None for source in (costs.profile, costs.stage_costs, costs.uniform)):
+        return None, cut_costs, chosen
+    return plan.model, replace(cut_costs, partition=_layers(plan), microbatch_size=plan.microbatch_size), chosen
+
+
+def planned_training(
+    plan: Plan, given: Mapping[str, bool], costs: CostOptions, options: TrainOptions
+) -> tuple[str, CostOptions, TrainOptions]:
+    """Return the model, costs and options of training as planned.
+
+    Args:
+        plan: What is trained.
+        given: Whether the options are there that the plan leaves no room for.
+        costs: How its time is predicted.
+        options: How it is trained.
+
+    Raises:
+        InputError: They contradict the plan.
+    """
+    named = [name for name, is_there in given.items() if is_there]
+    if named or costs.partition is not None:
+        raise InputError(
+            f"--plan: got {', '.join(named) or '--partition'} too, expected none: the plan says it; leave it out"
+        )
+    chosen = replace(options, batch_size=plan.batch_size, compression=_compression(plan, options.compression))
+    return plan.model, replace(costs, partition=_layers(plan)), chosen
+
+
+def _compression(plan: Plan, asked: Literal["half"] | None) -> Literal["half"] | None:
+    if asked is not None and asked != plan.compression:
+        raise InputError(
+            f"--plan: got --compression {asked} too, expected none: the plan compresses nothing; leave it out"
+        )
+    return plan.compression
+
+
+def _layers(plan: Plan) -> str:
+    return ",".join(map(str, plan.partition))

@@ -1,0 +1,150 @@
+"""From a space and a method to the settings found, ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipesched.errors import InputError
+from pipesched.output import progress
+
+if TYPE_CHECKING:
+    from pipesched.tune_measure import Measurement
+    from pipesched.tune_options import ProblemOptions
+    from simulator.tuner.evaluate import Problem
+    from simulator.tuner.outcome import Outcome
+    from simulator.tuner.search import Judge, Runner
+    from simulator.tuner.setting import Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """Who evaluates settings, and where; the attributes are the command's options."""
+
+    evaluator: str
+    accounting: str
+    workers: int | None
+    ray: str | None
+    resume: Path | None
+
+    def require_possible(self, problem: ProblemOptions) -> None:
+        """Refuse options that contradict each other.
+
+        Raises:
+            InputError: They do.
+        """
+        if self.resume is not None and self.evaluator == "avgpipe":
+            raise InputError("--resume: got it with --evaluator avgpipe, whose equations take no time; leave it out")
+        if self.resume is not None and not problem.is_file:
+            raise InputError(
+                f"--resume: got it with {problem.model}, which would be profiled anew, expected the same profile as "
+                "before; try pipesched profile --out first"
+            )
+        for option, given in (("--workers", self.workers), ("--ray", self.ray)):
+            if given is not None and self.evaluator == "measure":
+                raise InputError(f"{option}: got it with --evaluator measure, which runs one setting after the other")
+        if self.workers is not None and self.ray is not None:
+            raise InputError("--ray: got --workers too, expected one of them: a cluster has its own; leave one out")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """All settings, ranked by the evaluator.
+
+    Attributes:
+        outcomes: The chosen one first, the rejected last.
+        plain: 1F1B at its best M; None if it does not fit.
+        advanced: The chosen one with the smallest advance that takes AFAB's time, by our model; None if none does.
+    """
+
+    evaluator: str
+    outcomes: tuple[Outcome, ...]
+    plain: Outcome | None
+    advanced: Outcome | None
+
+    @property
+    def fitting(self) -> tuple[Outcome, ...]:
+        return tuple(outcome for outcome in self.outcomes if outcome.fits)
+
+    def gain(self, outcome: Outcome) -> float | None:
+        """Return how many times as fast as plain 1F1B a setting is."""
+        if self.plain is None or self.plain.seconds is None or not outcome.seconds:
+            return None
+        return self.plain.seconds / outcome.seconds
+
+    def to_dict(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        best = self.fitting[0] if self.fitting else None
+        return {
+            "evaluator": self.evaluator,
+            "chosen": None if best is None else best.to_row(),
+            "plain_1f1b": None if self.plain is None else self.plain.to_row(),
+            "gain_over_plain_1f1b": None if best is None else self.gain(best),
+            "smallest_advance_as_fast_as_afab": None if self.advanced is None else self.advanced.setting.advance,
+            "settings": rows,
+        }
+
+
+def search_all(problem: Problem, settings: Sequence[Setting], method: Method, measurement: Measurement | None) -> Found:
+    """Evaluate `settings`, with `measurement` if the method is to run them.
+
+    Raises:
+        InputError: None of them can be.
+        SimulationError: Ray is asked for and not installed.
+        RankFailed: With ``measure``, if a rank failed, died or hung.
+    """
+    from simulator.tuner.journal import Journal
+    from simulator.tuner.outcome import Evaluator, plain, ranked
+    from simulator.tuner.predictor import Accounting
+    from simulator.tuner.search import search
+
+    who = Evaluator(method.evaluator)
+    measures = who is Evaluator.MEASURE
+    how = repr(measurement.options) if measures and measurement is not None else "simulate"
+    with progress(f"{'running' if measures else 'tuning over'} {len(settings)} settings") as tick:
+        outcomes = search(
+            problem,
+            settings,
+            who,
+            accounting=Accounting(method.accounting),
+            workers=_workers(method, len(settings)),
+            tick=tick,
+            judge=measurement if measures else None,
+            runner=_in_turn if measures else _runner(method),
+            journal=None if method.resume is None else Journal(method.resume, problem, how),
+        )
+    if all(outcome.seconds is None for outcome in outcomes):
+        raise InputError(f"none of {len(outcomes)} settings can be; the first: {outcomes[0].reason}")
+    in_order = ranked(outcomes, who)
+    return Found(method.evaluator, in_order, plain(outcomes), None if measures else _advanced(problem, in_order[0]))
+
+
+def _workers(method: Method, num_settings: int) -> int:
+    from profiles.host import num_cores
+
+    few = num_settings < 100 or method.evaluator == "avgpipe"  # then starting processes takes longer than the work
+    return 1 if few and method.workers is None else method.workers or num_cores()
+
+
+def _runner(method: Method) -> Runner | None:
+    if method.ray is None:
+        return None
+    from simulator.tuner.on_ray import on_ray
+
+    return on_ray(method.ray)
+
+
+def _in_turn(judge: Judge, settings: Sequence[Setting]) -> Iterator[Outcome]:
+    """One after the other, and nothing beside it; settings of one size follow each other."""
+    return map(judge, settings)
+
+
+def _advanced(problem: Problem, chosen: Outcome) -> Outcome | None:
+    from simulator.tuner.advance import smallest_advance
+    from simulator.tuner.evaluate import evaluate
+
+    if chosen.setting.advance is None or not chosen.fits:
+        return None
+    return smallest_advance(partial(evaluate, problem), chosen.setting)

@@ -1,0 +1,205 @@
+"""What a candidate takes at least, without working through its lists; what is told here is never too much.
+
+    a device        has all the work of its stages, and at the end a sum of gradients and a step
+    a straight way  on rank k nothing starts before the first micro-batch came through the ranks before, and behind its
+                    last backward the gradient goes back through them; messages on that way take their time
+    1F1B            holds at most p - k micro-batches on rank k: it goes ceil(M / (p - k)) times from its F through all
+                    ranks behind to its B
+    all devices     together cannot do the work faster than the sum of their speeds
+
+A run without a flush is measured by its steady pace, so nothing is filled or drained in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+from profiles.all_reduce import all_reduce
+from profiles.cluster import Cluster
+from profiles.stage_costs import StageCost, StageCosts
+from schedules.op import Message, Payload
+from simulator.planner.candidate import Candidate
+from simulator.planner.shape import Shape, shape
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The least that there can be.
+
+    Attributes:
+        seconds: Of a step.
+        held_bytes: Of the device, seen from its limit, that is worst off.
+        over: The device that cannot hold what it must; None where nothing speaks against it.
+    """
+
+    seconds: float
+    held_bytes: int
+    over: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """The gradients of a stage, summed over its replicas.
+
+    Attributes:
+        seconds: It takes alone.
+        nics: Of the cluster that it goes through, and how long it keeps each [s].
+    """
+
+    seconds: float
+    nics: Mapping[int, float]
+
+
+@final
+class Bounds:
+    """The bounds of candidates on one cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._sums: dict[tuple[int, tuple[int, ...]], Sum] = {}
+
+    def of(self, candidate: Candidate, costs: StageCosts) -> Bound:
+        """Return the least seconds of a step, and the least memory: those of the copy that has most of them."""
+        form = shape(candidate.schedule, candidate.depth, candidate.num_chunks, candidate.replicas)
+        seconds, held, over = 0.0, 0, None
+        for devices in self._unlike(candidate):
+            copy = _Copy(candidate, form, _as_sent(costs), self._cluster, devices)
+            ends_s = [
+                self.sum_of(candidate, stage, cost).seconds + cost.step_s / copy.speed(stage)
+                for stage, cost in enumerate(costs.stages)
+            ]
+            seconds = max(seconds, copy.least_s(ends_s))
+            for rank, device in enumerate(devices):
+                num_bytes, limit = copy.held_bytes(rank), self._cluster.devices[device].memory_bytes
+                held = max(held, num_bytes)
+                over = device if over is None and limit is not None and num_bytes > limit else over
+        return Bound(seconds, held, over)
+
+    def _unlike(self, candidate: Candidate) -> list[tuple[int, ...]]:
+        """Return the devices of the copies, without those that are like another copy's."""
+        found: dict[tuple[tuple[float, int | None], ...], tuple[int, ...]] = {}
+        for copy in range(candidate.width):
+            devices = tuple(candidate.device(rank, copy) for rank in range(candidate.depth))
+            kinds = tuple((self._cluster.devices[d].speed, self._cluster.devices[d].memory_bytes) for d in devices)
+            found.setdefault(kinds, devices)
+        return list(found.values())
+
+    def sum_of(self, candidate: Candidate, stage: int, cost: StageCost) -> Sum:
+        """Return the sum of the gradients of a stage over all its replicas."""
+        form = shape(candidate.schedule, candidate.depth, candidate.num_chunks, candidate.replicas)
+        devices = tuple(candidate.device(rank, copy) for copy in range(candidate.width) for rank in form.homes[stage])
+        key = (cost.weight_bytes, devices)
+        if key not in self._sums:
+            plan = all_reduce(cost.weight_bytes, devices, self._cluster)
+            nics: defaultdict[int, float] = defaultdict(float)
+            for phase in plan.phases:
+                for nic in {nic for hop in phase.hops for nic in self._cluster.nics_between(*hop) if nic is not None}:
+                    nics[nic] += phase.count * phase.occupied_s
+            self._sums[key] = Sum(plan.seconds, nics)
+        return self._sums[key]
+
+
+def _as_sent(costs: StageCosts) -> tuple[StageCost, ...]:
+    """Return the stages, their outputs as large as they are on their way."""
+    outputs = (costs.message_bytes(Message(Payload.ACTIVATION, stage, 0)) for stage in range(costs.num_stages))
+    return tuple(replace(cost, output_bytes=size) for cost, size in zip(costs.stages, outputs, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """One copy of a pipeline on its devices."""
+
+    candidate: Candidate
+    form: Shape
+    stages: tuple[StageCost, ...]
+    cluster: Cluster
+    devices: tuple[int, ...]
+
+    def least_s(self, ends_s: Sequence[float]) -> float:
+        """Return the least seconds of a step.
+
+        Args:
+            ends_s: Of each stage, the sum of its gradients and its step.
+        """
+        count, speeds = self.candidate.num_microbatches, [self.cluster.devices[d].speed for d in self.devices]
+        seconds = count * sum(map(self._work_s, self.stages)) / sum(speeds)
+        for stage, ranks in enumerate(self.form.homes):
+            seconds = max(seconds, count * self._work_s(self.stages[stage]) / sum(speeds[rank] for rank in ranks))
+        if self.form.is_straight:
+            of_rank = self._paced_s if self.candidate.is_asynchronous else self._flushed_s
+            seconds = max(seconds, *(of_rank(rank, ends_s) for rank in range(len(speeds))))
+        return seconds
+
+    def _paced_s(self, rank: int, ends_s: Sequence[float]) -> float:  # noqa: ARG002 -- as `_flushed_s`
+        """Return the least pace of a rank that never drains."""
+        steps_s = sum(self.stages[stage].step_s / self.speed(stage) for stage in self.form.stages[rank])
+        round_s = self._round_s(rank) / (self.candidate.depth - rank) if self.form.goes_round else 0.0
+        return max(self._busy_s(rank) + steps_s, self.candidate.num_microbatches * round_s)
+
+    def _flushed_s(self, rank: int, ends_s: Sequence[float]) -> float:
+        """Return the least time from the start, through a rank, to the end."""
+        mine, count = self.form.stages[rank], self.candidate.num_microbatches
+        before = range(min(mine))
+        ways_s = sum(map(self._crossing_s, before))
+        ahead_s = ways_s + sum(self.stages[stage].forward_s / self.speed(stage) for stage in before)
+        behind_s = ways_s + sum(self._back_s(stage) for stage in before)
+        busy_s = self._busy_s(rank)
+        seconds = busy_s + min(ends_s[stage] for stage in mine)
+        if self.form.splits:  # W may come when the last gradient has gone on
+            busy_s -= count * sum(self._weight_s(stage) for stage in mine)
+        seconds = max(seconds, busy_s + behind_s + ends_s[0])
+        if self.form.goes_round:
+            rounds = math.ceil(count / min(count, self.candidate.depth - rank))
+            seconds = max(seconds, rounds * self._round_s(rank) + behind_s + ends_s[0])
+        return ahead_s + seconds
+
+    def held_bytes(self, rank: int) -> int:
+        """Return the weights and the optimizer's state; and the gradients, or the activations if they are more."""
+        costs = [self.stages[stage] for stage in self.form.stages[rank]]
+        fixed = sum(cost.weight_bytes + cost.optimizer_bytes for cost in costs)
+        saved = max(cost.saved_bytes for cost in costs)
+        if len(costs) == 1 and not self.candidate.recomputes:
+            saved *= self.form.in_flight(rank, self.candidate.num_microbatches)
+        return fixed + max(saved, *(cost.weight_bytes for cost in costs))
+
+    def speed(self, stage: int) -> float:
+        """Return the speed of the fastest device that holds a stage."""
+        return max(self.cluster.devices[self.devices[rank]].speed for rank in self.form.homes[stage])
+
+    def _busy_s(self, rank: int) -> float:
+        """Return all the work of a rank."""
+        work_s = sum(self._work_s(self.stages[stage]) for stage in self.form.stages[rank])
+        return self.candidate.num_microbatches * work_s / self.cluster.devices[self.devices[rank]].speed
+
+    def _round_s(self, rank: int) -> float:
+        """Return the time from the start of F on a rank to the end of B or I there, of one micro-batch."""
+        stages = range(rank, self.form.num_stages)
+        work_s = sum(self.stages[stage].forward_s / self.speed(stage) + self._back_s(stage) for stage in stages)
+        return work_s + 2 * sum(map(self._crossing_s, stages[:-1]))
+
+    def _crossing_s(self, stage: int) -> float:
+        """Return the time of a message from a stage to the next, or back."""
+        source, target = self.form.homes[stage][0], self.form.homes[stage + 1][0]
+        if source == target:
+            return 0.0
+        link = self.cluster.link(self.devices[source], self.devices[target])
+        return link.transfer_s(self.stages[stage].output_bytes)
+
+    def _work_s(self, cost: StageCost) -> float:
+        forward_s = cost.forward_s * (2 if self.candidate.recomputes else 1)
+        if self.form.splits and cost.backward_input_s is not None and cost.backward_weight_s is not None:
+            return forward_s + cost.backward_input_s + cost.backward_weight_s
+        return forward_s + (cost.backward_s or 0.0)
+
+    def _back_s(self, stage: int) -> float:
+        """Return the time of B, or of I where that lets go of the gradient."""
+        cost = self.stages[stage]
+        seconds = cost.backward_input_s if self.form.splits else cost.backward_s
+        return (seconds or 0.0) / self.speed(stage)
+
+    def _weight_s(self, stage: int) -> float:
+        return (self.stages[stage].backward_weight_s or 0.0) / self.speed(stage)

@@ -1,0 +1,97 @@
+"""One way to train, and its shape: which ranks hold which stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import Literal
+
+from schedules.catalogue import find
+from schedules.recipe import Recipe
+from schedules.replicate import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Layout, schedule, micro-batches, partition and what is sent.
+
+    Attributes:
+        schedule: In the catalogue.
+        depth: Ranks of a copy.
+        width: Copies, which share every batch.
+        num_microbatches: M, of one copy's share of a batch.
+        microbatch_size: Samples.
+        partition: Layers of each stage.
+        placement: What is side by side in a node.
+        num_chunks: Stages per rank, where the schedule takes several; else None.
+        replicas: Of each stage, for 1f1b_rr; else empty.
+        recomputes: Whether every stage keeps only its input.
+        compression: Of messages.
+    """
+
+    schedule: str
+    depth: int
+    width: int
+    num_microbatches: int
+    microbatch_size: int
+    partition: tuple[int, ...]
+    placement: Placement = "pipeline"
+    num_chunks: int | None = None
+    replicas: tuple[int, ...] = ()
+    recomputes: bool = False
+    compression: Literal["half"] | None = None
+
+    def __str__(self) -> str:
+        parts = [f"{self.depth}x{self.width}"]
+        parts += [f"{self.placement} inside the node"] if self.width > 1 and self.depth > 1 else []
+        parts += [self.named_schedule, f"M={self.num_microbatches}"]
+        parts += ["recompute"] if self.recomputes else []
+        return " ".join([*parts, *(["half messages"] if self.compression else [])])
+
+    @property
+    def named_schedule(self) -> str:
+        """The schedule with its chunks or replicas."""
+        chunks = "" if self.num_chunks is None else f" v={self.num_chunks}"
+        return self.schedule + chunks + (f" {':'.join(map(str, self.replicas))}" if self.replicas else "")
+
+    @property
+    def num_devices(self) -> int:
+        """How many it uses, from the first on."""
+        return self.depth * self.width
+
+    @property
+    def samples_per_step(self) -> int:
+        """Samples that an optimizer step takes, of all copies."""
+        return self.width * self.num_microbatches * self.microbatch_size
+
+    @property
+    def order(self) -> Candidate:
+        """What its lists are made of; all else is the same for those that have the same lists."""
+        return replace(self, microbatch_size=1, partition=(), placement="pipeline", compression=None)
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether it steps without a flush."""
+        return find(self.schedule).is_asynchronous
+
+    @property
+    def bounds(self) -> tuple[tuple[int, int], ...]:
+        """First layer and the layer behind the last, of each stage."""
+        return tuple(pairwise(accumulate(self.partition, initial=0)))
+
+    def recipe(self) -> Recipe:
+        """Return how to make its lists."""
+        return Recipe(
+            name=self.schedule,
+            num_ranks=self.depth,
+            num_microbatches=self.num_microbatches,
+            num_chunks=self.num_chunks,
+            parameters={"replicas": self.replicas} if self.replicas else {},
+            recompute="all" if self.recomputes else None,
+            width=self.width,
+            placement=self.placement,
+        )
+
+    def device(self, rank: int, copy: int) -> int:
+        """Return where a rank of a copy runs."""
+        return copy * self.depth + rank if self.placement == "pipeline" else rank * self.width + copy

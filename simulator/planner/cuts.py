@@ -1,0 +1,117 @@
+"""The model of a request, cut into stages: partitions and their costs, each worked out once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import Literal, final
+
+from profiles.compression import Compression, element_bytes
+from profiles.errors import ProfileError
+from profiles.partition import balanced_partition, cheapest_partition
+from profiles.profile import Profile, stage_costs
+from profiles.stage_costs import StageCosts
+from profiles.staged_bytes import held_bytes
+from simulator.planner.candidate import Candidate
+
+Partition = tuple[int, ...]
+"""Layers of each stage."""
+
+
+@final
+class Cuts:
+    """Partitions of one profile.
+
+    Args:
+        profile: Of the whole model.
+        convert_bytes_per_s: How quickly a device compresses messages, in bytes as they were; None: in no time.
+    """
+
+    def __init__(self, profile: Profile, convert_bytes_per_s: float | None = None) -> None:
+        self._profile = profile
+        self._half = Compression(element_bytes(profile.provenance.dtype), convert_bytes_per_s)
+        self._layers: dict[int, StageCosts] = {}
+        self._balanced: dict[tuple[int, tuple[float, ...]], Partition] = {}
+        self._within: dict[tuple[object, ...], Partition | None] = {}
+        self._costs: dict[tuple[Partition, int, Literal["half"] | None], StageCosts] = {}
+
+    def costs(self, partition: Partition, size: int, compression: Literal["half"] | None = None) -> StageCosts:
+        """Return what the stages cost for micro-batches of `size` samples.
+
+        Raises:
+            ProfileError: The profile does not cover the size.
+        """
+        key = (partition, size, compression)
+        if key not in self._costs:
+            bounds = tuple(pairwise(accumulate(partition, initial=0)))
+            half = None if compression is None else self._half
+            self._costs[key] = replace(stage_costs(self._profile, bounds, size), compression=half)
+        return self._costs[key]
+
+    def costs_of(self, candidate: Candidate) -> StageCosts:
+        """Return what the stages of a candidate cost."""
+        return self.costs(candidate.partition, candidate.microbatch_size, candidate.compression)
+
+    def balanced(self, size: int, speeds: tuple[float, ...]) -> Partition:
+        """Return the stages whose slowest is as fast as can be on devices of these speeds."""
+        key = (size, speeds)
+        if key not in self._balanced:
+            bounds = balanced_partition(self._seconds(size), len(speeds), speeds)
+            self._balanced[key] = _sizes(bounds)
+        return self._balanced[key]
+
+    def fits(self, partition: Partition, size: int, limits: Sequence[int | None], in_flight: Sequence[int]) -> bool:
+        """Whether every stage surely leaves its device room, with this many micro-batches in flight."""
+        stages = zip(self.costs(partition, size).stages, in_flight, limits, strict=True)
+        return all(limit is None or held_bytes(cost, count) <= limit for cost, count, limit in stages)
+
+    def within(
+        self, size: int, speeds: tuple[float, ...], limits: tuple[int | None, ...], in_flight: tuple[int, ...]
+    ) -> Partition | None:
+        """Return the same among the partitions that fit; None if none does.
+
+        Layers add up as they are alone: a storage that two of them keep counts for both.
+
+        Args:
+            size: Samples in a micro-batch.
+            speeds: Of the device of each stage.
+            limits: Its memory [bytes].
+            in_flight: Micro-batches that it holds at once.
+        """
+        layers = self._of_layers(size).stages
+        fixed = [0, *accumulate(held_bytes(cost, 0) for cost in layers)]
+        saved = [0, *accumulate(cost.saved_bytes for cost in layers)]
+        if None not in limits and fixed[-1] + min(in_flight) * saved[-1] > sum(filter(None, limits)):
+            return None
+        seconds = [0.0, *accumulate(self._seconds(size))]
+
+        def stage_s(stage: int, first: int, last: int) -> float:
+            limit = limits[stage]
+            held = fixed[last] - fixed[first] + in_flight[stage] * (saved[last] - saved[first])
+            if limit is not None and held > limit:
+                return math.inf
+            return (seconds[last] - seconds[first]) / speeds[stage]
+
+        key = (size, speeds, limits, in_flight)
+        if key not in self._within:
+            try:
+                self._within[key] = _sizes(cheapest_partition(stage_s, len(layers), len(speeds)))
+            except ProfileError:
+                self._within[key] = None
+        return self._within[key]
+
+    def _seconds(self, size: int) -> tuple[float, ...]:
+        return tuple(cost.forward_s + (cost.backward_s or 0.0) for cost in self._of_layers(size).stages)
+
+    def _of_layers(self, size: int) -> StageCosts:
+        """Return the layers as stages of their own."""
+        if size not in self._layers:
+            count = len(self._profile.layers)
+            self._layers[size] = stage_costs(self._profile, tuple((i, i + 1) for i in range(count)), size)
+        return self._layers[size]
+
+
+def _sizes(bounds: Sequence[tuple[int, int]]) -> Partition:
+    return tuple(last - first for first, last in bounds)

@@ -1,0 +1,79 @@
+"""One copy of a layout in full, for what all of them need at least: w times quicker than all of them.
+
+Its messages have their links for themselves here, so nothing starts later than it really does. When it is over with the
+backwards of a stage, the copies of that sum their gradients: over their links, and where devices of a node share a NIC
+one sum after the other.
+
+What a rank holds in weights, states, gradients and activations follows from its list alone, so it is known exactly; the
+buffers of messages come on top.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from profiles.cluster import Cluster
+from profiles.stage_costs import StageCosts
+from schedules.op import Phase, Reduce, computes
+from schedules.timeline import Timeline
+from simulator.memory import memory
+from simulator.planner.bound import Bounds
+from simulator.planner.candidate import Candidate
+from simulator.planner.evaluate import lowered, steps_of, timeline_of
+
+_GRADIENTS = (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
+_BUFFERS = ("receive_buffers", "send_buffers")
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """What one copy says of all.
+
+    Attributes:
+        seconds: Of a step, at least; of a run without a flush nothing is known.
+        held_bytes: Of each of its devices, at least.
+    """
+
+    seconds: float
+    held_bytes: tuple[tuple[int, int], ...]
+
+
+def alone(candidate: Candidate, costs: StageCosts, cluster: Cluster, bounds: Bounds) -> Alone:
+    """Predict the first copy of a candidate.
+
+    Raises:
+        ScheduleError: The schedule cannot have such counts.
+        ProfileError: The costs do not say all that the schedule asks for.
+        SimulationError: It would take too long.
+    """
+    one, steps = replace(candidate, width=1), steps_of(candidate)
+    lists = lowered(one.order, steps)
+    devices = tuple(candidate.device(rank, 0) for rank in range(candidate.depth))
+    rows = tuple(tuple(op for op in row if not isinstance(op, Reduce)) for row in lists.ops)  # those of all come later
+    lists = replace(lists, ops=rows, rank_to_device=devices)
+    timeline = timeline_of(lists, costs, replace(cluster, nics=()))
+    held: dict[int, int] = {}
+    for sample in memory(timeline, costs, lists):
+        num_bytes = sum(count for kind, count in sample.bytes_by_kind if kind not in _BUFFERS)
+        held[sample.device] = max(held.get(sample.device, 0), num_bytes)
+    if candidate.is_asynchronous:  # its pace has no beginning and no end to compare
+        return Alone(0.0, tuple(held.items()))
+    return Alone(max(timeline.makespan_s, _end_s(candidate, costs, bounds, timeline)), tuple(held.items()))
+
+
+def _end_s(candidate: Candidate, costs: StageCosts, bounds: Bounds, timeline: Timeline) -> float:
+    """Return when the last stage has summed its gradients and stepped, at least."""
+    ready_s: dict[int, float] = {}
+    for span in timeline.spans:
+        for part in computes(span.op):
+            if part.phase in _GRADIENTS:
+                ready_s[part.stage] = max(ready_s.get(part.stage, 0.0), span.end_s)
+    sums = [bounds.sum_of(candidate, stage, costs.stages[stage]) for stage in range(costs.num_stages)]
+    end_s = max(ready_s[stage] + each.seconds for stage, each in enumerate(sums))
+    for nic in {nic for each in sums for nic in each.nics}:
+        free_s = 0.0
+        for stage in sorted(ready_s, key=ready_s.__getitem__):
+            if nic in sums[stage].nics:
+                free_s = max(free_s, ready_s[stage]) + sums[stage].nics[nic]
+        end_s = max(end_s, free_s)
+    return end_s

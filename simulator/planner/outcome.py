@@ -1,0 +1,65 @@
+"""What the planner found of a candidate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulator.planner.candidate import Candidate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What a step is made of, on the average of all devices [s]; with `bubble_s` they add up to a step.
+
+    Attributes:
+        work_s: Forwards, backwards, steps.
+        recompute_s: Forwards that are done once more.
+        transfer_s: Idle because a message was travelling, or its link busy.
+        reduce_s: Idle because gradients were being summed.
+        bubble_s: Idle because another rank was still computing, or nothing was to be done yet, or any more.
+    """
+
+    work_s: float
+    recompute_s: float
+    transfer_s: float
+    reduce_s: float
+    bubble_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One candidate, predicted in full, or refused.
+
+    Attributes:
+        seconds: Of an optimizer step, from its first forward to the end of the last step of a stage; of a run without a
+            flush its steady pace.
+        samples: That a step takes.
+        held_bytes: Most that each device holds.
+        sent_bytes: In all messages and sums of a step.
+        staleness: The most steps that a forward's weights are behind those that its gradient changes.
+        reason: Why it is refused; None if it is not.
+    """
+
+    candidate: Candidate
+    seconds: float | None = None
+    samples: int = 0
+    held_bytes: tuple[int, ...] = ()
+    sent_bytes: int = 0
+    costs: Costs | None = None
+    staleness: int = 0
+    reason: str | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether it can be taken."""
+        return self.reason is None
+
+    @property
+    def throughput(self) -> float:
+        """Samples per second; 0 where nothing could be predicted."""
+        return self.samples / self.seconds if self.seconds else 0.0
+
+    @property
+    def most_bytes(self) -> int:
+        """Of the device that holds most."""
+        return max(self.held_bytes, default=0)

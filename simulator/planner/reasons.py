@@ -1,0 +1,148 @@
+"""Why the chosen plan, in a few lines: what each of its nearest neighbours would lose.
+
+A neighbour differs in one respect, and is the best of those that do by its bound; where that is depth or schedule, its
+micro-batches may be others too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from simulator.labels import readable_s
+from simulator.planner.candidate import Candidate
+from simulator.planner.evaluate import evaluate, num_ops
+from simulator.planner.outcome import Costs, Outcome
+from simulator.planner.request import Request
+from simulator.planner.search import Found
+
+_MOST = 4
+_MOST_OPS = 30_000
+"""That are predicted for a line."""
+
+_NAMES = {
+    "work_s": "work",
+    "recompute_s": "recomputation",
+    "transfer_s": "waiting for messages",
+    "reduce_s": "waiting for sums of gradients",
+    "bubble_s": "bubble",
+}
+_SMALL = 0.1
+"""Of the difference: what makes up less of it is not named."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Respect:
+    """One respect in which candidates differ.
+
+    Attributes:
+        of: What it is of a candidate.
+        rest: What must be the same.
+        says: What to call a candidate that differs in it.
+    """
+
+    of: Callable[[Candidate], object]
+    rest: Callable[[Candidate], object]
+    says: Callable[[Candidate], str]
+
+
+_RESPECTS = (
+    _Respect(
+        lambda c: c.placement,
+        lambda c: (c.depth, c.width, c.named_schedule, c.num_microbatches, c.recomputes, c.compression),
+        lambda c: "data inside the node" if c.placement == "data" else "a pipeline inside the node",
+    ),
+    _Respect(
+        lambda c: (c.depth, c.width),
+        lambda c: c.compression,
+        lambda c: f"{c.depth} x {c.width} ({c.named_schedule}, M={c.num_microbatches})",
+    ),
+    _Respect(
+        lambda c: c.named_schedule,
+        lambda c: (c.depth, c.width, c.placement, c.compression),
+        lambda c: f"{c.named_schedule} (M={c.num_microbatches})",
+    ),
+    _Respect(
+        lambda c: c.num_microbatches,
+        lambda c: (c.depth, c.width, c.named_schedule, c.placement, c.recomputes, c.compression),
+        lambda c: f"M={c.num_microbatches}",
+    ),
+    _Respect(
+        lambda c: c.recomputes,
+        lambda c: (c.depth, c.width, c.named_schedule, c.placement, c.num_microbatches, c.compression),
+        lambda c: "with recomputation" if c.recomputes else "without recomputation",
+    ),
+    _Respect(
+        lambda c: c.compression,
+        lambda c: (c.depth, c.width, c.named_schedule, c.placement, c.num_microbatches, c.recomputes),
+        lambda c: "messages in half precision" if c.compression else "messages as they are",
+    ),
+)
+
+
+def reasons(found: Found, request: Request) -> Iterator[str]:
+    """Yield at most four lines on what the neighbours of the best plan lose; what is long to predict, by its bound."""
+    chosen = found.ranked[0]
+    outcomes = (*found.rejected, *found.ranked)
+    known = {each.candidate: each for each in outcomes if each.seconds is not None or not each.held_bytes}
+    cuts = request.cuts()
+    in_order = sorted(
+        (_seconds_per_sample(known[other]) if other in known else least_s, index, other)
+        for index, (least_s, other) in enumerate(found.considered)
+    )
+    mine, said = chosen.candidate, 0
+    for respect in _RESPECTS:
+        near = (
+            (least_s, other)
+            for least_s, _, other in in_order
+            if respect.of(other) != respect.of(mine)
+            and respect.rest(other) == respect.rest(mine)
+            and not _is_hopeless(known.get(other), chosen)
+        )
+        least_s, other = next(near, (0.0, None))
+        if other is None or said == _MOST:
+            continue
+        outcome = known.get(other)
+        if outcome is None and num_ops(other) < _MOST_OPS:
+            outcome = evaluate(other, cuts.costs_of(other), request.cluster)
+        line = _loss(chosen, outcome) if outcome is not None else _least_loss(chosen, least_s)
+        if line is not None:
+            said += 1
+            yield f"{respect.says(other)}: {line}"
+
+
+def _is_hopeless(outcome: Outcome | None, chosen: Outcome) -> bool:
+    """Whether it neither fits nor would be faster if it did, or cannot be predicted at all."""
+    return outcome is not None and not outcome.fits and outcome.throughput < chosen.throughput
+
+
+def _seconds_per_sample(outcome: Outcome) -> float:
+    return 1 / outcome.throughput if outcome.throughput else math.inf
+
+
+def _least_loss(chosen: Outcome, least_s: float) -> str | None:
+    share = least_s * chosen.throughput - 1
+    return f"at least {share:+.1%}" if share > 0 else None
+
+
+def _loss(chosen: Outcome, other: Outcome) -> str | None:
+    """Say what is lost; None where nothing is known of it."""
+    if chosen.costs is None or other.costs is None or chosen.seconds is None or other.seconds is None:
+        return None
+    share = chosen.samples / other.samples
+    change_s = other.seconds * share - chosen.seconds
+    parts = sorted(_changes(chosen.costs, other.costs, share), key=lambda part: -part[1] if change_s > 0 else part[1])
+    told = [f"{what} {_signed(s)}" for what, s in parts[:2] if s * change_s > 0 and abs(s) > _SMALL * abs(change_s)]
+    text = f"{_signed(change_s)} per step ({change_s / chosen.seconds:+.1%})"
+    text += f": {', '.join(told)}" if told else ""
+    return text if other.fits else f"{text}, but it does not fit: {other.reason}"
+
+
+def _changes(mine: Costs, other: Costs, share: float) -> Iterator[tuple[str, float]]:
+    for field, name in _NAMES.items():
+        yield name, getattr(other, field) * share - getattr(mine, field)
+
+
+def _signed(seconds: float) -> str:
+    return f"{'-' if seconds < 0 else '+'}{readable_s(abs(seconds))}"

@@ -1,0 +1,197 @@
+"""What is asked of the planner, and every candidate that there is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Literal
+
+from profiles.cluster import Cluster, Device
+from profiles.errors import ProfileError
+from profiles.profile import Profile
+from profiles.staging import by_replicas
+from schedules.catalogue import find
+from schedules.replicate import Placement
+from schedules.schedule import ScheduleError
+from simulator.planner.candidate import Candidate
+from simulator.planner.cuts import Cuts
+from simulator.planner.shape import Shape, shape
+from simulator.tuner.setting import divisors
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb_h1")
+"""That are tried unless others are named."""
+ASYNCHRONOUS = ("pipedream_2bw", "wpipe", "1f1b_rr")
+"""That are tried too if staleness is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A model, machines, a batch, and what may be tried.
+
+    Attributes:
+        batch_size: Samples that an optimizer step takes.
+        schedules: In the catalogue.
+        depths: Ranks of a copy; None: any.
+        chunks: Stages per rank, for those of them that take chunks.
+        compressions: Of messages.
+        fewer: Whether devices may be left idle.
+        convert_bytes_per_s: How quickly a device compresses messages, in bytes as they were; None: in no time.
+    """
+
+    profile: Profile
+    cluster: Cluster
+    batch_size: int
+    schedules: tuple[str, ...] = SCHEDULES
+    depths: tuple[int, ...] | None = None
+    chunks: tuple[int, ...] = (2,)
+    recomputes: tuple[bool, ...] = (False, True)
+    compressions: tuple[Literal["half"] | None, ...] = (None,)
+    fewer: bool = False
+    convert_bytes_per_s: float | None = None
+
+    def cuts(self) -> Cuts:
+        """Return what works out the costs of its candidates."""
+        return Cuts(self.profile, self.convert_bytes_per_s)
+
+
+def candidates(request: Request, cuts: Cuts) -> Iterator[Candidate]:
+    """Yield every candidate once.
+
+    A layout is every depth x width that makes the number of devices; a batch is dealt out evenly to the copies and cut
+    into micro-batches of every size that the profile covers. What would come out the same is left out: both placements
+    on one node or of one rank or copy, and other schedules than 1F1B on one rank. Counts that a schedule cannot have
+    are left out too.
+    """
+    for num_devices in _device_counts(request.cluster, request.fewer):
+        for depth in [d for d in divisors(num_devices) if request.depths is None or d in request.depths]:
+            for name in request.schedules if depth > 1 else ("1f1b",):
+                yield from _of_schedule(request, cuts, name, depth, num_devices // depth)
+
+
+def require_possible(request: Request) -> None:
+    """Refuse, in one line, what no candidate can come of.
+
+    Raises:
+        ProfileError: Depths of more stages than layers or that the devices cannot be dealt out to, or a batch that
+            cannot be cut into micro-batches that the profile covers.
+    """
+    counts, num_layers = _device_counts(request.cluster, request.fewer), len(request.profile.layers)
+    depths = sorted({depth for count in counts for depth in divisors(count)})
+    if request.depths is not None:
+        possible = [depth for depth in depths if depth <= num_layers]
+        if min(request.depths) > num_layers:
+            raise ProfileError(
+                f"plan: got a depth of {min(request.depths)} stages, expected at most the {num_layers} layers of "
+                f"{request.profile.model}; try {possible[-1]}"
+            )
+        if not set(request.depths) & set(possible):
+            raise ProfileError(
+                f"plan: got depths {', '.join(map(str, request.depths[:8]))} for {counts[-1]} devices, expected one "
+                f"that divides them; try {', '.join(map(str, possible[:8]))}"
+            )
+    widths = {count // depth for count in counts for depth in divisors(count) if depth in (request.depths or depths)}
+    sizes = request.profile.microbatch_sizes
+    shares = [request.batch_size // width for width in widths if request.batch_size % width == 0]
+    if not any(share % size == 0 for share in shares for size in _sizes(request.profile, share)):
+        near = math.lcm(min(widths), sizes[0]) * max(1, round(request.batch_size / math.lcm(min(widths), sizes[0])))
+        covered = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+        raise ProfileError(
+            f"plan: got a batch of {request.batch_size} samples, expected one that {counts[-1]} devices can share in "
+            f"micro-batches of {covered} samples, which the profile covers; try {near}"
+        )
+
+
+def _of_schedule(request: Request, cuts: Cuts, name: str, depth: int, width: int) -> Iterator[Candidate]:
+    entry = find(name)
+    if name == "1f1b_rr":
+        yield from _replicated(request, depth * width) if width == 1 else ()
+        return
+    for num_chunks in request.chunks if entry.takes_chunks and depth > 1 else (None,):
+        try:
+            form = shape(name, depth, num_chunks)
+        except ScheduleError:
+            continue
+        if form.num_stages > len(request.profile.layers):
+            continue
+        for (count, size), placement, recomputes in product(
+            _microbatches(request, name, depth, width), _placements(request.cluster, depth, width), request.recomputes
+        ):
+            first = Candidate(name, depth, width, count, size, (), placement, num_chunks, (), recomputes)
+            compressions = request.compressions if depth > 1 else (None,)
+            for partition, compression in product(_partitions(request, cuts, form, first), compressions):
+                yield replace(first, partition=partition, compression=compression)
+
+
+def _replicated(request: Request, num_devices: int) -> Iterator[Candidate]:
+    """Yield PipeDream's plan for every size of micro-batches; its stages step every few of them."""
+    for size in _sizes(request.profile, request.batch_size):
+        try:
+            staging = by_replicas(request.profile, size, request.cluster, num_devices)
+        except ProfileError:
+            continue
+        replicas = tuple(stage.replicas for stage in staging.stages)
+        partition = tuple(stage.last - stage.first for stage in staging.stages)
+        period = math.lcm(*replicas)
+        if period * size <= request.batch_size:
+            yield Candidate("1f1b_rr", num_devices, 1, period, size, partition, replicas=replicas)
+
+
+def _device_counts(cluster: Cluster, fewer: bool) -> tuple[int, ...]:
+    """Return how many devices may be used: all; or also what leaves whole nodes, or part of one."""
+    count = len(cluster.devices)
+    if not fewer:
+        return (count,)
+    nodes = [device.node for device in cluster.devices]
+    whole = [n for n in range(1, count) if nodes[n] != nodes[n - 1]]
+    return tuple(sorted({*range(1, nodes.count(nodes[0]) + 1), *whole, count}))
+
+
+def _placements(cluster: Cluster, depth: int, width: int) -> tuple[Placement, ...]:
+    is_one_node = len({device.node for device in cluster.devices[: depth * width]}) == 1 and not cluster.links
+    return ("pipeline",) if 1 in (depth, width) or is_one_node else ("pipeline", "data")
+
+
+def _microbatches(request: Request, name: str, depth: int, width: int) -> Iterator[tuple[int, int]]:
+    """Yield (M of one copy, samples in each)."""
+    share, left = divmod(request.batch_size, width)
+    entry = find(name)
+    if entry.is_asynchronous and all(parameter.name != "accumulate" for parameter in entry.parameters):
+        yield from ((1, size) for size in _sizes(request.profile, share))  # steps after each micro-batch
+    elif not left:
+        for size in _sizes(request.profile, share):
+            if share % size == 0 and (share // size >= depth or not entry.is_asynchronous):
+                yield share // size, size
+
+
+def _sizes(profile: Profile, most: int) -> Iterator[int]:
+    """Yield the sizes of micro-batches that divide `most` and that the profile covers, or has measured."""
+    sizes = profile.microbatch_sizes
+    for size in sorted({*divisors(most), *sizes}):
+        if size <= most and (size in sizes or sizes[0] < size < sizes[-1]):
+            yield size
+
+
+def _partitions(request: Request, cuts: Cuts, form: Shape, first: Candidate) -> Iterator[tuple[int, ...]]:
+    """Yield the layers of each stage: the slowest as fast as can be; and so within memory, where that may not be."""
+    devices = [_weakest(request.cluster, first, ranks) for ranks in form.homes]
+    speeds = tuple(device.speed for device in devices)
+    balanced = cuts.balanced(first.microbatch_size, speeds)
+    yield balanced
+    limits = tuple(device.memory_bytes for device in devices)
+    if form.num_stages == first.depth and form.is_straight and any(limit is not None for limit in limits):
+        counts = tuple(
+            1 if first.recomputes else form.in_flight(rank, first.num_microbatches) for rank in range(first.depth)
+        )
+        if not cuts.fits(balanced, first.microbatch_size, limits, counts):
+            within = cuts.within(first.microbatch_size, speeds, limits, counts)
+            if within not in (None, balanced):
+                yield within
+
+
+def _weakest(cluster: Cluster, candidate: Candidate, ranks: tuple[int, ...]) -> Device:
+    """Return the least of all devices that hold a stage: its speed, its memory."""
+    held = [cluster.devices[candidate.device(rank, copy)] for rank in ranks for copy in range(candidate.width)]
+    memories = [device.memory_bytes for device in held if device.memory_bytes is not None]
+    return Device(min(device.speed for device in held), min(memories, default=None))

@@ -1,0 +1,70 @@
+"""What of a schedule is known without working through it: the ranks of every stage, and how the backward is split."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+
+from schedules.catalogue import build_lazily
+from schedules.op import Phase, computes
+from schedules.schedule import stages_of
+
+_ONE_F_ONE_B = ("1f1b", "zb_h1", "pipedream", "pipedream_2bw", "vanilla_1f1b")
+"""Their rank k has at most p - k micro-batches in flight: its F of i + p - k comes after its B (or I) of i."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One copy.
+
+    Attributes:
+        homes: The ranks that hold each stage.
+        stages: The stages that each rank holds.
+        splits: Whether I and W are ops of their own.
+    """
+
+    name: str
+    homes: tuple[tuple[int, ...], ...]
+    stages: tuple[tuple[int, ...], ...]
+    splits: bool
+
+    @property
+    def num_stages(self) -> int:
+        """Pieces of the model."""
+        return len(self.homes)
+
+    @property
+    def is_straight(self) -> bool:
+        """Whether every stage is in one place, so that every micro-batch takes one way."""
+        return all(len(ranks) == 1 for ranks in self.homes)
+
+    @property
+    def goes_round(self) -> bool:
+        """Whether rank k of p begins a micro-batch only when the one p - k before it has come back."""
+        return self.name in _ONE_F_ONE_B
+
+    def in_flight(self, rank: int, num_microbatches: int) -> int:
+        """Return how many micro-batches a rank holds at once, at least."""
+        if self.name == "gpipe":
+            return num_microbatches
+        return min(num_microbatches, len(self.stages) - rank) if self.goes_round else 1
+
+
+@lru_cache(maxsize=512)
+def shape(name: str, num_ranks: int, num_chunks: int | None, replicas: tuple[int, ...] = ()) -> Shape:
+    """Read the shape off lists of few micro-batches.
+
+    Raises:
+        ScheduleError: The schedule cannot have so many ranks or chunks.
+    """
+    if replicas:
+        ranks = iter(range(num_ranks))
+        homes = tuple(tuple(islice(ranks, count)) for count in replicas)
+        return Shape(name, homes, tuple((stage,) for stage, of in enumerate(homes) for _ in of), splits=False)
+    lists = build_lazily(name, num_ranks, 2 * num_ranks, num_chunks)
+    rows = lists.schedule().ops
+    stages = tuple(stages_of(row) for row in rows)
+    homes = tuple(tuple(rank for rank, of in enumerate(stages) if stage in of) for stage in range(lists.num_stages))
+    phases = {part.phase for row in rows for op in row for part in computes(op)}
+    return Shape(name, homes, stages, splits=Phase.BACKWARD_WEIGHT in phases)

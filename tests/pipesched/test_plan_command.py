@@ -1,0 +1,146 @@
+"""``pipesched plan``, and what it writes."""
+
+import json
+import math
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from profiles.files import load_plan, save_profile
+from tests.pipesched.conftest import BLOCKS
+from tests.profiles.hand_profiles import layer, measurement, profile
+
+PUBLISHED = Path(__file__).parents[2] / "profiles" / "data" / "pipedream"
+GNMT = PUBLISHED / "gnmt.graph.txt"
+NODES = "--nodes 2 --gpus 2 --intra bandwidth_bytes_per_s=1e10 --inter bandwidth_bytes_per_s=1e9 --nics 1"
+
+
+@pytest.fixture
+def measured(folder):
+    """Return the name of a profile of eight layers of 3 s a sample, 24 bytes each."""
+    layers = [layer(*(measurement(size, 1.0 * size, 2.0 * size) for size in (1, 2, 4))) for _ in range(8)]
+    save_profile(profile(*layers), folder / "mlp.json")
+    return "mlp.json"
+
+
+def test_a_graph_is_planned_and_the_plan_simulates_as_it_was_predicted(pipesched, folder):
+    answer = json.loads(pipesched(f"plan {GNMT} -b 8 {NODES} --depth 4 --out plan.json --json").out)
+    best = answer["plans"][0]
+    assert answer["complete"]
+    assert answer["predicted"] <= answer["candidates"]
+    plan = load_plan(folder / "plan.json")
+    assert plan.predicted.throughput == pytest.approx(8 / best["seconds"])
+    simulated = json.loads(pipesched(f"simulate --plan plan.json --profile {GNMT} {NODES} --json").out)
+    assert simulated["makespan_s"] == pytest.approx(best["seconds"])
+    peaks = [device["peak_memory_bytes"] for device in simulated["devices"]]
+    assert peaks == pytest.approx(list(plan.predicted.memory_bytes))
+
+
+def test_what_a_step_is_made_of_adds_up_to_it(pipesched, measured):
+    for plan in json.loads(pipesched(f"plan {measured} -b 8 {NODES} --json").out)["plans"]:
+        assert math.fsum(plan["costs"].values()) == pytest.approx(plan["seconds"])
+
+
+def test_the_table_has_the_ranking_the_reasons_and_what_does_not_fit(pipesched, measured):
+    answer = pipesched(f"plan {measured} -b 8 {NODES} --memory-limit 1500B --top 3")
+    assert answer.code == 0
+    assert "mlp, 8 samples per batch, 4 devices" in answer.out
+    assert "no other can be faster" in answer.out
+    assert "instead of the first:" in answer.out
+    assert "over memory" in answer.out
+
+
+def test_idle_seconds_and_the_critical_path_are_explained(pipesched, measured):
+    line = f"plan {measured} -b 8 {NODES} --depth 2 --top 1 --explain"
+    answer = json.loads(pipesched(f"{line} --json").out)
+    for device in answer["devices"]:
+        assert device["busy_s"] + math.fsum(device["idle_by_cause_s"].values()) == pytest.approx(answer["makespan_s"])
+    path = answer["critical_path"]
+    assert all(a["end_s"] == b["start_s"] for a, b in pairwise(path))
+    assert path[-1]["end_s"] - path[0]["start_s"] == pytest.approx(answer["makespan_s"])
+    told = pipesched(line).out
+    assert "critical path of" in told
+    assert "rank 0: " in told
+
+
+def test_a_picture_shows_the_placement(pipesched, measured, folder):
+    assert pipesched(f"plan {measured} -b 8 {NODES} --depth 2 --top 1 --plot plan.svg").code == 0
+    text = (folder / "plan.svg").read_text()
+    assert "<!-- node 0 -->" in text
+    assert "<!-- copy 1 -->" in text
+    assert "<!-- inside: 10 GB/s -->" in text
+
+
+def test_stale_weights_are_only_tried_if_asked_for_and_said(pipesched, measured):
+    line = f"plan {measured} -b 8 --devices 2 --depth 2 --schedules 1f1b,pipedream_2bw"
+    assert pipesched(line).code == 2
+    plans = json.loads(pipesched(f"{line} --asynchronous --json").out)["plans"]
+    assert {(plan["candidate"]["schedule"], plan["staleness"]) for plan in plans} == {("1f1b", 0), ("pipedream_2bw", 1)}
+    assert "staleness" in pipesched(f"{line} --asynchronous").out
+
+
+def test_messages_in_half_precision_are_a_choice(pipesched, measured):
+    plans = json.loads(pipesched(f"plan {measured} -b 8 {NODES} --depth 2 --compression both --json --top 99").out)[
+        "plans"
+    ]
+    assert {plan["candidate"]["compression"] for plan in plans} == {None, "half"}
+
+
+def test_where_nothing_fits_the_nearest_plan_is_named(pipesched, measured):
+    answer = pipesched(f"plan {measured} -b 8 {NODES} --memory-limit 100B")
+    assert answer.code == 1
+    assert answer.err.count("\n") == 1
+    assert "nothing fits into 100 B: the nearest is" in answer.err
+    limit = answer.err.split("--memory-limit ")[1].split(",")[0]
+    assert pipesched(f"plan {measured} -b 8 {NODES} --memory-limit {limit}B").code == 0
+
+
+def test_a_search_out_of_time_says_how_much_better_another_plan_may_be(pipesched, measured):
+    answer = pipesched(f"plan {measured} -b 8 {NODES} --time-limit 0")
+    assert answer.code == 0
+    assert "stopped" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("plan mlp.json -b 8", "plan: got no machines"),
+        (f"plan mlp.json -b 8 {NODES} --depth 64", "got a depth of 64 stages, expected at most the 8 layers"),
+        (f"plan mlp.json -b 3 {NODES} --depth 1", "got a batch of 3 samples"),
+        (f"plan none.json -b 8 {NODES}", "none.json: got No such file"),
+        (f"plan nothing -b 8 {NODES}", "nothing"),
+        (f"plan circle.txt -b 8 {NODES}", "circle.txt: got a circle"),
+        ("plan mlp.json -b 8 --cluster slow.json", "intra.bandwidth_bytes_per_s: got -1"),
+        (f"plan mlp.json -b 8 {NODES} --schedules avgpipe", "expected schedules of one pipeline"),
+        (f"plan mlp.json -b 8 {NODES} --schedules 2f2b", "got '2f2b', expected one of"),
+        (f"plan mlp.json -b 8 {NODES} --optimizer sgd", "got a profile, and an option for measuring one"),
+        (f"plan mlp.json -b 8 {NODES} --plot plan.gif", "expected .png or .svg or .pdf"),
+        (f"plan mlp.json -b 8 {NODES} --out plan.txt", "expected .json"),
+    ],
+)
+@pytest.mark.usefixtures("measured")
+def test_what_cannot_be_is_refused_in_one_line(pipesched, folder, line, said):
+    costs = "forward_compute_time=1.0, backward_compute_time=2.0, activation_size=8.0, parameter_size=8.0"
+    node = f"node{{}} -- Linear -- {costs}\n"
+    (folder / "circle.txt").write_text(node.format(1) + node.format(2) + "\tnode1 -- node2\n\tnode2 -- node1\n")
+    link = {"latency_s": 0.0, "bandwidth_bytes_per_s": -1}
+    cluster = {"format": "pipesched-cluster", "version": 1, "devices": [{}, {}], "intra": link}
+    (folder / "slow.json").write_text(json.dumps(cluster))
+    answer = pipesched(line)
+    assert answer.code == 2
+    assert answer.out == ""
+    assert said in answer.err
+    assert answer.err.count("\n") == 1
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(300)
+def test_the_readme_goes_from_a_model_to_an_executed_plan(pipesched, folder):
+    block = next(block for block in BLOCKS if "pipesched plan small.json" in block)
+    lines = block.replace("\\\n", "").splitlines()
+    assert len(lines) == 3
+    answers = [pipesched(line.removeprefix("pipesched ")) for line in lines]
+    assert [(answer.code, answer.err) for answer in answers] == [(0, "")] * 3
+    assert (folder / "plan.png").stat().st_size > 10_000
+    assert "makespan" in answers[2].out

@@ -1,0 +1,147 @@
+"""--width and --placement, and a plan in place of all that: the same schedule, cut and trained as it says."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from executor.job import job_from_json
+from executor.training_job import training_job_from_json
+from profiles.files import save_plan
+from profiles.plan import Plan, Predicted
+from schedules.formats.schedule_json import from_json
+from schedules.formats.timeline_json import read_timeline
+from schedules.recipe import Recipe
+
+MODEL = "mlp:width=8,layers=6"
+PLAN = Plan(
+    model=MODEL,
+    recipe=Recipe(name="1f1b", num_ranks=2, num_microbatches=4, width=2, placement="data", recompute=(0,)),
+    partition=(2, 4),
+    microbatch_size=2,
+    batch_size=16,
+    compression=None,
+    predicted=Predicted(1.0, 16.0),
+)
+SAID = "-s 1f1b -p 2 -m 4 --width 2 --placement data --recompute 0"
+COSTS = "--uniform f=1,b=2"
+
+
+@pytest.fixture(autouse=True)
+def _plans(folder):
+    save_plan(PLAN, folder / "plan.json")
+    save_plan(replace(PLAN, compression="half"), folder / "half.json")
+    save_plan(replace(PLAN, partition=(1, 1, 4)), folder / "three.json")
+    save_plan(replace(PLAN, recipe=replace(PLAN.recipe, name="1f1c")), folder / "unknown.json")
+    pipedream = Recipe(name="pipedream", num_ranks=2, width=2)
+    save_plan(replace(PLAN, recipe=pipedream, batch_size=4), folder / "pipedream.json")
+    wide = Recipe(name="gpipe", num_ranks=1, num_microbatches=2, width=2, recompute="all")
+    save_plan(replace(PLAN, recipe=wide, partition=(6,), batch_size=8), folder / "wide.json")
+
+
+def test_copies_are_simulated_on_as_many_devices_as_ranks_and_take_as_long(pipesched):
+    one = json.loads(pipesched(f"simulate -s 1f1b -p 2 -m 4 {COSTS} --json").out)
+    copies = json.loads(pipesched(f"simulate -s 1f1b -p 2 -m 4 --width 3 {COSTS} --json").out)
+    assert (copies["schedule"], len(copies["devices"])) == ("1f1bx3", 6)
+    assert copies["makespan_s"] == one["makespan_s"] == 15.0
+    assert copies["throughput"] == pytest.approx(3 * one["throughput"])
+
+
+def test_a_placement_decides_which_links_the_messages_take(pipesched):
+    """Two nodes of two: the sum of gradients goes across, two transfers one after the other; or the activations do."""
+    machines = "--nodes 2 --gpus 2 --intra latency_s=0 --inter latency_s=1"
+    inside, across = (
+        json.loads(pipesched(f"simulate -s 1f1b -p 2 -m 4 --width 2 --placement {way} {COSTS} {machines} --json").out)
+        for way in ("pipeline", "data")
+    )
+    assert inside["makespan_s"] == pytest.approx(15.0 + 2.0)
+    assert across["makespan_s"] == pytest.approx(15.0 + 4.0)  # 2 (p - 1) m / p transfers are not hidden
+
+
+@pytest.mark.parametrize("command", ["check", "show", f"simulate {COSTS}", f"gantt {COSTS}", "versions"])
+def test_what_takes_a_schedule_takes_a_plan(pipesched, command):
+    planned, said = pipesched(f"{command} --plan plan.json"), pipesched(f"{command} {SAID}")
+    assert planned.code == said.code == 0
+    assert planned.out == said.out != ""
+
+
+LINKED = f"{COSTS},output_bytes=4000000 --link bandwidth_bytes_per_s=8e6"  # half a second, compressed a quarter
+
+
+def test_planned_messages_are_compressed(pipesched):
+    half, said = (
+        pipesched(f"simulate {what} {LINKED}").out for what in ("--plan half.json", f"{SAID} --compression half")
+    )
+    assert half == said != pipesched(f"simulate --plan plan.json {LINKED}").out
+
+
+def test_the_time_of_training_as_planned_is_predicted_with_its_compression(pipesched):
+    whole, half = (
+        json.loads(pipesched(f"train --plan {name} {LINKED} --steps 2 --json").out)["runs"][0]["seconds_per_step"]
+        for name in ("plan.json", "half.json")
+    )
+    assert half < whole
+
+
+def test_a_planned_run_without_a_flush_is_shown_until_it_has_settled(pipesched):
+    assert "16 micro-batches" in pipesched("check --plan pipedream.json").out  # 8 steps of 2 copies
+
+
+def test_a_job_of_a_plan_is_the_plan(pipesched, folder):
+    assert pipesched("run --plan half.json --job job.json").code == 0
+    job = job_from_json((folder / "job.json").read_text(), "job.json")
+    assert (job.model, job.bounds, job.microbatch_size, job.compression) == (MODEL, ((0, 2), (2, 6)), 2, "half")
+    schedule = from_json(job.schedule, "job.json")
+    assert (schedule.name, schedule.rank_to_device) == ("1f1bx2+R", (0, 2, 1, 3))
+    assert pipesched("train --plan half.json --steps 7 --job train.json").code == 0
+    training = training_job_from_json((folder / "train.json").read_text(), "train.json")
+    assert training.recipe == PLAN.recipe
+    assert (training.model, training.bounds, training.batch_size) == (MODEL, ((0, 2), (2, 6)), 16)
+    assert (training.compression, training.num_steps) == ("half", 7)
+
+
+def test_training_as_planned_is_training_in_one_piece(pipesched):
+    planned, whole = (
+        json.loads(pipesched(f"train {what} {COSTS} --steps 4 --dtype float64 --seed 2 --json").out)["runs"][0]
+        for what in ("--plan plan.json", f"{MODEL} -s gpipe -p 1 -m 1 --batch-size 16")
+    )
+    assert planned["schedule"] == "1f1bx2"
+    assert planned["training_loss"] == pytest.approx(whole["training_loss"], rel=1e-9)
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(120)
+def test_a_plan_is_run_and_measured(pipesched, folder):
+    answer = pipesched("run --plan wide.json --iterations 1 --out measured.json --json")
+    assert answer.code == 0, answer.err
+    assert json.loads(answer.out)["first_loss"] > 0
+    measured = read_timeline(folder / "measured.json")
+    assert (measured.name, measured.rank_to_device) == ("gpipex2+R", (0, 1))
+
+
+BAD = [
+    ("check --plan plan.json -s gpipe", "--plan: got another option of the schedule too"),
+    ("check --plan plan.json --width 1", "--plan: got another option of the schedule too"),
+    ("check --plan none.json", "none.json: got No such file"),
+    ("check --plan mine.csv", "mine.csv: got "),
+    ("check --plan three.json", "three.json: plan: partition: got 3 stages, expected the 2 of 1f1bx2"),
+    ("check --plan unknown.json", "unknown.json: schedule: got '1f1c'"),
+    (f"simulate --plan plan.json {COSTS} --partition 3,3", "--plan: got --partition or --microbatch-size too"),
+    ("run --plan plan.json --model gpt", "--plan: got --model gpt too"),
+    ("run --plan plan.json --compression half", "--plan: got --compression half too"),
+    (f"train {MODEL} --plan plan.json", "--plan: got MODEL too"),
+    ("train --plan plan.json --batch-size 64", "--plan: got --batch-size too"),
+    ("train --plan plan.json --partition 3,3", "--plan: got --partition too"),
+    ("train --plan plan.json --compare gpipe", "--plan: got --compare too"),
+    ("train --plan plan.json --compression half", "--plan: got --compression half too"),
+    ("check -s avgpipe -p 2 -m 4 --width 2", "avgpipe: got width 2, expected 1"),
+    ("check -s 1f1b -p 2 -m 4 --width 0", "'--width': got '0'"),
+    ("check -s 1f1b -p 2 -m 4 --placement both", "'--placement': got 'both'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "words"), BAD)
+def test_what_contradicts_is_refused_in_one_line(pipesched, line, words):
+    answer = pipesched(line)
+    assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+    assert words in answer.err

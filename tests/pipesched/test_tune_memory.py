@@ -1,0 +1,43 @@
+"""AvgPipe's memory equation beside what the processes really hold."""
+
+import pytest
+
+from pipesched.jobs import RunOptions
+from pipesched.tune_measure import Measurement
+from profiles.cluster import flat
+from profiles.models.resolve import resolve_model
+from profiles.profiler import profile_model
+from simulator.tuner.evaluate import Problem, evaluate, measure
+from simulator.tuner.predictor import Accounting, predict
+from simulator.tuner.setting import Setting
+
+MODEL = "gpt:layers=4,width=256,heads=4,context=64"
+
+
+@pytest.fixture(scope="module")
+def problem():
+    profile = profile_model(resolve_model(MODEL), microbatch_sizes=[2, 4], repeats=1, warmup=1)
+    return Problem(profile, 16, flat(2), "uniform")
+
+
+def held_bytes(problem, setting):
+    return Measurement(problem, RunOptions(iterations=1, warmup=0), drift=0)(setting).held_bytes
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("num_pipelines", [1, 2])
+def test_a_setting_that_was_not_profiled_holds_what_the_equation_says(problem, num_pipelines):
+    """Eq. 8, from M = 8 and N = 1 to M = 4, within 5 % of what malloc says."""
+    setting = Setting("avgpipe", 4, num_pipelines, 0)
+    held = held_bytes(problem, setting)
+    profile = measure(problem, Setting("avgpipe", 8, 1, 0))
+    found = {how: predict(profile, 4, num_pipelines, how).held_bytes for how in Accounting}
+    assert evaluate(problem, setting).held_bytes == pytest.approx(held, rel=0.05)
+    assert found[Accounting.CONSISTENT] == pytest.approx(held, rel=0.05)
+    if num_pipelines == 1:
+        assert found[Accounting.PAPER] == found[Accounting.CONSISTENT]
+    else:  # from a profile without a reference model the equation as printed has none
+        reference_bytes = max(device.reference_bytes for device in profile.devices)
+        assert found[Accounting.PAPER] + 3 * reference_bytes == pytest.approx(held, rel=0.05)

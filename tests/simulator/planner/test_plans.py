@@ -1,0 +1,210 @@
+import random
+from dataclasses import replace
+
+import pytest
+
+from profiles.cluster import Cluster, Device, Link, flat, of_nodes
+from profiles.errors import ProfileError
+from profiles.files import load_plan, save_plan
+from schedules.lower import lower
+from schedules.replicate import place
+from simulator.critical_path import critical_path
+from simulator.planner import Candidate, Request, plan_of, predict, reasons, search
+from simulator.planner.evaluate import lowered
+from simulator.planner.request import candidates
+from simulator.run_time import run_time
+from simulator.simulate import simulate
+from tests.profiles.hand_profiles import layer, measurement, profile
+from tests.simulator.planner.instances import random_profile, random_request
+
+TWO_NODES = of_nodes(replace(flat(2, Link(0.0, 1e3)), inter=Link(0.0, 10.0)), 2)
+
+
+def even(num_layers, sizes=(1, 2, 4), **fields):
+    """Equal layers of 3 s per sample."""
+    return profile(*(layer(*(measurement(s, 1.0 * s, 2.0 * s, **fields) for s in sizes)) for _ in range(num_layers)))
+
+
+def ask(**changes):
+    usual = {"profile": even(8), "cluster": TWO_NODES, "batch_size": 16, "recomputes": (False,)}
+    return Request(**(usual | changes))
+
+
+def test_what_is_planned_is_what_runs(tmp_path):
+    request = ask(depths=(2,), schedules=("1f1b",))
+    best = search(request).ranked[0]
+    save_plan(plan_of(best, request), tmp_path / "plan.json")
+    plan = load_plan(tmp_path / "plan.json")
+    lists = lower(plan.run(1).lists(1).schedule())
+    costs = request.cuts().costs_of(plan)
+    assert simulate(lists, costs, request.cluster).makespan_s == pytest.approx(best.seconds, rel=1e-12)
+    assert plan.predicted.throughput == pytest.approx(16 / best.seconds)
+    assert plan.run(1).microbatches_per_step * plan.microbatch_size == plan.batch_size == 16
+
+
+def test_data_parallelism_of_equal_layers_is_as_fast_as_by_hand():
+    node = Cluster((Device(),) * 2, Link(0.0, 1000.0))
+    found = search(ask(cluster=node, depths=(1,), schedules=("1f1b",), batch_size=4), top=1)
+    # 2 samples of 8 layers of 3 s; 64 bytes of gradients summed in two rounds of half of them; 8 steps of 0.5 s
+    assert found.ranked[0].seconds == pytest.approx(2 * 8 * 3 + 2 * 32 / 1000 + 8 * 0.5)
+    assert found.ranked[0].costs.reduce_s == pytest.approx(2 * 32 / 1000)
+
+
+def test_a_pipeline_of_equal_stages_is_as_fast_as_the_closed_form_of_1f1b():
+    request = ask(cluster=flat(4), depths=(4,), schedules=("1f1b",), profile=even(8, sizes=(1,)))
+    best = search(request).ranked[0]
+    assert best.candidate.partition == (2, 2, 2, 2)
+    assert best.seconds == pytest.approx((16 + 3) * 2 * 3 + 2 * 0.5)
+    assert best.costs.bubble_s == pytest.approx(3 * 2 * 3)
+
+
+def test_large_activations_stay_inside_the_node_and_large_gradients_do_too():
+    wide = even(8, output_bytes=400, sizes=(1,))
+    best = search(ask(profile=wide, depths=(2,), schedules=("1f1b",))).ranked[0]
+    assert best.candidate.placement == "pipeline"
+    heavy = replace(even(8, sizes=(1,)), layers=tuple(replace(each, weight_bytes=400) for each in wide.layers))
+    heavy = replace(
+        heavy,
+        layers=tuple(
+            replace(a, measurements=b.measurements)
+            for a, b in zip(heavy.layers, even(8, sizes=(1,)).layers, strict=True)
+        ),
+    )
+    best = search(ask(profile=heavy, depths=(2,), schedules=("1f1b",))).ranked[0]
+    assert best.candidate.placement == "data"
+
+
+def test_slower_devices_get_fewer_layers():
+    cluster = replace(flat(2), devices=(Device(1.0), Device(0.5)))
+    best = search(ask(profile=even(9), cluster=cluster, depths=(2,), schedules=("gpipe",))).ranked[0]
+    assert best.candidate.partition == (6, 3)
+
+
+def test_a_partition_that_is_balanced_by_time_gives_way_to_one_that_fits():
+    light, heavy = layer(measurement(1, 1.0, 2.0, saved_bytes=10)), layer(measurement(1, 1.0, 2.0, saved_bytes=200))
+    cluster = replace(flat(2), devices=(Device(memory_bytes=1000), Device(memory_bytes=1000)))
+    request = ask(
+        profile=profile(*[heavy] * 4, *[light] * 4), cluster=cluster, depths=(2,), schedules=("1f1b",), batch_size=4
+    )
+    best = search(request).ranked[0]
+    assert best.candidate.partition < (4, 4)
+    assert max(best.held_bytes) <= 1000
+
+
+def test_where_nothing_fits_the_candidate_that_needs_least_is_named():
+    cluster = replace(flat(2), devices=(Device(memory_bytes=10),) * 2)
+    request = ask(cluster=cluster, schedules=("gpipe", "1f1b"), recomputes=(False, True), batch_size=4)
+    found = search(request)
+    assert not found.ranked
+    known = [outcome for outcome in found.rejected if outcome.seconds is not None]
+    least = min(
+        max(s.total_bytes for s in predict(c, request.cuts().costs_of(c), cluster)[0].memory)
+        for c in candidates(request, request.cuts())
+    )
+    assert min(outcome.most_bytes for outcome in known) == least
+
+
+def test_a_search_without_time_stops_at_the_first_plan_and_says_so():
+    found = search(ask(), time_limit_s=0.0)
+    assert not found.is_complete
+    assert len(found.ranked) == 1
+    assert found.headroom >= 0
+
+
+def test_an_interrupted_search_gives_the_best_so_far():
+    def stop(progress):
+        if progress.best:
+            raise KeyboardInterrupt
+
+    found = search(ask(), tick=stop)
+    assert not found.is_complete
+    assert len(found.ranked) == 1
+    assert found.ranked[0].throughput * (1 + found.headroom) >= search(ask(), top=1).ranked[0].throughput * (1 - 1e-9)
+
+
+def test_progress_rises_to_all():
+    told = []
+    search(ask(), tick=lambda progress: told.append(progress.settled))
+    assert told[-1] <= 1.0
+    assert told == sorted(told)
+
+
+def test_the_reasons_say_what_neighbours_lose():
+    request = ask(depths=(2,), schedules=("1f1b",), profile=even(8, output_bytes=400, sizes=(1,)))
+    found = search(request, top=1)
+    lines = list(reasons(found, request))
+    assert len(lines) == 1
+    assert lines[0].startswith("data inside the node: +")
+    assert "waiting for messages +" in lines[0]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_pace_of_a_run_without_a_flush_is_that_of_a_long_run(seed):
+    chance = random.Random(seed)
+    request = Request(
+        random_profile(chance, 6),
+        flat(2, Link(0.1, 40.0)),
+        4,
+        schedules=("pipedream_2bw", "wpipe"),
+        depths=(2,),
+        recomputes=(False,),
+    )
+    for outcome in search(request).ranked:
+        run = outcome.candidate.recipe().run(1000)
+        costs = request.cuts().costs_of(outcome.candidate)
+        long = run_time(run.lists, 1000, run.microbatches_per_step, costs, request.cluster)
+        assert outcome.seconds == pytest.approx(long.period_s, rel=1e-3)
+        assert outcome.staleness == 1
+
+
+def test_pipedreams_replicas_are_a_candidate():
+    request = ask(schedules=("1f1b_rr",), cluster=flat(3), profile=even(4, sizes=(1,)))
+    found = [c for c in candidates(request, request.cuts()) if c.schedule == "1f1b_rr"]
+    assert found
+    assert all(sum(c.replicas) == 3 and sum(c.partition) == 4 for c in found)
+
+
+def test_the_critical_path_of_a_plan_reaches_from_start_to_end():
+    request = random_request(random.Random(5))
+    best = search(request, top=1).ranked[0]
+    costs = request.cuts().costs_of(best.candidate)
+    path = critical_path(predict(best.candidate, costs, request.cluster)[0])
+    assert path[-1].end_s - path[0].start_s == pytest.approx(best.seconds)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"depths": (64,)}, "got a depth of 64 stages, expected at most the 8 layers of mlp; try 4"),
+        ({"depths": (3,)}, "got depths 3 for 4 devices, expected one that divides them; try 1, 2, 4"),
+        ({"batch_size": 3, "depths": (1,)}, "got a batch of 3 samples, expected one that 4 devices can share in"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(changes, said):
+    with pytest.raises(ProfileError) as error:
+        search(ask(**changes))
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_devices_are_left_idle_only_if_that_is_allowed():
+    request = ask(cluster=flat(3), batch_size=4)
+    assert {c.num_devices for c in candidates(request, request.cuts())} == {3}
+    request = replace(request, fewer=True)
+    assert {c.num_devices for c in candidates(request, request.cuts())} == {1, 2, 3}
+    copies = replace(request, depths=(1,))
+    assert search(copies, top=1).ranked[0].candidate.num_devices == 2  # three cannot share four samples evenly
+
+
+def test_whole_nodes_are_left_idle_or_part_of_one():
+    request = ask(cluster=of_nodes(flat(2), 3), batch_size=12, fewer=True)
+    assert {c.num_devices for c in candidates(request, request.cuts())} == {1, 2, 4, 6}
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "chimera", "wpipe"])
+def test_lists_made_from_one_copy_are_those_that_run(name, width):
+    chunks = 2 if name == "interleaved" else None
+    candidate = Candidate(name, 2, width, 4, 1, (), "data", chunks)
+    made, run = lowered(candidate.order, 1), lower(candidate.recipe().run(1).lists(1).schedule())
+    assert place(made, "data", width) == run
