@@ -14,7 +14,8 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple
 from pathlib import Path
 from typing import final
@@ -89,14 +90,15 @@ class ReferenceProcess:
 
     def __init__(self, device: int, rank: int, stages: Sequence[Averaged]) -> None:
         self._name = f"the reference process of device {device}"
-        self._folder = Path(tempfile.mkdtemp(prefix="ps"))  # a socket's path must be short
+        self._folder = Path(tempfile.mkdtemp(prefix="ps"))
         self._num_bytes = memory_bytes(stages)
         self._memory = _anonymous_file(self._num_bytes)
         self._connection, owner = socket.socketpair()
         self.address = str(self._folder / "socket")
         with owner, socket.socket(socket.AF_UNIX) as listener:
             try:
-                listener.bind(self.address)
+                with _short(self.address) as address:
+                    listener.bind(address)
                 listener.listen(sum(len(stage.ranks) for stage in stages))
                 files = {"owner": owner.fileno(), "listener": listener.fileno(), "memory": self._memory}
                 self._process = subprocess.Popen(
@@ -161,7 +163,8 @@ def come_to(address: str, device: int, owner: int, rank: int, num_bytes: int, ti
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(START_S)
     try:
-        connection.connect(address)
+        with _short(address) as short:
+            connection.connect(short)
     except FileNotFoundError as error:
         raise ExecutionError(
             f"device {device}: got its ranks {owner} and {rank} on different machines, expected one: they share its "
@@ -178,6 +181,18 @@ def come_to(address: str, device: int, owner: int, rank: int, num_bytes: int, ti
     return SharedPool(
         connection, map_memory(files[0], num_bytes), who, timeout_s, lambda: PeerLost(f"waited for {who}: it is gone")
     )
+
+
+@contextmanager
+def _short(address: str) -> Iterator[str]:
+    """Yield another name of a socket's path, which may have 107 bytes only, where the system can give one."""
+    path = Path(address)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        own = Path(f"/proc/self/fd/{folder}")
+        yield str(own / path.name) if own.exists() else address
+    finally:
+        os.close(folder)
 
 
 def _who(name: str, pid: int) -> str:

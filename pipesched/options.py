@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     _Lists = TypeVar("_Lists", Schedule, LazySchedule)
 
 
+_MAX_RANKS = 100_000
+"""Of all copies, as many as a cluster may have devices."""
+
 Json = Annotated[bool, typer.Option("--json", help="Print data, as JSON, and nothing else.")]
 Seed = Annotated[int, typer.Option(help="Of everything random.", min=0, max=2**32 - 1)]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="File to write.")]
@@ -51,7 +54,7 @@ class ScheduleOptions:
         str | None, typer.Option(help="Stages that keep only their input and recompute the rest: all, or 0,2.")
     ] = None
     width: Annotated[
-        int | None, typer.Option(help="Copies of the pipeline, kept equal (1): data parallelism.", min=1)
+        int | None, typer.Option(help="Copies of the pipeline, kept equal (1), with -m micro-batches each.", min=1)
     ] = None
     placement: Annotated[
         Literal["pipeline", "data"] | None,
@@ -163,6 +166,7 @@ class ScheduleOptions:
         from schedules.replicate import place, replicate
 
         width = self.width or 1
+        _check_width(width, schedule)
         placed = place(replicate(schedule, width), self.placement or "pipeline", width)
         stages = self._recomputed_stages()
         return placed if stages is None else recompute(placed, None if stages == "all" else stages)
@@ -178,6 +182,19 @@ class ScheduleOptions:
             raise InputError(
                 f"--recompute: got {self.recompute!r}, expected all, or stages as 0,2; try --recompute all"
             ) from None
+
+
+def _check_width(width: int, schedule: Schedule | LazySchedule) -> None:
+    """Refuse more copies than can be written down, before they are."""
+    from schedules.formats.files import MAX_CELLS
+    from schedules.schedule import Schedule
+
+    per_rank = schedule.num_microbatches if isinstance(schedule, Schedule) else 1  # lazy lists are not kept
+    if width > 1 and (width * schedule.num_ranks > _MAX_RANKS or width * schedule.num_stages * per_rank > MAX_CELLS):
+        raise InputError(
+            f"--width: got {width} copies of {schedule.num_ranks} ranks and {schedule.num_microbatches} micro-batches, "
+            f"expected at most {_MAX_RANKS} ranks, and {MAX_CELLS} micro-batches on stages, in all; try fewer copies"
+        )
 
 
 def _parse(settings: Sequence[str], parameters: Sequence[Parameter]) -> dict[str, Value]:

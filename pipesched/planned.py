@@ -82,7 +82,7 @@ def _costs(plan: Plan, costs: CostOptions) -> CostOptions:
     from profiles.files import load_profile
 
     model = load_profile(costs.profile).model
-    if model != plan.model and model != _full_name(plan.model):
+    if not _is_of(model, plan.model):
         raise InputError(
             f"{costs.profile}: got a profile of {model}, expected one of {plan.model}, as the plan says; "
             "give the profile that the plan was made from"
@@ -90,11 +90,33 @@ def _costs(plan: Plan, costs: CostOptions) -> CostOptions:
     return replace(costs, partition=_layers(plan), microbatch_size=plan.microbatch_size)
 
 
-def _full_name(model: str) -> str:
-    """Return the name that a profile of `model` has."""
+def _is_of(model: str, planned: str) -> bool:
+    """Return whether a profile of `model` is one of what was planned; of a graph, wherever the file now is."""
+    from profiles.pipedream_graph import graph_of
+
+    if model == planned:
+        return True
+    if graph_of(planned) is not None:
+        return graph_of(model) == graph_of(planned)
     from profiles.models.resolve import resolve_model
 
-    return resolve_model(model).name
+    return model == resolve_model(planned).name
+
+
+def _model_of(plan: Plan) -> str:
+    """Return the model that can be built and run.
+
+    Raises:
+        InputError: There is none behind a graph.
+    """
+    from profiles.pipedream_graph import graph_of
+
+    if graph_of(plan.model) is not None:
+        raise InputError(
+            f"--plan: got a plan of {plan.model}, expected one of a model: a graph has only its costs; "
+            "emulate it with 'pipesched run --plan .. --profile' and the graph"
+        )
+    return plan.model
 
 
 def planned_run(
@@ -112,7 +134,7 @@ def planned_run(
     cut_costs = _costs(plan, costs)
     if any(source is not None for source in (costs.profile, costs.stage_costs, costs.uniform)):
         return None, cut_costs, chosen
-    return plan.model, replace(cut_costs, partition=_layers(plan), microbatch_size=plan.microbatch_size), chosen
+    return _model_of(plan), replace(cut_costs, partition=_layers(plan), microbatch_size=plan.microbatch_size), chosen
 
 
 def planned_training(
@@ -135,7 +157,7 @@ def planned_training(
             f"--plan: got {', '.join(named) or '--partition'} too, expected none: the plan says it; leave it out"
         )
     chosen = replace(options, batch_size=plan.batch_size, compression=_compression(plan, options.compression))
-    return plan.model, replace(costs, partition=_layers(plan)), chosen
+    return _model_of(plan), replace(costs, partition=_layers(plan)), chosen
 
 
 def _compression(plan: Plan, asked: Literal["half"] | None) -> Literal["half"] | None:

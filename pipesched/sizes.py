@@ -28,5 +28,5 @@ def parse_bytes(text: str, option: str) -> int:
     except (ValueError, KeyError):
         value = math.nan
     if not 0 < value < _MAX_BYTES:
-        raise InputError(f"{option}: got {text!r}, expected a size above 0; try 16GB or 16GiB")
+        raise InputError(f"{option}: got {text!r}, expected a size above 0; try 64KiB or 16GB")
     return round(value)

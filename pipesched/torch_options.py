@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from profiles.models.model import Model
     from profiles.profile import Profile
 
-MODEL = typer.Argument(help="gpt, conv, lstm, mlp, with arguments as gpt:layers=8,width=320; or module:factory.")
+MODEL = typer.Argument(
+    help="gpt, conv, lstm, digits, mlp, with arguments as gpt:layers=8,width=320; or module:factory."
+)
 ModelName = Annotated[str, MODEL]
 Dtype = Annotated[
     Literal["float32", "float64", "bfloat16", "float16"],

@@ -70,6 +70,7 @@ def train(
     if job is None:
         options.require_possible()
     recipes = [options.begun(recipe) for recipe in _recipes(schedule, compare)]
+    options.require_used(recipes)
     from pipesched.outcomes import make_outcome, print_outcomes
     from pipesched.plans import make_plans
     from profiles.models.model import draw_batch

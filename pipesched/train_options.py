@@ -14,6 +14,8 @@ from pipesched.torch_options import CompressionOption, DeviceKind, Dtype, Optimi
 from schedules.prediction import Rule
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from executor.course import OnStep, Trained
     from executor.training_job import TrainingJob
     from pipesched.plans import Plan
@@ -71,6 +73,28 @@ class TrainOptions:
             raise InputError("--backend: got nccl with --device cpu, expected gloo; try --backend auto")
         if self.device == "cuda":
             require_gpu("--device: got cuda", "--device cpu")
+
+    def require_used(self, recipes: Sequence[Recipe]) -> None:
+        """Refuse a rule of prediction or averaging that no schedule of these would follow; lists may.
+
+        Raises:
+            InputError: No schedule looks ahead, or none is averaged.
+        """
+        from schedules.catalogue import find
+
+        if any(recipe.lists is not None for recipe in recipes):
+            return
+        entries, names = [find(recipe.name) for recipe in recipes], ",".join(recipe.name for recipe in recipes)
+        if self.prediction is not None and all(entry.prediction is None for entry in entries):
+            raise InputError(
+                f"--prediction: got {self.prediction.value} with {names}, expected a schedule that looks ahead; "
+                "try -s pipeoptim, or leave it out"
+            )
+        if self.averaging != "asynchronous" and not any(entry.averages for entry in entries):
+            raise InputError(
+                f"--averaging: got {self.averaging} with {names}, expected a schedule that is averaged; "
+                "try -s avgpipe, or leave it out"
+            )
 
     def begun(self, recipe: Recipe) -> Recipe:
         """Return `recipe` as the run begins with it: where it is sought how far ahead forwards run, with none.

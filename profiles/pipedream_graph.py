@@ -91,7 +91,12 @@ def read_pipedream_graph(text: str, file: str) -> Profile:
             output_is_input=False,
         )
         layers.append(LayerCost(f"{name} {node.what}"[:200], node.weight_bytes, 0, 0.0, (measured,)))
-    return Profile(f"graph {file}", tuple(layers), _PROVENANCE)
+    return Profile(f"{_GRAPH}{file}", tuple(layers), _PROVENANCE)
+
+
+def graph_of(model: str) -> str | None:
+    """Return the file name of the graph that the profile of `model` was read from; None of one that was measured."""
+    return Path(model.removeprefix(_GRAPH)).name if model.startswith(_GRAPH) else None
 
 
 def _parse(text: str, file: str) -> tuple[dict[str, _Node], dict[str, list[str]]]:

@@ -89,13 +89,14 @@ def _backwards(op: Op) -> list[int]:
 def _with_messages(rows: Sequence[Sequence[Op]], schedule: Schedule) -> tuple[tuple[Op, ...], ...]:
     """Return `rows` with a Send after what makes a message, and its Recv at the end of what the receiver has by then.
 
-    The optimizer's Steps are none of PyTorch's words: they take no turn. A sum of replicas is one turn of all of them.
+    The optimizer's Steps are none of PyTorch's words: they take no turn. A sum of replicas is one turn of all of them,
+    unless they come to their sums in different orders: then each takes its own, and the checker sees what waits.
     """
     route, replicas = routes(schedule), _replicas(schedule)
     lists: list[list[Op]] = [[] for _ in rows]
     there: list[set[Message]] = [set() for _ in rows]
     left = [list(reversed(row)) for row in rows]
-    while any(left):
+    while num_left := sum(map(len, left)):
         for rank, rest in enumerate(left):
             while rest and isinstance(rest[-1], Step):
                 lists[rank].append(rest.pop())
@@ -114,6 +115,9 @@ def _with_messages(rows: Sequence[Sequence[Op]], schedule: Schedule) -> tuple[tu
                     lists[rank].append(Send(message, peer))
                     lists[peer].append(Recv(message, rank))
                     there[peer].add(message)
+        if sum(map(len, left)) == num_left:
+            assert replicas, "lists that finish always have an op whose messages are there"
+            replicas = {}
     return tuple(map(tuple, lists))
 
 

@@ -95,12 +95,30 @@ def require_possible(request: Request) -> None:
     sizes = request.profile.microbatch_sizes
     shares = [request.batch_size // width for width in widths if request.batch_size % width == 0]
     if not any(share % size == 0 for share in shares for size in _sizes(request.profile, share)):
-        near = math.lcm(min(widths), sizes[0]) * max(1, round(request.batch_size / math.lcm(min(widths), sizes[0])))
+        near = _near_batch(request, min(widths))
         covered = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
         raise ProfileError(
             f"plan: got a batch of {request.batch_size} samples, expected one that {counts[-1]} devices can share in "
             f"micro-batches of {covered} samples, which the profile covers; try {near}"
         )
+
+
+def nothing_possible(request: Request) -> ScheduleError:
+    """Return why there is no candidate: too many stages, copies that cannot share the batch, or the schedules' rules."""
+    count, num_layers = len(request.cluster.devices), len(request.profile.layers)
+    fewest = min(count // depth for depth in divisors(count) if depth <= num_layers)
+    tries = [f"a batch of {_near_batch(request, fewest)}", *([] if request.fewer else ["--fewer"]), "other schedules"]
+    return ScheduleError(
+        f"plan: got {request.batch_size} samples for {num_layers} layers on {count} devices under "
+        f"{', '.join(request.schedules)}, expected a layout that they allow, of no more stages than layers, whose copies "
+        f"share the batch evenly; try {', '.join(tries[:-1])} or {tries[-1]}"
+    )
+
+
+def _near_batch(request: Request, width: int) -> int:
+    """Return the batch next to the one asked for that `width` copies share in micro-batches which are covered."""
+    least = math.lcm(width, request.profile.microbatch_sizes[0])
+    return least * max(1, round(request.batch_size / least))
 
 
 def _of_schedule(request: Request, cuts: Cuts, name: str, depth: int, width: int) -> Iterator[Candidate]:

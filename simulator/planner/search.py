@@ -27,7 +27,7 @@ from simulator.planner.candidate import Candidate
 from simulator.planner.evaluate import evaluate
 from simulator.planner.one_copy import alone
 from simulator.planner.outcome import Outcome
-from simulator.planner.request import Request, candidates, require_possible
+from simulator.planner.request import Request, candidates, nothing_possible, require_possible
 
 _GARBAGE = 200_000
 """Objects between collections: predictions leave many behind, and few in circles."""
@@ -152,10 +152,7 @@ class _Search:
             else:
                 self._reject(entry, least.over, least.held_bytes)
         if not self._considered:
-            raise ScheduleError(
-                f"plan: got {', '.join(self._request.schedules)}, expected a schedule that can have so many ranks and "
-                "micro-batches; try 1f1b too, or another batch"
-            )
+            raise nothing_possible(self._request)
         heapify(self._heap)
 
     def _refine(self, entry: _Entry) -> None:

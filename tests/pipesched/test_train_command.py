@@ -168,6 +168,8 @@ BAD = [
     (f"{QUICK} -s zb_h1", "expected i and w too, because zb_h1 splits the backward"),
     (f"{QUICK} -s gpipe --target-loss nan", "--target-loss: got nan"),
     (f"{QUICK} -s gpipe --prediction best", "got 'best', expected one of"),
+    (f"{QUICK} --compare gpipe,pipedream --prediction adam", "--prediction: got adam with gpipe,pipedream, expected a"),
+    (f"{QUICK} -s gpipe --averaging synchronous", "--averaging: got synchronous with gpipe, expected a schedule that"),
     (f"{QUICK} -s gpipe --job job.json", "--job: got an output too"),
     (f"train {MODEL} -s gpipe -p 2 --partition balanced --job job.json --log run.jsonl", "--job: got an output too"),
     (f"{QUICK} -s gpipe --distributed --backend nccl", "--backend: got nccl with --device cpu"),

@@ -1,0 +1,125 @@
+"""The lists of one pipeline in numbers, which `simulator.race` goes through quickly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import NamedTuple, assert_never
+
+from profiles.cluster import Cluster
+from profiles.stage_costs import StageCosts
+from schedules.op import Average, Compute, Message, Op, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard, needs
+from schedules.schedule import Schedule
+from simulator.errors import SimulationError
+
+WORK, SEND, RECV = 0, 1, 2
+
+
+class Lists(NamedTuple):
+    """What an iteration is, for every lane, in numbers; the same in lists or in NumPy's arrays.
+
+    Attributes:
+        begins: Where each rank's ops begin among all, and at last where they end.
+        kinds: Of each op.
+        channels: Of each Send and Recv.
+        seconds: Of each work.
+        waits: Where each work's waits begin among all, and at last where they end.
+        wait_channels: Channel of each wait.
+        wait_counts: How many messages of the iteration it must have brought.
+        receivers: Rank, for each channel.
+        latency_s: Of each channel.
+        lines: Where each channel's messages begin among all, and at last where they end.
+        transfer_s: Of each message.
+        utilisations: Of each device and link.
+    """
+
+    begins: list[int]
+    kinds: list[int]
+    channels: list[int]
+    seconds: list[float]
+    waits: list[int]
+    wait_channels: list[int]
+    wait_counts: list[int]
+    receivers: list[int]
+    latency_s: list[float]
+    lines: list[int]
+    transfer_s: list[float]
+    utilisations: list[float]
+
+
+def in_numbers(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Lists:
+    """Return the channels, and what each rank has to do.
+
+    Args:
+        schedule: Of one pipeline, lowered, a device for every rank.
+        costs: As they are for one op alone.
+        cluster: Without shared NICs.
+
+    Raises:
+        SimulationError: The lists have a word that AvgPipe's have not.
+        ProfileError: The costs do not say the seconds of a phase that the lists have.
+    """
+    channels: dict[tuple[int, int], int] = {}
+    places: dict[tuple[int, Message], tuple[int, int]] = {}
+    transfers: list[list[float]] = []
+    for rank, row in enumerate(schedule.ops):
+        for op in row:
+            if isinstance(op, Recv):
+                channel = channels.setdefault((op.peer, rank), len(channels))
+                if channel == len(transfers):
+                    transfers.append([])
+                link = cluster.link(op.peer, rank)
+                transfers[channel].append(costs.message_bytes(op.message) / link.bandwidth_bytes_per_s)
+                places[rank, op.message] = channel, len(transfers[channel])
+    lists = Lists(
+        *([], [], [], [], [0], [], []),
+        receivers=[receiver for _, receiver in channels],
+        latency_s=[cluster.link(*ends).latency_s for ends in channels],
+        lines=[*accumulate(map(len, transfers), initial=0)],
+        transfer_s=[seconds for line in transfers for seconds in line],
+        utilisations=[costs.stages[rank].utilisation for rank in range(schedule.num_ranks)] + [1.0] * len(channels),
+    )
+    for rank, row in enumerate(schedule.ops):
+        lists.begins.append(len(lists.kinds))
+        for op in row:
+            kind, channel, seconds, waits = _entry(schedule, costs, cluster, channels, places, rank, op)
+            lists.kinds.append(kind)
+            lists.channels.append(channel)
+            lists.seconds.append(seconds)
+            lists.wait_channels.extend(channel for channel, _ in waits)
+            lists.wait_counts.extend(brought for _, brought in waits)
+            lists.waits.append(len(lists.wait_channels))
+    lists.begins.append(len(lists.kinds))
+    return lists
+
+
+def _entry(
+    schedule: Schedule,
+    costs: StageCosts,
+    cluster: Cluster,
+    channels: Mapping[tuple[int, int], int],
+    places: Mapping[tuple[int, Message], tuple[int, int]],
+    rank: int,
+    op: Op,
+) -> tuple[int, int, float, tuple[tuple[int, int], ...]]:
+    """Return kind, channel, seconds, and the messages that must be there: (channel, how many it must have brought)."""
+    speed = cluster.devices[rank].speed
+    match op:
+        case Compute():
+            needed = ((rank, message) for message in needs(op, schedule.num_stages))
+            waits = tuple(places[message] for message in needed if message in places)  # not what is made here
+            return WORK, 0, costs.seconds(op) / speed, waits
+        case Send():
+            return SEND, channels[rank, op.peer], 0.0, ()
+        case Recv():
+            return RECV, channels[op.peer, rank], 0.0, ()
+        case Step():
+            return WORK, 0, costs.stages[op.stage].step_s / speed, ()
+        case Average():
+            return WORK, 0, costs.stages[op.stage].average_s / speed, ()
+        case Reduce() | Overlap() | Unshard() | Reshard():
+            raise SimulationError(
+                f"{schedule.name}: rank {rank}: got {op}, expected none in one of several pipelines; try simulate"
+            )
+        case _:
+            assert_never(op)
