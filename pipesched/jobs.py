@@ -16,6 +16,7 @@ from schedules.prediction import Rule
 
 if TYPE_CHECKING:
     from executor.job import Job
+    from pipesched.train_options import TrainOptions
     from profiles.models.model import Model
     from profiles.profile import Profile
     from profiles.stage_costs import StageCosts
@@ -125,4 +126,25 @@ class RunOptions:
             averaging=self.averaging,
             is_checked=not self.no_check,
             is_pinned=not self.no_pin,
+        )
+
+
+def require_used(options: RunOptions | TrainOptions, names: Sequence[str]) -> None:
+    """Refuse a rule of prediction or averaging that none of the schedules `names` would follow.
+
+    Raises:
+        InputError: No schedule looks ahead, or none is averaged.
+    """
+    from schedules.catalogue import find
+
+    entries, schedules = [find(name) for name in names], ",".join(names)
+    if options.prediction is not None and all(entry.prediction is None for entry in entries):
+        raise InputError(
+            f"--prediction: got {options.prediction.value} with {schedules}, expected a schedule that looks ahead; "
+            "try -s pipeoptim, or leave it out"
+        )
+    if options.averaging != "asynchronous" and not any(entry.averages for entry in entries):
+        raise InputError(
+            f"--averaging: got {options.averaging} with {schedules}, expected a schedule that is averaged; "
+            "try -s avgpipe, or leave it out"
         )

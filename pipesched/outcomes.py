@@ -11,7 +11,7 @@ from pipesched.output import percent, print_table, seconds
 
 if TYPE_CHECKING:
     from executor.course import Trained
-    from pipesched.plans import Plan
+    from pipesched.outlook import Outlook
     from simulator.tables import Value
 
 TAIL = 10
@@ -63,14 +63,14 @@ class Outcome:
         return asdict(self)
 
 
-def make_outcome(plan: Plan, trained: Trained, num_steps: int, target_loss: float | None) -> Outcome:
+def make_outcome(outlook: Outlook, trained: Trained, num_steps: int, target_loss: float | None) -> Outcome:
     """Put together what was known before, and what came of it."""
     diverged = trained.diverged
     tail = [] if diverged is not None else trained.steps[-max(1, num_steps // TAIL) :]
     accuracies = [scores.accuracy for scores in tail if scores.accuracy is not None]
     target_step = None if target_loss is None else first_below([s.loss for s in trained.steps], target_loss, num_steps)
     return Outcome(
-        schedule=plan.run.name,
+        schedule=outlook.run.name,
         steps=len(trained.steps),
         training_loss=_mean([scores.loss for scores in tail]),
         training_accuracy=_mean(accuracies),
@@ -78,14 +78,14 @@ def make_outcome(plan: Plan, trained: Trained, num_steps: int, target_loss: floa
         held_out_accuracy=None if trained.held_out is None else trained.held_out.accuracy,
         diverged_at=None if diverged is None else diverged.step,
         diverged_loss=diverged.loss if diverged is not None and math.isfinite(diverged.loss) else None,
-        staleness=plan.staleness,
-        weight_versions=plan.weight_versions,
-        predicted_copies=int(plan.predicts),
-        seconds_per_step=plan.time.period_s,
-        run_s=plan.time.makespan_s,
-        steps_per_s=plan.time.steps_per_s,
+        staleness=outlook.staleness,
+        weight_versions=outlook.weight_versions,
+        predicted_copies=int(outlook.predicts),
+        seconds_per_step=outlook.time.period_s,
+        run_s=outlook.time.makespan_s,
+        steps_per_s=outlook.time.steps_per_s,
         steps_to_target=None if target_step is None else target_step + 1,
-        target_s=None if target_step is None else plan.time.at_s(target_step),
+        target_s=None if target_step is None else outlook.time.at_s(target_step),
     )
 
 

@@ -10,7 +10,7 @@ import typer
 
 from pipesched.errors import InputError
 from pipesched.files import JSON, TIMELINE, check_outputs, emit, write_timeline
-from pipesched.jobs import How, RunOptions
+from pipesched.jobs import How, RunOptions, require_used
 from pipesched.options import CostOptions, Json, Out, ScheduleOptions, grouped
 from pipesched.output import num_bytes, percent, print_json, print_table, progress, seconds
 from pipesched.planned import plan_of, planned_run
@@ -46,11 +46,7 @@ def run(
             "--cluster, --link and --nodes: got one with --model, expected it to emulate: the messages of a model are "
             "real; leave it out"
         )
-    loaded = schedule.load()
-    if not options.no_check:
-        from schedules.check import require_runnable
-
-        require_runnable(loaded)
+    loaded = _loaded(schedule, options)
     if job is None:
         options.require_possible()
     from executor.job import job_to_json
@@ -111,6 +107,18 @@ def _require_patience(schedule: Schedule, costs: StageCosts, cluster: Cluster, t
             f"--timeout: got {timeout_s:g} s, but {longest.op} of rank {longest.rank} is predicted to wait "
             f"{wait_s:.3g} s, expected more; try --timeout {math.ceil(2 * wait_s)}, or smaller costs"
         )
+
+
+def _loaded(schedule: ScheduleOptions, options: RunOptions) -> Schedule:
+    """Return the lists, which can finish unless nobody is to check that."""
+    if schedule.schedule is not None:
+        require_used(options, [schedule.schedule])
+    loaded = schedule.load()
+    if not options.no_check:
+        from schedules.check import require_runnable
+
+        require_runnable(loaded)
+    return loaded
 
 
 def _job(schedule: Schedule, costs: CostOptions, options: RunOptions, model: str | None, how: How) -> Job:

@@ -15,6 +15,7 @@ import typer
 
 from pipesched.errors import NEGATIVE, InputError
 from pipesched.files import JSON, check_outputs, emit
+from pipesched.jobs import require_used
 from pipesched.live import live
 from pipesched.options import CostOptions, Json, Out, ScheduleOptions, grouped
 from pipesched.output import print_json, seconds
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from executor.advance import Found
     from executor.course import Scores, Trained
     from pipesched.outcomes import Outcome
-    from pipesched.plans import Plan
+    from pipesched.outlook import Outlook
     from profiles.models.model import Model
     from schedules.recipe import Recipe
 
@@ -70,9 +71,10 @@ def train(
     if job is None:
         options.require_possible()
     recipes = [options.begun(recipe) for recipe in _recipes(schedule, compare)]
-    options.require_used(recipes)
+    if all(recipe.lists is None for recipe in recipes):
+        require_used(options, [recipe.name for recipe in recipes])
     from pipesched.outcomes import make_outcome, print_outcomes
-    from pipesched.plans import make_plans
+    from pipesched.outlook import make_outlooks
     from profiles.models.model import draw_batch
     from profiles.models.resolve import resolve_model
 
@@ -81,17 +83,20 @@ def train(
     if job is not None:
         emit(_job(recipes, built, costs, options), job)
         return
-    plans, origin = make_plans(recipes, built, costs, options)
-    _require_fitting(plans)
-    found = list(_train(plans, built, options, log, costs.machines.limit_bytes()))
+    outlooks, origin = make_outlooks(recipes, built, costs, options)
+    _require_fitting(outlooks)
+    found = list(_train(outlooks, built, options, log, costs.machines.limit_bytes()))
     outcomes = [
-        make_outcome(plan, trained, options.steps, target_loss) for plan, trained in zip(plans, found, strict=True)
+        make_outcome(outlook, trained, options.steps, target_loss)
+        for outlook, trained in zip(outlooks, found, strict=True)
     ]
     if plot is not None:
-        _plot(plans, found, plot, f"{built.name}, {options.optimizer}, lr {options.lr:g}", target_loss)
+        _plot(outlooks, found, plot, f"{built.name}, {options.optimizer}, lr {options.lr:g}", target_loss)
     if out is not None:
         emit(_text(outcomes, out.suffix), out)
-    ahead = {plan.run.name: each.ahead for plan, each in zip(plans, found, strict=True) if each.ahead is not None}
+    ahead = {
+        outlook.run.name: each.ahead for outlook, each in zip(outlooks, found, strict=True) if each.ahead is not None
+    }
     if json:
         data = {"model": built.name, "costs": origin, "runs": [outcome.to_row() for outcome in outcomes]}
         print_json(data | ({"ahead": {name: asdict(each) for name, each in ahead.items()}} if ahead else {}))
@@ -107,9 +112,9 @@ def _print_ahead(found: Mapping[str, Found]) -> None:
         print(f"{name}: forwards run {ahead.advance} further ahead than in 1f1b; a batch took, by advance: {tried}")
 
 
-def _require_fitting(plans: list[Plan]) -> None:
+def _require_fitting(outlooks: list[Outlook]) -> None:
     """End the command where a run would not fit into the memory that the machines are said to have."""
-    over = [f"{plan.run.name}: {plan.over_memory}" for plan in plans if plan.over_memory is not None]
+    over = [f"{outlook.run.name}: {outlook.over_memory}" for outlook in outlooks if outlook.over_memory is not None]
     if over:
         print(f"pipesched: over memory: {'; '.join(over)}", file=sys.stderr)
         raise typer.Exit(NEGATIVE)
@@ -149,7 +154,7 @@ def _recipes(schedule: ScheduleOptions, compare: str | None) -> list[Recipe]:
 def _job(recipes: list[Recipe], model: Model, costs: CostOptions, options: TrainOptions) -> str:
     """Return the job of one training run, as JSON."""
     from executor.training_job import training_job_to_json
-    from pipesched.plans import cut
+    from pipesched.outlook import cut
 
     if len(recipes) != 1:
         raise InputError(f"--job: got {len(recipes)} schedules, expected one; write a job for each")
@@ -157,20 +162,22 @@ def _job(recipes: list[Recipe], model: Model, costs: CostOptions, options: Train
 
 
 def _train(
-    plans: list[Plan], model: Model, options: TrainOptions, log: Path | None, limit_bytes: int | None
+    outlooks: list[Outlook], model: Model, options: TrainOptions, log: Path | None, limit_bytes: int | None
 ) -> Iterator[Trained]:
     """Train one after the other."""
     from executor.course import step_line
 
-    with _logging(log) as write, live([plan.run.name for plan in plans], options.steps) as show:
-        for plan in plans:
-            num_samples = plan.run.pipelines * options.batch_size
+    with _logging(log) as write, live([outlook.run.name for outlook in outlooks], options.steps) as show:
+        for outlook in outlooks:
+            num_samples = outlook.run.pipelines * options.batch_size
 
-            def on_step(step: int, scores: Scores, name: str = plan.run.name, num_samples: int = num_samples) -> None:
+            def on_step(
+                step: int, scores: Scores, name: str = outlook.run.name, num_samples: int = num_samples
+            ) -> None:
                 write(step_line(name, step, scores, num_samples))
                 show(name, step, scores)
 
-            yield options.train(plan, model, on_step, limit_bytes)
+            yield options.train(outlook, model, on_step, limit_bytes)
 
 
 @contextmanager
@@ -183,18 +190,18 @@ def _logging(path: Path | None) -> Iterator[Callable[[dict[str, Any]], None]]:
         yield lambda line: print(jsonlib.dumps(line, allow_nan=False), file=file)
 
 
-def _plot(plans: list[Plan], found: list[Trained], path: Path, title: str, target_loss: float | None) -> None:
+def _plot(outlooks: list[Outlook], found: list[Trained], path: Path, title: str, target_loss: float | None) -> None:
     from simulator.curves import Curve, draw_curves
 
     curves = [
         Curve(
-            plan.run.name,
+            outlook.run.name,
             tuple(scores.loss for scores in trained.steps),
-            tuple(plan.time.at_s(step) for step in range(len(trained.steps))),
+            tuple(outlook.time.at_s(step) for step in range(len(trained.steps))),
             has_diverged=trained.diverged is not None,
-            batches=plan.run.pipelines,
+            batches=outlook.run.pipelines,
         )
-        for plan, trained in zip(plans, found, strict=True)
+        for outlook, trained in zip(outlooks, found, strict=True)
     ]
     draw_curves(curves, path, title, target_loss)
 

@@ -14,11 +14,9 @@ from pipesched.torch_options import CompressionOption, DeviceKind, Dtype, Optimi
 from schedules.prediction import Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from executor.course import OnStep, Trained
     from executor.training_job import TrainingJob
-    from pipesched.plans import Plan
+    from pipesched.outlook import Outlook
     from profiles.models.model import Model
     from schedules.recipe import Recipe
 
@@ -74,28 +72,6 @@ class TrainOptions:
         if self.device == "cuda":
             require_gpu("--device: got cuda", "--device cpu")
 
-    def require_used(self, recipes: Sequence[Recipe]) -> None:
-        """Refuse a rule of prediction or averaging that no schedule of these would follow; lists may.
-
-        Raises:
-            InputError: No schedule looks ahead, or none is averaged.
-        """
-        from schedules.catalogue import find
-
-        if any(recipe.lists is not None for recipe in recipes):
-            return
-        entries, names = [find(recipe.name) for recipe in recipes], ",".join(recipe.name for recipe in recipes)
-        if self.prediction is not None and all(entry.prediction is None for entry in entries):
-            raise InputError(
-                f"--prediction: got {self.prediction.value} with {names}, expected a schedule that looks ahead; "
-                "try -s pipeoptim, or leave it out"
-            )
-        if self.averaging != "asynchronous" and not any(entry.averages for entry in entries):
-            raise InputError(
-                f"--averaging: got {self.averaging} with {names}, expected a schedule that is averaged; "
-                "try -s avgpipe, or leave it out"
-            )
-
     def begun(self, recipe: Recipe) -> Recipe:
         """Return `recipe` as the run begins with it: where it is sought how far ahead forwards run, with none.
 
@@ -113,7 +89,7 @@ class TrainOptions:
             raise InputError(f"--advance: got {self.advance} and --set advance, expected one of them; leave one out")
         return replace(recipe, parameters={**recipe.parameters, "advance": 0})
 
-    def train(self, plan: Plan, model: Model, on_step: OnStep, limit_bytes: int | None = None) -> Trained:
+    def train(self, outlook: Outlook, model: Model, on_step: OnStep, limit_bytes: int | None = None) -> Trained:
         """Train `model` as planned; with `limit_bytes` on each device, where it is sought how far ahead to run."""
         import torch
 
@@ -122,13 +98,13 @@ class TrainOptions:
         if self.distributed:
             from executor.training_launcher import launch_training
 
-            return launch_training(self.job(plan.recipe, model, plan.bounds, limit_bytes), on_step)
+            return launch_training(self.job(outlook.recipe, model, outlook.bounds, limit_bytes), on_step)
         from executor.training_rank import training_of
 
         torch.set_num_threads(self.threads)
-        job = self.job(plan.recipe, model, plan.bounds)
-        training = training_of(job, plan.run, torch.device(self.device))
-        return train(plan.run.lists(self.steps), training, on_step)
+        job = self.job(outlook.recipe, model, outlook.bounds)
+        training = training_of(job, outlook.run, torch.device(self.device))
+        return train(outlook.run.lists(self.steps), training, on_step)
 
     def job(
         self, recipe: Recipe, model: Model, bounds: tuple[tuple[int, int], ...], limit_bytes: int | None = None

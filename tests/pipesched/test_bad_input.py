@@ -84,6 +84,7 @@ LIGHT = [
     (f"{SIMULATE} {COSTS} --slow device=0,factor=nan", "--slow: factor: got nan"),
     (f"{SIMULATE} {COSTS} --slow device=x,factor=2", "--slow: device: got x, expected a whole number"),
     (f"{SIMULATE} {COSTS} --slow link=1,factor=2", "--slow: link: got '1', expected two devices; try link=0-1"),
+    (f"{SIMULATE} {COSTS} --slow link=1-1,factor=2", "--slow: link: got '1-1', expected two devices; try link=0-1"),
     (f"{SIMULATE} {COSTS} --slow link=0-7,factor=2", "--slow: link: got device 7, expected 0 to 1"),
     (f"{SIMULATE} {COSTS} --slow rank=0,factor=2", "--slow: got rank, expected one of device, link, factor"),
     *((f"{SIMULATE} --stage-costs {name}.csv", f"{name}.csv: row 2, column forward_s: got")
@@ -156,6 +157,8 @@ HEAVY = [
     (f"{TORCH}", "costs: got none"),
     (f"{TORCH} --model mlp {COSTS}", "got costs to emulate too"),
     (f"{TORCH} --model mlp --link latency_s=1", "the messages of a model are real"),
+    (f"run -s pipeoptim -p 2 -m 4 {COSTS} --averaging synchronous", "expected a schedule that is averaged"),
+    (f"run -s gpipe -p 2 -m 4 {COSTS} --prediction adam", "expected a schedule that looks ahead"),
     (f"run -s avgpipe -p 2 -m 4 --set pipelines=2 {COSTS} --link latency_s=1", "several ranks on a device"),
     (f"{TORCH} --model mlp:layers=1", "partition: got 2 stages for 1 layers"),
     (f"{TORCH} --model mlp --partition 3,3", "partition: got '3,3', 2 stages of 6 layers in all"),

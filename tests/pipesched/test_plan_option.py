@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +36,8 @@ def _plans(folder):
     save_plan(replace(PLAN, recipe=replace(PLAN.recipe, name="1f1c")), folder / "unknown.json")
     pipedream = Recipe(name="pipedream", num_ranks=2, width=2)
     save_plan(replace(PLAN, recipe=pipedream, batch_size=4), folder / "pipedream.json")
+    graph = replace(PLAN, model="graph elsewhere/vgg16.graph.txt", partition=(20, 20), microbatch_size=1, batch_size=8)
+    save_plan(graph, folder / "graph.json")
     wide = Recipe(name="gpipe", num_ranks=1, num_microbatches=2, width=2, recompute="all")
     save_plan(replace(PLAN, recipe=wide, partition=(6,), batch_size=8), folder / "wide.json")
 
@@ -81,6 +84,14 @@ def test_the_time_of_training_as_planned_is_predicted_with_its_compression(pipes
         for name in ("plan.json", "half.json")
     )
     assert half < whole
+
+
+def test_the_graph_of_a_plan_may_lie_elsewhere_but_is_no_other(pipesched):
+    graphs = Path(__file__).parents[2] / "profiles" / "data" / "pipedream"
+    assert pipesched(f"simulate --plan graph.json --profile {graphs / 'vgg16.graph.txt'}").code == 0
+    other = pipesched(f"simulate --plan graph.json --profile {graphs / 'gnmt.graph.txt'}")
+    assert (other.code, other.err.count("\n")) == (2, 1)
+    assert "expected one of graph elsewhere/vgg16.graph.txt, as the plan says" in other.err
 
 
 def test_a_planned_run_without_a_flush_is_shown_until_it_has_settled(pipesched):
@@ -130,6 +141,8 @@ BAD = [
     ("run --plan plan.json --model gpt", "--plan: got --model gpt too"),
     ("run --plan plan.json --compression half", "--plan: got --compression half too"),
     (f"train {MODEL} --plan plan.json", "--plan: got MODEL too"),
+    ("run --plan graph.json", "--plan: got a plan of graph elsewhere/vgg16.graph.txt, expected one of a model"),
+    ("train --plan graph.json", "emulate it with 'pipesched run --plan .. --profile'"),
     ("train --plan plan.json --batch-size 64", "--plan: got --batch-size too"),
     ("train --plan plan.json --partition 3,3", "--plan: got --partition too"),
     ("train --plan plan.json --compare gpipe", "--plan: got --compare too"),

@@ -30,7 +30,7 @@ _SHOWN_STEPS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Outlook:
     """One run.
 
     Attributes:
@@ -52,10 +52,10 @@ class Plan:
     over_memory: str | None
 
 
-def make_plans(
+def make_outlooks(
     recipes: Sequence[Recipe], model: Model, costs: CostOptions, options: TrainOptions
-) -> tuple[list[Plan], str]:
-    """Return a plan for each recipe, and where the costs are from; all that could fail before training does so here.
+) -> tuple[list[Outlook], str]:
+    """Return an outlook for each recipe, and where the costs are from; what can fail before training does so here.
 
     Raises:
         InputError: Options that do not go together.
@@ -70,12 +70,12 @@ def make_plans(
         _bounds(each, model, costs, None, 1)
         costs.load_cluster(each)
     profile = _profile(runs, model, costs, options)
-    plans = []
+    outlooks = []
     with progress("predicting") as tick:
         for index, (recipe, run, each) in enumerate(zip(recipes, runs, lists, strict=True)):
             tick(index / len(runs))
-            plans.append(_plan(recipe, run, each, model, costs, profile, options))
-    return plans, _origin(costs, profile)
+            outlooks.append(_outlook(recipe, run, each, model, costs, profile, options))
+    return outlooks, _origin(costs, profile)
 
 
 def cut(recipe: Recipe, model: Model, costs: CostOptions, options: TrainOptions) -> tuple[tuple[int, int], ...]:
@@ -115,7 +115,7 @@ def _require_possible(runs: Sequence[TrainingRun], costs: CostOptions, options: 
             )
 
 
-def _plan(
+def _outlook(
     recipe: Recipe,
     run: TrainingRun,
     lists: LazySchedule,
@@ -123,7 +123,7 @@ def _plan(
     costs: CostOptions,
     profile: Profile | None,
     options: TrainOptions,
-) -> Plan:
+) -> Outlook:
     from profiles.compression import Compression, element_bytes
     from schedules.staleness import staleness
     from simulator.run_time import run_time
@@ -136,7 +136,7 @@ def _plan(
     time = run_time(run.lists, options.steps, run.microbatches_per_step, stage_costs, cluster)
     shown = run.lists(_shown_steps(run, lists, options.steps))
     stages = staleness(shown).stages
-    return Plan(
+    return Outlook(
         recipe,
         run,
         bounds,
