@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from itertools import accumulate, pairwise
+from pathlib import Path
 
 from profiles.errors import ProfileError
 from profiles.faults import shown
@@ -35,6 +36,8 @@ _NODE = re.compile(
 _EDGE = re.compile(r"\t(?P<source>\S+) -- (?P<target>\S+)\s*")
 _MAX_BYTES = 2**63
 _MAX_LINE = 10_000
+_GRAPH = "graph "
+"""Before the file, in the name of its profile's model."""
 _PROVENANCE = Provenance(
     device="a device that the file does not name",
     dtype="not said",

@@ -104,14 +104,14 @@ def require_possible(request: Request) -> None:
 
 
 def nothing_possible(request: Request) -> ScheduleError:
-    """Return why there is no candidate: too many stages, copies that cannot share the batch, or the schedules' rules."""
+    """Return why there is no candidate: more stages than layers, copies that cannot share the batch, or the rules."""
     count, num_layers = len(request.cluster.devices), len(request.profile.layers)
     fewest = min(count // depth for depth in divisors(count) if depth <= num_layers)
     tries = [f"a batch of {_near_batch(request, fewest)}", *([] if request.fewer else ["--fewer"]), "other schedules"]
     return ScheduleError(
         f"plan: got {request.batch_size} samples for {num_layers} layers on {count} devices under "
-        f"{', '.join(request.schedules)}, expected a layout that they allow, of no more stages than layers, whose copies "
-        f"share the batch evenly; try {', '.join(tries[:-1])} or {tries[-1]}"
+        f"{', '.join(request.schedules)}, expected a layout that they allow, of no more stages than layers, whose "
+        f"copies share the batch evenly; try {', '.join(tries[:-1])} or {tries[-1]}"
     )
 
 

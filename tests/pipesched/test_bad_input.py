@@ -163,7 +163,7 @@ HEAVY = [
     (f"{TORCH} --model mlp:layers=1", "partition: got 2 stages for 1 layers"),
     (f"{TORCH} --model mlp --partition 3,3", "partition: got '3,3', 2 stages of 6 layers in all"),
     (f"{TORCH} --model mlp --partition balanced", "got balanced without --profile"),
-    (f"{TORCH} {COSTS} --averaging synchronous", "averaging: got synchronous with emulate"),
+    (f"run -s avgpipe -p 2 -m 4 {COSTS} --averaging synchronous", "averaging: got synchronous with emulate"),
     (f"{TORCH} --model mlp --backend nccl", "--backend: got nccl with --device cpu"),
     (f"{TORCH} --model mlp --lr inf", "'--lr': got 'inf'"),
     (f"{TORCH} --model mlp --out x.bad", "x.bad: got suffix '.bad'"),
