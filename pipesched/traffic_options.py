@@ -89,7 +89,7 @@ def _slowed(cluster: Cluster, text: str) -> Cluster:
     if not 0 < factor <= _MOST:
         raise InputError(f"--slow: factor: got {found['factor']}, expected more than 0, up to {_MOST:g}; try 1.3")
     what, names = ("device", [found["device"]]) if "device" in found else ("link", found["link"].split("-"))
-    if what == "link" and (len(names) != 2 or names[0] == names[1]):
+    if what == "link" and len(names) != 2:
         raise InputError(f"--slow: link: got {found['link']!r}, expected two devices; try link=0-1")
     ends = [integer(name, f"--slow: {what}") for name in names]
     for end in ends:

@@ -103,12 +103,12 @@ def require_possible(request: Request) -> None:
         )
 
 
-def nothing_possible(request: Request) -> ScheduleError:
+def nothing_possible(request: Request) -> ProfileError:
     """Return why there is no candidate: more stages than layers, copies that cannot share the batch, or the rules."""
     count, num_layers = len(request.cluster.devices), len(request.profile.layers)
     fewest = min(count // depth for depth in divisors(count) if depth <= num_layers)
     tries = [f"a batch of {_near_batch(request, fewest)}", *([] if request.fewer else ["--fewer"]), "other schedules"]
-    return ScheduleError(
+    return ProfileError(
         f"plan: got {request.batch_size} samples for {num_layers} layers on {count} devices under "
         f"{', '.join(request.schedules)}, expected a layout that they allow, of no more stages than layers, whose "
         f"copies share the batch evenly; try {', '.join(tries[:-1])} or {tries[-1]}"
@@ -125,6 +125,8 @@ def _of_schedule(request: Request, cuts: Cuts, name: str, depth: int, width: int
     entry = find(name)
     if name == "1f1b_rr":
         yield from _replicated(request, depth * width) if width == 1 else ()
+        return
+    if depth > len(request.profile.layers):  # before lists are built to learn it: of many devices they are long
         return
     for num_chunks in request.chunks if entry.takes_chunks and depth > 1 else (None,):
         try:

@@ -84,7 +84,6 @@ LIGHT = [
     (f"{SIMULATE} {COSTS} --slow device=0,factor=nan", "--slow: factor: got nan"),
     (f"{SIMULATE} {COSTS} --slow device=x,factor=2", "--slow: device: got x, expected a whole number"),
     (f"{SIMULATE} {COSTS} --slow link=1,factor=2", "--slow: link: got '1', expected two devices; try link=0-1"),
-    (f"{SIMULATE} {COSTS} --slow link=1-1,factor=2", "--slow: link: got '1-1', expected two devices; try link=0-1"),
     (f"{SIMULATE} {COSTS} --slow link=0-7,factor=2", "--slow: link: got device 7, expected 0 to 1"),
     (f"{SIMULATE} {COSTS} --slow rank=0,factor=2", "--slow: got rank, expected one of device, link, factor"),
     *((f"{SIMULATE} --stage-costs {name}.csv", f"{name}.csv: row 2, column forward_s: got")
