@@ -60,6 +60,10 @@ class ScheduleOptions:
         Literal["pipeline", "data"] | None,
         typer.Option(help="On neighbouring devices: the ranks of a copy (pipeline), or the copies of a rank."),
     ] = None
+    late_sums: Annotated[
+        bool,
+        typer.Option("--late-sums", help="Sum gradients right before each step, not beside what stands before it."),
+    ] = False
     plan: Annotated[
         Path | None, typer.Option(help="Plan (JSON), as 'pipesched plan' writes it: schedule, copies and partition.")
     ] = None
@@ -122,7 +126,7 @@ class ScheduleOptions:
         plan = plan_of(self)
         if plan is not None:
             return plan.recipe
-        if self.schedule is None or self.schedule_file is not None:
+        if self.schedule is None or self.schedule_file is not None or self.late_sums:
             return Recipe(lists=to_json(self.load()))
         if self.microbatches is None:
             return replace(self, microbatches=(self.stages or 1) * self._pipelines(self.schedule)).recipe()
@@ -161,13 +165,15 @@ class ScheduleOptions:
         return self.stages, self.microbatches, _parse(self.settings, parameters) if self.settings else {}
 
     def _finished(self, schedule: _Lists) -> _Lists:
-        """Return `schedule` copied, placed and recomputed as asked."""
+        """Return `schedule` copied, placed, with its sums where they shall be, and recomputed as asked."""
+        from schedules.late_sums import late_sums
         from schedules.recompute import recompute
         from schedules.replicate import place, replicate
 
         width = self.width or 1
         _check_width(width, schedule)
         placed = place(replicate(schedule, width), self.placement or "pipeline", width)
+        placed = late_sums(placed) if self.late_sums else placed
         stages = self._recomputed_stages()
         return placed if stages is None else recompute(placed, None if stages == "all" else stages)
 
