@@ -1,17 +1,21 @@
-"""How fast the tool itself is: start of the command line, and ops per second of the SimPy model.
+"""How fast the tool itself is: start of the command line, ops per second of the SimPy model, settings of the tuner.
 
 python benchmarks/speed.py
 """
 
 from __future__ import annotations
 
+import gc
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 
 from profiles.cluster import Link, flat
+from profiles.files import load_profile
 from profiles.stage_costs import StageCost, StageCosts
 from schedules.catalogue import build
 from schedules.lower import lower
@@ -19,7 +23,11 @@ from schedules.op import computes
 from simulator.memory import memory
 from simulator.metrics import metrics
 from simulator.simulate import simulate
+from simulator.tuner.evaluate import Problem
+from simulator.tuner.search import search
+from simulator.tuner.setting import Space
 
+PROFILE = Path(__file__).parents[1] / "profiles/data/gpt-10m-epyc.json"
 COMMANDS = {
     "python -c pass": [sys.executable, "-c", "pass"],
     "pipesched --help": [sys.executable, "-m", "pipesched", "--help"],
@@ -63,6 +71,13 @@ def main() -> None:
     }.items():
         took_s = median_s(run, 9)
         print(f"| {name} | {took_s:.3f} s | {num_ops / took_s:,.0f} | {num_computes / took_s:,.0f} |")
+    settings = Space((8, 16, 32, 64), (1, 2, 4, 8), (0, 4), recomputes=(False, True)).settings()
+    problem = Problem(load_profile(PROFILE), 64, flat(8, Link(1e-4, 1e9)))
+    gc.set_threshold(200_000)  # as in the tuner's processes
+    search(problem, settings[:4])  # machine code is loaded, or made
+    took_s = median_s(lambda: search(problem, settings), 3)
+    loop = "plain Python" if find_spec("numba") is None else "compiled by numba"
+    print(f"\n{len(settings)} settings of the tuner, p = 8, one process, {loop}: {took_s / len(settings):.4f} s each")
 
 
 if __name__ == "__main__":

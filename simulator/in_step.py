@@ -18,9 +18,8 @@ from dataclasses import replace
 
 from profiles.cluster import Cluster, Link
 from profiles.stage_costs import StageCost, StageCosts
-from schedules.op import Average
 from schedules.schedule import Schedule
-from schedules.timeline import MemorySample, Timeline
+from schedules.timeline import Timeline
 from simulator.longest_path import longest_path
 from simulator.memory import memory
 
@@ -39,14 +38,7 @@ def in_step(schedule: Schedule, costs: StageCosts, cluster: Cluster, num_pipelin
     """
     slowed = replace(costs, stages=tuple(_slowed(cost, num_pipelines) for cost in costs.stages))
     timeline = longest_path(schedule, slowed, _divided(cluster, num_pipelines))
-    reference_bytes = [0] * len(cluster.devices)
-    for rank, row in enumerate(schedule.ops):
-        stages = {op.stage for op in row if isinstance(op, Average)}
-        reference_bytes[schedule.rank_to_device[rank]] += sum(costs.stages[stage].weight_bytes for stage in stages)
-    samples = memory(timeline, costs, schedule)
-    if num_pipelines > 1:
-        samples = tuple(_multiplied(sample, num_pipelines, reference_bytes[sample.device]) for sample in samples)
-    return replace(timeline, memory=samples)
+    return replace(timeline, memory=memory(timeline, costs, schedule, num_pipelines=num_pipelines))
 
 
 def _slowed(cost: StageCost, num_pipelines: int) -> StageCost:
@@ -79,13 +71,3 @@ def _divided(cluster: Cluster, num_pipelines: int) -> Cluster:
         loopback=share(cluster.loopback),
         links=tuple((source, target, share(link)) for source, target, link in cluster.links),
     )
-
-
-def _multiplied(sample: MemorySample, num_pipelines: int, reference_bytes: int) -> MemorySample:
-    """Return what all pipelines hold: of everything as many, but of the reference model one."""
-    once = (num_pipelines - 1) * reference_bytes
-    held = tuple(
-        (kind, num_pipelines * num_bytes - (once if kind == "reference" else 0))
-        for kind, num_bytes in sample.bytes_by_kind
-    )
-    return MemorySample(sample.device, sample.time_s, held)

@@ -31,6 +31,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 from typing import Literal, NamedTuple, TypeAlias
 
 from profiles.cluster import Cluster
@@ -85,7 +86,7 @@ class _Hold(NamedTuple):
 
 
 def memory(
-    timeline: Timeline, costs: StageCosts, schedule: Schedule, *, buffers: Buffers = "pooled"
+    timeline: Timeline, costs: StageCosts, schedule: Schedule, *, buffers: Buffers = "pooled", num_pipelines: int = 1
 ) -> tuple[MemorySample, ...]:
     """Return what every device holds whenever it changes.
 
@@ -94,6 +95,8 @@ def memory(
         costs: Bytes of every stage.
         schedule: Says how many stages there are.
         buffers: How receive buffers are had; see above.
+        num_pipelines: Equal ones in step on the same devices, of which the timeline is one: all hold as much, but of
+            the reference model there is one.
 
     Raises:
         SimulationError: The schedule has more stages than the costs.
@@ -117,7 +120,9 @@ def memory(
             mine += _pooled_buffers(spans, parts, costs, schedule.num_stages)
         else:
             mine += _own_buffers(parts, costs, schedule.num_stages, begin_s)
-    return tuple(sample for device in sorted(holds) for sample in _samples(device, begin_s, holds[device]))
+    return tuple(
+        sample for device in sorted(holds) for sample in _samples(device, begin_s, holds[device], num_pipelines)
+    )
 
 
 def peak_memory(samples: Iterable[MemorySample]) -> Mapping[int, MemorySample]:
@@ -258,17 +263,20 @@ def _made_s(parts: _Parts) -> dict[Message | None, float]:
     return {gives(part): span.end_s for part, span in parts}
 
 
-def _samples(device: int, begin_s: float, holds: Iterable[_Hold]) -> Iterator[MemorySample]:
+def _samples(device: int, begin_s: float, holds: Iterable[_Hold], num_pipelines: int) -> Iterator[MemorySample]:
     """Add up the holds; what changes at one instant changes in one sample, and the first is at `begin_s`."""
     changes = [(begin_s, KINDS[0], 0)]
     for kind, num_bytes, from_s, until_s in holds:
         if num_bytes and from_s < until_s:
-            changes.append((from_s, kind, num_bytes))
+            all_bytes = num_bytes if kind == "reference" else num_pipelines * num_bytes
+            changes.append((from_s, kind, all_bytes))
             if until_s < math.inf:
-                changes.append((until_s, kind, -num_bytes))
-    changes.sort()
-    held = dict.fromkeys(KINDS, 0)
-    for time_s, group in groupby(changes, key=lambda change: change[0]):
-        for _, kind, num_bytes in group:
-            held[kind] += num_bytes
-        yield MemorySample(device, time_s, tuple(held.items()))
+                changes.append((until_s, kind, -all_bytes))
+    changes.sort(key=itemgetter(0))
+    held, since_s = dict.fromkeys(KINDS, 0), changes[0][0]
+    for time_s, kind, num_bytes in changes:
+        if time_s != since_s:
+            yield MemorySample(device, since_s, tuple(held.items()))
+            since_s = time_s
+        held[kind] += num_bytes
+    yield MemorySample(device, since_s, tuple(held.items()))

@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from heapq import heappop, heappush
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from simulator.in_numbers import SEND, WORK, Lists
 
@@ -25,9 +25,10 @@ except ImportError:
     numba = None
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_Heap: TypeAlias = list[tuple[float, int, int, int]]
+
 
 def _compiled(function: _F) -> _F:
+    """Return `function` as machine code, which is kept on disk; without fast mathematics, so the sums are the same."""
     return function if numba is None else numba.njit(cache=True)(function)
 
 
@@ -75,10 +76,10 @@ def _array(numbers: Sequence[float], kind: str) -> Any:
 
 
 @_compiled
-def _run(  # noqa: C901, PLR0912, PLR0915 -- one loop: calls would cost plain Python more than the work
+def _run(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
     lists: Lists, starts_s: Sequence[float], iterations: int, factors: Sequence[float]
 ) -> list[float]:
-    """Return when each iteration was over on all devices [s], those of lane 0 first; none if some rank waits forever."""
+    """Return when each iteration was over on all devices [s], those of lane 0 first; none if a rank waits forever."""
     begins, kinds, channels, seconds, waits, wait_channels, wait_counts = lists[:7]
     receivers, latency_s, lines, transfer_s, utilisations = lists[7:]
     num_lanes, num_ranks, num_channels, num_shared = len(starts_s), len(begins) - 1, len(receivers), len(utilisations)

@@ -8,8 +8,8 @@ message. Two pipelines, a and b, of two stages and one micro-batch; device 0 in 
     drifted     Fa    Bb    Bb    Fb    Ba    Ba         one's bubble is the other's time
 
 `simulate` has the same devices, links and meetings for one iteration that all begin together, and `side_by_side` equals
-it there; but over many iterations of many settings SimPy would take minutes. So there is an event loop of its own (`simulator.race`),
-for the words that AvgPipe's lists have.
+it there; but over many iterations of many settings SimPy would take minutes. So there is an event loop of its own
+(`simulator.race`), for the words that AvgPipe's lists have.
 """
 
 from __future__ import annotations

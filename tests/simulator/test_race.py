@@ -1,0 +1,36 @@
+"""The event loop in plain Python and compiled: the same numbers."""
+
+import random
+
+import pytest
+
+from schedules.avgpipe import one_pipeline
+from schedules.lower import lower
+from simulator import race as module
+from simulator.in_numbers import in_numbers
+from simulator.race import race
+from tests.simulator.test_in_step import random_cluster, random_costs
+
+
+def some_lists(seed):
+    chance = random.Random(seed)
+    costs, cluster = random_costs(chance, 4), random_cluster(chance, 4)
+    return in_numbers(lower(one_pipeline(4, chance.randint(1, 6), 2, chance.randint(0, 2))), costs, cluster)
+
+
+def test_a_seed_says_all_factors():
+    lists, starts_s = some_lists(0), [0.0, 0.5]
+    assert race(lists, starts_s, 3, 0.05, seed=1) == race(lists, starts_s, 3, 0.05, seed=1)
+    assert race(lists, starts_s, 3, 0.05, seed=1) != race(lists, starts_s, 3, 0.05, seed=2)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_compiled_it_is_the_same_bit_for_bit(seed, monkeypatch):
+    pytest.importorskip("numba")
+    lists, starts_s = some_lists(seed), [0.0, 0.0, 0.25]
+    compiled = race(lists, starts_s, 6, 0.05)
+    monkeypatch.setattr(module, "_run", module._run.py_func)
+    monkeypatch.setattr(module, "numba", None)
+    module._factors.cache_clear()
+    assert [list(ends_s) for ends_s in compiled] == race(lists, starts_s, 6, 0.05)
+    module._factors.cache_clear()
