@@ -20,6 +20,7 @@ from schedules.catalogue import build, build_lazily, find
 from schedules.lazy import repeat
 from tests.executor.models import plain
 from tests.executor.pipelines import CPU, even_bounds
+from tests.executor.recurrences import LR
 
 NUM_BATCHES = 3
 
@@ -47,7 +48,7 @@ def run(name, num_ranks, num_microbatches, folder):
     ) as place:  # fmt: skip
         stages = build_stages(
             schedule, place.rank, model, bounds,
-            optimizer="momentum", lr=0.02, seed=0, dtype=torch.float64, device=CPU, on_loss=on_loss,
+            optimizer="momentum", lr=LR, seed=0, dtype=torch.float64, device=CPU, on_loss=on_loss,
         )  # fmt: skip
         batch = make_batch(model, num_microbatches, 2, seed=0, dtype=torch.float64, device=CPU)
         shapes = find_shapes(schedule, place.rank, stages, batch.inputs[0], None)
