@@ -9,21 +9,18 @@ and on batches of N B, which makes as many as each pipeline. What is judged of N
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 
 import torch
+from report import provenance, show_seeds
 
 from executor.course import Trained
 from executor.job import Averaging
 from executor.training import Training, train
-from profiles.host import device_name, num_cores
 from profiles.models.resolve import resolve_model
 from profiles.partition import uniform_partition
 from schedules.training_run import training_run
@@ -142,9 +139,8 @@ def report(data: str, num_seeds: int) -> Iterator[str]:
     rates = ", ".join(f"{name} {lr:g}" for name, lr in setting.rates.items())
     yield f"# How well parallel pipelines learn: {data}"
     yield ""
-    yield f"`python benchmarks/averaging.py --data {data} --seeds {num_seeds}`, {datetime.now(UTC):%Y-%m-%d},"
-    yield f"torch {torch.__version__}, {device_name(torch.device('cpu'))}, {num_cores()} cores, load before {load:.2f},"
-    yield f"one thread, {time.monotonic() - started_s:.0f} s."
+    took_s = time.monotonic() - started_s
+    yield from provenance(f"averaging.py --data {data} --seeds {num_seeds}", load, f"one thread, {took_s:.0f} s")
     yield ""
     yield f"`{resolve_model(setting.model).name}` on {STAGES} stages, {setting.samples} samples in every run, batches"
     yield f"of B = {setting.batch_size}. Learning rates: {rates}, the same for every row. Loss and accuracy: of the"
@@ -155,23 +151,7 @@ def report(data: str, num_seeds: int) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", choices=SETTINGS, default="digits")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--out", type=Path, help="also write the report here")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    lines = _printed(report(arguments.data, arguments.seeds))
-    if arguments.out:
-        arguments.out.write_text("\n".join(lines) + "\n")
-
-
-def _printed(lines: Iterable[str]) -> list[str]:
-    found = []
-    for line in lines:
-        print(line, flush=True)
-        found.append(line)
-    return found
+    show_seeds(__doc__, SETTINGS, report)
 
 
 if __name__ == "__main__":

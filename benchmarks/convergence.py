@@ -8,20 +8,17 @@ network; with several optimizers and seeds. All ranks run in this process: only 
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 
 import torch
+from report import provenance, show_seeds
 
 from executor.course import Trained
 from executor.training import Training, train
-from profiles.host import device_name, num_cores
 from profiles.models.resolve import resolve_model
 from profiles.partition import uniform_partition
 from schedules.staleness import staleness
@@ -207,9 +204,7 @@ def report(data: str, num_seeds: int) -> Iterator[str]:
     rates = ", ".join(f"{name} {lr:g}" for name, lr in setting.rates.items())
     yield f"# How well every scheme learns: {data}"
     yield ""
-    yield f"`python benchmarks/convergence.py --data {data} --seeds {num_seeds}`, {datetime.now(UTC):%Y-%m-%d},"
-    yield f"torch {torch.__version__}, {device_name(torch.device('cpu'))}, {num_cores()} cores, load before {load:.2f},"
-    yield f"one thread, {took_s:.0f} s."
+    yield from provenance(f"convergence.py --data {data} --seeds {num_seeds}", load, f"one thread, {took_s:.0f} s")
     yield ""
     yield f"`{resolve_model(setting.model).name}` on {RANKS} ranks (wpipe on {setting.wpipe_ranks}, two stages each),"
     yield f"{setting.steps} optimizer steps on {setting.batch_size} samples each; gpipe, pipedream_2bw and wpipe cut"
@@ -229,23 +224,7 @@ def report(data: str, num_seeds: int) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", choices=SETTINGS, default="digits")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--out", type=Path, help="also write the report here")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    lines = _printed(report(arguments.data, arguments.seeds))
-    if arguments.out:
-        arguments.out.write_text("\n".join(lines) + "\n")
-
-
-def _printed(lines: Iterable[str]) -> list[str]:
-    shown = []
-    for line in lines:
-        print(line, flush=True)
-        shown.append(line)
-    return shown
+    show_seeds(__doc__, SETTINGS, report)
 
 
 if __name__ == "__main__":

@@ -9,22 +9,18 @@ With --nics the devices of a node share a network interface, else every two devi
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from pathlib import Path
 
-import torch
+from report import arguments_of, provenance, show
 
 from executor.job import Job
 from executor.launcher import launch
 from profiles.cluster import Cluster, Device, Link, of_nodes
 from profiles.cluster_json import cluster_text
 from profiles.compression import Compression
-from profiles.host import device_name, num_cores
 from profiles.stage_costs import StageCost, StageCosts
 from schedules.formats.schedule_json import to_json
 from schedules.recipe import Recipe
@@ -139,9 +135,7 @@ def report(node: Cluster, command: str, runs: int) -> Iterator[str]:
 def _head(command: str, cluster: Cluster) -> Iterator[str]:
     yield "# Plans, predicted and run on emulated machines"
     yield ""
-    yield f"`python benchmarks/plans.py {command}`, {datetime.now(UTC):%Y-%m-%d}, torch {torch.__version__}, gloo,"
-    machine = f"{device_name(torch.device('cpu'))}, {num_cores()} cores, load before {os.getloadavg()[0]:.2f}"
-    yield f"{machine}, 1 thread per rank."
+    yield from provenance(f"plans.py {command}", os.getloadavg()[0], "gloo, 1 thread per rank")
     yield ""
     whose = "one interface of their node" if cluster.nics else "links of their own"
     assert cluster.inter is not None
@@ -166,18 +160,12 @@ def _verdict(times: Mapping[str, tuple[float, float]]) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = arguments_of(__doc__)
     parser.add_argument("--nics", action="store_true", help="the devices of a node share a network interface")
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--out", type=Path, help="also write the report here")
     arguments = parser.parse_args()
-    lines = []
     node, shown = (SHARED, "--nics ") if arguments.nics else (NODE, "")
-    for line in report(node, f"{shown}--runs {arguments.runs}", arguments.runs):
-        print(line, flush=True)
-        lines.append(line)
-    if arguments.out:
-        arguments.out.write_text("\n".join(lines) + "\n")
+    show(report(node, f"{shown}--runs {arguments.runs}", arguments.runs), arguments.out)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@
     python benchmarks/tuner.py gpt --folder out/tuner --seconds 200   # a part of it; again, and it goes on from there
 
 The folder keeps profiles and measurements. What was measured while other processes had more than a few per cent of the
-cores is measured again. The fastest settings are then run a few times more, and the median counts, for otherwise the
-best of twenty would be the luckiest; and the model is profiled several times, for a choice is as good as its profile.
+cores is measured again. All settings are run once, then all once more, and so on, and of each the median counts: the
+machine itself is faster in some minutes than in others, and the best of twenty would be the luckiest. Before each such
+round the model is profiled, for a choice is as good as its profile.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +26,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from pipesched.jobs import RunOptions
 from pipesched.tune_measure import Measurement
-from profiles.cluster import flat
-from profiles.files import load_profile, save_profile
+from profiles.files import load_cluster, load_profile, save_profile
 from profiles.host import num_cores
 from profiles.models.resolve import resolve_model
 from simulator.tables import to_markdown
@@ -45,10 +46,8 @@ MODELS = {  # model, batch, M
     "lstm": ("lstm:layers=4,width=128,context=32", 32, (1, 2, 4, 8, 16)),
 }
 PIPELINES = (1, 2, 3, 4)
-DRIFT = 10
+DRIFT = 20
 """Iterations in which pipelines drift apart before any counts."""
-FASTEST = 4
-"""Settings that are run several times."""
 OTHERS, ATTEMPTS = 0.04, 3
 """Share of the cores that other processes may have; how often a measurement is tried to get there."""
 WHO = (
@@ -72,7 +71,11 @@ class Case:
         return [Setting("avgpipe", m, n, 0) for n in PIPELINES for m in MODELS[self.name][2]]
 
     def problem(self, profile: Path) -> Problem:
-        return Problem(load_profile(profile), MODELS[self.name][1], flat(NUM_DEVICES), "uniform")
+        return Problem(load_profile(profile), MODELS[self.name][1], load_cluster(self.links), "uniform")
+
+    @property
+    def links(self) -> Path:
+        return self.folder / f"{self.name}-links.json"
 
     @property
     def profiles(self) -> list[Path]:
@@ -105,7 +108,7 @@ def main() -> int:
     arguments.folder.mkdir(parents=True, exist_ok=True)
     case, ends_s = Case(arguments.model, arguments.folder), time.monotonic() + arguments.seconds
     options = RunOptions(iterations=arguments.iterations)
-    while todo := _next(case, options, arguments.profiles, arguments.runs):
+    while todo := _next(case, options, arguments.rounds):
         if time.monotonic() > ends_s:
             print(f"{case.name}: not everything is measured yet; start it again", file=sys.stderr)
             return 3
@@ -119,29 +122,35 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("model", choices=MODELS)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=1e9, help="begin nothing further after so long")
-    parser.add_argument("--iterations", type=int, default=8)
-    parser.add_argument("--profiles", type=int, default=3)
-    parser.add_argument("--runs", type=int, default=3, help="of the fastest settings")
+    parser.add_argument("--iterations", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=3, help="through the grid, each with a profile of its own")
     return parser.parse_args()
 
 
-def _next(case: Case, options: RunOptions, num_profiles: int, num_runs: int) -> Callable[[], None] | None:
+def _next(case: Case, options: RunOptions, num_rounds: int) -> Callable[[], None] | None:
     """Return what is to be measured next; None if nothing is."""
-    if len(case.profiles) < num_profiles:
-        return partial(_profile, case, options)
+    if not case.links.exists():
+        return partial(_measure_links, case)
     measured_s = case.measured_s()
-    left = [setting for setting in case.settings if setting not in measured_s]
-    if not left:
-        fastest = sorted(case.settings, key=lambda setting: median(measured_s[setting]))[:FASTEST]
-        left = [setting for setting in fastest if len(measured_s[setting]) < num_runs]
-        left.sort(key=lambda setting: len(measured_s[setting]))
-    return partial(_run, case, options, left[0]) if left else None
+    setting = min(case.settings, key=lambda setting: len(measured_s.get(setting, [])))  # the first of the fewest
+    num_done = len(measured_s.get(setting, []))
+    if num_done == num_rounds:
+        return None
+    return partial(_profile, case, options) if len(case.profiles) <= num_done else partial(_run, case, options, setting)
+
+
+def _measure_links(case: Case) -> None:
+    command = [sys.executable, "-m", "pipesched", "profile-links", "-p", str(NUM_DEVICES), "--out", str(case.links)]
+    _, seconds = undisturbed(lambda: subprocess.run(command, check=True, capture_output=True), "links")
+    case.add("links", seconds)
 
 
 def _profile(case: Case, options: RunOptions) -> None:
     model, batch_size, microbatches = MODELS[case.name]
     sizes = sorted(batch_size // m for m in microbatches)
-    found, seconds = undisturbed(lambda: options.profile(resolve_model(model), sizes, NUM_DEVICES), "profile")
+    found, seconds = undisturbed(
+        lambda: options.profile(resolve_model(model), sizes, NUM_DEVICES, splits=False), "profile"
+    )
     save_profile(found, case.folder / f"{case.name}-profile-{len(case.profiles) + 1}.json")
     case.add("profile", seconds)
 
@@ -166,12 +175,21 @@ def undisturbed(work: Callable[[], Result], what: str) -> tuple[Result, float]:
 
 
 def _busy_s() -> tuple[float, float]:
-    """Return the seconds that the cores were busy or taken away, and those that we and our children had of them."""
+    """Return the seconds that the cores were busy or taken away, and those that our processes had of them."""
     fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
     idle = {3, 4}  # of user nice system idle iowait irq softirq steal
     ticks = sum(int(field) for index, field in enumerate(fields) if index not in idle)
-    mine = os.times()
-    return ticks / os.sysconf("SC_CLK_TCK"), mine.user + mine.system + mine.children_user + mine.children_system
+    per_s = os.sysconf("SC_CLK_TCK")
+    return ticks / per_s, sum(map(_ticks_of_ours, Path("/proc").glob("[0-9]*/stat"))) / per_s
+
+
+def _ticks_of_ours(path: Path) -> int:
+    """Return what a process of our group, and what it has waited for, has had of the cores."""
+    try:
+        fields = path.read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0  # it has ended meanwhile, and counts with the one that waited for it
+    return sum(map(int, fields[11:15])) if int(fields[2]) == os.getpgrp() else 0
 
 
 def report(case: Case) -> None:
@@ -183,7 +201,7 @@ def report(case: Case) -> None:
     predicted = [{setting: evaluate(problem, setting) for setting in case.settings} for problem in problems]
     search_s = (time.perf_counter() - start_s) / len(problems)
     traversal_s = sum(case.took_s(str(setting))[0] for setting in case.settings)
-    profile_s = median(case.took_s("profile"))
+    profile_s = median(case.took_s("profile")) + case.took_s("links")[-1]
     print(f"## {problems[0].profile.model}, batches of {problems[0].batch_size}\n")
     print(to_markdown(_grid(case.settings, predicted, measured_s)))
     print(
@@ -195,10 +213,11 @@ def report(case: Case) -> None:
         )
     )
     spread = max(max(runs) / min(runs) - 1 for runs in runs_s.values())
+    share, all_in = search_s / traversal_s, (search_s + profile_s) / traversal_s
     print(
-        f"Traversal {traversal_s:.0f} s; search with simulate {search_s:.2f} s ({search_s / traversal_s:.2%} of it); "
-        f"with the profile, {profile_s:.1f} s, {(search_s + profile_s) / traversal_s:.1%}. Runs of one setting lie up "
-        f"to {spread:.0%} apart."
+        f"Traversal {traversal_s:.0f} s; search with simulate {search_s:.2f} s ({share:.2%} of it), "
+        f"with the measurement of profile and links {search_s + profile_s:.1f} s ({all_in:.1%}). "
+        f"Runs of one setting lie up to {spread:.0%} apart."
     )
 
 

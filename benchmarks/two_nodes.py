@@ -8,23 +8,20 @@ under torchrun; then ranks that sleep as long as the costs say send real message
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
-import torch
 from namespaces import Node, torchrun, two_nodes
+from report import arguments_of, provenance, show
 
 from executor.job import Job, job_to_json
 from profiles.cluster import Cluster
 from profiles.files import load_cluster
-from profiles.host import device_name, num_cores
 from profiles.stage_costs import StageCost, StageCosts
 from schedules.catalogue import build
 from schedules.formats.schedule_json import to_json
@@ -79,9 +76,7 @@ def report(runs: int) -> Iterator[str]:
     with two_nodes(BANDWIDTH_BYTES_PER_S) as nodes, tempfile.TemporaryDirectory() as name:
         load = os.getloadavg()[0]
         cluster = measured_cluster(nodes, Path(name))
-        yield f"`python benchmarks/two_nodes.py --runs {runs}`, {datetime.now(UTC):%Y-%m-%d},"
-        machine = f"{device_name(torch.device('cpu'))}, {num_cores()} cores, load before {load:.2f}"
-        yield f"torch {torch.__version__}, gloo, {machine}."
+        yield from provenance(f"two_nodes.py --runs {runs}", load, "gloo")
         yield "Two network namespaces, an agent of torchrun with two ranks in each, joined by a veth pair with a token"
         yield f"bucket of {BANDWIDTH_BYTES_PER_S / 1e6:g} MB/s on both ends."
         yield ""
@@ -115,16 +110,10 @@ def _links(cluster: Cluster) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = arguments_of(__doc__)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--out", type=Path, help="also write the report here")
     arguments = parser.parse_args()
-    lines = []
-    for line in report(arguments.runs):
-        print(line, flush=True)
-        lines.append(line)
-    if arguments.out:
-        arguments.out.write_text("\n".join(lines) + "\n")
+    show(report(arguments.runs), arguments.out)
 
 
 if __name__ == "__main__":

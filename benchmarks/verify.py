@@ -10,21 +10,19 @@ With --schedules all those of the catalogue, or those named, are emulated on fou
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
-import torch
+from report import arguments_of, provenance, show
 
 from executor.job import Job
 from executor.launcher import launch
 from profiles.cluster import Cluster, Link, flat
 from profiles.files import load_cluster
-from profiles.host import device_name, num_cores
+from profiles.host import num_cores
 from profiles.models.resolve import resolve_model
 from profiles.partition import balanced_partition
 from profiles.profile import layer_seconds, stage_costs
@@ -122,9 +120,7 @@ def rows(cases: Cases) -> Iterator[str]:
 
 def head(command: str, link: Link) -> Iterator[str]:
     """Yield what was run where."""
-    yield f"`python benchmarks/verify.py {command}`, {datetime.now(UTC):%Y-%m-%d}, torch {torch.__version__}, gloo,"
-    machine = f"{device_name(torch.device('cpu'))}, {num_cores()} cores, load before {os.getloadavg()[0]:.2f}"
-    yield f"{machine}, 1 thread per rank."
+    yield from provenance(f"verify.py {command}", os.getloadavg()[0], "gloo, 1 thread per rank")
     yield f"Link measured on idle ranks: {link.latency_s * 1e6:.0f} us, {link.bandwidth_bytes_per_s / 1e9:.2f} GB/s."
     yield ""
 
@@ -170,27 +166,21 @@ def _noted(cases: Cases, errors: dict[str, float]) -> Cases:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = arguments_of(__doc__)
     parser.add_argument("--schedules", help="all, or names: emulate these instead")
     parser.add_argument("-p", type=int, default=4, help="ranks, with --schedules")
     parser.add_argument("-m", type=int, default=8, help="micro-batches, with --schedules")
     parser.add_argument("--op-s", type=float, default=0.040, help="seconds of F, I and W of a rank, with --schedules")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--out", type=Path, help="also write the report here")
     arguments = parser.parse_args()
-    lines = []
     if arguments.schedules:
         names = arguments.schedules.split(",")
         if arguments.schedules == "all":
             names = list(CATALOGUE)
-        report_lines = report_of(names, arguments.runs, arguments.p, arguments.m, arguments.op_s)
+        lines = report_of(names, arguments.runs, arguments.p, arguments.m, arguments.op_s)
     else:
-        report_lines = report(arguments.runs)
-    for line in report_lines:
-        print(line, flush=True)
-        lines.append(line)
-    if arguments.out:
-        arguments.out.write_text("\n".join(lines) + "\n")
+        lines = report(arguments.runs)
+    show(lines, arguments.out)
 
 
 if __name__ == "__main__":

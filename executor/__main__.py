@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,15 @@ from schedules.formats.timeline_json import timeline_to_json
 from schedules.schedule import ScheduleError
 
 
-def main() -> int:
-    """Run the rank that the environment names; return the exit code."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the rank that the environment names; return the exit code.
+
+    Args:
+        arguments: Of the command line; None: this process'.
+    """
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # the launcher held them back
-    arguments = _parser().parse_args()
-    folder = arguments.folder
+    asked = _parser().parse_args(arguments)
+    folder = asked.folder
     needed = ["RANK", "WORLD_SIZE", *([] if folder else ["MASTER_ADDR", "MASTER_PORT"])]
     missing = [name for name in needed if not os.environ.get(name)]
     if missing:
@@ -41,19 +46,19 @@ def main() -> int:
         return 2
     number = int(os.environ["RANK"])  # of the process; its rank in the schedule follows from the devices
     try:
-        if number == 0 and arguments.out:
-            _require_writable(arguments.out)
+        if number == 0 and asked.out:
+            _require_writable(asked.out)
         if folder:
             tempfile.tempdir = str(folder)  # what a killed process leaves goes with it
-        path = folder / "job.json" if folder else arguments.job
+        path = folder / "job.json" if folder else asked.job
         text = read_text(path)
         meet = (Board(folder / "board").writer(number), f"file://{folder}/store") if folder else ()
         if is_training_job(text):
-            _train(training_job_from_json(text, str(path)), number, folder, arguments.out, *meet)
+            _train(training_job_from_json(text, str(path)), number, folder, asked.out, *meet)
         else:
             result = run_rank(job_from_json(text, str(path)), *meet)
             if result is not None:
-                _report(result, folder, arguments.out)
+                _report(result, folder, asked.out)
     except (ScheduleError, ProfileError, ExecutionError) as error:
         if folder:
             kind = "waited" if isinstance(error, PeerLost) else "error"

@@ -86,16 +86,24 @@ class Recorder:
         self._meter = meter
         self._keeps = keeps
         self.mark = clock.mark
-        self.begin(0)
+        self.begin()
 
-    def begin(self, resident_bytes: int) -> None:
-        """Forget the last run; `resident_bytes` of weights and optimizer state are held before the next."""
+    def begin(self) -> None:
+        """Forget the last run."""
         self._clock.begin()
-        if self._meter is not None:
-            self._meter.begin(resident_bytes)
         self._count = 0
         self._marks: list[tuple[object, object, object]] = []
-        self._bytes: list[int] = []
+        self._allocated: list[int] = []
+        self._others_bytes = 0
+
+    def end(self, resident_bytes: int) -> None:
+        """The list is over: `resident_bytes` of weights, optimizer state and the like are all that is held now.
+
+        The rest of what is allocated is not the ranks'. It is told apart at the end, as some of it is only made on the
+        way: kernels that are compiled at their first use, buffers that libraries keep.
+        """
+        if self._meter is not None:
+            self._others_bytes = self._meter.allocated_bytes() - resident_bytes
 
     def __len__(self) -> int:
         """Return how many ops are over."""
@@ -108,7 +116,7 @@ class Recorder:
             return
         self._marks.append((posted, start, end))
         if self._meter is not None:
-            self._bytes.append(self._meter.held_bytes())
+            self._allocated.append(self._meter.allocated_bytes())
 
     def extend(self, index: int, end: object) -> None:
         """Note that the op at `index` was over only then: of one that posts, and whose end others wait for."""
@@ -122,5 +130,5 @@ class Recorder:
         return [(read(posted), read(start), read(end)) for posted, start, end in self._marks]
 
     def held_bytes(self) -> list[int]:
-        """Return the bytes held after every op; empty without a meter."""
-        return list(self._bytes)
+        """Return the bytes held after every op, known when the run has ended; empty without a meter."""
+        return [max(0, allocated - self._others_bytes) for allocated in self._allocated]

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from profiles.errors import ProfileError
 from schedules.op import Compute, Op, Recv, Send
 
+_MORE_ROOM = "try smaller micro-batches, more stages or --recompute all"
+
 
 class ExecutionError(ValueError):
     """A run cannot start as it was asked for."""
@@ -24,6 +26,7 @@ class PeerLost(RankFailed):
 def failed(rank: int, op: Op | None, reason: object) -> RankFailed:
     """Return the error that names a rank, its op and the op's micro-batch."""
     kind = PeerLost if isinstance(reason, PeerLost) else RankFailed
+    reason = _advised(reason)
     if op is None:
         return kind(f"rank {rank} failed before its first op: {reason}")
     microbatch = ""
@@ -32,6 +35,15 @@ def failed(rank: int, op: Op | None, reason: object) -> RankFailed:
     elif isinstance(op, Send | Recv):
         microbatch = f" (micro-batch {op.message.microbatch})"
     return kind(f"rank {rank} failed at {op}{microbatch}: {reason}")
+
+
+def _advised(reason: object) -> str:
+    """Return the reason, with what to try where an allocator had no more: PyTorch's on CPUs, CUDA's, or Python's."""
+    text = str(reason) or type(reason).__name__
+    is_out = isinstance(reason, MemoryError) or "t allocate memory" in text or "out of memory" in text
+    if not is_out or _MORE_ROOM in text:
+        return text
+    return f"{' '.join(text.split())[:200]}; {_MORE_ROOM}"
 
 
 class RunEnded(Exception):  # noqa: N818 -- nothing is wrong

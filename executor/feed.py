@@ -23,13 +23,17 @@ class Feed(Sequence[Tensor]):
     Args:
         draw: Returns the samples of a step.
         microbatches_per_step: That they are cut into.
-        num_microbatches: Of the run.
+        num_microbatches: How many there are.
+        first: Of the run, which is micro-batch 0 here.
     """
 
-    def __init__(self, draw: Callable[[int], Tensor], microbatches_per_step: int, num_microbatches: int) -> None:
+    def __init__(
+        self, draw: Callable[[int], Tensor], microbatches_per_step: int, num_microbatches: int, first: int = 0
+    ) -> None:
         self._draw = lru_cache(_KEPT)(draw)
         self._per_step = microbatches_per_step
         self._length = num_microbatches
+        self._first = first
 
     def __len__(self) -> int:
         return self._length
@@ -43,30 +47,10 @@ class Feed(Sequence[Tensor]):
             return [self[each] for each in range(*index.indices(self._length))]
         if not 0 <= index < self._length:
             raise IndexError(f"micro-batch: got {index}, expected 0 to {self._length - 1}")
-        step, place = divmod(index, self._per_step)
+        step, place = divmod(self._first + index, self._per_step)
         samples = self._draw(step)
         size = len(samples) // self._per_step
         return samples[place * size : (place + 1) * size]
-
-
-class Later(Sequence[Tensor]):
-    """What comes in `feed` from micro-batch `first` on."""
-
-    def __init__(self, feed: Sequence[Tensor], first: int) -> None:
-        self._feed = feed
-        self._first = first
-
-    def __len__(self) -> int:
-        return len(self._feed) - self._first
-
-    @overload
-    def __getitem__(self, index: int) -> Tensor: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Tensor]: ...
-    def __getitem__(self, index: int | slice) -> Tensor | list[Tensor]:
-        if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
-        return self._feed[self._first + index]
 
 
 def make_feeds(
@@ -78,10 +62,11 @@ def make_feeds(
     seed: int,
     dtype: torch.dtype,
     device: torch.device,
+    first: int = 0,
 ) -> tuple[Feed, Feed]:
     """Return inputs and targets; the samples of step t depend on the model, `batch_size`, `seed` and t alone.
 
-    Floating-point data gets `dtype`.
+    Floating-point data gets `dtype`. Micro-batches before the `first` of the run are left out.
 
     Raises:
         ExecutionError: The samples of a step cannot be cut into equal micro-batches.
@@ -102,7 +87,7 @@ def make_feeds(
                 )
             return samples
 
-        return Feed(draw, microbatches_per_step, num_microbatches)
+        return Feed(draw, microbatches_per_step, num_microbatches, first)
 
     return drawn(0), drawn(1)
 

@@ -92,7 +92,12 @@ def begin(rank: Rank) -> None:
     """Make ready for running the list once more."""
     for stage in rank.stages.values():
         stage.begin()
-    rank.recorder.begin(sum(stage.resident_bytes() for stage in rank.stages.values()))
+    rank.recorder.begin()
+
+
+def end(rank: Rank) -> None:
+    """Note that the list has been run."""
+    rank.recorder.end(sum(stage.resident_bytes() for stage in rank.stages.values()))
 
 
 def execute_rank(rank: Rank, batch: Batch) -> Iterator[Waiting]:

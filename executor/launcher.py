@@ -53,7 +53,9 @@ def launch(job: Job, tick: Callable[[float], None] = lambda fraction: None) -> M
     with tempfile.TemporaryDirectory(prefix="pipesched-") as name:
         folder = Path(name)
         (folder / "job.json").write_text(job_to_json(job))
-        processes = Processes(folder, schedule.rank_to_device, op_at, threads=job.threads, timeout_s=job.timeout_s)
+        processes = Processes(
+            folder, schedule.rank_to_device, op_at, threads=job.threads, timeout_s=job.timeout_s, device=job.device
+        )
         processes.run(lambda done: tick(done / total))
         return _read_result(folder)
 

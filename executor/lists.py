@@ -7,12 +7,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import lcm
 from typing import TypeAlias, final
 
-from executor import transport
 from executor.errors import ExecutionError
 from schedules.lazy import LazySchedule
 from schedules.lazy_lower import lowered_ranks
 from schedules.op import Average, Compute, Op, Phase, Reduce, Send, Step, computes
-from schedules.schedule import Schedule, stages_of
+from schedules.schedule import Schedule, reducing_ranks, stages_of
 
 AnySchedule: TypeAlias = Schedule | LazySchedule
 Lists: TypeAlias = Mapping[int, Iterable[Op]]
@@ -77,7 +76,7 @@ def reducers(schedule: AnySchedule) -> dict[int, tuple[int, ...]]:
         stages = [stage for stage in range(schedule.num_stages) if stage not in schedule.averaged]
         found = {stage: schedule.replicas(stage) for stage in stages}
         return {stage: ranks for stage, ranks in found.items() if len(ranks) > 1}
-    return transport.reducers(schedule.ops)
+    return reducing_ranks(schedule.ops)
 
 
 def averagers(schedule: AnySchedule) -> dict[int, tuple[int, ...]]:

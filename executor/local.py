@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from executor.averaging import average_locally
 from executor.clock import HostClock, Recorder
 from executor.errors import ExecutionError
-from executor.interpreter import Batch, Rank, Waiting, begin, execute_rank
+from executor.interpreter import Batch, Rank, Waiting, begin, end, execute_rank
 from executor.job import Averaging, Compression
 from executor.lists import AnySchedule, averagers, lists_of, reducers
 from executor.stage import Stage
@@ -72,3 +72,5 @@ def run_local(ranks: Sequence[Rank], batch: Batch) -> None:
             moved = moved or now != before or len(rank.recorder) != done
         if not moved:
             raise ExecutionError("deadlock: " + ", ".join(map(str, waiting.values())))
+    for rank in ranks:
+        end(rank)

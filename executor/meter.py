@@ -10,19 +10,7 @@ import torch
 
 
 class Meter(ABC):
-    """Says how many bytes this process holds for its ranks."""
-
-    def __init__(self) -> None:
-        self._zero = 0
-
-    def begin(self, resident_bytes: int) -> None:
-        """Tie the allocator's count to what is known: `resident_bytes` of tensors are held at this moment."""
-        self._zero = self.allocated_bytes() - resident_bytes
-
-    def held_bytes(self) -> int:
-        """Return the bytes held now: the resident ones and what was allocated since `begin`."""
-        # what others allocated before `begin` and freed since would count below nothing
-        return max(0, self.allocated_bytes() - self._zero)
+    """Says how many bytes this process has of its allocator: those of its ranks, and others that were there before."""
 
     @abstractmethod
     def allocated_bytes(self) -> int:
@@ -53,7 +41,6 @@ class HeapMeter(Meter):
     """Asks malloc: on Linux torch's CPU tensors come from there."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._mallinfo = ctypes.CDLL(None).mallinfo2
         self._mallinfo.restype = _MallInfo
 

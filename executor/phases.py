@@ -19,9 +19,7 @@ import torch
 from executor.advance import BATCHES, AdvancePolicy, Found
 from executor.build import follow
 from executor.clock import HostClock, Recorder
-from executor.feed import Later
 from executor.gather import all_gather
-from executor.interpreter import Batch
 from executor.lists import lists_of
 from executor.meter import make_meter
 from executor.place import Place
@@ -61,7 +59,6 @@ def train_in_phases(
         at: Told before each op how many came before it, in all phases.
         on_phase: Told of each phase.
     """
-    batch = training.batch(lists_ahead(job, 0, job.num_steps))
     policy = AdvancePolicy(job.recipe.num_microbatches // job.recipe.run(job.num_steps).pipelines - 1, job.limit_bytes)
     meter = make_meter(place.device)
     num_done = num_ops = 0
@@ -74,7 +71,7 @@ def train_in_phases(
         follow(stages, lists, place.rank, _from(first, on_loss))
         recorder = Recorder(HostClock(), None if policy.is_settled else meter, keeps=not policy.is_settled)
         me = place.join(lists, stages, shapes, recorder, _after(num_ops, at), training.compression)
-        place.run(me, Batch(Later(batch.inputs, first), Later(batch.targets, first)))
+        place.run(me, training.batch(lists, first))
         if not policy.is_settled and num_steps == BATCHES:
             policy.judge(*_measured(lists, place, recorder))
         num_done += num_steps

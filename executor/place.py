@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -15,10 +15,11 @@ from torch.distributed.rendezvous import rendezvous
 from executor.affinity import local_device, pin, ranks_of_processes
 from executor.clock import Recorder
 from executor.errors import ExecutionError, RankFailed, waiting_for
-from executor.interpreter import Batch, Rank, begin, execute_rank
+from executor.interpreter import Batch, Rank, begin, end, execute_rank
 from executor.job import START_S, Backend, Compression, DeviceKind, Job
-from executor.lists import AnySchedule, channels, lists_of, reducers
+from executor.lists import AnySchedule, averagers, channels, lists_of, reducers
 from executor.process_group import ProcessGroupTransport, Shape, make_groups, make_reduce_groups
+from executor.reference_process import ReferenceProcess
 from executor.stage import Stage
 from executor.training_job import TrainingJob
 
@@ -32,6 +33,7 @@ class Place:
         backend: ``gloo`` or ``nccl``, of the messages between stages.
         control: What the ranks say to each other besides goes over this group, on CPUs; None: over the default one.
         timeout_s: How long one message may keep the rank waiting.
+        reference: The process of its device, where this rank is the one that has started it.
     """
 
     rank: int
@@ -40,6 +42,7 @@ class Place:
     backend: str
     control: dist.ProcessGroup | None
     timeout_s: float
+    reference: ReferenceProcess | None = None
 
     def meet(self) -> None:
         """Wait for all ranks."""
@@ -99,6 +102,7 @@ class Place:
         self.meet()
         for waiting in execute_rank(me, batch):
             raise RankFailed(str(waiting))  # our transport waits inside `take`
+        end(me)
 
 
 @contextmanager
@@ -110,6 +114,7 @@ def connected(
     threads: int,
     timeout_s: float,
     is_pinned: bool = True,
+    averages: bool = True,
     meet: str = "env://",
 ) -> Iterator[Place]:
     """Meet the other ranks of `schedule`; RANK and WORLD_SIZE are in the environment, as torchrun sets them.
@@ -119,6 +124,7 @@ def connected(
     Args:
         threads: CPU threads of this rank.
         is_pinned: Whether every rank on CPUs gets cores of its own, where there are enough.
+        averages: Whether the averaged stages of a device get their reference process.
         meet: Where the ranks meet: an ``init_method`` of torch.distributed.
 
     Raises:
@@ -134,25 +140,34 @@ def connected(
     local_process = int(os.environ.get("LOCAL_RANK", process))
     num_local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", size))
     index, count = local_device(sorted(schedule.rank_to_device), process, local_process, num_local_processes)
+    # first of all: forked before there are threads, and with all cores, not only those of the rank
+    reference = _start_reference(schedule, rank) if averages else None
     if device == "cpu" and is_pinned:
         pin(index, count, threads)
     torch.set_num_threads(threads)
     where, carrier = _device_and_backend(device, backend, index, num_local_processes, count)
     # a dead peer is seen through its closed connection; this only bounds what hangs outside of the lists
     patience = timedelta(seconds=max(START_S, timeout_s))
-    with waiting_for(f"the other ranks of rank {rank}"):
-        # the store is where the first process is; rank 0 may be elsewhere
-        store, _, _ = next(rendezvous(meet, process, size, timeout=patience))
-        store.set_timeout(patience)
-        dist.init_process_group(carrier, store=store, rank=rank, world_size=size, timeout=patience)
-    try:
-        control = dist.new_group(backend="gloo") if carrier == "nccl" else None
-        place = Place(rank, process == 0, where, carrier, control, timeout_s)
-        yield place
+    with nullcontext() if reference is None else closing(reference):
         with waiting_for(f"the other ranks of rank {rank}"):
-            dist.barrier()
-    finally:
-        dist.destroy_process_group()
+            # the store is where the first process is; rank 0 may be elsewhere
+            store, _, _ = next(rendezvous(meet, process, size, timeout=patience))
+            store.set_timeout(patience)
+            dist.init_process_group(carrier, store=store, rank=rank, world_size=size, timeout=patience)
+        try:
+            control = dist.new_group(backend="gloo") if carrier == "nccl" else None
+            yield Place(rank, process == 0, where, carrier, control, timeout_s, reference)
+            with waiting_for(f"the other ranks of rank {rank}"):
+                dist.barrier()
+        finally:
+            dist.destroy_process_group()
+
+
+def _start_reference(schedule: AnySchedule, rank: int) -> ReferenceProcess | None:
+    """Start the process of the rank's device, if there is one and this is the first rank that needs it."""
+    device = schedule.rank_to_device[rank]
+    here = {r for ranks in averagers(schedule).values() for r in ranks if schedule.rank_to_device[r] == device}
+    return ReferenceProcess(device, rank, len(here)) if here and rank == min(here) else None
 
 
 def connected_as(job: Job | TrainingJob, schedule: AnySchedule, meet: str) -> AbstractContextManager[Place]:
@@ -164,6 +179,7 @@ def connected_as(job: Job | TrainingJob, schedule: AnySchedule, meet: str) -> Ab
         threads=job.threads,
         timeout_s=job.timeout_s,
         is_pinned=job.is_pinned,
+        averages=isinstance(job, TrainingJob) or job.emulate is None,
         meet=meet,
     )
 

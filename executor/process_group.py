@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import final
 
 import torch
 import torch.distributed as dist
@@ -22,7 +21,8 @@ from executor.compression import Packed, head_bytes, is_compressed, pack, rest_b
 from executor.errors import ExecutionError, waiting_for
 from executor.job import Compression
 from executor.transport import Sum, Transport, require_same
-from schedules.op import Message, Op, Recv, Reduce, Send, computes, needs
+from schedules.letters import Letters
+from schedules.op import Message, Op, Recv, Reduce, Send
 
 _TAG = 7
 _REST_TAG = 8
@@ -32,10 +32,32 @@ perhaps in another order."""
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the tensor that crosses a boundary looks like."""
+    """What the tensor that crosses a boundary looks like.
+
+    Attributes:
+        strides: How it lies in memory, without gaps, at both ends; None: row by row.
+    """
 
     size: tuple[int, ...]
     dtype: torch.dtype
+    strides: tuple[int, ...] | None = None
+
+    @property
+    def num_elements(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.size)
+
+    def flat(self, tensor: Tensor) -> Tensor:
+        """Return what `tensor` holds, as it lies in memory, in one dimension; a copy where it lies otherwise."""
+        if self.strides is None:
+            return tensor.contiguous().view(-1)
+        if tensor.stride() != self.strides:
+            tensor = tensor.new_empty_strided(self.size, self.strides).copy_(tensor)
+        return tensor.as_strided((self.num_elements,), (1,))
+
+    def of(self, flat: Tensor) -> Tensor:
+        """Return the tensor that `flat` holds, in the same memory."""
+        return flat.view(self.size) if self.strides is None else flat.as_strided(self.size, self.strides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +137,9 @@ class ProcessGroupTransport(Transport):
         place = self._num_sent[op.peer]
         self._num_sent[op.peer] += 1
         if not self._is_compressed(shape):
-            self._under_way[op.peer].append((self._isend(tensor.contiguous(), op.peer, _TAG),))
+            self._under_way[op.peer].append((self._isend(shape.flat(tensor), op.peer, _TAG),))
             return
-        packed = pack(tensor)
+        packed = pack(shape.flat(tensor))
         parts = [self._isend(packed.head, op.peer, _TAG)]
         if packed.rest is not None:
             parts.append(self._isend(packed.rest, op.peer, _REST_TAG + place))
@@ -139,13 +161,13 @@ class ProcessGroupTransport(Transport):
         require_same(op, sent)
         shape = self._shapes[op.message.origin]
         if self._is_compressed(shape):
-            shape = Shape((head_bytes(math.prod(shape.size)),), torch.uint8)
+            shape = Shape((head_bytes(shape.num_elements),), torch.uint8)
         work, buffer = self._irecv(shape, op.peer, _TAG)
         self._posted[op.message] = _Incoming(work, buffer, op.peer, proof, self._num_posted[op.peer])
         self._num_posted[op.peer] += 1
 
     def _irecv(self, shape: Shape, peer: int, tag: int) -> tuple[dist.Work, Tensor]:
-        buffer = torch.empty(shape.size, dtype=shape.dtype, device=self._buffer_device, pin_memory=self._pin)
+        buffer = torch.empty(shape.num_elements, dtype=shape.dtype, device=self._buffer_device, pin_memory=self._pin)
         with waiting_for(f"rank {peer} to be there for a message"):
             work = dist.irecv(buffer, peer, group=self._groups[peer, self._rank], tag=tag)
         assert work is not None, "both ends are in the channel's group"
@@ -160,16 +182,16 @@ class ProcessGroupTransport(Transport):
         self._release(incoming.peer, incoming.proof)
         if self._is_compressed(shape):
             return self._unpacked(incoming, shape, what)
-        return incoming.buffer.to(self._device, non_blocking=True) if self._is_staged else incoming.buffer
+        return shape.of(incoming.buffer.to(self._device, non_blocking=True) if self._is_staged else incoming.buffer)
 
     def _unpacked(self, incoming: _Incoming, shape: Shape, what: str) -> Tensor:
         """Return what a compressed message holds, after what is missing has come."""
-        missing = rest_bytes(incoming.buffer, math.prod(shape.size), shape.dtype)
+        missing = rest_bytes(incoming.buffer, shape.num_elements, shape.dtype)
         rest = None
         if missing:
             work, rest = self._irecv(Shape((missing,), torch.uint8), incoming.peer, _REST_TAG + incoming.place)
             self._wait(work, f"the rest of {what}")
-        return unpack(Packed(incoming.buffer, rest), shape.dtype, self._device).view(shape.size)
+        return shape.of(unpack(Packed(incoming.buffer, rest), shape.dtype, self._device))
 
     def _is_compressed(self, shape: Shape) -> bool:
         return self._compression is not None and is_compressed(shape.dtype)
@@ -214,43 +236,6 @@ class ProcessGroupTransport(Transport):
     def _wait(self, work: dist.Work, what: str) -> None:
         with waiting_for(what):
             work.wait(self._timeout)
-
-
-@final
-class Letters:
-    """What a peer sends a rank, in order, each message with how many of the rank's own the peer has used by then.
-
-    Gloo cannot be asked whether a message has left; but when such an answer comes, those have, and their tensors
-    can be let go long before the end of the list.
-
-    Args:
-        ops: The peer's lowered list; one in memory is worked through once and for all.
-        me: The rank.
-        num_stages: Of the whole pipeline.
-    """
-
-    def __init__(self, ops: Iterable[Op], me: int, num_stages: int) -> None:
-        self._ops = ops
-        self._me = me
-        self._num_stages = num_stages
-        self._known = tuple(self._read()) if isinstance(ops, Sequence) else None
-
-    def __iter__(self) -> Iterator[tuple[Message, int]]:
-        return self._read() if self._known is None else iter(self._known)
-
-    def _read(self) -> Iterator[tuple[Message, int]]:
-        places: dict[Message, int] = {}
-        posted = used = 0
-        for op in self._ops:
-            if isinstance(op, Recv) and op.peer == self._me:
-                places[op.message] = posted
-                posted += 1
-            for part in computes(op):
-                for message in needs(part, self._num_stages):
-                    if message.stage != part.stage and message in places:
-                        used = max(used, places.pop(message) + 1)
-            if isinstance(op, Send) and op.peer == self._me:
-                yield op.message, used
 
 
 def make_groups(

@@ -17,7 +17,8 @@ from typing import final
 from executor.affinity import ranks_of_processes
 from executor.board import Board
 from executor.errors import ExecutionError, RankFailed, failed
-from executor.job import START_S, STOP_SIGNALS
+from executor.forks import Forked, can_fork, fork
+from executor.job import START_S, STOP_SIGNALS, DeviceKind
 from profiles.host import num_cores
 from schedules.op import Op
 
@@ -37,6 +38,7 @@ class Processes:
         op_at: Returns the op at a position of a rank's list; None behind its end.
         threads: CPU threads of each.
         timeout_s: How long one message may keep a rank waiting.
+        device: What the ranks compute on.
 
     Raises:
         ExecutionError: More than this machine can be expected to run.
@@ -50,14 +52,16 @@ class Processes:
         *,
         threads: int,
         timeout_s: float,
+        device: DeviceKind = "cpu",
     ) -> None:
         _require_few(len(rank_to_device))
         self._folder = folder
         self._ranks = ranks_of_processes(rank_to_device)
         self._find_op = op_at
         self._threads = threads
+        self._can_fork = can_fork() and device == "cpu"  # CUDA does not outlive a fork, if something has touched it
         self._timeout_s = timeout_s
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[subprocess.Popen[bytes] | Forked] = []
 
     def run(self, on_move: Callable[[int], None]) -> None:
         """Start all and wait until they are over; whatever happens, none is left.
@@ -87,7 +91,7 @@ class Processes:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def _start(self, number: int) -> subprocess.Popen[bytes]:
+    def _start(self, number: int) -> subprocess.Popen[bytes] | Forked:
         environment = dict(
             os.environ,
             RANK=str(number),
@@ -98,9 +102,12 @@ class Processes:
             GLOO_SOCKET_IFNAME=os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
         )
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(Path.cwd())]))
-        with (self._folder / f"log{number}").open("wb") as log:
+        arguments, path = ["--folder", str(self._folder.absolute())], self._folder / f"log{number}"
+        if self._can_fork:
+            return fork(arguments, environment, path)
+        with path.open("wb") as log:
             return subprocess.Popen(  # noqa: S603 -- our own interpreter and module
-                [sys.executable, "-m", "executor", "--folder", str(self._folder)],
+                [sys.executable, "-m", "executor", *arguments],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -1,5 +1,6 @@
 """The process that holds a device's reference: how a rank starts it, or comes to it, and what they say to each other.
 
+A rank forks it first of all, before any library has a thread, so it has nothing to load; what it holds it is told then.
 The memory has no name, and that of the socket is gone once all ranks have come. The process ends when the rank that
 started it is gone, however that ended: nothing is left behind.
 """
@@ -10,13 +11,13 @@ import json
 import os
 import shutil
 import socket
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple
+from multiprocessing import get_context
+from multiprocessing.context import ForkContext, SpawnContext
 from pathlib import Path
 from typing import final
 
@@ -24,9 +25,10 @@ from torch import Tensor
 
 from executor.averaging import Pool
 from executor.errors import ExecutionError, PeerLost, RankFailed
+from executor.forks import can_fork
 from executor.job import START_S
 from executor.reference import Averaged, map_memory, memory_bytes
-from executor.reference_server import TOKEN, receive
+from executor.reference_server import TOKEN, be_reference, receive
 
 _GRACE_S = 5.0
 
@@ -82,47 +84,49 @@ class ReferenceProcess:
     Args:
         device: Its number.
         rank: That rank.
-        stages: That are averaged on the device.
+        num_ranks: Of the device.
 
     Raises:
         ExecutionError: It cannot be started.
     """
 
-    def __init__(self, device: int, rank: int, stages: Sequence[Averaged]) -> None:
+    def __init__(self, device: int, rank: int, num_ranks: int) -> None:
         self._name = f"the reference process of device {device}"
+        self._rank = rank
         self._folder = Path(tempfile.mkdtemp(prefix="ps"))
-        self._num_bytes = memory_bytes(stages)
-        self._memory = _anonymous_file(self._num_bytes)
         self._connection, owner = socket.socketpair()
         self.address = str(self._folder / "socket")
         with owner, socket.socket(socket.AF_UNIX) as listener:
             try:
                 with _short(self.address) as address:
                     listener.bind(address)
-                listener.listen(sum(len(stage.ranks) for stage in stages))
-                files = {"owner": owner.fileno(), "listener": listener.fileno(), "memory": self._memory}
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", "executor.reference_server"],
-                    stdin=subprocess.PIPE,
-                    pass_fds=tuple(files.values()),
-                )
-                what = {"rank": rank, "cores": _parents_cores(), "stages": [astuple(each) for each in stages], **files}
-                assert self._process.stdin is not None, "it is a pipe"
-                with self._process.stdin as told:
-                    told.write(json.dumps(what).encode())
+                listener.listen(num_ranks)
+                context: ForkContext | SpawnContext = get_context("fork") if can_fork() else get_context("spawn")
+                self._process = context.Process(target=be_reference, args=(owner, listener, self._connection))
+                self._process.start()
             except OSError as error:
                 self.all_have_come()
                 raise ExecutionError(
                     f"{self._name}: got {str(error)!r}, expected to start it; try another TMPDIR"
                 ) from error
 
-    def pool(self, timeout_s: float) -> SharedPool:
-        """Return the rank's own end."""
-        memory, pid = map_memory(self._memory, self._num_bytes), self._process.pid
+    def hold(self, stages: Sequence[Averaged], timeout_s: float) -> SharedPool:
+        """Let it hold the `stages` of its device that are averaged; return the rank's own end."""
+        num_bytes, pid = memory_bytes(stages), self._process.pid
+        file = _anonymous_file(num_bytes)
+        memory = map_memory(os.dup(file), num_bytes)
 
         def gone() -> RankFailed:
             return RankFailed(self.death(_GRACE_S) or f"{_who(self._name, pid)} does not answer any more")
 
+        held = json.dumps([astuple(each) for each in stages]).encode()
+        try:
+            socket.send_fds(self._connection, [TOKEN.pack(self._rank), TOKEN.pack(len(held))], [file])
+            self._connection.sendall(held)
+        except ConnectionError as error:
+            raise gone() from error
+        finally:
+            os.close(file)
         return SharedPool(self._connection, memory, _who(self._name, pid), timeout_s, gone)
 
     def all_have_come(self) -> None:
@@ -131,20 +135,20 @@ class ReferenceProcess:
 
     def death(self, patience_s: float = 0.0) -> str | None:
         """Return how the process ended, if it did within so many seconds; None if it goes on."""
-        try:
-            code = self._process.wait(patience_s)
-        except subprocess.TimeoutExpired:
+        self._process.join(patience_s)
+        code = self._process.exitcode
+        if code is None:
             return None
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         return f"{_who(self._name, self._process.pid)} {how}"
 
-    def end(self) -> None:
+    def close(self) -> None:
         """End the process."""
         self.all_have_come()
         self._connection.close()
         if self.death(_GRACE_S) is None:
             self._process.kill()
-            self._process.wait()
+            self._process.join()
 
 
 def come_to(address: str, device: int, owner: int, rank: int, num_bytes: int, timeout_s: float) -> SharedPool:
@@ -195,13 +199,8 @@ def _short(address: str) -> Iterator[str]:
         os.close(folder)
 
 
-def _who(name: str, pid: int) -> str:
+def _who(name: str, pid: int | None) -> str:
     return f"{name} (pid {pid})"
-
-
-def _parents_cores() -> list[int]:
-    """Return the cores of what started this rank, which is not pinned to one; none where they cannot be set."""
-    return sorted(os.sched_getaffinity(os.getppid())) if hasattr(os, "sched_getaffinity") else []
 
 
 def _anonymous_file(num_bytes: int) -> int:

@@ -1,31 +1,28 @@
-"""The process that adds up for one device: ``python -m executor.reference_server``.
+"""The process that adds up for one device.
 
-`executor.reference_process` starts it. It is told on its standard input what it holds, adds up updates while the
-pipelines go on, and ends with the rank that started it.
+`executor.reference_process` starts it. It is told what it holds, adds up updates while the pipelines go on, and ends
+with the rank that started it.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import selectors
 import signal
 import socket
 import struct
-import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-if TYPE_CHECKING:
-    from executor.reference import Reference
+import torch
+
+from executor.fork_server import end_with_parent
+from executor.reference import Averaged, Reference, map_memory, memory_bytes
 
 TOKEN = struct.Struct("<q")
 """What goes over a connection: a pipeline's rank at first, then the number of a stage whose slot is full; and back, the
 process' id at first, then a stage each time that the updates of all pipelines are in its reference."""
-
-_END_WITH_PARENT = 1
-"""Linux: ``PR_SET_PDEATHSIG``."""
 
 
 def receive(connection: socket.socket) -> int | None:
@@ -78,25 +75,25 @@ def _tell(stage: int, connections: Iterable[socket.socket]) -> None:
             continue  # that rank is gone, as its connection will show
 
 
-def main() -> None:
-    """Be the process of one device."""
+def be_reference(owner: socket.socket, listener: socket.socket, others_end: socket.socket) -> None:
+    """Be the process of one device, until the rank at the other end of `owner` is gone.
+
+    Args:
+        owner: Tells the rank's number and a length with the memory, and then so many bytes of JSON: what is held.
+        listener: Where the other ranks come.
+        others_end: Of the connection to the owner, which a fork leaves open here.
+    """
+    others_end.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal tells all processes; the ranks end, and with them this
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_END_WITH_PARENT, signal.SIGKILL)  # also where it cannot see its owner go
-    told = json.loads(sys.stdin.read())
-    if told["cores"]:
-        os.sched_setaffinity(0, told["cores"])  # not only those of the rank that started it
-    import torch  # takes seconds, in which the owner may go
-
-    from executor.reference import Averaged, Reference, map_memory, memory_bytes
-
+    end_with_parent()  # also where it cannot see its owner go
     torch.set_num_threads(1)
-    stages = [Averaged(stage, tuple(ranks), tuple(map(tuple, tensors))) for stage, ranks, tensors in told["stages"]]
-    reference = Reference(map_memory(os.dup(told["memory"]), memory_bytes(stages)), stages)
-    owner, listener = (socket.socket(fileno=told[name]) for name in ("owner", "listener"))
-    serve(reference, owner, told["rank"], listener, told["memory"])
-
-
-if __name__ == "__main__":
-    main()
-    os._exit(0)
+    tokens, files, _, _ = socket.recv_fds(owner, 2 * TOKEN.size, 1)
+    if not files:
+        return
+    rank, num_bytes = (number for (number,) in TOKEN.iter_unpack(tokens))
+    text = owner.recv(num_bytes, socket.MSG_WAITALL)  # and nothing of the tokens behind it
+    if len(text) < num_bytes:
+        return
+    held = [Averaged(stage, tuple(ranks), tuple(map(tuple, tensors))) for stage, ranks, tensors in json.loads(text)]
+    reference = Reference(map_memory(os.dup(files[0]), memory_bytes(held)), held)
+    serve(reference, owner, rank, listener, files[0])

@@ -19,7 +19,7 @@ from executor.job import Averaging
 from executor.lists import AnySchedule, averagers
 from executor.place import Place
 from executor.reference import Averaged, averaged, lay_out, memory_bytes
-from executor.reference_process import ReferenceProcess, SharedPool, come_to
+from executor.reference_process import SharedPool, come_to
 from executor.stage import ModuleStage, Stage
 
 
@@ -44,12 +44,12 @@ def references(
     device = schedule.rank_to_device[place.rank]
     held = [each for each in _everyones(ranks_of, stages, place) if schedule.rank_to_device[each.ranks[0]] == device]
     ranks = sorted({rank for each in held for rank in each.ranks})
-    process = ReferenceProcess(device, place.rank, held) if place.rank in ranks[:1] else None
+    process = place.reference
     mine: list[Averager] = []
     try:
         addresses = gather_texts("" if process is None else process.address, place.control)
         if process is not None:
-            mine = _attach(process.pool(place.timeout_s), held, stages, place.rank, averaging)
+            mine = _attach(process.hold(held, place.timeout_s), held, stages, place.rank, averaging)
         elif place.rank in ranks:
             address, size = addresses[ranks[0]], memory_bytes(held)
             pool = come_to(address, device, ranks[0], place.rank, size, place.timeout_s)
@@ -66,9 +66,6 @@ def references(
         if death is None or death in str(error):
             raise
         raise RankFailed(f"{death}; {error}") from error
-    finally:
-        if process is not None:
-            process.end()
 
 
 def _everyones(ranks_of: Mapping[int, Sequence[int]], stages: Mapping[int, Stage], place: Place) -> Iterator[Averaged]:

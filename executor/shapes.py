@@ -42,21 +42,20 @@ def find_shapes(
     shapes: dict[int, Shape] = {}
     for index in range(schedule.num_stages - 1):
         owner = next(r for r in range(schedule.num_ranks) if index in held_stages(schedule, r))
-        header = torch.zeros(2 + _MAX_DIMENSIONS, dtype=torch.int64)
+        header = torch.zeros(2 + 2 * _MAX_DIMENSIONS, dtype=torch.int64)
         if owner == rank:
             stage = stages[index]
             assert isinstance(stage, ModuleStage)
-            x = (
-                sample
-                if index == 0
-                else torch.zeros(shapes[index - 1].size, dtype=shapes[index - 1].dtype).to(sample.device)
-            )
+            x = sample if index == 0 else _zeros(shapes[index - 1], sample.device)
             header = _header(index, _try(index, stage, x))
         with waiting_for(f"rank {owner} to say what stage {index} gives"):
             dist.broadcast(header, owner, group=control)
-        dtype, dimensions, *size = header.tolist()
-        shapes[index] = Shape(tuple(size[:dimensions]), _DTYPES[dtype])
+        shapes[index] = _shape(header)
     return shapes
+
+
+def _zeros(shape: Shape, device: torch.device) -> Tensor:
+    return shape.of(torch.zeros(shape.num_elements, dtype=shape.dtype, device=device))
 
 
 def _try(index: int, stage: ModuleStage, x: Tensor) -> object:
@@ -78,5 +77,13 @@ def _header(index: int, y: object) -> Tensor:
     if not isinstance(y, Tensor) or y.dtype not in _DTYPES or y.dim() > _MAX_DIMENSIONS:
         got = f"a tensor of {y.dtype}, {y.dim()} dimensions" if isinstance(y, Tensor) else type(y).__name__
         raise ExecutionError(f"stage {index} gives {got}, expected one floating-point tensor; cut the model elsewhere")
-    size = list(y.shape) + [0] * (_MAX_DIMENSIONS - y.dim())
-    return torch.tensor([_DTYPES.index(y.dtype), y.dim(), *size], dtype=torch.int64)
+    like = torch.empty_like(y)  # without gaps, and else as it lies
+    strides = [0] * y.dim() if like.is_contiguous() else like.stride()
+    rest = [0] * (_MAX_DIMENSIONS - y.dim())
+    return torch.tensor([_DTYPES.index(y.dtype), y.dim(), *y.shape, *rest, *strides, *rest], dtype=torch.int64)
+
+
+def _shape(header: Tensor) -> Shape:
+    dtype, dimensions, *rest = header.tolist()
+    strides = tuple(rest[_MAX_DIMENSIONS:][:dimensions])
+    return Shape(tuple(rest[:dimensions]), _DTYPES[dtype], strides if any(strides) else None)

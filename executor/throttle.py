@@ -31,12 +31,12 @@ from torch import Tensor
 
 from executor.emulated import wait_until
 from executor.errors import ExecutionError
-from executor.transport import Sum, Transport, reducers
+from executor.transport import Sum, Transport
 from profiles.all_reduce import all_reduce
 from profiles.cluster import Cluster
 from profiles.stage_costs import StageCosts
 from schedules.op import Message, Recv, Reduce, Send
-from schedules.schedule import Schedule
+from schedules.schedule import Schedule, reducing_ranks
 
 MOST_BYTES = 2**20
 """Of a tensor that really travels."""
@@ -89,7 +89,7 @@ class Links:
                 self._sum(ranks, costs.stages[stage].weight_bytes)
                 for _ in range(schedule.ops[ranks[0]].count(Reduce(stage)))
             ]
-            for stage, ranks in reducers(schedule.ops).items()
+            for stage, ranks in reducing_ranks(schedule.ops).items()
         }
 
     def _message(self, source: int, target: int, num_bytes: int) -> Way:

@@ -73,8 +73,8 @@ class Training:
 
         return build
 
-    def batch(self, lists: LazySchedule) -> Batch:
-        """Return the samples of the whole run, which are drawn as they are read.
+    def batch(self, lists: LazySchedule, first: int = 0) -> Batch:
+        """Return the samples of `lists`, from micro-batch `first` of the run on; they are drawn as they are read.
 
         Raises:
             ExecutionError: The samples of a step cannot be cut into equal micro-batches.
@@ -87,6 +87,7 @@ class Training:
             seed=self.seed,
             dtype=self.dtype,
             device=self.device,
+            first=first,
         )
         return Batch(inputs, targets)
 

@@ -51,7 +51,9 @@ def launch_training(job: TrainingJob, on_step: OnStep | None = None) -> Trained:
         saved = folder / "weights"
         (folder / "job.json").write_text(training_job_to_json(replace(job, save=job.save or str(saved))))
         tails = [_Tail(scores_file(folder, number), course) for number in range(lists.num_ranks)]
-        processes = Processes(folder, lists.rank_to_device, op_at, threads=job.threads, timeout_s=job.timeout_s)
+        processes = Processes(
+            folder, lists.rank_to_device, op_at, threads=job.threads, timeout_s=job.timeout_s, device=job.device
+        )
         try:
             processes.run(lambda done: _read(tails))  # noqa: ARG005 -- what is new is in the files
             _read(tails)

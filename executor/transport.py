@@ -13,7 +13,7 @@ from torch import Tensor
 from executor.compression import is_compressed, pack, unpack
 from executor.errors import ExecutionError
 from executor.job import Compression
-from schedules.op import Message, Op, Recv, Reduce, Send
+from schedules.op import Message, Recv, Reduce, Send
 
 Sum: TypeAlias = Callable[[], Tensor | None]
 """Returns a sum that was posted; None where the caller should give up its turn and ask again."""
@@ -129,12 +129,6 @@ class LocalTransport(Transport):
         for (_, receiver), mail in self._channels.items():
             if receiver == self._rank:
                 mail.clear()
-
-
-def reducers(programs: Sequence[Sequence[Op]]) -> dict[int, tuple[int, ...]]:
-    """Return, for each stage that is reduced, in order of the stages, the ranks that reduce it."""
-    stages = sorted({op.stage for ops in programs for op in ops if isinstance(op, Reduce)})
-    return {stage: tuple(rank for rank, ops in enumerate(programs) if Reduce(stage) in ops) for stage in stages}
 
 
 def require_same(recv: Recv, sent: Message) -> None:

@@ -66,8 +66,11 @@ class RunOptions:
         if self.device == "cuda":
             require_gpu("--device: got cuda", "--device cpu")
 
-    def profile(self, model: Model, microbatch_sizes: Sequence[int], num_ranks: int) -> Profile:
+    def profile(self, model: Model, microbatch_sizes: Sequence[int], num_ranks: int, *, splits: bool = True) -> Profile:
         """Measure the layers of `model`, while as many processes are busy as the run will have.
+
+        Args:
+            splits: Whether to measure I and W too.
 
         Raises:
             ProfileError: The model fails.
@@ -85,6 +88,7 @@ class RunOptions:
                 threads=self.threads,
                 companions=min(num_ranks, num_cores()) - 1 if self.device == "cpu" else 0,
                 seed=self.seed,
+                splits=splits,
                 progress=lambda done, total, text: tick(done / total),  # noqa: ARG005
             )
 

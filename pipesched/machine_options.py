@@ -53,6 +53,8 @@ class MachineOptions:
             InputError: The options do not say one cluster, or one that is too small.
             ProfileError: The file is none.
         """
+        if num_devices > _MAX_DEVICES:
+            raise InputError(f"devices: got {num_devices} for {what}, expected at most {_MAX_DEVICES}; use fewer")
         cluster = self._given(num_devices)
         if len(cluster.devices) < num_devices:
             place = self.cluster or "--nodes"

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     _Lists = TypeVar("_Lists", Schedule, LazySchedule)
 
 
-_MAX_RANKS = 100_000
-"""Of all copies, as many as a cluster may have devices."""
-
 Json = Annotated[bool, typer.Option("--json", help="Print data, as JSON, and nothing else.")]
 Seed = Annotated[int, typer.Option(help="Of everything random.", min=0, max=2**32 - 1)]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="File to write.")]
@@ -169,9 +166,11 @@ class ScheduleOptions:
         from schedules.late_sums import late_sums
         from schedules.recompute import recompute
         from schedules.replicate import place, replicate
+        from schedules.schedule import Schedule
 
         width = self.width or 1
-        _check_width(width, schedule)
+        num_kept = schedule.num_stages * schedule.num_microbatches if isinstance(schedule, Schedule) else 0
+        _check_width(width, schedule.num_ranks, schedule.num_microbatches, num_kept)
         placed = place(replicate(schedule, width), self.placement or "pipeline", width)
         placed = late_sums(placed) if self.late_sums else placed
         stages = self._recomputed_stages()
@@ -190,16 +189,15 @@ class ScheduleOptions:
             ) from None
 
 
-def _check_width(width: int, schedule: Schedule | LazySchedule) -> None:
-    """Refuse more copies than can be written down, before they are."""
+def _check_width(width: int, num_ranks: int, num_microbatches: int, num_kept: int = 0) -> None:
+    """Refuse more copies than can be written down, before they are; each keeps `num_kept` micro-batches on stages."""
     from schedules.formats.files import MAX_CELLS
-    from schedules.schedule import Schedule
+    from schedules.replicate import MAX_RANKS
 
-    per_rank = schedule.num_microbatches if isinstance(schedule, Schedule) else 1  # lazy lists are not kept
-    if width > 1 and (width * schedule.num_ranks > _MAX_RANKS or width * schedule.num_stages * per_rank > MAX_CELLS):
+    if width > 1 and (width * num_ranks > MAX_RANKS or width * num_kept > MAX_CELLS):
         raise InputError(
-            f"--width: got {width} copies of {schedule.num_ranks} ranks and {schedule.num_microbatches} micro-batches, "
-            f"expected at most {_MAX_RANKS} ranks, and {MAX_CELLS} micro-batches on stages, in all; try fewer copies"
+            f"--width: got {width} copies of {num_ranks} ranks and {num_microbatches} micro-batches, expected at most "
+            f"{MAX_RANKS} ranks, and {MAX_CELLS} micro-batches on stages, in all; try fewer copies"
         )
 
 
@@ -227,7 +225,9 @@ class CostOptions:
         str | None,
         typer.Option(help="Layers to stages: balanced (with a profile the default), uniform, or counts as 3,3,4."),
     ] = None
-    microbatch_size: Annotated[int | None, typer.Option(help="Samples per micro-batch of a model.", min=1)] = None
+    microbatch_size: Annotated[
+        int | None, typer.Option(help="Samples per micro-batch of a model.", min=1, max=2**31 - 1)
+    ] = None
     stage_costs: Annotated[Path | None, typer.Option(help="Table of the stages' costs (CSV).")] = None
     uniform: Annotated[
         str | None, typer.Option(help="Equal stages: f=1,b=2 or f=1,i=1,w=1 [s]; and saved_bytes=1e9, ...")

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _REPEATS = 5
 """Measured runs of a profile that is only for this training."""
 
+_MOST_RANKS = 1024
+"""In one process."""
+
 _SHOWN_STEPS = 64
 """Steps, beside as many as stages, whose staleness is looked at: in so many every reading has settled."""
 
@@ -67,6 +70,7 @@ def make_outlooks(
     _require_possible(runs, costs, options)
     lists = [run.lists(options.steps) for run in runs]
     for each in lists:
+        _require_few(each, options)
         _bounds(each, model, costs, None, 1)
         costs.load_cluster(each)
     profile = _profile(runs, model, costs, options)
@@ -113,6 +117,15 @@ def _require_possible(runs: Sequence[TrainingRun], costs: CostOptions, options: 
                 f"--batch-size: got {options.batch_size} samples for the {count} micro-batches of a step of "
                 f"{run.name}, expected a multiple; try {near}"
             )
+
+
+def _require_few(lists: LazySchedule, options: TrainOptions) -> None:
+    """Refuse more ranks than one process could build in a minute or so."""
+    if not options.distributed and lists.num_ranks > _MOST_RANKS:
+        raise InputError(
+            f"schedule {lists.name}: got {lists.num_ranks} ranks in one process, expected at most {_MOST_RANKS}; "
+            "try fewer -p or --width, or --job for torchrun"
+        )
 
 
 def _outlook(

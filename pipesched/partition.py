@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, assert_never
 
 import typer
 
@@ -16,10 +16,12 @@ from pipesched.options import Json, Out, grouped
 from pipesched.output import num_bytes, print_json, print_table, seconds
 
 if TYPE_CHECKING:
+    from profiles.cluster import Cluster
     from profiles.profile import Profile
     from profiles.staging import Staging
 
 By = Literal["replicas", "time", "memory"]
+Form = Literal["paper", "published"]
 
 
 @grouped
@@ -29,9 +31,7 @@ def partition(
     by: Annotated[
         By, typer.Option(help="Least time with PipeDream's replicas, least time or least memory without.")
     ] = "replicas",
-    form: Annotated[
-        Literal["paper", "published"], typer.Option(help="With replicas: PipeDream's formula, or its optimizer's.")
-    ] = "paper",
+    form: Annotated[Form, typer.Option(help="With replicas: PipeDream's formula, or its optimizer's.")] = "paper",
     straight: Annotated[bool, typer.Option("--straight", help="PipeDream's formula, but one device each.")] = False,
     chunks: Annotated[int, typer.Option("--chunks", "-v", help="By time: stages per device.", min=1, max=1024)] = 1,
     microbatch_size: Annotated[
@@ -51,17 +51,13 @@ def partition(
     if by != "time" and chunks != 1:
         raise InputError(f"--chunks: got {chunks} with --by {by}, expected it with --by time; leave it out")
     from profiles.files import load_profile
-    from profiles.staging import by_memory, by_replicas, by_time, over_memory
+    from profiles.staging import over_memory
 
     cluster = machines.load(workers, "--workers")
     measured = load_profile(profile)
     size = microbatch_size or measured.microbatch_sizes[0]
-    if by == "replicas":
-        staging = by_replicas(measured, size, cluster, workers, form=form, straight=straight)
-    elif by == "time":
-        staging = by_time(measured, size, cluster, workers, chunks)
-    else:
-        staging = by_memory(measured, size, cluster, workers)
+    way = _Way(by, size, chunks, form, straight)
+    staging = way.stages(measured, cluster, workers)
     over = over_memory(staging, cluster)
     data = {
         "model": measured.model,
@@ -86,10 +82,55 @@ def partition(
         stage, held, limit = over
         print(
             f"pipesched: over memory: stage {stage}: got {num_bytes(held)}, expected at most {num_bytes(limit)}; "
-            f"try {'fewer --chunks' if chunks > 1 else '--by time'}, or more workers",
+            f"try {_remedy(way, staging, measured, cluster, workers)}",
             file=sys.stderr,
         )
         raise typer.Exit(NEGATIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How to cut a model, as the options say it."""
+
+    by: By
+    microbatch_size: int
+    chunks: int = 1
+    form: Form = "paper"
+    straight: bool = False
+
+    def stages(self, profile: Profile, cluster: Cluster, workers: int) -> Staging:
+        from profiles.staging import by_memory, by_replicas, by_time
+
+        match self.by:
+            case "replicas":
+                size, form, straight = self.microbatch_size, self.form, self.straight
+                return by_replicas(profile, size, cluster, workers, form=form, straight=straight)
+            case "time":
+                return by_time(profile, self.microbatch_size, cluster, workers, self.chunks)
+            case "memory":
+                return by_memory(profile, self.microbatch_size, cluster, workers)
+            case _:
+                assert_never(self.by)
+
+
+def _remedy(way: _Way, staging: Staging, profile: Profile, cluster: Cluster, workers: int) -> str:
+    """Return the first change of one option with which all fits, or the devices that would do."""
+    from profiles.errors import ProfileError
+    from profiles.staging import over_memory
+
+    changes = {f"--chunks {count}": replace(way, chunks=count) for count in range(way.chunks - 1, 0, -1)}
+    if way.chunks == 1:
+        others: tuple[By, ...] = ("time", "memory", "replicas")
+        changes |= {f"--by {by}": replace(way, by=by) for by in others if by != way.by}
+    smaller = [size for size in profile.microbatch_sizes if size < way.microbatch_size]
+    changes |= {f"--microbatch-size {size}": replace(way, microbatch_size=size) for size in reversed(smaller)}
+    for option, changed in changes.items():
+        try:
+            if over_memory(changed.stages(profile, cluster, workers), cluster) is None:
+                return option
+        except ProfileError:  # nothing fits
+            continue
+    return f"devices of {max(stage.memory_bytes for stage in staging.stages)} bytes"
 
 
 def _write(data: dict[str, object], out: Path) -> None:

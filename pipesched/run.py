@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipesched.errors import InputError
+from executor import forks
+from pipesched.errors import NEGATIVE, InputError
 from pipesched.files import JSON, TIMELINE, check_outputs, emit, write_timeline
 from pipesched.jobs import How, RunOptions, require_used
 from pipesched.options import CostOptions, Json, Out, ScheduleOptions, grouped
@@ -17,10 +18,13 @@ from pipesched.planned import plan_of, planned_run
 from pipesched.torch_options import load_profile_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from executor.job import Job
     from profiles.cluster import Cluster
     from profiles.stage_costs import StageCosts
     from schedules.schedule import Schedule
+    from simulator.metrics import Metrics
 
 
 @grouped
@@ -34,7 +38,10 @@ def run(
     json: Json = False,
     out: Out = None,
 ) -> None:
-    """Run the op lists, one process per rank, and write the measured Timeline (--out). Exit code 3: a rank failed."""
+    """Run the op lists, one process per rank, and write the measured Timeline (--out).
+
+    Exit code 1: a device held more than --memory-limit; 3: a rank failed.
+    """
     check_outputs((out, TIMELINE), (job, JSON))
     if job is not None and out is not None:
         raise InputError("--job: got --out too, expected one; give --out to 'torchrun ... -m executor'")
@@ -46,9 +53,16 @@ def run(
             "--cluster, --link and --nodes: got one with --model, expected it to emulate: the messages of a model are "
             "real; leave it out"
         )
+    limit = costs.machines.limit_bytes()
+    if limit is not None and (model is None or job is not None):
+        raise InputError(
+            "--memory-limit: got it for ranks that hold nothing or are not run, expected --model without --job; leave "
+            "it out, or see 'pipesched simulate'"
+        )
     loaded = _loaded(schedule, options)
     if job is None:
         options.require_possible()
+        forks.prepare()
     from executor.job import job_to_json
     from executor.launcher import launch
     from simulator.metrics import metrics
@@ -75,7 +89,12 @@ def run(
                 "first_loss": mean_loss if mean_loss is None or math.isfinite(mean_loss) else None,
             }
         )
-        return
+    else:
+        _print(loaded.name, found, measured.makespans_s, mean_loss)
+    _require_fitting(found, limit)
+
+
+def _print(name: str, found: Metrics, makespans_s: Sequence[float], mean_loss: float | None) -> None:
     loss = "" if mean_loss is None else f"; mean loss at the start {mean_loss:.6g}"
     rows = [
         {
@@ -86,9 +105,23 @@ def run(
         }
         for device in found.devices
     ]
-    median = f"makespan {seconds(found.makespan_s)} (median of {len(measured.makespans_s)})"
+    median = f"makespan {seconds(found.makespan_s)} (median of {len(makespans_s)})"
     bubble = f"; bubble_fraction {percent(found.bubble_fraction)}"
-    print_table(f"{loaded.name}, measured", rows, median + bubble + loss)
+    print_table(f"{name}, measured", rows, median + bubble + loss)
+
+
+def _require_fitting(found: Metrics, limit: int | None) -> None:
+    """End the command where a device held more than it was to hold."""
+    held_bytes, fullest = max((device.peak_memory_bytes or 0, device.device) for device in found.devices)
+    if limit is not None and held_bytes > limit:
+        import sys
+
+        print(
+            f"pipesched: over memory: device {fullest}: got {held_bytes} bytes, expected at most {limit}; try smaller "
+            "micro-batches, more stages or --recompute all",
+            file=sys.stderr,
+        )
+        raise typer.Exit(NEGATIVE)
 
 
 def _require_patience(schedule: Schedule, costs: StageCosts, cluster: Cluster, timeout_s: float) -> None:

@@ -117,10 +117,10 @@ _LONG = 2_000_000
 def _reductions(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> list[dict[str, object]]:
     """Return how the gradients of each stage are summed, and how long that takes where nothing is in the way."""
     from profiles.all_reduce import all_reduce
-    from simulator.collectives import reducers
+    from schedules.schedule import reducing_ranks
 
     found: list[dict[str, object]] = []
-    for stage, ranks in sorted(reducers(schedule).items()):
+    for stage, ranks in reducing_ranks(schedule.ops).items():
         devices = [schedule.rank_to_device[rank] for rank in ranks]
         plan = all_reduce(costs.stages[stage].weight_bytes, devices, cluster)
         found.append({"stage": stage, "devices": devices, "way": plan.way, "seconds": plan.seconds})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from executor import forks
 from pipesched.errors import NEGATIVE, InputError
 from pipesched.files import JSON, check_outputs, emit
 from pipesched.jobs import require_used
@@ -63,13 +64,13 @@ def train(
     check_outputs((job, JSON), (log, (".jsonl",)), (plot, SUFFIXES), (out, _TABLES))
     if target_loss is not None and not math.isfinite(target_loss):
         raise InputError(f"--target-loss: got {target_loss}, expected a finite number; try 0.5")
-    if job is not None and not all(output is None for output in (log, plot, out)):
-        raise InputError("--job: got an output too, expected none: the job only is written; leave it out")
-    if job is not None and costs.machines.memory_limit is not None:
-        raise InputError("--job: got --memory-limit too, expected none: nothing is predicted; leave it out")
+    if job is not None:
+        _require_alone([log, plot, out], costs.machines.memory_limit)
     model, costs, options = _as_planned(context, schedule, model, compare, costs, options)
     if job is None:
         options.require_possible()
+        if options.distributed:
+            forks.prepare()
     recipes = [options.begun(recipe) for recipe in _recipes(schedule, compare)]
     if all(recipe.lists is None for recipe in recipes):
         require_used(options, [recipe.name for recipe in recipes])
@@ -105,6 +106,14 @@ def train(
     _print_ahead(ahead)
 
 
+def _require_alone(outputs: Sequence[Path | None], limit: str | None) -> None:
+    """Refuse what --job leaves no room for: other outputs, and predictions."""
+    if any(output is not None for output in outputs):
+        raise InputError("--job: got an output too, expected none: the job only is written; leave it out")
+    if limit is not None:
+        raise InputError("--job: got --memory-limit too, expected none: nothing is predicted; leave it out")
+
+
 def _print_ahead(found: Mapping[str, Found]) -> None:
     """Print how far ahead the forwards came to run, and what was tried."""
     for name, ahead in found.items():
@@ -116,7 +125,8 @@ def _require_fitting(outlooks: list[Outlook]) -> None:
     """End the command where a run would not fit into the memory that the machines are said to have."""
     over = [f"{outlook.run.name}: {outlook.over_memory}" for outlook in outlooks if outlook.over_memory is not None]
     if over:
-        print(f"pipesched: over memory: {'; '.join(over)}", file=sys.stderr)
+        advice = "try a smaller --batch-size, more stages or --recompute all"
+        print(f"pipesched: over memory: {'; '.join(over)}; {advice}", file=sys.stderr)
         raise typer.Exit(NEGATIVE)
 
 

@@ -26,7 +26,10 @@ class TrainOptions:
     """How to train."""
 
     batch_size: Annotated[
-        int, typer.Option(help="Samples of an optimizer step, of every schedule; of each pipeline of avgpipe.", min=1)
+        int,
+        typer.Option(
+            help="Samples of an optimizer step, of every schedule; of each pipeline of avgpipe.", min=1, max=2**31 - 1
+        ),
     ] = 64
     steps: Annotated[int, typer.Option(help="Optimizer steps.", min=1, max=10**9)] = 100
     optimizer: Optimizer = "adamw"

@@ -65,7 +65,7 @@ class ProblemOptions:
         """Measure the micro-batches that the space may have, or some from the smallest to the largest."""
         from profiles.models.resolve import resolve_model
         from profiles.partition import parse_partition
-        from simulator.tuner.setting import divisors
+        from simulator.tuner.setting import AVGPIPE, divisors
 
         model = resolve_model(self.model)
         parse_partition(self.partition, (1.0,) * len(model.layers), self.devices)
@@ -74,7 +74,7 @@ class ProblemOptions:
         step = max(1.0, (len(sizes) - 1) / (_MOST_SIZES - 1))
         some = {sizes[round(step * number)] for number in range(min(_MOST_SIZES, len(sizes)))}
         runs.require_possible()
-        return runs.profile(model, sorted(some), self.devices)
+        return runs.profile(model, sorted(some), self.devices, splits=space.schedule != AVGPIPE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class SpaceOptions:
                 )
         return Space(
             microbatches=self._microbatches(problem),
-            pipelines=counts(self.pipelines, "--pipelines", 1),
+            pipelines=counts(self.pipelines, "--pipelines", 1, 256),
             advances=counts(self.advance, "--advance", 0),
             schedules=names,
             chunks=counts(self.chunks, "--chunks", 1),

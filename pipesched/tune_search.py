@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from pipesched.tune_measure import Measurement
     from pipesched.tune_options import ProblemOptions
     from simulator.tuner.evaluate import Problem
-    from simulator.tuner.outcome import Outcome
+    from simulator.tuner.outcome import Evaluator, Outcome
     from simulator.tuner.search import Judge, Runner
     from simulator.tuner.setting import Setting
 
@@ -118,7 +117,7 @@ def search_all(problem: Problem, settings: Sequence[Setting], method: Method, me
     if all(outcome.seconds is None for outcome in outcomes):
         raise InputError(f"none of {len(outcomes)} settings can be; the first: {outcomes[0].reason}")
     in_order = ranked(outcomes, who)
-    return Found(method.evaluator, in_order, plain(outcomes), None if measures else _advanced(problem, in_order[0]))
+    return Found(method.evaluator, in_order, plain(outcomes), None if measures else _advanced(problem, in_order, who))
 
 
 def _workers(method: Method, num_settings: int) -> int:
@@ -141,10 +140,13 @@ def _in_turn(judge: Judge, settings: Sequence[Setting]) -> Iterator[Outcome]:
     return map(judge, settings)
 
 
-def _advanced(problem: Problem, chosen: Outcome) -> Outcome | None:
+def _advanced(problem: Problem, in_order: Sequence[Outcome], who: Evaluator) -> Outcome | None:
     from simulator.tuner.advance import smallest_advance
     from simulator.tuner.evaluate import evaluate
+    from simulator.tuner.outcome import Evaluator
 
+    chosen = in_order[0]
     if chosen.setting.advance is None or not chosen.fits:
         return None
-    return smallest_advance(partial(evaluate, problem), chosen.setting)
+    known = {} if who is Evaluator.AVGPIPE else {outcome.setting: outcome for outcome in in_order}
+    return smallest_advance(lambda setting: known.get(setting) or evaluate(problem, setting), chosen.setting)

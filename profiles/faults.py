@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 _SHOWN = 3
+_WORDS = {
+    "Input should be ": "",
+    "a valid integer": "an integer",
+    "a valid number": "a number",
+    "a valid string": "a text",
+    "a valid array": "a list",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+}
+"""Of pydantic, and ours."""
+
+
+def in_our_words(message: str) -> str:
+    """Return a message of pydantic in the words of all others, on one line."""
+    for theirs, ours in _WORDS.items():
+        message = message.replace(theirs, ours)
+    return " ".join(re.sub(r", unable to parse string as an? \w+", "", message).split())
 
 
 def one_line(faults: Sequence[str]) -> str:

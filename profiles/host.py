@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import platform
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 def device_name(device: torch.device) -> str:
     """Return the product name of the processor or accelerator."""
     if device.type == "cuda":
+        import torch
+
         return torch.cuda.get_device_name(device)
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -23,6 +27,8 @@ def device_name(device: torch.device) -> str:
 
 def library_versions() -> tuple[tuple[str, str], ...]:
     """Return (name, version) of what decides the speed."""
+    import torch
+
     return (("python", platform.python_version()), ("torch", str(torch.__version__)))
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from profiles.errors import ProfileError
-from profiles.stage_bytes import saved_bytes, saved_for_weight_bytes
+from profiles.stage_bytes import output_is_saved, saved_bytes, saved_for_weight_bytes
 from profiles.stage_costs import StageCost, StageCosts
 
 
@@ -255,6 +255,7 @@ def _stage_cost(layers: Sequence[LayerCost], index: int, is_first: bool) -> Stag
         copy_s=sum(each.copy_s for each in work),
         predict_s=sum(each.predict_s for each in work),
         average_s=sum(each.average_s for each in work),
+        output_is_saved=output_is_saved(measured),
     )
     return _split_first(cost) if is_first else _split(cost, measured)
 

@@ -26,7 +26,7 @@ from profiles.weight_work import WeightWork
 Progress = Callable[[int, int, str], None]
 """(runs done, runs in all, what is going on)."""
 
-_TURNS = 3
+_TURNS = 5
 """How often all sizes are come back to."""
 _LEARNING_RATE = 1e-6
 """Small: the weights of a profile go nowhere, and any rate takes the same time."""
@@ -44,6 +44,7 @@ def profile_model(
     threads: int = 1,
     companions: int = 0,
     seed: int = 0,
+    splits: bool = True,
     progress: Progress | None = None,
 ) -> Profile:
     """Measure every layer's forward, backward, I, W, optimizer step and copies, and the bytes it keeps and hands on.
@@ -62,6 +63,7 @@ def profile_model(
         threads: Of one operation on the CPU, here and in each companion.
         companions: Background processes that run the model meanwhile, one for each further rank on this machine.
         seed: Of weights and data.
+        splits: Whether to measure I and W too, which is half of the work; schedules with a whole backward need neither.
         progress: Called after every run.
 
     Raises:
@@ -69,7 +71,7 @@ def profile_model(
     """
     sizes = tuple(sorted(set(microbatch_sizes)))
     target = _check(sizes, repeats, warmup, threads, companions, device)
-    runs = _Runs(warmup, repeats, 2 * len(sizes) + 1, progress)
+    runs = _Runs(warmup, repeats, (1 + splits) * len(sizes) + 1, progress)
     dtype_name = str(dtype).removeprefix("torch.")
     with _threads(threads):
         chain = Chain(model, seed=seed, dtype=dtype, device=target)
@@ -84,7 +86,9 @@ def profile_model(
                 for size, found in zip(sizes, bytes_of, strict=True):
                     others.use(size)
                     seconds_of[size] = _measure_passes(chain, size, timer_for(target), runs)
-                    splits_of[size] = _measure_splits(chain, size, timer_for(target), runs, found)
+                    splits_of[size] = [None] * len(found)
+                    if splits:
+                        splits_of[size] = _measure_splits(chain, size, timer_for(target), runs, found)
                 others.use(sizes[0])
                 steps = _measure_steps(chain, sizes[0], timer_for(target), runs, optimizers)
     layers = []

@@ -29,6 +29,21 @@ def saved_bytes(measured: Sequence[LayerMeasurement]) -> int:
     return total
 
 
+def output_is_saved(measured: Sequence[LayerMeasurement]) -> bool:
+    """Return whether the output is one of the storages in `saved_bytes`, and nothing but the output is in it.
+
+    Of any other, as of a part of a larger tensor, a copy is sent, or more than the output is held meanwhile.
+    """
+    if measured[-1].output_storage_bytes != measured[-1].output_bytes:
+        return False
+    for m in reversed(measured):
+        if m.output_saved or not m.output_is_input:
+            return m.output_saved
+        if m.input_saved:
+            return True
+    return True  # the stage hands on its input
+
+
 def saved_for_weight_bytes(measured: Sequence[LayerMeasurement]) -> int:
     """Return what is left from the end of I to the end of W: gradients, and storages as in `saved_bytes`.
 

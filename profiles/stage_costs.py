@@ -31,6 +31,7 @@ class StageCost:
         copy_s: Seconds of one copy of the weights: a version that a Step keeps for later.
         average_s: Seconds of one elastic averaging with the reference model.
         predict_s: Seconds of one copy that is predicted for an op, so that it is also moved; None: as `copy_s`.
+        output_is_saved: Whether `saved_bytes` has the output in it, so that to send it takes no memory more.
     """
 
     forward_s: float
@@ -47,6 +48,7 @@ class StageCost:
     copy_s: float = 0.0
     average_s: float = 0.0
     predict_s: float | None = None
+    output_is_saved: bool = False
 
 
 @dataclass(frozen=True, slots=True)

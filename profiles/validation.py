@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from profiles.errors import ProfileError
-from profiles.faults import one_line, shown
+from profiles.faults import in_our_words, one_line, shown
 
 Seconds = Annotated[float, Field(ge=0)]
 Bytes = Annotated[int, Field(ge=0, lt=2**63)]
@@ -33,24 +36,62 @@ def parse_record(kind: type[R], text: str, file: str, advice: str) -> R:
     try:
         return kind.model_validate_json(text)
     except ValidationError as error:
-        raise ProfileError(_told(error, file, advice)) from error
+        raise ProfileError(f"{file}: {one_line(_told(error, text))}; {advice}") from error
 
 
-def _told(error: ValidationError, file: str, advice: str) -> str:
-    faults = []
-    for detail in error.errors(include_url=False, include_context=False):
-        place = ".".join(str(part) for part in detail["loc"]) or "top"
-        place = place if len(place) <= 100 else f"{place[:97]}..."
-        message = " ".join(detail["msg"].split())
-        match detail["type"]:
-            case "missing":
-                faults.append(f"{place}: got nothing, expected this field")
-            case "extra_forbidden":
-                faults.append(f"{shown(place)}: got an unknown field, expected only the known ones")
-            case "json_invalid":
-                faults.append(f"got {message}, expected JSON")
-            case _:
-                faults.append(
-                    f"{place}: got {shown(detail['input'])}, expected {message.removeprefix('Input should be ')}"
-                )
-    return f"{file}: {one_line(faults)}; {advice}"
+def _told(error: ValidationError, text: str) -> list[str]:
+    """Return a fault for each place, with all that would do there."""
+    details = error.errors(include_url=False)
+    if any(detail["type"] == "json_invalid" for detail in details):
+        return [f"got {' '.join(details[0]['msg'].split())}, expected JSON"]
+    document = json.loads(text, parse_int=str)  # of however many digits
+    found: dict[tuple[str, ...], tuple[str, list[str]]] = {}
+    for detail in details:
+        place = _place(detail, document)
+        got = {"missing": "nothing", "extra_forbidden": "an unknown field"}.get(detail["type"], shown(detail["input"]))
+        found.setdefault(place, (got, []))[1].append(_expected(detail))
+    # a list with a faulty member is said to be too short, and to be none of what else might stand there
+    inner = {place[:length] for place in found for length in range(1, len(place))}
+    return [
+        f"{_shown(place)}: got {got}, expected {' or '.join(dict.fromkeys(expected))}"
+        for place, (got, expected) in found.items()
+        if place not in inner
+    ]
+
+
+def _place(detail: ErrorDetails, document: Any) -> tuple[str, ...]:
+    """Return where in the document it is: without pydantic's names for the alternatives of a union."""
+    place = []
+    for part in detail["loc"]:
+        if isinstance(document, list) and isinstance(part, int):
+            document = document[part]
+        elif isinstance(document, dict) and (part in document or detail["type"] == "missing"):
+            document = document.get(str(part))
+        else:
+            continue
+        place.append(str(part))
+    return tuple(place)
+
+
+def _shown(place: Sequence[str]) -> str:
+    text = ascii(".".join(place))[1:-1] or "top"
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def _expected(detail: ErrorDetails) -> str:
+    limits = detail.get("ctx", {})
+    match detail["type"]:
+        case "missing":
+            return "this field"
+        case "extra_forbidden":
+            return "only the known ones"
+        case "too_short":
+            return f"{limits['min_length']} or more entries"
+        case "too_long":
+            return f"{limits['max_length']} or fewer entries"
+        case "string_too_long":
+            return f"{limits['max_length']} or fewer characters"
+        case "int_parsing_size":
+            return "fewer digits"
+        case _:
+            return in_our_words(detail["msg"])

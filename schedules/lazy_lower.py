@@ -70,8 +70,9 @@ class _Machine:
         self._waiting: dict[int, deque[list[Op]]] = {rank: deque() for rank in ranks}
         self._recvs: dict[int, defaultdict[int, list[Recv]]] = {rank: defaultdict(list) for rank in ranks}
         self._handed_out = dict.fromkeys(ranks, 0)
-        self._reduced: defaultdict[tuple[int, int], list[tuple[int, ...]]] = defaultdict(list)
+        self._reduced: dict[tuple[int, int], tuple[int, ...]] = {}  # what replicas know together, by stage and number
         self._num_reduced: Counter[tuple[int, int]] = Counter()
+        self._num_told: Counter[tuple[int, int]] = Counter()
         self._num_learnt: Counter[tuple[int, int]] = Counter()
 
     def read(self, rank: int) -> Iterator[Op]:
@@ -114,7 +115,9 @@ class _Machine:
         clock = self._clocks[rank]
         clock[rank] += 1
         self._num_reduced[rank, op.stage] += 1
-        self._reduced[op.stage, self._num_reduced[rank, op.stage]].append(tuple(clock))
+        key = op.stage, self._num_reduced[rank, op.stage]
+        self._reduced[key] = tuple(map(max, clock, self._reduced.get(key, clock)))
+        self._num_told[key] += 1
         self._emit(rank, [op])
 
     def _learn(self, rank: int, op: Step) -> bool:
@@ -122,14 +125,13 @@ class _Machine:
         key = (op.stage, self._num_reduced[rank, op.stage])
         if not key[1]:
             return True
-        known, num_replicas = self._reduced[key], len(self._schedule.replicas(op.stage))
-        if len(known) < num_replicas:
+        num_replicas = len(self._schedule.replicas(op.stage))
+        if self._num_told[key] < num_replicas:
             return False
-        for clock in known:
-            self._clocks[rank][:] = map(max, self._clocks[rank], clock)
+        self._clocks[rank][:] = map(max, self._clocks[rank], self._reduced[key])
         self._num_learnt[key] += 1
         if self._num_learnt[key] == num_replicas:
-            del self._reduced[key], self._num_learnt[key]
+            del self._reduced[key], self._num_told[key], self._num_learnt[key]
         return True
 
     def _compute(self, rank: int, op: Op) -> bool:

@@ -20,6 +20,9 @@ from schedules.op import Message, Op, Recv, Reduce, Send, Step, computes, gives,
 from schedules.progress import progress
 from schedules.schedule import Schedule, ScheduleError, routes
 
+_MAX_CLOCKS = 500_000_000
+"""Numbers in the clocks of all ops, one for each rank: half a minute's work."""
+
 
 def lower(schedule: Schedule) -> Schedule:
     """Return `schedule` with its communication; one that has it already comes back as it is.
@@ -27,10 +30,17 @@ def lower(schedule: Schedule) -> Schedule:
     A message whose maker and user share a rank stays there and is not sent.
 
     Raises:
-        ScheduleError: The lists cannot finish, so that there is no order to put messages in.
+        ScheduleError: The lists cannot finish, so that there is no order to put messages in; or they are too long for
+            so many ranks.
     """
     if schedule.is_lowered:
         return schedule
+    num_ops = sum(map(len, schedule.ops))
+    if schedule.num_ranks * num_ops > _MAX_CLOCKS:
+        raise ScheduleError(
+            f"{schedule.name}: cannot be lowered: got {schedule.num_ranks} ranks with {num_ops} ops in all, expected "
+            f"ranks x ops up to {_MAX_CLOCKS}; try fewer ranks, or fewer micro-batches"
+        )
     outcome = progress(schedule)
     if outcome.blocked:
         hang = explain(schedule, outcome)[0]
@@ -90,12 +100,12 @@ class _Sums:
 
     def __init__(self) -> None:
         self._num_told: Counter[tuple[int, int]] = Counter()
-        self._told: defaultdict[tuple[int, int], list[tuple[int, ...]]] = defaultdict(list)
+        self._told: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def tell(self, rank: int, stage: int, clock: list[int]) -> None:
         self._num_told[rank, stage] += 1
-        self._told[stage, self._num_told[rank, stage]].append(tuple(clock))
+        key = stage, self._num_told[rank, stage]
+        self._told[key] = tuple(map(max, clock, self._told.get(key, clock)))
 
     def learn(self, rank: int, stage: int, clock: list[int]) -> None:
-        for other in self._told[stage, self._num_told[rank, stage]]:
-            clock[:] = map(max, clock, other)
+        clock[:] = map(max, clock, self._told.get((stage, self._num_told[rank, stage]), clock))

@@ -14,7 +14,11 @@ from schedules.entry import Value
 from schedules.lazy import LazySchedule
 from schedules.recompute import recompute
 from schedules.replicate import Placement, copied_name, place, replicate, require_equal
+from schedules.schedule import ScheduleError
 from schedules.training_run import TrainingRun, repeated_run, training_run, with_steps
+
+MAX_RANKS = 4096
+"""Of a training run, all copies together: each rank knows how far every other has come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +55,13 @@ class Recipe:
         """Return the schedule as a training run of `num_steps` steps.
 
         Raises:
-            ScheduleError: No such schedule or parameter, counts that it cannot have, or bad lists.
+            ScheduleError: No such schedule or parameter, bad counts, above `MAX_RANKS` ranks, or bad lists.
         """
+        if self.width * self.num_ranks > MAX_RANKS:
+            raise ScheduleError(
+                f"schedule {self.name}: got {self.width} x {self.num_ranks} ranks, expected at most {MAX_RANKS} in a "
+                "training run; try fewer"
+            )
         run = self._copies(num_steps)
         return replace(run, lists=lambda steps: self._finished(run.lists(steps)))
 

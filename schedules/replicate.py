@@ -38,6 +38,9 @@ _Lists = TypeVar("_Lists", Schedule, LazySchedule)
 Placement: TypeAlias = Literal["pipeline", "data"]
 """What is side by side on the devices: the ranks of a copy, or the copies of a rank."""
 
+MAX_RANKS = 100_000
+"""Of all copies together, as many as a cluster may have devices."""
+
 _LAST = (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
 
 
@@ -49,12 +52,17 @@ def replicate(schedule: _Lists, width: int) -> _Lists:
         width: Copies, each on devices of its own and with as many micro-batches as `schedule` has.
 
     Raises:
-        ScheduleError: A width below 1, or pipelines that are averaged, which are no copies. Where lists are made while
-            they are read, the latter then.
+        ScheduleError: A width below 1 or with more than `MAX_RANKS` ranks, or pipelines that are averaged, which are
+            no copies. Where lists are made while they are read, the latter then.
     """
     positive(width=width)
     if width == 1:
         return schedule
+    if width * schedule.num_ranks > MAX_RANKS:
+        raise ScheduleError(
+            f"{schedule.name}: got {width} copies of {schedule.num_ranks} ranks, expected at most {MAX_RANKS} ranks "
+            "in all; try fewer copies"
+        )
     batch = _batch(schedule)
     copies = [_Copy(schedule.name, index, width, schedule.num_ranks, batch) for index in range(width)]
     num_devices = max(schedule.rank_to_device) + 1

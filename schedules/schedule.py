@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from schedules.op import Compute, Op, Phase, Recv, Send, computes
+from schedules.op import Compute, Op, Phase, Recv, Reduce, Send, computes
 
 
 class ScheduleError(ValueError):
@@ -83,6 +84,15 @@ def routes(schedule: Schedule) -> Mapping[tuple[int, int], int]:
 def stages_of(ops: tuple[Op, ...]) -> tuple[int, ...]:
     """Return the stages that one op list computes, in ascending order."""
     return tuple(sorted({part.stage for op in ops for part in computes(op)}))
+
+
+def reducing_ranks(programs: Sequence[Sequence[Op]]) -> dict[int, tuple[int, ...]]:
+    """Return, for each stage that is reduced, in ascending order, the ranks of `programs` that reduce it."""
+    found: defaultdict[int, list[int]] = defaultdict(list)
+    for rank, ops in enumerate(programs):
+        for stage in {op.stage for op in ops if isinstance(op, Reduce)}:
+            found[stage].append(rank)
+    return {stage: tuple(found[stage]) for stage in sorted(found)}
 
 
 def compute_only(schedule: Schedule) -> Schedule:

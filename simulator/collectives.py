@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias, final
 
-from schedules.op import Reduce
-from schedules.schedule import Schedule
 from simulator.flight import Flight
 
 Begin: TypeAlias = Callable[[Flight, int], None]
@@ -40,12 +38,3 @@ class Collectives:
     def absent(self, flight: Flight) -> tuple[int, ...]:
         """Return the ranks that a reduction still waits for."""
         return next((tuple(sorted(self._absent[key])) for key, one in self._flights.items() if one is flight), ())
-
-
-def reducers(schedule: Schedule) -> dict[int, tuple[int, ...]]:
-    """Return, for each stage that is reduced, the ranks that reduce it."""
-    members: dict[int, list[int]] = {}
-    for rank, row in enumerate(schedule.ops):
-        for stage in {op.stage for op in row if isinstance(op, Reduce)}:
-            members.setdefault(stage, []).append(rank)
-    return {stage: tuple(ranks) for stage, ranks in members.items()}

@@ -38,10 +38,8 @@ from schedules.op import (
     needs,
 )
 from schedules.timeline import Span, Timeline
+from simulator.idle import SAME
 from simulator.labels import readable_s
-
-_SAME = 1e-9
-"""Of the makespan: instants nearer to each other than this are one, but for roundings."""
 
 
 class Kind(StrEnum):
@@ -145,7 +143,7 @@ class _Walk:
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
         self._begin_s = timeline.start_s
-        self._same_s = _SAME * timeline.makespan_s
+        self._same_s = SAME * timeline.makespan_s
         self._num_stages = 1 + max((part.stage for span in timeline.spans for part in computes(span.op)), default=-1)
         self._rows: list[list[Span]] = [[] for _ in timeline.rank_to_device]
         self._place: dict[int, int] = {}  # in its rank's list, by id: equal spans are not the same

@@ -15,7 +15,8 @@ A gap between two works of a device is blamed on what the op that ends it was wa
     overhead    everything was there; none in a prediction
     cooldown    after the device's last work
 
-The instants are clamped into the gap, so that the charges add up to it whatever the clocks of a measured run say.
+The instants are clamped into the gap, so that the charges add up to it whatever the clocks of a measured run say. What
+is no longer than a rounding is no gap, and no charge.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ from schedules.timeline import Span, Timeline
 
 CAUSES = ("warmup", "upstream", "downstream", "busy_link", "transfer", "collective", "overhead", "cooldown")
 """Every charge has these, in this order."""
+
+SAME = 1e-9
+"""Of the makespan: instants nearer to each other than this are one, but for roundings."""
 
 _Cut = tuple[str, float]  # a cause, and the instant until which it is to blame
 
@@ -78,6 +82,7 @@ class _Blame:
     def __init__(self, timeline: Timeline) -> None:
         self._start_s = timeline.start_s
         self._end_s = timeline.start_s + timeline.makespan_s
+        self._same_s = SAME * timeline.makespan_s
         self._num_stages = 1 + max((part.stage for span in timeline.spans for part in computes(span.op)), default=-1)
         self._sent: dict[tuple[int, Message], Span] = {}
         self._received: dict[tuple[int, Message], Span] = {}
@@ -111,14 +116,17 @@ class _Blame:
         now_s = self._start_s
         for index, work in enumerate(sorted(self._works[device], key=lambda work: work.span.start_s)):
             start_s, end_s = work.span.start_s, work.span.end_s
-            if start_s > now_s:
-                _charge(charges, now_s, start_s, self._waits(work) if index else [("warmup", start_s)])
+            if start_s > now_s + self._same_s:
+                self._charge(charges, now_s, start_s, self._waits(work) if index else [("warmup", start_s)])
                 now_s = start_s
             if end_s > now_s:
                 busy.append(end_s - now_s)
                 now_s = end_s
+        if self._end_s <= now_s + self._same_s:
+            busy.append(self._end_s - now_s)
+            now_s = self._end_s
         last_reduces = sorted(self._last_reduces[device], key=lambda span: span.posted_s)
-        _charge(charges, now_s, self._end_s, [*_meetings(last_reduces, "cooldown"), ("cooldown", self._end_s)])
+        self._charge(charges, now_s, self._end_s, [*_meetings(last_reduces, "cooldown"), ("cooldown", self._end_s)])
         return Usage(device, math.fsum(busy), tuple((cause, math.fsum(parts)) for cause, parts in charges.items()))
 
     def _waits(self, work: _Work) -> list[_Cut]:
@@ -140,6 +148,14 @@ class _Blame:
             cuts += [(maker, made_s), ("busy_link", last.start_s), ("transfer", last.end_s)]
         return [*cuts, ("overhead", work.span.start_s)]
 
+    def _charge(self, charges: dict[str, list[float]], from_s: float, until_s: float, cuts: Iterable[_Cut]) -> None:
+        """Cut a gap at the instants given, each clamped to what is left of the gap."""
+        for cause, cut_s in cuts:
+            end_s = cut_s if cut_s < until_s - self._same_s else until_s
+            if end_s > from_s + self._same_s:
+                charges[cause].append(end_s - from_s)
+                from_s = end_s
+
 
 def _kept_its_rank(before: Span, after: Span) -> bool:
     """Whether the rank of a Send came to its next op only later: a blocking one, as a prediction has no overhead."""
@@ -156,13 +172,3 @@ def _meetings(waits: Iterable[Span], before: str) -> list[_Cut]:
         else:
             cuts.append(("collective", span.end_s))
     return cuts
-
-
-def _charge(charges: dict[str, list[float]], from_s: float, until_s: float, cuts: Iterable[_Cut]) -> None:
-    """Cut a gap at the instants given, each clamped to what is left of the gap."""
-    if until_s <= from_s:  # by a rounding
-        return
-    for cause, cut_s in cuts:
-        end_s = min(max(cut_s, from_s), until_s)
-        charges[cause].append(end_s - from_s)
-        from_s = end_s

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
 from profiles.cluster import Cluster
 from profiles.stage_costs import StageCosts
@@ -13,19 +14,22 @@ from schedules.schedule import Schedule
 from simulator.errors import SimulationError
 
 WORK, SEND, RECV = 0, 1, 2
+_NOTHING = (-1, 0)
 
 
-class Lists(NamedTuple):
-    """What an iteration is, for every lane, in numbers; the same in lists or in NumPy's arrays.
+@dataclass(frozen=True, slots=True, eq=False)
+class Lists:
+    """What an iteration is, for every lane, in numbers.
 
     Attributes:
+        name: Of the schedule.
+        num_computations: Among the works.
         begins: Where each rank's ops begin among all, and at last where they end.
         kinds: Of each op.
         channels: Of each Send and Recv.
         seconds: Of each work.
-        waits: Where each work's waits begin among all, and at last where they end.
-        wait_channels: Channel of each wait.
-        wait_counts: How many messages of the iteration it must have brought.
+        wait_channels: What each work waits for: of all that it needs, one message at most travels; -1 for none.
+        wait_counts: How many messages of the iteration that channel must have brought.
         receivers: Rank, for each channel.
         latency_s: Of each channel.
         lines: Where each channel's messages begin among all, and at last where they end.
@@ -33,11 +37,12 @@ class Lists(NamedTuple):
         utilisations: Of each device and link.
     """
 
+    name: str
+    num_computations: int
     begins: list[int]
     kinds: list[int]
     channels: list[int]
     seconds: list[float]
-    waits: list[int]
     wait_channels: list[int]
     wait_counts: list[int]
     receivers: list[int]
@@ -72,7 +77,9 @@ def in_numbers(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Lists
                 transfers[channel].append(costs.message_bytes(op.message) / link.bandwidth_bytes_per_s)
                 places[rank, op.message] = channel, len(transfers[channel])
     lists = Lists(
-        *([], [], [], [], [0], [], []),
+        schedule.name,
+        sum(isinstance(op, Compute) for row in schedule.ops for op in row),
+        *([], [], [], [], [], []),
         receivers=[receiver for _, receiver in channels],
         latency_s=[cluster.link(*ends).latency_s for ends in channels],
         lines=[*accumulate(map(len, transfers), initial=0)],
@@ -82,13 +89,14 @@ def in_numbers(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Lists
     for rank, row in enumerate(schedule.ops):
         lists.begins.append(len(lists.kinds))
         for op in row:
-            kind, channel, seconds, waits = _entry(schedule, costs, cluster, channels, places, rank, op)
+            kind, channel, seconds, (wait_channel, wait_count) = _entry(
+                schedule, costs, cluster, channels, places, rank, op
+            )
             lists.kinds.append(kind)
             lists.channels.append(channel)
             lists.seconds.append(seconds)
-            lists.wait_channels.extend(channel for channel, _ in waits)
-            lists.wait_counts.extend(brought for _, brought in waits)
-            lists.waits.append(len(lists.wait_channels))
+            lists.wait_channels.append(wait_channel)
+            lists.wait_counts.append(wait_count)
     lists.begins.append(len(lists.kinds))
     return lists
 
@@ -101,22 +109,22 @@ def _entry(
     places: Mapping[tuple[int, Message], tuple[int, int]],
     rank: int,
     op: Op,
-) -> tuple[int, int, float, tuple[tuple[int, int], ...]]:
-    """Return kind, channel, seconds, and the messages that must be there: (channel, how many it must have brought)."""
+) -> tuple[int, int, float, tuple[int, int]]:
+    """Return kind, channel, seconds, and the message that must be there: (channel, how many it must have brought)."""
     speed = cluster.devices[rank].speed
     match op:
         case Compute():
             needed = ((rank, message) for message in needs(op, schedule.num_stages))
-            waits = tuple(places[message] for message in needed if message in places)  # not what is made here
-            return WORK, 0, costs.seconds(op) / speed, waits
+            awaited = next((places[key] for key in needed if key in places), _NOTHING)  # not what is made here
+            return WORK, 0, costs.seconds(op) / speed, awaited
         case Send():
-            return SEND, channels[rank, op.peer], 0.0, ()
+            return SEND, channels[rank, op.peer], 0.0, _NOTHING
         case Recv():
-            return RECV, channels[op.peer, rank], 0.0, ()
+            return RECV, channels[op.peer, rank], 0.0, _NOTHING
         case Step():
-            return WORK, 0, costs.stages[op.stage].step_s / speed, ()
+            return WORK, 0, costs.stages[op.stage].step_s / speed, _NOTHING
         case Average():
-            return WORK, 0, costs.stages[op.stage].average_s / speed, ()
+            return WORK, 0, costs.stages[op.stage].average_s / speed, _NOTHING
         case Reduce() | Overlap() | Unshard() | Reshard():
             raise SimulationError(
                 f"{schedule.name}: rank {rank}: got {op}, expected none in one of several pipelines; try simulate"

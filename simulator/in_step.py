@@ -10,35 +10,94 @@ that are just as long. That makes one pipeline with a device and a link for itse
 
 and its longest path is the Timeline that `simulate` gives every pipeline. Each device holds N times what the one
 pipeline does, and the reference model once. A shared NIC would tell pipelines apart: it takes messages in turn.
+
+What N does not change is found once: the moments that there are, and what is held from which to which of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from profiles.cluster import Cluster, Link
 from profiles.stage_costs import StageCost, StageCosts
+from schedules.op import Average, Recv, Send
 from schedules.schedule import Schedule
 from schedules.timeline import Timeline
-from simulator.longest_path import longest_path
-from simulator.memory import memory
+from simulator.held import Held, held_on_devices
+from simulator.longest_path import moments_of
+from simulator.memory import OverCapacity, taken_over
+from simulator.moments import Moments
 
 
-def in_step(schedule: Schedule, costs: StageCosts, cluster: Cluster, num_pipelines: int) -> Timeline:
-    """Predict one of `num_pipelines` equal pipelines, with the memory that all of them hold.
+@dataclass(frozen=True, slots=True)
+class InStep:
+    """One of N pipelines. N is open; of one alone, an Average takes no time and no memory: there is no reference.
+
+    Attributes:
+        costs: As they are for one op alone.
+        works: (start, end) of each op that is no message, as numbers of times.
+        held: By each device that holds something, in ascending order.
+    """
+
+    costs: StageCosts
+    cluster: Cluster
+    moments: Moments
+    works: tuple[tuple[int, ...], tuple[int, ...]]
+    held: tuple[Held, ...]
+
+    def times_s(self, num_pipelines: int) -> list[float]:
+        """Return all times of one of so many, as `Moments.times_s` does."""
+        slowed = tuple(_slowed(cost, num_pipelines) for cost in self.costs.stages)
+        return self.moments.times_s(replace(self.costs, stages=slowed), _divided(self.cluster, num_pipelines))
+
+    def makespan_s(self, times_s: Sequence[float]) -> float:
+        """Return from when to when all together work [s]."""
+        starts, ends = self.works
+        return max((times_s[end] for end in ends), default=0.0) - min((times_s[start] for start in starts), default=0.0)
+
+    def peaks(self, times_s: Sequence[float], num_pipelines: int) -> dict[int, int]:
+        """Return the most that all together hold on each device [bytes]."""
+        return {held.device: held.peak_bytes(times_s, num_pipelines) for held in self.held}
+
+    def over_capacity(
+        self, times_s: Sequence[float], num_pipelines: int, peaks: Mapping[int, int]
+    ) -> OverCapacity | None:
+        """Return what `simulator.memory.over_capacity` does, out of what `times_s` and `peaks` have returned."""
+        found = []
+        for held in self.held:
+            capacity = self.cluster.devices[held.device].memory_bytes
+            if capacity is not None and peaks[held.device] > capacity:
+                time_s, held_bytes = held.first_over(times_s, num_pipelines, capacity)
+                found.append((time_s, held.device, held_bytes, capacity))
+        if not found:
+            return None
+        time_s, device, held_bytes, capacity = min(found)
+        return taken_over(self.timeline(times_s, num_pipelines), device, time_s, held_bytes, capacity)
+
+    def timeline(self, times_s: Sequence[float], num_pipelines: int) -> Timeline:
+        """Return the Timeline of one of so many."""
+        timeline = self.moments.timeline(times_s)
+        if num_pipelines > 1:
+            return timeline
+        return replace(timeline, spans=tuple(span for span in timeline.spans if not isinstance(span.op, Average)))
+
+
+def in_step(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> InStep:
+    """Predict one of several equal pipelines, whose number is not known yet.
 
     Args:
         schedule: Of one pipeline, lowered, a device for every rank.
         costs: As they are for one op alone.
         cluster: Without shared NICs.
-        num_pipelines: At least 1.
 
     Raises:
         As `longest_path` does.
     """
-    slowed = replace(costs, stages=tuple(_slowed(cost, num_pipelines) for cost in costs.stages))
-    timeline = longest_path(schedule, slowed, _divided(cluster, num_pipelines))
-    return replace(timeline, memory=memory(timeline, costs, schedule, num_pipelines=num_pipelines))
+    moments = moments_of(schedule, costs, cluster)
+    places = [place for place in moments.places if not isinstance(place.op, Send | Recv)]
+    works = tuple(place.start for place in places), tuple(place.end for place in places)
+    return InStep(costs, cluster, moments, works, held_on_devices(moments, costs))
 
 
 def _slowed(cost: StageCost, num_pipelines: int) -> StageCost:
@@ -52,7 +111,7 @@ def _slowed(cost: StageCost, num_pipelines: int) -> StageCost:
         step_s=cost.step_s * factor,
         copy_s=cost.copy_s * factor,
         predict_s=_times(cost.predict_s, factor),
-        average_s=cost.average_s * factor,
+        average_s=cost.average_s * factor if num_pipelines > 1 else 0.0,
     )
 
 

@@ -1,12 +1,13 @@
 """The event loop of `simulator.side_by_side`: plain Python over numbers, or the same compiled where numba is installed.
 
-A lane is one pipeline. Device k is shared k, the link of channel c is shared ``num_ranks + c``. An event is
+A lane is one pipeline, a place is a rank of a lane, a line is a channel of a lane. Device k is shared k, the link of
+channel c is shared ``num_ranks + c``. An event is
 
-    (when, a number that breaks ties, lane, rank)          a rank goes on
-    (when, a number that breaks ties, lane, -1 - channel)  a message is there
-    (when, its alarm, -1, shared)                          the first on a device or link is done
+    (when, place)                  a rank goes on
+    (when, -1 - line)              a message is there
+    (when, num_places + shared)    the first on a device or link is done, if that is still when it is
 
-and what runs on a device or link is (virtual seconds at which it is over, a number that breaks ties, lane, index).
+and what runs on a device or link is (virtual seconds at which it is over, place or line).
 """
 
 from __future__ import annotations
@@ -49,10 +50,7 @@ def race(
     """
     num_works = len(starts_s) * iterations * lists.kinds.count(WORK)
     factors = _factors(jitter, seed, 1 << num_works.bit_length())
-    if numba is None:
-        ends_s = _run(lists, starts_s, iterations, factors)
-    else:
-        ends_s = _run(_in_arrays(lists), _array(starts_s, "f8"), iterations, factors)
+    ends_s = _run(_numbers(lists), starts_s if numba is None else _array(starts_s, "f8"), iterations, factors)
     return [ends_s[start : start + iterations] for start in range(0, len(ends_s), iterations)]
 
 
@@ -64,9 +62,15 @@ def _factors(jitter: float, seed: int, count: int) -> Sequence[float]:
     return factors if numba is None else _array(factors, "f8")
 
 
-def _in_arrays(lists: Lists) -> Lists:
-    seconds = ("seconds", "latency_s", "transfer_s", "utilisations")
-    return Lists(*(_array(getattr(lists, name), "f8" if name in seconds else "i8") for name in Lists._fields))
+@lru_cache(maxsize=8)
+def _numbers(lists: Lists) -> tuple[Sequence[Any], ...]:
+    """Return the lists, in NumPy's arrays if they are for numba."""
+    of_ops = lists.begins, lists.kinds, lists.channels, lists.wait_channels, lists.wait_counts
+    of_channels = lists.receivers, lists.lines
+    of_seconds = lists.seconds, lists.latency_s, lists.transfer_s, lists.utilisations
+    if numba is None:
+        return *of_ops, *of_channels, *of_seconds
+    return *(_array(each, "i8") for each in of_ops + of_channels), *(_array(each, "f8") for each in of_seconds)
 
 
 def _array(numbers: Sequence[float], kind: str) -> Any:
@@ -77,88 +81,99 @@ def _array(numbers: Sequence[float], kind: str) -> Any:
 
 @_compiled
 def _run(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
-    lists: Lists, starts_s: Sequence[float], iterations: int, factors: Sequence[float]
+    lists: tuple[Any, ...], starts_s: Sequence[float], iterations: int, factors: Sequence[float]
 ) -> list[float]:
     """Return when each iteration was over on all devices [s], those of lane 0 first; none if a rank waits forever."""
-    begins, kinds, channels, seconds, waits, wait_channels, wait_counts = lists[:7]
-    receivers, latency_s, lines, transfer_s, utilisations = lists[7:]
+    begins, kinds, channels, wait_channels, wait_counts, receivers, lines = lists[:7]
+    seconds, latency_s, transfer_s, utilisations = lists[7:]
     num_lanes, num_ranks, num_channels, num_shared = len(starts_s), len(begins) - 1, len(receivers), len(utilisations)
-    # of each lane and rank
+    # of each place: a rank of a lane
     at = [begins[place % num_ranks] for place in range(num_lanes * num_ranks)]
     iteration, is_waiting = [0] * len(at), [False] * len(at)
-    # of each lane and channel
-    sends, recvs, started, arrived = [[0] * (num_lanes * num_channels) for _ in range(4)]
+    # of each line: a channel of a lane
+    sends, recvs, met, started, arrived = [[0] * (num_lanes * num_channels) for _ in range(5)]
     is_sending = [False] * (num_lanes * num_channels)
     # of each device and link: exact processor sharing, as in `simulator.device`, of equal utilisations
-    virtual_s, read_s, rate, alarm = [0.0] * num_shared, [0.0] * num_shared, [1.0] * num_shared, [0] * num_shared
-    running = [[(0.0, 0, 0, 0)][:0] for _ in range(num_shared)]
+    virtual_s, read_s, rate, until_s = [0.0] * num_shared, [0.0] * num_shared, [1.0] * num_shared, [0.0] * num_shared
+    running = [[(0.0, 0)][:0] for _ in range(num_shared)]
     ends_s = [0.0] * (num_lanes * iterations)
-    begun = over = number = 0
-    events = [(0.0, 0, 0, 0)][:0]
+    begun = over = 0
+    events = [(0.0, 0)][:0]
     for lane in range(num_lanes):
         for rank in range(num_ranks):
-            number += 1
-            heappush(events, (starts_s[lane], number, lane, rank))
-    while events:
-        now, alarmed, lane, index = heappop(events)
-        rank = posted = come = -1  # that goes on; a channel whose link may begin; a channel whose message is there
-        if lane >= 0:
-            if index >= 0:
-                rank = index
-            else:
-                come = -1 - index
-        elif alarmed == alarm[index]:
-            which = index
-            virtual_s[which], _, lane, index = heappop(running[which])
-            read_s[which] = now
-            if running[which]:
-                number += 1
-                alarm[which], rate[which] = number, 1.0 / max(1.0, len(running[which]) * utilisations[which])
-                left_s = max(0.0, running[which][0][0] - virtual_s[which])
-                heappush(events, (now + left_s / rate[which], number, -1, which))
-            else:
-                virtual_s[which], alarm[which] = 0.0, 0
-            if index >= 0:
-                rank = index
-                at[lane * num_ranks + rank] += 1
-            else:
-                posted = -1 - index
-                is_sending[lane * num_channels + posted] = False
-                if latency_s[posted]:
-                    number += 1
-                    heappush(events, (now + latency_s[posted], number, lane, index))
-                else:
-                    come = posted
+            heappush(events, (starts_s[lane], lane * num_ranks + rank))
+    ready, next_ready = [0][:0], 0
+    now, num_places = 0.0, len(at)
+    while True:
+        place = line = come = -1  # what goes on; a line that begins to send; a line whose message is there
+        if next_ready < len(ready):
+            place = ready[next_ready]
+            next_ready += 1
         else:
-            continue
+            if next_ready:
+                ready.clear()
+                next_ready = 0
+            if not events:
+                break
+            now, who = heappop(events)
+            if who < 0:
+                come = -1 - who
+            elif who < num_places:
+                place = who
+            elif now == until_s[who - num_places]:
+                which = who - num_places
+                mine = running[which]
+                passed_s, who = heappop(mine)
+                read_s[which] = now
+                if mine:
+                    virtual_s[which] = passed_s
+                    share = len(mine) * utilisations[which]
+                    rate[which] = 1.0 / share if share > 1.0 else 1.0
+                    left_s = mine[0][0] - passed_s
+                    until_s[which] = now + left_s / rate[which] if left_s > 0.0 else now
+                    heappush(events, (until_s[which], num_places + which))
+                else:
+                    virtual_s[which], until_s[which] = 0.0, -1.0
+                if which < num_ranks:
+                    place = who
+                    at[place] += 1
+                else:
+                    is_sending[who] = False
+                    if met[who]:
+                        line = who
+                    if latency_s[which - num_ranks]:
+                        heappush(events, (now + latency_s[which - num_ranks], -1 - who))
+                    else:
+                        come = who
+            else:
+                continue
         while True:
             if come >= 0:
-                arrived[lane * num_channels + come] += 1
-                place = lane * num_ranks + receivers[come]
-                if is_waiting[place]:
-                    is_waiting[place] = False
-                    number += 1
-                    heappush(events, (now, number, lane, receivers[come]))
+                arrived[come] += 1
+                target = come // num_channels * num_ranks + receivers[come % num_channels]
+                if is_waiting[target]:
+                    is_waiting[target] = False
+                    ready.append(target)
                 come = -1
-            if posted >= 0:
-                place = lane * num_channels + posted
-                if is_sending[place] or started[place] >= sends[place] or started[place] >= recvs[place]:
-                    posted = -1
-                    continue
-                takes_s = transfer_s[lines[posted] + started[place] % (lines[posted + 1] - lines[posted])]
-                started[place] += 1
-                if not takes_s:
-                    if latency_s[posted]:
-                        number += 1
-                        heappush(events, (now + latency_s[posted], number, lane, -1 - posted))
+            if line >= 0:
+                channel = line % num_channels
+                takes_s = transfer_s[lines[channel] + started[line] % (lines[channel + 1] - lines[channel])]
+                started[line] += 1
+                met[line] -= 1
+                which, who = num_ranks + channel, line
+                if takes_s:
+                    is_sending[line] = True
+                    line = -1
+                else:
+                    if latency_s[channel]:
+                        heappush(events, (now + latency_s[channel], -1 - line))
                     else:
-                        come = posted
+                        come = line
+                    if not met[line]:
+                        line = -1
                     continue
-                is_sending[place] = True
-                which, index, posted = num_ranks + posted, -1 - posted, -1
-            elif rank >= 0:
-                place = lane * num_ranks + rank
-                op = at[place]
+            elif place >= 0:
+                rank, lane, op = place % num_ranks, place // num_ranks, at[place]
                 if op == begins[rank + 1]:
                     end = lane * iterations + iteration[place]
                     ends_s[end] = max(ends_s[end], now)
@@ -166,31 +181,41 @@ def _run(  # noqa: C901 -- one loop: calls would cost plain Python more than the
                     at[place] = begins[rank]
                     if iteration[place] == iterations:
                         over += 1
-                        rank = -1
+                        place = -1
                     continue
-                if kinds[op] != WORK:
-                    posted = channels[op]
-                    (sends if kinds[op] == SEND else recvs)[lane * num_channels + posted] += 1
+                kind = kinds[op]
+                if kind != WORK:
                     at[place] = op + 1
+                    posted = lane * num_channels + channels[op]
+                    if kind == SEND:
+                        sends[posted] += 1
+                        is_met = recvs[posted] >= sends[posted]
+                    else:
+                        recvs[posted] += 1
+                        is_met = sends[posted] >= recvs[posted]
+                    if is_met:
+                        met[posted] += 1
+                        if not is_sending[posted]:
+                            line = posted
                     continue
-                for wait in range(waits[op], waits[op + 1]):
-                    channel = wait_channels[wait]
+                channel = wait_channels[op]
+                if channel >= 0:
                     before = iteration[place] * (lines[channel + 1] - lines[channel])
-                    if arrived[lane * num_channels + channel] < before + wait_counts[wait]:
+                    if arrived[lane * num_channels + channel] < before + wait_counts[op]:
                         is_waiting[place] = True
                         break
-                if is_waiting[place]:
-                    break
                 takes_s = seconds[op] * factors[begun]
                 begun += 1
-                which, index, rank = rank, rank, -1
+                which, who, place = rank, place, -1
             else:
                 break
-            virtual_s[which] += (now - read_s[which]) * rate[which]
-            heappush(running[which], (virtual_s[which] + takes_s, number + 1, lane, index))
-            number += 2
-            read_s[which], alarm[which] = now, number
-            rate[which] = 1.0 / max(1.0, len(running[which]) * utilisations[which])
-            left_s = max(0.0, running[which][0][0] - virtual_s[which])
-            heappush(events, (now + left_s / rate[which], number, -1, which))
+            mine = running[which]
+            passed_s = virtual_s[which] + (now - read_s[which]) * rate[which]
+            virtual_s[which], read_s[which] = passed_s, now
+            heappush(mine, (passed_s + takes_s, who))
+            share = len(mine) * utilisations[which]
+            rate[which] = 1.0 / share if share > 1.0 else 1.0
+            left_s = mine[0][0] - passed_s
+            until_s[which] = now + left_s / rate[which] if left_s > 0.0 else now
+            heappush(events, (until_s[which], num_places + which))
     return ends_s if over == len(at) else ends_s[:0]

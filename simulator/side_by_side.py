@@ -16,12 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from profiles.cluster import Cluster
-from profiles.stage_costs import StageCosts
-from schedules.op import Compute
-from schedules.schedule import Schedule
 from simulator.errors import SimulationError
-from simulator.in_numbers import in_numbers
+from simulator.in_numbers import Lists
 
 _JITTER = 0.05
 """Sigma of the factor on an op's seconds: without it nothing would tell equal pipelines apart."""
@@ -30,43 +26,29 @@ _LEAST, _MOST = 4, 24
 """Iterations: of short lists as many as make up so many computations, for each drives pipelines a bit further apart."""
 
 
-def steady_s(schedule: Schedule, costs: StageCosts, cluster: Cluster, num_pipelines: int) -> float:
+def steady_s(lists: Lists, num_pipelines: int) -> float:
     """Return the seconds of an iteration in the long run, in which every pipeline does a batch.
 
     They begin together; the first half of the iterations, in which they drift apart, does not count.
 
-    Args:
-        schedule: Of one pipeline, lowered, a device for every rank.
-        costs: As they are for one op alone.
-        cluster: Without shared NICs.
-        num_pipelines: At least 1.
-
     Raises:
-        As `side_by_side` does.
+        SimulationError: The lists deadlock.
     """
-    computations = num_pipelines * sum(isinstance(op, Compute) for row in schedule.ops for op in row)
+    computations = num_pipelines * lists.num_computations
     iterations = min(_MOST, max(_LEAST, round(_COMPUTATIONS / max(1, computations))))
-    ends_s = side_by_side(schedule, costs, cluster, [0.0] * num_pipelines, iterations, _JITTER)
+    ends_s = side_by_side(lists, [0.0] * num_pipelines, iterations, _JITTER)
     until_s = min(ends[-1] for ends in ends_s)  # after that the others have the devices for themselves
     counted = [[end_s for end_s in ends if end_s <= until_s][iterations // 2 :] for ends in ends_s]
     return sum(ends[-1] - ends[0] for ends in counted) / sum(len(ends) - 1 for ends in counted)
 
 
 def side_by_side(
-    schedule: Schedule,
-    costs: StageCosts,
-    cluster: Cluster,
-    starts_s: Sequence[float],
-    iterations: int = 1,
-    jitter: float = 0.0,
-    seed: int = 0,
+    lists: Lists, starts_s: Sequence[float], iterations: int = 1, jitter: float = 0.0, seed: int = 0
 ) -> list[list[float]]:
     """Run equal pipelines on the same devices, `iterations` times each.
 
     Args:
-        schedule: Of one pipeline, lowered, a device for every rank.
-        costs: As they are for one op alone.
-        cluster: Without shared NICs.
+        lists: Of each, as `in_numbers` has them.
         starts_s: Of each pipeline.
         iterations: At least 1.
         jitter: Sigma of a log-normal factor on the seconds of each op; 0 for none.
@@ -76,12 +58,11 @@ def side_by_side(
         For each pipeline, when each iteration was over on all its devices [s].
 
     Raises:
-        SimulationError: The lists have another word, or deadlock.
-        ProfileError: The costs do not say the seconds of a phase that the lists have.
+        SimulationError: The lists deadlock.
     """
     from simulator.race import race  # loads numba where that is installed
 
-    ends_s = race(in_numbers(schedule, costs, cluster), starts_s, iterations, jitter, seed)
+    ends_s = race(lists, starts_s, iterations, jitter, seed)
     if not ends_s:
-        raise SimulationError(f"{schedule.name}: deadlock: some rank waits forever; check the schedule")
+        raise SimulationError(f"{lists.name}: deadlock: some rank waits forever; check the schedule")
     return ends_s

@@ -46,10 +46,10 @@ from schedules.op import (
     gives,
     needs,
 )
-from schedules.schedule import Schedule, ScheduleError
+from schedules.schedule import Schedule, ScheduleError, reducing_ranks
 from schedules.timeline import Span, Timeline
 from schedules.versions import looks_ahead, stashing_steps
-from simulator.collectives import Collectives, reducers
+from simulator.collectives import Collectives
 from simulator.device import Device, OwnDevice, SharedDevice
 from simulator.errors import SimulationError
 from simulator.flight import Flight
@@ -118,7 +118,7 @@ class _Run:
         self._jitter = jitter
         self._seed = seed
         self._env = Environment()
-        self._members = reducers(schedule)
+        self._members = reducing_ranks(schedule.ops)
         self._collectives = Collectives(self._members, self._begin_sum)
         self._sums: dict[int, AllReduce] = {}
         self._devices = self._make_devices()
@@ -245,10 +245,9 @@ class _Run:
 
     def _seconds_of(self, op: Compute) -> float:
         key = (op.phase, op.stage, looks_ahead(op))
-        seconds = self._seconds.get(key)
-        if seconds is None:
-            seconds = self._seconds[key] = self._costs.seconds(op)
-        return seconds
+        if key not in self._seconds:
+            self._seconds[key] = self._costs.seconds(op)
+        return self._seconds[key]
 
     def _cost(self, op: Step | Reduce | Average) -> StageCost:
         if not 0 <= op.stage < self._schedule.num_stages:

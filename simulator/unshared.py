@@ -9,8 +9,7 @@ from profiles.all_reduce import possible_hops
 from profiles.cluster import Cluster
 from schedules.lower import lower
 from schedules.op import Message, Op, Recv, Reduce, Send
-from schedules.schedule import Schedule
-from simulator.collectives import reducers
+from schedules.schedule import Schedule, reducing_ranks
 
 
 def is_unshared(schedule: Schedule, cluster: Cluster) -> bool:
@@ -23,7 +22,7 @@ def is_unshared(schedule: Schedule, cluster: Cluster) -> bool:
 
 
 def _has_ordered_rings(schedule: Schedule, cluster: Cluster) -> bool:
-    members = reducers(schedule)
+    members = reducing_ranks(schedule.ops)
     rank_of = {device: rank for rank, device in enumerate(schedule.rank_to_device)}
     rings: defaultdict[tuple[int, int], set[tuple[int, ...]]] = defaultdict(set)
     for ranks in members.values():

@@ -34,9 +34,9 @@ def digits(width: int = 64, blocks: int = 6, dropout: float = 0.0) -> Model:
         ProfileError: An argument is out of range.
     """
     name = f"digits:width={width},blocks={blocks},dropout={dropout}"
-    for key, got, least in (("width", width, 1), ("blocks", blocks, 0)):
-        if got < least:
-            raise ProfileError(f"model {name}: {key}: got {got}, expected at least {least}; raise it")
+    for key, got, least, most in (("width", width, 1, 2**16), ("blocks", blocks, 0, 10_000)):
+        if not least <= got <= most:
+            raise ProfileError(f"model {name}: {key}: got {got}, expected {least} to {most}; try {least}")
     if not 0 <= dropout < 1:
         raise ProfileError(f"model {name}: dropout: got {dropout}, expected 0 to below 1; try 0.1")
     return Model(

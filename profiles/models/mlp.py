@@ -18,14 +18,12 @@ def mlp(width: int = 256, layers: int = 8) -> Model:
     """Return `layers` of Linear and ReLU (the last without ReLU) that learn to reverse a random vector.
 
     Raises:
-        ProfileError: An argument is below 1, or the layers are above ten thousand.
+        ProfileError: An argument is out of range.
     """
     name = f"mlp:width={width},layers={layers}"
-    for key, got in (("width", width), ("layers", layers)):
-        if got < 1:
-            raise ProfileError(f"model {name}: {key}: got {got}, expected at least 1; raise it")
-    if layers > 10_000:
-        raise ProfileError(f"model {name}: layers: got {layers}, expected at most 10000; lower it")
+    for key, got, most in (("width", width, 2**16), ("layers", layers, 10_000)):
+        if not 1 <= got <= most:
+            raise ProfileError(f"model {name}: {key}: got {got}, expected 1 to {most}; try 1")
     return Model(
         name,
         (*(partial(Hidden, width) for _ in range(layers - 1)), partial(nn.Linear, width, width)),

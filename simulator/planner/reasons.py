@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from simulator.idle import SAME
 from simulator.labels import readable_s
 from simulator.planner.candidate import Candidate
 from simulator.planner.evaluate import evaluate, num_ops
@@ -132,6 +133,7 @@ def _loss(chosen: Outcome, other: Outcome) -> str | None:
         return None
     share = chosen.samples / other.samples
     change_s = other.seconds * share - chosen.seconds
+    change_s = 0.0 if abs(change_s) <= SAME * chosen.seconds else change_s
     parts = sorted(_changes(chosen.costs, other.costs, share), key=lambda part: -part[1] if change_s > 0 else part[1])
     told = [f"{what} {_signed(s)}" for what, s in parts[:2] if s * change_s > 0 and abs(s) > _SMALL * abs(change_s)]
     text = f"{_signed(change_s)} per step ({change_s / chosen.seconds:+.1%})"

@@ -11,12 +11,14 @@ from profiles.partition import parse_partition
 from profiles.profile import Profile, layer_seconds, stage_costs
 from profiles.stage_costs import StageCosts
 from schedules.lower import lower
+from schedules.recompute import recompute
 from schedules.schedule import Schedule, ScheduleError
 from schedules.timeline import Timeline
 from simulator.errors import SimulationError
-from simulator.in_step import in_step
+from simulator.in_numbers import Lists, in_numbers
+from simulator.in_step import InStep, in_step
 from simulator.longest_path import is_unshared
-from simulator.memory import memory, over_capacity, peak_memory
+from simulator.memory import OverCapacity, memory, over_capacity, peak_memory
 from simulator.side_by_side import steady_s
 from simulator.simulate import simulate
 from simulator.tuner.outcome import Outcome
@@ -84,32 +86,48 @@ def evaluate(problem: Problem, setting: Setting) -> Outcome:
     hold when all are at their peak.
     """
     try:
-        timeline, costs = _run(problem, setting)
-        seconds = _iteration_s(problem, setting, timeline, costs)
+        costs = _costs_of(problem, setting)
+        makespan_s, held_bytes, over = _one_iteration(problem.cluster, costs, setting)
+        seconds = _iteration_s(problem.cluster, costs, setting, makespan_s)
     except (ScheduleError, ProfileError, SimulationError) as error:
         return Outcome(setting, reason=str(error))
-    held_bytes = max((peak.total_bytes for peak in peak_memory(timeline.memory).values()), default=0)
-    over = over_capacity(timeline.memory, problem.cluster, timeline)
     reason = None if over is None else f"over memory: {over}"
     return Outcome(setting, seconds / setting.num_pipelines, held_bytes, reason)
 
 
-def _iteration_s(problem: Problem, setting: Setting, timeline: Timeline, costs: StageCosts) -> float:
-    """Return the seconds of an iteration, of which `timeline` is one that all pipelines begin together.
+def _costs_of(problem: Problem, setting: Setting) -> StageCosts:
+    num_stages = _one_pipeline(_alike(setting), len(problem.cluster.devices)).num_stages
+    return problem.costs(setting.num_microbatches, num_stages)
 
-    With one micro-batch nothing drives them apart: under fair sharing a gap between two stays as it is, and a real
-    scheduler closes it. What pipelines lose at the ends of a batch does not grow with M: of many micro-batches some are
-    followed, and each of the others adds what it takes on the busiest device.
+
+def _one_iteration(cluster: Cluster, costs: StageCosts, setting: Setting) -> tuple[float, int, OverCapacity | None]:
+    """Return what an iteration takes that all begin together [s], what they hold [bytes], what is too much."""
+    number, pipeline = setting.num_pipelines, _in_step(_alike(setting), costs, cluster)
+    if pipeline is not None:
+        times_s = pipeline.times_s(number)
+        peaks = pipeline.peaks(times_s, number)
+        over = pipeline.over_capacity(times_s, number, peaks)
+        return pipeline.makespan_s(times_s), max(peaks.values(), default=0), over
+    timeline = _by_simpy(setting, costs, cluster)
+    held_bytes = max((peak.total_bytes for peak in peak_memory(timeline.memory).values()), default=0)
+    return timeline.makespan_s, held_bytes, over_capacity(timeline.memory, cluster, timeline)
+
+
+def _iteration_s(cluster: Cluster, costs: StageCosts, setting: Setting, makespan_s: float) -> float:
+    """Return the seconds of an iteration, of which one that all pipelines begin together takes `makespan_s`.
+
+    What pipelines lose at the ends of a batch does not grow with M: of many micro-batches some are followed, and each
+    of the others adds what it takes on the busiest device.
     """
-    cluster, number = problem.cluster, setting.num_pipelines
-    stays = setting.num_microbatches == 1 or all(number * cost.utilisation <= 1 for cost in costs.stages)
-    if stays or cluster.nics:
-        return timeline.makespan_s
+    number = setting.num_pipelines
+    is_nobody_slowed = all(number * cost.utilisation <= 1 for cost in costs.stages)
+    if is_nobody_slowed or cluster.nics:
+        return makespan_s
     followed, each_s = setting.num_microbatches, _busiest_s(costs, cluster, setting)
     if each_s is not None:
         followed = min(followed, _FOLLOWED * len(cluster.devices) + (setting.advance or 0))
-    one = _one_pipeline(replace(setting, num_pipelines=min(2, number), num_microbatches=followed), len(cluster.devices))
-    return steady_s(one, costs, cluster, number) + (setting.num_microbatches - followed) * (each_s or 0.0)
+    lists = _lists(replace(_alike(setting), num_microbatches=followed), costs, cluster)
+    return steady_s(lists, number) + (setting.num_microbatches - followed) * (each_s or 0.0)
 
 
 def _busiest_s(costs: StageCosts, cluster: Cluster, setting: Setting) -> float | None:
@@ -131,22 +149,36 @@ def _busiest_s(costs: StageCosts, cluster: Cluster, setting: Setting) -> float |
     return busiest_s if is_full and all(transfer_s < busiest_s for transfer_s in transfers) else None
 
 
-def _run(problem: Problem, setting: Setting) -> tuple[Timeline, StageCosts]:
-    """Return one pipeline's part of an iteration, or all, with the memory of all, and what it was simulated with."""
-    cluster = problem.cluster
-    one = _one_pipeline(replace(setting, num_pipelines=min(2, setting.num_pipelines)), len(cluster.devices))
-    costs = problem.costs(setting.num_microbatches, one.num_stages)
-    if is_unshared(one, cluster):
-        return in_step(one, costs, cluster, setting.num_pipelines), costs
-    lowered = lower(setting.build(len(cluster.devices)))
-    timeline = simulate(lowered, costs, cluster)
-    return replace(timeline, memory=memory(timeline, costs, lowered)), costs
+def _alike(setting: Setting) -> Setting:
+    """Return one that has the same lists in each of its pipelines: there are two, if there can be several."""
+    return setting if setting.advance is None else replace(setting, num_pipelines=2)
 
 
 @lru_cache(maxsize=8)
 def _one_pipeline(setting: Setting, num_devices: int) -> Schedule:
-    """Return the lists of one pipeline, which are the same beside one other and beside many."""
+    """Return the lists, lowered. No message comes from R, so it may as well be put in when they are."""
+    if setting.recomputes:
+        return recompute(_one_pipeline(replace(setting, recomputes=False), num_devices))
     return lower(setting.build_one(num_devices))
+
+
+@lru_cache(maxsize=8)
+def _in_step(setting: Setting, costs: StageCosts, cluster: Cluster) -> InStep | None:
+    """Return one of several pipelines, as long as they are in step; None where it is not enough to know one."""
+    schedule = _one_pipeline(setting, len(cluster.devices))
+    return in_step(schedule, costs, cluster) if is_unshared(schedule, cluster) else None
+
+
+@lru_cache(maxsize=8)
+def _lists(setting: Setting, costs: StageCosts, cluster: Cluster) -> Lists:
+    return in_numbers(_one_pipeline(setting, len(cluster.devices)), costs, cluster)
+
+
+def _by_simpy(setting: Setting, costs: StageCosts, cluster: Cluster) -> Timeline:
+    """Return an iteration of all pipelines."""
+    lowered = lower(setting.build(len(cluster.devices)))
+    timeline = simulate(lowered, costs, cluster)
+    return replace(timeline, memory=memory(timeline, costs, lowered))
 
 
 def measure(problem: Problem, setting: Setting) -> SettingProfile:
@@ -155,7 +187,8 @@ def measure(problem: Problem, setting: Setting) -> SettingProfile:
     Raises:
         ScheduleError, ProfileError, SimulationError: The setting cannot be.
     """
-    timeline, costs = _run(problem, setting)
+    costs = _costs_of(problem, setting)
+    timeline = _by_simpy(setting, costs, problem.cluster)
     return profile_setting(timeline, costs, setting.num_pipelines)
 
 

@@ -14,11 +14,13 @@ it, F_mod the bytes of the models, F_dat those of data. (2) shares its seconds o
 way at once; (4), (6) and (7) do not. So there are two ways to account:
 
     paper        as printed
-    consistent   all of them for an iteration, in which every pipeline does a batch; a batch is the n'-th part. And the
-                 reference model, which the paper has among F_mod, is there once for any number of pipelines above one,
-                 and the update of each, which the paper does not count
+    consistent   all of them for an iteration, in which every pipeline does a batch; a batch is the n'-th part. And in
+                 (8) the reference model, which the paper has among F_mod, is there once for any number of pipelines
+                 above one, and the update of each, which the paper does not count. Of f micro-batches that a pipeline
+                 has in flight in the profile no more than m' are in flight; and if those are all, no backward is over
+                 at the peak, so that there are no gradients yet, or one micro-batch less
 
-For one pipeline in the profile and in the question both are the same.
+For one pipeline in the profile and in the question both say the same seconds, and for m' > f the same bytes.
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ from enum import StrEnum
 from itertools import accumulate
 
 from profiles.stage_costs import StageCosts
-from schedules.op import Average, Recv, Step, computes
+from schedules.op import Average, Compute, Recv, Step, computes
 from schedules.timeline import Span, Timeline
+from simulator.activations import Part, activations
 from simulator.errors import SimulationError
 from simulator.idle import is_work
 from simulator.memory import peak_memory
@@ -54,8 +57,10 @@ class DeviceProfile:
         curve: phi(t) as (seconds, utilisation) pieces, all above 0: they add up to the time it computed.
         transfer_s: Of all messages to it.
         model_bytes: Weights, gradients and optimizer states of the n models, without the reference and updates.
-        reference_bytes: One reference model, whether the profile has one or not.
+        reference_bytes: One reference model, whether the profile has one or not; a model's gradients take the same.
         data_bytes: Activations and buffers.
+        gradient_bytes: How much of `model_bytes` is gradients.
+        in_flight: f, the micro-batches whose activations one pipeline keeps at most.
     """
 
     curve: tuple[tuple[float, float], ...]
@@ -63,6 +68,8 @@ class DeviceProfile:
     model_bytes: int = 0
     reference_bytes: int = 0
     data_bytes: int = 0
+    gradient_bytes: int = 0
+    in_flight: int = 1
 
     @property
     def compute_s(self) -> float:
@@ -151,9 +158,24 @@ def profile_setting(timeline: Timeline, costs: StageCosts, num_pipelines: int) -
                 model_bytes=model_bytes,
                 reference_bytes=sum(costs.stages[stage].weight_bytes for stage in stages),
                 data_bytes=sum(held.values()) - model_bytes - held.get("reference", 0) - held.get("updates", 0),
+                gradient_bytes=held.get("gradients", 0),
+                in_flight=_in_flight(mine),
             )
         )
     return SettingProfile(each, num_pipelines, tuple(devices))
+
+
+def _in_flight(spans: Iterable[Span]) -> int:
+    """Return the most micro-batches whose activations one rank of a device keeps."""
+    parts: defaultdict[int, list[tuple[Compute, Span]]] = defaultdict(list)
+    for span in spans:
+        parts[span.rank] += [(part, span) for part in computes(span.op)]
+    most = 1
+    for its in parts.values():
+        kept = [each for each in activations(its) if each.part is Part.SAVED]
+        changes = sorted([(each.from_s, 1) for each in kept] + [(each.until_s, -1) for each in kept])
+        most = max([most, *accumulate(change for _, change in changes)])
+    return most
 
 
 def _curve(works: Iterable[Span], costs: StageCosts) -> tuple[tuple[float, float], ...]:
@@ -233,7 +255,16 @@ def _held_bytes(device: DeviceProfile, profile: SettingProfile, m: int, n: int, 
     data = profile.num_microbatches / m * more * device.data_bytes
     match accounting:
         case Accounting.CONSISTENT:
-            return more * device.model_bytes + data + ((1 + n) * device.reference_bytes if n > 1 else 0)
+            models = more * (device.model_bytes - device.gradient_bytes)
+            models += (1 + n) * device.reference_bytes if n > 1 else 0
+            return models + _growing_bytes(data, n * device.reference_bytes, device.in_flight, m)
         case Accounting.PAPER:
             has_reference = profile.num_pipelines > 1
             return more * (device.model_bytes + (device.reference_bytes if has_reference else 0)) + data
+
+
+def _growing_bytes(data: float, gradients: float, in_flight: int, m: int) -> float:
+    """Return what m' micro-batches hold besides the models; `data` is of `in_flight`, and as large as theirs."""
+    if m > in_flight:
+        return data + gradients
+    return max(m / in_flight * data, (m - 1) / in_flight * data + gradients)

@@ -22,8 +22,8 @@ Judge: TypeAlias = Callable[[Setting], Outcome]
 Runner: TypeAlias = Callable[[Judge, Sequence[Setting]], Iterator[Outcome]]
 """Lets a judge go through settings, here or elsewhere, and yields what is found in any order."""
 
-_CHUNK = 8
-"""Settings that a process takes at once: enough to make the way there and back cheap."""
+_CHUNK = 16
+"""Settings that a process takes at once: many of them have the same lists, which it makes once."""
 
 _GARBAGE = 200_000
 """Objects between collections in those processes: settings leave many behind, and few in circles."""
@@ -112,7 +112,7 @@ def _profiled(problem: Problem, settings: Sequence[Setting]) -> SettingProfile:
 
 
 def in_chunks(settings: Sequence[Setting]) -> list[Sequence[Setting]]:
-    """Share the settings out, the longest first, equal lists together; a process takes a few at a time."""
+    """Share the settings out, the longest first, equal lists together; a process takes a chunk at a time."""
     longest_first = sorted(settings, key=lambda each: (-each.num_microbatches, str(replace(each, num_pipelines=1))))
     return [longest_first[start : start + _CHUNK] for start in range(0, len(settings), _CHUNK)]
 

@@ -16,14 +16,14 @@ from executor.interpreter import Rank
 from executor.job import Job
 from executor.lists import averagers
 from executor.local import run_local
-from executor.transport import LocalTransport, Mailroom, reducers
+from executor.transport import LocalTransport, Mailroom
 from profiles.models.model import Model, build_layers
 from profiles.models.resolve import resolve_model
 from schedules.catalogue import CATALOGUE, build
 from schedules.formats.schedule_json import to_json
 from schedules.lower import lower
 from schedules.op import Step
-from schedules.schedule import ScheduleError
+from schedules.schedule import ScheduleError, reducing_ranks
 
 MLP = "mlp:layers=6,width=8"
 SYNCHRONOUS = [name for name, entry in CATALOGUE.items() if not entry.is_asynchronous and not entry.averages]
@@ -62,17 +62,18 @@ class Calls:
 
 
 class Local:
-    """All ranks of a schedule in this process, in float64."""
+    """All ranks of a schedule in this process."""
 
     def __init__(
         self, schedule, model=MLP, *, optimizer="sgd", lr=0.05, seed=0, size=2,
         transport=LocalTransport, lowering=lower, bounds=None, prediction=None, averaging="asynchronous",
+        dtype=torch.float64,
     ):  # fmt: skip
         self.schedule = schedule = lowering(schedule)
         self.model = model if isinstance(model, Model) else resolve_model(model)
         self.bounds = bounds or even_bounds(len(self.model.layers), schedule.num_stages)
-        self.batch = make_batch(self.model, schedule.num_microbatches, size, seed=seed, dtype=torch.float64, device=CPU)
-        self.room = Mailroom(reducers(schedule.ops))
+        self.batch = make_batch(self.model, schedule.num_microbatches, size, seed=seed, dtype=dtype, device=CPU)
+        self.room = Mailroom(reducing_ranks(schedule.ops))
         self.heard = []  # (rank, index) before each op
         self.ranks = [
             Rank(
@@ -81,7 +82,7 @@ class Local:
                 schedule.num_stages,
                 build_stages(
                     schedule, rank, self.model, self.bounds,
-                    optimizer=optimizer, lr=lr, seed=seed, dtype=torch.float64, device=CPU, prediction=prediction,
+                    optimizer=optimizer, lr=lr, seed=seed, dtype=dtype, device=CPU, prediction=prediction,
                 ),
                 transport(rank, self.room),
                 Recorder(HostClock()),

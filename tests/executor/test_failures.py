@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from executor.errors import ExecutionError, RankFailed
+from executor.errors import ExecutionError, RankFailed, failed
 from executor.job import Job
 from executor.launcher import launch
 from executor.processes import Processes
@@ -16,7 +16,7 @@ from schedules.catalogue import build
 from schedules.formats.schedule_json import to_json
 from schedules.lazy import repeat
 from schedules.lower import lower
-from schedules.schedule import ScheduleError
+from schedules.schedule import ScheduleError, forward
 from tests.executor.pipelines import job
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(60)]
@@ -59,6 +59,23 @@ def test_a_layer_that_raises_before_the_lists_begin_is_named_with_its_stage():
 def test_what_goes_wrong_before_the_lists_begin_is_told_with_a_rank():
     message = failure(faulty("without_data", build("gpipe", 2, 4)))
     assert message.startswith("rank 0 failed before its first op: KeyError: 'no such data'")
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried ..."),
+        RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    ],
+    ids=["Python", "CPU", "CUDA"],
+)
+def test_a_rank_without_room_is_told_what_to_try_once(reason):
+    told = failed(1, forward(1, 2), reason)
+    assert str(told).startswith("rank 1 failed at 1F2 (micro-batch 2): ")
+    assert str(told).endswith("; try smaller micro-batches, more stages or --recompute all")
+    assert str(failed(1, None, told)).count("; try") == 1
+    assert "try" not in str(failed(1, None, KeyError("weight")))
 
 
 def test_more_processes_than_the_machine_can_be_expected_to_run_are_refused(tmp_path):

@@ -62,3 +62,10 @@ def test_a_batch_of_another_size_is_refused():
     short = replace(MODEL, batch=lambda num_samples, seed: MODEL.batch(num_samples - 1, seed))
     with pytest.raises(ExecutionError, match="its batch has 3 samples, expected 4"):
         feeds(4, 1, 1, model=short)[0][0]
+
+
+def test_the_rest_of_a_run_is_numbered_from_its_first_micro_batch():
+    whole, _ = feeds(8, 4, 3)
+    rest, _ = make_feeds(MODEL, 8, 4, 7, seed=0, dtype=torch.float64, device=CPU, first=5)
+    assert len(rest) == 7
+    assert all(torch.equal(rest[index], whole[5 + index]) for index in range(7))

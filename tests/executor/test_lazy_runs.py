@@ -11,14 +11,13 @@ from executor.errors import ExecutionError, RunEnded
 from executor.interpreter import Batch
 from executor.lists import channels, held_stages, lists_of, loss_scales, reducers, step_sizes
 from executor.local import local_ranks, run_local
-from executor.transport import reducers as reducers_of
 from schedules.catalogue import build, build_lazily, find
 from schedules.lazy import repeat
 from schedules.lower import lower
 from schedules.op import Send
 from schedules.prediction import Rule
 from schedules.recompute import recompute
-from schedules.schedule import stages_of
+from schedules.schedule import reducing_ranks, stages_of
 from tests.executor.models import WIDTH, plain
 from tests.executor.pipelines import CPU, SYNCHRONOUS, Local, assert_equal, even_bounds
 from tests.executor.recurrences import SCHEMES
@@ -161,7 +160,7 @@ def test_both_kinds_of_lists_answer_the_same(name):
     assert channels(in_memory) == sorted(
         {(r, op.peer) for r, ops in enumerate(in_memory.ops) for op in ops if isinstance(op, Send)}
     )
-    assert reducers(made) == reducers(in_memory) == reducers_of(in_memory.ops)
+    assert reducers(made) == reducers(in_memory) == reducing_ranks(in_memory.ops)
     for rank in range(in_memory.num_ranks):
         assert held_stages(made, rank) == held_stages(in_memory, rank) == stages_of(in_memory.ops[rank])
         for stage in held_stages(made, rank):

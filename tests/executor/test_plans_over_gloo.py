@@ -6,11 +6,14 @@ import pytest
 import torch
 
 from executor.feed import step_seed
+from executor.training import train
 from executor.training_job import TrainingJob
+from executor.training_rank import training_of
 from profiles.models.model import build_layers
 from profiles.plan import Plan, Predicted
 from schedules.recipe import Recipe
 from tests.executor.many_jobs import run_together
+from tests.executor.pipelines import CPU
 from tests.executor.test_training import MODEL, plain_loop
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(240)]
@@ -35,6 +38,8 @@ PLANS = {
     "copies of both directions": a_plan((6, 2), 2, name="chimera", num_ranks=2, num_microbatches=4, width=2),
     "compressed": replace(TWO_BY_TWO, compression="half"),
 }
+STALE = ("pipedream", "pipeoptim")
+PLANS |= {name: a_plan((3, 5), 8, name=name, num_ranks=2, num_microbatches=1, width=2) for name in STALE}
 
 
 def to_job(plan):
@@ -51,7 +56,7 @@ def losses(tmp_path_factory):
     return run_together({name: to_job(plan) for name, plan in PLANS.items()}, 4, tmp_path_factory.mktemp("plans"))
 
 
-@pytest.mark.parametrize("name", [name for name in PLANS if name != "compressed"])
+@pytest.mark.parametrize("name", [name for name in PLANS if name not in ("compressed", *STALE)])
 def test_the_losses_are_those_of_the_model_in_one_piece(losses, name):
     assert losses[name] == pytest.approx(plain_loop(STEPS)[0], rel=1e-9)
 
@@ -95,3 +100,11 @@ def rounded_loop():
 def test_compressed_messages_lose_what_half_precision_loses_and_nothing_else(losses):
     assert losses["compressed"] == pytest.approx(rounded_loop(), rel=1e-9)
     assert losses["compressed"] != pytest.approx(plain_loop(STEPS)[0], rel=1e-9)
+
+
+@pytest.mark.parametrize("name", STALE)
+def test_copies_that_read_stale_weights_train_as_in_one_process(losses, name):
+    job, run = to_job(PLANS[name]), PLANS[name].run(STEPS)
+    local = train(run.lists(STEPS), training_of(job, run, CPU))
+    assert losses[name] == pytest.approx([scores.loss for scores in local.steps], rel=1e-12, abs=0)
+    assert losses[name] != pytest.approx(plain_loop(STEPS)[0], rel=1e-6), "nothing is stale"

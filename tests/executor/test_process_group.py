@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from executor.errors import ExecutionError
-from executor.process_group import Letters, ProcessGroupTransport, Shape
+from executor.process_group import ProcessGroupTransport, Shape
+from executor.shapes import _header, _shape
 from schedules.catalogue import build
+from schedules.letters import Letters
 from schedules.lower import lower
 from schedules.op import Message, Payload, Phase, Send, computes
 from tests.executor.pipelines import any_schedule
@@ -60,3 +62,36 @@ def test_a_tensor_that_the_receiver_does_not_expect_is_not_sent(tensor):
     send = Send(Message(Payload.ACTIVATION, 0, 0), 1)
     with pytest.raises(ExecutionError, match=r"0SEND_F0: got a tensor of .*, expected torch.float32, \(2, 8\)"):
         transport().send(send, tensor)
+
+
+def transposed():
+    """A tensor without gaps that does not lie row by row, as an LSTM's output."""
+    return torch.randn(4, 3, 5).transpose(0, 1)
+
+
+def test_a_tensor_without_gaps_travels_as_it_lies_and_is_not_copied():
+    tensor = transposed()
+    shape = Shape(tuple(tensor.shape), tensor.dtype, tensor.stride())
+    flat = shape.flat(tensor)
+    assert flat.is_contiguous()
+    assert flat.data_ptr() == tensor.data_ptr()
+    arrived = shape.of(flat.clone())
+    assert torch.equal(arrived, tensor)
+    assert arrived.stride() == tensor.stride()
+
+
+@pytest.mark.parametrize("strides", [None, (5, 15, 1)], ids=["row by row", "transposed"])
+@pytest.mark.parametrize("tensor", [transposed(), transposed().contiguous(), torch.randn(3, 4, 9)[..., ::2]])
+def test_a_tensor_that_lies_otherwise_is_copied_into_the_layout_of_the_channel(tensor, strides):
+    shape = Shape((3, 4, 5), tensor.dtype, strides)
+    flat = shape.flat(tensor)
+    assert flat.is_contiguous()
+    assert torch.equal(shape.of(flat.clone()), tensor)
+
+
+@pytest.mark.parametrize("tensor", [transposed(), torch.randn(2, 3), torch.randn(2, 6)[:, ::2], torch.randn(())])
+def test_what_a_stage_gives_is_told_to_the_others_with_its_layout(tensor):
+    shape = _shape(_header(0, tensor))
+    assert (shape.size, shape.dtype) == (tuple(tensor.shape), tensor.dtype)
+    assert shape.of(torch.arange(tensor.numel())).stride() == torch.empty_like(tensor).stride()
+    assert (shape.strides is None) == torch.empty_like(tensor).is_contiguous()

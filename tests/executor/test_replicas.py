@@ -15,13 +15,13 @@ from executor.build import emulated_stages
 from executor.errors import ExecutionError, RankFailed
 from executor.launcher import launch
 from executor.lists import loss_scales
-from executor.transport import LocalTransport, Mailroom, reducers
+from executor.transport import LocalTransport, Mailroom
 from profiles.models.model import Model
 from profiles.stage_costs import StageCost, StageCosts
 from schedules.catalogue import build
 from schedules.lower import lower
 from schedules.op import Reduce, Step
-from schedules.schedule import backward, backward_input, backward_weight, forward, make_schedule
+from schedules.schedule import backward, backward_input, backward_weight, forward, make_schedule, reducing_ranks
 from tests.executor import models
 from tests.executor.many_jobs import run_module
 from tests.executor.pipelines import Local, assert_equal, job, whole_gradients, whole_model, without_steps
@@ -200,7 +200,7 @@ def test_a_mailroom_that_was_not_told_of_the_replicas_says_so():
 
 
 def test_reducers_are_the_ranks_that_reduce_a_stage_in_order_of_the_stages():
-    assert reducers([[Reduce(3), Reduce(1)], [], [Reduce(1)], [Reduce(3), Reduce(3)]]) == {1: (0, 2), 3: (0, 3)}
+    assert reducing_ranks([[Reduce(3), Reduce(1)], [], [Reduce(1)], [Reduce(3), Reduce(3)]]) == {1: (0, 2), 3: (0, 3)}
 
 
 def test_emulated_replicas_move_as_many_bytes_as_the_weights_have():

@@ -12,6 +12,7 @@ from profiles.machines import machine_names
 
 PUBLISHED = Path(__file__).parents[2] / "profiles" / "data" / "pipedream"
 VGG16, GNMT = PUBLISHED / "vgg16.graph.txt", PUBLISHED / "gnmt.graph.txt"
+GPT = Path(__file__).parents[2] / "profiles" / "data" / "gpt-10m-epyc.json"
 SLOW = "--link bandwidth_bytes_per_s=1e9"
 NODES = "--nodes 2 --gpus 2 --intra latency_s=0 --inter latency_s=0.5,bandwidth_bytes_per_s=1e9"
 SIMULATE = "simulate -s 1f1b -p 4 -m 8 --uniform f=1,b=2,output_bytes=1e9"
@@ -83,6 +84,36 @@ def test_a_stage_that_does_not_fit_is_a_no(pipesched):
     assert answer.code == 1
     assert "over memory: stage" in answer.err
     assert pipesched(f"partition {VGG16} -p 2 --by time -v 2 --memory-limit 1GiB").code == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        (f"{VGG16} -p 4 --by memory --memory-limit 5GiB", r"devices of (?P<limit>\d+) bytes"),
+        (f"{VGG16} -p 2 --by time -v 2 --memory-limit 1GiB", r"devices of (?P<limit>\d+) bytes"),
+        (f"{VGG16} -p 2 --by time -v 2 --memory-limit 12GiB", r"(?P<option>--chunks 1)"),
+        (f"{GPT} -p 2 --by memory --microbatch-size 8 --memory-limit 140MB", r"(?P<option>--microbatch-size 2)"),
+        (f"{GNMT} -p 4 --by memory --cluster mixed.json", r"(?P<option>--by time)"),
+    ],
+)
+def test_what_is_advised_where_a_stage_does_not_fit_does_fit(pipesched, folder, options, advice):
+    small, large = {"memory_bytes": 6 * 10**8}, {"memory_bytes": 10**10}
+    free = {"latency_s": 0.0, "bandwidth_bytes_per_s": None}
+    cluster = {"format": "pipesched-cluster", "version": 1, "devices": [large, large, large, small], "intra": free}
+    (folder / "mixed.json").write_text(json.dumps(cluster))
+    answer = pipesched(f"partition {options}")
+    assert answer.code == 1
+    found = re.search(f"; try {advice}$", answer.err.strip())
+    assert found is not None, answer.err
+    better = found["option"] if "option" in found.groupdict() else f"--memory-limit {found['limit']}"
+    assert pipesched(f"partition {_with(options, better)}").code == 0
+
+
+def _with(options, change):
+    """Give the option of `change` in place of the same."""
+    short = {"--chunks": "-v"}
+    name = change.split()[0]
+    return re.sub(rf" ({name}|{short.get(name, name)}) \S+", "", options) + f" {change}"
 
 
 def test_a_cluster_of_two_kinds_of_devices_is_written_by_hand(pipesched, folder):

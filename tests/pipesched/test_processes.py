@@ -107,3 +107,20 @@ def test_a_run_that_is_stopped_leaves_no_process_and_no_file(tmp_path, stop, lin
         time.sleep(0.05)
     assert ranks_in(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(60)
+@pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="looks for the ranks in /proc")
+def test_a_run_that_is_killed_leaves_no_process(tmp_path):
+    line = "run -s 1f1b -p 2 -m 4 --uniform f=9,b=9"
+    command = [sys.executable, "-m", "pipesched", *line.split()]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment) as process:
+        deadline = time.monotonic() + 30
+        while len(ranks_in(tmp_path)) < 4 and time.monotonic() < deadline:  # it, what ranks are forked from, the ranks
+            time.sleep(0.05)
+        process.kill()
+    while ranks_in(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert ranks_in(tmp_path) == []

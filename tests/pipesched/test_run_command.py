@@ -2,17 +2,23 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from executor.job import job_from_json
+from executor.launcher import Measured
 from pipesched import verify
 from profiles.cluster import Link
 from profiles.cluster_json import read_cluster
 from profiles.files import load_profile
+from profiles.stage_costs import uniform
+from schedules.catalogue import build
 from schedules.formats.timeline_json import read_timeline
 from schedules.op import Message, Payload
+from schedules.timeline import MemorySample
+from simulator.simulate import simulate
 from tests.trace_rules import check_trace
 
 MODEL = "gpt:layers=2,width=16,heads=2,context=8"
@@ -89,6 +95,27 @@ def test_a_run_writes_the_measured_timeline_and_prints_data_only(pipesched, fold
     assert timeline.source == "measured"
     assert data["makespan_s"] == timeline.makespan_s > 0.138
     assert data["first_loss"] is None
+
+
+@pytest.mark.parametrize(("limit", "code"), [(6999, 1), (7000, 0)])
+def test_a_device_that_held_too_much_is_the_answer_no(pipesched, monkeypatch, limit, code):
+    spans = simulate(build("gpipe", 2, 2), uniform(2, 1.0, 2.0))
+    memory = (MemorySample(0, 0.0, (("weights", 1000),)), MemorySample(1, 1.0, (("weights", 7000),)))
+    measured = Measured(replace(spans, source="measured", memory=memory), (1.0,), (2.0,))
+    monkeypatch.setattr("executor.launcher.launch", lambda job, tick: measured)
+    monkeypatch.setattr("executor.forks.prepare", lambda: None)
+    answer = pipesched(f"run -s gpipe -p 2 -m 2 --model mlp --memory-limit {limit}")
+    assert answer.code == code
+    assert "7 kB" in answer.out or "6.836 KiB" in answer.out
+    if code:
+        assert answer.err.startswith("pipesched: over memory: device 1: got 7000 bytes, expected at most 6999; try ")
+
+
+@pytest.mark.parametrize("options", ["--uniform f=1,b=2", "--model mlp --job job.json"])
+def test_a_limit_that_nothing_would_be_held_to_is_refused(pipesched, options):
+    answer = pipesched(f"run -s gpipe -p 2 -m 2 {options} --memory-limit 1GB")
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    assert answer.err.startswith("pipesched: --memory-limit: got it for ranks that hold nothing or are not run")
 
 
 @pytest.mark.distributed

@@ -221,3 +221,8 @@ def test_counts_are_listed_or_ranges(text, expected):
 def test_other_counts_are_refused(text):
     with pytest.raises(InputError, match="expected whole numbers of at least 1"):
         counts(text, "-n", 1)
+
+
+def test_counts_have_a_limit():
+    with pytest.raises(InputError, match=r"-n: got '1-300', expected at most 256; try -n 1-4"):
+        counts("1-300", "-n", 1, 256)

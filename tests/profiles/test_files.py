@@ -106,8 +106,8 @@ def edited(text, edit):
         (lambda f: f["layers"][1]["measurements"][0]["split"].pop("gradient_bytes"), "gradient_bytes: got nothing"),
         (lambda f: f.update(format="other"), "format: got 'other', expected 'pipesched-profile'"),
         (lambda f: f.pop("model"), "model: got nothing"),
-        (lambda f: f.update(extra=1), "'extra': got an unknown field"),
-        (lambda f: f.update(layers=[]), "layers: got []"),
+        (lambda f: f.update(extra=1), "extra: got an unknown field"),
+        (lambda f: f.update(layers=[]), "layers: got [], expected 1 or more entries; correct it"),
         (lambda f: f["layers"][0].update(step_s=-1), "layers.0.step_s: got -1"),
         (lambda f: f["layers"][0].update(step_s=math.nan), "layers.0.step_s: got nan"),
         (lambda f: f["layers"][0].update(step_s=math.inf), "layers.0.step_s"),
@@ -140,7 +140,10 @@ def test_a_fault_in_a_profile_is_told_with_file_and_place(tmp_path, edit, messag
         (lambda f: f["links"].append(f["links"][0]), "a second link from device 0 to 1"),
         (lambda f: f["intra"].update(bandwidth_bytes_per_s=0), "intra.bandwidth_bytes_per_s: got 0"),
         (lambda f: f["intra"].pop("bandwidth_bytes_per_s"), "intra.bandwidth_bytes_per_s: got nothing"),
-        (lambda f: f.update(devices=[]), "devices: got []"),
+        (lambda f: f.update(devices=[]), ": devices: got [], expected 1 or more entries; correct it, or measure"),
+        (lambda f: f.update(devices=[{"node": -1}]), ": devices.0.node: got -1, expected at least 0; correct it"),
+        (lambda f: f.update(devices={}), ": devices: got {}, expected a list; correct it"),
+        (lambda f: f.update(origin="x" * 2001), "xxx..., expected 2000 or fewer characters; correct it"),
         (lambda f: f.update(inter=3), "inter: got 3"),
     ],
 )
@@ -154,7 +157,21 @@ def test_a_fault_in_a_cluster_is_told_with_file_and_place(tmp_path, edit, messag
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "1e999", "[" * 100_000, '{"a": "\\ud800"}', "\x00"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        "1e999",
+        f"[{'9' * 5000}]",
+        f'{{"version": {"9" * 5000}}}',
+        "[" * 100_000,
+        '{"a": "\\ud800"}',
+        "\x00",
+    ],
+)
 @pytest.mark.parametrize("load", [load_profile, load_cluster])
 def test_text_that_is_no_such_json_is_told_in_one_line(tmp_path, load, text):
     (tmp_path / "f.json").write_text(text)

@@ -86,7 +86,22 @@ def test_what_does_not_fit_the_schedule_is_refused_in_one_line(change, words):
         ('"batch_size": 16', '"batch_size": true', "batch_size: got True"),
         ('"batch_size": 16', '"batches": 16', "batch_size: got nothing"),
         ('"half"', '"quarter"', "compression: got 'quarter'"),
-        ('"bubble_fraction": 0.2', '"bubble_fraction": 1.2', "predicted.bubble_fraction: got 1.2"),
+        (
+            '"bubble_fraction": 0.2',
+            '"bubble_fraction": 1.2',
+            "predicted.bubble_fraction: got 1.2, expected at most 1; ",
+        ),
+        (
+            '"recompute": [\n   0\n  ]',
+            '"recompute": 3',
+            ": recipe.recompute: got 3, expected a list or 'all'; correct it",
+        ),
+        (
+            '"recompute": [\n   0\n  ]',
+            '"recompute": [[]]',
+            ": recipe.recompute.0: got [], expected an integer; correct it",
+        ),
+        ('"parameters": {}', '"parameters": {"a": {}}', ": recipe.parameters.a: got {}, expected an integer or "),
     ],
 )
 def test_a_bad_field_is_refused_in_one_line_with_its_place(tmp_path, old, new, words):

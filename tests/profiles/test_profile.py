@@ -95,6 +95,24 @@ def test_a_storage_is_counted_once_in_a_stage(flags, expected):
     assert stage_costs(profile(*layers), [(0, 2)], 1).stages[0].saved_bytes == expected
 
 
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ([{}, {}], False),
+        ([{"output_saved": True}, {}], False),  # of a layer before
+        ([{}, {"output_saved": True}], True),
+        ([{"output_saved": True}, {"output_is_input": True}], True),  # what the last one only reshapes
+        ([{}, {"output_is_input": True}], False),
+        ([{}, {"output_is_input": True, "input_saved": True}], True),
+        ([{"output_is_input": True}, {"output_is_input": True}], True),  # the stage's input
+        ([{}, {"output_saved": True, "output_storage_bytes": 70}], False),  # a part of something larger
+    ],
+)
+def test_an_output_is_saved_if_its_storage_is_and_nothing_else_is_in_it(flags, expected):
+    layers = [layer(measurement(**fields)) for fields in flags]
+    assert stage_costs(profile(*layers), [(0, 2)], 1).stages[0].output_is_saved is expected
+
+
 def test_a_shared_boundary_counts_in_both_stages_when_it_is_cut():
     layers = [layer(measurement(output_saved=True)), layer(measurement(input_saved=True))]
     assert [s.saved_bytes for s in stage_costs(profile(*layers), [(0, 1), (1, 2)], 1).stages] == [120, 110]

@@ -265,6 +265,16 @@ def test_progress_is_told_run_by_run():
     assert told[-1][2] == "optimizer steps"
 
 
+def test_where_i_and_w_are_not_asked_for_nothing_is_run_for_them():
+    told = []
+    options = {"repeats": 2, "splits": False, "progress": lambda done, total, what: told.append((total, what))}
+    found = measure(resolve_model(MLP), 1, 2, **options)
+    assert {split for layer in found.layers for split in (m.split for m in layer.measurements)} == {None}
+    assert all(m.forward_s > 0 for layer in found.layers for m in layer.measurements)
+    assert {total for total, _ in told} == {len(told)} == {12}  # 2 sizes, and steps: 2 turns of 2 each
+    assert {what for _, what in told} == {"micro-batch size 1", "micro-batch size 2", "optimizer steps"}
+
+
 def test_the_number_of_threads_is_put_back():
     before = torch.get_num_threads()
     measure(resolve_model(MLP), 1, threads=before + 1)

@@ -204,3 +204,9 @@ def test_averaged_pipelines_and_no_copies_are_refused_in_one_line():
     with pytest.raises(ScheduleError) as error:
         replicate(one_f_one_b(2, 2), 0)
     assert_one_line(str(error.value), "width is 0")
+
+
+def test_more_copies_than_a_cluster_has_devices_are_refused_before_they_are_made():
+    for schedule in (build("1f1b", 4, 4), build_lazily("pipedream", 4, 4)):
+        with pytest.raises(ScheduleError, match="got 25001 copies of 4 ranks, expected at most 100000 ranks"):
+            replicate(schedule, 25_001)

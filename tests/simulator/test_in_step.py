@@ -1,3 +1,4 @@
+import math
 import random
 from dataclasses import replace
 from itertools import pairwise
@@ -9,12 +10,14 @@ from hypothesis import strategies as st
 from profiles.cluster import Cluster, Device, Link, flat
 from profiles.stage_costs import StageCost, StageCosts
 from schedules.avgpipe import avgpipe, one_pipeline
+from schedules.catalogue import build
 from schedules.lower import lower
 from schedules.op import Compute
 from schedules.recompute import recompute
 from simulator.errors import SimulationError
 from simulator.in_step import in_step
-from simulator.memory import memory
+from simulator.longest_path import longest_path
+from simulator.memory import memory, over_capacity, peak_memory
 from simulator.simulate import simulate
 
 
@@ -56,21 +59,44 @@ def totals(samples, device, instants):
     return [dict([s for s in mine if s.time_s <= time_s][-1].bytes_by_kind) for time_s in instants]
 
 
+def most(samples):
+    """Return the most bytes of each device."""
+    return {device: sample.total_bytes for device, sample in peak_memory(samples).items()}
+
+
+def limited(cluster, chance, peaks):
+    """Give devices as much memory as they need, or less."""
+    shares = [chance.choice([None, 1.0, chance.random()]) for _ in cluster.devices]
+    limits = [None if share is None else math.floor(share * peaks[device]) for device, share in enumerate(shares)]
+    devices = zip(cluster.devices, limits, strict=True)
+    return replace(cluster, devices=tuple(replace(device, memory_bytes=limit) for device, limit in devices))
+
+
+def pipelines(p, each, pipelines, advance, is_recomputed):
+    """Return the lists of all, lowered, and of one of several."""
+    every, one = avgpipe(p, each * pipelines, pipelines, advance), one_pipeline(p, each, 2, advance)
+    return tuple(lower(recompute(schedule) if is_recomputed else schedule) for schedule in (every, one))
+
+
+SHAPES = {
+    "p": st.integers(1, 4),
+    "each": st.integers(1, 6),
+    "advance": st.integers(0, 5),
+    "is_recomputed": st.booleans(),
+    "seed": st.integers(0, 10**6),
+}
+
+
 @settings(deadline=None, max_examples=80)
-@given(
-    p=st.integers(1, 4),
-    each=st.integers(1, 6),
-    pipelines=st.integers(1, 5),
-    advance=st.integers(0, 5),
-    is_recomputed=st.booleans(),
-    seed=st.integers(0, 10**6),
-)
-def test_it_equals_simpy_on_all_pipelines_whatever_they_cost(p, each, pipelines, advance, is_recomputed, seed):
+@given(number=st.integers(1, 5), **SHAPES)
+def test_it_equals_simpy_on_all_pipelines_whatever_they_cost(p, each, number, advance, is_recomputed, seed):
     chance = random.Random(seed)
     costs, cluster = random_costs(chance, p), random_cluster(chance, p)
-    every, one = avgpipe(p, each * pipelines, pipelines, advance), one_pipeline(p, each, pipelines, advance)
-    every, one = (lower(recompute(s) if is_recomputed else s) for s in (every, one))
-    found, expected = in_step(one, costs, cluster, pipelines), simulate(every, costs, cluster)
+    every, one = pipelines(p, each, number, advance, is_recomputed)
+    pipeline, expected = in_step(one, costs, cluster), simulate(every, costs, cluster)
+    times_s = pipeline.times_s(number)
+    found = pipeline.timeline(times_s, number)
+    assert pipeline.makespan_s(times_s) == pytest.approx(expected.makespan_s, rel=1e-9)
     for rank in range(every.num_ranks):
         for mine, theirs in zip(found.of_rank(rank % p), expected.of_rank(rank), strict=True):
             if isinstance(mine.op, Compute):
@@ -79,14 +105,83 @@ def test_it_equals_simpy_on_all_pipelines_whatever_they_cost(p, each, pipelines,
             assert (mine.posted_s, mine.start_s, mine.end_s) == pytest.approx(
                 (theirs.posted_s, theirs.start_s, theirs.end_s), rel=1e-9, abs=1e-9
             )
-    samples = memory(expected, costs, every)
+    held, samples = memory(found, costs, one, num_pipelines=number), memory(expected, costs, every)
+    assert pipeline.peaks(times_s, number) == most(held)
     for device in range(p):  # between changes, where roundings of the instants do not matter
-        instants = sorted({s.time_s for s in found.memory if s.device == device})
+        instants = sorted({s.time_s for s in held if s.device == device})
         middles = [(a + b) / 2 for a, b in pairwise(instants) if b - a > 1e-6]
-        assert totals(found.memory, device, middles) == totals(samples, device, middles)
+        assert totals(held, device, middles) == totals(samples, device, middles)
+
+
+@settings(deadline=None, max_examples=80)
+@given(number=st.sampled_from([1, 2, 4]), **SHAPES)
+def test_where_all_sums_are_exact_the_most_that_is_held_and_who_takes_too_much_are_simpys(
+    p, each, number, advance, is_recomputed, seed
+):
+    chance = random.Random(seed)
+    costs, cluster = (
+        random_costs(chance, p),
+        Cluster((Device(),) * p, Link(chance.randint(0, 3), 2.0 ** chance.randint(3, 7))),
+    )
+    whole = [
+        replace(
+            cost,
+            forward_s=chance.randint(0, 3),
+            backward_s=chance.randint(0, 5),
+            step_s=1,
+            average_s=2,
+            utilisation=1.0,
+        )
+        for cost in costs.stages
+    ]
+    costs = replace(costs, stages=tuple(whole))
+    every, one = pipelines(p, each, number, advance, is_recomputed)
+    expected = simulate(every, costs, cluster)
+    samples = memory(expected, costs, every)
+    pipeline = in_step(one, costs, limited(cluster, chance, most(samples)))
+    times_s = pipeline.times_s(number)
+    peaks = pipeline.peaks(times_s, number)
+    assert pipeline.makespan_s(times_s) == expected.makespan_s
+    assert peaks == most(samples)
+    mine, theirs = pipeline.over_capacity(times_s, number, peaks), over_capacity(samples, pipeline.cluster, expected)
+    assert (mine is None) == (theirs is None)
+    if mine is not None and theirs is not None:
+        assert replace(mine, rank=0, op=None) == replace(theirs, rank=0, op=None)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    name=st.sampled_from(["gpipe", "zb_h1", "interleaved", "1f1b", "dualpipe", "pipedream", "chimera"]),
+    m=st.integers(1, 2),
+    is_recomputed=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+def test_alone_it_is_the_longest_path_of_any_lists_with_their_memory_and_the_op_that_takes_too_much(
+    name, m, is_recomputed, seed
+):
+    chance = random.Random(seed)
+    schedule = lower(recompute(build(name, 4, 8 * m)) if is_recomputed else build(name, 4, 8 * m))
+    costs, cluster = random_costs(chance, schedule.num_stages), random_cluster(chance, 4)
+    split = (replace(cost, backward_input_s=1.5, backward_weight_s=chance.choice([0.0, 0.7])) for cost in costs.stages)
+    costs = replace(costs, stages=tuple(split))
+    timeline = longest_path(schedule, costs, cluster)
+    samples = memory(timeline, costs, schedule)
+    pipeline = in_step(schedule, costs, limited(cluster, chance, most(samples)))
+    times_s = pipeline.times_s(1)
+    peaks = pipeline.peaks(times_s, 1)
+    assert pipeline.timeline(times_s, 1) == timeline
+    assert pipeline.makespan_s(times_s) == timeline.makespan_s
+    assert peaks == most(samples)
+    assert pipeline.over_capacity(times_s, 1, peaks) == over_capacity(samples, pipeline.cluster, timeline)
 
 
 def test_a_shared_nic_is_refused():
     cluster = replace(flat(2), nics=((0, 1),))
     with pytest.raises(SimulationError, match="1 shared NICs"):
-        in_step(lower(one_pipeline(2, 2)), random_costs(random.Random(0), 2), cluster, 2)
+        in_step(lower(one_pipeline(2, 2)), random_costs(random.Random(0), 2), cluster)
+
+
+def test_a_device_that_never_holds_too_much_is_not_asked_when():
+    pipeline = in_step(lower(one_pipeline(1, 1)), random_costs(random.Random(0), 1), flat(1))
+    with pytest.raises(SimulationError, match="device 0: got 1000000 bytes, expected less than it ever holds"):
+        pipeline.held[0].first_over(pipeline.times_s(2), 2, 10**6)

@@ -1,4 +1,5 @@
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -7,7 +8,9 @@ from hypothesis import strategies as st
 from profiles.cluster import Cluster, Device, Link, flat
 from profiles.stage_costs import StageCost, StageCosts, uniform
 from schedules.catalogue import build
+from schedules.lower import lower
 from schedules.op import Compute, Phase, Step
+from schedules.recompute import recompute
 from schedules.schedule import backward, backward_input, backward_weight, forward, make_schedule
 from schedules.timeline import MemorySample
 from simulator.errors import SimulationError
@@ -50,9 +53,9 @@ def test_two_stages_hold_what_was_worked_out_by_hand():
         "optimizer": ([(0.0, 1)], [(0.0, 2)]),
         "activations": ([(0.0, 100), (1.0, 200), (7.0, 100), (10.0, 0)], [(0.0, 0), (1.5, 200), (7.5, 0)]),
         "receive_buffers": ([(0.0, 0), (1.0, 10), (2.0, 20), (7.0, 10), (10.0, 0)], [(0.0, 20), (1.5, 10), (4.5, 0)]),
-        "send_buffers": (
-            [(0.0, 0), (1.0, 10), (1.5, 0), (2.0, 10), (2.5, 0)],
-            [(0.0, 0), (4.5, 10), (5.0, 0), (7.5, 10), (8.0, 0)],
+        "send_buffers": (  # B0 answers F0, and B1 F1; nobody answers rank 1
+            [(0.0, 0), (1.0, 10), (2.0, 20), (5.0, 10), (8.0, 0)],
+            [(0.0, 0), (4.5, 10), (7.5, 20)],
         ),
     }
 
@@ -61,10 +64,32 @@ def test_the_peak_says_when_and_of_what():
     schedule = build("1f1b", 2, 2)
     peaks = peak_memory(memory(simulate(schedule, TWO, CLUSTER), TWO, schedule))
     assert {device: (peak.time_s, peak.total_bytes) for device, peak in peaks.items()} == {
-        0: (7.0, 2111),
+        0: (7.0, 2121),
         1: (4.5, 4212),
     }
     assert dict(peaks[0].bytes_by_kind)["activations"] == 100
+
+
+def test_an_output_that_is_saved_is_held_once_unless_it_is_made_again():
+    costs = StageCosts((replace(TWO.stages[0], output_is_saved=True), TWO.stages[1]))
+    one = build("1f1b", 2, 2)
+    samples = memory(simulate(one, costs, CLUSTER), costs, one)
+    assert course(samples, 0, "send_buffers") == [(0.0, 0)]
+    assert course(samples, 1, "send_buffers") == [(0.0, 0), (4.5, 10), (7.5, 20)]
+    again = recompute(one)
+    samples = memory(simulate(again, costs, CLUSTER), costs, again)
+    assert max(num_bytes for _, num_bytes in course(samples, 0, "send_buffers")) == 20
+
+
+def test_an_answer_tells_of_all_that_was_used_before_it():
+    # rank 1 has used both when it sends B1, and then B0: rank 0, which takes B0 first, lets go of both
+    zero = [forward(0, 0), forward(0, 1), backward(0, 0), backward(0, 1)]
+    one = [forward(1, 0), forward(1, 1), backward(1, 1), backward(1, 0)]
+    schedule = lower(make_schedule("late", 2, 2, [zero, one]))
+    timeline = simulate(schedule, TWO, flat(2))
+    begin_s = {str(span.op): span.start_s for span in timeline.spans}
+    assert (begin_s["0B0"], begin_s["0B1"]) == (7.0, 9.0)
+    assert course(memory(timeline, TWO, schedule), 0, "send_buffers") == [(0.0, 0), (1.0, 10), (2.0, 20), (7.0, 0)]
 
 
 def test_a_split_backward_holds_the_activations_to_the_end_of_w():
@@ -206,11 +231,11 @@ def test_the_first_moment_over_capacity_is_reported_with_rank_time_and_op():
     schedule = build("1f1b", 2, 2)
     timeline = simulate(schedule, TWO, CLUSTER)
     samples = memory(timeline, TWO, schedule)
-    tight = Cluster((Device(memory_bytes=2110), Device(memory_bytes=4212)))
+    tight = Cluster((Device(memory_bytes=2120), Device(memory_bytes=4212)))
     found = over_capacity(samples, tight, timeline)
     assert found is not None
-    assert str(found) == "device 0 holds 2111 bytes of 2110 from 7 s on, at 0B0 of rank 0"
-    assert over_capacity(samples, Cluster((Device(memory_bytes=2111), Device())), timeline) is None
+    assert str(found) == "device 0 holds 2121 bytes of 2120 from 7 s on, at 0B0 of rank 0"
+    assert over_capacity(samples, Cluster((Device(memory_bytes=2121), Device())), timeline) is None
 
 
 def test_weights_that_do_not_fit_are_over_capacity_from_the_start():

@@ -122,6 +122,17 @@ def test_busy_and_idle_add_up_to_the_makespan_on_every_device(name, costs, m, li
         assert device.busy_s + device.idle_s == pytest.approx(found.makespan_s, rel=1e-12)
 
 
+@pytest.mark.parametrize(("name", "p"), [("gpipe", 4), ("1f1b", 3), ("zb_h1", 3), ("interleaved", 2)])
+@pytest.mark.parametrize("link", [Link(0.1), Link(0.0, 10.0), Link(0.1, 30.0)])
+def test_what_a_rounding_leaves_over_is_charged_to_nothing(name, p, link):
+    tenths = StageCost(0.3, None, 0.1, 0.2, step_s=0.1, output_bytes=1)  # their sums are not what they are on paper
+    schedule = build(name, p, 6)
+    found = metrics(simulate(schedule, StageCosts((tenths,) * schedule.num_stages), flat(p, link)))
+    for device in found.devices:
+        assert all(seconds == 0 or seconds > 1e-3 for _, seconds in device.idle_by_cause_s)
+        assert device.busy_s + device.idle_s == pytest.approx(found.makespan_s, rel=1e-12)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_charges_add_up_whatever_the_clocks_of_a_measured_run_say(seed):
     exact = simulate(build("1f1b", 3, 4), uniform(3, 1.0, 2.0), flat(3, Link(0.3)))

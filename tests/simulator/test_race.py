@@ -18,6 +18,12 @@ def some_lists(seed):
     return in_numbers(lower(one_pipeline(4, chance.randint(1, 6), 2, chance.randint(0, 2))), costs, cluster)
 
 
+def forget():
+    """Arrays are for numba, lists for plain Python."""
+    module._factors.cache_clear()
+    module._numbers.cache_clear()
+
+
 def test_a_seed_says_all_factors():
     lists, starts_s = some_lists(0), [0.0, 0.5]
     assert race(lists, starts_s, 3, 0.05, seed=1) == race(lists, starts_s, 3, 0.05, seed=1)
@@ -31,6 +37,6 @@ def test_compiled_it_is_the_same_bit_for_bit(seed, monkeypatch):
     compiled = race(lists, starts_s, 6, 0.05)
     monkeypatch.setattr(module, "_run", module._run.py_func)
     monkeypatch.setattr(module, "numba", None)
-    module._factors.cache_clear()
+    forget()
     assert [list(ends_s) for ends_s in compiled] == race(lists, starts_s, 6, 0.05)
-    module._factors.cache_clear()
+    forget()

@@ -16,6 +16,7 @@ from schedules.op import Average, Reduce
 from schedules.recompute import recompute
 from schedules.schedule import Schedule
 from simulator.errors import SimulationError
+from simulator.in_numbers import in_numbers
 from simulator.side_by_side import side_by_side, steady_s
 from simulator.simulate import simulate
 from tests.simulator.test_in_step import random_cluster, random_costs
@@ -50,23 +51,23 @@ def test_any_iterations_are_simpys(seed, num_ranks, num_microbatches, num_pipeli
     if recomputes:
         everyone, one = recompute(everyone), recompute(one)
     expected = simpy_ends(lower(everyone), costs, cluster, num_ranks, num_pipelines, iterations)
-    found = side_by_side(lower(one), costs, cluster, [0.0] * num_pipelines, iterations)
+    found = side_by_side(in_numbers(lower(one), costs, cluster), [0.0] * num_pipelines, iterations)
     for mine, theirs in zip(found, expected, strict=True):
         assert mine == pytest.approx(theirs, rel=1e-9)
 
 
 def test_two_pipelines_that_start_half_an_iteration_apart_take_the_time_of_one():
     """Of two devices one pipeline with one micro-batch leaves one idle, always; in step two take twice as long."""
-    costs, schedule = StageCosts((StageCost(1.0, 2.0),) * 2), lower(one_pipeline(2, 1, 1, 0))
-    assert side_by_side(schedule, costs, flat(2), [0.0, 3.0], 3) == [[6.0, 12.0, 18.0], [9.0, 15.0, 21.0]]
-    assert side_by_side(schedule, costs, flat(2), [0.0, 0.0], 1) == [[12.0], [12.0]]
-    assert 6.0 < steady_s(schedule, costs, flat(2), 2) < 11.0
+    lists = in_numbers(lower(one_pipeline(2, 1, 1, 0)), StageCosts((StageCost(1.0, 2.0),) * 2), flat(2))
+    assert side_by_side(lists, [0.0, 3.0], 3) == [[6.0, 12.0, 18.0], [9.0, 15.0, 21.0]]
+    assert side_by_side(lists, [0.0, 0.0], 1) == [[12.0], [12.0]]
+    assert 6.0 < steady_s(lists, 2) < 11.0
 
 
 @pytest.mark.parametrize("num_pipelines", [1, 2, 3])
 def test_a_device_without_bubbles_is_shared_and_no_more(num_pipelines):
     costs = StageCosts((StageCost(1.0, 2.0, step_s=0.5),))
-    found = steady_s(lower(one_pipeline(1, 4, 1, 0)), costs, flat(1), num_pipelines)
+    found = steady_s(in_numbers(lower(one_pipeline(1, 4, 1, 0)), costs, flat(1)), num_pipelines)
     assert found == pytest.approx(12.5 * num_pipelines, rel=0.04)
 
 
@@ -74,7 +75,7 @@ def test_the_long_run_is_simpys():
     costs, count = StageCosts((StageCost(1.0, 2.0), StageCost(1.25, 2.5))), 60
     ends = simpy_ends(lower(avgpipe(2, 8, 2, 0)), costs, flat(2), 2, 2, count, jitter=0.05)
     long_run_s = sum(each[-1] - each[count // 3] for each in ends) / 2 / (count - 1 - count // 3)
-    found = steady_s(lower(one_pipeline(2, 4, 2, 0)), costs, flat(2), 2)
+    found = steady_s(in_numbers(lower(one_pipeline(2, 4, 2, 0)), costs, flat(2)), 2)
     assert found == pytest.approx(long_run_s, rel=0.04)
     assert found < 0.95 * ends[0][0]
 
@@ -84,11 +85,11 @@ def test_words_that_one_of_several_pipelines_cannot_have_are_refused():
     rows = tuple((*row, Reduce(stage)) for stage, row in enumerate(schedule.ops))
     summed = Schedule("summed", 2, 4, rows, (0, 1))
     with pytest.raises(SimulationError, match="summed: rank 0: got 0REDUCE_GRAD, expected none"):
-        side_by_side(summed, StageCosts((StageCost(1.0, 2.0),) * 2), flat(2), [0.0, 0.0])
+        in_numbers(summed, StageCosts((StageCost(1.0, 2.0),) * 2), flat(2))
 
 
 def test_lists_that_wait_forever_are_refused():
     schedule = lower(one_f_one_b(2, 2))
     stuck = Schedule("stuck", 2, 2, (schedule.ops[0], schedule.ops[1][:-3]), (0, 1))
     with pytest.raises(SimulationError, match="stuck: deadlock"):
-        side_by_side(stuck, StageCosts((StageCost(1.0, 2.0),) * 2), flat(2), [0.0])
+        side_by_side(in_numbers(stuck, StageCosts((StageCost(1.0, 2.0),) * 2), flat(2)), [0.0])

@@ -1,3 +1,5 @@
+from dataclasses import astuple, replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,14 +29,15 @@ TWO = SettingProfile(
     4,
     1,
     (
-        DeviceProfile(((6.0, 0.5), (2.0, 0.8)), 2.0, model_bytes=100, reference_bytes=30, data_bytes=40),
-        DeviceProfile(((4.0, 0.4),), 2.0, model_bytes=200, reference_bytes=60, data_bytes=20),
+        DeviceProfile(((6.0, 0.5), (2.0, 0.8)), 2.0, 100, 30, data_bytes=40, gradient_bytes=30, in_flight=2),
+        DeviceProfile(((4.0, 0.4),), 2.0, 200, 60, data_bytes=20, gradient_bytes=60, in_flight=1),
     ),
 )
 
 
 def close(prediction):
-    return DevicePrediction(*(pytest.approx(value, rel=1e-12) for value in prediction))
+    values = astuple(prediction) if isinstance(prediction, DevicePrediction) else prediction
+    return DevicePrediction(*(pytest.approx(value, rel=1e-12) for value in values))
 
 
 def test_the_equations_as_printed_give_what_was_worked_out_by_hand():
@@ -54,9 +57,10 @@ def test_with_one_accounting_all_terms_are_an_iterations_shared_by_its_batches()
     # (2)    2/4 * 18.4 = 9.2;  2/4 * 6.4 = 3.2, of an iteration of two batches
     # (4)    2 + 0;  2 + 1/2 * (4 - 3.2) = 2.4
     # (6, 7) up (4 + 9.2) / 2 = 6.6;  down (4 + 3.2) / 2 = 3.6; and all of it halved
-    # (8)    one reference model and two updates more: 360 + 3 * 30;  480 + 3 * 60
+    # (8)    one reference model and two updates more: 360 + 3 * 30;  480 + 3 * 60. On the first, two in flight,
+    #        both go forwards before one goes back: the gradients, 2 * 30, come when half of 160 has gone
     first, second = predict(TWO, 2, 2, CONSISTENT).devices
-    assert first == close((4.6, 1.0, 0.0, 1.8, 450))
+    assert first == close((4.6, 1.0, 0.0, 1.8, 390))
     assert second == close((1.6, 1.2, 3.3, 0.0, 660))
 
 
@@ -64,9 +68,30 @@ def test_a_profile_of_two_pipelines_is_taken_apart_into_batches():
     # m = 2, n = 2, asked for M = 4, N = 1: phi falls to a quarter, and nothing is overused.
     # (2) 4/2 * 2/1 * (8 / 2) = 16;  (4) 1/2 * 6 = 3 in all: 3/4 + 3/4 * 0
     # (8) half of 100 + 30 as printed, half of 100 and no reference in one accounting; 1/2 * 1/2 of 40
-    profile = SettingProfile(2, 2, (DeviceProfile(((8.0, 0.9),), 6.0, 100, 30, 40),))
+    profile = SettingProfile(2, 2, (DeviceProfile(((8.0, 0.9),), 6.0, 100, 30, 40, gradient_bytes=60),))
     assert predict(profile, 4, 1, PAPER).devices[0] == close((16.0, 0.75, 0.0, 0.0, 75))
     assert predict(profile, 4, 1, CONSISTENT).devices[0] == close((16.0, 0.75, 0.0, 0.0, 60))
+
+
+@pytest.mark.parametrize(
+    ("m", "paper", "consistent"),
+    [
+        (8, 100 + 20, 100 + 20),
+        (4, 100 + 40, 100 + 40),
+        (2, 100 + 80, 70 + 80),  # F F B B: no gradients beside two, and 30 + 40 beside one
+        (1, 100 + 160, 70 + 80),  # not two of twice the size
+    ],
+)
+def test_no_more_microbatches_are_in_flight_than_there_are(m, paper, consistent):
+    one = replace(TWO, devices=TWO.devices[:1])
+    assert predict(one, m, 1, PAPER).held_bytes == pytest.approx(paper)
+    assert predict(one, m, 1, CONSISTENT).held_bytes == pytest.approx(consistent)
+
+
+def test_gradients_that_are_larger_than_a_microbatch_are_counted_beside_the_others():
+    device = replace(TWO.devices[0], model_bytes=170, gradient_bytes=100, reference_bytes=100)
+    # 70, and 100 beside the 40 that one of two holds: more than 80
+    assert predict(SettingProfile(4, 1, (device,)), 2, 1, CONSISTENT).held_bytes == pytest.approx(70 + 140)
 
 
 def test_three_devices_wait_for_all_that_is_before_and_behind_them():
@@ -87,8 +112,11 @@ def test_three_devices_wait_for_all_that_is_before_and_behind_them():
     num_devices=st.integers(1, 4),
 )
 def test_for_one_pipeline_both_accountings_are_the_same(m, asked, phi, transfer_s, num_devices):
-    profile = SettingProfile(m, 1, (DeviceProfile(((3.0, phi),), transfer_s, 10, 3, 5),) * num_devices)
-    assert predict(profile, asked, 1, PAPER) == predict(profile, asked, 1, CONSISTENT)
+    device = DeviceProfile(((3.0, phi),), transfer_s, 10, 3, 5, gradient_bytes=3, in_flight=1)
+    profile = SettingProfile(m, 1, (device,) * num_devices)
+    paper, consistent = (predict(profile, 1 + asked, 1, accounting) for accounting in (PAPER, CONSISTENT))
+    for one, other in zip(paper.devices, consistent.devices, strict=True):
+        assert one == close(other)
 
 
 @pytest.mark.parametrize(("p", "m", "c"), [(1, 4, 0.0), (2, 8, 1.0), (3, 6, 0.25), (4, 8, 0.5)])
@@ -118,6 +146,7 @@ def test_a_profile_is_read_off_a_timeline():
     assert device.curve == ((1.0, 0.4), (1.0, 0.8), (1.0, 0.4), (0.5, 0.8), (0.5, 0.4), (0.5, 0.4))
     assert device.compute_s == 4.5
     assert (device.model_bytes, device.reference_bytes, device.data_bytes) == (220, 50, 10)
+    assert (device.gradient_bytes, device.in_flight) == (100, 1)
 
 
 def test_a_device_is_never_more_than_full():

@@ -37,7 +37,7 @@ def test_every_setting_of_avgpipe_takes_and_holds_what_simpy_says_of_all_its_pip
     asked = problem()
     found = evaluate(asked, setting)
     seconds, held_bytes = by_simpy(asked, setting)
-    if 1 in (setting.num_pipelines, setting.num_microbatches) or not slows(asked, setting):
+    if setting.num_pipelines == 1 or not slows(asked, setting):
         assert found.seconds == pytest.approx(seconds, rel=1e-9)
     else:  # they do not stay in step as those of one iteration do
         assert found.seconds < 1.05 * seconds

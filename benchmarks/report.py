@@ -1,0 +1,51 @@
+"""What the reports of the benchmarks share: the command line that asks for one, what was run where, and its lines."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from profiles.host import device_name, num_cores
+
+
+def arguments_of(doc: str | None) -> argparse.ArgumentParser:
+    """Return the parser of a benchmark with this docstring, which takes --out."""
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, help="also write the report here")
+    return parser
+
+
+def show_seeds(doc: str | None, data: Iterable[str], report: Callable[[str, int], Iterable[str]]) -> None:
+    """Show the report on one of `data`, over so many seeds, both as the command line says; on one thread."""
+    parser = arguments_of(doc)
+    parser.add_argument("--data", choices=[*data], default="digits")
+    parser.add_argument("--seeds", type=int, default=3)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    show(report(arguments.data, arguments.seeds), arguments.out)
+
+
+def provenance(command: str, load: float, how: str) -> Iterator[str]:
+    """Yield what made the numbers.
+
+    Args:
+        command: Behind ``python benchmarks/``.
+        load: Of the machine before [processes].
+        how: What else there is to say, after a comma.
+    """
+    yield f"`python benchmarks/{command}`, {datetime.now(UTC):%Y-%m-%d}, torch {torch.__version__},"
+    yield f"{device_name(torch.device('cpu'))}, {num_cores()} cores, load before {load:.2f}, {how}."
+
+
+def show(lines: Iterable[str], out: Path | None) -> None:
+    """Print a report line by line, as it comes; the whole of it goes to `out` at the end."""
+    shown = []
+    for line in lines:
+        print(line, flush=True)
+        shown.append(line)
+    if out:
+        out.write_text("\n".join(shown) + "\n")

@@ -1,0 +1,161 @@
+"""Processes that begin at once, forked from one that has imported torch already.
+
+Importing torch takes a core some seconds, for every rank again if each is started for itself. So one server per
+launcher (`executor.fork_server`) imports it once, and is kept for the next run.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import gettempdir
+from typing import final
+
+_POLL_S = 0.02
+
+
+def can_fork() -> bool:
+    """Whether a process that has loaded torch can be forked safely here: not where the system's libraries forbid it."""
+    return sys.platform == "linux"
+
+
+@final
+class Forked:
+    """A process of the server, as far as one needs `subprocess.Popen` for it."""
+
+    def __init__(self, server: _Server, number: int) -> None:
+        self._server = server
+        self._number = number
+
+    def poll(self) -> int | None:
+        """Return its exit code, negative for a signal; None while it runs."""
+        return self._server.code(self._number)
+
+    def kill(self) -> None:
+        """End it, if it runs."""
+        self._server.tell({"kill": self._number})
+
+    def wait(self) -> int:
+        """Return its exit code, when it is over."""
+        while (code := self.poll()) is None:
+            time.sleep(_POLL_S)
+        return code
+
+
+def prepare() -> None:
+    """Let the server load what it needs, while this process does something else."""
+    if can_fork():
+        _server()
+
+
+def fork(arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> Forked:
+    """Start ``python -m executor`` with these arguments, in this folder.
+
+    Args:
+        environment: All of it.
+        log: The file that gets what the process writes.
+    """
+    return _server().start(arguments, environment, log)
+
+
+@final
+class _Server:
+    """The server, from here."""
+
+    def __init__(self) -> None:
+        self._connection, theirs = socket.socketpair()
+        with theirs:
+            # one thread: those of a library would be missing in what is forked; a cache that is there already: else
+            # importing torch._dynamo makes a folder for it
+            settings = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": gettempdir()}
+            self._process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
+                [sys.executable, "-m", "executor.fork_server", str(theirs.fileno())],
+                env=os.environ | settings,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+        self._connection.setblocking(False)
+        self._lock = threading.Lock()
+        self._unread = b""
+        self._codes: dict[int, int | None] = {}
+        self._owner = os.getpid()
+
+    def is_ours(self) -> bool:
+        """Whether it lives, and this is the process that has started it."""
+        return self._owner == os.getpid() and self._process.poll() is None
+
+    def start(self, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> Forked:
+        with self._lock:
+            number = len(self._codes)
+            self._codes[number] = None
+        self.tell(
+            {
+                "start": number,
+                "arguments": [*arguments],
+                "environment": {**environment},
+                "folder": str(Path.cwd()),
+                "log": str(log.absolute()),
+            }
+        )
+        return Forked(self, number)
+
+    def tell(self, what: Mapping[str, object]) -> None:
+        line = json.dumps(what).encode() + b"\n"
+        with self._lock:
+            try:
+                self._connection.setblocking(True)
+                self._connection.sendall(line)
+            except ConnectionError:
+                return  # it is gone, and so are its processes, as `code` says
+            finally:
+                self._connection.setblocking(False)
+
+    def code(self, number: int) -> int | None:
+        with self._lock:
+            self._listen()
+            return self._codes[number]
+
+    def _listen(self) -> None:
+        """Take in what the server has told since; where it is gone, its processes were killed with it."""
+        while True:
+            try:
+                told = self._connection.recv(65536)
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                told = b""
+            if not told:
+                ended = self._process.wait() or -signal.SIGKILL
+                self._codes = {number: ended if code is None else code for number, code in self._codes.items()}
+                return
+            *lines, self._unread = (self._unread + told).split(b"\n")
+            for line in lines:
+                ended = json.loads(line)
+                self._codes[ended["ended"]] = ended["code"]
+
+    def end(self) -> None:
+        if not self.is_ours():
+            return
+        self._process.kill()  # and so, if any is left, what was forked
+        self._process.wait()
+        self._connection.close()
+
+
+_servers: list[_Server] = []
+"""The one in use, last."""
+
+
+def _server() -> _Server:
+    if not _servers or not _servers[-1].is_ours():
+        _servers[:] = [_Server()]
+        atexit.register(_servers[-1].end)
+    return _servers[-1]

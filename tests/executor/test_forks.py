@@ -1,0 +1,78 @@
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from executor.forks import can_fork, fork
+from executor.job import job_to_json
+from schedules.catalogue import build
+from tests.executor.pipelines import job
+
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.timeout(60),
+    pytest.mark.skipif(not can_fork(), reason="processes are started one by one here"),
+]
+
+
+def environment(**more):
+    clean = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
+    return clean | {"OMP_NUM_THREADS": "1"} | more
+
+
+def waiting(tmp_path, number):
+    """Start rank 0 of 2, which waits for the other."""
+    (tmp_path / "job.json").write_text(job_to_json(job(build("gpipe", 2, 1))))
+    (tmp_path / "board").write_bytes(bytes(64))
+    arguments = ["--folder", str(tmp_path)]
+    return fork(arguments, environment(RANK="0", WORLD_SIZE="2"), tmp_path / f"log{number}")
+
+
+def until(condition):
+    deadline = time.monotonic() + 30
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return condition()
+
+
+def server():
+    """Return the process of this one that ranks are forked from."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    (found,) = (pid for pid in children if b"executor.fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    return int(found)
+
+
+def test_a_fork_gets_its_arguments_and_environment_and_writes_to_its_log(tmp_path, monkeypatch):
+    assert fork(["--folder", str(tmp_path)], environment(), tmp_path / "a").wait() == 2
+    assert "RANK and WORLD_SIZE: not set" in (tmp_path / "a").read_text()
+    monkeypatch.chdir(tmp_path)
+    Path("job.json").write_text("{}")
+    asked = environment(RANK="0", WORLD_SIZE="1", MASTER_ADDR="localhost", MASTER_PORT="1")
+    assert fork(["job.json"], asked, tmp_path / "b").wait() == 2
+    assert "job.json: schedule: got {}" in (tmp_path / "b").read_text()
+    assert fork(["--no-such-option"], asked, tmp_path / "c").wait() == 2
+
+
+def test_one_server_is_kept_and_is_started_anew_when_it_is_gone(tmp_path):
+    for name in "ab":
+        assert fork([], environment(), tmp_path / name).wait() == 2
+    before = server()
+    rank = waiting(tmp_path, 0)
+    assert until((tmp_path / "log0").exists)
+    assert rank.poll() is None
+    os.kill(before, signal.SIGKILL)
+    assert rank.wait() == -signal.SIGKILL
+    assert fork([], environment(), tmp_path / "c").wait() == 2
+    assert server() != before
+
+
+def test_a_fork_can_be_killed_and_the_others_go_on(tmp_path):
+    first, second = waiting(tmp_path, 1), waiting(tmp_path, 2)
+    first.kill()
+    assert first.wait() == -signal.SIGKILL
+    first.kill()  # it is over, so nothing happens
+    assert second.poll() is None
+    second.kill()
+    assert second.wait() == -signal.SIGKILL

@@ -1,0 +1,54 @@
+"""What costs do not change is found once: times of other costs are those that are found anew."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiles.cluster import Cluster, Device, Link
+from profiles.stage_costs import StageCost, StageCosts
+from schedules.catalogue import build
+from schedules.lower import lower
+from schedules.replicate import replicate
+from simulator.errors import SimulationError
+from simulator.longest_path import longest_path, moments_of
+from simulator.simulate import simulate
+from tests.simulator.test_longest_path import UNSHARED, random_cluster, random_costs
+
+
+@settings(deadline=None, max_examples=40)
+@given(name=st.sampled_from(UNSHARED), m=st.integers(1, 2), seed=st.integers(0, 10**6))
+def test_the_moments_of_some_costs_give_the_times_of_others(name, m, seed):
+    chance = random.Random(seed)
+    schedule = lower(build(name, 4, 8 * m))
+    moments = moments_of(schedule, random_costs(chance, schedule.num_stages), random_cluster(chance, 4))
+    costs, cluster = random_costs(chance, schedule.num_stages), random_cluster(chance, 4)
+    assert moments.timeline(moments.times_s(costs, cluster)) == longest_path(schedule, costs, cluster)
+
+
+def test_a_moment_is_told_by_when_it_could_begin_and_when_it_is_there():
+    schedule, costs = lower(build("gpipe", 2, 1)), StageCosts((StageCost(1.0, 2.0, output_bytes=4),) * 2)
+    cluster = Cluster((Device(), Device()), Link(0.5, 8.0))
+    moments = moments_of(schedule, costs, cluster)
+    times_s = moments.times_s(costs, cluster)
+    of = {(place.rank, str(place.op)): [times_s[n] for n in place[2:]] for place in moments.places}
+    assert of[0, "0F0"] == [0.0, 0.0, 1.0]
+    assert of[0, "0SEND_F0"] == [1.0, 1.0, 2.0]
+    assert of[1, "1F0"] == [0.0, 2.0, 3.0]
+    assert of[1, "1B0"] == [3.0, 3.0, 5.0]
+    assert of[0, "0B0"] == [1.0, 6.0, 8.0]
+
+
+def test_sums_that_would_go_another_way_are_refused():
+    """Two nodes of two devices: few bytes go round a ring, many first inside the nodes."""
+    slow, fast = Link(0.0, 1.0), Link(0.0, 1000.0)
+    cluster = Cluster(tuple(Device(node=device // 2) for device in range(4)), fast, slow)
+    schedule = lower(replicate(build("1f1b", 1, 2), 4))
+    few, many = (StageCosts((StageCost(1.0, 2.0, weight_bytes=num_bytes),)) for num_bytes in (0, 1200))
+    moments = moments_of(schedule, few, cluster)
+    assert longest_path(schedule, many, cluster).makespan_s == pytest.approx(
+        simulate(schedule, many, cluster).makespan_s
+    )
+    with pytest.raises(SimulationError, match="stage 0 is reduced: got the way hierarchical, expected ring"):
+        moments.times_s(many, cluster)
