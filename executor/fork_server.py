@@ -17,6 +17,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, final
 
 _END_WITH_PARENT = 1
@@ -82,7 +83,12 @@ class Server:
             for pid in [pid for pid, number in self._numbers.items() if number == asked["kill"]]:
                 os.kill(pid, signal.SIGKILL)
             return
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            Path(asked["log"]).write_text(f"cannot be started: {error}")
+            self._tell(asked["start"], 1)
+            return
         if not pid:
             self._become(asked)
         self._numbers[pid] = asked["start"]
@@ -92,11 +98,13 @@ class Server:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 return
-            told = {"ended": self._numbers.pop(pid), "code": os.waitstatus_to_exitcode(status)}
-            try:
-                self._connection.sendall(json.dumps(told).encode() + b"\n")
-            except ConnectionError:
-                return  # the launcher is gone, as its connection will show
+            self._tell(self._numbers.pop(pid), os.waitstatus_to_exitcode(status))
+
+    def _tell(self, number: int, code: int) -> None:
+        try:
+            self._connection.sendall(json.dumps({"ended": number, "code": code}).encode() + b"\n")
+        except ConnectionError:
+            return  # the launcher is gone, as its connection will show
 
     def _become(self, asked: dict[str, Any]) -> None:
         """Be what was asked for, in the forked process, and end with it."""
@@ -118,10 +126,12 @@ class Server:
         except BaseException:  # noqa: BLE001 -- nothing may get back into the server's loop
             traceback.print_exc()
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            # not sys.exit: gloo's threads may hold tensors, and one freed while Python shuts down aborts the process
-            os._exit(code)
+            try:
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:
+                # not sys.exit: gloo may hold tensors, and one freed while Python shuts down aborts the process
+                os._exit(code)
 
 
 def _redirect(log: str) -> None:

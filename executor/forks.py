@@ -40,6 +40,11 @@ class Forked:
         """Return its exit code, negative for a signal; None while it runs."""
         return self._server.code(self._number)
 
+    @property
+    def servers_end(self) -> str | None:
+        """How the server ended, and this with it; None if it goes on."""
+        return self._server.end_seen
+
     def kill(self) -> None:
         """End it, if it runs."""
         self._server.tell({"kill": self._number})
@@ -88,6 +93,7 @@ class _Server:
         self._unread = b""
         self._codes: dict[int, int | None] = {}
         self._owner = os.getpid()
+        self.end_seen: str | None = None
 
     def is_ours(self) -> bool:
         """Whether it lives, and this is the process that has started it."""
@@ -134,8 +140,9 @@ class _Server:
             except ConnectionError:
                 told = b""
             if not told:
-                ended = self._process.wait() or -signal.SIGKILL
-                self._codes = {number: ended if code is None else code for number, code in self._codes.items()}
+                ended = self._process.wait()
+                self.end_seen = f"was killed by signal {-ended}" if ended < 0 else f"ended with exit code {ended}"
+                self._codes = {n: -signal.SIGKILL if code is None else code for n, code in self._codes.items()}
                 return
             *lines, self._unread = (self._unread + told).split(b"\n")
             for line in lines:

@@ -139,6 +139,9 @@ class Processes:
         deadline = time.monotonic() + _GRACE_S
         while time.monotonic() < deadline and any(process.poll() is None for process in self._processes):
             time.sleep(_POLL_S)
+        for process in self._processes:
+            if isinstance(process, Forked) and process.servers_end is not None:
+                return RankFailed(f"the process that all ranks are forked from {process.servers_end}, and they with it")
         codes = [process.poll() for process in self._processes]
         for number, code in enumerate(codes):
             if code is not None and code < 0:

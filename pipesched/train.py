@@ -69,8 +69,6 @@ def train(
     model, costs, options = _as_planned(context, schedule, model, compare, costs, options)
     if job is None:
         options.require_possible()
-        if options.distributed:
-            forks.prepare()
     recipes = [options.begun(recipe) for recipe in _recipes(schedule, compare)]
     if all(recipe.lists is None for recipe in recipes):
         require_used(options, [recipe.name for recipe in recipes])
@@ -86,6 +84,8 @@ def train(
         return
     outlooks, origin = make_outlooks(recipes, built, costs, options)
     _require_fitting(outlooks)
+    if options.distributed:
+        forks.prepare()
     found = list(_train(outlooks, built, options, log, costs.machines.limit_bytes()))
     outcomes = [
         make_outcome(outlook, trained, options.steps, target_loss)

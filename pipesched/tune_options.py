@@ -69,7 +69,8 @@ class ProblemOptions:
 
         model = resolve_model(self.model)
         parse_partition(self.partition, (1.0,) * len(model.layers), self.devices)
-        counts_asked = space.given_microbatches(self.batch_size) or divisors(self.batch_size)
+        there = divisors(self.batch_size)
+        counts_asked = space.given_microbatches(self.batch_size, there) or there
         sizes = sorted({self.batch_size // count for count in counts_asked})
         step = max(1.0, (len(sizes) - 1) / (_MOST_SIZES - 1))
         some = {sizes[round(step * number)] for number in range(min(_MOST_SIZES, len(sizes)))}
@@ -125,13 +126,13 @@ class SpaceOptions:
         from simulator.tuner.setting import divisors
 
         size = problem.batch_size
-        given = self.given_microbatches(size)
         covered = [m for m in divisors(size) if problem.covers(m)]
         if not covered:
             raise InputError(
                 f"--batch-size: got {size}, expected a multiple of a micro-batch that {_covered(problem.profile)}; "
                 f"try {_near_batch(problem)}, or profile the model again with other sizes"
             )
+        given = self.given_microbatches(size, covered)
         if given is None:
             return tuple(covered)
         for m in given:
@@ -142,14 +143,15 @@ class SpaceOptions:
                 )
         return given
 
-    def given_microbatches(self, batch_size: int) -> tuple[int, ...] | None:
+    def given_microbatches(self, batch_size: int, there: Sequence[int]) -> tuple[int, ...] | None:
         """Return the numbers asked for; None if all that divide the batch.
+
+        Args:
+            there: Numbers that would do.
 
         Raises:
             InputError: One does not divide it.
         """
-        from simulator.tuner.setting import divisors
-
         if self.microbatches is None:
             return None
         given = counts(self.microbatches, "--microbatches", 1)
@@ -157,7 +159,7 @@ class SpaceOptions:
             if batch_size % m:
                 raise InputError(
                     f"--microbatches: got {m}, expected what divides the batch of {batch_size}; "
-                    f"try --microbatches {_nearest(m, divisors(batch_size))}"
+                    f"try --microbatches {_nearest(m, there)}"
                 )
         return given
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipesched.errors import InputError
+from pipesched.errors import InputError, NotThereError
 from pipesched.output import progress
 
 if TYPE_CHECKING:
@@ -130,9 +130,13 @@ def _workers(method: Method, num_settings: int) -> int:
 def _runner(method: Method) -> Runner | None:
     if method.ray is None:
         return None
+    from simulator.errors import SimulationError
     from simulator.tuner.on_ray import on_ray
 
-    return on_ray(method.ray)
+    try:
+        return on_ray(method.ray)
+    except SimulationError as error:
+        raise NotThereError(str(error)) from error
 
 
 def _in_turn(judge: Judge, settings: Sequence[Setting]) -> Iterator[Outcome]:

@@ -196,3 +196,8 @@ def test_a_killed_reference_process_is_named_with_its_device():
 def test_pipelines_on_several_devices_are_refused_before_any_process_starts():
     with pytest.raises(ExecutionError, match="0AVERAGE: got its ranks 0, 2 on devices 0, 2, expected one"):
         launch(job(replace(build("avgpipe", 2, 4), rank_to_device=(0, 1, 2, 3))))
+
+
+def test_where_what_ranks_are_forked_from_is_killed_that_is_said():
+    message = failure(faulty("killing_the_server"))
+    assert message == "the process that all ranks are forked from was killed by signal 9, and they with it"

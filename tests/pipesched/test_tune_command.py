@@ -179,7 +179,7 @@ def test_a_search_on_ray_finds_the_same(tune):
 @pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is there")
 def test_without_ray_it_is_said_what_to_install(tune):
     answer = tune("--ray local")
-    assert (answer.code, answer.out) == (2, "")
+    assert (answer.code, answer.out) == (4, "")
     assert "pip install 'pipesched[ray]'" in answer.err
 
 

@@ -71,6 +71,35 @@ def test_a_device_without_bubbles_is_shared_and_no_more(num_pipelines):
     assert found == pytest.approx(12.5 * num_pipelines, rel=0.04)
 
 
+@settings(deadline=None, max_examples=40)
+@given(
+    seed=st.integers(0, 10**6),
+    num_ranks=st.integers(1, 8),
+    num_microbatches=st.integers(1, 16),
+    num_pipelines=st.integers(2, 8),
+)
+def test_no_device_and_no_link_does_more_than_it_can(seed, num_ranks, num_microbatches, num_pipelines):
+    chance = random.Random(seed)
+    costs, cluster = random_costs(chance, num_ranks), random_cluster(chance, num_ranks)
+    one = lower(one_pipeline(num_ranks, num_microbatches, num_pipelines, chance.randint(0, 7)))
+    found = steady_s(in_numbers(one, costs, cluster), num_pipelines)
+    for stage, cost in enumerate(costs.stages):
+        seconds = num_microbatches * (cost.forward_s + cost.backward_s) + cost.step_s + cost.average_s
+        least = max(1.0, num_pipelines * cost.utilisation) * seconds / cluster.devices[stage].speed
+        assert found >= least * (1 - 1e-9)
+
+
+def test_long_lists_of_many_pipelines_take_about_what_they_take_over_more_iterations():
+    costs = StageCosts((StageCost(1.0, 2.0),) * 8)
+    for num_pipelines, advance in ((5, 7), (8, 10)):
+        lists = in_numbers(lower(one_pipeline(8, 16, num_pipelines, advance)), costs, flat(8))
+        ends = side_by_side(lists, [0.0] * num_pipelines, 40, 0.05)
+        from_s, until_s = max(each[19] for each in ends), min(each[-1] for each in ends)
+        counted = [[end_s for end_s in each if from_s <= end_s <= until_s] for each in ends]
+        long_run_s = sum(each[-1] - each[0] for each in counted) / sum(len(each) - 1 for each in counted)
+        assert steady_s(lists, num_pipelines) == pytest.approx(long_run_s, rel=0.1)
+
+
 def test_the_long_run_is_simpys():
     costs, count = StageCosts((StageCost(1.0, 2.0), StageCost(1.25, 2.5))), 60
     ends = simpy_ends(lower(avgpipe(2, 8, 2, 0)), costs, flat(2), 2, 2, count, jitter=0.05)
