@@ -145,9 +145,8 @@ def _redirect(log: str) -> None:
 
 def main() -> None:
     """Serve the launcher at the other end of the socket."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # the terminal tells all processes; the launcher says what becomes of it
+    # the terminal tells all processes; the launcher says what becomes of these
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = socket.socket(fileno=int(sys.argv[1]))
     import torch
 

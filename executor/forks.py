@@ -86,6 +86,7 @@ class _Server:
                 [sys.executable, "-m", "executor.fork_server", str(theirs.fileno())],
                 env=os.environ | settings,
                 stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,  # ours is for what the launcher prints
                 pass_fds=[theirs.fileno()],
             )
         self._connection.setblocking(False)

@@ -104,8 +104,11 @@ class Space:
 
 
 def _distinct(advances: Iterable[int], m: int) -> list[int]:
-    """Return the advances without those that amount to another: the last rank but one runs 1 + advance of M ahead."""
-    return sorted({min(advance, m - 1) for advance in advances})
+    """Return the advances without those that amount to another.
+
+    The last rank but one runs 1 + advance of M forwards ahead, and one more before its first backward.
+    """
+    return sorted({min(advance, max(0, m - 2)) for advance in advances})
 
 
 def divisors(number: int) -> tuple[int, ...]:
