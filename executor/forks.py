@@ -118,6 +118,8 @@ class _Server:
     def tell(self, what: Mapping[str, object]) -> None:
         line = json.dumps(what).encode() + b"\n"
         with self._lock:
+            if self.end_seen is not None:
+                return
             try:
                 self._connection.setblocking(True)
                 self._connection.sendall(line)
@@ -133,7 +135,7 @@ class _Server:
 
     def _listen(self) -> None:
         """Take in what the server has told since; where it is gone, its processes were killed with it."""
-        while True:
+        while self.end_seen is None:
             try:
                 told = self._connection.recv(65536)
             except BlockingIOError:
@@ -144,17 +146,19 @@ class _Server:
                 ended = self._process.wait()
                 self.end_seen = f"was killed by signal {-ended}" if ended < 0 else f"ended with exit code {ended}"
                 self._codes = {n: -signal.SIGKILL if code is None else code for n, code in self._codes.items()}
-                return
+                return  # and nothing is read any more
             *lines, self._unread = (self._unread + told).split(b"\n")
             for line in lines:
                 ended = json.loads(line)
                 self._codes[ended["ended"]] = ended["code"]
 
     def end(self) -> None:
-        if not self.is_ours():
-            return
-        self._process.kill()  # and so, if any is left, what was forked
-        self._process.wait()
+        """Kill it, and so what was forked, if this process has started it; let go of it in any case."""
+        if self._owner == os.getpid():
+            self._process.kill()
+            self._process.wait()
+            with self._lock:
+                self._listen()
         self._connection.close()
 
 
@@ -164,6 +168,9 @@ _servers: list[_Server] = []
 
 def _server() -> _Server:
     if not _servers or not _servers[-1].is_ours():
+        for gone in _servers:
+            gone.end()
+            atexit.unregister(gone.end)
         _servers[:] = [_Server()]
         atexit.register(_servers[-1].end)
     return _servers[-1]
