@@ -18,12 +18,12 @@ from dataclasses import dataclass
 import torch
 from report import provenance, show_seeds
 
-from executor.course import Trained
-from executor.job import Averaging
-from executor.training import Training, train
-from profiles.models.resolve import resolve_model
-from profiles.partition import uniform_partition
-from schedules.training_run import training_run
+from pipesched.executor.course import Trained
+from pipesched.executor.job import Averaging
+from pipesched.executor.training import Training, train
+from pipesched.profiles.models.resolve import resolve_model
+from pipesched.profiles.partition import uniform_partition
+from pipesched.schedules.training_run import training_run
 
 STAGES, MICROBATCHES = 2, 2
 PIPELINES = (2, 4)

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 import torch
 from report import provenance, show_seeds
 
-from executor.course import Trained
-from executor.training import Training, train
-from profiles.models.resolve import resolve_model
-from profiles.partition import uniform_partition
-from schedules.staleness import staleness
-from schedules.training_run import TrainingRun, training_run
+from pipesched.executor.course import Trained
+from pipesched.executor.training import Training, train
+from pipesched.profiles.models.resolve import resolve_model
+from pipesched.profiles.partition import uniform_partition
+from pipesched.schedules.staleness import staleness
+from pipesched.schedules.training_run import TrainingRun, training_run
 
 RANKS, MICROBATCHES = 8, 8
 WHOLE = "un-pipelined"

@@ -10,22 +10,22 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from executor.launcher import launch
+from pipesched.executor.launcher import launch
 from pipesched.jobs import RunOptions
-from profiles.cluster import flat
-from profiles.models.resolve import resolve_model
-from profiles.partition import parse_partition
-from profiles.profile import Profile, stage_costs
-from profiles.profiler import profile_model
-from profiles.stage_costs import StageCosts
-from schedules.catalogue import build
-from schedules.lazy import repeat
-from schedules.lower import lower
-from schedules.schedule import Schedule
-from schedules.timeline import Timeline
-from simulator.memory import memory, peak_memory
-from simulator.simulate import simulate
-from simulator.tuner.predictor import Accounting, SettingProfile, predict, profile_setting
+from pipesched.profiles.cluster import flat
+from pipesched.profiles.models.resolve import resolve_model
+from pipesched.profiles.partition import parse_partition
+from pipesched.profiles.profile import Profile, stage_costs
+from pipesched.profiles.profiler import profile_model
+from pipesched.profiles.stage_costs import StageCosts
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.lazy import repeat
+from pipesched.schedules.lower import lower
+from pipesched.schedules.schedule import Schedule
+from pipesched.schedules.timeline import Timeline
+from pipesched.simulator.memory import memory, peak_memory
+from pipesched.simulator.simulate import simulate
+from pipesched.simulator.tuner.predictor import Accounting, SettingProfile, predict, profile_setting
 
 from report import arguments_of, provenance, show  # isort: skip  # it lies beside this file
 

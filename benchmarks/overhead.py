@@ -27,18 +27,18 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
-from executor.affinity import pin
-from executor.clock import HostClock, Recorder
-from executor.interpreter import Batch, Rank, begin, execute_rank
-from executor.lists import channels
-from executor.meter import make_meter
-from executor.process_group import ProcessGroupTransport, Shape, make_groups
-from executor.stage import ModuleStage
-from executor.weights import Weights
-from schedules.catalogue import build
-from schedules.lower import lower
-from schedules.op import Compute, Phase, Step
-from schedules.schedule import Schedule, compute_only
+from pipesched.executor.affinity import pin
+from pipesched.executor.clock import HostClock, Recorder
+from pipesched.executor.interpreter import Batch, Rank, begin, execute_rank
+from pipesched.executor.lists import channels
+from pipesched.executor.meter import make_meter
+from pipesched.executor.process_group import ProcessGroupTransport, Shape, make_groups
+from pipesched.executor.stage import ModuleStage
+from pipesched.executor.weights import Weights
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import Compute, Phase, Step
+from pipesched.schedules.schedule import Schedule, compute_only
 
 SIZES = {"1-2 ms": (256, 64, 6), "4-8 ms": (512, 64, 8), "50-100 ms": (1024, 256, 12)}
 """Forward to backward of an op -> (width, samples in a micro-batch, layers of a stage)."""
@@ -232,7 +232,7 @@ def main() -> None:
         _print(found)
     dist.barrier()
     sys.stdout.flush()
-    os._exit(0)  # as executor.__main__ does, and for its reason
+    os._exit(0)  # as pipesched.executor.__main__ does, and for its reason
 
 
 def _start(num_ranks: int) -> None:

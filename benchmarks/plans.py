@@ -16,16 +16,16 @@ from dataclasses import dataclass, replace
 
 from report import arguments_of, provenance, show
 
-from executor.job import Job
-from executor.launcher import launch
-from profiles.cluster import Cluster, Device, Link, of_nodes
-from profiles.cluster_json import cluster_text
-from profiles.compression import Compression
-from profiles.stage_costs import StageCost, StageCosts
-from schedules.formats.schedule_json import to_json
-from schedules.recipe import Recipe
-from schedules.schedule import Schedule
-from simulator.simulate import simulate
+from pipesched.executor.job import Job
+from pipesched.executor.launcher import launch
+from pipesched.profiles.cluster import Cluster, Device, Link, of_nodes
+from pipesched.profiles.cluster_json import cluster_text
+from pipesched.profiles.compression import Compression
+from pipesched.profiles.stage_costs import StageCost, StageCosts
+from pipesched.schedules.formats.schedule_json import to_json
+from pipesched.schedules.recipe import Recipe
+from pipesched.schedules.schedule import Schedule
+from pipesched.simulator.simulate import simulate
 
 FORWARD_MS: tuple[int, ...] = (4, 6, 8, 7, 6, 6, 5, 5, 4, 4, 3, 3)
 """Of a sample, by layer; the backward takes twice as long."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from profiles.host import device_name, num_cores
+from pipesched.profiles.host import device_name, num_cores
 
 
 def arguments_of(doc: str | None) -> argparse.ArgumentParser:

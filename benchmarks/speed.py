@@ -14,18 +14,18 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from profiles.cluster import Link, flat
-from profiles.files import load_profile
-from profiles.stage_costs import StageCost, StageCosts
-from schedules.catalogue import build
-from schedules.lower import lower
-from schedules.op import computes
-from simulator.memory import memory
-from simulator.metrics import metrics
-from simulator.simulate import simulate
-from simulator.tuner.evaluate import Problem
-from simulator.tuner.search import search
-from simulator.tuner.setting import Space
+from pipesched.profiles.cluster import Link, flat
+from pipesched.profiles.files import load_profile
+from pipesched.profiles.stage_costs import StageCost, StageCosts
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import computes
+from pipesched.simulator.memory import memory
+from pipesched.simulator.metrics import metrics
+from pipesched.simulator.simulate import simulate
+from pipesched.simulator.tuner.evaluate import Problem
+from pipesched.simulator.tuner.search import search
+from pipesched.simulator.tuner.setting import Space
 
 PROFILE = Path(__file__).parents[1] / "profiles/data/gpt-10m-epyc.json"
 COMMANDS = {

@@ -25,17 +25,17 @@ from statistics import median
 from typing import Any, TypeAlias, TypeVar
 
 from pipesched.jobs import RunOptions
+from pipesched.profiles.files import load_cluster, load_profile, save_profile
+from pipesched.profiles.host import num_cores
+from pipesched.profiles.models.resolve import resolve_model
+from pipesched.simulator.tables import to_markdown
+from pipesched.simulator.tuner.evaluate import Problem, evaluate
+from pipesched.simulator.tuner.outcome import Evaluator, Outcome, ranked
+from pipesched.simulator.tuner.predictor import Accounting
+from pipesched.simulator.tuner.search import search
+from pipesched.simulator.tuner.setting import Setting
+from pipesched.simulator.tuner.verdict import rank_correlation
 from pipesched.tune_measure import Measurement
-from profiles.files import load_cluster, load_profile, save_profile
-from profiles.host import num_cores
-from profiles.models.resolve import resolve_model
-from simulator.tables import to_markdown
-from simulator.tuner.evaluate import Problem, evaluate
-from simulator.tuner.outcome import Evaluator, Outcome, ranked
-from simulator.tuner.predictor import Accounting
-from simulator.tuner.search import search
-from simulator.tuner.setting import Setting
-from simulator.tuner.verdict import rank_correlation
 
 Result = TypeVar("Result")
 Row: TypeAlias = dict[str, str | int | float | None]

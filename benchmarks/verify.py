@@ -18,20 +18,20 @@ from pathlib import Path
 
 from report import arguments_of, provenance, show
 
-from executor.job import Job
-from executor.launcher import launch
-from profiles.cluster import Cluster, Link, flat
-from profiles.files import load_cluster
-from profiles.host import num_cores
-from profiles.models.resolve import resolve_model
-from profiles.partition import balanced_partition
-from profiles.profile import layer_seconds, stage_costs
-from profiles.profiler import profile_model
-from profiles.stage_costs import StageCost, StageCosts
-from schedules.catalogue import CATALOGUE, build
-from schedules.formats.schedule_json import to_json
-from schedules.schedule import Schedule
-from simulator.simulate import simulate
+from pipesched.executor.job import Job
+from pipesched.executor.launcher import launch
+from pipesched.profiles.cluster import Cluster, Link, flat
+from pipesched.profiles.files import load_cluster
+from pipesched.profiles.host import num_cores
+from pipesched.profiles.models.resolve import resolve_model
+from pipesched.profiles.partition import balanced_partition
+from pipesched.profiles.profile import layer_seconds, stage_costs
+from pipesched.profiles.profiler import profile_model
+from pipesched.profiles.stage_costs import StageCost, StageCosts
+from pipesched.schedules.catalogue import CATALOGUE, build
+from pipesched.schedules.formats.schedule_json import to_json
+from pipesched.schedules.schedule import Schedule
+from pipesched.simulator.simulate import simulate
 
 MODEL, MICROBATCH_SIZE = "gpt", 2
 GPT: tuple[tuple[str, dict[str, int]], ...] = (

@@ -17,20 +17,20 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from profiles.cluster import Cluster, of_nodes
-from profiles.compression import Compression
-from profiles.machines import load_machine
-from profiles.partition import balanced_partition
-from profiles.profile import layer_seconds, stage_costs
-from profiles.shapes import Shape, bert, computed_profile, resnext
-from profiles.stage_costs import StageCosts
-from schedules.catalogue import build
-from schedules.recompute import recompute
-from schedules.replicate import Placement, place, replicate
-from schedules.schedule import Schedule
-from simulator.memory import memory, peak_memory
-from simulator.simulate import simulate
-from simulator.traffic_rules import TrafficRules
+from pipesched.profiles.cluster import Cluster, of_nodes
+from pipesched.profiles.compression import Compression
+from pipesched.profiles.machines import load_machine
+from pipesched.profiles.partition import balanced_partition
+from pipesched.profiles.profile import layer_seconds, stage_costs
+from pipesched.profiles.shapes import Shape, bert, computed_profile, resnext
+from pipesched.profiles.stage_costs import StageCosts
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.recompute import recompute
+from pipesched.schedules.replicate import Placement, place, replicate
+from pipesched.schedules.schedule import Schedule
+from pipesched.simulator.memory import memory, peak_memory
+from pipesched.simulator.simulate import simulate
+from pipesched.simulator.traffic_rules import TrafficRules
 
 PEAK_FLOPS_PER_S, MEMORY_BYTES_PER_S = 15.7e12, 900e9
 """Of a V100 in float32: NVIDIA's data sheet of the V100 SXM2."""

@@ -15,16 +15,16 @@ sys.path[:0] = [str(DOCS.parent)]
 import torch  # noqa: E402 -- the path comes first
 from PIL import Image  # noqa: E402
 
-from executor.training import Trained, Training, train  # noqa: E402
-from profiles.models.resolve import resolve_model  # noqa: E402
-from profiles.partition import uniform_partition  # noqa: E402
-from profiles.stage_costs import uniform  # noqa: E402
-from schedules.catalogue import build_lazily  # noqa: E402
-from schedules.training_run import TrainingRun, training_run  # noqa: E402
-from simulator.curves import Curve, draw_curves  # noqa: E402
-from simulator.run_time import RunTime, run_time  # noqa: E402
-from simulator.staleness import draw_staleness  # noqa: E402
-from simulator.tables import Value, to_markdown  # noqa: E402
+from pipesched.executor.training import Trained, Training, train  # noqa: E402
+from pipesched.profiles.models.resolve import resolve_model  # noqa: E402
+from pipesched.profiles.partition import uniform_partition  # noqa: E402
+from pipesched.profiles.stage_costs import uniform  # noqa: E402
+from pipesched.schedules.catalogue import build_lazily  # noqa: E402
+from pipesched.schedules.training_run import TrainingRun, training_run  # noqa: E402
+from pipesched.simulator.curves import Curve, draw_curves  # noqa: E402
+from pipesched.simulator.run_time import RunTime, run_time  # noqa: E402
+from pipesched.simulator.staleness import draw_staleness  # noqa: E402
+from pipesched.simulator.tables import Value, to_markdown  # noqa: E402
 
 PICTURES = DOCS / "pictures" / "asynchronous"
 MODEL, RANKS, BATCH_SIZE, STEPS = "digits:blocks=14", 8, 64, 300

@@ -17,16 +17,16 @@ from typing import Any
 DOCS = Path(__file__).resolve().parent
 sys.path[:0] = [str(DOCS.parent)]
 
-from profiles.cluster import flat  # noqa: E402 -- the path comes first
-from profiles.stage_costs import StageCost, StageCosts  # noqa: E402
-from schedules.catalogue import CATALOGUE, build  # noqa: E402
-from schedules.entry import Entry  # noqa: E402
-from schedules.op import Average, Overlap, Phase, Reduce, computes  # noqa: E402
-from schedules.schedule import Schedule, stages_of  # noqa: E402
-from schedules.timeline import Timeline  # noqa: E402
-from simulator.simulate import simulate  # noqa: E402
-from simulator.summary import Summary, summarize  # noqa: E402
-from simulator.tables import Value, to_markdown  # noqa: E402
+from pipesched.profiles.cluster import flat  # noqa: E402 -- the path comes first
+from pipesched.profiles.stage_costs import StageCost, StageCosts  # noqa: E402
+from pipesched.schedules.catalogue import CATALOGUE, build  # noqa: E402
+from pipesched.schedules.entry import Entry  # noqa: E402
+from pipesched.schedules.op import Average, Overlap, Phase, Reduce, computes  # noqa: E402
+from pipesched.schedules.schedule import Schedule, stages_of  # noqa: E402
+from pipesched.schedules.timeline import Timeline  # noqa: E402
+from pipesched.simulator.simulate import simulate  # noqa: E402
+from pipesched.simulator.summary import Summary, summarize  # noqa: E402
+from pipesched.simulator.tables import Value, to_markdown  # noqa: E402
 
 DRAWN, COUNTED = (4, 8), (8, 32)
 """Ranks and micro-batches of the pictures, and of the numbers."""
@@ -200,8 +200,8 @@ def draw(timeline: Timeline, path: Path, title: str) -> None:
     """Draw a picture in few colours: as legible as in many, in a quarter of the bytes."""
     from PIL import Image
 
-    from simulator.gantt import lay_out
-    from simulator.picture import draw as draw_chart
+    from pipesched.simulator.gantt import lay_out
+    from pipesched.simulator.picture import draw as draw_chart
 
     data = BytesIO()
     draw_chart(lay_out([timeline]), title).savefig(data, format="png", dpi=110)

@@ -6,13 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from executor.build import build_stages, make_batch
-    from executor.errors import ExecutionError, RankFailed
-    from executor.interpreter import Batch, Rank, execute_rank
-    from executor.job import Job
-    from executor.launcher import Measured, launch
-    from executor.local import local_ranks, run_local
-    from executor.transport import LocalTransport, Mailroom, Transport
+    from pipesched.executor.build import build_stages, make_batch
+    from pipesched.executor.errors import ExecutionError, RankFailed
+    from pipesched.executor.interpreter import Batch, Rank, execute_rank
+    from pipesched.executor.job import Job
+    from pipesched.executor.launcher import Measured, launch
+    from pipesched.executor.local import local_ranks, run_local
+    from pipesched.executor.transport import LocalTransport, Mailroom, Transport
 
 _HOMES = {
     "Batch": "interpreter",
@@ -53,5 +53,5 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'executor' has no attribute {name!r}")
-    return getattr(import_module(f"executor.{_HOMES[name]}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

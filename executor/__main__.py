@@ -1,4 +1,4 @@
-"""One rank of a run: ``torchrun --nproc-per-node 2 -m executor job.json --out measured.json``.
+"""One rank of a run: ``torchrun --nproc-per-node 2 -m pipesched.executor job.json --out measured.json``.
 
 ``pipesched run --job job.json`` writes the job; ``pipesched run`` alone starts the processes itself.
 """
@@ -15,18 +15,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from executor.advance import Found
-from executor.board import Board
-from executor.course import Scores, step_line
-from executor.distributed import Result, run_rank
-from executor.errors import ExecutionError, PeerLost, RankFailed
-from executor.job import STOP_SIGNALS, job_from_json
-from executor.training_job import TrainingJob, is_training_job, training_job_from_json
-from executor.training_rank import train_rank
-from profiles.errors import ProfileError
-from schedules.formats.files import read_text, write_text
-from schedules.formats.timeline_json import timeline_to_json
-from schedules.schedule import ScheduleError
+from pipesched.executor.advance import Found
+from pipesched.executor.board import Board
+from pipesched.executor.course import Scores, step_line
+from pipesched.executor.distributed import Result, run_rank
+from pipesched.executor.errors import ExecutionError, PeerLost, RankFailed
+from pipesched.executor.job import STOP_SIGNALS, job_from_json
+from pipesched.executor.training_job import TrainingJob, is_training_job, training_job_from_json
+from pipesched.executor.training_rank import train_rank
+from pipesched.profiles.errors import ProfileError
+from pipesched.schedules.formats.files import read_text, write_text
+from pipesched.schedules.formats.timeline_json import timeline_to_json
+from pipesched.schedules.schedule import ScheduleError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m executor", description="Run one rank of a job.")
+    parser = argparse.ArgumentParser(prog="python -m pipesched.executor", description="Run one rank of a job.")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("job", nargs="?", type=Path, help="the job, as 'pipesched run --job' writes it")
     what.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _train(job: TrainingJob, number: int, folder: Path | None, out: Path | None, *meet: Any) -> None:
     """Train; in a folder the scores go to a file as they come, else the first process tells all of them at the end."""
-    from executor.training_launcher import phase_line, phases_file, scores_file, scores_line
+    from pipesched.executor.training_launcher import phase_line, phases_file, scores_file, scores_line
 
     if folder:
 

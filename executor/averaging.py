@@ -21,10 +21,10 @@ from typing import final
 import torch
 from torch import Tensor
 
-from executor.errors import ExecutionError
-from executor.job import Averaging
-from executor.reference import Reference, Shared, averaged, memory_bytes
-from executor.stage import ModuleStage, Stage
+from pipesched.executor.errors import ExecutionError
+from pipesched.executor.job import Averaging
+from pipesched.executor.reference import Reference, Shared, averaged, memory_bytes
+from pipesched.executor.stage import ModuleStage, Stage
 
 
 class Pool(ABC):

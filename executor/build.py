@@ -8,25 +8,25 @@ from functools import partial
 
 import torch
 
-from executor.draws import Draws
-from executor.emulated import EmulatedStage
-from executor.errors import ExecutionError
-from executor.interpreter import Batch
-from executor.job import How
-from executor.lists import AnySchedule, held_stages, loss_scales, stage_ops, step_sizes
-from executor.prediction import Predictor
-from executor.stage import ModuleStage, OnLoss, Stage
-from executor.weights import Weights
-from profiles.models.model import Model, build_layers
-from profiles.models.optimizers import make_optimizer
-from profiles.models.tied import require_untied
-from profiles.stage_costs import StageCosts
-from schedules.catalogue import origin_of
-from schedules.lazy import LazySchedule
-from schedules.op import Compute, Op, Phase, Step
-from schedules.prediction import Rule
-from schedules.schedule import Schedule, stages_of
-from schedules.versions import Use, stashing_steps, uses
+from pipesched.executor.draws import Draws
+from pipesched.executor.emulated import EmulatedStage
+from pipesched.executor.errors import ExecutionError
+from pipesched.executor.interpreter import Batch
+from pipesched.executor.job import How
+from pipesched.executor.lists import AnySchedule, held_stages, loss_scales, stage_ops, step_sizes
+from pipesched.executor.prediction import Predictor
+from pipesched.executor.stage import ModuleStage, OnLoss, Stage
+from pipesched.executor.weights import Weights
+from pipesched.profiles.models.model import Model, build_layers
+from pipesched.profiles.models.optimizers import make_optimizer
+from pipesched.profiles.models.tied import require_untied
+from pipesched.profiles.stage_costs import StageCosts
+from pipesched.schedules.catalogue import origin_of
+from pipesched.schedules.lazy import LazySchedule
+from pipesched.schedules.op import Compute, Op, Phase, Step
+from pipesched.schedules.prediction import Rule
+from pipesched.schedules.schedule import Schedule, stages_of
+from pipesched.schedules.versions import Use, stashing_steps, uses
 
 
 def build_stages(
@@ -84,7 +84,7 @@ def build_stages(
             on_step=None if on_step is None else partial(on_step, index),
         )
         if any(part.phase is Phase.BACKWARD_INPUT for part in parts):
-            import profiles.split_backward  # noqa: F401 -- takes a second, which the first I would lose
+            import pipesched.profiles.split_backward  # noqa: F401 -- takes a second, which the first I would lose
     return stages
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import save_model
 
-from executor.errors import ExecutionError
-from executor.stage import ModuleStage, Stage
+from pipesched.executor.errors import ExecutionError
+from pipesched.executor.stage import ModuleStage, Stage
 
 
 def save_stages(folder: Path, stages: Mapping[int, Stage]) -> None:

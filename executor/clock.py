@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 
 import torch
 
-from executor.meter import Meter
+from pipesched.executor.meter import Meter
 
 
 class Clock(ABC):

@@ -10,8 +10,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from executor.advance import Found
-from executor.errors import RunEnded
+from pipesched.executor.advance import Found
+from pipesched.executor.errors import RunEnded
 
 DIVERGED = 10.0
 """A loss above so many times the first one is not coming back: the run has diverged."""

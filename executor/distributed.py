@@ -16,29 +16,29 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from executor.build import build_stages, check_fits, emulated_stages, make_batch
-from executor.checkpoint import save_stages
-from executor.clock import CudaClock, HostClock, Recorder
-from executor.errors import ExecutionError, starting
-from executor.gather import all_gather, gather_texts
-from executor.interpreter import Batch
-from executor.job import Job
-from executor.lists import averagers
-from executor.measured import measured_timeline
-from executor.meter import make_meter
-from executor.place import Place, connected_as
-from executor.references import references
-from executor.shapes import emulated_shapes, find_shapes
-from executor.stage import Stage
-from executor.throttle import MOST_BYTES, Links, Page, ThrottledTransport, require_possible
-from profiles.cluster import Cluster
-from profiles.cluster_json import read_cluster
-from profiles.models.resolve import resolve_model
-from schedules.check import require_runnable
-from schedules.formats.schedule_json import from_json
-from schedules.lower import lower
-from schedules.schedule import Schedule, stages_of
-from schedules.timeline import Timeline
+from pipesched.executor.build import build_stages, check_fits, emulated_stages, make_batch
+from pipesched.executor.checkpoint import save_stages
+from pipesched.executor.clock import CudaClock, HostClock, Recorder
+from pipesched.executor.errors import ExecutionError, starting
+from pipesched.executor.gather import all_gather, gather_texts
+from pipesched.executor.interpreter import Batch
+from pipesched.executor.job import Job
+from pipesched.executor.lists import averagers
+from pipesched.executor.measured import measured_timeline
+from pipesched.executor.meter import make_meter
+from pipesched.executor.place import Place, connected_as
+from pipesched.executor.references import references
+from pipesched.executor.shapes import emulated_shapes, find_shapes
+from pipesched.executor.stage import Stage
+from pipesched.executor.throttle import MOST_BYTES, Links, Page, ThrottledTransport, require_possible
+from pipesched.profiles.cluster import Cluster
+from pipesched.profiles.cluster_json import read_cluster
+from pipesched.profiles.models.resolve import resolve_model
+from pipesched.schedules.check import require_runnable
+from pipesched.schedules.formats.schedule_json import from_json
+from pipesched.schedules.lower import lower
+from pipesched.schedules.schedule import Schedule, stages_of
+from pipesched.schedules.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)

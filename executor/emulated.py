@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from executor.buckets import Bucket, buckets
-from executor.job import How
-from executor.stage import Stage
-from profiles.stage_costs import StageCosts
-from schedules.op import Compute, Phase, gives
+from pipesched.executor.buckets import Bucket, buckets
+from pipesched.executor.job import How
+from pipesched.executor.stage import Stage
+from pipesched.profiles.stage_costs import StageCosts
+from pipesched.schedules.op import Compute, Phase, gives
 
 _SPIN_S = 0.0002
 """A sleeper wakes up late, by a tenth of a millisecond: the last bit is spun. No more of it: where ranks outnumber the

@@ -10,8 +10,8 @@ from typing import overload
 import torch
 from torch import Tensor
 
-from executor.errors import ExecutionError
-from profiles.models.model import Model, draw_batch
+from pipesched.executor.errors import ExecutionError
+from pipesched.profiles.models.model import Model, draw_batch
 
 _KEPT = 4
 """Steps whose samples are kept; a stage reads its micro-batches nearly in order, and others can be drawn again."""

@@ -1,4 +1,4 @@
-"""The process that ranks are forked from: ``python -m executor.fork_server SOCKET``.
+"""The process that ranks are forked from: ``python -m pipesched.executor.fork_server SOCKET``.
 
 `executor.forks` starts it. It imports what a rank needs, torch above all, and waits. Asked for a rank, it forks one,
 which has nothing left to import; when one ends it tells how. It computes nothing itself and starts no thread, so what
@@ -150,7 +150,7 @@ def main() -> None:
     connection = socket.socket(fileno=int(sys.argv[1]))
     import torch
 
-    from executor.__main__ import main as run_rank
+    from pipesched.executor.__main__ import main as run_rank
 
     torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # the first optimizer loads half as much again
 

@@ -63,7 +63,7 @@ def prepare() -> None:
 
 
 def fork(arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> Forked:
-    """Start ``python -m executor`` with these arguments, in this folder.
+    """Start ``python -m pipesched.executor`` with these arguments, in this folder.
 
     Args:
         environment: All of it.
@@ -83,7 +83,7 @@ class _Server:
             # importing torch._dynamo makes a folder for it
             settings = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": gettempdir()}
             self._process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
-                [sys.executable, "-m", "executor.fork_server", str(theirs.fileno())],
+                [sys.executable, "-m", "pipesched.executor.fork_server", str(theirs.fileno())],
                 env=os.environ | settings,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # ours is for what the launcher prints

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from executor.errors import waiting_for
+from pipesched.executor.errors import waiting_for
 
 
 def all_gather(tensor: Tensor, control: dist.ProcessGroup | None) -> list[Tensor]:

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.profiler import record_function
 
-from executor.buckets import Bucket
-from executor.clock import Recorder
-from executor.errors import ExecutionError, RunEnded, failed
-from executor.stage import Stage
-from executor.transport import Sum, Transport
-from schedules.op import (
+from pipesched.executor.buckets import Bucket
+from pipesched.executor.clock import Recorder
+from pipesched.executor.errors import ExecutionError, RunEnded, failed
+from pipesched.executor.stage import Stage
+from pipesched.executor.transport import Sum, Transport
+from pipesched.schedules.op import (
     Average,
     Compute,
     Message,

@@ -7,9 +7,9 @@ import signal
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
-from executor.errors import ExecutionError
-from profiles.stage_costs import StageCosts
-from schedules.prediction import Rule
+from pipesched.executor.errors import ExecutionError
+from pipesched.profiles.stage_costs import StageCosts
+from pipesched.schedules.prediction import Rule
 
 How: TypeAlias = Literal["sleep", "busy"]
 """Asleep, an emulated stage leaves its core to others; busy, it keeps it."""

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from executor.job import Job, job_to_json
-from executor.lists import averagers
-from executor.processes import Processes
-from schedules.formats.schedule_json import from_json
-from schedules.formats.timeline_json import read_timeline
-from schedules.lower import lower
-from schedules.op import Op
-from schedules.timeline import Timeline
+from pipesched.executor.job import Job, job_to_json
+from pipesched.executor.lists import averagers
+from pipesched.executor.processes import Processes
+from pipesched.schedules.formats.schedule_json import from_json
+from pipesched.schedules.formats.timeline_json import read_timeline
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import Op
+from pipesched.schedules.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)

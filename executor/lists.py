@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import lcm
 from typing import TypeAlias, final
 
-from executor.errors import ExecutionError
-from schedules.lazy import LazySchedule
-from schedules.lazy_lower import lowered_ranks
-from schedules.op import Average, Compute, Op, Phase, Reduce, Send, Step, computes
-from schedules.schedule import Schedule, reducing_ranks, stages_of
+from pipesched.executor.errors import ExecutionError
+from pipesched.schedules.lazy import LazySchedule
+from pipesched.schedules.lazy_lower import lowered_ranks
+from pipesched.schedules.op import Average, Compute, Op, Phase, Reduce, Send, Step, computes
+from pipesched.schedules.schedule import Schedule, reducing_ranks, stages_of
 
 AnySchedule: TypeAlias = Schedule | LazySchedule
 Lists: TypeAlias = Mapping[int, Iterable[Op]]

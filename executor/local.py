@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from executor.averaging import average_locally
-from executor.clock import HostClock, Recorder
-from executor.errors import ExecutionError
-from executor.interpreter import Batch, Rank, Waiting, begin, end, execute_rank
-from executor.job import Averaging, Compression
-from executor.lists import AnySchedule, averagers, lists_of, reducers
-from executor.stage import Stage
-from executor.transport import LocalTransport, Mailroom
+from pipesched.executor.averaging import average_locally
+from pipesched.executor.clock import HostClock, Recorder
+from pipesched.executor.errors import ExecutionError
+from pipesched.executor.interpreter import Batch, Rank, Waiting, begin, end, execute_rank
+from pipesched.executor.job import Averaging, Compression
+from pipesched.executor.lists import AnySchedule, averagers, lists_of, reducers
+from pipesched.executor.stage import Stage
+from pipesched.executor.transport import LocalTransport, Mailroom
 
 
 def local_ranks(

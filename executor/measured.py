@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from schedules.op import Compute, Message, Op, Overlap, Recv, Reduce, Send, computes, needs
-from schedules.schedule import Schedule
-from schedules.timeline import MemorySample, Span, Timeline
+from pipesched.schedules.op import Compute, Message, Op, Overlap, Recv, Reduce, Send, computes, needs
+from pipesched.schedules.schedule import Schedule
+from pipesched.schedules.timeline import MemorySample, Span, Timeline
 
 
 def measured_timeline(

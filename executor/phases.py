@@ -16,19 +16,19 @@ from typing import TypeAlias
 
 import torch
 
-from executor.advance import BATCHES, AdvancePolicy, Found
-from executor.build import follow
-from executor.clock import HostClock, Recorder
-from executor.gather import all_gather
-from executor.lists import lists_of
-from executor.meter import make_meter
-from executor.place import Place
-from executor.process_group import Shape
-from executor.stage import OnLoss, Stage
-from executor.training import Training
-from executor.training_job import TrainingJob
-from schedules.lazy import LazySchedule
-from schedules.op import Op, Step
+from pipesched.executor.advance import BATCHES, AdvancePolicy, Found
+from pipesched.executor.build import follow
+from pipesched.executor.clock import HostClock, Recorder
+from pipesched.executor.gather import all_gather
+from pipesched.executor.lists import lists_of
+from pipesched.executor.meter import make_meter
+from pipesched.executor.place import Place
+from pipesched.executor.process_group import Shape
+from pipesched.executor.stage import OnLoss, Stage
+from pipesched.executor.training import Training
+from pipesched.executor.training_job import TrainingJob
+from pipesched.schedules.lazy import LazySchedule
+from pipesched.schedules.op import Op, Step
 
 OnPhase: TypeAlias = Callable[[Found, int], None]
 """Told at the beginning of each phase what is known, and how many steps it has."""

@@ -12,16 +12,16 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from executor.affinity import local_device, pin, ranks_of_processes
-from executor.clock import Recorder
-from executor.errors import ExecutionError, RankFailed, waiting_for
-from executor.interpreter import Batch, Rank, begin, end, execute_rank
-from executor.job import START_S, Backend, Compression, DeviceKind, Job
-from executor.lists import AnySchedule, averagers, channels, lists_of, reducers
-from executor.process_group import ProcessGroupTransport, Shape, make_groups, make_reduce_groups
-from executor.reference_process import ReferenceProcess
-from executor.stage import Stage
-from executor.training_job import TrainingJob
+from pipesched.executor.affinity import local_device, pin, ranks_of_processes
+from pipesched.executor.clock import Recorder
+from pipesched.executor.errors import ExecutionError, RankFailed, waiting_for
+from pipesched.executor.interpreter import Batch, Rank, begin, end, execute_rank
+from pipesched.executor.job import START_S, Backend, Compression, DeviceKind, Job
+from pipesched.executor.lists import AnySchedule, averagers, channels, lists_of, reducers
+from pipesched.executor.process_group import ProcessGroupTransport, Shape, make_groups, make_reduce_groups
+from pipesched.executor.reference_process import ReferenceProcess
+from pipesched.executor.stage import Stage
+from pipesched.executor.training_job import TrainingJob
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,9 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from executor.errors import ExecutionError
-from profiles.weight_work import adams_direction
-from schedules.prediction import Rule
+from pipesched.executor.errors import ExecutionError
+from pipesched.profiles.weight_work import adams_direction
+from pipesched.schedules.prediction import Rule
 
 _BETAS = (0.9, 0.999)
 """Of our own moments beside an optimizer without any: Adam's usual ones."""

@@ -17,12 +17,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from executor.compression import Packed, head_bytes, is_compressed, pack, rest_bytes, unpack
-from executor.errors import ExecutionError, waiting_for
-from executor.job import Compression
-from executor.transport import Sum, Transport, require_same
-from schedules.letters import Letters
-from schedules.op import Message, Op, Recv, Reduce, Send
+from pipesched.executor.compression import Packed, head_bytes, is_compressed, pack, rest_bytes, unpack
+from pipesched.executor.errors import ExecutionError, waiting_for
+from pipesched.executor.job import Compression
+from pipesched.executor.transport import Sum, Transport, require_same
+from pipesched.schedules.letters import Letters
+from pipesched.schedules.op import Message, Op, Recv, Reduce, Send
 
 _TAG = 7
 _REST_TAG = 8

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import final
 
-from executor.affinity import ranks_of_processes
-from executor.board import Board
-from executor.errors import ExecutionError, RankFailed, failed
-from executor.forks import Forked, can_fork, fork
-from executor.job import START_S, STOP_SIGNALS, DeviceKind
-from profiles.host import num_cores
-from schedules.op import Op
+from pipesched.executor.affinity import ranks_of_processes
+from pipesched.executor.board import Board
+from pipesched.executor.errors import ExecutionError, RankFailed, failed
+from pipesched.executor.forks import Forked, can_fork, fork
+from pipesched.executor.job import START_S, STOP_SIGNALS, DeviceKind
+from pipesched.profiles.host import num_cores
+from pipesched.schedules.op import Op
 
 _GRACE_S = 5.0
 _POLL_S = 0.02
@@ -30,7 +30,7 @@ _MOST_PER_CORE = 32
 
 @final
 class Processes:
-    """Each runs ``python -m executor --folder FOLDER``, which holds the job.
+    """Each runs ``python -m pipesched.executor --folder FOLDER``, which holds the job.
 
     Args:
         folder: Of the job, and of what the processes write.
@@ -107,7 +107,7 @@ class Processes:
             return fork(arguments, environment, path)
         with path.open("wb") as log:
             return subprocess.Popen(  # noqa: S603 -- our own interpreter and module
-                [sys.executable, "-m", "executor", *arguments],
+                [sys.executable, "-m", "pipesched.executor", *arguments],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

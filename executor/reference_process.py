@@ -23,12 +23,12 @@ from typing import final
 
 from torch import Tensor
 
-from executor.averaging import Pool
-from executor.errors import ExecutionError, PeerLost, RankFailed
-from executor.forks import can_fork
-from executor.job import START_S
-from executor.reference import Averaged, map_memory, memory_bytes
-from executor.reference_server import TOKEN, be_reference, receive
+from pipesched.executor.averaging import Pool
+from pipesched.executor.errors import ExecutionError, PeerLost, RankFailed
+from pipesched.executor.forks import can_fork
+from pipesched.executor.job import START_S
+from pipesched.executor.reference import Averaged, map_memory, memory_bytes
+from pipesched.executor.reference_server import TOKEN, be_reference, receive
 
 _GRACE_S = 5.0
 

@@ -17,8 +17,8 @@ from typing import cast
 
 import torch
 
-from executor.fork_server import end_with_parent
-from executor.reference import Averaged, Reference, map_memory, memory_bytes
+from pipesched.executor.fork_server import end_with_parent
+from pipesched.executor.reference import Averaged, Reference, map_memory, memory_bytes
 
 TOKEN = struct.Struct("<q")
 """What goes over a connection: a pipeline's rank at first, then the number of a stage whose slot is full; and back, the

@@ -12,15 +12,15 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from executor.averaging import Averager
-from executor.errors import RankFailed
-from executor.gather import gather_texts
-from executor.job import Averaging
-from executor.lists import AnySchedule, averagers
-from executor.place import Place
-from executor.reference import Averaged, averaged, lay_out, memory_bytes
-from executor.reference_process import SharedPool, come_to
-from executor.stage import ModuleStage, Stage
+from pipesched.executor.averaging import Averager
+from pipesched.executor.errors import RankFailed
+from pipesched.executor.gather import gather_texts
+from pipesched.executor.job import Averaging
+from pipesched.executor.lists import AnySchedule, averagers
+from pipesched.executor.place import Place
+from pipesched.executor.reference import Averaged, averaged, lay_out, memory_bytes
+from pipesched.executor.reference_process import SharedPool, come_to
+from pipesched.executor.stage import ModuleStage, Stage
 
 
 @contextmanager

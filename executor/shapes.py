@@ -9,12 +9,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from executor.errors import ExecutionError, waiting_for
-from executor.lists import AnySchedule, held_stages
-from executor.process_group import Shape
-from executor.stage import ModuleStage, Stage
-from profiles.stage_costs import StageCosts
-from schedules.op import Message, Payload
+from pipesched.executor.errors import ExecutionError, waiting_for
+from pipesched.executor.lists import AnySchedule, held_stages
+from pipesched.executor.process_group import Shape
+from pipesched.executor.stage import ModuleStage, Stage
+from pipesched.profiles.stage_costs import StageCosts
+from pipesched.schedules.op import Message, Payload
 
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _MAX_DIMENSIONS = 8

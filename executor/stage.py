@@ -12,15 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from executor.buckets import Bucket, buckets
-from executor.draws import Draws
-from executor.errors import ExecutionError
-from executor.weights import Weights
-from schedules.op import Average, Compute, Phase, Step
+from pipesched.executor.buckets import Bucket, buckets
+from pipesched.executor.draws import Draws
+from pipesched.executor.errors import ExecutionError
+from pipesched.executor.weights import Weights
+from pipesched.schedules.op import Average, Compute, Phase, Step
 
 if TYPE_CHECKING:
-    from executor.averaging import Averager
-    from profiles.split_backward import Rest
+    from pipesched.executor.averaging import Averager
+    from pipesched.profiles.split_backward import Rest
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Maps (output, target) of one micro-batch to its mean loss, a scalar."""
@@ -284,7 +284,7 @@ class ModuleStage(Stage):
             if not self._needs_input_gradient:
                 self._halves[op.microbatch] = _Whole(graph.output, gradient)
                 return None
-            from profiles.split_backward import backward_input
+            from pipesched.profiles.split_backward import backward_input
 
             assert graph.output is not None, "it depends on x, which requires a gradient"
             assert gradient is not None, "the next stage has sent one"
@@ -299,7 +299,7 @@ class ModuleStage(Stage):
             if isinstance(half, _Whole):
                 _run_backward(half.output, half.gradient)
                 return
-            from profiles.split_backward import backward_weight
+            from pipesched.profiles.split_backward import backward_weight
 
             backward_weight(half, self.parameters)
 

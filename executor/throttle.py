@@ -29,14 +29,14 @@ from typing import final
 
 from torch import Tensor
 
-from executor.emulated import wait_until
-from executor.errors import ExecutionError
-from executor.transport import Sum, Transport
-from profiles.all_reduce import all_reduce
-from profiles.cluster import Cluster
-from profiles.stage_costs import StageCosts
-from schedules.op import Message, Recv, Reduce, Send
-from schedules.schedule import Schedule, reducing_ranks
+from pipesched.executor.emulated import wait_until
+from pipesched.executor.errors import ExecutionError
+from pipesched.executor.transport import Sum, Transport
+from pipesched.profiles.all_reduce import all_reduce
+from pipesched.profiles.cluster import Cluster
+from pipesched.profiles.stage_costs import StageCosts
+from pipesched.schedules.op import Message, Recv, Reduce, Send
+from pipesched.schedules.schedule import Schedule, reducing_ranks
 
 MOST_BYTES = 2**20
 """Of a tensor that really travels."""

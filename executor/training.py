@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from executor.build import build_stages, check_fits
-from executor.course import Course, NotComingBack, OnStep, Scores, Trained, judge_all
-from executor.feed import make_feeds
-from executor.interpreter import Batch
-from executor.job import Averaging, Compression
-from executor.local import local_ranks, run_local
-from executor.stage import ModuleStage, OnLoss, Stage
-from profiles.models.model import Model, draw_held_out
-from schedules.lazy import LazySchedule
-from schedules.prediction import Rule
+from pipesched.executor.build import build_stages, check_fits
+from pipesched.executor.course import Course, NotComingBack, OnStep, Scores, Trained, judge_all
+from pipesched.executor.feed import make_feeds
+from pipesched.executor.interpreter import Batch
+from pipesched.executor.job import Averaging, Compression
+from pipesched.executor.local import local_ranks, run_local
+from pipesched.executor.stage import ModuleStage, OnLoss, Stage
+from pipesched.profiles.models.model import Model, draw_held_out
+from pipesched.schedules.lazy import LazySchedule
+from pipesched.schedules.prediction import Rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from executor.errors import ExecutionError
-from executor.job import DTYPES, Averaging, Backend, Compression, DeviceKind, validated
-from schedules.prediction import Rule
-from schedules.recipe import Recipe
+from pipesched.executor.errors import ExecutionError
+from pipesched.executor.job import DTYPES, Averaging, Backend, Compression, DeviceKind, validated
+from pipesched.schedules.prediction import Rule
+from pipesched.schedules.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,17 +13,17 @@ import torch
 from safetensors.torch import load_model
 from torch import nn
 
-from executor.advance import Found, Trial
-from executor.course import Course, NotComingBack, OnStep, Scores, Trained
-from executor.lists import averagers, lists_of
-from executor.phases import lists_ahead
-from executor.processes import Processes
-from executor.training import Training
-from executor.training_job import TrainingJob, training_job_to_json
-from executor.training_rank import training_of
-from profiles.models.model import build_layers
-from schedules.lazy import LazySchedule
-from schedules.op import Op
+from pipesched.executor.advance import Found, Trial
+from pipesched.executor.course import Course, NotComingBack, OnStep, Scores, Trained
+from pipesched.executor.lists import averagers, lists_of
+from pipesched.executor.phases import lists_ahead
+from pipesched.executor.processes import Processes
+from pipesched.executor.training import Training
+from pipesched.executor.training_job import TrainingJob, training_job_to_json
+from pipesched.executor.training_rank import training_of
+from pipesched.profiles.models.model import build_layers
+from pipesched.schedules.lazy import LazySchedule
+from pipesched.schedules.op import Op
 
 
 def launch_training(job: TrainingJob, on_step: OnStep | None = None) -> Trained:

@@ -12,22 +12,22 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from executor.advance import Found
-from executor.checkpoint import save_stages
-from executor.clock import HostClock, Recorder
-from executor.course import Course, NotComingBack, Scores, Trained, judge
-from executor.errors import starting
-from executor.gather import all_gather
-from executor.lists import held_stages
-from executor.phases import OnPhase, train_in_phases
-from executor.place import Place, connected_as
-from executor.references import references
-from executor.shapes import find_shapes
-from executor.training import Training
-from executor.training_job import TrainingJob
-from profiles.models.resolve import resolve_model
-from schedules.lazy import LazySchedule
-from schedules.training_run import TrainingRun
+from pipesched.executor.advance import Found
+from pipesched.executor.checkpoint import save_stages
+from pipesched.executor.clock import HostClock, Recorder
+from pipesched.executor.course import Course, NotComingBack, Scores, Trained, judge
+from pipesched.executor.errors import starting
+from pipesched.executor.gather import all_gather
+from pipesched.executor.lists import held_stages
+from pipesched.executor.phases import OnPhase, train_in_phases
+from pipesched.executor.place import Place, connected_as
+from pipesched.executor.references import references
+from pipesched.executor.shapes import find_shapes
+from pipesched.executor.training import Training
+from pipesched.executor.training_job import TrainingJob
+from pipesched.profiles.models.resolve import resolve_model
+from pipesched.schedules.lazy import LazySchedule
+from pipesched.schedules.training_run import TrainingRun
 
 OnScores: TypeAlias = Callable[[int, Scores], None]
 """Told each micro-batch, and its scores, that comes to the last stage of this rank."""

@@ -10,10 +10,10 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from executor.compression import is_compressed, pack, unpack
-from executor.errors import ExecutionError
-from executor.job import Compression
-from schedules.op import Message, Recv, Reduce, Send
+from pipesched.executor.compression import is_compressed, pack, unpack
+from pipesched.executor.errors import ExecutionError
+from pipesched.executor.job import Compression
+from pipesched.schedules.op import Message, Recv, Reduce, Send
 
 Sum: TypeAlias = Callable[[], Tensor | None]
 """Returns a sum that was posted; None where the caller should give up its turn and ask again."""

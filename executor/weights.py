@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, UntypedStorage, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from executor.errors import ExecutionError
-from executor.prediction import Predictor
-from schedules.op import Compute
-from schedules.versions import Agreement, Use, looks_ahead
+from pipesched.executor.errors import ExecutionError
+from pipesched.executor.prediction import Predictor
+from pipesched.schedules.op import Compute
+from pipesched.schedules.versions import Agreement, Use, looks_ahead
 
 _Storages: TypeAlias = Mapping[int, UntypedStorage]
 """All of a version, by the address of the newest version's storage."""

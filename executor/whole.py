@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from executor.build import make_batch
-from executor.draws import Draws
-from executor.job import Job
-from profiles.models.model import build_layers
-from profiles.models.resolve import resolve_model
-from schedules.formats.schedule_json import from_json
+from pipesched.executor.build import make_batch
+from pipesched.executor.draws import Draws
+from pipesched.executor.job import Job
+from pipesched.profiles.models.model import build_layers
+from pipesched.profiles.models.resolve import resolve_model
+from pipesched.schedules.formats.schedule_json import from_json
 
 
 def whole_model_losses(job: Job) -> tuple[float, ...]:

@@ -49,8 +49,6 @@ app.command()(train)
 app.command()(tune)
 app.command()(verify)
 
-_OURS = ("schedules", "profiles", "simulator", "executor", "pipesched")
-
 
 def main() -> None:
     """Run the command line; a mistake of the user is one line on stderr, never a traceback."""
@@ -93,9 +91,9 @@ def _say(error: BaseException) -> int:
             )
         case UnicodeEncodeError():
             return _print(f"output: got {error.object[error.start]!a}, expected {error.encoding}; try UTF-8", BAD_INPUT)
-    from executor.errors import RankFailed
+    from pipesched.executor.errors import RankFailed
 
-    if type(error).__module__.split(".")[0] in _OURS:
+    if type(error).__module__.startswith("pipesched."):
         return _print(str(error), RANK_FAILED if isinstance(error, RankFailed) else BAD_INPUT)
     raise error
 

@@ -9,12 +9,12 @@ import typer
 from pipesched.errors import NEGATIVE
 from pipesched.options import Json, ScheduleOptions, grouped
 from pipesched.output import print_json
-from schedules.check import BACKENDS, Backend, Finding, Judgement, judge
-from schedules.excerpt import Cell, excerpt
+from pipesched.schedules.check import BACKENDS, Backend, Finding, Judgement, judge
+from pipesched.schedules.excerpt import Cell, excerpt
 
 if TYPE_CHECKING:
-    from schedules.hang import Hang
-    from schedules.schedule import Schedule
+    from pipesched.schedules.hang import Hang
+    from pipesched.schedules.schedule import Schedule
 
 _MOST_SHOWN = 20
 """Findings; data have them all."""

@@ -21,10 +21,10 @@ from pipesched.timelines import timelines_of
 from pipesched.traffic_options import TrafficOptions
 
 if TYPE_CHECKING:
-    from schedules.schedule import Schedule
-    from schedules.timeline import Timeline
-    from simulator.summary import Summary
-    from simulator.tables import Value
+    from pipesched.schedules.schedule import Schedule
+    from pipesched.schedules.timeline import Timeline
+    from pipesched.simulator.summary import Summary
+    from pipesched.simulator.tables import Value
 
 Format = Literal["table", "markdown", "csv", "json"]
 _SUFFIXES: dict[str, Format] = {".md": "markdown", ".csv": "csv", ".json": "json"}
@@ -52,7 +52,7 @@ def compare(
 
     With --uniform, all that is given is a rank's whole share: a stage of v chunks per rank costs and holds 1/v of it.
     """
-    from simulator.gantt import SUFFIXES
+    from pipesched.simulator.gantt import SUFFIXES
 
     check_outputs((gantt, SUFFIXES), (out, tuple(_SUFFIXES)))
     if schedule.schedule_file is not None:
@@ -86,7 +86,7 @@ def _names(what: Sequence[str], schedule: ScheduleOptions, all_schedules: bool) 
     """Return the names and files asked for, each once."""
     given = [*what, schedule.schedule or ""]
     if all_schedules:
-        from schedules.catalogue import CATALOGUE
+        from pipesched.schedules.catalogue import CATALOGUE
 
         given += CATALOGUE
     names = list(dict.fromkeys(name for argument in given for name in argument.split(",") if name))
@@ -123,7 +123,7 @@ def _compare_timelines(
     gantt: Path | None,
     out: Path | None,
 ) -> None:
-    from simulator.compare import compare as compare_timelines
+    from pipesched.simulator.compare import compare as compare_timelines
 
     timelines = timelines_of(paths, schedule, costs, traffic)
     found = compare_timelines(*timelines)
@@ -138,7 +138,7 @@ def _compare_timelines(
 
 def _write(timelines: Sequence[Timeline], rows: list[dict[str, Value]], gantt: Path | None, out: Path | None) -> None:
     if gantt is not None:
-        from simulator.gantt import draw_gantt
+        from pipesched.simulator.gantt import draw_gantt
 
         draw_gantt(timelines, gantt)
     if out is not None:
@@ -148,7 +148,7 @@ def _write(timelines: Sequence[Timeline], rows: list[dict[str, Value]], gantt: P
 def _text(rows: list[dict[str, Value]], form: Format) -> str:
     import json
 
-    from simulator.tables import to_csv, to_markdown
+    from pipesched.simulator.tables import to_csv, to_markdown
 
     if form == "json":
         return json.dumps(rows, indent=2, allow_nan=False)
@@ -165,10 +165,10 @@ def _found(
     keep_going: bool,
 ) -> Iterator[_Found]:
     """Predict one after the other; to keep going is to say in its row why one cannot be, unless that holds for all."""
-    from profiles.errors import ProfileError
-    from schedules.schedule import ScheduleError
-    from simulator.errors import SimulationError
-    from simulator.summary import Summary
+    from pipesched.profiles.errors import ProfileError
+    from pipesched.schedules.schedule import ScheduleError
+    from pipesched.simulator.errors import SimulationError
+    from pipesched.simulator.summary import Summary
 
     by_name = options_of_each([name for name in names if Path(name).suffix not in (".csv", ".json")], options)
     refused: list[Exception] = []
@@ -185,8 +185,8 @@ def _found(
 
 
 def _one(schedule: Schedule, costs: CostOptions, traffic: TrafficOptions, buffers: Buffers) -> _Found:
-    from schedules.lower import lower
-    from simulator.summary import summarize
+    from pipesched.schedules.lower import lower
+    from pipesched.simulator.summary import summarize
 
     stage_costs, cluster = costs.load(schedule, share=schedule.num_devices / schedule.num_stages)
     if costs.machines.memory_limit is not None and not stage_costs.has_bytes:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pipesched.output import num_bytes, percent, print_table, seconds
 
 if TYPE_CHECKING:
-    from simulator.compare import Comparison, Quantity
+    from pipesched.simulator.compare import Comparison, Quantity
 
 
 def print_comparisons(found: Sequence[Comparison]) -> None:

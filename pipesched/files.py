@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pipesched.errors import InputError, NotThereError
 
 if TYPE_CHECKING:
-    from schedules.timeline import Timeline
+    from pipesched.schedules.timeline import Timeline
 
 TIMELINE = (".json", ".csv", ".parquet")
 JSON = (".json",)
@@ -61,11 +61,11 @@ def check_folder(folder: Path, path: Path) -> None:
 def write_timeline(timeline: Timeline, path: Path) -> None:
     """Write every span: .json (ours, lossless), .csv or .parquet."""
     if path.suffix == ".json":
-        from schedules.formats.timeline_json import timeline_to_json
+        from pipesched.schedules.formats.timeline_json import timeline_to_json
 
         emit(timeline_to_json(timeline), path)
     else:
-        from simulator.frame import write_frame
+        from pipesched.simulator.frame import write_frame
 
         write_frame(timeline, path)
 
@@ -75,6 +75,6 @@ def emit(text: str, out: Path | None) -> None:
     if out is None:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         return
-    from schedules.formats.files import write_text
+    from pipesched.schedules.formats.files import write_text
 
     write_text(out, text)

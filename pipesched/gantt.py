@@ -24,7 +24,7 @@ def gantt(
     traffic: TrafficOptions = TrafficOptions(),  # noqa: B008 -- frozen
 ) -> None:
     """Draw Timelines, one under another on one time axis (.png, .svg, .pdf), or as text."""
-    from simulator.gantt import SUFFIXES, draw_gantt, text_gantt
+    from pipesched.simulator.gantt import SUFFIXES, draw_gantt, text_gantt
 
     check_outputs((out, SUFFIXES))
     timelines = timelines_of(files, schedule, costs, traffic)

@@ -11,16 +11,16 @@ import typer
 from pipesched.errors import InputError
 from pipesched.options import Seed
 from pipesched.output import progress
+from pipesched.schedules.prediction import Rule
 from pipesched.torch_options import CompressionOption, DeviceKind, Dtype, Optimizer, Threads, require_gpu, torch_dtype
-from schedules.prediction import Rule
 
 if TYPE_CHECKING:
-    from executor.job import Job
+    from pipesched.executor.job import Job
+    from pipesched.profiles.models.model import Model
+    from pipesched.profiles.profile import Profile
+    from pipesched.profiles.stage_costs import StageCosts
+    from pipesched.schedules.schedule import Schedule
     from pipesched.train_options import TrainOptions
-    from profiles.models.model import Model
-    from profiles.profile import Profile
-    from profiles.stage_costs import StageCosts
-    from schedules.schedule import Schedule
 
 Backend = Literal["auto", "gloo", "nccl"]
 How = Literal["sleep", "busy"]
@@ -75,8 +75,8 @@ class RunOptions:
         Raises:
             ProfileError: The model fails.
         """
-        from profiles.host import num_cores
-        from profiles.profiler import profile_model
+        from pipesched.profiles.host import num_cores
+        from pipesched.profiles.profiler import profile_model
 
         with progress(f"profiling {model.name}") as tick:
             return profile_model(
@@ -104,8 +104,8 @@ class RunOptions:
         cluster: str | None = None,
     ) -> Job:
         """Return the job of running `schedule` with a model, or emulated, with messages as its costs say."""
-        from executor.job import Job
-        from schedules.formats.schedule_json import to_json
+        from pipesched.executor.job import Job
+        from pipesched.schedules.formats.schedule_json import to_json
 
         return Job(
             schedule=to_json(schedule),
@@ -139,7 +139,7 @@ def require_used(options: RunOptions | TrainOptions, names: Sequence[str]) -> No
     Raises:
         InputError: No schedule looks ahead, or none is averaged.
     """
-    from schedules.catalogue import find
+    from pipesched.schedules.catalogue import find
 
     entries, schedules = [find(name) for name in names], ",".join(names)
     if options.prediction is not None and all(entry.prediction is None for entry in entries):

@@ -8,12 +8,12 @@ from pipesched.options import Json
 from pipesched.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from schedules.entry import Parameter
+    from pipesched.schedules.entry import Parameter
 
 
 def list_schedules(json: Json = False) -> None:
     """List the schedules and their parameters."""
-    from schedules.catalogue import CATALOGUE
+    from pipesched.schedules.catalogue import CATALOGUE
 
     entries = CATALOGUE.values()
     if json:

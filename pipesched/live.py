@@ -15,7 +15,7 @@ from pipesched.output import percent
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from executor.course import Scores
+    from pipesched.executor.course import Scores
 
 _SHOWN = 20
 """Steps over which what is shown is averaged."""

@@ -13,7 +13,7 @@ from pipesched.pairs import numbers
 from pipesched.sizes import parse_bytes
 
 if TYPE_CHECKING:
-    from profiles.cluster import Cluster, Link
+    from pipesched.profiles.cluster import Cluster, Link
 
 _MAX_DEVICES = 100_000
 _MACHINES = "aws-g5.48xlarge, aws-p3.16xlarge, dgx-a100, dgx-h100, wpipe-v100"
@@ -76,7 +76,7 @@ class MachineOptions:
         return None if self.memory_limit is None else parse_bytes(self.memory_limit, "--memory-limit")
 
     def _given(self, num_devices: int) -> Cluster:
-        from profiles.cluster import Link, flat, of_nodes
+        from pipesched.profiles.cluster import Link, flat, of_nodes
 
         of_nodes_only = {
             "--gpus": self.gpus,
@@ -101,17 +101,17 @@ class MachineOptions:
         if stray:
             raise InputError(f"{stray[0]}: got it without --nodes, expected both; try --nodes 2")
         if self.cluster is not None:
-            from profiles.files import load_cluster
+            from pipesched.profiles.files import load_cluster
 
             return load_cluster(self.cluster)
         return flat(num_devices, Link() if self.link is None else _link(self.link, "--link"))
 
     def _node(self, num_nodes: int) -> Cluster:
         """Return one node: that of --machine, with what the other options change."""
-        from profiles.cluster import Cluster, Device, dealt
+        from pipesched.profiles.cluster import Cluster, Device, dealt
 
         if self.machine is not None:
-            from profiles.machines import load_machine
+            from pipesched.profiles.machines import load_machine
 
             node = load_machine(self.machine)
             if self.gpus is not None:
@@ -134,7 +134,7 @@ class MachineOptions:
 
 
 def _link(text: str, option: str) -> Link:
-    from profiles.cluster import Link
+    from pipesched.profiles.cluster import Link
 
     values = numbers(text, option, ("latency_s", "bandwidth_bytes_per_s"))
     if values.get("bandwidth_bytes_per_s") == 0:

@@ -18,12 +18,12 @@ from pipesched.machine_options import MachineOptions
 from pipesched.pairs import integer, integers, number, pairs
 
 if TYPE_CHECKING:
-    from profiles.cluster import Cluster
-    from profiles.stage_costs import StageCosts
-    from schedules.entry import Parameter, Value
-    from schedules.lazy import LazySchedule
-    from schedules.recipe import Recipe
-    from schedules.schedule import Schedule
+    from pipesched.profiles.cluster import Cluster
+    from pipesched.profiles.stage_costs import StageCosts
+    from pipesched.schedules.entry import Parameter, Value
+    from pipesched.schedules.lazy import LazySchedule
+    from pipesched.schedules.recipe import Recipe
+    from pipesched.schedules.schedule import Schedule
 
     _Lists = TypeVar("_Lists", Schedule, LazySchedule)
 
@@ -81,7 +81,7 @@ class ScheduleOptions:
             given = [self.schedule, self.stages, self.microbatches, self.chunks, self.settings]
             if any(value is not None for value in given):
                 raise InputError("--schedule-file: the file says it all; leave out --schedule, -p, -m, -v and --set")
-            from schedules.formats.schedule_json import read_schedule
+            from pipesched.schedules.formats.schedule_json import read_schedule
 
             return self._finished(read_schedule(self.schedule_file))
         if self.schedule is None:
@@ -90,7 +90,7 @@ class ScheduleOptions:
 
     def build(self, name: str) -> Schedule:
         """Build the schedule `name` with the counts of these options."""
-        from schedules.catalogue import build
+        from pipesched.schedules.catalogue import build
 
         num_ranks, num_microbatches, settings = self._counts(name)
         return self._finished(build(name, num_ranks, num_microbatches, self.chunks, **settings))
@@ -102,7 +102,7 @@ class ScheduleOptions:
             InputError: The options do not say one schedule.
             ScheduleError: No such schedule, bad counts, or a bad file.
         """
-        from schedules.catalogue import build_lazily, find
+        from pipesched.schedules.catalogue import build_lazily, find
 
         if self.schedule is None or self.schedule_file or self.plan or find(self.schedule).lazy is None:
             return self.load()
@@ -117,8 +117,8 @@ class ScheduleOptions:
             ScheduleError: No such schedule, or a bad file.
         """
         from pipesched.planned import plan_of
-        from schedules.formats.schedule_json import to_json
-        from schedules.recipe import Recipe
+        from pipesched.schedules.formats.schedule_json import to_json
+        from pipesched.schedules.recipe import Recipe
 
         plan = plan_of(self)
         if plan is not None:
@@ -141,7 +141,7 @@ class ScheduleOptions:
 
     def _pipelines(self, name: str) -> int:
         """Return how many pipelines share the micro-batches of the schedule `name`."""
-        from schedules.catalogue import find
+        from pipesched.schedules.catalogue import find
 
         parameters = find(name).parameters
         settings = _parse(self.settings, parameters) if self.settings else {}
@@ -151,7 +151,7 @@ class ScheduleOptions:
         return pipelines
 
     def _counts(self, name: str) -> tuple[int, int, dict[str, Value]]:
-        from schedules.catalogue import find
+        from pipesched.schedules.catalogue import find
 
         parameters = find(name).parameters
         if self.stages is None or self.microbatches is None:
@@ -163,10 +163,10 @@ class ScheduleOptions:
 
     def _finished(self, schedule: _Lists) -> _Lists:
         """Return `schedule` copied, placed, with its sums where they shall be, and recomputed as asked."""
-        from schedules.late_sums import late_sums
-        from schedules.recompute import recompute
-        from schedules.replicate import place, replicate
-        from schedules.schedule import Schedule
+        from pipesched.schedules.late_sums import late_sums
+        from pipesched.schedules.recompute import recompute
+        from pipesched.schedules.replicate import place, replicate
+        from pipesched.schedules.schedule import Schedule
 
         width = self.width or 1
         num_kept = schedule.num_stages * schedule.num_microbatches if isinstance(schedule, Schedule) else 0
@@ -191,8 +191,8 @@ class ScheduleOptions:
 
 def _check_width(width: int, num_ranks: int, num_microbatches: int, num_kept: int = 0) -> None:
     """Refuse more copies than can be written down, before they are; each keeps `num_kept` micro-batches on stages."""
-    from schedules.formats.files import MAX_CELLS
-    from schedules.replicate import MAX_RANKS
+    from pipesched.schedules.formats.files import MAX_CELLS
+    from pipesched.schedules.replicate import MAX_RANKS
 
     if width > 1 and (width * num_ranks > MAX_RANKS or width * num_kept > MAX_CELLS):
         raise InputError(
@@ -257,7 +257,7 @@ class CostOptions:
 
             return uniform_costs(self.uniform, schedule, share)
         if self.stage_costs is not None:
-            from profiles.stage_costs_csv import load_stage_costs
+            from pipesched.profiles.stage_costs_csv import load_stage_costs
 
             costs = load_stage_costs(self.stage_costs)
             if costs.num_stages != schedule.num_stages:
@@ -273,8 +273,8 @@ class CostOptions:
         """Return the size of an element of a message, as the profile says; else that of float32."""
         if self.profile is None:
             return 4
-        from profiles.compression import element_bytes
-        from profiles.files import load_profile
+        from pipesched.profiles.compression import element_bytes
+        from pipesched.profiles.files import load_profile
 
         return element_bytes(load_profile(self.profile).provenance.dtype)
 
@@ -283,9 +283,9 @@ class CostOptions:
         return self.machines.load(max(schedule.rank_to_device) + 1, f"schedule {schedule.name}")
 
     def _from_profile(self, path: Path, schedule: Schedule) -> StageCosts:
-        from profiles.files import load_profile
-        from profiles.partition import parse_partition
-        from profiles.profile import layer_seconds, stage_costs
+        from pipesched.profiles.files import load_profile
+        from pipesched.profiles.partition import parse_partition
+        from pipesched.profiles.profile import layer_seconds, stage_costs
 
         profile = load_profile(path)
         size = self.microbatch_size or profile.microbatch_sizes[0]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from pipesched.output import percent, print_table, seconds
 
 if TYPE_CHECKING:
-    from executor.course import Trained
+    from pipesched.executor.course import Trained
     from pipesched.outlook import Outlook
-    from simulator.tables import Value
+    from pipesched.simulator.tables import Value
 
 TAIL = 10
 """The final training loss is the mean over the last of so many parts of the run."""
@@ -91,7 +91,7 @@ def make_outcome(outlook: Outlook, trained: Trained, num_steps: int, target_loss
 
 def first_below(losses: Sequence[float], target_loss: float, num_steps: int) -> int | None:
     """Return the first step at which the smoothed loss is at most the target; None if there is none."""
-    from simulator.curves import smoothed, window_of
+    from pipesched.simulator.curves import smoothed, window_of
 
     window = window_of(num_steps)
     for step, loss in enumerate(smoothed(losses, window)):

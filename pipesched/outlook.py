@@ -12,15 +12,15 @@ from pipesched.torch_options import load_profile_of, torch_dtype
 
 if TYPE_CHECKING:
     from pipesched.options import CostOptions
+    from pipesched.profiles.cluster import Cluster
+    from pipesched.profiles.models.model import Model
+    from pipesched.profiles.profile import Profile
+    from pipesched.profiles.stage_costs import StageCosts
+    from pipesched.schedules.lazy import LazySchedule
+    from pipesched.schedules.recipe import Recipe
+    from pipesched.schedules.training_run import TrainingRun
+    from pipesched.simulator.run_time import RunTime
     from pipesched.train_options import TrainOptions
-    from profiles.cluster import Cluster
-    from profiles.models.model import Model
-    from profiles.profile import Profile
-    from profiles.stage_costs import StageCosts
-    from schedules.lazy import LazySchedule
-    from schedules.recipe import Recipe
-    from schedules.training_run import TrainingRun
-    from simulator.run_time import RunTime
 
 _REPEATS = 5
 """Measured runs of a profile that is only for this training."""
@@ -137,9 +137,9 @@ def _outlook(
     profile: Profile | None,
     options: TrainOptions,
 ) -> Outlook:
-    from profiles.compression import Compression, element_bytes
-    from schedules.staleness import staleness
-    from simulator.run_time import run_time
+    from pipesched.profiles.compression import Compression, element_bytes
+    from pipesched.schedules.staleness import staleness
+    from pipesched.simulator.run_time import run_time
 
     size = run.microbatch_size(options.batch_size)
     bounds = _bounds(lists, model, costs, profile, size)
@@ -164,7 +164,7 @@ def _outlook(
 def _over_memory(lists: LazySchedule, costs: StageCosts, cluster: Cluster) -> str | None:
     """Return what does not fit, of a run that is long enough to have settled."""
     from pipesched.predict import predict
-    from simulator.memory import over_capacity
+    from pipesched.simulator.memory import over_capacity
 
     if all(device.memory_bytes is None for device in cluster.devices):
         return None
@@ -186,8 +186,8 @@ def _bounds(
     lists: LazySchedule, model: Model, costs: CostOptions, profile: Profile | None, size: int
 ) -> tuple[tuple[int, int], ...]:
     """Cut the model; evenly unless asked otherwise, because what is measured here would cut it anew each time."""
-    from profiles.partition import parse_partition
-    from profiles.profile import layer_seconds
+    from pipesched.profiles.partition import parse_partition
+    from pipesched.profiles.profile import layer_seconds
 
     partition = costs.partition or ("uniform" if costs.profile is None else "balanced")
     seconds = (1.0,) * len(model.layers) if profile is None else layer_seconds(profile, size)
@@ -203,7 +203,7 @@ def _stage_costs(
     size: int,
 ) -> StageCosts:
     """Return what a micro-batch costs; with --uniform, that says what a rank's share of a whole batch costs."""
-    from profiles.profile import stage_costs
+    from pipesched.profiles.profile import stage_costs
 
     if profile is not None:
         return stage_costs(profile, bounds, size)
@@ -220,7 +220,7 @@ def _profile(runs: Sequence[TrainingRun], model: Model, costs: CostOptions, opti
         return None
     if costs.profile is not None:
         return load_profile_of(costs.profile, model)
-    from profiles.profiler import profile_model
+    from pipesched.profiles.profiler import profile_model
 
     with progress(f"profiling {model.name}") as tick:
         return profile_model(

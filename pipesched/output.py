@@ -36,7 +36,7 @@ def print_table(title: str, rows: Sequence[Mapping[str, str]], caption: str = ""
 
 def seconds(value: float) -> str:
     """Return a time as people read it."""
-    from simulator.labels import readable_s
+    from pipesched.simulator.labels import readable_s
 
     return readable_s(value)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pipesched.output import num_bytes, percent, print_table, seconds
 
 if TYPE_CHECKING:
-    from simulator.summary import Summary
+    from pipesched.simulator.summary import Summary
 
 
 def _number(value: float) -> str:

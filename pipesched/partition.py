@@ -16,9 +16,9 @@ from pipesched.options import Json, Out, grouped
 from pipesched.output import num_bytes, print_json, print_table, seconds
 
 if TYPE_CHECKING:
-    from profiles.cluster import Cluster
-    from profiles.profile import Profile
-    from profiles.staging import Staging
+    from pipesched.profiles.cluster import Cluster
+    from pipesched.profiles.profile import Profile
+    from pipesched.profiles.staging import Staging
 
 By = Literal["replicas", "time", "memory"]
 Form = Literal["paper", "published"]
@@ -50,8 +50,8 @@ def partition(
         raise InputError(f"--by {by}: got --form or --straight too, expected them with --by replicas; leave them out")
     if by != "time" and chunks != 1:
         raise InputError(f"--chunks: got {chunks} with --by {by}, expected it with --by time; leave it out")
-    from profiles.files import load_profile
-    from profiles.staging import over_memory
+    from pipesched.profiles.files import load_profile
+    from pipesched.profiles.staging import over_memory
 
     cluster = machines.load(workers, "--workers")
     measured = load_profile(profile)
@@ -99,7 +99,7 @@ class _Way:
     straight: bool = False
 
     def stages(self, profile: Profile, cluster: Cluster, workers: int) -> Staging:
-        from profiles.staging import by_memory, by_replicas, by_time
+        from pipesched.profiles.staging import by_memory, by_replicas, by_time
 
         match self.by:
             case "replicas":
@@ -115,8 +115,8 @@ class _Way:
 
 def _remedy(way: _Way, staging: Staging, profile: Profile, cluster: Cluster, workers: int) -> str:
     """Return the first change of one option with which all fits, or the devices that would do."""
-    from profiles.errors import ProfileError
-    from profiles.staging import over_memory
+    from pipesched.profiles.errors import ProfileError
+    from pipesched.profiles.staging import over_memory
 
     changes = {f"--chunks {count}": replace(way, chunks=count) for count in range(way.chunks - 1, 0, -1)}
     if way.chunks == 1:

@@ -16,7 +16,7 @@ from pipesched.output import print_json, progress
 from pipesched.plan_options import ModelOptions, RequestOptions
 
 if TYPE_CHECKING:
-    from simulator.planner import Found, Request
+    from pipesched.simulator.planner import Found, Request
 
 _PICTURES = (".png", ".svg", ".pdf")
 
@@ -56,8 +56,8 @@ def plan(
         print(f"pipesched: {nothing_fits(found, asked)}", file=sys.stderr)
         raise typer.Exit(NEGATIVE)
     if out is not None:
-        from profiles.files import save_plan
-        from simulator.planner import plan_of
+        from pipesched.profiles.files import save_plan
+        from pipesched.simulator.planner import plan_of
 
         save_plan(plan_of(found.ranked[0], asked), out)
     if json:
@@ -67,13 +67,13 @@ def plan(
         if explain:
             print_explained(found.ranked[0], asked)
     if plot is not None:
-        from simulator.planner.picture import draw_plan
+        from pipesched.simulator.planner.picture import draw_plan
 
         draw_plan(found.ranked[0], asked, plot)
 
 
 def _found(request: Request, top: int, time_limit_s: float) -> Found:
-    from simulator.planner import search
+    from pipesched.simulator.planner import search
 
     with progress(f"planning for {len(request.cluster.devices)} devices") as tick:
         return search(request, top=top, time_limit_s=time_limit_s, tick=lambda so_far: tick(so_far.settled))

@@ -15,8 +15,8 @@ from pipesched.output import progress
 from pipesched.torch_options import DeviceKind, Dtype, Optimizer, Threads, require_gpu, torch_dtype
 
 if TYPE_CHECKING:
-    from profiles.profile import Profile
-    from simulator.planner import Request
+    from pipesched.profiles.profile import Profile
+    from pipesched.simulator.planner import Request
 
 _COMPRESSIONS: dict[str, tuple[Literal["half"] | None, ...]] = {
     "no": (None,),
@@ -51,12 +51,12 @@ class ModelOptions:
                 raise InputError(
                     f"{what}: got a profile, and an option for measuring one, expected one of them; leave it out"
                 )
-            from profiles.files import load_profile
+            from pipesched.profiles.files import load_profile
 
             return load_profile(Path(what))
-        from profiles.host import num_cores
-        from profiles.models.resolve import resolve_model
-        from profiles.profiler import profile_model
+        from pipesched.profiles.host import num_cores
+        from pipesched.profiles.models.resolve import resolve_model
+        from pipesched.profiles.profiler import profile_model
 
         if self.device == "cuda":
             require_gpu("--device: got cuda", "--device cpu")
@@ -117,7 +117,7 @@ class RequestOptions:
         """
         from dataclasses import replace
 
-        from simulator.planner import Request
+        from pipesched.simulator.planner import Request
 
         names = self._names()
         if self.devices is None and self.machines.cluster is None and self.machines.nodes is None:
@@ -140,8 +140,8 @@ class RequestOptions:
         )
 
     def _names(self) -> tuple[str, ...]:
-        from schedules.catalogue import find
-        from simulator.planner.request import ASYNCHRONOUS, SCHEDULES
+        from pipesched.schedules.catalogue import find
+        from pipesched.simulator.planner.request import ASYNCHRONOUS, SCHEDULES
 
         if self.schedules is None:
             return SCHEDULES + (ASYNCHRONOUS if self.asynchronous else ())

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from pipesched.output import num_bytes, percent, print_table, seconds
 
 if TYPE_CHECKING:
-    from schedules.timeline import Timeline
-    from simulator.planner import Found, Outcome, Request
+    from pipesched.schedules.timeline import Timeline
+    from pipesched.simulator.planner import Found, Outcome, Request
 
 _MOST_REJECTED = 5
 _MOST_STAYS = 24
@@ -148,15 +148,15 @@ def _data(outcome: Outcome) -> dict[str, Any]:
 
 
 def _reasons(found: Found, request: Request) -> list[str]:
-    from simulator.planner import reasons
+    from pipesched.simulator.planner import reasons
 
     return list(reasons(found, request))
 
 
 def explained(outcome: Outcome, request: Request) -> dict[str, Any]:
     """Return, as plain data, why each device idles, and the critical path."""
-    from simulator.critical_path import critical_path, shares
-    from simulator.idle import usage
+    from pipesched.simulator.critical_path import critical_path, shares
+    from pipesched.simulator.idle import usage
 
     timeline, steps = _timeline(outcome, request)
     path = critical_path(timeline)
@@ -183,8 +183,8 @@ def explained(outcome: Outcome, request: Request) -> dict[str, Any]:
 
 def print_explained(outcome: Outcome, request: Request) -> None:
     """Print the same for people."""
-    from simulator.critical_path import critical_path, readable_path, shares
-    from simulator.idle import usage
+    from pipesched.simulator.critical_path import critical_path, readable_path, shares
+    from pipesched.simulator.idle import usage
 
     timeline, steps = _timeline(outcome, request)
     rows = []
@@ -205,7 +205,7 @@ def print_explained(outcome: Outcome, request: Request) -> None:
 
 
 def _timeline(outcome: Outcome, request: Request) -> tuple[Timeline, int]:
-    from simulator.planner import predict
+    from pipesched.simulator.planner import predict
 
     candidate = outcome.candidate
     timeline, _, steps = predict(candidate, request.cuts().costs_of(candidate), request.cluster)

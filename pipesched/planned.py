@@ -11,10 +11,10 @@ from pipesched.errors import InputError
 if TYPE_CHECKING:
     from pipesched.jobs import RunOptions
     from pipesched.options import CostOptions, ScheduleOptions
+    from pipesched.profiles.plan import Plan
+    from pipesched.schedules.schedule import Schedule
     from pipesched.traffic_options import TrafficOptions
     from pipesched.train_options import TrainOptions
-    from profiles.plan import Plan
-    from schedules.schedule import Schedule
 
 _STEPS_PER_RANK = 4
 """Steps of a list without a flush, for each rank of a copy: in so many every reading has settled."""
@@ -33,7 +33,7 @@ def plan_of(schedule: ScheduleOptions) -> Plan | None:
         raise InputError(
             "--plan: got another option of the schedule too, expected none: the plan says it all; leave it out"
         )
-    from profiles.files import load_plan
+    from pipesched.profiles.files import load_plan
 
     plan = load_plan(schedule.plan)
     try:
@@ -45,7 +45,7 @@ def plan_of(schedule: ScheduleOptions) -> Plan | None:
 
 def planned_schedule(plan: Plan) -> Schedule:
     """Return the lists of one step; without a flush, of as many as it takes to settle."""
-    from schedules.catalogue import CATALOGUE
+    from pipesched.schedules.catalogue import CATALOGUE
 
     entry = CATALOGUE.get(plan.recipe.name)
     flushes = entry is None or not entry.is_asynchronous
@@ -79,7 +79,7 @@ def _costs(plan: Plan, costs: CostOptions) -> CostOptions:
         )
     if costs.profile is None:
         return costs
-    from profiles.files import load_profile
+    from pipesched.profiles.files import load_profile
 
     model = load_profile(costs.profile).model
     if not _is_of(model, plan.model):
@@ -92,13 +92,13 @@ def _costs(plan: Plan, costs: CostOptions) -> CostOptions:
 
 def _is_of(model: str, planned: str) -> bool:
     """Return whether a profile of `model` is one of what was planned; of a graph, wherever the file now is."""
-    from profiles.pipedream_graph import graph_of
+    from pipesched.profiles.pipedream_graph import graph_of
 
     if model == planned:
         return True
     if graph_of(planned) is not None:
         return graph_of(model) == graph_of(planned)
-    from profiles.models.resolve import resolve_model
+    from pipesched.profiles.models.resolve import resolve_model
 
     return model == resolve_model(planned).name
 
@@ -109,7 +109,7 @@ def _model_of(plan: Plan) -> str:
     Raises:
         InputError: There is none behind a graph.
     """
-    from profiles.pipedream_graph import graph_of
+    from pipesched.profiles.pipedream_graph import graph_of
 
     if graph_of(plan.model) is not None:
         raise InputError(

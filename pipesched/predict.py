@@ -10,10 +10,10 @@ from pipesched.output import spinner
 from pipesched.traffic_options import TrafficOptions
 
 if TYPE_CHECKING:
-    from profiles.cluster import Cluster
-    from profiles.stage_costs import StageCosts
-    from schedules.schedule import Schedule
-    from schedules.timeline import Timeline
+    from pipesched.profiles.cluster import Cluster
+    from pipesched.profiles.stage_costs import StageCosts
+    from pipesched.schedules.schedule import Schedule
+    from pipesched.schedules.timeline import Timeline
 
 Buffers = Annotated[
     Literal["pooled", "per_microbatch"],
@@ -46,10 +46,10 @@ def predict(
     """
     from dataclasses import replace
 
-    from schedules.check import require_runnable
-    from schedules.lower import lower
-    from simulator.memory import memory
-    from simulator.simulate import simulate
+    from pipesched.schedules.check import require_runnable
+    from pipesched.schedules.lower import lower
+    from pipesched.simulator.memory import memory
+    from pipesched.simulator.simulate import simulate
 
     with spinner(f"simulating {schedule.name}", if_long=sum(map(len, schedule.ops)) > _LONG):
         require_runnable(schedule)

@@ -36,10 +36,10 @@ def profile(
     sizes = _sizes(microbatch_sizes)
     if device == "cuda":
         require_gpu("--device: got cuda", "--device cpu")
-    from profiles.files import save_profile
-    from profiles.models.resolve import resolve_model
-    from profiles.profile_json import profile_text
-    from profiles.profiler import profile_model
+    from pipesched.profiles.files import save_profile
+    from pipesched.profiles.models.resolve import resolve_model
+    from pipesched.profiles.profile_json import profile_text
+    from pipesched.profiles.profiler import profile_model
 
     with progress("profiling") as tick:
         measured = profile_model(

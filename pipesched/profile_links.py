@@ -34,12 +34,12 @@ def profile_links(
     if sizes is not None:
         measure += ["--sizes", *(str(parse_bytes(size, "--sizes")) for size in sizes.split(","))]
     if "RANK" in os.environ:
-        from profiles.link_profiler import main
+        from pipesched.profiles.link_profiler import main
 
         raise typer.Exit(main(measure))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     with progress("measuring links"):
-        code, errors = _launch([*command, "-m", "profiles.link_profiler", *measure])
+        code, errors = _launch([*command, "-m", "pipesched.profiles.link_profiler", *measure])
     if code != 0:
         lines = errors.splitlines() or ["profile-links failed"]
         said = next((line for line in lines if line.startswith("links:")), lines[-1])

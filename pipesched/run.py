@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from executor import forks
 from pipesched.errors import NEGATIVE, InputError
+from pipesched.executor import forks
 from pipesched.files import JSON, TIMELINE, check_outputs, emit, write_timeline
 from pipesched.jobs import How, RunOptions, require_used
 from pipesched.options import CostOptions, Json, Out, ScheduleOptions, grouped
@@ -20,11 +20,11 @@ from pipesched.torch_options import load_profile_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from executor.job import Job
-    from profiles.cluster import Cluster
-    from profiles.stage_costs import StageCosts
-    from schedules.schedule import Schedule
-    from simulator.metrics import Metrics
+    from pipesched.executor.job import Job
+    from pipesched.profiles.cluster import Cluster
+    from pipesched.profiles.stage_costs import StageCosts
+    from pipesched.schedules.schedule import Schedule
+    from pipesched.simulator.metrics import Metrics
 
 
 @grouped
@@ -34,7 +34,9 @@ def run(
     options: RunOptions,
     model: Annotated[str | None, typer.Option(help="Model to run, as for 'profile'; none: emulate the costs.")] = None,
     how: Annotated[How, typer.Option(help="Emulated stages sleep, or are busy.")] = "sleep",
-    job: Annotated[Path | None, typer.Option(help="Only write the job, for 'torchrun ... -m executor'.")] = None,
+    job: Annotated[
+        Path | None, typer.Option(help="Only write the job, for 'torchrun ... -m pipesched.executor'.")
+    ] = None,
     json: Json = False,
     out: Out = None,
 ) -> None:
@@ -44,7 +46,7 @@ def run(
     """
     check_outputs((out, TIMELINE), (job, JSON))
     if job is not None and out is not None:
-        raise InputError("--job: got --out too, expected one; give --out to 'torchrun ... -m executor'")
+        raise InputError("--job: got --out too, expected one; give --out to 'torchrun ... -m pipesched.executor'")
     plan = plan_of(schedule)
     if plan is not None:
         model, costs, options = planned_run(plan, model, costs, options)
@@ -63,9 +65,9 @@ def run(
     if job is None:
         options.require_possible()
         forks.prepare()
-    from executor.job import job_to_json
-    from executor.launcher import launch
-    from simulator.metrics import metrics
+    from pipesched.executor.job import job_to_json
+    from pipesched.executor.launcher import launch
+    from pipesched.simulator.metrics import metrics
 
     todo = _job(loaded, costs, options, model, how)
     if todo.emulate is not None and not options.no_check:
@@ -126,9 +128,9 @@ def _require_fitting(found: Metrics, limit: int | None) -> None:
 
 def _require_patience(schedule: Schedule, costs: StageCosts, cluster: Cluster, timeout_s: float) -> None:
     """Refuse to emulate what is known to wait longer than a message may keep a rank waiting."""
-    from schedules.lower import lower
-    from simulator.idle import is_work
-    from simulator.simulate import simulate
+    from pipesched.schedules.lower import lower
+    from pipesched.simulator.idle import is_work
+    from pipesched.simulator.simulate import simulate
 
     works = [span for span in simulate(lower(schedule), costs, cluster).spans if is_work(span)]
     if not works:
@@ -148,7 +150,7 @@ def _loaded(schedule: ScheduleOptions, options: RunOptions) -> Schedule:
         require_used(options, [schedule.schedule])
     loaded = schedule.load()
     if not options.no_check:
-        from schedules.check import require_runnable
+        from pipesched.schedules.check import require_runnable
 
         require_runnable(loaded)
     return loaded
@@ -165,9 +167,9 @@ def _job(schedule: Schedule, costs: CostOptions, options: RunOptions, model: str
         raise InputError(
             "--model: got costs to emulate too, expected one or the other; leave out --uniform or --stage-costs"
         )
-    from profiles.models.resolve import resolve_model
-    from profiles.partition import parse_partition
-    from profiles.profile import layer_seconds
+    from pipesched.profiles.models.resolve import resolve_model
+    from pipesched.profiles.partition import parse_partition
+    from pipesched.profiles.profile import layer_seconds
 
     built = resolve_model(model)
     size = costs.microbatch_size or 1
@@ -187,8 +189,8 @@ def _cluster(schedule: Schedule, costs: CostOptions) -> str | None:
     if not costs.machines.are_given:
         return None
     cluster = costs.load_cluster(schedule)
-    from executor.throttle import require_possible
-    from profiles.cluster_json import cluster_text
+    from pipesched.executor.throttle import require_possible
+    from pipesched.profiles.cluster_json import cluster_text
 
     require_possible(schedule, cluster)
     return cluster_text(cluster, "the cluster")

@@ -10,7 +10,7 @@ from pipesched.errors import InputError
 
 if TYPE_CHECKING:
     from pipesched.options import ScheduleOptions
-    from schedules.entry import Entry
+    from pipesched.schedules.entry import Entry
 
 
 def options_of_each(names: Sequence[str], options: ScheduleOptions) -> dict[str, ScheduleOptions]:
@@ -20,7 +20,7 @@ def options_of_each(names: Sequence[str], options: ScheduleOptions) -> dict[str,
         InputError: An option that none of them takes.
         ScheduleError: There is no such schedule.
     """
-    from schedules.catalogue import find
+    from pipesched.schedules.catalogue import find
 
     entries = {name: find(name) for name in names}
     settings = [setting for line in options.settings or [] for setting in line.split(",")]

@@ -12,7 +12,7 @@ from pipesched.files import JSON, check_outputs, emit
 from pipesched.options import Out, ScheduleOptions, grouped
 
 if TYPE_CHECKING:
-    from schedules.schedule import Schedule
+    from pipesched.schedules.schedule import Schedule
 
 
 class Format(StrEnum):
@@ -37,9 +37,9 @@ def show(
     out: Out = None,
 ) -> None:
     """Show the op lists: a grid for people, or a file for PyTorch and for us; warn of a file that cannot run."""
-    from schedules.formats.schedule_json import to_json
-    from schedules.formats.torch_csv import write_csv, write_csv_comms
-    from schedules.torch_lower import lower_for_torch
+    from pipesched.schedules.formats.schedule_json import to_json
+    from pipesched.schedules.formats.torch_csv import write_csv, write_csv_comms
+    from pipesched.schedules.torch_lower import lower_for_torch
 
     check_outputs((out, {None: (), Format.GRID: (), Format.JSON: JSON}.get(format, (".csv",))))
     loaded = schedule.load()
@@ -60,7 +60,7 @@ def _warn(schedule: Schedule, path: Path) -> None:
     """Say on stderr of a file that its lists cannot run; they are written all the same, to be mended."""
     import sys
 
-    from schedules.check import check
+    from pipesched.schedules.check import check
 
     findings = check(schedule)
     if findings:
@@ -73,7 +73,7 @@ def _format_of(out: Path | None, schedule: Schedule) -> Format:
         case ".json":
             return Format.JSON
         case ".csv":
-            from schedules.formats.torch_csv import has_communication
+            from pipesched.schedules.formats.torch_csv import has_communication
 
             return Format.CSV_COMMS if has_communication(schedule.ops) else Format.CSV
         case _:

@@ -17,11 +17,11 @@ from pipesched.predict import Buffers, predict
 from pipesched.traffic_options import TrafficOptions
 
 if TYPE_CHECKING:
-    from profiles.cluster import Cluster
-    from profiles.stage_costs import StageCosts
-    from schedules.schedule import Schedule
-    from simulator.distribution import Distribution
-    from simulator.metrics import Metrics
+    from pipesched.profiles.cluster import Cluster
+    from pipesched.profiles.stage_costs import StageCosts
+    from pipesched.schedules.schedule import Schedule
+    from pipesched.simulator.distribution import Distribution
+    from pipesched.simulator.metrics import Metrics
 
 
 @grouped
@@ -37,10 +37,10 @@ def simulate(
     out: Out = None,
 ) -> None:
     """Predict time, bubbles, idle time by cause and memory. Exit code 1 when a device runs out of memory."""
-    from simulator.in_flight import in_flight, peak_in_flight
-    from simulator.memory import over_capacity
-    from simulator.metrics import metrics
-    from simulator.summary import fits
+    from pipesched.simulator.in_flight import in_flight, peak_in_flight
+    from pipesched.simulator.memory import over_capacity
+    from pipesched.simulator.metrics import metrics
+    from pipesched.simulator.summary import fits
 
     check_outputs((timeline, TIMELINE), (memory, CSV), (out, JSON))
     loaded = schedule.load()
@@ -64,8 +64,8 @@ def simulate(
     for device in data["devices"]:
         device["peak_microbatches"] = peaks[device["device"]]
     if memory is not None:
-        from simulator.memory_table import memory_table
-        from simulator.tables import to_csv
+        from pipesched.simulator.memory_table import memory_table
+        from pipesched.simulator.tables import to_csv
 
         emit(to_csv(memory_table(counts, predicted.memory)), memory)
     if timeline is not None:
@@ -91,8 +91,8 @@ def _spread(
     """Simulate with as many seeds, in several processes where that takes long."""
     import os
 
-    from schedules.lower import lower
-    from simulator.distribution import distribution, makespans
+    from pipesched.schedules.lower import lower
+    from pipesched.simulator.distribution import distribution, makespans
 
     if not traffic.jitter:
         raise InputError(f"--runs: got {runs} without --jitter, expected both: all would be the same; try --jitter 0.1")
@@ -116,8 +116,8 @@ _LONG = 2_000_000
 
 def _reductions(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> list[dict[str, object]]:
     """Return how the gradients of each stage are summed, and how long that takes where nothing is in the way."""
-    from profiles.all_reduce import all_reduce
-    from schedules.schedule import reducing_ranks
+    from pipesched.profiles.all_reduce import all_reduce
+    from pipesched.schedules.schedule import reducing_ranks
 
     found: list[dict[str, object]] = []
     for stage, ranks in reducing_ranks(schedule.ops).items():

@@ -13,7 +13,7 @@ from pipesched.predict import predict
 from pipesched.traffic_options import TrafficOptions
 
 if TYPE_CHECKING:
-    from schedules.timeline import Timeline
+    from pipesched.schedules.timeline import Timeline
 
 
 def timelines_of(
@@ -31,7 +31,7 @@ def timelines_of(
                 f"{files[0]}: got options of a simulation too, as --protocol or --jitter, expected them where a "
                 "schedule is simulated; leave them out"
             )
-        from schedules.formats.timeline_json import read_timeline
+        from pipesched.schedules.formats.timeline_json import read_timeline
 
         return [read_timeline(path) for path in files]
     loaded = schedule.load()

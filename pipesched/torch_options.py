@@ -12,8 +12,8 @@ from pipesched.errors import InputError, NotThereError
 if TYPE_CHECKING:
     import torch
 
-    from profiles.models.model import Model
-    from profiles.profile import Profile
+    from pipesched.profiles.models.model import Model
+    from pipesched.profiles.profile import Profile
 
 MODEL = typer.Argument(
     help="gpt, conv, lstm, digits, mlp, with arguments as gpt:layers=8,width=320; or module:factory."
@@ -58,7 +58,7 @@ def load_profile_of(path: Path, model: Model) -> Profile:
         InputError: It is of another model.
         ProfileError: The file is no profile.
     """
-    from profiles.files import load_profile
+    from pipesched.profiles.files import load_profile
 
     profile = load_profile(path)
     if profile.model != model.name:

@@ -22,7 +22,7 @@ def trace(
     traffic: TrafficOptions = TrafficOptions(),  # noqa: B008 -- frozen
 ) -> None:
     """Write a trace that ui.perfetto.dev opens: lanes per rank, arrows for messages, memory as counters."""
-    from simulator.trace import to_trace
+    from pipesched.simulator.trace import to_trace
 
     check_outputs((out, JSON))
     emit(to_trace(*timelines_of(files, schedule, costs, traffic)), out)

@@ -12,9 +12,9 @@ from pipesched.pairs import integer, number, pairs
 from pipesched.sizes import parse_bytes
 
 if TYPE_CHECKING:
-    from profiles.cluster import Cluster
-    from profiles.stage_costs import StageCosts
-    from simulator.traffic_rules import TrafficRules
+    from pipesched.profiles.cluster import Cluster
+    from pipesched.profiles.stage_costs import StageCosts
+    from pipesched.simulator.traffic_rules import TrafficRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class TrafficOptions:
 
     def rules(self) -> TrafficRules:
         """Return what the simulator supposes of messages."""
-        from simulator.traffic_rules import TrafficRules
+        from pipesched.simulator.traffic_rules import TrafficRules
 
         chunk_bytes = None if self.chunk_bytes is None else parse_bytes(self.chunk_bytes, "--chunk-bytes")
         return TrafficRules(self.protocol, self.sends, chunk_bytes, self.slowdown)
@@ -74,13 +74,13 @@ class TrafficOptions:
             return costs
         from dataclasses import replace
 
-        from profiles.compression import Compression
+        from pipesched.profiles.compression import Compression
 
         return replace(costs, compression=Compression(element_bytes, self.convert_bytes_per_s))
 
 
 def _slowed(cluster: Cluster, text: str) -> Cluster:
-    from profiles.cluster import with_slow_device, with_slow_link
+    from pipesched.profiles.cluster import with_slow_device, with_slow_link
 
     found = pairs(text, "--slow", ("device", "link", "factor"), "device=3,factor=1.3")
     if "factor" not in found or len(found) != 2:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from executor import forks
 from pipesched.errors import NEGATIVE, InputError
+from pipesched.executor import forks
 from pipesched.files import JSON, check_outputs, emit
 from pipesched.jobs import require_used
 from pipesched.live import live
@@ -26,12 +26,12 @@ from pipesched.torch_options import MODEL
 from pipesched.train_options import TrainOptions
 
 if TYPE_CHECKING:
-    from executor.advance import Found
-    from executor.course import Scores, Trained
+    from pipesched.executor.advance import Found
+    from pipesched.executor.course import Scores, Trained
     from pipesched.outcomes import Outcome
     from pipesched.outlook import Outlook
-    from profiles.models.model import Model
-    from schedules.recipe import Recipe
+    from pipesched.profiles.models.model import Model
+    from pipesched.schedules.recipe import Recipe
 
 _TABLES = (".md", ".csv", ".json")
 
@@ -47,7 +47,9 @@ def train(
         str | None, typer.Option(help="Schedules, as gpipe,pipedream: from the same weights, on the same samples.")
     ] = None,
     target_loss: Annotated[float | None, typer.Option(help="Training loss that is to be reached.")] = None,
-    job: Annotated[Path | None, typer.Option(help="Only write the job, for 'torchrun ... -m executor'.")] = None,
+    job: Annotated[
+        Path | None, typer.Option(help="Only write the job, for 'torchrun ... -m pipesched.executor'.")
+    ] = None,
     log: Annotated[Path | None, typer.Option(help="Loss and accuracy of every step, a line each (.jsonl).")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the losses against steps and predicted time (.png).")] = None,
     json: Json = False,
@@ -59,7 +61,7 @@ def train(
     take them whole, others cut them into -m (unless given: as many as ranks). A run that diverges is a result: it ends
     there, is reported with step and loss, and the exit code is 0. Exit code 1: a run would not fit into --memory-limit.
     """
-    from simulator.curves import SUFFIXES
+    from pipesched.simulator.curves import SUFFIXES
 
     check_outputs((job, JSON), (log, (".jsonl",)), (plot, SUFFIXES), (out, _TABLES))
     if target_loss is not None and not math.isfinite(target_loss):
@@ -74,8 +76,8 @@ def train(
         require_used(options, [recipe.name for recipe in recipes])
     from pipesched.outcomes import make_outcome, print_outcomes
     from pipesched.outlook import make_outlooks
-    from profiles.models.model import draw_batch
-    from profiles.models.resolve import resolve_model
+    from pipesched.profiles.models.model import draw_batch
+    from pipesched.profiles.models.resolve import resolve_model
 
     built = resolve_model(model)
     draw_batch(built, 1, options.seed)  # data that are not there are found before anything is done
@@ -163,7 +165,7 @@ def _recipes(schedule: ScheduleOptions, compare: str | None) -> list[Recipe]:
 
 def _job(recipes: list[Recipe], model: Model, costs: CostOptions, options: TrainOptions) -> str:
     """Return the job of one training run, as JSON."""
-    from executor.training_job import training_job_to_json
+    from pipesched.executor.training_job import training_job_to_json
     from pipesched.outlook import cut
 
     if len(recipes) != 1:
@@ -175,7 +177,7 @@ def _train(
     outlooks: list[Outlook], model: Model, options: TrainOptions, log: Path | None, limit_bytes: int | None
 ) -> Iterator[Trained]:
     """Train one after the other."""
-    from executor.course import step_line
+    from pipesched.executor.course import step_line
 
     with _logging(log) as write, live([outlook.run.name for outlook in outlooks], options.steps) as show:
         for outlook in outlooks:
@@ -201,7 +203,7 @@ def _logging(path: Path | None) -> Iterator[Callable[[dict[str, Any]], None]]:
 
 
 def _plot(outlooks: list[Outlook], found: list[Trained], path: Path, title: str, target_loss: float | None) -> None:
-    from simulator.curves import Curve, draw_curves
+    from pipesched.simulator.curves import Curve, draw_curves
 
     curves = [
         Curve(
@@ -217,7 +219,7 @@ def _plot(outlooks: list[Outlook], found: list[Trained], path: Path, title: str,
 
 
 def _text(outcomes: list[Outcome], suffix: str) -> str:
-    from simulator.tables import to_csv, to_markdown
+    from pipesched.simulator.tables import to_csv, to_markdown
 
     rows = [outcome.to_row() for outcome in outcomes]
     if suffix == ".json":

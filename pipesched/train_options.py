@@ -10,15 +10,15 @@ import typer
 from pipesched.errors import InputError
 from pipesched.jobs import AveragingOption, Backend
 from pipesched.options import Seed
+from pipesched.schedules.prediction import Rule
 from pipesched.torch_options import CompressionOption, DeviceKind, Dtype, Optimizer, Threads, require_gpu
-from schedules.prediction import Rule
 
 if TYPE_CHECKING:
-    from executor.course import OnStep, Trained
-    from executor.training_job import TrainingJob
+    from pipesched.executor.course import OnStep, Trained
+    from pipesched.executor.training_job import TrainingJob
     from pipesched.outlook import Outlook
-    from profiles.models.model import Model
-    from schedules.recipe import Recipe
+    from pipesched.profiles.models.model import Model
+    from pipesched.schedules.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +96,13 @@ class TrainOptions:
         """Train `model` as planned; with `limit_bytes` on each device, where it is sought how far ahead to run."""
         import torch
 
-        from executor.training import train
+        from pipesched.executor.training import train
 
         if self.distributed:
-            from executor.training_launcher import launch_training
+            from pipesched.executor.training_launcher import launch_training
 
             return launch_training(self.job(outlook.recipe, model, outlook.bounds, limit_bytes), on_step)
-        from executor.training_rank import training_of
+        from pipesched.executor.training_rank import training_of
 
         torch.set_num_threads(self.threads)
         job = self.job(outlook.recipe, model, outlook.bounds)
@@ -113,7 +113,7 @@ class TrainOptions:
         self, recipe: Recipe, model: Model, bounds: tuple[tuple[int, int], ...], limit_bytes: int | None = None
     ) -> TrainingJob:
         """Return what is trained, and how, as every process is told."""
-        from executor.training_job import TrainingJob
+        from pipesched.executor.training_job import TrainingJob
 
         return TrainingJob(
             recipe=recipe,

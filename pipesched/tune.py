@@ -21,8 +21,8 @@ from pipesched.tune_search import Found, Method, search_all
 from pipesched.tune_verify import print_verified, run_best, to_dict
 
 if TYPE_CHECKING:
-    from simulator.tuner.evaluate import Problem
-    from simulator.tuner.outcome import Outcome
+    from pipesched.simulator.tuner.evaluate import Problem
+    from pipesched.simulator.tuner.outcome import Outcome
 
 _SUFFIXES = (".csv", ".md", ".json")
 _PICTURES = (".png", ".svg", ".pdf")
@@ -79,7 +79,7 @@ def tune(
     found = search_all(loaded, space.load(loaded).settings(), method, measurement)
     rows = [outcome.to_row() for outcome in found.outcomes]
     if plot is not None:
-        from simulator.tuner.picture import draw_heat_maps
+        from pipesched.simulator.tuner.picture import draw_heat_maps
 
         draw_heat_maps(
             found.outcomes, plot, f"{loaded.profile.model}, batch {loaded.batch_size}, {problem.devices} devices"
@@ -103,7 +103,7 @@ def tune(
 def _text(rows: list[dict[str, Any]], suffix: str) -> str:
     import json
 
-    from simulator.tables import to_csv, to_markdown
+    from pipesched.simulator.tables import to_csv, to_markdown
 
     if suffix == ".json":
         return json.dumps(rows, indent=2, allow_nan=False)
@@ -169,7 +169,7 @@ def _named(outcome: Outcome) -> dict[str, str]:
 
 
 def _nothing_fits(found: Found, limit: str | None) -> str:
-    from simulator.tuner.outcome import least
+    from pipesched.simulator.tuner.outcome import least
 
     nearest = least(found.outcomes)
     assert nearest is not None, "some setting has a time, and so a memory"

@@ -12,11 +12,11 @@ from pipesched.errors import InputError
 from pipesched.jobs import RunOptions
 
 if TYPE_CHECKING:
-    from executor.job import Job
-    from schedules.timeline import Timeline
-    from simulator.tuner.evaluate import Problem
-    from simulator.tuner.outcome import Outcome
-    from simulator.tuner.setting import Setting
+    from pipesched.executor.job import Job
+    from pipesched.schedules.timeline import Timeline
+    from pipesched.simulator.tuner.evaluate import Problem
+    from pipesched.simulator.tuner.outcome import Outcome
+    from pipesched.simulator.tuner.setting import Setting
 
 
 def require_model(problem: Problem, option: str) -> None:
@@ -26,7 +26,7 @@ def require_model(problem: Problem, option: str) -> None:
         InputError: It has other layers than the profile.
         ProfileError: There is no such model.
     """
-    from profiles.models.resolve import resolve_model
+    from pipesched.profiles.models.resolve import resolve_model
 
     model = resolve_model(problem.profile.model)
     if len(model.layers) != len(problem.profile.layers):
@@ -61,11 +61,11 @@ class Measurement:
         Raises:
             RankFailed: A rank failed, died or hung.
         """
-        from executor.launcher import launch
-        from profiles.errors import ProfileError
-        from schedules.schedule import ScheduleError
-        from simulator.memory import over_capacity, peak_memory
-        from simulator.tuner.outcome import Outcome
+        from pipesched.executor.launcher import launch
+        from pipesched.profiles.errors import ProfileError
+        from pipesched.schedules.schedule import ScheduleError
+        from pipesched.simulator.memory import over_capacity, peak_memory
+        from pipesched.simulator.tuner.outcome import Outcome
 
         try:
             job = self._job(setting)
@@ -81,10 +81,10 @@ class Measurement:
         return self.options.warmup + (self.drift if setting.num_pipelines > 1 else 0)
 
     def _job(self, setting: Setting) -> Job:
-        from profiles.partition import parse_partition
-        from profiles.profile import layer_seconds
-        from schedules.lazy import repeat
-        from schedules.lower import lower
+        from pipesched.profiles.partition import parse_partition
+        from pipesched.profiles.profile import layer_seconds
+        from pipesched.schedules.lazy import repeat
+        from pipesched.schedules.lower import lower
 
         problem = self.problem
         size = problem.microbatch_size(setting.num_microbatches)
@@ -103,7 +103,7 @@ def _iteration_s(timeline: Timeline, num_pipelines: int, skipped: int) -> float:
         timeline: Of a list that goes through the iterations one after the other.
         skipped: Iterations that do not count, besides the first.
     """
-    from schedules.op import Step
+    from pipesched.schedules.op import Step
 
     num_ranks = 1 + max(span.rank for span in timeline.spans)
     laps_s: list[float] = []

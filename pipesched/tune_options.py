@@ -15,9 +15,9 @@ from pipesched.jobs import RunOptions
 from pipesched.machine_options import MachineOptions
 
 if TYPE_CHECKING:
-    from profiles.profile import Profile
-    from simulator.tuner.evaluate import Problem
-    from simulator.tuner.setting import Space
+    from pipesched.profiles.profile import Profile
+    from pipesched.simulator.tuner.evaluate import Problem
+    from pipesched.simulator.tuner.setting import Space
 
 _MOST_SIZES = 8
 """Micro-batches to measure; between them there are straight lines."""
@@ -51,9 +51,9 @@ class ProblemOptions:
             InputError: The options contradict each other.
             ProfileError: A file is bad, there is no such model, or it cannot be cut into so many stages.
         """
-        from profiles.files import load_profile
-        from profiles.partition import parse_partition
-        from simulator.tuner.evaluate import Problem
+        from pipesched.profiles.files import load_profile
+        from pipesched.profiles.partition import parse_partition
+        from pipesched.simulator.tuner.evaluate import Problem
 
         cluster = machines.load(self.devices, f"--devices {self.devices}")
         cluster = replace(cluster, devices=cluster.devices[: self.devices])
@@ -63,9 +63,9 @@ class ProblemOptions:
 
     def _measured(self, space: SpaceOptions, runs: RunOptions) -> Profile:
         """Measure the micro-batches that the space may have, or some from the smallest to the largest."""
-        from profiles.models.resolve import resolve_model
-        from profiles.partition import parse_partition
-        from simulator.tuner.setting import AVGPIPE, divisors
+        from pipesched.profiles.models.resolve import resolve_model
+        from pipesched.profiles.partition import parse_partition
+        from pipesched.simulator.tuner.setting import AVGPIPE, divisors
 
         model = resolve_model(self.model)
         parse_partition(self.partition, (1.0,) * len(model.layers), self.devices)
@@ -101,8 +101,8 @@ class SpaceOptions:
             InputError: A number cannot be, with the nearest that can.
             ScheduleError: There is no such schedule.
         """
-        from schedules.catalogue import find
-        from simulator.tuner.setting import Space
+        from pipesched.schedules.catalogue import find
+        from pipesched.simulator.tuner.setting import Space
 
         names = tuple(dict.fromkeys(name for name in self.schedule.split(",") if name))
         if not names:
@@ -123,7 +123,7 @@ class SpaceOptions:
         )
 
     def _microbatches(self, problem: Problem) -> tuple[int, ...]:
-        from simulator.tuner.setting import divisors
+        from pipesched.simulator.tuner.setting import divisors
 
         size = problem.batch_size
         covered = [m for m in divisors(size) if problem.covers(m)]
@@ -175,7 +175,7 @@ def _covered(profile: Profile) -> str:
 
 def _near_batch(problem: Problem) -> int:
     """Return the nearest batch that can be cut into micro-batches that the profile covers."""
-    from simulator.tuner.setting import divisors
+    from pipesched.simulator.tuner.setting import divisors
 
     size = problem.batch_size
     near = (

@@ -11,12 +11,12 @@ from pipesched.errors import InputError, NotThereError
 from pipesched.output import progress
 
 if TYPE_CHECKING:
+    from pipesched.simulator.tuner.evaluate import Problem
+    from pipesched.simulator.tuner.outcome import Evaluator, Outcome
+    from pipesched.simulator.tuner.search import Judge, Runner
+    from pipesched.simulator.tuner.setting import Setting
     from pipesched.tune_measure import Measurement
     from pipesched.tune_options import ProblemOptions
-    from simulator.tuner.evaluate import Problem
-    from simulator.tuner.outcome import Evaluator, Outcome
-    from simulator.tuner.search import Judge, Runner
-    from simulator.tuner.setting import Setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +94,10 @@ def search_all(problem: Problem, settings: Sequence[Setting], method: Method, me
         SimulationError: Ray is asked for and not installed.
         RankFailed: With ``measure``, if a rank failed, died or hung.
     """
-    from simulator.tuner.journal import Journal
-    from simulator.tuner.outcome import Evaluator, plain, ranked
-    from simulator.tuner.predictor import Accounting
-    from simulator.tuner.search import search
+    from pipesched.simulator.tuner.journal import Journal
+    from pipesched.simulator.tuner.outcome import Evaluator, plain, ranked
+    from pipesched.simulator.tuner.predictor import Accounting
+    from pipesched.simulator.tuner.search import search
 
     who = Evaluator(method.evaluator)
     measures = who is Evaluator.MEASURE
@@ -121,7 +121,7 @@ def search_all(problem: Problem, settings: Sequence[Setting], method: Method, me
 
 
 def _workers(method: Method, num_settings: int) -> int:
-    from profiles.host import num_cores
+    from pipesched.profiles.host import num_cores
 
     few = num_settings < 100 or method.evaluator == "avgpipe"  # then starting processes takes longer than the work
     return 1 if few and method.workers is None else method.workers or num_cores()
@@ -130,8 +130,8 @@ def _workers(method: Method, num_settings: int) -> int:
 def _runner(method: Method) -> Runner | None:
     if method.ray is None:
         return None
-    from simulator.errors import SimulationError
-    from simulator.tuner.on_ray import on_ray
+    from pipesched.simulator.errors import SimulationError
+    from pipesched.simulator.tuner.on_ray import on_ray
 
     try:
         return on_ray(method.ray)
@@ -145,9 +145,9 @@ def _in_turn(judge: Judge, settings: Sequence[Setting]) -> Iterator[Outcome]:
 
 
 def _advanced(problem: Problem, in_order: Sequence[Outcome], who: Evaluator) -> Outcome | None:
-    from simulator.tuner.advance import smallest_advance
-    from simulator.tuner.evaluate import evaluate
-    from simulator.tuner.outcome import Evaluator
+    from pipesched.simulator.tuner.advance import smallest_advance
+    from pipesched.simulator.tuner.evaluate import evaluate
+    from pipesched.simulator.tuner.outcome import Evaluator
 
     chosen = in_order[0]
     if chosen.setting.advance is None or not chosen.fits:

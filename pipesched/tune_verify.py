@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pipesched.output import percent, print_table, progress, seconds
 
 if TYPE_CHECKING:
+    from pipesched.simulator.tuner.outcome import Outcome
     from pipesched.tune_measure import Measurement
-    from simulator.tuner.outcome import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def _gain(verified: Sequence[Verified]) -> float | None:
 
 
 def _verdict(verified: Sequence[Verified]) -> tuple[float | None, float | None]:
-    from simulator.tuner.verdict import rank_correlation, regret
+    from pipesched.simulator.tuner.verdict import rank_correlation, regret
 
     if not verified:
         return None, None

@@ -10,10 +10,10 @@ from pipesched.errors import InputError
 from pipesched.pairs import numbers
 
 if TYPE_CHECKING:
-    from profiles.stage_costs import StageCosts
-    from schedules.lazy import LazySchedule
-    from schedules.op import Op
-    from schedules.schedule import Schedule
+    from pipesched.profiles.stage_costs import StageCosts
+    from pipesched.schedules.lazy import LazySchedule
+    from pipesched.schedules.op import Op
+    from pipesched.schedules.schedule import Schedule
 
 _SECONDS = {"f": "forward_s", "b": "backward_s", "i": "backward_input_s", "w": "backward_weight_s"} | {
     name: name for name in ("step_s", "copy_s", "predict_s", "average_s")
@@ -33,7 +33,7 @@ def uniform_costs(text: str, schedule: Schedule | LazySchedule, share: float = 1
     Raises:
         InputError: A value is missing or cannot be.
     """
-    from profiles.stage_costs import StageCost, StageCosts
+    from pipesched.profiles.stage_costs import StageCost, StageCosts
 
     values = numbers(text, "--uniform", (*_SECONDS, *_BYTES, "overlap"))
     _require_complete(text, values, schedule)
@@ -65,8 +65,8 @@ def _require_complete(text: str, values: dict[str, float], schedule: Schedule | 
 
 def _splits(schedule: Schedule | LazySchedule) -> bool:
     """Whether there is an I or W; a list that goes on is read as far as its first Step, before which all kinds come."""
-    from schedules.op import Phase, Step, computes
-    from schedules.schedule import Schedule
+    from pipesched.schedules.op import Phase, Step, computes
+    from pipesched.schedules.schedule import Schedule
 
     split = (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
     rows: Iterable[Iterable[Op]] = (

@@ -12,7 +12,7 @@ def complaint(error: typer.TyperException) -> str:
     text = error.format_message().replace("Value error, ", "got ").replace(" is not one of ", ", expected one of ")
     cause: Any = error.__cause__  # pydantic's, where a value does not fit its option; it knows the value
     if hasattr(cause, "errors"):
-        from profiles.faults import in_our_words
+        from pipesched.profiles.faults import in_our_words
 
         got = cause.errors()[0]["input"]
         text = in_our_words(text.replace("Input should be ", f"got {got!r}, expected "))

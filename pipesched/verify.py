@@ -20,11 +20,11 @@ from pipesched.predict import predict
 from pipesched.torch_options import ModelName, load_profile_of
 
 if TYPE_CHECKING:
-    from profiles.models.model import Model
-    from profiles.profile import Profile
-    from schedules.schedule import Schedule
-    from schedules.timeline import Timeline
-    from simulator.compare import Comparison
+    from pipesched.profiles.models.model import Model
+    from pipesched.profiles.profile import Profile
+    from pipesched.schedules.schedule import Schedule
+    from pipesched.schedules.timeline import Timeline
+    from pipesched.simulator.compare import Comparison
 
 _LOSS_TOLERANCE = 1e-5
 """Relative; the sums run in the same order, so float32 agrees to its last digits."""
@@ -102,9 +102,9 @@ def _require_possible(
             raise InputError(f"{out}: got a file, expected a folder, or the name of a new one; try another")
         check_folder(next(folder for folder in (out, *out.parents) if folder.exists()), out)
     options.require_possible()
-    from profiles.models.resolve import resolve_model
-    from profiles.partition import parse_partition
-    from schedules.check import require_runnable
+    from pipesched.profiles.models.resolve import resolve_model
+    from pipesched.profiles.partition import parse_partition
+    from pipesched.schedules.check import require_runnable
 
     built = resolve_model(model)
     for schedule in schedules:
@@ -144,11 +144,11 @@ def _one(
     schedule: Schedule, model: str, profile: Profile, size: int, costs: CostOptions, options: RunOptions
 ) -> _Checked:
     """Predict and run one schedule, and compare its losses with those of the whole model."""
-    from executor.launcher import launch
-    from executor.whole import whole_model_losses
-    from profiles.partition import parse_partition
-    from profiles.profile import layer_seconds, stage_costs
-    from simulator.compare import compare
+    from pipesched.executor.launcher import launch
+    from pipesched.executor.whole import whole_model_losses
+    from pipesched.profiles.partition import parse_partition
+    from pipesched.profiles.profile import layer_seconds, stage_costs
+    from pipesched.simulator.compare import compare
 
     bounds = parse_partition(costs.partition or "balanced", layer_seconds(profile, size), schedule.num_stages)
     predicted = predict(schedule, stage_costs(profile, bounds, size), costs.load_cluster(schedule))
@@ -185,7 +185,7 @@ def _with_initial_weights(schedule: Schedule) -> list[bool]:
 
     The first always does; where there is a step between the micro-batches, others have losses of their own.
     """
-    from schedules.op import Phase, computes
+    from pipesched.schedules.op import Phase, computes
 
     parts = [part for row in schedule.ops for op in row for part in computes(op) if part.phase is Phase.FORWARD]
     later = {part.microbatch for part in parts if part.version or part.lookahead}
@@ -194,9 +194,9 @@ def _with_initial_weights(schedule: Schedule) -> list[bool]:
 
 def _write(checked: _Checked, out: Path, *, is_quiet: bool) -> None:
     """Write both Timelines, the Gantt chart that lays one over the other, and the trace of both."""
-    from schedules.formats.files import write_text
-    from simulator.gantt import draw_gantt
-    from simulator.trace import to_trace
+    from pipesched.schedules.formats.files import write_text
+    from pipesched.simulator.gantt import draw_gantt
+    from pipesched.simulator.trace import to_trace
 
     name, both = checked.found.name, (checked.predicted, checked.measured)
     for timeline in both:

@@ -14,10 +14,10 @@ from pipesched.options import Json, ScheduleOptions, grouped
 from pipesched.output import percent, print_table, progress
 
 if TYPE_CHECKING:
-    from schedules.lazy import LazySchedule
-    from schedules.schedule import Schedule
-    from schedules.staleness import Reading, Staleness
-    from schedules.versions import Use
+    from pipesched.schedules.lazy import LazySchedule
+    from pipesched.schedules.schedule import Schedule
+    from pipesched.schedules.staleness import Reading, Staleness
+    from pipesched.schedules.versions import Use
 
 _PICTURES = (".png", ".svg", ".pdf")
 
@@ -35,9 +35,9 @@ def versions(
     json: Json = False,
 ) -> None:
     """Show versions, look-ahead, staleness, live copies and micro-batches in flight, of a run of any length."""
-    from schedules.check import require_runnable
-    from schedules.schedule import Schedule
-    from schedules.staleness import staleness
+    from pipesched.schedules.check import require_runnable
+    from pipesched.schedules.schedule import Schedule
+    from pipesched.schedules.staleness import staleness
 
     check_outputs((plot, _PICTURES))
     loaded = schedule.load_lazily()
@@ -48,7 +48,7 @@ def versions(
         found = staleness(loaded, tick)
     share = found.stale_share(sizes)
     if plot is not None:
-        from simulator.staleness import draw_staleness
+        from pipesched.simulator.staleness import draw_staleness
 
         draw_staleness(loaded, plot, first or 32)
     if json:
@@ -77,7 +77,7 @@ def _print_json(schedule: Schedule | LazySchedule, found: Staleness, share: floa
     import json
     from dataclasses import asdict
 
-    from schedules.staleness import rank_uses
+    from pipesched.schedules.staleness import rank_uses
 
     head = {
         "schedule": schedule.name,
@@ -98,7 +98,7 @@ def _print_json(schedule: Schedule | LazySchedule, found: Staleness, share: floa
 
 
 def _data(rank: int, use: Use) -> dict[str, Any]:
-    from schedules.versions import looks_ahead
+    from pipesched.schedules.versions import looks_ahead
 
     return {
         "rank": rank,
@@ -119,7 +119,7 @@ def _data(rank: int, use: Use) -> dict[str, Any]:
 
 def _print_reads(schedule: Schedule | LazySchedule, first: int) -> None:
     """Print what F and the backward of the first micro-batches read."""
-    from schedules.staleness import first_uses
+    from pipesched.schedules.staleness import first_uses
 
     count = min(first, schedule.num_microbatches)
     forwards, backwards = first_uses(schedule, count)

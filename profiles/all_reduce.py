@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from profiles.cluster import Cluster
+from pipesched.profiles.cluster import Cluster
 
 Hop: TypeAlias = tuple[int, int]
 """(from device, to device)."""

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from profiles.errors import ProfileError
-from profiles.models.model import Model, build_layers, draw_batch
-from profiles.saved_tensors import SavedTensors, address, storage_bytes
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.models.model import Model, build_layers, draw_batch
+from pipesched.profiles.saved_tensors import SavedTensors, address, storage_bytes
 
 if TYPE_CHECKING:
-    from profiles.split_backward import Rest
+    from pipesched.profiles.split_backward import Rest
 
 _LOSS_SCALE = 1 / 8
 """As for eight micro-batches: any number takes the same time."""
@@ -99,7 +99,7 @@ class Chain:
             mark: Called at the start of the backward, then after I and after W of each layer in reverse.
             layers: Those that can be split; the others run their backward whole at the time of I.
         """
-        from profiles.split_backward import backward_input, backward_weight
+        from pipesched.profiles.split_backward import backward_input, backward_weight
 
         ins, outs = self._forwards(inputs, targets, _no_mark)
         gradient: Tensor | None = torch.full_like(outs[-1], _LOSS_SCALE)
@@ -200,7 +200,7 @@ def _input_half(layer: nn.Module, x: Tensor, y: Tensor) -> Rest | None:
     """Run I; return what waits for W, None where there is no I or PyTorch cannot split the backward."""
     if not x.requires_grad:
         return None
-    from profiles.split_backward import backward_input
+    from pipesched.profiles.split_backward import backward_input
 
     try:
         return backward_input(y, torch.ones_like(y), x, _trained(layer))
@@ -210,7 +210,7 @@ def _input_half(layer: nn.Module, x: Tensor, y: Tensor) -> Rest | None:
 
 def _kept_bytes(layer: nn.Module, x: Tensor, y: Tensor, saved: SavedTensors, rest: Rest) -> KeptBytes:
     """Return what is held after I, of the output's graph all that nobody but `rest` holds."""
-    from profiles.split_backward import kept_gradients
+    from pipesched.profiles.split_backward import kept_gradients
 
     x.grad = None
     saved.forget_released()

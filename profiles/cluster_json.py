@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from profiles.cluster import Cluster, Device, Link
-from profiles.errors import ProfileError
-from profiles.faults import one_line
-from profiles.validation import Bytes, Count, Record, Seconds, Text, parse_record
+from pipesched.profiles.cluster import Cluster, Device, Link
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.faults import one_line
+from pipesched.profiles.validation import Bytes, Count, Record, Seconds, Text, parse_record
 
 _ADVICE = "correct it, or measure the links again"
 

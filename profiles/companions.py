@@ -1,9 +1,9 @@
 """Processes that run the same model beside a measurement.
 
 The ranks of a pipeline on one machine share its caches, its memory bandwidth and its clock rate; a layer measured
-alone would look faster than it will be. ``python -m profiles.companions MODEL ...`` is one companion: it reads
-micro-batch sizes from stdin, runs forward and backward over and over at the last one it read, says ``ready <size>``
-after the first run of each, and ends when stdin does, which is also when its parent dies.
+alone would look faster than it will be. ``python -m pipesched.profiles.companions MODEL ...`` is one companion: it
+reads micro-batch sizes from stdin, runs forward and backward over and over at the last one it read, says
+``ready <size>`` after the first run of each, and ends when stdin does, which is also when its parent dies.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from profiles.errors import ProfileError
+from pipesched.profiles.errors import ProfileError
 
 _READY_S = 120.0
 """How long a companion may take to start, or to finish its first run at a new size."""
@@ -71,7 +71,7 @@ class Companions:
         self._errors.append(tempfile.TemporaryFile())  # noqa: SIM115  # closed by _stop
         self._processes.append(
             subprocess.Popen(  # noqa: S603  # our own module, no shell
-                [sys.executable, "-m", "profiles.companions", *self._arguments],
+                [sys.executable, "-m", "pipesched.profiles.companions", *self._arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors[-1],
@@ -118,10 +118,10 @@ def _read_sizes(sizes: queue.SimpleQueue[int | None]) -> None:
 def _main() -> None:
     import torch
 
-    from profiles.chain import Chain
-    from profiles.models.resolve import resolve_model
+    from pipesched.profiles.chain import Chain
+    from pipesched.profiles.models.resolve import resolve_model
 
-    parser = argparse.ArgumentParser(prog="python -m profiles.companions")
+    parser = argparse.ArgumentParser(prog="python -m pipesched.profiles.companions")
     parser.add_argument("model")
     parser.add_argument("--dtype", required=True)
     parser.add_argument("--device", required=True)

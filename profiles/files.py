@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from profiles.cluster import Cluster
-from profiles.errors import ProfileError
-from profiles.plan import Plan
-from profiles.profile import Profile
+from pipesched.profiles.cluster import Cluster
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.plan import Plan
+from pipesched.profiles.profile import Profile
 
 _MAX_BYTES = 64 * 1024**2
 
@@ -19,10 +19,10 @@ def load_profile(path: str | Path) -> Profile:
         ProfileError: It cannot be read, or is not one; says where and why.
     """
     if Path(path).suffix == ".txt":
-        from profiles.pipedream_graph import read_pipedream_graph
+        from pipesched.profiles.pipedream_graph import read_pipedream_graph
 
         return read_pipedream_graph(read_text(path), str(path))
-    from profiles.profile_json import read_profile
+    from pipesched.profiles.profile_json import read_profile
 
     return read_profile(read_text(path), str(path))
 
@@ -33,7 +33,7 @@ def save_profile(profile: Profile, path: str | Path) -> None:
     Raises:
         ProfileError: It cannot be written, or could not be read again.
     """
-    from profiles.profile_json import profile_text
+    from pipesched.profiles.profile_json import profile_text
 
     write_text(path, profile_text(profile, str(path)))
 
@@ -44,7 +44,7 @@ def load_cluster(path: str | Path) -> Cluster:
     Raises:
         ProfileError: It cannot be read, or is not one; says where and why.
     """
-    from profiles.cluster_json import read_cluster
+    from pipesched.profiles.cluster_json import read_cluster
 
     return read_cluster(read_text(path), str(path))
 
@@ -55,7 +55,7 @@ def save_cluster(cluster: Cluster, path: str | Path) -> None:
     Raises:
         ProfileError: It cannot be written, or could not be read again.
     """
-    from profiles.cluster_json import cluster_text
+    from pipesched.profiles.cluster_json import cluster_text
 
     write_text(path, cluster_text(cluster, str(path)))
 
@@ -66,7 +66,7 @@ def load_plan(path: str | Path) -> Plan:
     Raises:
         ProfileError: It cannot be read, or is not one; says where and why.
     """
-    from profiles.plan_json import read_plan
+    from pipesched.profiles.plan_json import read_plan
 
     return read_plan(read_text(path), str(path))
 
@@ -77,7 +77,7 @@ def save_plan(plan: Plan, path: str | Path) -> None:
     Raises:
         ProfileError: It cannot be written, or could not be read again.
     """
-    from profiles.plan_json import plan_text
+    from pipesched.profiles.plan_json import plan_text
 
     write_text(path, plan_text(plan, str(path)))
 
@@ -108,7 +108,7 @@ def write_text(path: str | Path, text: str) -> None:
     Raises:
         ProfileError: It cannot be written; nothing is left behind.
     """
-    from schedules.formats.files import replace_whole
+    from pipesched.schedules.formats.files import replace_whole
 
     try:
         replace_whole(Path(path), text.encode("utf-8"))

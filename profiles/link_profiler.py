@@ -1,4 +1,4 @@
-"""Measure latency and bandwidth between ranks, by ping-pong: ``torchrun ... -m profiles.link_profiler --out F``.
+"""Measure latency and bandwidth between ranks by ping-pong: ``torchrun ... -m pipesched.profiles.link_profiler``.
 
 Every pair of ranks plays alone while the others wait. A message's time is half of the median round trip; a link is the
 line latency + bytes / bandwidth through the times of several sizes.
@@ -20,10 +20,10 @@ from itertools import combinations
 import torch
 import torch.distributed as dist
 
-from profiles.cluster import Cluster
-from profiles.errors import ProfileError
-from profiles.files import save_cluster
-from profiles.links import cluster_of, fit_link
+from pipesched.profiles.cluster import Cluster
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.files import save_cluster
+from pipesched.profiles.links import cluster_of, fit_link
 
 SIZES_BYTES = (1024, 16 * 1024, 128 * 1024, 1024**2, 4 * 1024**2)
 
@@ -108,7 +108,7 @@ def _nodes(device: torch.device) -> list[int]:
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m profiles.link_profiler", description=(__doc__ or "").splitlines()[0]
+        prog="python -m pipesched.profiles.link_profiler", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--out", required=True, help="the cluster, as JSON")
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")

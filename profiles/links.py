@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from profiles.cluster import Cluster, Device, Link
+from pipesched.profiles.cluster import Cluster, Device, Link
 
 
 def fit_link(samples: Sequence[tuple[int, float]]) -> Link:

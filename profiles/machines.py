@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from profiles.cluster import Cluster
-from profiles.errors import ProfileError
-from profiles.files import load_cluster
+from pipesched.profiles.cluster import Cluster
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.files import load_cluster
 
 _FOLDER = Path(__file__).parent / "data" / "machines"
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import TypeAlias
 
-from profiles.errors import ProfileError
+from pipesched.profiles.errors import ProfileError
 
 StageCostOf: TypeAlias = Callable[[int, int, int], float]
 """What (stage, first layer, layer behind the last) costs."""

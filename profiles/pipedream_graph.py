@@ -24,9 +24,9 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-from profiles.errors import ProfileError
-from profiles.faults import shown
-from profiles.profile import LayerCost, LayerMeasurement, Profile, Provenance
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.faults import shown
+from pipesched.profiles.profile import LayerCost, LayerMeasurement, Profile, Provenance
 
 _NODE = re.compile(
     r"(?P<name>\S+) -- (?P<what>.*) -- forward_compute_time=(?P<forward>[^,]*), "

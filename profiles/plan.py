@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Literal
 
-from profiles.errors import ProfileError
-from schedules.recipe import Recipe
-from schedules.training_run import TrainingRun
+from pipesched.profiles.errors import ProfileError
+from pipesched.schedules.recipe import Recipe
+from pipesched.schedules.training_run import TrainingRun
 
 
 @dataclass(frozen=True, slots=True)

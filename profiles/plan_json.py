@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from profiles.plan import Plan, Predicted
-from profiles.validation import Record, Seconds, Text, parse_record
-from schedules.recipe import Recipe
+from pipesched.profiles.plan import Plan, Predicted
+from pipesched.profiles.validation import Record, Seconds, Text, parse_record
+from pipesched.schedules.recipe import Recipe
 
 _ADVICE = "correct it, or make the plan again"
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from profiles.errors import ProfileError
-from profiles.stage_bytes import output_is_saved, saved_bytes, saved_for_weight_bytes
-from profiles.stage_costs import StageCost, StageCosts
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.stage_bytes import output_is_saved, saved_bytes, saved_for_weight_bytes
+from pipesched.profiles.stage_costs import StageCost, StageCosts
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from profiles.errors import ProfileError
-from profiles.faults import one_line
-from profiles.profile import LayerCost, LayerMeasurement, LayerSplit, LayerWork, Profile, Provenance
-from profiles.validation import Bytes, Count, Record, Seconds, Text, parse_record
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.faults import one_line
+from pipesched.profiles.profile import LayerCost, LayerMeasurement, LayerSplit, LayerWork, Profile, Provenance
+from pipesched.profiles.validation import Bytes, Count, Record, Seconds, Text, parse_record
 
 _ADVICE = "correct it, or measure the profile again"
 

@@ -12,16 +12,16 @@ from datetime import UTC, datetime
 import torch
 from torch import optim
 
-from profiles.chain import Chain, LayerBytes
-from profiles.companions import Companions
-from profiles.errors import ProfileError
-from profiles.faults import one_line
-from profiles.host import device_name, library_versions, num_cores
-from profiles.models.model import Model
-from profiles.models.optimizers import make_optimizer
-from profiles.profile import LayerCost, LayerMeasurement, LayerSplit, LayerWork, Profile, Provenance
-from profiles.timer import Timer, timer_for
-from profiles.weight_work import WeightWork
+from pipesched.profiles.chain import Chain, LayerBytes
+from pipesched.profiles.companions import Companions
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.faults import one_line
+from pipesched.profiles.host import device_name, library_versions, num_cores
+from pipesched.profiles.models.model import Model
+from pipesched.profiles.models.optimizers import make_optimizer
+from pipesched.profiles.profile import LayerCost, LayerMeasurement, LayerSplit, LayerWork, Profile, Provenance
+from pipesched.profiles.timer import Timer, timer_for
+from pipesched.profiles.weight_work import WeightWork
 
 Progress = Callable[[int, int, str], None]
 """(runs done, runs in all, what is going on)."""

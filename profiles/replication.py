@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal, TypeAlias
 
-from profiles.cluster import Device
-from profiles.errors import ProfileError
+from pipesched.profiles.cluster import Device
+from pipesched.profiles.errors import ProfileError
 
 Form: TypeAlias = Literal["paper", "published"]
 StageBytes: TypeAlias = Callable[[int, int], tuple[int, int]]
@@ -112,7 +112,7 @@ def replicated_partition(
     Raises:
         ProfileError: No layers or levels, numbers that are none, no partition that uses all devices, or none that fits.
     """
-    from profiles.replication_tables import Chain, pipelines
+    from pipesched.profiles.replication_tables import Chain, pipelines
 
     num_devices = math.prod(level.num_groups for level in levels)
     _require_possible(layers, levels, num_devices, devices)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 import numpy as np
 
-from profiles.cluster import Device
-from profiles.replication import ChainLayer, Form, Level, ReplicatedStage, StageBytes
+from pipesched.profiles.cluster import Device
+from pipesched.profiles.replication import ChainLayer, Form, Level, ReplicatedStage, StageBytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from profiles.profile import LayerCost, LayerMeasurement, Profile, Provenance
+from pipesched.profiles.profile import LayerCost, LayerMeasurement, Profile, Provenance
 
 _FLOAT_BYTES = 4
 _GROUPS, _GROUP_WIDTH = 32, 4

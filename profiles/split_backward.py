@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
-from profiles.errors import ProfileError
+from pipesched.profiles.errors import ProfileError
 
 Rest: TypeAlias = list[dict[str, Any]]
 """What I leaves for W: for each group of parameters the ops that use them, and the gradients that arrived there."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from profiles.profile import LayerMeasurement
+    from pipesched.profiles.profile import LayerMeasurement
 
 
 def saved_bytes(measured: Sequence[LayerMeasurement]) -> int:

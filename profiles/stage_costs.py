@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from profiles.compression import Compression
-from profiles.errors import ProfileError
-from schedules.op import Compute, Message, Phase
-from schedules.versions import looks_ahead
+from pipesched.profiles.compression import Compression
+from pipesched.profiles.errors import ProfileError
+from pipesched.schedules.op import Compute, Message, Phase
+from pipesched.schedules.versions import looks_ahead
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from profiles.errors import ProfileError
-from profiles.faults import one_line, shown
-from profiles.files import read_text
-from profiles.stage_costs import StageCost, StageCosts
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.faults import one_line, shown
+from pipesched.profiles.files import read_text
+from pipesched.profiles.stage_costs import StageCost, StageCosts
 
 _BACKWARDS = ("backward_s", "backward_input_s", "backward_weight_s")
 _SECONDS = ("forward_s", *_BACKWARDS, "step_s", "copy_s", "predict_s", "average_s")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from profiles.stage_costs import StageCost
-from schedules.catalogue import build
-from schedules.op import Phase, computes
+from pipesched.profiles.stage_costs import StageCost
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.op import Phase, computes
 
 
 def held_bytes(cost: StageCost, in_flight: int) -> int:

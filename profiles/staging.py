@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
 
-from profiles.cluster import Cluster
-from profiles.errors import ProfileError
-from profiles.partition import cheapest_partition
-from profiles.profile import Profile, layer_seconds, stage_cost
-from profiles.replication import ChainLayer, Form, Level, in_flight, replicated_partition, slowest_s
-from profiles.stage_costs import StageCost
-from profiles.staged_bytes import held_bytes, interleaved_bytes, stashed_bytes
+from pipesched.profiles.cluster import Cluster
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.partition import cheapest_partition
+from pipesched.profiles.profile import Profile, layer_seconds, stage_cost
+from pipesched.profiles.replication import ChainLayer, Form, Level, in_flight, replicated_partition, slowest_s
+from pipesched.profiles.stage_costs import StageCost
+from pipesched.profiles.staged_bytes import held_bytes, interleaved_bytes, stashed_bytes
 
 
 @dataclass(frozen=True, slots=True)

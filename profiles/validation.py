@@ -9,8 +9,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from profiles.errors import ProfileError
-from profiles.faults import in_our_words, one_line, shown
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.faults import in_our_words, one_line, shown
 
 Seconds = Annotated[float, Field(ge=0)]
 Bytes = Annotated[int, Field(ge=0, lt=2**63)]

@@ -1,9 +1,9 @@
 """What to do, in what order: op lists per rank, and what can be said of them without running them."""
 
-from schedules.catalogue import CATALOGUE, build
-from schedules.check import Finding, check, require_runnable
-from schedules.lower import lower
-from schedules.op import (
+from pipesched.schedules.catalogue import CATALOGUE, build
+from pipesched.schedules.check import Finding, check, require_runnable
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import (
     Average,
     Compute,
     Message,
@@ -21,8 +21,8 @@ from schedules.op import (
     gives,
     needs,
 )
-from schedules.schedule import Schedule, ScheduleError, compute_only, routes
-from schedules.timeline import MemorySample, Span, Timeline
+from pipesched.schedules.schedule import Schedule, ScheduleError, compute_only, routes
+from pipesched.schedules.timeline import MemorySample, Span, Timeline
 
 __all__ = [
     "CATALOGUE",

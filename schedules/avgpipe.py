@@ -17,9 +17,9 @@ One pipeline alone has nothing to average with, and is plain training.
 
 from __future__ import annotations
 
-from schedules.one_f_one_b import pipeline_rows, require_advance
-from schedules.op import Average, Op
-from schedules.schedule import Schedule, ScheduleError, make_schedule, positive
+from pipesched.schedules.one_f_one_b import pipeline_rows, require_advance
+from pipesched.schedules.op import Average, Op
+from pipesched.schedules.schedule import Schedule, ScheduleError, make_schedule, positive
 
 
 def avgpipe(num_ranks: int, num_microbatches: int, pipelines: int = 2, advance: int = 1) -> Schedule:

@@ -7,30 +7,30 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from math import prod
 
-from schedules.avgpipe import avgpipe
-from schedules.chimera import chimera
-from schedules.controllable_memory import v_half, v_min
-from schedules.data_parallel import data_parallel
-from schedules.dualpipe import dualpipe, dualpipe_v
-from schedules.entry import Entry, Parameter, Value
-from schedules.gems import gems
-from schedules.gpipe import gpipe
-from schedules.hanayo import hanayo
-from schedules.interleaved import interleaved
-from schedules.interleaved_zero_bubble import interleaved_zb
-from schedules.lazy import LazySchedule, repeat, whole
-from schedules.looped_bfs import looped_bfs
-from schedules.naive import naive
-from schedules.one_f_one_b import one_f_one_b, one_f_one_b_afp
-from schedules.one_f_one_b_rr import lazy_one_f_one_b_rr
-from schedules.pipedream import lazy_pipedream, lazy_pipedream_2bw
-from schedules.prediction import Rule, lazy_pipeoptim, lazy_spectrain, lazy_xpipe
-from schedules.schedule import Schedule, ScheduleError
-from schedules.stale_weights import lazy_hybrid, lazy_stale_weights, lazy_vanilla_1f1b
-from schedules.wpipe import lazy_wpipe
-from schedules.zbv import zbv
-from schedules.zero_bubble import zb_h1, zb_h2
-from schedules.zero_bubble_auto import zb_auto
+from pipesched.schedules.avgpipe import avgpipe
+from pipesched.schedules.chimera import chimera
+from pipesched.schedules.controllable_memory import v_half, v_min
+from pipesched.schedules.data_parallel import data_parallel
+from pipesched.schedules.dualpipe import dualpipe, dualpipe_v
+from pipesched.schedules.entry import Entry, Parameter, Value
+from pipesched.schedules.gems import gems
+from pipesched.schedules.gpipe import gpipe
+from pipesched.schedules.hanayo import hanayo
+from pipesched.schedules.interleaved import interleaved
+from pipesched.schedules.interleaved_zero_bubble import interleaved_zb
+from pipesched.schedules.lazy import LazySchedule, repeat, whole
+from pipesched.schedules.looped_bfs import looped_bfs
+from pipesched.schedules.naive import naive
+from pipesched.schedules.one_f_one_b import one_f_one_b, one_f_one_b_afp
+from pipesched.schedules.one_f_one_b_rr import lazy_one_f_one_b_rr
+from pipesched.schedules.pipedream import lazy_pipedream, lazy_pipedream_2bw
+from pipesched.schedules.prediction import Rule, lazy_pipeoptim, lazy_spectrain, lazy_xpipe
+from pipesched.schedules.schedule import Schedule, ScheduleError
+from pipesched.schedules.stale_weights import lazy_hybrid, lazy_stale_weights, lazy_vanilla_1f1b
+from pipesched.schedules.wpipe import lazy_wpipe
+from pipesched.schedules.zbv import zbv
+from pipesched.schedules.zero_bubble import zb_h1, zb_h2
+from pipesched.schedules.zero_bubble_auto import zb_auto
 
 _MAX_CELLS = 5_000_000
 """Most stages times micro-batches in memory, as in a file."""

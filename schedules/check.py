@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from schedules.finding import Finding
-from schedules.hang import Hang, hangs
-from schedules.lower import lower
-from schedules.matching import matching
-from schedules.schedule import Schedule, ScheduleError
-from schedules.streams import Communication
-from schedules.structure import structure, versions
-from schedules.torch_lower import lower_for_torch
-from schedules.updates import updates
+from pipesched.schedules.finding import Finding
+from pipesched.schedules.hang import Hang, hangs
+from pipesched.schedules.lower import lower
+from pipesched.schedules.matching import matching
+from pipesched.schedules.schedule import Schedule, ScheduleError
+from pipesched.schedules.streams import Communication
+from pipesched.schedules.structure import structure, versions
+from pipesched.schedules.torch_lower import lower_for_torch
+from pipesched.schedules.updates import updates
 
 __all__ = ["BACKENDS", "Backend", "Finding", "Judgement", "Traits", "check", "judge", "require_runnable"]
 

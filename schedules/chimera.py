@@ -20,9 +20,9 @@ micro-batches, the outermost p / 2 + 1, each in one of the rank's two stages.
 
 from __future__ import annotations
 
-from schedules.op import Compute, Op, Reduce, Step
-from schedules.schedule import Schedule, ScheduleError, make_schedule, positive
-from schedules.slots import crossing, in_order
+from pipesched.schedules.op import Compute, Op, Reduce, Step
+from pipesched.schedules.schedule import Schedule, ScheduleError, make_schedule, positive
+from pipesched.schedules.slots import crossing, in_order
 
 
 def chimera(num_ranks: int, num_microbatches: int) -> Schedule:

@@ -36,8 +36,8 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import accumulate
 from typing import TypeAlias, final
 
-from schedules.op import Compute, Message, Op, Phase, Step, gives, needs
-from schedules.schedule import Schedule, backward_input, backward_weight, forward, make_schedule, positive
+from pipesched.schedules.op import Compute, Message, Op, Phase, Step, gives, needs
+from pipesched.schedules.schedule import Schedule, backward_input, backward_weight, forward, make_schedule, positive
 
 Block: TypeAlias = tuple[int, int, int, int]
 """The slots of F, f, i and I of micro-batch 0 on one rank."""

@@ -10,8 +10,8 @@ gradients are summed at the end (PyTorch DistributedDataParallel, arXiv:2006.157
 
 from __future__ import annotations
 
-from schedules.op import Op, Reduce, Step
-from schedules.schedule import Schedule, ScheduleError, backward, forward, make_schedule, positive
+from pipesched.schedules.op import Op, Reduce, Step
+from pipesched.schedules.schedule import Schedule, ScheduleError, backward, forward, make_schedule, positive
 
 
 def data_parallel(num_ranks: int, num_microbatches: int) -> Schedule:

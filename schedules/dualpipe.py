@@ -26,8 +26,8 @@ from __future__ import annotations
 from collections import deque
 from typing import final
 
-from schedules.op import Compute, Op, Overlap, Reduce, Step
-from schedules.schedule import (
+from pipesched.schedules.op import Compute, Op, Overlap, Reduce, Step
+from pipesched.schedules.schedule import (
     Schedule,
     ScheduleError,
     backward,

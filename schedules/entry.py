@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from schedules.lazy import LazySchedule
-from schedules.prediction import Rule
-from schedules.schedule import Schedule
+from pipesched.schedules.lazy import LazySchedule
+from pipesched.schedules.prediction import Rule
+from pipesched.schedules.schedule import Schedule
 
 Value: TypeAlias = int | float | tuple[int, ...] | None
 """What a parameter can be set to; None: what the builder finds from the counts."""

@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from schedules.schedule import Schedule
-from schedules.streams import Place
+from pipesched.schedules.schedule import Schedule
+from pipesched.schedules.streams import Place
 
 _AROUND = 2
 """Ops shown before and after each mark."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from schedules.hang import Hang
+from pipesched.schedules.hang import Hang
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ idle for (p - 1) / (p + 1 / 2) of the time, the ratio in Chimera's comparison (a
 
 from __future__ import annotations
 
-from schedules.op import Op, Reduce, Step
-from schedules.schedule import Schedule, ScheduleError, backward, forward, make_schedule, positive
+from pipesched.schedules.op import Op, Reduce, Step
+from pipesched.schedules.schedule import Schedule, ScheduleError, backward, forward, make_schedule, positive
 
 
 def gems(num_ranks: int, num_microbatches: int) -> Schedule:

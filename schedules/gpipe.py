@@ -9,8 +9,8 @@ Backwards run in the order of the forwards, as in PyTorch. Every rank holds m mi
 
 from __future__ import annotations
 
-from schedules.op import Op, Step
-from schedules.schedule import Schedule, backward, forward, make_schedule, positive
+from pipesched.schedules.op import Op, Step
+from pipesched.schedules.schedule import Schedule, backward, forward, make_schedule, positive
 
 
 def gpipe(num_ranks: int, num_microbatches: int) -> Schedule:

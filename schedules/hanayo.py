@@ -18,9 +18,9 @@ Where B takes as long as F, a rank is idle for 2 (p - 1) chunk times however man
 
 from __future__ import annotations
 
-from schedules.op import Compute, Op, Step
-from schedules.schedule import Schedule, make_schedule, positive
-from schedules.slots import crossing, in_order
+from pipesched.schedules.op import Compute, Op, Step
+from pipesched.schedules.schedule import Schedule, make_schedule, positive
+from pipesched.schedules.slots import crossing, in_order
 
 
 def hanayo(num_ranks: int, num_microbatches: int, waves: int = 2) -> Schedule:

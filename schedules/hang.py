@@ -16,10 +16,10 @@ from enum import StrEnum
 from itertools import islice, pairwise
 from typing import TypeAlias
 
-from schedules.op import Message, Op, Payload, Recv, Reduce, Send, Step, computes, gives, needs
-from schedules.progress import Progress, batch_at, progress
-from schedules.schedule import Schedule, routes
-from schedules.streams import Communication, Place
+from pipesched.schedules.op import Message, Op, Payload, Recv, Reduce, Send, Step, computes, gives, needs
+from pipesched.schedules.progress import Progress, batch_at, progress
+from pipesched.schedules.schedule import Schedule, routes
+from pipesched.schedules.streams import Communication, Place
 
 _MOST_STEPS = 7
 """More than these are not all written out in the text of a hang."""

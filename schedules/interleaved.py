@@ -11,9 +11,9 @@ of p, PyTorch's rule holds: max(1, m // p) rounds of equal size, so m must be a 
 
 from __future__ import annotations
 
-from schedules.one_f_one_b import alternate
-from schedules.op import Op, Step
-from schedules.schedule import Schedule, ScheduleError, backward, forward, make_schedule, positive
+from pipesched.schedules.one_f_one_b import alternate
+from pipesched.schedules.op import Op, Step
+from pipesched.schedules.schedule import Schedule, ScheduleError, backward, forward, make_schedule, positive
 
 
 def interleaved(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> Schedule:

@@ -14,11 +14,11 @@ The optimizer steps after the last W; there is no validation after the step, as 
 
 from __future__ import annotations
 
-from schedules.interleaved import chunk_order, round_size
-from schedules.one_f_one_b import alternate
-from schedules.op import Op, Step
-from schedules.schedule import Schedule, backward_input, backward_weight, forward, make_schedule, positive
-from schedules.zero_bubble import with_weights
+from pipesched.schedules.interleaved import chunk_order, round_size
+from pipesched.schedules.one_f_one_b import alternate
+from pipesched.schedules.op import Op, Step
+from pipesched.schedules.schedule import Schedule, backward_input, backward_weight, forward, make_schedule, positive
+from pipesched.schedules.zero_bubble import with_weights
 
 
 def interleaved_zb(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> Schedule:

@@ -18,9 +18,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from schedules.lazy import LazySchedule, Ops
-from schedules.op import Op, Reduce, Step
-from schedules.schedule import Schedule
+from pipesched.schedules.lazy import LazySchedule, Ops
+from pipesched.schedules.op import Op, Reduce, Step
+from pipesched.schedules.schedule import Schedule
 
 _Lists = TypeVar("_Lists", Schedule, LazySchedule)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial, wraps
 from typing import ParamSpec, TypeAlias
 
-from schedules.op import Average, Compute, Op, Recv, Send, Step, rewritten
-from schedules.schedule import Schedule, ScheduleError, positive, routes
+from pipesched.schedules.op import Average, Compute, Op, Recv, Send, Step, rewritten
+from pipesched.schedules.schedule import Schedule, ScheduleError, positive, routes
 
 P = ParamSpec("P")
 

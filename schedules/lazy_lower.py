@@ -14,9 +14,9 @@ from dataclasses import replace
 from functools import partial
 from math import inf, lcm
 
-from schedules.lazy import LazySchedule
-from schedules.op import Message, Op, Recv, Reduce, Send, Step, computes, gives, needs
-from schedules.schedule import ScheduleError
+from pipesched.schedules.lazy import LazySchedule
+from pipesched.schedules.op import Message, Op, Recv, Reduce, Send, Step, computes, gives, needs
+from pipesched.schedules.schedule import ScheduleError
 
 
 def lower_lazily(schedule: LazySchedule) -> LazySchedule:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import final
 
-from schedules.op import Message, Op, Recv, Send, computes, needs
+from pipesched.schedules.op import Message, Op, Recv, Send, computes, needs
 
 
 @final

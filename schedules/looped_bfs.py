@@ -11,8 +11,8 @@ bubble is GPipe's divided by v, and every rank holds all m micro-batches of its 
 
 from __future__ import annotations
 
-from schedules.op import Op, Step
-from schedules.schedule import Schedule, backward, forward, make_schedule, positive
+from pipesched.schedules.op import Op, Step
+from pipesched.schedules.schedule import Schedule, backward, forward, make_schedule, positive
 
 
 def looped_bfs(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> Schedule:

@@ -15,10 +15,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
-from schedules.hang import explain
-from schedules.op import Message, Op, Recv, Reduce, Send, Step, computes, gives, needs
-from schedules.progress import progress
-from schedules.schedule import Schedule, ScheduleError, routes
+from pipesched.schedules.hang import explain
+from pipesched.schedules.op import Message, Op, Recv, Reduce, Send, Step, computes, gives, needs
+from pipesched.schedules.progress import progress
+from pipesched.schedules.schedule import Schedule, ScheduleError, routes
 
 _MAX_CLOCKS = 500_000_000
 """Numbers in the clocks of all ops, one for each rank: half a minute's work."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from schedules.finding import Finding
-from schedules.op import Message, Recv, Send, computes, gives
-from schedules.schedule import Schedule, routes
+from pipesched.schedules.finding import Finding
+from pipesched.schedules.op import Message, Recv, Send, computes, gives
+from pipesched.schedules.schedule import Schedule, routes
 
 
 def matching(schedule: Schedule) -> Iterator[Finding]:

@@ -9,8 +9,8 @@ The baseline that every pipeline must beat: one device works at a time.
 
 from __future__ import annotations
 
-from schedules.op import Op, Step
-from schedules.schedule import Schedule, backward, forward, make_schedule, positive
+from pipesched.schedules.op import Op, Step
+from pipesched.schedules.schedule import Schedule, backward, forward, make_schedule, positive
 
 
 def naive(num_ranks: int, num_microbatches: int) -> Schedule:

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from schedules.op import Compute, Op, Step
-from schedules.schedule import Schedule, ScheduleError, backward, forward, make_schedule, positive
+from pipesched.schedules.op import Compute, Op, Step
+from pipesched.schedules.schedule import Schedule, ScheduleError, backward, forward, make_schedule, positive
 
 
 def alternate(forwards: list[Compute], backwards: list[Compute], warmup: int) -> list[Compute]:

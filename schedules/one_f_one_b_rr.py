@@ -21,10 +21,10 @@ from functools import partial
 from itertools import accumulate
 from math import lcm
 
-from schedules.lazy import LazySchedule, make_lazy, whole
-from schedules.op import Op
-from schedules.pipedream import without_flush
-from schedules.schedule import ScheduleError, backward, forward, positive
+from pipesched.schedules.lazy import LazySchedule, make_lazy, whole
+from pipesched.schedules.op import Op
+from pipesched.schedules.pipedream import without_flush
+from pipesched.schedules.schedule import ScheduleError, backward, forward, positive
 
 
 def lazy_one_f_one_b_rr(num_ranks: int, num_microbatches: int, replicas: Sequence[int] | None = None) -> LazySchedule:

@@ -27,9 +27,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 
-from schedules.lazy import LazySchedule, make_lazy, whole
-from schedules.op import Compute, Op, Reduce, Step
-from schedules.schedule import ScheduleError, backward, forward, positive
+from pipesched.schedules.lazy import LazySchedule, make_lazy, whole
+from pipesched.schedules.op import Compute, Op, Reduce, Step
+from pipesched.schedules.schedule import ScheduleError, backward, forward, positive
 
 
 def lazy_pipedream(num_ranks: int, num_microbatches: int) -> LazySchedule:

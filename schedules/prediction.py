@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from schedules.lazy import LazySchedule, whole
-from schedules.op import Compute, Phase
-from schedules.pipedream import unflushed
-from schedules.schedule import ScheduleError
+from pipesched.schedules.lazy import LazySchedule, whole
+from pipesched.schedules.op import Compute, Phase
+from pipesched.schedules.pipedream import unflushed
+from pipesched.schedules.schedule import ScheduleError
 
 
 class Rule(StrEnum):

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from schedules.op import Message, Op, Recv, Reduce, Send, Step, computes, gives, needs
-from schedules.schedule import Schedule, routes
-from schedules.streams import Communication, Place, Streams
-from schedules.sums import Sums
+from pipesched.schedules.op import Message, Op, Recv, Reduce, Send, Step, computes, gives, needs
+from pipesched.schedules.schedule import Schedule, routes
+from pipesched.schedules.streams import Communication, Place, Streams
+from pipesched.schedules.sums import Sums
 
 
 @dataclass(frozen=True, slots=True)

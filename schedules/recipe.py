@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from schedules.catalogue import find
-from schedules.entry import Value
-from schedules.lazy import LazySchedule
-from schedules.recompute import recompute
-from schedules.replicate import Placement, copied_name, place, replicate, require_equal
-from schedules.schedule import ScheduleError
-from schedules.training_run import TrainingRun, repeated_run, training_run, with_steps
+from pipesched.schedules.catalogue import find
+from pipesched.schedules.entry import Value
+from pipesched.schedules.lazy import LazySchedule
+from pipesched.schedules.recompute import recompute
+from pipesched.schedules.replicate import Placement, copied_name, place, replicate, require_equal
+from pipesched.schedules.schedule import ScheduleError
+from pipesched.schedules.training_run import TrainingRun, repeated_run, training_run, with_steps
 
 MAX_RANKS = 4096
 """Of a training run, all copies together: each rank knows how far every other has come."""
@@ -67,7 +67,9 @@ class Recipe:
 
     def _copies(self, num_steps: int) -> TrainingRun:
         if self.lists is not None:
-            from schedules.formats.schedule_json import from_json  # not needed by who only says what a plan is
+            from pipesched.schedules.formats.schedule_json import (
+                from_json,  # not needed by who only says what a plan is
+            )
 
             return repeated_run(replicate(with_steps(from_json(self.lists, "the recipe's lists")), self.width))
         if find(self.name).averages:

@@ -22,9 +22,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from schedules.lazy import LazySchedule
-from schedules.op import Op, Phase, computes
-from schedules.schedule import Schedule, ScheduleError
+from pipesched.schedules.lazy import LazySchedule
+from pipesched.schedules.op import Op, Phase, computes
+from pipesched.schedules.schedule import Schedule, ScheduleError
 
 _Lists = TypeVar("_Lists", Schedule, LazySchedule)
 

@@ -28,10 +28,10 @@ from functools import partial
 from math import lcm
 from typing import Literal, TypeAlias, TypeVar
 
-from schedules.lazy import LazySchedule, Ops, repeat
-from schedules.op import Average, Compute, Op, Phase, Recv, Reduce, Send, Step, computes, rewritten
-from schedules.schedule import Schedule, ScheduleError, positive
-from schedules.training_run import microbatches_per_step
+from pipesched.schedules.lazy import LazySchedule, Ops, repeat
+from pipesched.schedules.op import Average, Compute, Op, Phase, Recv, Reduce, Send, Step, computes, rewritten
+from pipesched.schedules.schedule import Schedule, ScheduleError, positive
+from pipesched.schedules.training_run import microbatches_per_step
 
 _Lists = TypeVar("_Lists", Schedule, LazySchedule)
 

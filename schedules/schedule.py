@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from schedules.op import Compute, Op, Phase, Recv, Reduce, Send, computes
+from pipesched.schedules.op import Compute, Op, Phase, Recv, Reduce, Send, computes
 
 
 class ScheduleError(ValueError):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from schedules.op import Compute
-from schedules.schedule import backward, forward
+from pipesched.schedules.op import Compute
+from pipesched.schedules.schedule import backward, forward
 
 
 def crossing(stage: int, num_stages: int, microbatch: int, start: int) -> dict[int, Compute]:

@@ -24,10 +24,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from schedules.lazy import LazySchedule, make_lazy, whole
-from schedules.op import Compute, Op, Phase, Step
-from schedules.pipedream import unflushed, without_flush
-from schedules.schedule import ScheduleError, backward, forward, positive
+from pipesched.schedules.lazy import LazySchedule, make_lazy, whole
+from pipesched.schedules.op import Compute, Op, Phase, Step
+from pipesched.schedules.pipedream import unflushed, without_flush
+from pipesched.schedules.schedule import ScheduleError, backward, forward, positive
 
 
 def lazy_vanilla_1f1b(num_ranks: int, num_microbatches: int) -> LazySchedule:

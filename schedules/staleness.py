@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from schedules.lazy import LazySchedule
-from schedules.op import Phase
-from schedules.schedule import Schedule, ScheduleError
-from schedules.versions import Agreement, Use, looks_ahead, uses
+from pipesched.schedules.lazy import LazySchedule
+from pipesched.schedules.op import Phase
+from pipesched.schedules.schedule import Schedule, ScheduleError
+from pipesched.schedules.versions import Agreement, Use, looks_ahead, uses
 
 Uses: TypeAlias = dict[tuple[int, int], Use]
 """By (stage, micro-batch)."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias, assert_never
 
-from schedules.op import Recv, Send
+from pipesched.schedules.op import Recv, Send
 
 Place: TypeAlias = tuple[int, int]
 """(rank, position in its list)."""

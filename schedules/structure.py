@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from schedules.finding import Finding
-from schedules.op import Phase, Step, computes
-from schedules.schedule import Schedule
+from pipesched.schedules.finding import Finding
+from pipesched.schedules.op import Phase, Step, computes
+from pipesched.schedules.schedule import Schedule
 
 _Seen = dict[Phase, tuple[int, int]]
 """Where each phase of one (stage, microbatch) is first: (rank, index)."""

@@ -16,8 +16,8 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from schedules.op import Reduce
-from schedules.streams import Place
+from pipesched.schedules.op import Reduce
+from pipesched.schedules.streams import Place
 
 
 @dataclass(slots=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from schedules.op import Op, Recv, Send
+from pipesched.schedules.op import Op, Recv, Send
 
 
 @dataclass(frozen=True, slots=True)

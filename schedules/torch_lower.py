@@ -21,9 +21,23 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from schedules.lower import lower
-from schedules.op import Message, Op, Payload, Phase, Recv, Reduce, Reshard, Send, Step, Unshard, computes, gives, needs
-from schedules.schedule import Schedule, routes
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import (
+    Message,
+    Op,
+    Payload,
+    Phase,
+    Recv,
+    Reduce,
+    Reshard,
+    Send,
+    Step,
+    Unshard,
+    computes,
+    gives,
+    needs,
+)
+from pipesched.schedules.schedule import Schedule, routes
 
 MAX_GATHERED = 3
 """Stages of a rank whose weights are gathered at the same time: one forward, one backward, one to come."""

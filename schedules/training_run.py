@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import lcm
 
-from schedules.catalogue import build, build_lazily, find
-from schedules.entry import Value
-from schedules.lazy import LazySchedule, repeat
-from schedules.op import Op, Phase, Reduce, Step, computes
-from schedules.prediction import Rule
-from schedules.schedule import Schedule, ScheduleError, positive, stages_of
+from pipesched.schedules.catalogue import build, build_lazily, find
+from pipesched.schedules.entry import Value
+from pipesched.schedules.lazy import LazySchedule, repeat
+from pipesched.schedules.op import Op, Phase, Reduce, Step, computes
+from pipesched.schedules.prediction import Rule
+from pipesched.schedules.schedule import Schedule, ScheduleError, positive, stages_of
 
 _LAST = (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
 

@@ -18,9 +18,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise, zip_longest
 
-from schedules.finding import Finding
-from schedules.op import Average, Op, Phase, Reduce, Reshard, Step, Unshard, computes
-from schedules.schedule import Schedule, stages_of
+from pipesched.schedules.finding import Finding
+from pipesched.schedules.op import Average, Op, Phase, Reduce, Reshard, Step, Unshard, computes
+from pipesched.schedules.schedule import Schedule, stages_of
 
 _Events = list[tuple[int, Op]]
 """(index, op) of what one rank does with the gradients of one stage."""

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from schedules.op import Compute, Op, Phase, Step, computes
-from schedules.schedule import Schedule, ScheduleError
+from pipesched.schedules.op import Compute, Op, Phase, Step, computes
+from pipesched.schedules.schedule import Schedule, ScheduleError
 
 _LAST = (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
 """What ends a micro-batch on its stage."""

@@ -24,10 +24,10 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import tee
 
-from schedules.lazy import LazySchedule, make_lazy, whole
-from schedules.op import Compute, Op
-from schedules.pipedream import update_period, without_flush
-from schedules.schedule import backward, forward
+from pipesched.schedules.lazy import LazySchedule, make_lazy, whole
+from pipesched.schedules.op import Compute, Op
+from pipesched.schedules.pipedream import update_period, without_flush
+from pipesched.schedules.schedule import backward, forward
 
 
 def lazy_wpipe(num_ranks: int, num_microbatches: int, accumulate: int | None = None) -> LazySchedule:

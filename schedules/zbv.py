@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from schedules.op import Compute, Op, Phase, Step
-from schedules.schedule import Schedule, make_schedule, positive
+from pipesched.schedules.op import Compute, Op, Phase, Step
+from pipesched.schedules.schedule import Schedule, make_schedule, positive
 
 
 def zbv(num_ranks: int, num_microbatches: int) -> Schedule:

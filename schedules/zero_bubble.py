@@ -27,9 +27,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from schedules.one_f_one_b import alternate
-from schedules.op import Compute, Op, Phase, Step
-from schedules.schedule import Schedule, backward_input, backward_weight, forward, make_schedule, positive
+from pipesched.schedules.one_f_one_b import alternate
+from pipesched.schedules.op import Compute, Op, Phase, Step
+from pipesched.schedules.schedule import Schedule, backward_input, backward_weight, forward, make_schedule, positive
 
 
 def zb_h1(num_ranks: int, num_microbatches: int) -> Schedule:

@@ -29,8 +29,8 @@ from fractions import Fraction
 from itertools import product
 from typing import final
 
-from schedules.op import Compute, Op, Step
-from schedules.schedule import (
+from pipesched.schedules.op import Compute, Op, Step
+from pipesched.schedules.schedule import (
     Schedule,
     ScheduleError,
     backward_input,

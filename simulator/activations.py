@@ -18,9 +18,9 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-from profiles.stage_costs import StageCosts
-from schedules.op import Compute, Phase
-from schedules.timeline import Span
+from pipesched.profiles.stage_costs import StageCosts
+from pipesched.schedules.op import Compute, Phase
+from pipesched.schedules.timeline import Span
 
 
 class Part(StrEnum):

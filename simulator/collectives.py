@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias, final
 
-from simulator.flight import Flight
+from pipesched.simulator.flight import Flight
 
 Begin: TypeAlias = Callable[[Flight, int], None]
 """Start the reduction of a stage, whose replicas are all there."""

@@ -8,11 +8,11 @@ from itertools import zip_longest
 from statistics import fmean
 from typing import Any
 
-from schedules.timeline import Timeline
-from simulator.errors import SimulationError
-from simulator.labels import label
-from simulator.metrics import metrics
-from simulator.tables import Value
+from pipesched.schedules.timeline import Timeline
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.labels import label
+from pipesched.simulator.metrics import metrics
+from pipesched.simulator.tables import Value
 
 
 @dataclass(frozen=True, slots=True)

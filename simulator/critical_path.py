@@ -21,7 +21,7 @@ from enum import StrEnum
 from itertools import groupby
 from typing import NamedTuple, assert_never, final
 
-from schedules.op import (
+from pipesched.schedules.op import (
     Average,
     Compute,
     Message,
@@ -37,9 +37,9 @@ from schedules.op import (
     computes,
     needs,
 )
-from schedules.timeline import Span, Timeline
-from simulator.idle import SAME
-from simulator.labels import readable_s
+from pipesched.schedules.timeline import Span, Timeline
+from pipesched.simulator.idle import SAME
+from pipesched.simulator.labels import readable_s
 
 
 class Kind(StrEnum):

@@ -10,9 +10,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simulator.errors import SimulationError
-from simulator.files import suffix_of, write_bytes
-from simulator.labels import unit_of
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.files import suffix_of, write_bytes
+from pipesched.simulator.labels import unit_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,11 +9,11 @@ from functools import partial
 from multiprocessing import get_context
 from statistics import quantiles
 
-from profiles.cluster import Cluster
-from profiles.stage_costs import StageCosts
-from schedules.schedule import Schedule
-from simulator.simulate import simulate
-from simulator.traffic_rules import TrafficRules
+from pipesched.profiles.cluster import Cluster
+from pipesched.profiles.stage_costs import StageCosts
+from pipesched.schedules.schedule import Schedule
+from pipesched.simulator.simulate import simulate
+from pipesched.simulator.traffic_rules import TrafficRules
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from schedules.formats.files import replace_whole
-from simulator.errors import SimulationError
+from pipesched.schedules.formats.files import replace_whole
+from pipesched.simulator.errors import SimulationError
 
 
 def suffix_of(path: Path | str, known: tuple[str, ...]) -> str:

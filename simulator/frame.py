@@ -7,11 +7,11 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from schedules.op import Overlap, Recv, Send, computes
-from schedules.timeline import Span, Timeline
-from simulator.errors import SimulationError
-from simulator.files import suffix_of, write_bytes
-from simulator.labels import label
+from pipesched.schedules.op import Overlap, Recv, Send, computes
+from pipesched.schedules.timeline import Span, Timeline
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.files import suffix_of, write_bytes
+from pipesched.simulator.labels import label
 
 if TYPE_CHECKING:
     import pandas as pd

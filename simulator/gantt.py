@@ -10,12 +10,12 @@ from io import BytesIO
 from operator import attrgetter
 from pathlib import Path
 
-from schedules.op import Overlap, Recv, Reduce, Send, computes
-from schedules.timeline import Span, Timeline
-from simulator.errors import SimulationError
-from simulator.files import suffix_of, write_bytes
-from simulator.labels import label, readable_s, sources
-from simulator.metrics import metrics
+from pipesched.schedules.op import Overlap, Recv, Reduce, Send, computes
+from pipesched.schedules.timeline import Span, Timeline
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.files import suffix_of, write_bytes
+from pipesched.simulator.labels import label, readable_s, sources
+from pipesched.simulator.metrics import metrics
 
 SUFFIXES = (".png", ".svg", ".pdf")
 _MOST_PIXELS = 65_000  # a side; more is refused by matplotlib
@@ -110,7 +110,7 @@ def draw_gantt(timelines: Sequence[Timeline], path: Path | str, title: str = "")
     if not timelines:
         raise SimulationError(f"{path}: got no timeline, expected at least one; try one that was simulated or measured")
     chart = lay_out(timelines)
-    from simulator.picture import draw  # matplotlib takes a second to load
+    from pipesched.simulator.picture import draw  # matplotlib takes a second to load
 
     data, figure = BytesIO(), draw(chart, title)
     dpi = min(160.0, _MOST_PIXELS / max(figure.get_size_inches()))

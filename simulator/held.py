@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from profiles.stage_costs import StageCosts
-from simulator.errors import SimulationError
-from simulator.holds import Hold, holds
-from simulator.moments import BEGINNING, Moments
+from pipesched.profiles.stage_costs import StageCosts
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.holds import Hold, holds
+from pipesched.simulator.moments import BEGINNING, Moments
 
 
 @dataclass(frozen=True, slots=True)

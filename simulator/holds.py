@@ -33,14 +33,14 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from profiles.stage_costs import StageCosts
-from schedules.letters import Letters
-from schedules.op import Average, Compute, Message, Phase, Recv, Send, Step, computes, gives, needs
-from schedules.schedule import Schedule
-from schedules.timeline import Span, Timeline
-from schedules.versions import looks_ahead
-from simulator.activations import Part, activation_bytes, activations
-from simulator.errors import SimulationError
+from pipesched.profiles.stage_costs import StageCosts
+from pipesched.schedules.letters import Letters
+from pipesched.schedules.op import Average, Compute, Message, Phase, Recv, Send, Step, computes, gives, needs
+from pipesched.schedules.schedule import Schedule
+from pipesched.schedules.timeline import Span, Timeline
+from pipesched.schedules.versions import looks_ahead
+from pipesched.simulator.activations import Part, activation_bytes, activations
+from pipesched.simulator.errors import SimulationError
 
 KINDS = (
     "weights",

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, final
 
-from schedules.op import Message, Payload, Recv, Reduce, Send, Step, computes, needs
-from schedules.timeline import Span, Timeline
+from pipesched.schedules.op import Message, Payload, Recv, Reduce, Send, Step, computes, needs
+from pipesched.schedules.timeline import Span, Timeline
 
 CAUSES = ("warmup", "upstream", "downstream", "busy_link", "transfer", "collective", "overhead", "cooldown")
 """Every charge has these, in this order."""

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import groupby
 
-from profiles.stage_costs import StageCosts
-from schedules.op import computes
-from schedules.schedule import Schedule
-from schedules.timeline import Timeline
-from simulator.activations import Part, activation_bytes, activations
+from pipesched.profiles.stage_costs import StageCosts
+from pipesched.schedules.op import computes
+from pipesched.schedules.schedule import Schedule
+from pipesched.schedules.timeline import Timeline
+from pipesched.simulator.activations import Part, activation_bytes, activations
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,24 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import assert_never
 
-from profiles.cluster import Cluster
-from profiles.stage_costs import StageCosts
-from schedules.op import Average, Compute, Message, Op, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard, needs
-from schedules.schedule import Schedule
-from simulator.errors import SimulationError
+from pipesched.profiles.cluster import Cluster
+from pipesched.profiles.stage_costs import StageCosts
+from pipesched.schedules.op import (
+    Average,
+    Compute,
+    Message,
+    Op,
+    Overlap,
+    Recv,
+    Reduce,
+    Reshard,
+    Send,
+    Step,
+    Unshard,
+    needs,
+)
+from pipesched.schedules.schedule import Schedule
+from pipesched.simulator.errors import SimulationError
 
 WORK, SEND, RECV = 0, 1, 2
 _NOTHING = (-1, 0)

@@ -19,15 +19,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from profiles.cluster import Cluster, Link
-from profiles.stage_costs import StageCost, StageCosts
-from schedules.op import Average, Recv, Send
-from schedules.schedule import Schedule
-from schedules.timeline import Timeline
-from simulator.held import Held, held_on_devices
-from simulator.longest_path import moments_of
-from simulator.memory import OverCapacity, taken_over
-from simulator.moments import Moments
+from pipesched.profiles.cluster import Cluster, Link
+from pipesched.profiles.stage_costs import StageCost, StageCosts
+from pipesched.schedules.op import Average, Recv, Send
+from pipesched.schedules.schedule import Schedule
+from pipesched.schedules.timeline import Timeline
+from pipesched.simulator.held import Held, held_on_devices
+from pipesched.simulator.longest_path import moments_of
+from pipesched.simulator.memory import OverCapacity, taken_over
+from pipesched.simulator.moments import Moments
 
 
 @dataclass(frozen=True, slots=True)

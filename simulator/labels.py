@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from schedules.op import Average, Compute, Op, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard
-from schedules.timeline import Timeline
+from pipesched.schedules.op import Average, Compute, Op, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard
+from pipesched.schedules.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,18 +8,18 @@ The tuner asks for thousands of settings: what of this costs do not change, it f
 
 from __future__ import annotations
 
-from profiles.all_reduce import all_reduce
-from profiles.cluster import Cluster, flat
-from profiles.stage_costs import StageCosts
-from schedules.lower import lower
-from schedules.schedule import Schedule, reducing_ranks
-from schedules.timeline import Timeline
-from simulator.errors import SimulationError
-from simulator.moments import Moments
-from simulator.possible import require_possible
-from simulator.traffic_rules import TrafficRules
-from simulator.unshared import is_unshared as is_unshared
-from simulator.walk import Walk
+from pipesched.profiles.all_reduce import all_reduce
+from pipesched.profiles.cluster import Cluster, flat
+from pipesched.profiles.stage_costs import StageCosts
+from pipesched.schedules.lower import lower
+from pipesched.schedules.schedule import Schedule, reducing_ranks
+from pipesched.schedules.timeline import Timeline
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.moments import Moments
+from pipesched.simulator.possible import require_possible
+from pipesched.simulator.traffic_rules import TrafficRules
+from pipesched.simulator.unshared import is_unshared as is_unshared
+from pipesched.simulator.walk import Walk
 
 
 def longest_path(schedule: Schedule, costs: StageCosts, cluster: Cluster | None = None) -> Timeline:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
-from profiles.cluster import Cluster
-from profiles.stage_costs import StageCosts
-from schedules.op import Op, Recv, Send
-from schedules.schedule import Schedule
-from schedules.timeline import MemorySample, Span, Timeline
-from simulator.holds import KINDS as KINDS
-from simulator.holds import Buffers, Hold, holds
+from pipesched.profiles.cluster import Cluster
+from pipesched.profiles.stage_costs import StageCosts
+from pipesched.schedules.op import Op, Recv, Send
+from pipesched.schedules.schedule import Schedule
+from pipesched.schedules.timeline import MemorySample, Span, Timeline
+from pipesched.simulator.holds import KINDS as KINDS
+from pipesched.simulator.holds import Buffers, Hold, holds
 
 
 @dataclass(frozen=True, slots=True)

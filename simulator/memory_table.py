@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from schedules.timeline import MemorySample
-from simulator.in_flight import InFlight
-from simulator.tables import Value
+from pipesched.schedules.timeline import MemorySample
+from pipesched.simulator.in_flight import InFlight
+from pipesched.simulator.tables import Value
 
 
 def memory_table(counts: Iterable[InFlight], samples: Sequence[MemorySample]) -> list[dict[str, Value]]:

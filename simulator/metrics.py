@@ -16,11 +16,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from schedules.op import computes
-from schedules.timeline import Span, Timeline
-from simulator.errors import SimulationError
-from simulator.idle import is_work, usage
-from simulator.memory import peak_memory
+from pipesched.schedules.op import computes
+from pipesched.schedules.timeline import Span, Timeline
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.idle import is_work, usage
+from pipesched.simulator.memory import peak_memory
 
 _NOTHING_S = 1e-100
 """Less than this is no time [s]: a rate over it would not be finite."""

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, assert_never
 
-from profiles.all_reduce import Hop, all_reduce
-from profiles.cluster import Cluster
-from profiles.stage_costs import StageCosts
-from schedules.op import Average, Compute, Message, Op, Overlap, Step
-from schedules.schedule import Schedule
-from schedules.timeline import Span, Timeline
-from simulator.errors import SimulationError
+from pipesched.profiles.all_reduce import Hop, all_reduce
+from pipesched.profiles.cluster import Cluster
+from pipesched.profiles.stage_costs import StageCosts
+from pipesched.schedules.op import Average, Compute, Message, Op, Overlap, Step
+from pipesched.schedules.schedule import Schedule
+from pipesched.schedules.timeline import Span, Timeline
+from pipesched.simulator.errors import SimulationError
 
 
 class Work(NamedTuple):

@@ -33,14 +33,14 @@ from typing import TypeAlias, final
 
 from simpy import Environment
 
-from profiles.all_reduce import AllReduce, Rounds
-from profiles.cluster import Cluster
-from profiles.stage_costs import StageCosts
-from schedules.op import Message, Recv, Send
-from schedules.schedule import ScheduleError
-from simulator.flight import Flight
-from simulator.traffic_rules import TrafficRules
-from simulator.ways import Wire, Wires, occupy
+from pipesched.profiles.all_reduce import AllReduce, Rounds
+from pipesched.profiles.cluster import Cluster
+from pipesched.profiles.stage_costs import StageCosts
+from pipesched.schedules.op import Message, Recv, Send
+from pipesched.schedules.schedule import ScheduleError
+from pipesched.simulator.flight import Flight
+from pipesched.simulator.traffic_rules import TrafficRules
+from pipesched.simulator.ways import Wire, Wires, occupy
 
 OnStart: TypeAlias = Callable[[Flight, Sequence[int]], None]
 """Told of what is going to start, at a time that is known, between these devices."""

@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from schedules.op import Message, Payload, Recv, Send
-from schedules.timeline import Span
-from simulator.gantt import Box, Chart
-from simulator.idle import is_work
-from simulator.labels import unit_of
+from pipesched.schedules.op import Message, Payload, Recv, Send
+from pipesched.schedules.timeline import Span
+from pipesched.simulator.gantt import Box, Chart
+from pipesched.simulator.idle import is_work
+from pipesched.simulator.labels import unit_of
 
 # B is I and W together, and its colour lies between theirs. Blue against orange also for the colour-blind.
 _LOOKS = {

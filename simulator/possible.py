@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from profiles.cluster import Cluster
-from profiles.stage_costs import StageCosts
-from schedules.schedule import Schedule
-from simulator.errors import SimulationError
-from simulator.traffic_rules import TrafficRules
+from pipesched.profiles.cluster import Cluster
+from pipesched.profiles.stage_costs import StageCosts
+from pipesched.schedules.schedule import Schedule
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.traffic_rules import TrafficRules
 
 _MAX_JITTER = 10.0
 """Far beyond any machine; much more would overflow."""

@@ -18,7 +18,7 @@ from functools import lru_cache
 from heapq import heappop, heappush
 from typing import Any, TypeVar
 
-from simulator.in_numbers import SEND, WORK, Lists
+from pipesched.simulator.in_numbers import SEND, WORK, Lists
 
 try:
     import numba

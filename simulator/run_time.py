@@ -17,14 +17,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from profiles.cluster import Cluster
-from profiles.stage_costs import StageCosts
-from schedules.lazy import LazySchedule
-from schedules.op import Phase, computes
-from schedules.schedule import ScheduleError
-from schedules.timeline import Timeline
-from simulator.errors import SimulationError
-from simulator.simulate import simulate
+from pipesched.profiles.cluster import Cluster
+from pipesched.profiles.stage_costs import StageCosts
+from pipesched.schedules.lazy import LazySchedule
+from pipesched.schedules.op import Phase, computes
+from pipesched.schedules.schedule import ScheduleError
+from pipesched.schedules.timeline import Timeline
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.simulate import simulate
 
 _MAX_CELLS = 200_000
 """Most stages times micro-batches of a run that is simulated whole."""

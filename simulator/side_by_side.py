@@ -18,8 +18,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
-from simulator.errors import SimulationError
-from simulator.in_numbers import Lists
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.in_numbers import Lists
 
 _JITTER = 0.05
 """Sigma of the factor on an op's seconds: without it nothing would tell equal pipelines apart."""
@@ -83,7 +83,7 @@ def side_by_side(
     Raises:
         SimulationError: The lists deadlock.
     """
-    from simulator.race import race  # loads numba where that is installed
+    from pipesched.simulator.race import race  # loads numba where that is installed
 
     ends_s = race(lists, starts_s, iterations, jitter, seed)
     if not ends_s:

@@ -26,11 +26,11 @@ from typing import Any, assert_never, final
 
 from simpy import Environment, Event
 
-from profiles.all_reduce import AllReduce, all_reduce
-from profiles.cluster import Cluster, flat
-from profiles.stage_costs import StageCost, StageCosts
-from schedules.lower import lower
-from schedules.op import (
+from pipesched.profiles.all_reduce import AllReduce, all_reduce
+from pipesched.profiles.cluster import Cluster, flat
+from pipesched.profiles.stage_costs import StageCost, StageCosts
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import (
     Average,
     Compute,
     Message,
@@ -46,16 +46,16 @@ from schedules.op import (
     gives,
     needs,
 )
-from schedules.schedule import Schedule, ScheduleError, reducing_ranks
-from schedules.timeline import Span, Timeline
-from schedules.versions import looks_ahead, stashing_steps
-from simulator.collectives import Collectives
-from simulator.device import Device, OwnDevice, SharedDevice
-from simulator.errors import SimulationError
-from simulator.flight import Flight
-from simulator.network import Network, Transfer
-from simulator.possible import require_possible
-from simulator.traffic_rules import TrafficRules
+from pipesched.schedules.schedule import Schedule, ScheduleError, reducing_ranks
+from pipesched.schedules.timeline import Span, Timeline
+from pipesched.schedules.versions import looks_ahead, stashing_steps
+from pipesched.simulator.collectives import Collectives
+from pipesched.simulator.device import Device, OwnDevice, SharedDevice
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.flight import Flight
+from pipesched.simulator.network import Network, Transfer
+from pipesched.simulator.possible import require_possible
+from pipesched.simulator.traffic_rules import TrafficRules
 
 
 def simulate(

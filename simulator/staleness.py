@@ -8,12 +8,12 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from schedules.lazy import LazySchedule
-from schedules.schedule import Schedule
-from schedules.staleness import Uses, first_uses
-from schedules.versions import Use, looks_ahead
-from simulator.errors import SimulationError
-from simulator.files import suffix_of, write_bytes
+from pipesched.schedules.lazy import LazySchedule
+from pipesched.schedules.schedule import Schedule
+from pipesched.schedules.staleness import Uses, first_uses
+from pipesched.schedules.versions import Use, looks_ahead
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.files import suffix_of, write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

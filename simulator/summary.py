@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from profiles.cluster import Cluster
-from profiles.stage_costs import StageCosts
-from schedules.lower import lower
-from schedules.schedule import Schedule
-from schedules.timeline import Timeline
-from schedules.versions import live_versions
-from simulator.in_flight import in_flight, peak_in_flight
-from simulator.memory import over_capacity
-from simulator.metrics import metrics
-from simulator.tables import Value
-from simulator.traffic import traffic
+from pipesched.profiles.cluster import Cluster
+from pipesched.profiles.stage_costs import StageCosts
+from pipesched.schedules.lower import lower
+from pipesched.schedules.schedule import Schedule
+from pipesched.schedules.timeline import Timeline
+from pipesched.schedules.versions import live_versions
+from pipesched.simulator.in_flight import in_flight, peak_in_flight
+from pipesched.simulator.memory import over_capacity
+from pipesched.simulator.metrics import metrics
+from pipesched.simulator.tables import Value
+from pipesched.simulator.traffic import traffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,9 +20,9 @@ from itertools import count, groupby
 from operator import itemgetter
 from typing import Any
 
-from schedules.op import Compute, Message, Overlap, Recv, Reduce, Send, computes, gives, needs
-from schedules.timeline import Span, Timeline
-from simulator.labels import label, sources
+from pipesched.schedules.op import Compute, Message, Overlap, Recv, Reduce, Send, computes, gives, needs
+from pipesched.schedules.timeline import Span, Timeline
+from pipesched.simulator.labels import label, sources
 
 _Event = dict[str, Any]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from profiles.stage_costs import StageCosts
-from schedules.op import Reduce, Send
-from schedules.schedule import Schedule
+from pipesched.profiles.stage_costs import StageCosts
+from pipesched.schedules.op import Reduce, Send
+from pipesched.schedules.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)

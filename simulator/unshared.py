@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 
-from profiles.all_reduce import possible_hops
-from profiles.cluster import Cluster
-from schedules.lower import lower
-from schedules.op import Message, Op, Recv, Reduce, Send
-from schedules.schedule import Schedule, reducing_ranks
+from pipesched.profiles.all_reduce import possible_hops
+from pipesched.profiles.cluster import Cluster
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import Message, Op, Recv, Reduce, Send
+from pipesched.schedules.schedule import Schedule, reducing_ranks
 
 
 def is_unshared(schedule: Schedule, cluster: Cluster) -> bool:

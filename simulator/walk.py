@@ -15,8 +15,8 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never, final
 
-from profiles.all_reduce import AllReduce
-from schedules.op import (
+from pipesched.profiles.all_reduce import AllReduce
+from pipesched.schedules.op import (
     Average,
     Compute,
     Message,
@@ -31,11 +31,11 @@ from schedules.op import (
     gives,
     needs,
 )
-from schedules.schedule import Schedule, ScheduleError, reducing_ranks
-from schedules.versions import looks_ahead, stashing_steps
-from simulator.errors import SimulationError
-from simulator.moments import BEGINNING, Duration, Flow, Latency, Moments, Place, Sum, Work
-from simulator.network import require_same
+from pipesched.schedules.schedule import Schedule, ScheduleError, reducing_ranks
+from pipesched.schedules.versions import looks_ahead, stashing_steps
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.moments import BEGINNING, Duration, Flow, Latency, Moments, Place, Sum, Work
+from pipesched.simulator.network import require_same
 
 
 @dataclass(slots=True, eq=False)

@@ -9,8 +9,8 @@ from typing import final
 
 from simpy import Environment
 
-from profiles.cluster import Cluster, Link
-from simulator.device import SharedDevice
+from pipesched.profiles.cluster import Cluster, Link
+from pipesched.simulator.device import SharedDevice
 
 
 @dataclass(slots=True, eq=False)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from schedules.lower import lower
-from schedules.op import Compute, Message, Op, Phase, Recv, Send, computes, gives, needs
-from schedules.schedule import Schedule
-from schedules.timeline import MemorySample, Span, Timeline
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import Compute, Message, Op, Phase, Recv, Send, computes, gives, needs
+from pipesched.schedules.schedule import Schedule
+from pipesched.schedules.timeline import MemorySample, Span, Timeline
 
 SECONDS = {phase: 2.0 if phase is Phase.BACKWARD else 1.0 for phase in Phase}
 

@@ -14,9 +14,9 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional
 
-from profiles.errors import ProfileError
-from profiles.models.model import Model
-from profiles.models.text import crops
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.models.model import Model
+from pipesched.profiles.models.text import crops
 
 _GROUPS = 4
 

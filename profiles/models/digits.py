@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from profiles.errors import ProfileError
-from profiles.models.conv import class_loss
-from profiles.models.model import Model
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.models.conv import class_loss
+from pipesched.profiles.models.model import Model
 
 _NUM_PIXELS, _NUM_CLASSES, _NUM_HELD_OUT = 64, 10, 297
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from profiles.errors import ProfileError
-from profiles.models.model import Model
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.models.model import Model
 
 
 def mlp(width: int = 256, layers: int = 8) -> Model:

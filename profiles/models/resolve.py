@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from profiles.errors import ProfileError
-from profiles.models.conv import conv
-from profiles.models.digits import digits
-from profiles.models.gpt import gpt
-from profiles.models.lstm import lstm
-from profiles.models.mlp import mlp
-from profiles.models.model import Model
-from profiles.models.tied import shared_parameters
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.models.conv import conv
+from pipesched.profiles.models.digits import digits
+from pipesched.profiles.models.gpt import gpt
+from pipesched.profiles.models.lstm import lstm
+from pipesched.profiles.models.mlp import mlp
+from pipesched.profiles.models.model import Model
+from pipesched.profiles.models.tied import shared_parameters
 
 MODELS: dict[str, Callable[..., Model]] = {"conv": conv, "digits": digits, "gpt": gpt, "lstm": lstm, "mlp": mlp}
 """The models that come with pipesched, by name."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from profiles.errors import ProfileError
+from pipesched.profiles.errors import ProfileError
 
 _HELD_OUT = 20
 """One in so many bytes, the last ones."""

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from profiles.errors import ProfileError
-from profiles.models.model import Model, build_layers
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.models.model import Model, build_layers
 
 Named = Iterable[tuple[str, nn.Parameter]]
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from schedules.schedule import ScheduleError
+from pipesched.schedules.schedule import ScheduleError
 
 MAX_BYTES = 64 * 2**20
 """Largest schedule file that is read [bytes]."""

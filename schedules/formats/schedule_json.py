@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, assert_never
 
-from schedules.formats.files import (
+from pipesched.schedules.formats.files import (
     MAX_CELLS,
     MAX_NUMBER,
     Faults,
@@ -26,10 +26,10 @@ from schedules.formats.files import (
     read_text,
     shown,
 )
-from schedules.formats.text import op_text, parse_op_with_peer
-from schedules.formats.torch_csv import read_csv_text
-from schedules.op import Average, Compute, Op, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard
-from schedules.schedule import Schedule, ScheduleError
+from pipesched.schedules.formats.text import op_text, parse_op_with_peer
+from pipesched.schedules.formats.torch_csv import read_csv_text
+from pipesched.schedules.op import Average, Compute, Op, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard
+from pipesched.schedules.schedule import Schedule, ScheduleError
 
 FORMAT = "pipesched.schedule"
 _FIELDS = {"name": str, "num_stages": int, "num_microbatches": int, "rank_to_device": list, "ops": list}

@@ -16,8 +16,8 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from schedules.formats.files import shown
-from schedules.op import (
+from pipesched.schedules.formats.files import shown
+from pipesched.schedules.op import (
     Average,
     Compute,
     Message,
@@ -32,7 +32,7 @@ from schedules.op import (
     Step,
     Unshard,
 )
-from schedules.schedule import ScheduleError
+from pipesched.schedules.schedule import ScheduleError
 
 NO_PEER = -1
 """The peer of a Send or Recv whose text does not say it."""

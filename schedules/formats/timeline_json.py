@@ -13,7 +13,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from schedules.formats.files import (
+from pipesched.schedules.formats.files import (
     MAX_BYTES,
     Faults,
     check_devices,
@@ -23,10 +23,10 @@ from schedules.formats.files import (
     read_text,
     shown,
 )
-from schedules.formats.text import op_text, parse_op_with_peer
-from schedules.op import Recv, Send
-from schedules.schedule import ScheduleError
-from schedules.timeline import MemorySample, Span, Timeline
+from pipesched.schedules.formats.text import op_text, parse_op_with_peer
+from pipesched.schedules.op import Recv, Send
+from pipesched.schedules.schedule import ScheduleError
+from pipesched.schedules.timeline import MemorySample, Span, Timeline
 
 FORMAT = "pipesched.timeline"
 _FIELDS = {"name": str, "source": str, "rank_to_device": list, "spans": list, "memory": list}

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from schedules.formats.files import MAX_CELLS, Faults, fault, read_text, shown
-from schedules.formats.text import NO_PEER, parse_op
-from schedules.formats.torch_rules import (
+from pipesched.schedules.formats.files import MAX_CELLS, Faults, fault, read_text, shown
+from pipesched.schedules.formats.text import NO_PEER, parse_op
+from pipesched.schedules.formats.torch_rules import (
     OUR_JSON,
     Rows,
     Survey,
@@ -30,8 +30,8 @@ from schedules.formats.torch_rules import (
     survey,
     unsayable,
 )
-from schedules.op import Op, Recv, Reduce, Reshard, Send, Step, Unshard, computes
-from schedules.schedule import Schedule, ScheduleError, make_schedule
+from pipesched.schedules.op import Op, Recv, Reduce, Reshard, Send, Step, Unshard, computes
+from pipesched.schedules.schedule import Schedule, ScheduleError, make_schedule
 
 _COMMUNICATION = Send | Recv | Reduce | Unshard | Reshard
 

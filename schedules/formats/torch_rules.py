@@ -12,9 +12,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, assert_never
 
-from schedules.formats.files import MAX_CELLS, Faults
-from schedules.formats.text import NO_PEER
-from schedules.op import Average, Compute, Op, Overlap, Phase, Recv, Reduce, Reshard, Send, Step, Unshard, computes
+from pipesched.schedules.formats.files import MAX_CELLS, Faults
+from pipesched.schedules.formats.text import NO_PEER
+from pipesched.schedules.op import (
+    Average,
+    Compute,
+    Op,
+    Overlap,
+    Phase,
+    Recv,
+    Reduce,
+    Reshard,
+    Send,
+    Step,
+    Unshard,
+    computes,
+)
 
 OUR_JSON = "our JSON (pipesched show --format json)"
 """What to try when PyTorch's CSV cannot say it."""

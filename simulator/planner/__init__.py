@@ -1,11 +1,11 @@
 """From a model, machines, a batch and a memory limit to ranked plans."""
 
-from simulator.planner.candidate import Candidate
-from simulator.planner.evaluate import predict
-from simulator.planner.outcome import Costs, Outcome
-from simulator.planner.plan_of import plan_of
-from simulator.planner.reasons import reasons
-from simulator.planner.request import Request
-from simulator.planner.search import Found, Progress, search
+from pipesched.simulator.planner.candidate import Candidate
+from pipesched.simulator.planner.evaluate import predict
+from pipesched.simulator.planner.outcome import Costs, Outcome
+from pipesched.simulator.planner.plan_of import plan_of
+from pipesched.simulator.planner.reasons import reasons
+from pipesched.simulator.planner.request import Request
+from pipesched.simulator.planner.search import Found, Progress, search
 
 __all__ = ["Candidate", "Costs", "Found", "Outcome", "Progress", "Request", "plan_of", "predict", "reasons", "search"]

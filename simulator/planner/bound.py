@@ -18,12 +18,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
-from profiles.all_reduce import all_reduce
-from profiles.cluster import Cluster
-from profiles.stage_costs import StageCost, StageCosts
-from schedules.op import Message, Payload
-from simulator.planner.candidate import Candidate
-from simulator.planner.shape import Shape, shape
+from pipesched.profiles.all_reduce import all_reduce
+from pipesched.profiles.cluster import Cluster
+from pipesched.profiles.stage_costs import StageCost, StageCosts
+from pipesched.schedules.op import Message, Payload
+from pipesched.simulator.planner.candidate import Candidate
+from pipesched.simulator.planner.shape import Shape, shape
 
 
 @dataclass(frozen=True, slots=True)

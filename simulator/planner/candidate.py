@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Literal
 
-from schedules.catalogue import find
-from schedules.recipe import Recipe
-from schedules.replicate import Placement
+from pipesched.schedules.catalogue import find
+from pipesched.schedules.recipe import Recipe
+from pipesched.schedules.replicate import Placement
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Literal, final
 
-from profiles.compression import Compression, element_bytes
-from profiles.errors import ProfileError
-from profiles.partition import balanced_partition, cheapest_partition
-from profiles.profile import Profile, stage_costs
-from profiles.stage_costs import StageCosts
-from profiles.staged_bytes import held_bytes
-from simulator.planner.candidate import Candidate
+from pipesched.profiles.compression import Compression, element_bytes
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.partition import balanced_partition, cheapest_partition
+from pipesched.profiles.profile import Profile, stage_costs
+from pipesched.profiles.stage_costs import StageCosts
+from pipesched.profiles.staged_bytes import held_bytes
+from pipesched.simulator.planner.candidate import Candidate
 
 Partition = tuple[int, ...]
 """Layers of each stage."""

@@ -10,26 +10,26 @@ import math
 from dataclasses import replace
 from functools import lru_cache
 
-from profiles.cluster import Cluster
-from profiles.errors import ProfileError
-from profiles.stage_costs import StageCosts
-from schedules.lower import lower
-from schedules.op import Compute, Phase
-from schedules.replicate import place, replicate
-from schedules.schedule import Schedule, ScheduleError
-from schedules.staleness import staleness
-from schedules.timeline import Timeline
-from simulator.errors import SimulationError
-from simulator.idle import CAUSES, usage
-from simulator.longest_path import is_unshared, longest_path
-from simulator.memory import memory, over_capacity, peak_memory
-from simulator.planner.bound import Bounds
-from simulator.planner.candidate import Candidate
-from simulator.planner.outcome import Costs, Outcome
-from simulator.planner.shape import shape
-from simulator.run_time import loss_times_s
-from simulator.simulate import simulate
-from simulator.traffic import traffic
+from pipesched.profiles.cluster import Cluster
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.stage_costs import StageCosts
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import Compute, Phase
+from pipesched.schedules.replicate import place, replicate
+from pipesched.schedules.schedule import Schedule, ScheduleError
+from pipesched.schedules.staleness import staleness
+from pipesched.schedules.timeline import Timeline
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.idle import CAUSES, usage
+from pipesched.simulator.longest_path import is_unshared, longest_path
+from pipesched.simulator.memory import memory, over_capacity, peak_memory
+from pipesched.simulator.planner.bound import Bounds
+from pipesched.simulator.planner.candidate import Candidate
+from pipesched.simulator.planner.outcome import Costs, Outcome
+from pipesched.simulator.planner.shape import shape
+from pipesched.simulator.run_time import loss_times_s
+from pipesched.simulator.simulate import simulate
+from pipesched.simulator.traffic import traffic
 
 _ROUNDS, _FEWEST = 8, 8
 """Times that as many micro-batches as a copy has stages go through a run without a flush, and its fewest steps."""

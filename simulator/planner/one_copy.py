@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from profiles.cluster import Cluster
-from profiles.stage_costs import StageCosts
-from schedules.op import Phase, Reduce, computes
-from schedules.timeline import Timeline
-from simulator.memory import memory
-from simulator.planner.bound import Bounds
-from simulator.planner.candidate import Candidate
-from simulator.planner.evaluate import lowered, steps_of, timeline_of
+from pipesched.profiles.cluster import Cluster
+from pipesched.profiles.stage_costs import StageCosts
+from pipesched.schedules.op import Phase, Reduce, computes
+from pipesched.schedules.timeline import Timeline
+from pipesched.simulator.memory import memory
+from pipesched.simulator.planner.bound import Bounds
+from pipesched.simulator.planner.candidate import Candidate
+from pipesched.simulator.planner.evaluate import lowered, steps_of, timeline_of
 
 _GRADIENTS = (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
 _BUFFERS = ("receive_buffers", "send_buffers")

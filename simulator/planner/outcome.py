@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.planner.candidate import Candidate
+from pipesched.simulator.planner.candidate import Candidate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

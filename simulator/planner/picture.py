@@ -14,16 +14,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from profiles.all_reduce import all_reduce
-from profiles.cluster import Cluster, Link
-from schedules.timeline import Timeline
-from simulator.files import suffix_of, write_bytes
-from simulator.gantt import SUFFIXES, lay_out
-from simulator.planner.candidate import Candidate
-from simulator.planner.evaluate import predict
-from simulator.planner.outcome import Outcome
-from simulator.planner.request import Request
-from simulator.planner.shape import shape
+from pipesched.profiles.all_reduce import all_reduce
+from pipesched.profiles.cluster import Cluster, Link
+from pipesched.schedules.timeline import Timeline
+from pipesched.simulator.files import suffix_of, write_bytes
+from pipesched.simulator.gantt import SUFFIXES, lay_out
+from pipesched.simulator.planner.candidate import Candidate
+from pipesched.simulator.planner.evaluate import predict
+from pipesched.simulator.planner.outcome import Outcome
+from pipesched.simulator.planner.request import Request
+from pipesched.simulator.planner.shape import shape
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,7 +74,7 @@ def draw_plan(outcome: Outcome, request: Request, path: Path | str) -> None:
         SimulationError: The suffix is another one, or the file cannot be written.
     """
     suffix = suffix_of(path, SUFFIXES)
-    from simulator.picture import draw, width_of  # matplotlib takes a second to load
+    from pipesched.simulator.picture import draw, width_of  # matplotlib takes a second to load
 
     candidate = outcome.candidate
     timeline, _, _ = predict(candidate, request.cuts().costs_of(candidate), request.cluster)

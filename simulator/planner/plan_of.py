@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from profiles.plan import Plan, Predicted
-from simulator.planner.outcome import Outcome
-from simulator.planner.request import Request
+from pipesched.profiles.plan import Plan, Predicted
+from pipesched.simulator.planner.outcome import Outcome
+from pipesched.simulator.planner.request import Request
 
 
 def plan_of(outcome: Outcome, request: Request) -> Plan:

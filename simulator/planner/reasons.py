@@ -10,13 +10,13 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from simulator.idle import SAME
-from simulator.labels import readable_s
-from simulator.planner.candidate import Candidate
-from simulator.planner.evaluate import evaluate, num_ops
-from simulator.planner.outcome import Costs, Outcome
-from simulator.planner.request import Request
-from simulator.planner.search import Found
+from pipesched.simulator.idle import SAME
+from pipesched.simulator.labels import readable_s
+from pipesched.simulator.planner.candidate import Candidate
+from pipesched.simulator.planner.evaluate import evaluate, num_ops
+from pipesched.simulator.planner.outcome import Costs, Outcome
+from pipesched.simulator.planner.request import Request
+from pipesched.simulator.planner.search import Found
 
 _MOST = 4
 _MOST_OPS = 30_000

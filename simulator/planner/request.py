@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
-from profiles.cluster import Cluster, Device
-from profiles.errors import ProfileError
-from profiles.profile import Profile
-from profiles.staging import by_replicas
-from schedules.catalogue import find
-from schedules.replicate import Placement
-from schedules.schedule import ScheduleError
-from simulator.planner.candidate import Candidate
-from simulator.planner.cuts import Cuts
-from simulator.planner.shape import Shape, shape
-from simulator.tuner.setting import divisors
+from pipesched.profiles.cluster import Cluster, Device
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.profile import Profile
+from pipesched.profiles.staging import by_replicas
+from pipesched.schedules.catalogue import find
+from pipesched.schedules.replicate import Placement
+from pipesched.schedules.schedule import ScheduleError
+from pipesched.simulator.planner.candidate import Candidate
+from pipesched.simulator.planner.cuts import Cuts
+from pipesched.simulator.planner.shape import Shape, shape
+from pipesched.simulator.tuner.setting import divisors
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb_h1")
 """That are tried unless others are named."""

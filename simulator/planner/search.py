@@ -18,16 +18,16 @@ from heapq import heapify, heappop, heapreplace
 from time import monotonic
 from typing import final
 
-from profiles.errors import ProfileError
-from profiles.stage_costs import StageCosts
-from schedules.schedule import ScheduleError
-from simulator.errors import SimulationError
-from simulator.planner.bound import Bounds
-from simulator.planner.candidate import Candidate
-from simulator.planner.evaluate import evaluate
-from simulator.planner.one_copy import alone
-from simulator.planner.outcome import Outcome
-from simulator.planner.request import Request, candidates, nothing_possible, require_possible
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.stage_costs import StageCosts
+from pipesched.schedules.schedule import ScheduleError
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.planner.bound import Bounds
+from pipesched.simulator.planner.candidate import Candidate
+from pipesched.simulator.planner.evaluate import evaluate
+from pipesched.simulator.planner.one_copy import alone
+from pipesched.simulator.planner.outcome import Outcome
+from pipesched.simulator.planner.request import Request, candidates, nothing_possible, require_possible
 
 _GARBAGE = 200_000
 """Objects between collections: predictions leave many behind, and few in circles."""

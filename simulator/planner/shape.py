@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 
-from schedules.catalogue import build_lazily
-from schedules.op import Phase, computes
-from schedules.schedule import stages_of
+from pipesched.schedules.catalogue import build_lazily
+from pipesched.schedules.op import Phase, computes
+from pipesched.schedules.schedule import stages_of
 
 _ONE_F_ONE_B = ("1f1b", "zb_h1", "pipedream", "pipedream_2bw", "vanilla_1f1b")
 """Their rank k has at most p - k micro-batches in flight: its F of i + p - k comes after its B (or I) of i."""

@@ -5,7 +5,7 @@ holds (with v chunks, a v-th for each), t_i and t_w those of I and W; transfer_s
 one message. Makespans leave out the optimizer's step. The longest span is a rank's, from its first F to its last W.
 """
 
-from simulator.theory.asynchronous import (
+from pipesched.simulator.theory.asynchronous import (
     hybrid_speedup,
     staleness_degree,
     unflushed_makespan_s,
@@ -13,7 +13,7 @@ from simulator.theory.asynchronous import (
     wpipe_makespan_s,
     wpipe_table,
 )
-from simulator.theory.straight import (
+from pipesched.simulator.theory.straight import (
     afp_in_flight,
     data_parallel_makespan_s,
     gpipe_in_flight,
@@ -31,7 +31,7 @@ from simulator.theory.straight import (
     recompute_extra_s,
     two_rank_afp_makespan_s,
 )
-from simulator.theory.two_ways import (
+from pipesched.simulator.theory.two_ways import (
     chimera_bubble_fraction,
     chimera_in_flight,
     chimera_makespan_s,
@@ -41,7 +41,7 @@ from simulator.theory.two_ways import (
     gems_makespan_s,
     hanayo_makespan_s,
 )
-from simulator.theory.zero_bubble import (
+from pipesched.simulator.theory.zero_bubble import (
     interleaved_zb_longest_span_s,
     v_half_in_flight,
     v_half_makespan_s,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.errors import SimulationError
+from pipesched.simulator.errors import SimulationError
 
 
 def require(holds: bool, fault: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.theory.domain import require
+from pipesched.simulator.theory.domain import require
 
 
 def naive_makespan_s(p: int, m: int, t_f: float, t_b: float, transfer_s: float = 0.0) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.theory.domain import require
+from pipesched.simulator.theory.domain import require
 
 
 def dualpipe_idle_s(p: int, t_f: float, t_w: float, overlap: float = 0.0) -> float:

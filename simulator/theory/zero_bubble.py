@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.theory.domain import require
+from pipesched.simulator.theory.domain import require
 
 
 def zb_h1_longest_span_s(p: int, m: int, t_f: float, t_i: float, t_w: float) -> float:

@@ -1,10 +1,10 @@
 """Which setting to train with: a search, AvgPipe's predictor, its guidelines."""
 
-from simulator.tuner.evaluate import Problem, evaluate
-from simulator.tuner.outcome import Evaluator, Outcome, ranked
-from simulator.tuner.predictor import Accounting, SettingProfile, predict, profile_setting
-from simulator.tuner.search import search
-from simulator.tuner.setting import Setting, Space
+from pipesched.simulator.tuner.evaluate import Problem, evaluate
+from pipesched.simulator.tuner.outcome import Evaluator, Outcome, ranked
+from pipesched.simulator.tuner.predictor import Accounting, SettingProfile, predict, profile_setting
+from pipesched.simulator.tuner.search import search
+from pipesched.simulator.tuner.setting import Setting, Space
 
 __all__ = [
     "Accounting",

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from simulator.tuner.outcome import Outcome
-from simulator.tuner.setting import Setting
+from pipesched.simulator.tuner.outcome import Outcome
+from pipesched.simulator.tuner.setting import Setting
 
 _SAME, _SAME_DRIFTING = 1e-9, 0.01
 """Relative; times of equal lists differ by roundings, those of several pipelines, which drift, by more."""

@@ -5,25 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from profiles.cluster import Cluster
-from profiles.errors import ProfileError
-from profiles.partition import parse_partition
-from profiles.profile import Profile, layer_seconds, stage_costs
-from profiles.stage_costs import StageCosts
-from schedules.lower import lower
-from schedules.recompute import recompute
-from schedules.schedule import Schedule, ScheduleError
-from schedules.timeline import Timeline
-from simulator.errors import SimulationError
-from simulator.in_numbers import Lists, in_numbers
-from simulator.in_step import InStep, in_step
-from simulator.longest_path import is_unshared
-from simulator.memory import OverCapacity, memory, over_capacity, peak_memory
-from simulator.side_by_side import steady_s
-from simulator.simulate import simulate
-from simulator.tuner.outcome import Outcome
-from simulator.tuner.predictor import Accounting, SettingProfile, predict, profile_setting
-from simulator.tuner.setting import AVGPIPE, Setting
+from pipesched.profiles.cluster import Cluster
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.partition import parse_partition
+from pipesched.profiles.profile import Profile, layer_seconds, stage_costs
+from pipesched.profiles.stage_costs import StageCosts
+from pipesched.schedules.lower import lower
+from pipesched.schedules.recompute import recompute
+from pipesched.schedules.schedule import Schedule, ScheduleError
+from pipesched.schedules.timeline import Timeline
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.in_numbers import Lists, in_numbers
+from pipesched.simulator.in_step import InStep, in_step
+from pipesched.simulator.longest_path import is_unshared
+from pipesched.simulator.memory import OverCapacity, memory, over_capacity, peak_memory
+from pipesched.simulator.side_by_side import steady_s
+from pipesched.simulator.simulate import simulate
+from pipesched.simulator.tuner.outcome import Outcome
+from pipesched.simulator.tuner.predictor import Accounting, SettingProfile, predict, profile_setting
+from pipesched.simulator.tuner.setting import AVGPIPE, Setting
 
 _FOLLOWED = 2
 """Micro-batches for each device of a pipeline, in the drift of several."""

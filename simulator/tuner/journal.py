@@ -12,11 +12,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, final
 
-from profiles.files import read_text
-from simulator.errors import SimulationError
-from simulator.tuner.evaluate import Problem
-from simulator.tuner.outcome import Outcome
-from simulator.tuner.setting import Setting
+from pipesched.profiles.files import read_text
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.tuner.evaluate import Problem
+from pipesched.simulator.tuner.outcome import Outcome
+from pipesched.simulator.tuner.setting import Setting
 
 _FORMAT = "pipesched-search"
 

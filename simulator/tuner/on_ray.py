@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from simulator.errors import SimulationError
-from simulator.tuner.outcome import Outcome
-from simulator.tuner.search import Judge, Runner, in_chunks, judge_all
-from simulator.tuner.setting import Setting
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.tuner.outcome import Outcome
+from pipesched.simulator.tuner.search import Judge, Runner, in_chunks, judge_all
+from pipesched.simulator.tuner.setting import Setting
 
 if TYPE_CHECKING:
     from types import ModuleType

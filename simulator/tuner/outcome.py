@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, assert_never
 
-from simulator.tuner.setting import Setting
+from pipesched.simulator.tuner.setting import Setting
 
 
 @dataclass(frozen=True, slots=True)

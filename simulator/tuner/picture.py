@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.tuner.outcome import Evaluator, Outcome, pareto, ranked
+from pipesched.simulator.tuner.outcome import Evaluator, Outcome, pareto, ranked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -31,13 +31,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate
 
-from profiles.stage_costs import StageCosts
-from schedules.op import Average, Compute, Recv, Step, computes
-from schedules.timeline import Span, Timeline
-from simulator.activations import Part, activations
-from simulator.errors import SimulationError
-from simulator.idle import is_work
-from simulator.memory import peak_memory
+from pipesched.profiles.stage_costs import StageCosts
+from pipesched.schedules.op import Average, Compute, Recv, Step, computes
+from pipesched.schedules.timeline import Span, Timeline
+from pipesched.simulator.activations import Part, activations
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.idle import is_work
+from pipesched.simulator.memory import peak_memory
 
 _MODEL_KINDS = ("weights", "weight_versions", "gradients", "optimizer")
 

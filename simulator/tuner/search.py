@@ -10,12 +10,12 @@ from functools import partial
 from multiprocessing import get_context
 from typing import TypeAlias, assert_never
 
-from simulator.errors import SimulationError
-from simulator.tuner.evaluate import Problem, evaluate, evaluate_by_equations, measure
-from simulator.tuner.journal import Journal
-from simulator.tuner.outcome import Evaluator, Outcome
-from simulator.tuner.predictor import Accounting, SettingProfile
-from simulator.tuner.setting import AVGPIPE, Setting
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.tuner.evaluate import Problem, evaluate, evaluate_by_equations, measure
+from pipesched.simulator.tuner.journal import Journal
+from pipesched.simulator.tuner.outcome import Evaluator, Outcome
+from pipesched.simulator.tuner.predictor import Accounting, SettingProfile
+from pipesched.simulator.tuner.setting import AVGPIPE, Setting
 
 Judge: TypeAlias = Callable[[Setting], Outcome]
 """Evaluates one setting; can be sent to another process."""

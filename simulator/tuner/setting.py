@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from schedules.avgpipe import one_pipeline
-from schedules.catalogue import build, find
-from schedules.recompute import recompute
-from schedules.schedule import Schedule
+from pipesched.schedules.avgpipe import one_pipeline
+from pipesched.schedules.catalogue import build, find
+from pipesched.schedules.recompute import recompute
+from pipesched.schedules.schedule import Schedule
 
 AVGPIPE = "avgpipe"
 

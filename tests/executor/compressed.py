@@ -9,9 +9,9 @@ import sys
 import torch
 import torch.distributed as dist
 
-from executor.process_group import ProcessGroupTransport, Shape, make_groups
-from schedules.op import Message, Payload, Recv, Send
-from schedules.schedule import forward
+from pipesched.executor.process_group import ProcessGroupTransport, Shape, make_groups
+from pipesched.schedules.op import Message, Payload, Recv, Send
+from pipesched.schedules.schedule import forward
 
 CPU = torch.device("cpu")
 SIZE = (3, 5)
@@ -67,4 +67,4 @@ def check(found, sent, fits):
 
 if __name__ == "__main__":
     main()
-    os._exit(0)  # as executor.__main__, and for its reason
+    os._exit(0)  # as pipesched.executor.__main__, and for its reason

@@ -2,8 +2,8 @@
 
 import torch
 
-from profiles.models.model import build_layers
-from profiles.models.resolve import resolve_model
+from pipesched.profiles.models.model import build_layers
+from pipesched.profiles.models.resolve import resolve_model
 
 OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, 0.05),

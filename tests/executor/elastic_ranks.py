@@ -10,14 +10,14 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from executor.build import build_stages, make_batch
-from executor.clock import HostClock, Recorder
-from executor.place import connected
-from executor.references import references
-from executor.shapes import find_shapes
-from profiles.models.resolve import resolve_model
-from schedules.catalogue import build
-from schedules.lower import lower
+from pipesched.executor.build import build_stages, make_batch
+from pipesched.executor.clock import HostClock, Recorder
+from pipesched.executor.place import connected
+from pipesched.executor.references import references
+from pipesched.executor.shapes import find_shapes
+from pipesched.profiles.models.resolve import resolve_model
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.lower import lower
 from tests.executor.pipelines import CPU, MLP, even_bounds
 
 ITERATIONS, NUM_MICROBATCHES, SIZE = 3, 8, 2
@@ -51,4 +51,4 @@ def run(folder, index):
 if __name__ == "__main__":
     for number in range(len(CASES)):
         run(Path(sys.argv[1]), number)
-    os._exit(0)  # as executor.__main__, and for its reason
+    os._exit(0)  # as pipesched.executor.__main__, and for its reason

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import torch
 
-from executor.build import build_stages, make_batch
-from executor.checkpoint import save_stages
-from executor.clock import HostClock, Recorder
-from executor.place import connected
-from executor.shapes import find_shapes
-from schedules.catalogue import build, build_lazily, find
-from schedules.lazy import repeat
+from pipesched.executor.build import build_stages, make_batch
+from pipesched.executor.checkpoint import save_stages
+from pipesched.executor.clock import HostClock, Recorder
+from pipesched.executor.place import connected
+from pipesched.executor.shapes import find_shapes
+from pipesched.schedules.catalogue import build, build_lazily, find
+from pipesched.schedules.lazy import repeat
 from tests.executor.models import plain
 from tests.executor.pipelines import CPU, even_bounds
 from tests.executor.recurrences import LR
@@ -70,4 +70,4 @@ def main():
 if __name__ == "__main__":
     main()
     sys.stdout.flush()
-    os._exit(0)  # as executor.__main__, and for its reason
+    os._exit(0)  # as pipesched.executor.__main__, and for its reason

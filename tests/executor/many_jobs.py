@@ -9,11 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from executor.distributed import run_rank
-from executor.errors import ExecutionError
-from executor.job import job_from_json, job_to_json
-from executor.training_job import TrainingJob, is_training_job, training_job_from_json, training_job_to_json
-from executor.training_rank import train_rank
+from pipesched.executor.distributed import run_rank
+from pipesched.executor.errors import ExecutionError
+from pipesched.executor.job import job_from_json, job_to_json
+from pipesched.executor.training_job import TrainingJob, is_training_job, training_job_from_json, training_job_to_json
+from pipesched.executor.training_rank import train_rank
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,4 +77,4 @@ def main():
 
 if __name__ == "__main__":
     main()
-    os._exit(0)  # as executor.__main__, and for its reason
+    os._exit(0)  # as pipesched.executor.__main__, and for its reason

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from profiles.models.model import Model
+from pipesched.profiles.models.model import Model
 
 WIDTH = 4
 

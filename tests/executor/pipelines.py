@@ -8,22 +8,22 @@ from random import Random
 
 import torch
 
-from executor.averaging import average_locally
-from executor.build import build_stages, make_batch
-from executor.clock import HostClock, Recorder
-from executor.draws import draw_seed
-from executor.interpreter import Rank
-from executor.job import Job
-from executor.lists import averagers
-from executor.local import run_local
-from executor.transport import LocalTransport, Mailroom
-from profiles.models.model import Model, build_layers
-from profiles.models.resolve import resolve_model
-from schedules.catalogue import CATALOGUE, build
-from schedules.formats.schedule_json import to_json
-from schedules.lower import lower
-from schedules.op import Step
-from schedules.schedule import ScheduleError, reducing_ranks
+from pipesched.executor.averaging import average_locally
+from pipesched.executor.build import build_stages, make_batch
+from pipesched.executor.clock import HostClock, Recorder
+from pipesched.executor.draws import draw_seed
+from pipesched.executor.interpreter import Rank
+from pipesched.executor.job import Job
+from pipesched.executor.lists import averagers
+from pipesched.executor.local import run_local
+from pipesched.executor.transport import LocalTransport, Mailroom
+from pipesched.profiles.models.model import Model, build_layers
+from pipesched.profiles.models.resolve import resolve_model
+from pipesched.schedules.catalogue import CATALOGUE, build
+from pipesched.schedules.formats.schedule_json import to_json
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import Step
+from pipesched.schedules.schedule import ScheduleError, reducing_ranks
 
 MLP = "mlp:layers=6,width=8"
 SYNCHRONOUS = [name for name, entry in CATALOGUE.items() if not entry.is_asynchronous and not entry.averages]

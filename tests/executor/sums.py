@@ -7,8 +7,8 @@ import sys
 import torch
 import torch.distributed as dist
 
-from executor.process_group import ProcessGroupTransport, make_reduce_groups
-from schedules.op import Reduce
+from pipesched.executor.process_group import ProcessGroupTransport, make_reduce_groups
+from pipesched.schedules.op import Reduce
 
 CPU = torch.device("cpu")
 
@@ -33,4 +33,4 @@ def main():
 if __name__ == "__main__":
     main()
     sys.stdout.flush()
-    os._exit(0)  # as executor.__main__, and for its reason
+    os._exit(0)  # as pipesched.executor.__main__, and for its reason

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from executor.errors import ExecutionError
-from executor.interpreter import begin, execute_rank
-from executor.lists import averagers
-from schedules.catalogue import build
-from schedules.lazy import repeat
-from schedules.op import Average, Step
-from schedules.schedule import backward, forward, make_schedule
+from pipesched.executor.errors import ExecutionError
+from pipesched.executor.interpreter import begin, execute_rank
+from pipesched.executor.lists import averagers
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.lazy import repeat
+from pipesched.schedules.op import Average, Step
+from pipesched.schedules.schedule import backward, forward, make_schedule
 from tests.executor.elastic import OPTIMIZERS, by_hand, vector
 from tests.executor.pipelines import MLP, Local, assert_equal
 

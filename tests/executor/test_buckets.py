@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from executor import buckets as module_under_test
-from executor.buckets import Bucket, buckets
+from pipesched.executor import buckets as module_under_test
+from pipesched.executor.buckets import Bucket, buckets
 
 
 def parameters(*sizes, dtype=torch.float64):

@@ -5,11 +5,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from executor.errors import ExecutionError
-from profiles.errors import ProfileError
-from profiles.models.model import Model
-from schedules.catalogue import build
-from schedules.recompute import recompute
+from pipesched.executor.errors import ExecutionError
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.models.model import Model
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.recompute import recompute
 from tests.executor import models
 from tests.executor.pipelines import Local, assert_equal, whole_gradients, without_steps
 

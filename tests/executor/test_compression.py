@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from executor.compression import head_bytes, is_compressed, pack, rest_bytes, unpack
-from executor.errors import ExecutionError
-from executor.place import Place
-from executor.transport import LocalTransport
-from profiles.compression import Compression, element_bytes
-from schedules.catalogue import build, build_lazily
+from pipesched.executor.compression import head_bytes, is_compressed, pack, rest_bytes, unpack
+from pipesched.executor.errors import ExecutionError
+from pipesched.executor.place import Place
+from pipesched.executor.transport import LocalTransport
+from pipesched.profiles.compression import Compression, element_bytes
+from pipesched.schedules.catalogue import build, build_lazily
 from tests.executor.many_jobs import run_module, run_together
 from tests.executor.models import plain
 from tests.executor.pipelines import CPU, Local, assert_equal, job
@@ -134,7 +134,7 @@ def test_over_nccl_it_is_refused():
 
 
 def test_emulated_messages_are_not_compressed():
-    from profiles.stage_costs import uniform
+    from pipesched.profiles.stage_costs import uniform
 
     with pytest.raises(ExecutionError, match="compression: got half with emulate"):
         job(build("gpipe", 2, 2), None, emulate=uniform(2, 1.0, 2.0), compression="half")

@@ -7,11 +7,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from executor.launcher import launch
-from executor.whole import whole_model_losses
-from profiles.stage_costs import StageCost, StageCosts
-from schedules.catalogue import build
-from schedules.op import Recv, Send, computes, needs
+from pipesched.executor.launcher import launch
+from pipesched.executor.whole import whole_model_losses
+from pipesched.profiles.stage_costs import StageCost, StageCosts
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.op import Recv, Send, computes, needs
 from tests.executor.pipelines import MLP, assert_equal, job, recurrence, whole_model
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(60)]

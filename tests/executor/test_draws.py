@@ -3,8 +3,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from executor.draws import Draws, draw_seed
-from schedules.catalogue import build
+from pipesched.executor.draws import Draws, draw_seed
+from pipesched.schedules.catalogue import build
 from tests.executor import models
 from tests.executor.pipelines import CPU, Local
 

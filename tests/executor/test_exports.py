@@ -2,10 +2,10 @@
 
 from importlib import import_module
 
-import executor
+from pipesched import executor
 
 
 def test_no_module_hides_a_function_of_the_same_name():
     for name in ("launcher", "job", "local", "interpreter"):
-        import_module(f"executor.{name}")
+        import_module(f"pipesched.executor.{name}")
     assert all(callable(getattr(executor, name)) for name in executor.__all__)

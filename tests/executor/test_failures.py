@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from executor.errors import ExecutionError, RankFailed, failed
-from executor.job import Job
-from executor.launcher import launch
-from executor.processes import Processes
-from executor.whole import whole_model_losses
-from profiles.stage_costs import StageCost, StageCosts
-from schedules.catalogue import build
-from schedules.formats.schedule_json import to_json
-from schedules.lazy import repeat
-from schedules.lower import lower
-from schedules.schedule import ScheduleError, forward
+from pipesched.executor.errors import ExecutionError, RankFailed, failed
+from pipesched.executor.job import Job
+from pipesched.executor.launcher import launch
+from pipesched.executor.processes import Processes
+from pipesched.executor.whole import whole_model_losses
+from pipesched.profiles.stage_costs import StageCost, StageCosts
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.formats.schedule_json import to_json
+from pipesched.schedules.lazy import repeat
+from pipesched.schedules.lower import lower
+from pipesched.schedules.schedule import ScheduleError, forward
 from tests.executor.pipelines import job
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(60)]

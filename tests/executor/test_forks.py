@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from executor.forks import can_fork, fork
-from executor.job import job_to_json
-from schedules.catalogue import build
+from pipesched.executor.forks import can_fork, fork
+from pipesched.executor.job import job_to_json
+from pipesched.schedules.catalogue import build
 from tests.executor.pipelines import job
 
 pytestmark = [
@@ -40,7 +40,9 @@ def until(condition):
 def server():
     """Return the process of this one that ranks are forked from."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    (found,) = (pid for pid in children if b"executor.fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    (found,) = (
+        pid for pid in children if b"pipesched.executor.fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    )
     return int(found)
 
 

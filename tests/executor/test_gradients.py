@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from profiles.models.resolve import resolve_model
-from schedules.recompute import recompute
+from pipesched.profiles.models.resolve import resolve_model
+from pipesched.schedules.recompute import recompute
 from tests.executor import models
 from tests.executor.pipelines import SYNCHRONOUS, Local, any_schedule, assert_equal, whole_gradients, without_steps
 

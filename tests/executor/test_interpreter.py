@@ -4,13 +4,13 @@ from itertools import pairwise
 import pytest
 from torch.profiler import ProfilerActivity, profile
 
-from executor.errors import ExecutionError
-from executor.interpreter import Waiting
-from schedules.catalogue import build
-from schedules.lower import lower
-from schedules.op import Compute, Message, Overlap, Payload, Recv, Reshard, Send, Step, Unshard
-from schedules.recompute import recompute
-from schedules.schedule import backward, forward, make_schedule
+from pipesched.executor.errors import ExecutionError
+from pipesched.executor.interpreter import Waiting
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import Compute, Message, Overlap, Payload, Recv, Reshard, Send, Step, Unshard
+from pipesched.schedules.recompute import recompute
+from pipesched.schedules.schedule import backward, forward, make_schedule
 from tests.executor.pipelines import Local
 
 

@@ -3,10 +3,10 @@ from dataclasses import replace
 
 import pytest
 
-from executor.errors import ExecutionError
-from executor.job import Job, job_from_json, job_to_json
-from profiles.stage_costs import StageCost, StageCosts
-from schedules.catalogue import build
+from pipesched.executor.errors import ExecutionError
+from pipesched.executor.job import Job, job_from_json, job_to_json
+from pipesched.profiles.stage_costs import StageCost, StageCosts
+from pipesched.schedules.catalogue import build
 from tests.executor.pipelines import job
 
 COSTS = StageCosts((StageCost(0.25, 0.5, output_bytes=7), StageCost(1e-9, None, 0.1, 0.2, saved_for_weight_bytes=3)), 4)

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from executor.interpreter import Batch
-from schedules.catalogue import CATALOGUE, build
-from schedules.recompute import recompute
-from schedules.replicate import replicate
+from pipesched.executor.interpreter import Batch
+from pipesched.schedules.catalogue import CATALOGUE, build
+from pipesched.schedules.recompute import recompute
+from pipesched.schedules.replicate import replicate
 from tests.executor import models
 from tests.executor.pipelines import Local, assert_equal, whole_gradients, without_steps
 

@@ -6,18 +6,18 @@ from itertools import count
 import pytest
 import torch
 
-from executor.build import build_stages, make_batch
-from executor.errors import ExecutionError, RunEnded
-from executor.interpreter import Batch
-from executor.lists import channels, held_stages, lists_of, loss_scales, reducers, step_sizes
-from executor.local import local_ranks, run_local
-from schedules.catalogue import build, build_lazily, find
-from schedules.lazy import repeat
-from schedules.lower import lower
-from schedules.op import Send
-from schedules.prediction import Rule
-from schedules.recompute import recompute
-from schedules.schedule import reducing_ranks, stages_of
+from pipesched.executor.build import build_stages, make_batch
+from pipesched.executor.errors import ExecutionError, RunEnded
+from pipesched.executor.interpreter import Batch
+from pipesched.executor.lists import channels, held_stages, lists_of, loss_scales, reducers, step_sizes
+from pipesched.executor.local import local_ranks, run_local
+from pipesched.schedules.catalogue import build, build_lazily, find
+from pipesched.schedules.lazy import repeat
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import Send
+from pipesched.schedules.prediction import Rule
+from pipesched.schedules.recompute import recompute
+from pipesched.schedules.schedule import reducing_ranks, stages_of
 from tests.executor.models import WIDTH, plain
 from tests.executor.pipelines import CPU, SYNCHRONOUS, Local, assert_equal, even_bounds
 from tests.executor.recurrences import SCHEMES

@@ -4,10 +4,10 @@ from collections import Counter
 
 import pytest
 
-from schedules.catalogue import build
-from schedules.op import Step, computes
-from schedules.recompute import recompute
-from schedules.versions import uses
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.op import Step, computes
+from pipesched.schedules.recompute import recompute
+from pipesched.schedules.versions import uses
 from tests.executor.models import plain
 from tests.executor.pipelines import Calls, Local
 from tests.executor.recurrences import SCHEMES, at_least

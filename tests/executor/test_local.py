@@ -3,11 +3,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from executor.errors import ExecutionError
-from schedules.catalogue import build
-from schedules.lower import lower
-from schedules.op import Compute, Message, Payload, Phase, Recv, Send, Step
-from schedules.schedule import backward, forward, make_schedule
+from pipesched.executor.errors import ExecutionError
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import Compute, Message, Payload, Phase, Recv, Send, Step
+from pipesched.schedules.schedule import backward, forward, make_schedule
 from tests.executor.pipelines import MLP, Local, assert_equal, whole_model
 
 PLAIN = {

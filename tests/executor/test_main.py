@@ -1,4 +1,4 @@
-"""``python -m executor``: one rank of a run, as torchrun starts it."""
+"""``python -m pipesched.executor``: one rank of a run, as torchrun starts it."""
 
 import json
 import os
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from executor.job import job_to_json
-from schedules.catalogue import build
-from schedules.formats.timeline_json import read_timeline
-from schedules.lower import lower
+from pipesched.executor.job import job_to_json
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.formats.timeline_json import read_timeline
+from pipesched.schedules.lower import lower
 from tests.executor.pipelines import MLP, job, whole_model
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ def run(command, **environment):
 
 def torchrun(num_processes, *arguments):
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_processes)]
-    return run([*launcher, "-m", "executor", *map(str, arguments)])
+    return run([*launcher, "-m", "pipesched.executor", *map(str, arguments)])
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_another_number_of_processes_than_ranks_is_refused(job_file):
 
 
 def test_without_a_rank_it_says_how_to_start_it(job_file):
-    done = run(["-m", "executor", str(job_file)])
+    done = run(["-m", "pipesched.executor", str(job_file)])
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
         "executor: RANK and WORLD_SIZE and MASTER_ADDR and MASTER_PORT: not set; start it with torchrun, "
@@ -74,7 +74,7 @@ def test_without_a_rank_it_says_how_to_start_it(job_file):
 
 @pytest.mark.parametrize("out", ["none/x.json", "."])
 def test_an_output_that_cannot_be_written_is_refused_before_the_run(job_file, out):
-    done = run(["-m", "executor", str(job_file), "--out", str(job_file.parent / out)], **RANK_0)
+    done = run(["-m", "pipesched.executor", str(job_file), "--out", str(job_file.parent / out)], **RANK_0)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert done.stderr.startswith("executor: --out: got ")
 
@@ -83,14 +83,14 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_run(job_file, ou
 def test_a_malformed_job_is_one_line(text, tmp_path):
     path = tmp_path / "job.json"
     path.write_text(text)
-    done = run(["-m", "executor", str(path)], **RANK_0)
+    done = run(["-m", "pipesched.executor", str(path)], **RANK_0)
     assert done.returncode in (2, 3)
     assert len(done.stderr.splitlines()) == 1
     assert str(path) in done.stderr
 
 
 def test_a_job_that_is_not_there_is_one_line(tmp_path):
-    done = run(["-m", "executor", str(tmp_path / "none.json")], **RANK_0)
+    done = run(["-m", "pipesched.executor", str(tmp_path / "none.json")], **RANK_0)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
 
@@ -100,6 +100,6 @@ def test_a_list_that_cannot_finish_is_exit_code_2(tmp_path):
     path = tmp_path / "job.json"
     text = job_to_json(job(schedule)).replace(r"\"0SEND_F0>1\", ", "")
     path.write_text(text)
-    done = run(["-m", "executor", str(path)], **RANK_0)
+    done = run(["-m", "pipesched.executor", str(path)], **RANK_0)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "0SEND_F0" in done.stderr or "1RECV_F0" in done.stderr

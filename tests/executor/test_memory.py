@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from executor.clock import HostClock, Recorder
-from executor.meter import Meter, make_meter
-from executor.transport import LocalTransport
-from profiles.models.model import Model
-from schedules.catalogue import build
-from schedules.op import Step
+from pipesched.executor.clock import HostClock, Recorder
+from pipesched.executor.meter import Meter, make_meter
+from pipesched.executor.transport import LocalTransport
+from pipesched.profiles.models.model import Model
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.op import Step
 from tests.executor import pipelines
 from tests.executor.pipelines import MLP, Calls, Local
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from executor.affinity import ranks_of_processes
-from executor.job import job_to_json
-from schedules.catalogue import build
-from schedules.formats.timeline_json import read_timeline
-from schedules.lower import lower
-from schedules.replicate import place, replicate
+from pipesched.executor.affinity import ranks_of_processes
+from pipesched.executor.job import job_to_json
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.formats.timeline_json import read_timeline
+from pipesched.schedules.lower import lower
+from pipesched.schedules.replicate import place, replicate
 from tests.executor.pipelines import job, whole_model
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +62,7 @@ def two_nodes(folder):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     meet = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(port)]
-    what = ["-m", "executor", str(folder / "job.json"), "--out", str(folder / "out.json")]
+    what = ["-m", "pipesched.executor", str(folder / "job.json"), "--out", str(folder / "out.json")]
     given = {
         "PYTHONPATH": str(ROOT),
         "MARKS": str(folder / "marks"),

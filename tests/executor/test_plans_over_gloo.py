@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from executor.feed import step_seed
-from executor.training import train
-from executor.training_job import TrainingJob
-from executor.training_rank import training_of
-from profiles.models.model import build_layers
-from profiles.plan import Plan, Predicted
-from schedules.recipe import Recipe
+from pipesched.executor.feed import step_seed
+from pipesched.executor.training import train
+from pipesched.executor.training_job import TrainingJob
+from pipesched.executor.training_rank import training_of
+from pipesched.profiles.models.model import build_layers
+from pipesched.profiles.plan import Plan, Predicted
+from pipesched.schedules.recipe import Recipe
 from tests.executor.many_jobs import run_together
 from tests.executor.pipelines import CPU
 from tests.executor.test_training import MODEL, plain_loop

@@ -8,24 +8,24 @@ from functools import partial
 import pytest
 import torch
 
-from executor.clock import HostClock, Recorder
-from executor.interpreter import Batch, begin, end, execute_rank
-from executor.launcher import launch
-from executor.local import run_local
-from executor.measured import measured_timeline
-from executor.meter import Meter, make_meter
-from executor.transport import LocalTransport
-from profiles.cluster import flat
-from profiles.models.resolve import resolve_model
-from profiles.profile import stage_costs
-from profiles.profiler import profile_model
-from schedules.catalogue import build
-from schedules.letters import Letters
-from schedules.lower import lower
-from schedules.recompute import recompute
-from simulator.memory import memory, peak_memory
-from simulator.simulate import simulate
-from simulator.tuner.predictor import Accounting, predict, profile_setting
+from pipesched.executor.clock import HostClock, Recorder
+from pipesched.executor.interpreter import Batch, begin, end, execute_rank
+from pipesched.executor.launcher import launch
+from pipesched.executor.local import run_local
+from pipesched.executor.measured import measured_timeline
+from pipesched.executor.meter import Meter, make_meter
+from pipesched.executor.transport import LocalTransport
+from pipesched.profiles.cluster import flat
+from pipesched.profiles.models.resolve import resolve_model
+from pipesched.profiles.profile import stage_costs
+from pipesched.profiles.profiler import profile_model
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.letters import Letters
+from pipesched.schedules.lower import lower
+from pipesched.schedules.recompute import recompute
+from pipesched.simulator.memory import memory, peak_memory
+from pipesched.simulator.simulate import simulate
+from pipesched.simulator.tuner.predictor import Accounting, predict, profile_setting
 from tests.executor.pipelines import Local, even_bounds, job
 from tests.executor.recurrences import SCHEMES, at_least
 

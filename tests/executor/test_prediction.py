@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import optim
 
-from executor.errors import ExecutionError
-from executor.prediction import Predictor
-from schedules.prediction import Rule
+from pipesched.executor.errors import ExecutionError
+from pipesched.executor.prediction import Predictor
+from pipesched.schedules.prediction import Rule
 
 RANDOM_STEPS = 4
 

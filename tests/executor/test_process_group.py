@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from executor.errors import ExecutionError
-from executor.process_group import ProcessGroupTransport, Shape
-from executor.shapes import _header, _shape
-from schedules.catalogue import build
-from schedules.letters import Letters
-from schedules.lower import lower
-from schedules.op import Message, Payload, Phase, Send, computes
+from pipesched.executor.errors import ExecutionError
+from pipesched.executor.process_group import ProcessGroupTransport, Shape
+from pipesched.executor.shapes import _header, _shape
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.letters import Letters
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import Message, Payload, Phase, Send, computes
 from tests.executor.pipelines import any_schedule
 
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import optim
 
-from profiles.models.optimizers import OPTIMIZERS
-from schedules.catalogue import build
-from schedules.lower import lower
-from schedules.prediction import Rule
-from schedules.recompute import recompute
+from pipesched.profiles.models.optimizers import OPTIMIZERS
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.lower import lower
+from pipesched.schedules.prediction import Rule
+from pipesched.schedules.recompute import recompute
 from tests.executor import recurrences
 from tests.executor.models import plain
 from tests.executor.pipelines import Local, assert_equal

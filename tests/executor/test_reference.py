@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from executor.reference import Averaged, Reference, averaged, lay_out, memory_bytes
+from pipesched.executor.reference import Averaged, Reference, averaged, lay_out, memory_bytes
 
 STAGES = [Averaged(0, (0, 2), (("float32", 3), ("bfloat16", 40))), Averaged(5, (1, 3, 4), (("float64", 9),))]
 

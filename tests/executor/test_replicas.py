@@ -10,18 +10,25 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 
-from executor import buckets
-from executor.build import emulated_stages
-from executor.errors import ExecutionError, RankFailed
-from executor.launcher import launch
-from executor.lists import loss_scales
-from executor.transport import LocalTransport, Mailroom
-from profiles.models.model import Model
-from profiles.stage_costs import StageCost, StageCosts
-from schedules.catalogue import build
-from schedules.lower import lower
-from schedules.op import Reduce, Step
-from schedules.schedule import backward, backward_input, backward_weight, forward, make_schedule, reducing_ranks
+from pipesched.executor import buckets
+from pipesched.executor.build import emulated_stages
+from pipesched.executor.errors import ExecutionError, RankFailed
+from pipesched.executor.launcher import launch
+from pipesched.executor.lists import loss_scales
+from pipesched.executor.transport import LocalTransport, Mailroom
+from pipesched.profiles.models.model import Model
+from pipesched.profiles.stage_costs import StageCost, StageCosts
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import Reduce, Step
+from pipesched.schedules.schedule import (
+    backward,
+    backward_input,
+    backward_weight,
+    forward,
+    make_schedule,
+    reducing_ranks,
+)
 from tests.executor import models
 from tests.executor.many_jobs import run_module
 from tests.executor.pipelines import Local, assert_equal, job, whole_gradients, whole_model, without_steps

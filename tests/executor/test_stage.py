@@ -10,18 +10,18 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
-from executor.clock import HostClock, Recorder
-from executor.draws import Draws
-from executor.errors import ExecutionError
-from executor.meter import make_meter
-from executor.stage import ModuleStage
-from executor.weights import Weights
-from profiles.models.resolve import resolve_model
-from profiles.profile import stage_costs
-from profiles.profiler import profile_model
-from schedules.op import Compute, Phase, Step
-from schedules.schedule import backward, backward_input, backward_weight, forward, make_schedule
-from schedules.versions import uses
+from pipesched.executor.clock import HostClock, Recorder
+from pipesched.executor.draws import Draws
+from pipesched.executor.errors import ExecutionError
+from pipesched.executor.meter import make_meter
+from pipesched.executor.stage import ModuleStage
+from pipesched.executor.weights import Weights
+from pipesched.profiles.models.resolve import resolve_model
+from pipesched.profiles.profile import stage_costs
+from pipesched.profiles.profiler import profile_model
+from pipesched.schedules.op import Compute, Phase, Step
+from pipesched.schedules.schedule import backward, backward_input, backward_weight, forward, make_schedule
+from pipesched.schedules.versions import uses
 from tests.executor import models
 from tests.executor.pipelines import CPU, Local, assert_equal
 

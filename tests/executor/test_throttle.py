@@ -6,16 +6,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from executor.errors import ExecutionError
-from executor.launcher import launch
-from executor.throttle import Links, Page, require_possible
-from profiles.cluster import Cluster, Device, Link, flat, of_nodes
-from profiles.cluster_json import cluster_text
-from profiles.stage_costs import StageCost, StageCosts
-from schedules.catalogue import build
-from schedules.lower import lower
-from schedules.op import Message, Payload, Recv, Reduce, Send
-from simulator.simulate import simulate
+from pipesched.executor.errors import ExecutionError
+from pipesched.executor.launcher import launch
+from pipesched.executor.throttle import Links, Page, require_possible
+from pipesched.profiles.cluster import Cluster, Device, Link, flat, of_nodes
+from pipesched.profiles.cluster_json import cluster_text
+from pipesched.profiles.stage_costs import StageCost, StageCosts
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import Message, Payload, Recv, Reduce, Send
+from pipesched.simulator.simulate import simulate
 from tests.executor.pipelines import job
 
 MS = 1_000_000

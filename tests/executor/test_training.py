@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from executor.course import Course, NotComingBack, Scores
-from executor.errors import RankFailed
-from executor.feed import step_seed
-from executor.training import Training, train
-from profiles.models.model import build_layers
-from profiles.models.resolve import resolve_model
-from schedules.training_run import training_run
+from pipesched.executor.course import Course, NotComingBack, Scores
+from pipesched.executor.errors import RankFailed
+from pipesched.executor.feed import step_seed
+from pipesched.executor.training import Training, train
+from pipesched.profiles.models.model import build_layers
+from pipesched.profiles.models.resolve import resolve_model
+from pipesched.schedules.training_run import training_run
 from tests.executor.pipelines import CPU, even_bounds
 
 MODEL = resolve_model("digits:width=8,blocks=6")

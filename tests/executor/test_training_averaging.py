@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from executor.feed import step_seed
-from executor.training import Training, train
-from profiles.models.model import build_layers
-from profiles.models.resolve import resolve_model
-from schedules.training_run import training_run
+from pipesched.executor.feed import step_seed
+from pipesched.executor.training import Training, train
+from pipesched.profiles.models.model import build_layers
+from pipesched.profiles.models.resolve import resolve_model
+from pipesched.schedules.training_run import training_run
 from tests.executor.elastic import by_hand
 from tests.executor.pipelines import CPU, even_bounds
 

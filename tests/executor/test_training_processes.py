@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from executor.errors import ExecutionError, RankFailed
-from executor.training import train
-from executor.training_job import TrainingJob, is_training_job, training_job_from_json, training_job_to_json
-from executor.training_launcher import launch_training
-from executor.training_rank import training_of
-from schedules.catalogue import build
-from schedules.formats.schedule_json import to_json
-from schedules.prediction import Rule
-from schedules.recipe import Recipe
+from pipesched.executor.errors import ExecutionError, RankFailed
+from pipesched.executor.training import train
+from pipesched.executor.training_job import TrainingJob, is_training_job, training_job_from_json, training_job_to_json
+from pipesched.executor.training_launcher import launch_training
+from pipesched.executor.training_rank import training_of
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.formats.schedule_json import to_json
+from pipesched.schedules.prediction import Rule
+from pipesched.schedules.recipe import Recipe
 from tests.executor.pipelines import CPU, even_bounds
 
 ROOT = Path(__file__).parents[2]
@@ -101,7 +101,7 @@ def test_a_rank_that_fails_is_named():
 def test_under_torchrun_rank_0_writes_the_log(tmp_path):
     job = a_job("1f1b")
     (tmp_path / "job.json").write_text(training_job_to_json(job))
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "executor"]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "pipesched.executor"]
     command = [sys.executable, *launcher, str(tmp_path / "job.json"), "--out", str(tmp_path / "log.jsonl")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr

@@ -4,14 +4,14 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
-from executor.errors import ExecutionError
-from executor.prediction import Predictor
-from executor.weights import Weights
-from profiles.models.model import build_layers
-from schedules.op import Compute, Phase, Step
-from schedules.prediction import Rule
-from schedules.schedule import ScheduleError, backward, forward, make_schedule
-from schedules.versions import uses
+from pipesched.executor.errors import ExecutionError
+from pipesched.executor.prediction import Predictor
+from pipesched.executor.weights import Weights
+from pipesched.profiles.models.model import build_layers
+from pipesched.schedules.op import Compute, Phase, Step
+from pipesched.schedules.prediction import Rule
+from pipesched.schedules.schedule import ScheduleError, backward, forward, make_schedule
+from pipesched.schedules.versions import uses
 from tests.executor.pipelines import MLP, Local, assert_equal, whole_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")

@@ -211,7 +211,7 @@ def test_parquet_without_pyarrow_names_pyarrow(pipesched, folder, monkeypatch):
 
 def test_a_package_that_is_missing_is_named(pipesched, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "simulator.picture", raising=False)
+    monkeypatch.delitem(sys.modules, "pipesched.simulator.picture", raising=False)
     answer = pipesched(f"gantt -f mine.csv {COSTS} --out x.png")
     assert answer.code == 4
     assert "matplotlib" in answer.err

@@ -22,8 +22,8 @@ def rows_of(answer):
 @pytest.fixture
 def stubborn(monkeypatch):
     """A schedule of the catalogue that can never be built."""
-    from schedules import catalogue
-    from schedules.schedule import ScheduleError
+    from pipesched.schedules import catalogue
+    from pipesched.schedules.schedule import ScheduleError
 
     def build(num_ranks, num_microbatches):
         raise ScheduleError(f"stubborn: got {num_ranks} ranks, expected other ones")
@@ -33,7 +33,7 @@ def stubborn(monkeypatch):
 
 
 def test_every_schedule_that_can_be_run_is_in_the_table(pipesched):
-    from schedules.catalogue import CATALOGUE
+    from pipesched.schedules.catalogue import CATALOGUE
 
     rows = rows_of(pipesched(f"compare --all -p 4 -m 8 {SPLIT} --json"))
     assert list(rows) == list(CATALOGUE)

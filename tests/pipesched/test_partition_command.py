@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pipesched.machine_options import MachineOptions
-from profiles.cluster import Link
-from profiles.machines import machine_names
+from pipesched.profiles.cluster import Link
+from pipesched.profiles.machines import machine_names
 
 PUBLISHED = Path(__file__).parents[2] / "profiles" / "data" / "pipedream"
 VGG16, GNMT = PUBLISHED / "vgg16.graph.txt", PUBLISHED / "gnmt.graph.txt"

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from executor.job import job_from_json
-from executor.training_job import training_job_from_json
-from profiles.files import save_plan
-from profiles.plan import Plan, Predicted
-from schedules.formats.schedule_json import from_json
-from schedules.formats.timeline_json import read_timeline
-from schedules.recipe import Recipe
+from pipesched.executor.job import job_from_json
+from pipesched.executor.training_job import training_job_from_json
+from pipesched.profiles.files import save_plan
+from pipesched.profiles.plan import Plan, Predicted
+from pipesched.schedules.formats.schedule_json import from_json
+from pipesched.schedules.formats.timeline_json import read_timeline
+from pipesched.schedules.recipe import Recipe
 
 MODEL = "mlp:width=8,layers=6"
 PLAN = Plan(

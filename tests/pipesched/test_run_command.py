@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from executor.job import job_from_json
-from executor.launcher import Measured
 from pipesched import verify
-from profiles.cluster import Link
-from profiles.cluster_json import read_cluster
-from profiles.files import load_profile
-from profiles.stage_costs import uniform
-from schedules.catalogue import build
-from schedules.formats.timeline_json import read_timeline
-from schedules.op import Message, Payload
-from schedules.timeline import MemorySample
-from simulator.simulate import simulate
+from pipesched.executor.job import job_from_json
+from pipesched.executor.launcher import Measured
+from pipesched.profiles.cluster import Link
+from pipesched.profiles.cluster_json import read_cluster
+from pipesched.profiles.files import load_profile
+from pipesched.profiles.stage_costs import uniform
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.formats.timeline_json import read_timeline
+from pipesched.schedules.op import Message, Payload
+from pipesched.schedules.timeline import MemorySample
+from pipesched.simulator.simulate import simulate
 from tests.trace_rules import check_trace
 
 MODEL = "gpt:layers=2,width=16,heads=2,context=8"
@@ -102,8 +102,8 @@ def test_a_device_that_held_too_much_is_the_answer_no(pipesched, monkeypatch, li
     spans = simulate(build("gpipe", 2, 2), uniform(2, 1.0, 2.0))
     memory = (MemorySample(0, 0.0, (("weights", 1000),)), MemorySample(1, 1.0, (("weights", 7000),)))
     measured = Measured(replace(spans, source="measured", memory=memory), (1.0,), (2.0,))
-    monkeypatch.setattr("executor.launcher.launch", lambda job, tick: measured)
-    monkeypatch.setattr("executor.forks.prepare", lambda: None)
+    monkeypatch.setattr("pipesched.executor.launcher.launch", lambda job, tick: measured)
+    monkeypatch.setattr("pipesched.executor.forks.prepare", lambda: None)
     answer = pipesched(f"run -s gpipe -p 2 -m 2 --model mlp --memory-limit {limit}")
     assert answer.code == code
     assert "7 kB" in answer.out or "6.836 KiB" in answer.out

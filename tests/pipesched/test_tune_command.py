@@ -11,7 +11,7 @@ import pytest
 
 from pipesched.counts import counts
 from pipesched.errors import InputError
-from profiles.files import save_profile
+from pipesched.profiles.files import save_profile
 from tests.simulator.tuner.problems import model
 
 CONV = Path(__file__).parents[2] / "profiles" / "data" / "conv-epyc.json"

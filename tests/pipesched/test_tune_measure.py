@@ -2,9 +2,9 @@
 
 import pytest
 
+from pipesched.schedules.op import Step
+from pipesched.schedules.timeline import Span, Timeline
 from pipesched.tune_measure import _iteration_s
-from schedules.op import Step
-from schedules.timeline import Span, Timeline
 
 
 def steps(*ends_by_rank):

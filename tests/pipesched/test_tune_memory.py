@@ -3,13 +3,13 @@
 import pytest
 
 from pipesched.jobs import RunOptions
+from pipesched.profiles.cluster import flat
+from pipesched.profiles.models.resolve import resolve_model
+from pipesched.profiles.profiler import profile_model
+from pipesched.simulator.tuner.evaluate import Problem, evaluate, measure
+from pipesched.simulator.tuner.predictor import Accounting, predict
+from pipesched.simulator.tuner.setting import Setting
 from pipesched.tune_measure import Measurement
-from profiles.cluster import flat
-from profiles.models.resolve import resolve_model
-from profiles.profiler import profile_model
-from simulator.tuner.evaluate import Problem, evaluate, measure
-from simulator.tuner.predictor import Accounting, predict
-from simulator.tuner.setting import Setting
 
 MODEL = "gpt:layers=4,width=256,heads=4,context=64"
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from profiles.all_reduce import all_reduce, possible_hops, ring_hops
-from profiles.cluster import Cluster, Device, Link, dealt, flat, of_nodes
+from pipesched.profiles.all_reduce import all_reduce, possible_hops, ring_hops
+from pipesched.profiles.cluster import Cluster, Device, Link, dealt, flat, of_nodes
 
 NODE = Cluster((Device(),) * 2, Link(0.25, 20.0), Link(0.5, 10.0), nics=dealt(2, 1))
 TWO_NODES = of_nodes(NODE, 2)

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from profiles.companions import Companions
-from profiles.errors import ProfileError
-from profiles.models.resolve import resolve_model
-from profiles.profiler import profile_model
+from pipesched.profiles.companions import Companions
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.models.resolve import resolve_model
+from pipesched.profiles.profiler import profile_model
 
 
 def children():

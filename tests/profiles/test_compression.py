@@ -2,15 +2,15 @@
 
 import pytest
 
-from profiles.cluster import Link, flat
-from profiles.compression import Compression
-from profiles.stage_costs import StageCost, StageCosts
-from schedules.catalogue import build
-from schedules.op import Message, Payload
-from schedules.recompute import recompute
-from schedules.schedule import backward, backward_input, backward_weight, forward
-from simulator.longest_path import longest_path
-from simulator.simulate import simulate
+from pipesched.profiles.cluster import Link, flat
+from pipesched.profiles.compression import Compression
+from pipesched.profiles.stage_costs import StageCost, StageCosts
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.op import Message, Payload
+from pipesched.schedules.recompute import recompute
+from pipesched.schedules.schedule import backward, backward_input, backward_weight, forward
+from pipesched.simulator.longest_path import longest_path
+from pipesched.simulator.simulate import simulate
 
 
 @pytest.mark.parametrize(

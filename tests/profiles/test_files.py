@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from profiles.cluster import Cluster, Device, Link
-from profiles.errors import ProfileError
-from profiles.files import load_cluster, load_profile, save_cluster, save_profile
-from profiles.profile import stage_costs
-from schedules.schedule import backward, backward_input
+from pipesched.profiles.cluster import Cluster, Device, Link
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.files import load_cluster, load_profile, save_cluster, save_profile
+from pipesched.profiles.profile import stage_costs
+from pipesched.schedules.schedule import backward, backward_input
 from tests.profiles.hand_profiles import layer, measurement, profile, split
 
 ROOT = Path(__file__).parents[2]
@@ -196,7 +196,7 @@ def test_a_folder_that_is_not_there_is_told_in_one_line(tmp_path):
 
 def test_the_light_modules_load_nothing_heavy():
     code = (
-        "import sys, profiles.profile, profiles.partition, profiles.files, profiles.stage_costs_csv, profiles.cluster;"
+        "import sys; from pipesched.profiles import profile, partition, files, stage_costs_csv, cluster;"
         "print([m for m in ('torch', 'pydantic', 'numpy', 'csv') if m in sys.modules])"
     )
     done = subprocess.run(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from profiles.files import load_cluster
+from pipesched.profiles.files import load_cluster
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,7 +25,7 @@ def start(rank, size, port, *arguments):
         "MASTER_PORT": str(port),
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, "-m", "profiles.link_profiler", "--repeats", "2", *arguments]
+    command = [sys.executable, "-m", "pipesched.profiles.link_profiler", "--repeats", "2", *arguments]
     return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -74,7 +74,7 @@ def test_a_single_rank_is_told_to_bring_another(tmp_path):
 
 def test_without_torchruns_environment_the_missing_variables_are_named():
     env = {name: value for name, value in os.environ.items() if name not in {"RANK", "WORLD_SIZE"}}
-    command = [sys.executable, "-m", "profiles.link_profiler", "--out", "c.json"]
+    command = [sys.executable, "-m", "pipesched.profiles.link_profiler", "--out", "c.json"]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "RANK, WORLD_SIZE" in done.stderr

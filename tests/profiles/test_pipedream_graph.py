@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.errors import ProfileError
-from profiles.files import load_profile
-from profiles.partition import balanced_partition
-from profiles.pipedream_graph import read_pipedream_graph
-from profiles.profile import layer_seconds, stage_costs
-from profiles.profile_json import profile_text, read_profile
-from profiles.replication import ChainLayer, Level, replicated_partition, slowest_s
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.files import load_profile
+from pipesched.profiles.partition import balanced_partition
+from pipesched.profiles.pipedream_graph import read_pipedream_graph
+from pipesched.profiles.profile import layer_seconds, stage_costs
+from pipesched.profiles.profile_json import profile_text, read_profile
+from pipesched.profiles.replication import ChainLayer, Level, replicated_partition, slowest_s
 
 PUBLISHED = Path(__file__).parents[2] / "profiles" / "data" / "pipedream"
 

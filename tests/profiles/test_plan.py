@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from profiles.errors import ProfileError
-from profiles.files import load_plan, save_plan
-from profiles.plan import Plan, Predicted
-from schedules.catalogue import build
-from schedules.formats.schedule_json import to_json
-from schedules.recipe import Recipe
-from schedules.schedule import ScheduleError
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.files import load_plan, save_plan
+from pipesched.profiles.plan import Plan, Predicted
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.formats.schedule_json import to_json
+from pipesched.schedules.recipe import Recipe
+from pipesched.schedules.schedule import ScheduleError
 from tests.schedules.formats.random_ops import damaged, damaged_bytes
 
 PLAN = Plan(

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.errors import ProfileError
-from profiles.profile import layer_seconds, stage_costs
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.profile import layer_seconds, stage_costs
 from tests.profiles.hand_profiles import layer, measurement, profile, split
 
 

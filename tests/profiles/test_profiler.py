@@ -7,16 +7,16 @@ import torch
 from torch import nn
 from torch.distributed.pipelining._backward import stage_backward_input
 
-from profiles import split_backward
-from profiles.errors import ProfileError
-from profiles.models.model import Model, build_layers, draw_batch
-from profiles.models.optimizers import OPTIMIZERS
-from profiles.models.resolve import resolve_model
-from profiles.partition import parse_partition
-from profiles.profile import stage_costs
-from profiles.profiler import profile_model
-from profiles.weight_work import WeightWork
-from schedules.schedule import backward_weight
+from pipesched.profiles import split_backward
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.models.model import Model, build_layers, draw_batch
+from pipesched.profiles.models.optimizers import OPTIMIZERS
+from pipesched.profiles.models.resolve import resolve_model
+from pipesched.profiles.partition import parse_partition
+from pipesched.profiles.profile import stage_costs
+from pipesched.profiles.profiler import profile_model
+from pipesched.profiles.weight_work import WeightWork
+from pipesched.schedules.schedule import backward_weight
 from tests.profiles.test_split_backward import Tied
 
 MLP = "mlp:width=6,layers=4"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from profiles.profile import stage_cost
-from profiles.profile_json import profile_text, read_profile
-from profiles.shapes import bert, computed_profile, resnext
+from pipesched.profiles.profile import stage_cost
+from pipesched.profiles.profile_json import profile_text, read_profile
+from pipesched.profiles.shapes import bert, computed_profile, resnext
 
 
 def total(layers, field):

@@ -11,11 +11,11 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed.pipelining import _backward
 
-from profiles import split_backward
-from profiles.errors import ProfileError
-from profiles.models.model import build_layers
-from profiles.models.resolve import resolve_model
-from profiles.split_backward import backward_input, backward_weight, kept_gradients
+from pipesched.profiles import split_backward
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.models.model import build_layers
+from pipesched.profiles.models.resolve import resolve_model
+from pipesched.profiles.split_backward import backward_input, backward_weight, kept_gradients
 
 reuse = pytest.mark.skipif(
     not split_backward._IS_RIGHT_FOR_REUSE, reason="this torch cannot split ops that share parameters"

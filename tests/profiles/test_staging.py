@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.cluster import Cluster, Device, Link, flat, of_nodes
-from profiles.errors import ProfileError
-from profiles.partition import balanced_partition, cheapest_partition
-from profiles.profile import stage_costs
-from profiles.replication import Level
-from profiles.staged_bytes import stashed_bytes
-from profiles.staging import by_memory, by_replicas, by_time, levels, over_memory
-from schedules.catalogue import build
-from schedules.lower import lower
-from simulator.memory import memory, peak_memory
-from simulator.simulate import simulate
+from pipesched.profiles.cluster import Cluster, Device, Link, flat, of_nodes
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.partition import balanced_partition, cheapest_partition
+from pipesched.profiles.profile import stage_costs
+from pipesched.profiles.replication import Level
+from pipesched.profiles.staged_bytes import stashed_bytes
+from pipesched.profiles.staging import by_memory, by_replicas, by_time, levels, over_memory
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.lower import lower
+from pipesched.simulator.memory import memory, peak_memory
+from pipesched.simulator.simulate import simulate
 from tests.profiles.hand_profiles import layer, measurement, profile
 
 LAYERS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20), st.integers(0, 50)), min_size=1, max_size=7)

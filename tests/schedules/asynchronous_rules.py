@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from schedules.check import check
-from schedules.lower import lower
-from schedules.op import Compute, Phase, Reduce, Step
-from schedules.schedule import Schedule
+from pipesched.schedules.check import check
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import Compute, Phase, Reduce, Step
+from pipesched.schedules.schedule import Schedule
 from tests.schedules.brute_force import delivers, finishes
 from tests.schedules.builder_rules import assert_complete, parts
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from schedules.op import Op, Payload, Recv, Reduce, Send, Step, computes
-from schedules.schedule import Schedule
+from pipesched.schedules.op import Op, Payload, Recv, Reduce, Send, Step, computes
+from pipesched.schedules.schedule import Schedule
 
 Thing = tuple[str, int, int]
 """("activation" or "gradient", the stage that makes it, micro-batch)."""

@@ -7,10 +7,10 @@ from itertools import accumulate
 
 from hypothesis import strategies as st
 
-from schedules.check import check
-from schedules.lower import lower
-from schedules.op import Average, Compute, Op, Overlap, Reduce, Step, computes
-from schedules.schedule import Schedule
+from pipesched.schedules.check import check
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import Average, Compute, Op, Overlap, Reduce, Step, computes
+from pipesched.schedules.schedule import Schedule
 from tests.schedules.brute_force import Thing, delivers, finishes, made, wanted
 
 RANKS = st.integers(1, 8)

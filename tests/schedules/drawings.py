@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from textwrap import dedent, indent
 
-from schedules.op import Compute, computes
-from schedules.schedule import Schedule
+from pipesched.schedules.op import Compute, computes
+from pipesched.schedules.schedule import Schedule
 from tests.schedules.brute_force import made, wanted
 
 

@@ -6,13 +6,13 @@ import functools
 import random
 from collections.abc import Callable
 
-from schedules.catalogue import CATALOGUE
-from schedules.check import check
-from schedules.lower import lower
-from schedules.one_f_one_b import one_f_one_b
-from schedules.op import Op, Reduce, computes
-from schedules.recompute import recompute
-from schedules.schedule import Schedule, ScheduleError, make_schedule
+from pipesched.schedules.catalogue import CATALOGUE
+from pipesched.schedules.check import check
+from pipesched.schedules.lower import lower
+from pipesched.schedules.one_f_one_b import one_f_one_b
+from pipesched.schedules.op import Op, Reduce, computes
+from pipesched.schedules.recompute import recompute
+from pipesched.schedules.schedule import Schedule, ScheduleError, make_schedule
 from tests.schedules.hand_schedules import mixed_backwards, replicated, v_shaped
 
 

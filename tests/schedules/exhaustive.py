@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import groupby
 
-from schedules.op import Op, Recv, Reduce, Send, Step
-from schedules.schedule import Schedule
+from pipesched.schedules.op import Op, Recv, Reduce, Send, Step
+from pipesched.schedules.schedule import Schedule
 from tests.schedules.brute_force import carried, made, wanted
 
 Place = tuple[int, int]

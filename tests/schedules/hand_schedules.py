@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from schedules.op import Compute, Op, Phase, Reduce, Step
-from schedules.schedule import Schedule, backward, forward, make_schedule
+from pipesched.schedules.op import Compute, Op, Phase, Reduce, Step
+from pipesched.schedules.schedule import Schedule, backward, forward, make_schedule
 
 
 def v_shaped() -> Schedule:

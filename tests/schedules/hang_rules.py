@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from schedules.hang import Hang, Link, Missing
-from schedules.op import Op, Recv, Reduce, Send, Step, computes
-from schedules.schedule import Schedule
+from pipesched.schedules.hang import Hang, Link, Missing
+from pipesched.schedules.op import Op, Recv, Reduce, Send, Step, computes
+from pipesched.schedules.schedule import Schedule
 from tests.schedules.brute_force import Thing, carried, made, wanted
 from tests.schedules.exhaustive import Model, batches, stream
 

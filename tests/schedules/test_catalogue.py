@@ -2,13 +2,13 @@ import re
 
 import pytest
 
-from schedules.catalogue import CATALOGUE, build, find
-from schedules.check import check
-from schedules.entry import Parameter
-from schedules.interleaved import interleaved
-from schedules.one_f_one_b import one_f_one_b_afp
-from schedules.op import Step, computes
-from schedules.schedule import ScheduleError
+from pipesched.schedules.catalogue import CATALOGUE, build, find
+from pipesched.schedules.check import check
+from pipesched.schedules.entry import Parameter
+from pipesched.schedules.interleaved import interleaved
+from pipesched.schedules.one_f_one_b import one_f_one_b_afp
+from pipesched.schedules.op import Step, computes
+from pipesched.schedules.schedule import ScheduleError
 from tests.schedules.builder_rules import assert_one_line
 
 names = pytest.mark.parametrize("name", CATALOGUE)

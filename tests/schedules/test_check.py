@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedules.catalogue import CATALOGUE
-from schedules.check import BACKENDS, Backend, Finding, check, judge, require_runnable
-from schedules.formats.torch_csv import read_csv_text, write_csv
-from schedules.gpipe import gpipe
-from schedules.lower import lower
-from schedules.one_f_one_b import one_f_one_b
-from schedules.schedule import Schedule, ScheduleError, compute_only, make_schedule
-from schedules.torch_lower import lower_for_torch
+from pipesched.schedules.catalogue import CATALOGUE
+from pipesched.schedules.check import BACKENDS, Backend, Finding, check, judge, require_runnable
+from pipesched.schedules.formats.torch_csv import read_csv_text, write_csv
+from pipesched.schedules.gpipe import gpipe
+from pipesched.schedules.lower import lower
+from pipesched.schedules.one_f_one_b import one_f_one_b
+from pipesched.schedules.schedule import Schedule, ScheduleError, compute_only, make_schedule
+from pipesched.schedules.torch_lower import lower_for_torch
 from tests.schedules.edits import edited, mutant, place_of
 from tests.schedules.hand_schedules import mixed_backwards, replicated, v_shaped
 

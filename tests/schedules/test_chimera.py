@@ -2,10 +2,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import schedules.chimera as module
-from schedules.chimera import chimera
-from schedules.op import Reduce, Step
-from schedules.schedule import ScheduleError, routes, stages_of
+from pipesched.schedules import chimera as module
+from pipesched.schedules.chimera import chimera
+from pipesched.schedules.op import Reduce, Step
+from pipesched.schedules.schedule import ScheduleError, routes, stages_of
 from tests.schedules.builder_rules import (
     assert_complete,
     assert_one_line,

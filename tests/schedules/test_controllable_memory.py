@@ -2,10 +2,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import schedules.controllable_memory as module
-from schedules.controllable_memory import v_half, v_half_block, v_min, v_min_block
-from schedules.schedule import ScheduleError, stages_of
-from schedules.versions import in_flight
+from pipesched.schedules import controllable_memory as module
+from pipesched.schedules.controllable_memory import v_half, v_half_block, v_min, v_min_block
+from pipesched.schedules.schedule import ScheduleError, stages_of
+from pipesched.schedules.versions import in_flight
 from tests.schedules.builder_rules import (
     MICROBATCHES,
     RANKS,

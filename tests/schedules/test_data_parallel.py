@@ -2,11 +2,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import schedules.data_parallel as module
-from schedules.data_parallel import data_parallel
-from schedules.lower import lower
-from schedules.op import Send
-from schedules.schedule import ScheduleError
+from pipesched.schedules import data_parallel as module
+from pipesched.schedules.data_parallel import data_parallel
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import Send
+from pipesched.schedules.schedule import ScheduleError
 from tests.schedules.builder_rules import RANKS, assert_one_line, assert_sound, most_in_flight
 
 DRAWING = """

@@ -1,5 +1,5 @@
-from schedules.excerpt import Cell, excerpt
-from schedules.gpipe import gpipe
+from pipesched.schedules.excerpt import Cell, excerpt
+from pipesched.schedules.gpipe import gpipe
 
 
 def drawn(cells: tuple[Cell, ...]) -> str:

@@ -2,10 +2,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import schedules.gems as module
-from schedules.gems import gems
-from schedules.op import Compute, Reduce, Step
-from schedules.schedule import ScheduleError, routes
+from pipesched.schedules import gems as module
+from pipesched.schedules.gems import gems
+from pipesched.schedules.op import Compute, Reduce, Step
+from pipesched.schedules.schedule import ScheduleError, routes
 from tests.schedules.builder_rules import assert_one_line, assert_sound, finish_times, most_in_flight
 from tests.schedules.drawings import cells, drawn, is_in
 

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedules.check import check, judge
-from schedules.gpipe import gpipe
-from schedules.hang import Link, Why, hangs
-from schedules.interleaved import interleaved
-from schedules.lower import lower
-from schedules.op import Overlap, Recv, Reduce, Send, Step, computes
-from schedules.progress import progress
-from schedules.schedule import Schedule, backward, forward, make_schedule
-from schedules.streams import Communication
+from pipesched.schedules.check import check, judge
+from pipesched.schedules.gpipe import gpipe
+from pipesched.schedules.hang import Link, Why, hangs
+from pipesched.schedules.interleaved import interleaved
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import Overlap, Recv, Reduce, Send, Step, computes
+from pipesched.schedules.progress import progress
+from pipesched.schedules.schedule import Schedule, backward, forward, make_schedule
+from pipesched.schedules.streams import Communication
 from tests.schedules.brute_force import delivers, finishes, made
 from tests.schedules.edits import edited, mutant, small_schedules, swapped
 from tests.schedules.exhaustive import Model

@@ -4,14 +4,14 @@ from itertools import pairwise
 
 import pytest
 
-from profiles.cluster import Link, flat
-from profiles.stage_costs import StageCost, StageCosts
-from schedules.catalogue import build, build_lazily
-from schedules.late_sums import late_sums
-from schedules.op import Reduce, Step
-from schedules.replicate import replicate
-from schedules.schedule import backward, forward, make_schedule
-from simulator.simulate import simulate
+from pipesched.profiles.cluster import Link, flat
+from pipesched.profiles.stage_costs import StageCost, StageCosts
+from pipesched.schedules.catalogue import build, build_lazily
+from pipesched.schedules.late_sums import late_sums
+from pipesched.schedules.op import Reduce, Step
+from pipesched.schedules.replicate import replicate
+from pipesched.schedules.schedule import backward, forward, make_schedule
+from pipesched.simulator.simulate import simulate
 
 
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "zb_h1", "chimera", "wpipe"])

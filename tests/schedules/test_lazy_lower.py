@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedules.catalogue import CATALOGUE, build, build_lazily
-from schedules.lazy import LazySchedule, make_lazy, repeat
-from schedules.lazy_lower import lower_lazily, lowered_ranks
-from schedules.lower import lower
-from schedules.one_f_one_b_rr import lazy_one_f_one_b_rr
-from schedules.schedule import ScheduleError, backward, forward, make_schedule
+from pipesched.schedules.catalogue import CATALOGUE, build, build_lazily
+from pipesched.schedules.lazy import LazySchedule, make_lazy, repeat
+from pipesched.schedules.lazy_lower import lower_lazily, lowered_ranks
+from pipesched.schedules.lower import lower
+from pipesched.schedules.one_f_one_b_rr import lazy_one_f_one_b_rr
+from pipesched.schedules.schedule import ScheduleError, backward, forward, make_schedule
 from tests.schedules.builder_rules import assert_one_line
 from tests.schedules.hand_schedules import replicated, v_shaped
 from tests.schedules.test_one_f_one_b_rr import layouts

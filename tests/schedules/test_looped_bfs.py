@@ -2,11 +2,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import schedules.looped_bfs as module
-from schedules.gpipe import gpipe
-from schedules.looped_bfs import looped_bfs
-from schedules.op import Step
-from schedules.schedule import ScheduleError, stages_of
+from pipesched.schedules import looped_bfs as module
+from pipesched.schedules.gpipe import gpipe
+from pipesched.schedules.looped_bfs import looped_bfs
+from pipesched.schedules.op import Step
+from pipesched.schedules.schedule import ScheduleError, stages_of
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, assert_sound, most_in_flight
 from tests.schedules.drawings import cells, drawn, is_in
 

@@ -3,14 +3,14 @@ from collections import Counter
 
 import pytest
 
-from schedules.catalogue import CATALOGUE
-from schedules.gpipe import gpipe
-from schedules.interleaved import interleaved
-from schedules.lower import lower
-from schedules.one_f_one_b import one_f_one_b, one_f_one_b_afp
-from schedules.op import Compute, Op, Recv, Reduce, Send, Step, computes
-from schedules.pipedream import pipedream
-from schedules.schedule import Schedule, ScheduleError, backward, compute_only, forward, make_schedule
+from pipesched.schedules.catalogue import CATALOGUE
+from pipesched.schedules.gpipe import gpipe
+from pipesched.schedules.interleaved import interleaved
+from pipesched.schedules.lower import lower
+from pipesched.schedules.one_f_one_b import one_f_one_b, one_f_one_b_afp
+from pipesched.schedules.op import Compute, Op, Recv, Reduce, Send, Step, computes
+from pipesched.schedules.pipedream import pipedream
+from pipesched.schedules.schedule import Schedule, ScheduleError, backward, compute_only, forward, make_schedule
 from tests.schedules.brute_force import Thing, carried, crossings, delivers, finishes, made, wanted
 from tests.schedules.hand_schedules import mixed_backwards, replicated, v_shaped
 

@@ -1,10 +1,10 @@
 import pytest
 
-from schedules.gpipe import gpipe
-from schedules.lower import lower
-from schedules.one_f_one_b import one_f_one_b
-from schedules.op import Message, Payload, Recv, Send
-from schedules.schedule import make_schedule
+from pipesched.schedules.gpipe import gpipe
+from pipesched.schedules.lower import lower
+from pipesched.schedules.one_f_one_b import one_f_one_b
+from pipesched.schedules.op import Message, Payload, Recv, Send
+from pipesched.schedules.schedule import make_schedule
 from tests.schedules.edits import edited, found, place_of, swapped
 
 

@@ -1,10 +1,10 @@
 import pytest
 from hypothesis import given, settings
 
-import schedules.naive as module
-from schedules.naive import naive
-from schedules.op import Step
-from schedules.schedule import ScheduleError
+from pipesched.schedules import naive as module
+from pipesched.schedules.naive import naive
+from pipesched.schedules.op import Step
+from pipesched.schedules.schedule import ScheduleError
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, assert_sound, letters, most_in_flight
 from tests.schedules.drawings import cells, drawn, is_in
 

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from schedules.op import (
+from pipesched.schedules.op import (
     Average,
     Compute,
     Message,

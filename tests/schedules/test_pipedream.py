@@ -2,12 +2,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import schedules.pipedream as module
-from schedules.one_f_one_b import one_f_one_b
-from schedules.op import Compute, Step
-from schedules.pipedream import pipedream, pipedream_2bw
-from schedules.schedule import ScheduleError
-from schedules.versions import is_consistent, live_versions, uses
+from pipesched.schedules import pipedream as module
+from pipesched.schedules.one_f_one_b import one_f_one_b
+from pipesched.schedules.op import Compute, Step
+from pipesched.schedules.pipedream import pipedream, pipedream_2bw
+from pipesched.schedules.schedule import ScheduleError
+from pipesched.schedules.versions import is_consistent, live_versions, uses
 from tests.schedules.asynchronous_rules import assert_runs, newest, ordinary, reads_of
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, letters, most_in_flight
 from tests.schedules.drawings import cells, drawn, is_in

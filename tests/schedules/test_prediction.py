@@ -1,12 +1,12 @@
 import pytest
 from hypothesis import given, settings
 
-import schedules.prediction as module
-from schedules.catalogue import CATALOGUE
-from schedules.pipedream import pipedream
-from schedules.prediction import Rule, pipeoptim, spectrain, xpipe
-from schedules.schedule import ScheduleError
-from schedules.versions import live_versions
+from pipesched.schedules import prediction as module
+from pipesched.schedules.catalogue import CATALOGUE
+from pipesched.schedules.pipedream import pipedream
+from pipesched.schedules.prediction import Rule, pipeoptim, spectrain, xpipe
+from pipesched.schedules.schedule import ScheduleError
+from pipesched.schedules.versions import live_versions
 from tests.schedules.asynchronous_rules import assert_runs, newest, ordinary, reads_of
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, letters
 from tests.schedules.drawings import cells, drawn, is_in

@@ -2,13 +2,13 @@ import random
 
 import pytest
 
-from schedules.catalogue import CATALOGUE
-from schedules.gpipe import gpipe
-from schedules.lower import lower
-from schedules.op import Message, Payload, Recv, Reduce, Send, Step
-from schedules.progress import Blocked, progress
-from schedules.schedule import backward, forward, make_schedule
-from schedules.streams import Communication
+from pipesched.schedules.catalogue import CATALOGUE
+from pipesched.schedules.gpipe import gpipe
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import Message, Payload, Recv, Reduce, Send, Step
+from pipesched.schedules.progress import Blocked, progress
+from pipesched.schedules.schedule import backward, forward, make_schedule
+from pipesched.schedules.streams import Communication
 from tests.schedules.brute_force import finishes, made, wanted
 from tests.schedules.hand_schedules import replicated, v_shaped
 

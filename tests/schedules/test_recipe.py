@@ -2,13 +2,13 @@
 
 import pytest
 
-from schedules.catalogue import CATALOGUE, build, build_lazily, origin_of
-from schedules.formats.schedule_json import to_json
-from schedules.lazy import repeat
-from schedules.recipe import Recipe
-from schedules.recompute import recompute
-from schedules.replicate import place, replicate
-from schedules.schedule import ScheduleError
+from pipesched.schedules.catalogue import CATALOGUE, build, build_lazily, origin_of
+from pipesched.schedules.formats.schedule_json import to_json
+from pipesched.schedules.lazy import repeat
+from pipesched.schedules.recipe import Recipe
+from pipesched.schedules.recompute import recompute
+from pipesched.schedules.replicate import place, replicate
+from pipesched.schedules.schedule import ScheduleError
 from tests.schedules.builder_rules import assert_one_line
 
 LAYOUT = {"width": 2, "placement": "data", "recompute": (0,)}

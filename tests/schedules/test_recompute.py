@@ -2,16 +2,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import schedules.recompute as module
-from schedules.catalogue import CATALOGUE, build, build_lazily
-from schedules.check import check
-from schedules.lazy_lower import lower_lazily
-from schedules.lower import lower
-from schedules.one_f_one_b import one_f_one_b
-from schedules.op import Compute, Op, Overlap, Phase, Step, computes
-from schedules.recompute import recompute
-from schedules.schedule import Schedule, ScheduleError, backward, forward, make_schedule
-from schedules.versions import is_consistent, live_versions
+from pipesched.schedules import recompute as module
+from pipesched.schedules.catalogue import CATALOGUE, build, build_lazily
+from pipesched.schedules.check import check
+from pipesched.schedules.lazy_lower import lower_lazily
+from pipesched.schedules.lower import lower
+from pipesched.schedules.one_f_one_b import one_f_one_b
+from pipesched.schedules.op import Compute, Op, Overlap, Phase, Step, computes
+from pipesched.schedules.recompute import recompute
+from pipesched.schedules.schedule import Schedule, ScheduleError, backward, forward, make_schedule
+from pipesched.schedules.versions import is_consistent, live_versions
 from tests.schedules.brute_force import finishes
 from tests.schedules.builder_rules import assert_one_line, parts
 from tests.schedules.drawings import cells, drawn, is_in

@@ -2,22 +2,22 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import schedules.replicate as module
-from profiles.cluster import flat
-from profiles.stage_costs import uniform
-from schedules.catalogue import CATALOGUE, build, build_lazily
-from schedules.check import Backend, check, judge
-from schedules.lazy import repeat
-from schedules.lazy_lower import lower_lazily
-from schedules.lower import lower
-from schedules.one_f_one_b import one_f_one_b
-from schedules.op import Phase, Reduce, Step, computes
-from schedules.recompute import recompute
-from schedules.replicate import place, replicate
-from schedules.schedule import ScheduleError, backward, forward, make_schedule
-from schedules.versions import live_versions
-from simulator.metrics import metrics
-from simulator.simulate import simulate
+from pipesched.profiles.cluster import flat
+from pipesched.profiles.stage_costs import uniform
+from pipesched.schedules import replicate as module
+from pipesched.schedules.catalogue import CATALOGUE, build, build_lazily
+from pipesched.schedules.check import Backend, check, judge
+from pipesched.schedules.lazy import repeat
+from pipesched.schedules.lazy_lower import lower_lazily
+from pipesched.schedules.lower import lower
+from pipesched.schedules.one_f_one_b import one_f_one_b
+from pipesched.schedules.op import Phase, Reduce, Step, computes
+from pipesched.schedules.recompute import recompute
+from pipesched.schedules.replicate import place, replicate
+from pipesched.schedules.schedule import ScheduleError, backward, forward, make_schedule
+from pipesched.schedules.versions import live_versions
+from pipesched.simulator.metrics import metrics
+from pipesched.simulator.simulate import simulate
 from tests.schedules.brute_force import delivers, finishes
 from tests.schedules.builder_rules import assert_complete, assert_one_line, parts
 from tests.schedules.drawings import cells, drawn, is_in

@@ -2,12 +2,12 @@ import dataclasses
 
 import pytest
 
-from schedules.gpipe import gpipe
-from schedules.interleaved import interleaved
-from schedules.lower import lower
-from schedules.op import Overlap, Recv, Send, Step
-from schedules.pipedream import pipedream
-from schedules.schedule import (
+from pipesched.schedules.gpipe import gpipe
+from pipesched.schedules.interleaved import interleaved
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import Overlap, Recv, Send, Step
+from pipesched.schedules.pipedream import pipedream
+from pipesched.schedules.schedule import (
     ScheduleError,
     backward,
     compute_only,

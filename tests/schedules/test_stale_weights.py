@@ -2,16 +2,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import schedules.stale_weights as module
-from schedules.lower import lower
-from schedules.naive import naive
-from schedules.op import Compute
-from schedules.pipedream import pipedream
-from schedules.schedule import ScheduleError
-from schedules.stale_weights import hybrid, stale_weights, vanilla_1f1b
-from schedules.staleness import staleness
-from schedules.versions import live_versions
-from simulator.theory import staleness_degree
+from pipesched.schedules import stale_weights as module
+from pipesched.schedules.lower import lower
+from pipesched.schedules.naive import naive
+from pipesched.schedules.op import Compute
+from pipesched.schedules.pipedream import pipedream
+from pipesched.schedules.schedule import ScheduleError
+from pipesched.schedules.stale_weights import hybrid, stale_weights, vanilla_1f1b
+from pipesched.schedules.staleness import staleness
+from pipesched.schedules.versions import live_versions
+from pipesched.simulator.theory import staleness_degree
 from tests.schedules.asynchronous_rules import assert_runs, newest, ordinary, reads_of
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, letters, most_in_flight
 from tests.schedules.drawings import cells, drawn, is_in

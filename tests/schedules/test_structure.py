@@ -2,11 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from schedules.check import check
-from schedules.gpipe import gpipe
-from schedules.op import Compute, Overlap, Phase
-from schedules.pipedream import pipedream
-from schedules.schedule import backward, forward, make_schedule
+from pipesched.schedules.check import check
+from pipesched.schedules.gpipe import gpipe
+from pipesched.schedules.op import Compute, Overlap, Phase
+from pipesched.schedules.pipedream import pipedream
+from pipesched.schedules.schedule import backward, forward, make_schedule
 from tests.schedules.edits import edited, found
 
 INPUTS, WEIGHTS, AGAIN = (

@@ -2,9 +2,9 @@ import dataclasses
 
 import pytest
 
-from schedules.op import Message, Payload, Recv, Send, Step
-from schedules.schedule import backward, forward
-from schedules.timeline import MemorySample, Span, Timeline
+from pipesched.schedules.op import Message, Payload, Recv, Send, Step
+from pipesched.schedules.schedule import backward, forward
+from pipesched.schedules.timeline import MemorySample, Span, Timeline
 
 MESSAGE = Message(Payload.ACTIVATION, 0, 0)
 SPANS = (

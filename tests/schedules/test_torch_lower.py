@@ -5,17 +5,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from schedules.check import check
-from schedules.formats.torch_csv import read_csv, read_csv_text, write_csv, write_csv_comms
-from schedules.gpipe import gpipe
-from schedules.lower import lower
-from schedules.one_f_one_b import one_f_one_b
-from schedules.op import Recv, Reduce, Reshard, Step, Unshard
-from schedules.progress import progress
-from schedules.schedule import ScheduleError, stages_of
-from schedules.streams import Communication
-from schedules.torch_lower import lower_for_torch
-from schedules.zbv import zbv
+from pipesched.schedules.check import check
+from pipesched.schedules.formats.torch_csv import read_csv, read_csv_text, write_csv, write_csv_comms
+from pipesched.schedules.gpipe import gpipe
+from pipesched.schedules.lower import lower
+from pipesched.schedules.one_f_one_b import one_f_one_b
+from pipesched.schedules.op import Recv, Reduce, Reshard, Step, Unshard
+from pipesched.schedules.progress import progress
+from pipesched.schedules.schedule import ScheduleError, stages_of
+from pipesched.schedules.streams import Communication
+from pipesched.schedules.torch_lower import lower_for_torch
+from pipesched.schedules.zbv import zbv
 from tests.schedules.formats.sayable import halves
 
 torch_schedules = pytest.importorskip("tests.schedules.torch_schedules")

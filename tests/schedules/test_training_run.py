@@ -2,10 +2,10 @@
 
 import pytest
 
-from schedules.catalogue import CATALOGUE, build
-from schedules.op import Reduce, Step
-from schedules.schedule import ScheduleError, make_schedule
-from schedules.training_run import repeated_run, training_run, with_steps
+from pipesched.schedules.catalogue import CATALOGUE, build
+from pipesched.schedules.op import Reduce, Step
+from pipesched.schedules.schedule import ScheduleError, make_schedule
+from pipesched.schedules.training_run import repeated_run, training_run, with_steps
 
 RANKS, MICROBATCHES, STEPS = 4, 8, 6
 EVERY_MICROBATCH = ("pipedream", "vanilla_1f1b", "spectrain", "xpipe", "pipeoptim", "stale_weights", "hybrid")

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedules.catalogue import CATALOGUE, build
-from schedules.gpipe import gpipe
-from schedules.interleaved import interleaved
-from schedules.one_f_one_b import one_f_one_b
-from schedules.op import Compute, Overlap, Phase, Step, computes
-from schedules.pipedream import lazy_pipedream, pipedream
-from schedules.schedule import ScheduleError, backward, forward, make_schedule
-from schedules.versions import (
+from pipesched.schedules.catalogue import CATALOGUE, build
+from pipesched.schedules.gpipe import gpipe
+from pipesched.schedules.interleaved import interleaved
+from pipesched.schedules.one_f_one_b import one_f_one_b
+from pipesched.schedules.op import Compute, Overlap, Phase, Step, computes
+from pipesched.schedules.pipedream import lazy_pipedream, pipedream
+from pipesched.schedules.schedule import ScheduleError, backward, forward, make_schedule
+from pipesched.schedules.versions import (
     Agreement,
     in_flight,
     is_consistent,

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import schedules.zero_bubble_auto as module
-from schedules.op import Compute
-from schedules.schedule import Schedule, ScheduleError
-from schedules.zero_bubble import zb_h1
-from schedules.zero_bubble_auto import zb_auto
+from pipesched.schedules import zero_bubble_auto as module
+from pipesched.schedules.op import Compute
+from pipesched.schedules.schedule import Schedule, ScheduleError
+from pipesched.schedules.zero_bubble import zb_h1
+from pipesched.schedules.zero_bubble_auto import zb_auto
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, assert_sound, most_in_flight
 from tests.schedules.drawings import cells, drawn, is_in
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from schedules.op import computes
-from schedules.schedule import Schedule
+from pipesched.schedules.op import computes
+from pipesched.schedules.schedule import Schedule
 
 pipelining = pytest.importorskip("torch.distributed.pipelining.schedules")
 

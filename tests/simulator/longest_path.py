@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from profiles.cluster import Link
-from profiles.stage_costs import StageCost, StageCosts
-from schedules.op import Compute, Op, Overlap, Reduce, Step
-from schedules.schedule import Schedule
+from pipesched.profiles.cluster import Link
+from pipesched.profiles.stage_costs import StageCost, StageCosts
+from pipesched.schedules.op import Compute, Op, Overlap, Reduce, Step
+from pipesched.schedules.schedule import Schedule
 
 Thing = tuple[str, int, int]
 """("F" or "B", the stage that makes it, micro-batch)."""

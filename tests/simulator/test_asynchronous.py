@@ -4,14 +4,14 @@ from itertools import pairwise
 
 import pytest
 
-from profiles.stage_costs import StageCost, StageCosts, uniform
-from schedules.catalogue import build
-from schedules.op import Phase, computes
-from simulator import theory
-from simulator.errors import SimulationError
-from simulator.memory import memory
-from simulator.metrics import metrics
-from simulator.simulate import simulate
+from pipesched.profiles.stage_costs import StageCost, StageCosts, uniform
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.op import Phase, computes
+from pipesched.simulator import theory
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.memory import memory
+from pipesched.simulator.metrics import metrics
+from pipesched.simulator.simulate import simulate
 
 
 def gaps_between_first_backward_and_last_forward(timeline, rank):

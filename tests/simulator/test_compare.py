@@ -3,11 +3,11 @@ from dataclasses import replace
 
 import pytest
 
-from schedules.gpipe import gpipe
-from schedules.one_f_one_b import one_f_one_b
-from schedules.op import Phase
-from simulator.compare import compare
-from simulator.errors import SimulationError
+from pipesched.schedules.gpipe import gpipe
+from pipesched.schedules.one_f_one_b import one_f_one_b
+from pipesched.schedules.op import Phase
+from pipesched.simulator.compare import compare
+from pipesched.simulator.errors import SimulationError
 from tests.hand_timelines import play
 
 

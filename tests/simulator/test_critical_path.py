@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.cluster import Link, flat, of_nodes
-from profiles.stage_costs import StageCost, StageCosts, uniform
-from schedules.catalogue import build
-from schedules.lower import lower
-from schedules.op import Compute, Recv, Reduce, Step, gives, needs
-from schedules.schedule import ScheduleError
-from simulator.critical_path import Kind, critical_path, readable_path, shares
-from simulator.longest_path import longest_path
-from simulator.simulate import simulate
+from pipesched.profiles.cluster import Link, flat, of_nodes
+from pipesched.profiles.stage_costs import StageCost, StageCosts, uniform
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import Compute, Recv, Reduce, Step, gives, needs
+from pipesched.schedules.schedule import ScheduleError
+from pipesched.simulator.critical_path import Kind, critical_path, readable_path, shares
+from pipesched.simulator.longest_path import longest_path
+from pipesched.simulator.simulate import simulate
 from tests.simulator.longest_path import longest_path as brute_force
 
 NAMES = ("gpipe", "1f1b", "interleaved", "zb_h1", "chimera", "data_parallel", "pipedream", "wpipe")

@@ -1,12 +1,12 @@
 import pytest
 
-from profiles.cluster import flat
-from profiles.stage_costs import uniform
-from schedules.catalogue import build
-from schedules.lower import lower
-from simulator.distribution import Distribution, distribution, makespans
-from simulator.simulate import simulate
-from simulator.traffic_rules import TrafficRules
+from pipesched.profiles.cluster import flat
+from pipesched.profiles.stage_costs import uniform
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.lower import lower
+from pipesched.simulator.distribution import Distribution, distribution, makespans
+from pipesched.simulator.simulate import simulate
+from pipesched.simulator.traffic_rules import TrafficRules
 
 
 def test_percentiles_lie_between_the_sorted_makespans_in_proportion():

@@ -5,14 +5,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from schedules.one_f_one_b import one_f_one_b
-from schedules.op import Compute, Overlap, Phase, Step
-from schedules.pipedream import pipedream
-from schedules.schedule import backward, forward
-from schedules.timeline import Span, Timeline
-from simulator import frame as frame_module
-from simulator.errors import SimulationError
-from simulator.frame import to_frame, write_frame
+from pipesched.schedules.one_f_one_b import one_f_one_b
+from pipesched.schedules.op import Compute, Overlap, Phase, Step
+from pipesched.schedules.pipedream import pipedream
+from pipesched.schedules.schedule import backward, forward
+from pipesched.schedules.timeline import Span, Timeline
+from pipesched.simulator import frame as frame_module
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.frame import to_frame, write_frame
 from tests.hand_timelines import play
 
 COLUMNS = [

@@ -4,16 +4,16 @@ from itertools import pairwise
 
 import pytest
 
-from schedules.gpipe import gpipe
-from schedules.interleaved import interleaved
-from schedules.one_f_one_b import one_f_one_b
-from schedules.op import Average, Compute, Overlap, Phase, Reduce, Reshard, Step, Unshard
-from schedules.schedule import backward, forward
-from schedules.timeline import Span, Timeline
-from simulator.errors import SimulationError
-from simulator.gantt import draw_gantt, lay_out, text_gantt
-from simulator.labels import readable_s
-from simulator.metrics import metrics
+from pipesched.schedules.gpipe import gpipe
+from pipesched.schedules.interleaved import interleaved
+from pipesched.schedules.one_f_one_b import one_f_one_b
+from pipesched.schedules.op import Average, Compute, Overlap, Phase, Reduce, Reshard, Step, Unshard
+from pipesched.schedules.schedule import backward, forward
+from pipesched.schedules.timeline import Span, Timeline
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.gantt import draw_gantt, lay_out, text_gantt
+from pipesched.simulator.labels import readable_s
+from pipesched.simulator.metrics import metrics
 from tests.hand_timelines import play, shaken
 
 STARTS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
@@ -108,7 +108,7 @@ def paired():
 
 
 def test_both_numbers_of_an_overlap_are_written_however_many_rows_there_are():
-    from simulator.picture import draw
+    from pipesched.simulator.picture import draw
 
     for timelines in ([paired()], [paired(), *[play(gpipe(6, 4))] * 3]):
         numbers = {
@@ -121,7 +121,7 @@ def test_both_numbers_of_an_overlap_are_written_however_many_rows_there_are():
 
 
 def test_the_share_beside_a_row_is_what_its_device_was_busy_without_its_reduces():
-    from simulator.picture import draw
+    from pipesched.simulator.picture import draw
 
     ops = [forward(0, 0), Reduce(0), Step(0)]
     spans = [Span(0, op, 2.0 * i, 2.0 * i, 2.0 * i + 1) for i, op in enumerate(ops)]
@@ -189,7 +189,7 @@ def test_times_are_in_the_unit_that_people_read(time_s, text):
 
 def test_charts_for_the_terminal_load_no_heavy_package():
     code = (
-        "import sys, simulator.gantt, simulator.trace, simulator.compare, simulator.frame;"
+        "import sys; from pipesched.simulator import gantt, trace, compare, frame;"
         "print([m for m in ('matplotlib', 'pandas', 'torch', 'pydantic', 'numpy') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

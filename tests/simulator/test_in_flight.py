@@ -4,12 +4,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.stage_costs import StageCost, StageCosts, uniform
-from schedules.catalogue import CATALOGUE, build
-from schedules.op import Compute, Phase, computes
-from schedules.schedule import ScheduleError, backward, backward_input, backward_weight, forward, make_schedule
-from simulator.in_flight import InFlight, in_flight, peak_in_flight
-from simulator.simulate import simulate
+from pipesched.profiles.stage_costs import StageCost, StageCosts, uniform
+from pipesched.schedules.catalogue import CATALOGUE, build
+from pipesched.schedules.op import Compute, Phase, computes
+from pipesched.schedules.schedule import (
+    ScheduleError,
+    backward,
+    backward_input,
+    backward_weight,
+    forward,
+    make_schedule,
+)
+from pipesched.simulator.in_flight import InFlight, in_flight, peak_in_flight
+from pipesched.simulator.simulate import simulate
 from tests.schedules.hand_schedules import replicated, v_shaped
 
 SPLIT = StageCost(1.0, None, 1.0, 1.0, output_bytes=2, saved_bytes=8, saved_for_weight_bytes=3)

@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.cluster import Cluster, Device, Link, flat
-from profiles.stage_costs import StageCost, StageCosts
-from schedules.avgpipe import avgpipe, one_pipeline
-from schedules.catalogue import build
-from schedules.lower import lower
-from schedules.op import Compute
-from schedules.recompute import recompute
-from simulator.errors import SimulationError
-from simulator.in_step import in_step
-from simulator.longest_path import longest_path
-from simulator.memory import memory, over_capacity, peak_memory
-from simulator.simulate import simulate
+from pipesched.profiles.cluster import Cluster, Device, Link, flat
+from pipesched.profiles.stage_costs import StageCost, StageCosts
+from pipesched.schedules.avgpipe import avgpipe, one_pipeline
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import Compute
+from pipesched.schedules.recompute import recompute
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.in_step import in_step
+from pipesched.simulator.longest_path import longest_path
+from pipesched.simulator.memory import memory, over_capacity, peak_memory
+from pipesched.simulator.simulate import simulate
 
 
 def random_costs(chance, num_stages):

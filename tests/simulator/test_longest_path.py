@@ -5,18 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.cluster import Cluster, Device, Link, flat
-from profiles.stage_costs import StageCost, StageCosts, uniform
-from schedules.catalogue import CATALOGUE, build
-from schedules.formats.text import parse_op_with_peer
-from schedules.lower import lower
-from schedules.op import Recv, computes, needs
-from schedules.recompute import recompute
-from schedules.schedule import ScheduleError, make_schedule
-from schedules.torch_lower import lower_for_torch
-from simulator.errors import SimulationError
-from simulator.longest_path import is_unshared, longest_path
-from simulator.simulate import simulate
+from pipesched.profiles.cluster import Cluster, Device, Link, flat
+from pipesched.profiles.stage_costs import StageCost, StageCosts, uniform
+from pipesched.schedules.catalogue import CATALOGUE, build
+from pipesched.schedules.formats.text import parse_op_with_peer
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import Recv, computes, needs
+from pipesched.schedules.recompute import recompute
+from pipesched.schedules.schedule import ScheduleError, make_schedule
+from pipesched.schedules.torch_lower import lower_for_torch
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.longest_path import is_unshared, longest_path
+from pipesched.simulator.simulate import simulate
 from tests.schedules.edits import mutant, reduced_early
 
 UNSHARED = [name for name, entry in CATALOGUE.items() if not entry.averages]

@@ -5,17 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.cluster import Cluster, Device, Link, flat
-from profiles.stage_costs import StageCost, StageCosts, uniform
-from schedules.catalogue import build
-from schedules.lower import lower
-from schedules.op import Compute, Phase, Step
-from schedules.recompute import recompute
-from schedules.schedule import backward, backward_input, backward_weight, forward, make_schedule
-from schedules.timeline import MemorySample
-from simulator.errors import SimulationError
-from simulator.memory import KINDS, memory, over_capacity, peak_memory
-from simulator.simulate import simulate
+from pipesched.profiles.cluster import Cluster, Device, Link, flat
+from pipesched.profiles.stage_costs import StageCost, StageCosts, uniform
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import Compute, Phase, Step
+from pipesched.schedules.recompute import recompute
+from pipesched.schedules.schedule import backward, backward_input, backward_weight, forward, make_schedule
+from pipesched.schedules.timeline import MemorySample
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.memory import KINDS, memory, over_capacity, peak_memory
+from pipesched.simulator.simulate import simulate
 from tests.schedules.hand_schedules import replicated, v_shaped
 
 TWO = StageCosts(

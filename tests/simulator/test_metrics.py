@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.cluster import Link, flat
-from profiles.stage_costs import StageCost, StageCosts, uniform
-from schedules.catalogue import build
-from schedules.op import Message, Payload, Recv, Reduce, Send, Step
-from schedules.schedule import backward, forward, make_schedule
-from schedules.timeline import Span, Timeline
-from simulator.errors import SimulationError
-from simulator.idle import CAUSES
-from simulator.memory import memory
-from simulator.metrics import Metrics, metrics
-from simulator.simulate import simulate
+from pipesched.profiles.cluster import Link, flat
+from pipesched.profiles.stage_costs import StageCost, StageCosts, uniform
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.op import Message, Payload, Recv, Reduce, Send, Step
+from pipesched.schedules.schedule import backward, forward, make_schedule
+from pipesched.schedules.timeline import Span, Timeline
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.idle import CAUSES
+from pipesched.simulator.memory import memory
+from pipesched.simulator.metrics import Metrics, metrics
+from pipesched.simulator.simulate import simulate
 
 
 def causes(found: Metrics, device: int) -> dict[str, float]:

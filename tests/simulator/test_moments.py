@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.cluster import Cluster, Device, Link
-from profiles.stage_costs import StageCost, StageCosts
-from schedules.catalogue import build
-from schedules.lower import lower
-from schedules.replicate import replicate
-from simulator.errors import SimulationError
-from simulator.longest_path import longest_path, moments_of
-from simulator.simulate import simulate
+from pipesched.profiles.cluster import Cluster, Device, Link
+from pipesched.profiles.stage_costs import StageCost, StageCosts
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.lower import lower
+from pipesched.schedules.replicate import replicate
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.longest_path import longest_path, moments_of
+from pipesched.simulator.simulate import simulate
 from tests.simulator.test_longest_path import UNSHARED, random_cluster, random_costs
 
 

@@ -1,13 +1,13 @@
 import pytest
 from simpy import Environment
 
-from profiles.cluster import Link, flat
-from profiles.stage_costs import StageCost, StageCosts
-from schedules.op import Message, Payload, Recv, Send
-from schedules.schedule import ScheduleError
-from simulator.collectives import Collectives
-from simulator.network import Network
-from simulator.traffic_rules import TrafficRules
+from pipesched.profiles.cluster import Link, flat
+from pipesched.profiles.stage_costs import StageCost, StageCosts
+from pipesched.schedules.op import Message, Payload, Recv, Send
+from pipesched.schedules.schedule import ScheduleError
+from pipesched.simulator.collectives import Collectives
+from pipesched.simulator.network import Network
+from pipesched.simulator.traffic_rules import TrafficRules
 
 COSTS = StageCosts((StageCost(1.0, output_bytes=10), StageCost(1.0, output_bytes=30), StageCost(1.0)))
 

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.cluster import Cluster, Device, Link, flat
-from profiles.stage_costs import StageCost, StageCosts, uniform
-from schedules.catalogue import build
-from schedules.op import Average, Recv, Step, computes, needs
-from simulator.memory import memory, peak_memory
-from simulator.simulate import simulate
+from pipesched.profiles.cluster import Cluster, Device, Link, flat
+from pipesched.profiles.stage_costs import StageCost, StageCosts, uniform
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.op import Average, Recv, Step, computes, needs
+from pipesched.simulator.memory import memory, peak_memory
+from pipesched.simulator.simulate import simulate
 
 
 def blocked(timeline, num_stages):

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.cluster import Link, flat
-from profiles.stage_costs import StageCost, StageCosts, uniform
-from schedules.op import Phase, computes
-from schedules.training_run import training_run
-from simulator.errors import SimulationError
-from simulator.run_time import run_time
-from simulator.simulate import simulate
+from pipesched.profiles.cluster import Link, flat
+from pipesched.profiles.stage_costs import StageCost, StageCosts, uniform
+from pipesched.schedules.op import Phase, computes
+from pipesched.schedules.training_run import training_run
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.run_time import run_time
+from pipesched.simulator.simulate import simulate
 
 P, M = 4, 6
 

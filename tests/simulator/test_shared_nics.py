@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simpy import Environment
 
-from profiles.cluster import Cluster, Device, Link, dealt, of_nodes
-from profiles.stage_costs import StageCost, StageCosts
-from schedules.catalogue import build
-from schedules.lower import lower
-from schedules.op import Message, Payload, Recv, Reduce, Send, Step
-from schedules.schedule import Schedule, backward, forward
-from simulator.idle import usage
-from simulator.network import Network
-from simulator.simulate import simulate
-from simulator.theory import gpipe_makespan_s
+from pipesched.profiles.cluster import Cluster, Device, Link, dealt, of_nodes
+from pipesched.profiles.stage_costs import StageCost, StageCosts
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import Message, Payload, Recv, Reduce, Send, Step
+from pipesched.schedules.schedule import Schedule, backward, forward
+from pipesched.simulator.idle import usage
+from pipesched.simulator.network import Network
+from pipesched.simulator.simulate import simulate
+from pipesched.simulator.theory import gpipe_makespan_s
 
 TEN_BYTES = StageCosts((StageCost(1.0, 2.0, output_bytes=10, weight_bytes=40),) * 2)
 NODE = Cluster((Device(),) * 2, Link(), Link(0.5, 10.0), nics=dealt(2, 1))

@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.cluster import flat
-from profiles.stage_costs import StageCost, StageCosts
-from schedules.avgpipe import avgpipe, one_pipeline
-from schedules.lazy import repeat
-from schedules.lower import lower
-from schedules.one_f_one_b import one_f_one_b
-from schedules.op import Average, Reduce
-from schedules.recompute import recompute
-from schedules.schedule import Schedule
-from simulator.errors import SimulationError
-from simulator.in_numbers import in_numbers
-from simulator.side_by_side import side_by_side, steady_s
-from simulator.simulate import simulate
+from pipesched.profiles.cluster import flat
+from pipesched.profiles.stage_costs import StageCost, StageCosts
+from pipesched.schedules.avgpipe import avgpipe, one_pipeline
+from pipesched.schedules.lazy import repeat
+from pipesched.schedules.lower import lower
+from pipesched.schedules.one_f_one_b import one_f_one_b
+from pipesched.schedules.op import Average, Reduce
+from pipesched.schedules.recompute import recompute
+from pipesched.schedules.schedule import Schedule
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.in_numbers import in_numbers
+from pipesched.simulator.side_by_side import side_by_side, steady_s
+from pipesched.simulator.simulate import simulate
 from tests.simulator.test_in_step import random_cluster, random_costs
 
 

@@ -2,20 +2,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.cluster import Cluster, Device, Link, flat
-from profiles.errors import ProfileError
-from profiles.stage_costs import StageCost, StageCosts, uniform
-from schedules.catalogue import build
-from schedules.lower import lower
-from schedules.op import Compute, Message, Overlap, Payload, Phase, Recv, Reduce, Send, Step
-from schedules.recompute import recompute
-from schedules.schedule import Schedule, ScheduleError, backward, forward, make_schedule
-from schedules.timeline import Timeline
-from simulator.errors import SimulationError
-from simulator.longest_path import longest_path as fast_longest_path
-from simulator.metrics import metrics
-from simulator.simulate import simulate
-from simulator.traffic_rules import TrafficRules
+from pipesched.profiles.cluster import Cluster, Device, Link, flat
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.stage_costs import StageCost, StageCosts, uniform
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import Compute, Message, Overlap, Payload, Phase, Recv, Reduce, Send, Step
+from pipesched.schedules.recompute import recompute
+from pipesched.schedules.schedule import Schedule, ScheduleError, backward, forward, make_schedule
+from pipesched.schedules.timeline import Timeline
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.longest_path import longest_path as fast_longest_path
+from pipesched.simulator.metrics import metrics
+from pipesched.simulator.simulate import simulate
+from pipesched.simulator.traffic_rules import TrafficRules
 from tests.simulator.longest_path import longest_path
 
 F0 = Message(Payload.ACTIVATION, 0, 0)

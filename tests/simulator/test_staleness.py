@@ -3,10 +3,10 @@ import sys
 
 import pytest
 
-from schedules.catalogue import build, build_lazily
-from schedules.schedule import forward, make_schedule
-from simulator.errors import SimulationError
-from simulator.staleness import draw_staleness, panels
+from pipesched.schedules.catalogue import build, build_lazily
+from pipesched.schedules.schedule import forward, make_schedule
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.staleness import draw_staleness, panels
 
 STARTS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
@@ -54,5 +54,5 @@ def test_a_picture_that_cannot_be_is_refused_in_one_line(tmp_path, name, count):
 
 
 def test_matplotlib_is_not_loaded_before_something_is_drawn():
-    code = "import sys, simulator.staleness; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, pipesched.simulator.staleness; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -4,17 +4,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.cluster import Link, flat
-from profiles.stage_costs import StageCost, StageCosts, uniform
-from schedules.catalogue import build
-from schedules.lower import lower
-from schedules.recompute import recompute
-from schedules.versions import in_flight
-from simulator import theory
-from simulator.errors import SimulationError
-from simulator.memory import memory
-from simulator.metrics import metrics
-from simulator.simulate import simulate
+from pipesched.profiles.cluster import Link, flat
+from pipesched.profiles.stage_costs import StageCost, StageCosts, uniform
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.lower import lower
+from pipesched.schedules.recompute import recompute
+from pipesched.schedules.versions import in_flight
+from pipesched.simulator import theory
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.memory import memory
+from pipesched.simulator.metrics import metrics
+from pipesched.simulator.simulate import simulate
 
 p_s, m_s, v_s = st.integers(1, 8), st.integers(1, 20), st.integers(1, 4)
 seconds, delays = st.floats(0.01, 10.0), st.one_of(st.just(0.0), st.floats(0.0, 20.0))

@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedules.gpipe import gpipe
-from schedules.interleaved import interleaved
-from schedules.one_f_one_b import one_f_one_b
-from schedules.op import Average, Message, Overlap, Payload, Recv, Reduce, Send, Step
-from schedules.pipedream import pipedream
-from schedules.schedule import backward, forward
-from schedules.timeline import MemorySample, Span, Timeline
-from simulator.trace import to_trace
+from pipesched.schedules.gpipe import gpipe
+from pipesched.schedules.interleaved import interleaved
+from pipesched.schedules.one_f_one_b import one_f_one_b
+from pipesched.schedules.op import Average, Message, Overlap, Payload, Recv, Reduce, Send, Step
+from pipesched.schedules.pipedream import pipedream
+from pipesched.schedules.schedule import backward, forward
+from pipesched.schedules.timeline import MemorySample, Span, Timeline
+from pipesched.simulator.trace import to_trace
 from tests.hand_timelines import play, shaken
 from tests.trace_rules import check_trace
 

@@ -1,11 +1,11 @@
 import pytest
 
-from profiles.stage_costs import StageCost, StageCosts
-from schedules.catalogue import build
-from schedules.lower import lower
-from schedules.op import Reduce, Step
-from schedules.schedule import backward, forward, make_schedule
-from simulator.traffic import Traffic, traffic
+from pipesched.profiles.stage_costs import StageCost, StageCosts
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import Reduce, Step
+from pipesched.schedules.schedule import backward, forward, make_schedule
+from pipesched.simulator.traffic import Traffic, traffic
 from tests.schedules.hand_schedules import replicated, v_shaped
 
 

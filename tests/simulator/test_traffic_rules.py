@@ -7,18 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simpy import Environment
 
-from profiles.all_reduce import all_reduce
-from profiles.cluster import Cluster, Device, Link, dealt, flat, of_nodes
-from profiles.stage_costs import StageCost, StageCosts
-from schedules.catalogue import build
-from schedules.op import Message, Payload, Recv, Reduce, Send, Step, computes, needs
-from schedules.schedule import forward, make_schedule
-from simulator.errors import SimulationError
-from simulator.flight import Flight
-from simulator.idle import usage
-from simulator.network import Network
-from simulator.simulate import simulate
-from simulator.traffic_rules import TrafficRules
+from pipesched.profiles.all_reduce import all_reduce
+from pipesched.profiles.cluster import Cluster, Device, Link, dealt, flat, of_nodes
+from pipesched.profiles.stage_costs import StageCost, StageCosts
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.op import Message, Payload, Recv, Reduce, Send, Step, computes, needs
+from pipesched.schedules.schedule import forward, make_schedule
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.flight import Flight
+from pipesched.simulator.idle import usage
+from pipesched.simulator.network import Network
+from pipesched.simulator.simulate import simulate
+from pipesched.simulator.traffic_rules import TrafficRules
 
 TWO_NODES = of_nodes(Cluster((Device(),) * 2, Link(), Link(0.5, 10.0), nics=dealt(2, 1)), 2)
 F0, F1 = Message(Payload.ACTIVATION, 0, 0), Message(Payload.ACTIVATION, 0, 1)

@@ -4,16 +4,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from profiles.stage_costs import StageCost, StageCosts, uniform
-from schedules.catalogue import build
-from schedules.lower import lower
-from schedules.schedule import Schedule
-from schedules.timeline import Timeline
-from simulator import theory
-from simulator.errors import SimulationError
-from simulator.memory import memory
-from simulator.metrics import metrics
-from simulator.simulate import simulate
+from pipesched.profiles.stage_costs import StageCost, StageCosts, uniform
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.lower import lower
+from pipesched.schedules.schedule import Schedule
+from pipesched.schedules.timeline import Timeline
+from pipesched.simulator import theory
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.memory import memory
+from pipesched.simulator.metrics import metrics
+from pipesched.simulator.simulate import simulate
 
 p_s, seconds = st.integers(1, 8), st.floats(0.01, 10.0)
 exactly = settings(deadline=None, max_examples=60)

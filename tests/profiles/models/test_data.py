@@ -5,10 +5,10 @@ import sys
 import pytest
 import torch
 
-from profiles.errors import ProfileError
-from profiles.models.model import build_layers
-from profiles.models.resolve import resolve_model
-from profiles.models.text import crops, held_out_crops, text_bytes
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.models.model import build_layers
+from pipesched.profiles.models.resolve import resolve_model
+from pipesched.profiles.models.text import crops, held_out_crops, text_bytes
 
 
 def test_digits_are_the_scans_of_scikit_learn():
@@ -43,7 +43,7 @@ def test_digits_are_learnt():
 
 
 def test_without_scikit_learn_it_is_said_what_to_install(monkeypatch):
-    from profiles.models import digits
+    from pipesched.profiles.models import digits
 
     digits._scans.cache_clear()
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)

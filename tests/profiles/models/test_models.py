@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from profiles.errors import ProfileError
-from profiles.models.model import Model, build_layers, draw_batch
-from profiles.models.resolve import resolve_model
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.models.model import Model, build_layers, draw_batch
+from pipesched.profiles.models.resolve import resolve_model
 
 SMALL = [
     "mlp:width=8,layers=3",

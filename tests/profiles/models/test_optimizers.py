@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from profiles.errors import ProfileError
-from profiles.models.optimizers import OPTIMIZERS, make_optimizer
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.models.optimizers import OPTIMIZERS, make_optimizer
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@ import sys
 import pytest
 import torch
 
-from profiles.errors import ProfileError
-from profiles.models.model import build_layers
-from profiles.models.resolve import resolve_model
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.models.model import build_layers
+from pipesched.profiles.models.resolve import resolve_model
 
 USERS = """
 import torch
@@ -16,7 +16,7 @@ def batch(n, seed): return torch.ones(n, 4), torch.zeros(n, 4)
 
 def modules(depth=2): return [nn.Linear(4, 4) for _ in range(depth)], loss, batch
 def builders(depth: int, scale: float = 1.0): return [lambda: nn.Linear(4, 4)] * depth, loss, batch
-def model(): return __import__("profiles.models.mlp").models.mlp.mlp(width=4, layers=2)
+def model(): return __import__("pipesched.profiles.models.mlp").profiles.models.mlp.mlp(width=4, layers=2)
 def anything(**arguments): return arguments["result"], loss, batch
 def broken(): raise KeyError("lost")
 def nothing(): return None

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from profiles.errors import ProfileError
-from profiles.models.model import Model
-from profiles.models.resolve import resolve_model
-from profiles.models.tied import require_untied, shared_parameters
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.models.model import Model
+from pipesched.profiles.models.resolve import resolve_model
+from pipesched.profiles.models.tied import require_untied, shared_parameters
 
 
 class Reversed(nn.Module):

@@ -4,7 +4,7 @@ import random
 
 from hypothesis import strategies as st
 
-from schedules.op import (
+from pipesched.schedules.op import (
     Average,
     Compute,
     Message,

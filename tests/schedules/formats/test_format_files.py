@@ -3,8 +3,8 @@ import stat
 
 import pytest
 
-from schedules.formats.files import Faults, load_json, read_text, shown, write_text
-from schedules.schedule import ScheduleError
+from pipesched.schedules.formats.files import Faults, load_json, read_text, shown, write_text
+from pipesched.schedules.schedule import ScheduleError
 
 
 def one_line(caught: pytest.ExceptionInfo[ScheduleError]) -> str:

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedules.formats.schedule_json import from_json, read_schedule, to_json
-from schedules.interleaved import interleaved
-from schedules.lower import lower
-from schedules.op import Message, Payload, Recv, Send, Step
-from schedules.pipedream import pipedream
-from schedules.schedule import Schedule, ScheduleError, backward, forward
+from pipesched.schedules.formats.schedule_json import from_json, read_schedule, to_json
+from pipesched.schedules.interleaved import interleaved
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import Message, Payload, Recv, Send, Step
+from pipesched.schedules.pipedream import pipedream
+from pipesched.schedules.schedule import Schedule, ScheduleError, backward, forward
 from tests.schedules.formats.random_ops import ops
 
 TINY = """{

@@ -1,8 +1,8 @@
 import pytest
 from hypothesis import given, settings
 
-from schedules.formats.text import NO_PEER, op_text, parse_op, parse_op_with_peer
-from schedules.op import (
+from pipesched.schedules.formats.text import NO_PEER, op_text, parse_op, parse_op_with_peer
+from pipesched.schedules.op import (
     Average,
     Compute,
     Message,
@@ -16,7 +16,7 @@ from schedules.op import (
     Step,
     Unshard,
 )
-from schedules.schedule import ScheduleError
+from pipesched.schedules.schedule import ScheduleError
 from tests.schedules.formats.random_ops import ops
 
 F, B = Phase.FORWARD, Phase.BACKWARD

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedules.formats import torch_csv
-from schedules.formats.torch_csv import read_csv, read_csv_text, write_csv, write_csv_comms
-from schedules.gpipe import gpipe
-from schedules.interleaved import interleaved
-from schedules.lower import lower
-from schedules.one_f_one_b import one_f_one_b
-from schedules.op import (
+from pipesched.schedules.formats import torch_csv
+from pipesched.schedules.formats.torch_csv import read_csv, read_csv_text, write_csv, write_csv_comms
+from pipesched.schedules.gpipe import gpipe
+from pipesched.schedules.interleaved import interleaved
+from pipesched.schedules.lower import lower
+from pipesched.schedules.one_f_one_b import one_f_one_b
+from pipesched.schedules.op import (
     Average,
     Compute,
     Message,
@@ -25,8 +25,8 @@ from schedules.op import (
     Unshard,
     computes,
 )
-from schedules.pipedream import pipedream
-from schedules.schedule import Schedule, ScheduleError, backward, forward, make_schedule
+from pipesched.schedules.pipedream import pipedream
+from pipesched.schedules.schedule import Schedule, ScheduleError, backward, forward, make_schedule
 
 COMPUTE = "0F0,0F1,,,0B0,,0B1\r\n,1F0,1B0,1F1,1B1\r\n"
 COMMS = (

@@ -2,9 +2,9 @@
 
 import pytest
 
-from schedules.check import check
-from schedules.formats.torch_csv import read_csv, read_csv_text, write_csv, write_csv_comms
-from schedules.torch_lower import lower_for_torch
+from pipesched.schedules.check import check
+from pipesched.schedules.formats.torch_csv import read_csv, read_csv_text, write_csv, write_csv_comms
+from pipesched.schedules.torch_lower import lower_for_torch
 from tests.schedules.formats.sayable import halves
 
 torch_schedules = pytest.importorskip("tests.schedules.torch_schedules")

@@ -5,15 +5,15 @@ import io
 
 import pytest
 
-from schedules.catalogue import CATALOGUE, build
-from schedules.formats.schedule_json import from_json, to_json
-from schedules.formats.torch_csv import read_csv, read_csv_text, write_csv, write_csv_comms
-from schedules.gpipe import gpipe
-from schedules.interleaved import interleaved
-from schedules.lower import lower
-from schedules.op import Overlap, Send, computes
-from schedules.schedule import ScheduleError, stages_of
-from schedules.torch_lower import lower_for_torch
+from pipesched.schedules.catalogue import CATALOGUE, build
+from pipesched.schedules.formats.schedule_json import from_json, to_json
+from pipesched.schedules.formats.torch_csv import read_csv, read_csv_text, write_csv, write_csv_comms
+from pipesched.schedules.gpipe import gpipe
+from pipesched.schedules.interleaved import interleaved
+from pipesched.schedules.lower import lower
+from pipesched.schedules.op import Overlap, Send, computes
+from pipesched.schedules.schedule import ScheduleError, stages_of
+from pipesched.schedules.torch_lower import lower_for_torch
 from tests.schedules.formats.sayable import halves
 
 torch_schedules = pytest.importorskip("tests.schedules.torch_schedules")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from schedules.formats.torch_csv import read_csv_text, write_csv, write_csv_comms
-from schedules.schedule import stages_of
-from schedules.torch_lower import lower_for_torch
+from pipesched.schedules.formats.torch_csv import read_csv_text, write_csv, write_csv_comms
+from pipesched.schedules.schedule import stages_of
+from pipesched.schedules.torch_lower import lower_for_torch
 from tests.schedules.formats.sayable import halves
 
 pytest.importorskip("torch.distributed.pipelining")

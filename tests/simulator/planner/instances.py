@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from profiles.cluster import Cluster, Device, Link, of_nodes
-from profiles.profile import LayerCost, LayerMeasurement, LayerSplit, Profile, Provenance
-from simulator.planner import Request
+from pipesched.profiles.cluster import Cluster, Device, Link, of_nodes
+from pipesched.profiles.profile import LayerCost, LayerMeasurement, LayerSplit, Profile, Provenance
+from pipesched.simulator.planner import Request
 
 _SIZES = (1, 2, 4)
 

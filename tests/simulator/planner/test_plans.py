@@ -3,17 +3,17 @@ from dataclasses import replace
 
 import pytest
 
-from profiles.cluster import Cluster, Device, Link, flat, of_nodes
-from profiles.errors import ProfileError
-from profiles.files import load_plan, save_plan
-from schedules.lower import lower
-from schedules.replicate import place
-from simulator.critical_path import critical_path
-from simulator.planner import Candidate, Request, plan_of, predict, reasons, search
-from simulator.planner.evaluate import lowered
-from simulator.planner.request import candidates
-from simulator.run_time import run_time
-from simulator.simulate import simulate
+from pipesched.profiles.cluster import Cluster, Device, Link, flat, of_nodes
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.files import load_plan, save_plan
+from pipesched.schedules.lower import lower
+from pipesched.schedules.replicate import place
+from pipesched.simulator.critical_path import critical_path
+from pipesched.simulator.planner import Candidate, Request, plan_of, predict, reasons, search
+from pipesched.simulator.planner.evaluate import lowered
+from pipesched.simulator.planner.request import candidates
+from pipesched.simulator.run_time import run_time
+from pipesched.simulator.simulate import simulate
 from tests.profiles.hand_profiles import layer, measurement, profile
 from tests.simulator.planner.instances import random_profile, random_request
 

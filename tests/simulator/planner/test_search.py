@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.planner import search
-from simulator.planner.bound import Bounds
-from simulator.planner.evaluate import evaluate
-from simulator.planner.one_copy import alone
-from simulator.planner.request import candidates
+from pipesched.simulator.planner import search
+from pipesched.simulator.planner.bound import Bounds
+from pipesched.simulator.planner.evaluate import evaluate
+from pipesched.simulator.planner.one_copy import alone
+from pipesched.simulator.planner.request import candidates
 from tests.simulator.planner.instances import random_request
 
 ALL = ("gpipe", "1f1b", "interleaved", "zb_h1", "chimera", "pipedream", "pipedream_2bw", "wpipe", "1f1b_rr")

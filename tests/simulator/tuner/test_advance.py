@@ -1,9 +1,9 @@
 from functools import partial
 
-from profiles.cluster import Cluster, Device, Link
-from simulator.tuner.advance import smallest_advance
-from simulator.tuner.evaluate import Problem, evaluate
-from simulator.tuner.setting import Setting
+from pipesched.profiles.cluster import Cluster, Device, Link
+from pipesched.simulator.tuner.advance import smallest_advance
+from pipesched.simulator.tuner.evaluate import Problem, evaluate
+from pipesched.simulator.tuner.setting import Setting
 from tests.profiles.hand_profiles import layer, measurement, profile
 
 

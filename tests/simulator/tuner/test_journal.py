@@ -2,11 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.errors import SimulationError
-from simulator.tuner.evaluate import evaluate
-from simulator.tuner.journal import Journal
-from simulator.tuner.search import search
-from simulator.tuner.setting import Space
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.tuner.evaluate import evaluate
+from pipesched.simulator.tuner.journal import Journal
+from pipesched.simulator.tuner.search import search
+from pipesched.simulator.tuner.setting import Space
 from tests.simulator.tuner.problems import problem
 
 SETTINGS = Space((2, 4, 8), (1, 2), (0, 1)).settings()

@@ -1,5 +1,5 @@
-from simulator.tuner.outcome import Evaluator, Outcome, least, pareto, plain, ranked
-from simulator.tuner.setting import Setting
+from pipesched.simulator.tuner.outcome import Evaluator, Outcome, least, pareto, plain, ranked
+from pipesched.simulator.tuner.setting import Setting
 
 
 def outcome(m, n, seconds, held_bytes, reason=None, advance=1):

@@ -1,8 +1,8 @@
 import pytest
 
-from simulator.tuner.picture import draw_heat_maps
-from simulator.tuner.search import search
-from simulator.tuner.setting import Space
+from pipesched.simulator.tuner.picture import draw_heat_maps
+from pipesched.simulator.tuner.search import search
+from pipesched.simulator.tuner.setting import Space
 from tests.simulator.tuner.problems import problem
 
 STARTS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}

@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.cluster import Link, flat
-from profiles.stage_costs import StageCost, StageCosts, uniform
-from schedules.catalogue import build
-from schedules.op import Average, Step
-from schedules.schedule import backward, forward, make_schedule
-from schedules.timeline import MemorySample, Span, Timeline
-from simulator.errors import SimulationError
-from simulator.simulate import simulate
-from simulator.theory import gpipe_makespan_s
-from simulator.tuner.predictor import (
+from pipesched.profiles.cluster import Link, flat
+from pipesched.profiles.stage_costs import StageCost, StageCosts, uniform
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.op import Average, Step
+from pipesched.schedules.schedule import backward, forward, make_schedule
+from pipesched.schedules.timeline import MemorySample, Span, Timeline
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.simulate import simulate
+from pipesched.simulator.theory import gpipe_makespan_s
+from pipesched.simulator.tuner.predictor import (
     Accounting,
     DevicePrediction,
     DeviceProfile,

@@ -3,15 +3,15 @@ from dataclasses import replace
 
 import pytest
 
-from profiles.errors import ProfileError
-from schedules.lower import lower
-from simulator.memory import memory, peak_memory
-from simulator.simulate import simulate
-from simulator.tuner.evaluate import evaluate, measure
-from simulator.tuner.outcome import Evaluator
-from simulator.tuner.predictor import Accounting, predict
-from simulator.tuner.search import search
-from simulator.tuner.setting import Setting, Space
+from pipesched.profiles.errors import ProfileError
+from pipesched.schedules.lower import lower
+from pipesched.simulator.memory import memory, peak_memory
+from pipesched.simulator.simulate import simulate
+from pipesched.simulator.tuner.evaluate import evaluate, measure
+from pipesched.simulator.tuner.outcome import Evaluator
+from pipesched.simulator.tuner.predictor import Accounting, predict
+from pipesched.simulator.tuner.search import search
+from pipesched.simulator.tuner.setting import Setting, Space
 from tests.simulator.tuner.problems import problem
 
 SPACE = Space((1, 2, 4, 8), (1, 2, 3), (0, 2), ("avgpipe", "zb_h1", "interleaved", "chimera"), recomputes=(False, True))
@@ -59,7 +59,7 @@ def test_pipelines_that_slow_each_other_drift_apart_and_fill_each_others_bubbles
 def test_of_many_microbatches_following_some_is_enough(setting, monkeypatch):
     asked = problem(batch_size=32)
     found = evaluate(asked, setting).seconds
-    monkeypatch.setattr(sys.modules["simulator.tuner.evaluate"], "_FOLLOWED", 32)
+    monkeypatch.setattr(sys.modules["pipesched.simulator.tuner.evaluate"], "_FOLLOWED", 32)
     assert found == pytest.approx(evaluate(asked, setting).seconds, rel=0.02)
 
 

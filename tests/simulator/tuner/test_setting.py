@@ -1,10 +1,10 @@
 import pytest
 
-from schedules.avgpipe import avgpipe, one_pipeline
-from schedules.catalogue import build
-from schedules.recompute import recompute
-from schedules.schedule import ScheduleError
-from simulator.tuner.setting import Setting, Space, divisors
+from pipesched.schedules.avgpipe import avgpipe, one_pipeline
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.recompute import recompute
+from pipesched.schedules.schedule import ScheduleError
+from pipesched.simulator.tuner.setting import Setting, Space, divisors
 
 
 def test_a_setting_says_what_it_is():
