@@ -147,7 +147,7 @@ def _outlook(
     if options.compression is not None:
         stage_costs = replace(stage_costs, compression=Compression(element_bytes(options.dtype)))
     time = run_time(run.lists, options.steps, run.microbatches_per_step, stage_costs, cluster)
-    shown = run.lists(_shown_steps(run, lists, options.steps))
+    shown = run.beginning(_shown_steps(run, lists, options.steps))
     stages = staleness(shown).stages
     return Outlook(
         recipe,

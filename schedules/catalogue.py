@@ -193,7 +193,9 @@ _ENTRIES = (
         lazy_hybrid,
         "stale_weights first, then one micro-batch at a time",
         "arXiv:1912.12675, section 4.2",
-        Parameter("pipelined", None, "micro-batches that are pipelined, half of them unless given", "integer"),
+        Parameter(
+            "pipelined", None, "micro-batches that are pipelined, half of them unless given", "integer", counts_run=True
+        ),
     ),
     _asynchronous(
         "spectrain",

@@ -22,12 +22,14 @@ class Parameter:
         default: None where the builder finds it from the counts, as `text` says.
         text: What it does, in a few words.
         type: Of a None default, what is taken: a whole number, any number, or whole numbers (``2:1:1``).
+        counts_run: Whether it counts micro-batches of the whole run, so that there can be no more of them.
     """
 
     name: str
     default: int | float | None
     text: str
     type: Literal["integer", "number", "integers"] = "number"
+    counts_run: bool = False
 
     @property
     def takes(self) -> Literal["integer", "number", "integers"]:

@@ -62,8 +62,7 @@ class Recipe:
                 f"schedule {self.name}: got {self.width} x {self.num_ranks} ranks, expected at most {MAX_RANKS} in a "
                 "training run; try fewer"
             )
-        run = self._copies(num_steps)
-        return replace(run, lists=lambda steps: self._finished(run.lists(steps)))
+        return self._copies(num_steps).changed(self._finished)
 
     def _copies(self, num_steps: int) -> TrainingRun:
         if self.lists is not None:
@@ -78,10 +77,9 @@ class Recipe:
             self.name, self.num_ranks, self.num_microbatches, num_steps, self.num_chunks, **self.parameters
         )
         return replace(
-            one,
+            one.changed(lambda lists: replicate(lists, self.width)),
             name=copied_name(one.name, self.width),
             microbatches_per_step=self.width * one.microbatches_per_step,
-            lists=lambda steps: replicate(one.lists(steps), self.width),
         )
 
     def _finished(self, lists: LazySchedule) -> LazySchedule:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import lcm
+from math import ceil, lcm
 
 from pipesched.schedules.catalogue import build, build_lazily, find
 from pipesched.schedules.entry import Value
@@ -31,6 +31,8 @@ class TrainingRun:
         name: The schedule's.
         microbatches_per_step: Micro-batches that the samples of a step are cut into.
         lists: Makes the lists of so many steps.
+        beginning: Makes lists of at least so many, which go as a longer run does in its first steps: what a parameter
+            counts over the whole run is counted as far as they reach.
         prediction: The rule for weights that are predicted; None where none are.
         pipelines: Copies of the model that are averaged, each of which takes a batch of its own in a step.
     """
@@ -38,12 +40,21 @@ class TrainingRun:
     name: str
     microbatches_per_step: int
     lists: Callable[[int], LazySchedule]
+    beginning: Callable[[int], LazySchedule]
     prediction: Rule | None = None
     pipelines: int = 1
 
     def microbatch_size(self, batch_size: int) -> int:
         """Return the samples of a micro-batch, given those of a batch."""
         return self.pipelines * batch_size // self.microbatches_per_step
+
+    def changed(self, change: Callable[[LazySchedule], LazySchedule]) -> TrainingRun:
+        """Return the run with `change` made to its lists, however many steps they have."""
+        return replace(
+            self,
+            lists=lambda steps: change(self.lists(steps)),
+            beginning=lambda steps: change(self.beginning(steps)),
+        )
 
 
 def training_run(
@@ -61,7 +72,7 @@ def training_run(
         num_ranks: Of the pipeline.
         num_microbatches: Of a batch, where the schedule accumulates gradients over one; unless given, also the
             parameter `accumulate`. Others step more often, and take fewer.
-        num_steps: That the run will have: some parameters (``pipelined``) count in it.
+        num_steps: That the run will have: parameters that count over it (``pipelined``) are held against it.
         num_chunks: Stages per rank, where the schedule takes them.
         parameters: Of the schedule.
 
@@ -76,11 +87,19 @@ def training_run(
         parameters.setdefault("accumulate", num_microbatches)
     longest = build_lazily(name, num_ranks, num_steps * num_microbatches, num_chunks, **parameters)
     per_step = microbatches_per_step(longest)
+    counting = {parameter.name for parameter in entry.parameters if parameter.counts_run}
 
     def lists(steps: int) -> LazySchedule:
         return build_lazily(name, num_ranks, steps * per_step, num_chunks, **parameters)
 
-    return TrainingRun(name, per_step, lists, entry.prediction)
+    def beginning(steps: int) -> LazySchedule:
+        reach = steps * per_step
+        within = {
+            key: min(value, reach) for key, value in parameters.items() if key in counting and isinstance(value, int)
+        }
+        return build_lazily(name, num_ranks, reach, num_chunks, **(parameters | within))
+
+    return TrainingRun(name, per_step, lists, beginning, entry.prediction)
 
 
 def repeated_run(schedule: Schedule) -> TrainingRun:
@@ -104,7 +123,10 @@ def repeated_run(schedule: Schedule) -> TrainingRun:
             )
         return repeat(schedule, times)
 
-    return TrainingRun(schedule.name, per_step, lists, pipelines=once.pipelines)
+    def beginning(steps: int) -> LazySchedule:
+        return repeat(schedule, ceil(steps / steps_per_list))
+
+    return TrainingRun(schedule.name, per_step, lists, beginning, pipelines=once.pipelines)
 
 
 def with_steps(schedule: Schedule) -> Schedule:

@@ -109,6 +109,27 @@ def test_pytorchs_lists_without_steps_are_trained(pipesched):
     assert json.loads(answer.out)["runs"][0]["schedule"] == "mine"
 
 
+def test_micro_batches_that_are_pipelined_are_counted_over_the_whole_run(pipesched):
+    line = "train digits:blocks=2,width=8 -s hybrid -p 2 --batch-size 8 --steps 300 --uniform f=1,b=2 --json --set"
+    answer = pipesched(f"{line} pipelined=200")
+    assert (answer.code, answer.err) == (0, "")
+    (run,) = json.loads(answer.out)["runs"]
+    assert (run["steps"], run["staleness"]) == (300, 2)
+    # 200 micro-batches every f + b seconds, until the last has left both ranks, and 100 alone on either rank
+    assert run["run_s"] == pytest.approx(200 * 3 + 3 + 100 * 2 * 3)
+    answer = pipesched(f"{line} pipelined=301")
+    assert (answer.code, answer.out) == (2, "")
+    assert "got pipelined 301, expected 0 to 300, all of the run" in answer.err
+
+
+def test_lists_of_several_steps_are_trained_for_any_multiple_of_them(pipesched):
+    assert pipesched("show -s pipedream -p 2 -m 5 --out five.json").code == 0
+    answer = pipesched(f"train {MODEL} -f five.json --batch-size 8 --uniform f=1,b=2 --steps 100 --json")
+    assert (answer.code, answer.err) == (0, "")
+    (run,) = json.loads(answer.out)["runs"]
+    assert (run["steps"], run["staleness"]) == (100, 1)
+
+
 def test_recompute_changes_the_time_and_not_the_losses(pipesched):
     plain, again = (
         json.loads(pipesched(f"{QUICK} -s {name} --dtype float64 --steps 6 --json {more}").out)["runs"][0]

@@ -52,6 +52,32 @@ def test_parameters_may_count_in_steps_of_the_run():
     assert run.lists(100).num_microbatches == 100
 
 
+def ops_of(lists, num_microbatches):
+    """Return what each rank does with the first micro-batches."""
+    rows = [[op for op in ops() if not isinstance(op, Step)] for ops in lists.rank_ops]
+    return [[op for op in row if op.microbatch < num_microbatches] for row in rows]
+
+
+@pytest.mark.parametrize("pipelined", [0, 3, 60])
+def test_the_beginning_of_a_run_is_pipelined_as_far_as_the_whole_run_is(pipelined):
+    run = training_run("hybrid", 3, 1, 100, pipelined=pipelined)
+    assert run.beginning(10).num_microbatches == 10
+    assert ops_of(run.beginning(10), 10) == ops_of(run.lists(100), 10)
+
+
+def test_no_more_can_be_counted_over_a_run_than_it_has():
+    run = training_run("hybrid", 2, 1, 100, pipelined=60)
+    with pytest.raises(ScheduleError, match="got pipelined 60, expected 0 to 59"):
+        run.lists(59)
+    with pytest.raises(ScheduleError, match="got pipelined 101, expected 0 to 100"):
+        training_run("hybrid", 2, 1, 100, pipelined=101)
+
+
+def test_the_beginning_of_a_repeated_list_is_as_many_whole_lists_as_it_takes():
+    run = repeated_run(build("pipedream", 2, 6))
+    assert [run.beginning(steps).num_microbatches for steps in (1, 6, 7, 12)] == [6, 6, 12, 12]
+
+
 def test_a_run_knows_its_rule_of_prediction():
     found = {name: training_run(name, RANKS, MICROBATCHES, STEPS).prediction for name in ("xpipe", "pipedream")}
     assert found == {"xpipe": CATALOGUE["xpipe"].prediction, "pipedream": None}
