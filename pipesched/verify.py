@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -43,7 +45,8 @@ def verify(
 ) -> None:
     """Profile MODEL (unless --profile), simulate, run, compare. --schedule takes several, as gpipe,1f1b.
 
-    Exit code 1 when the loss of the run is not that of the un-pipelined model.
+    Exit code 1 when the loss of the run is not that of the un-pipelined model. Where one of several schedules fails,
+    what those before it gave is told all the same.
     """
     schedules = _schedules(schedule)
     size = costs.microbatch_size or 1
@@ -51,7 +54,20 @@ def verify(
     profile = _profile(built, size, max(s.num_ranks for s in schedules), costs, options)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    checked = [_one(each, model, profile, size, costs, options) for each in schedules]
+    checked: list[_Checked] = []
+    try:
+        for each in schedules:
+            with _named(each.name):
+                checked.append(_one(each, model, profile, size, costs, options))
+    finally:
+        if checked:
+            _tell(checked, out, json=json)
+    if not all(each.loss_difference <= _LOSS_TOLERANCE for each in checked):
+        raise typer.Exit(NEGATIVE)
+
+
+def _tell(checked: list[_Checked], out: Path | None, *, json: bool) -> None:
+    """Print what was found, as data or as people read it, and write it where it is asked for."""
     if json:
         print_json(
             [{**each.found.to_dict(), "largest_loss_difference": _finite(each.loss_difference)} for each in checked]
@@ -66,8 +82,20 @@ def verify(
     if out is not None:
         for each in checked:
             _write(each, out, is_quiet=json)
-    if not all(each.loss_difference <= _LOSS_TOLERANCE for each in checked):
-        raise typer.Exit(NEGATIVE)
+
+
+@contextmanager
+def _named(schedule: str) -> Iterator[None]:
+    """Name the schedule in what is raised."""
+    from pipesched.executor.errors import ExecutionError
+    from pipesched.profiles.errors import ProfileError
+    from pipesched.schedules.schedule import ScheduleError
+    from pipesched.simulator.errors import SimulationError
+
+    try:
+        yield
+    except (ExecutionError, ProfileError, ScheduleError, SimulationError) as error:
+        raise type(error)(f"verify {schedule}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +211,14 @@ def _finite(value: float) -> float | None:
 def _with_initial_weights(schedule: Schedule) -> list[bool]:
     """Return of each micro-batch whether all its forwards read the initial weights, as the whole model does.
 
-    The first always does; where there is a step between the micro-batches, others have losses of their own.
+    That whose backward is the first of all always does: no stage can have stepped before. Where there is a step between
+    the micro-batches, others have losses of their own. Weights that are predicted before the stage's first step are
+    the initial ones, as there is nothing yet to predict them from.
     """
     from pipesched.schedules.op import Phase, computes
 
     parts = [part for row in schedule.ops for op in row for part in computes(op) if part.phase is Phase.FORWARD]
-    later = {part.microbatch for part in parts if part.version or part.lookahead}
+    later = {part.microbatch for part in parts if part.version}
     return [microbatch not in later for microbatch in range(schedule.num_microbatches)]
 
 

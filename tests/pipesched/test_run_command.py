@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 
 from pipesched import verify
+from pipesched.executor.errors import RankFailed
 from pipesched.executor.job import job_from_json
 from pipesched.executor.launcher import Measured
+from pipesched.executor.whole import whole_model_losses
 from pipesched.profiles.cluster import Link
 from pipesched.profiles.cluster_json import read_cluster
 from pipesched.profiles.files import load_profile
 from pipesched.profiles.stage_costs import uniform
 from pipesched.schedules.catalogue import build
+from pipesched.schedules.formats.schedule_json import from_json
 from pipesched.schedules.formats.timeline_json import read_timeline
 from pipesched.schedules.op import Message, Payload
 from pipesched.schedules.timeline import MemorySample
@@ -192,3 +195,50 @@ def test_verify_of_an_asynchronous_schedule_compares_what_has_the_same_weights(p
     answer = profiled(f"verify {MODEL} -s pipedream -p 2 -m 4 --profile p.json {FAST} --json")
     assert (answer.code, answer.err) == (0, "")
     assert json.loads(answer.out)[0]["largest_loss_difference"] <= 1e-6
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(120)
+def test_weights_predicted_before_the_first_step_are_the_initial_ones(profiled):
+    answer = profiled(f"verify {MODEL} -s spectrain,xpipe,pipeoptim -p 2 -m 4 --profile p.json {FAST} --json")
+    assert (answer.code, answer.err) == (0, "")
+    found = json.loads(answer.out)
+    assert [each["name"] for each in found] == ["spectrain", "xpipe", "pipeoptim"]
+    assert all(each["largest_loss_difference"] <= 1e-6 for each in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("gpipe", [True, True, True, True]),
+        ("pipedream", [True, False, False, False]),  # the last stage steps after every micro-batch
+        ("pipeoptim", [True, False, False, False]),
+        ("spectrain", [True, False, False, False]),
+    ],
+)
+def test_a_loss_can_be_compared_where_no_stage_has_stepped_before_the_forward(name, expected):
+    assert verify._with_initial_weights(build(name, 3, 4)) == expected
+
+
+def test_what_earlier_schedules_gave_is_told_when_a_later_one_fails(profiled, folder, monkeypatch):
+    def launch(job, tick):
+        schedule = from_json(job.schedule, "job")
+        if schedule.name == "1f1b":
+            raise RankFailed("rank 1 failed at 1F3 (micro-batch 3): a layer's own fault")
+        timeline = simulate(schedule, uniform(2, 1.0, 2.0))
+        return Measured(replace(timeline, source="measured"), (1.0,), whole_model_losses(job))
+
+    monkeypatch.setattr("pipesched.executor.launcher.launch", launch)
+    line = f"verify {MODEL} -s gpipe,1f1b,naive -p 2 -m 4 --profile p.json {FAST}"
+    answer = profiled(f"{line} --json --out made")
+    said = "pipesched: verify 1f1b: rank 1 failed at 1F3 (micro-batch 3): a layer's own fault\n"
+    assert (answer.code, answer.err) == (3, said)
+    assert [each["name"] for each in json.loads(answer.out)] == ["gpipe"]
+    assert {path.name for path in (folder / "made").iterdir()} == {
+        "gpipe-predicted.json", "gpipe-measured.json", "gpipe.png", "gpipe-trace.json",
+    }  # fmt: skip
+    answer = profiled(line)
+    assert (answer.code, answer.err) == (3, said)
+    assert "gpipe: loss " in answer.out
+    answer = profiled(line.replace("gpipe,1f1b", "1f1b,gpipe"))
+    assert (answer.code, answer.out, answer.err) == (3, "", said)
