@@ -12,7 +12,7 @@ from pipesched.executor.draws import Draws
 from pipesched.executor.emulated import EmulatedStage
 from pipesched.executor.errors import ExecutionError
 from pipesched.executor.interpreter import Batch
-from pipesched.executor.job import How
+from pipesched.executor.job import How, epsilon_fault
 from pipesched.executor.lists import AnySchedule, held_stages, loss_scales, stage_ops, step_sizes
 from pipesched.executor.prediction import Predictor
 from pipesched.executor.stage import ModuleStage, OnLoss, Stage
@@ -55,7 +55,7 @@ def build_stages(
         on_step: Told stage and version after each Step.
 
     Raises:
-        ExecutionError: An op looks ahead, and nothing says how to predict.
+        ExecutionError: An op looks ahead, and nothing says how to predict; or the dtype cannot hold Adam's epsilon.
         ProfileError: A layer cannot be built, or two stages share a parameter.
     """
     require_untied(model, bounds)
@@ -68,8 +68,10 @@ def build_stages(
         parts = _known_parts(schedule, rank, index)
         recomputed = _recomputed(schedule, parts)
         predictor = None
-        if its_optimizer is not None and any(part.lookahead for part in parts):
-            predictor = Predictor(its_optimizer, _rule(schedule, prediction))
+        if its_optimizer is not None:
+            rule = _rule(schedule, prediction) if any(part.lookahead for part in parts) else None
+            _require_epsilon(dtype, optimizer, rule)
+            predictor = None if rule is None else Predictor(its_optimizer, rule)
         stages[index] = ModuleStage(
             module,
             Weights(module, _uses(schedule, rank, index), predictor),
@@ -139,6 +141,12 @@ def _rule(schedule: AnySchedule, prediction: Rule | None) -> Rule:
             f"name a prediction, one of {', '.join(Rule)}"
         )
     return rule
+
+
+def _require_epsilon(dtype: torch.dtype, optimizer: str, rule: Rule | None) -> None:
+    fault = epsilon_fault(str(dtype).removeprefix("torch."), optimizer, rule)
+    if fault is not None:
+        raise ExecutionError(f"dtype: {fault}")
 
 
 def emulated_stages(

@@ -94,6 +94,8 @@ class Job:
         ]
         if self.dtype not in DTYPES:
             faults.append(f"dtype: got {self.dtype!r:.60}, expected one of {', '.join(DTYPES)}")
+        epsilon = None if self.emulate is not None else epsilon_fault(self.dtype, self.optimizer)
+        faults += [] if epsilon is None else [f"dtype: {epsilon}"]
         if not 0 < self.timeout_s < math.inf:
             faults.append(f"timeout_s: got {self.timeout_s}, expected a positive number of seconds")
         if self.compression is not None and self.emulate is not None:
@@ -104,6 +106,26 @@ class Job:
             faults.append("cluster: got one without emulate, expected none: the messages of a model are real")
         if faults:
             raise ExecutionError("; ".join(faults))
+
+
+def epsilon_fault(dtype: str, optimizer: str, rule: Rule | None = None) -> str | None:
+    """Return what is wrong with training so; None if nothing is.
+
+    Adam divides by the root of its second moment plus an epsilon of 1e-8. In float16 that is 0, and so is the moment
+    where gradients are small: after a step the weights are no numbers.
+
+    Args:
+        optimizer: Name in `OPTIMIZERS`.
+        rule: Of weights that are predicted; Adam's has moments of its own beside another optimizer.
+    """
+    adam = optimizer if optimizer in ("adam", "adamw") else "Adam's rule of prediction" if rule is Rule.ADAM else None
+    if dtype != "float16" or adam is None:
+        return None
+    other = "--optimizer momentum" if adam == optimizer else "--prediction momentum"
+    return (
+        f"got float16 with {adam}, whose epsilon of 1e-08 is 0 in it, expected bfloat16, float32 or float64; "
+        f"try bfloat16, or {other}"
+    )
 
 
 def job_to_json(job: Job) -> str:

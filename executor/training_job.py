@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipesched.executor.errors import ExecutionError
-from pipesched.executor.job import DTYPES, Averaging, Backend, Compression, DeviceKind, validated
+from pipesched.executor.job import DTYPES, Averaging, Backend, Compression, DeviceKind, epsilon_fault, validated
 from pipesched.schedules.prediction import Rule
 from pipesched.schedules.recipe import Recipe
 
@@ -70,6 +70,8 @@ class TrainingJob:
         ]
         if self.dtype not in DTYPES:
             faults.append(f"dtype: got {self.dtype!r:.60}, expected one of {', '.join(DTYPES)}")
+        epsilon = epsilon_fault(self.dtype, self.optimizer)
+        faults += [] if epsilon is None else [f"dtype: {epsilon}"]
         if not 0 < self.timeout_s < math.inf:
             faults.append(f"timeout_s: got {self.timeout_s}, expected a positive number of seconds")
         if self.advance is not None and not self.recipe.takes("advance"):

@@ -133,6 +133,22 @@ class RunOptions:
         )
 
 
+def require_epsilon(options: RunOptions | TrainOptions, names: Sequence[str] = ()) -> None:
+    """Refuse numbers in which Adam's rule divides by zero, of the optimizer or of weights predicted under `names`.
+
+    Raises:
+        InputError: They are.
+    """
+    from pipesched.executor.job import epsilon_fault
+    from pipesched.schedules.catalogue import origin_of
+
+    own = [entry.prediction for entry in map(origin_of, names) if entry is not None]
+    for rule in (None, *(options.prediction or rule for rule in own if rule is not None)):
+        fault = epsilon_fault(options.dtype, options.optimizer, rule)
+        if fault is not None:
+            raise InputError(f"--dtype: {fault}")
+
+
 def require_used(options: RunOptions | TrainOptions, names: Sequence[str]) -> None:
     """Refuse a rule of prediction or averaging that none of the schedules `names` would follow.
 

@@ -11,7 +11,7 @@ import typer
 from pipesched.errors import NEGATIVE, InputError
 from pipesched.executor import forks
 from pipesched.files import JSON, TIMELINE, check_outputs, emit, write_timeline
-from pipesched.jobs import How, RunOptions, require_used
+from pipesched.jobs import How, RunOptions, require_epsilon, require_used
 from pipesched.options import CostOptions, Json, Out, ScheduleOptions, grouped
 from pipesched.output import num_bytes, percent, print_json, print_table, progress, seconds
 from pipesched.planned import plan_of, planned_run
@@ -163,6 +163,7 @@ def _job(schedule: Schedule, costs: CostOptions, options: RunOptions, model: str
         traffic = TrafficOptions(compression=options.compression)
         emulate = traffic.compressed(costs.load_costs(schedule), costs.element_bytes())
         return options.job(schedule, emulate=emulate, how=how, cluster=_cluster(schedule, costs))
+    require_epsilon(options, [schedule.name])
     if costs.stage_costs is not None or costs.uniform is not None:
         raise InputError(
             "--model: got costs to emulate too, expected one or the other; leave out --uniform or --stage-costs"

@@ -16,7 +16,7 @@ import typer
 from pipesched.errors import NEGATIVE, InputError
 from pipesched.executor import forks
 from pipesched.files import JSON, check_outputs, emit
-from pipesched.jobs import require_used
+from pipesched.jobs import require_epsilon, require_used
 from pipesched.live import live
 from pipesched.options import CostOptions, Json, Out, ScheduleOptions, grouped
 from pipesched.output import print_json, seconds
@@ -74,6 +74,7 @@ def train(
     recipes = [options.begun(recipe) for recipe in _recipes(schedule, compare)]
     if all(recipe.lists is None for recipe in recipes):
         require_used(options, [recipe.name for recipe in recipes])
+    require_epsilon(options, [recipe.name for recipe in recipes])
     from pipesched.outcomes import make_outcome, print_outcomes
     from pipesched.outlook import make_outlooks
     from pipesched.profiles.models.model import draw_batch

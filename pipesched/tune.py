@@ -11,7 +11,7 @@ import typer
 
 from pipesched.errors import NEGATIVE
 from pipesched.files import check_outputs, emit
-from pipesched.jobs import RunOptions
+from pipesched.jobs import RunOptions, require_epsilon
 from pipesched.machine_options import MachineOptions
 from pipesched.options import Json, Out, grouped
 from pipesched.output import num_bytes, print_json, print_table, seconds
@@ -74,6 +74,7 @@ def tune(
     measurement = None
     if verify is not None or evaluator == "measure":
         runs.require_possible()
+        require_epsilon(runs)
         require_model(loaded, "--verify" if verify is not None else "--evaluator measure")
         measurement = Measurement(loaded, runs)
     found = search_all(loaded, space.load(loaded).settings(), method, measurement)

@@ -15,7 +15,7 @@ import typer
 from pipesched.comparison import print_comparisons
 from pipesched.errors import NEGATIVE, InputError
 from pipesched.files import check_folder, write_timeline
-from pipesched.jobs import RunOptions
+from pipesched.jobs import RunOptions, require_epsilon
 from pipesched.options import CostOptions, Json, ScheduleOptions, grouped
 from pipesched.output import print_json, progress
 from pipesched.predict import predict
@@ -130,6 +130,7 @@ def _require_possible(
             raise InputError(f"{out}: got a file, expected a folder, or the name of a new one; try another")
         check_folder(next(folder for folder in (out, *out.parents) if folder.exists()), out)
     options.require_possible()
+    require_epsilon(options, [schedule.name for schedule in schedules])
     from pipesched.profiles.models.resolve import resolve_model
     from pipesched.profiles.partition import parse_partition
     from pipesched.schedules.check import require_runnable

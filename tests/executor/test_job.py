@@ -2,11 +2,16 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import nn
 
 from pipesched.executor.errors import ExecutionError
-from pipesched.executor.job import Job, job_from_json, job_to_json
+from pipesched.executor.job import DTYPES, Job, job_from_json, job_to_json
+from pipesched.executor.training_job import TrainingJob
+from pipesched.profiles.models.optimizers import OPTIMIZERS
 from pipesched.profiles.stage_costs import StageCost, StageCosts
 from pipesched.schedules.catalogue import build
+from pipesched.schedules.recipe import Recipe
 from tests.executor.pipelines import job
 
 COSTS = StageCosts((StageCost(0.25, 0.5, output_bytes=7), StageCost(1e-9, None, 0.1, 0.2, saved_for_weight_bytes=3)), 4)
@@ -56,6 +61,27 @@ def test_what_is_no_job_is_refused_in_one_line(text):
 def test_a_wrong_value_is_named(field, value):
     fields = json.loads(job_to_json(job(build("gpipe", 2, 3)))) | {field: value}
     assert field in refused(json.dumps(fields))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_an_optimizer_is_refused_where_its_epsilon_is_zero_in_the_dtype(optimizer, dtype):
+    made = OPTIMIZERS[optimizer]([nn.Parameter(torch.zeros(1))], 0.1)
+    epsilon = torch.tensor(made.defaults.get("eps", 1.0), dtype=getattr(torch, dtype)).item()
+    fields = json.loads(job_to_json(job(build("gpipe", 2, 3), optimizer="sgd")))
+    text = json.dumps(fields | {"dtype": dtype, "optimizer": optimizer})
+    trained = {"recipe": Recipe(name="gpipe"), "num_steps": 1, "model": "mlp", "bounds": (), "batch_size": 1}
+    if epsilon:
+        assert job_from_json(text, "job.json").dtype == dtype
+        assert TrainingJob(**trained, optimizer=optimizer, dtype=dtype).dtype == dtype
+    else:
+        assert f"dtype: got float16 with {optimizer}, whose epsilon of 1e-08 is 0 in it" in refused(text)
+        with pytest.raises(ExecutionError, match=f"dtype: got float16 with {optimizer}, whose epsilon"):
+            TrainingJob(**trained, optimizer=optimizer, dtype=dtype)
+
+
+def test_emulated_stages_have_no_epsilon():
+    assert Job(schedule="{}", emulate=COSTS, dtype="float16", optimizer="adamw").dtype == "float16"
 
 
 def test_a_field_that_there_is_not_is_named():

@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 from pipesched.executor.course import Course, NotComingBack, Scores
-from pipesched.executor.errors import RankFailed
+from pipesched.executor.errors import ExecutionError, RankFailed
 from pipesched.executor.feed import step_seed
 from pipesched.executor.training import Training, train
 from pipesched.profiles.models.model import build_layers
 from pipesched.profiles.models.resolve import resolve_model
+from pipesched.schedules.prediction import Rule
 from pipesched.schedules.training_run import training_run
 from tests.executor.pipelines import CPU, even_bounds
 
@@ -26,12 +27,12 @@ def trained(name, num_steps, *, num_ranks=2, model=MODEL, batch_size=16, on_step
     run = training_run(name, num_ranks, 4, num_steps)
     lists = run.lists(num_steps)
     given = {"optimizer": "momentum", "lr": 0.05, "seed": 3, "dtype": torch.float64, "device": CPU}
+    given["prediction"] = run.prediction
     training = Training(
         model=model,
         bounds=even_bounds(len(model.layers), lists.num_stages),
         batch_size=batch_size,
         microbatches_per_step=run.microbatches_per_step,
-        prediction=run.prediction,
         **(given | fields),
     )
     return train(lists, training, on_step)
@@ -171,3 +172,23 @@ def test_a_layer_that_fails_is_named_with_rank_and_op():
     layers = (*MODEL.layers[:-1], lambda: Broken(8, 10))
     with pytest.raises(RankFailed, match=r"rank 1 failed at 1F0.*as it was asked"):
         trained("gpipe", 2, model=replace(MODEL, layers=layers))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+@pytest.mark.parametrize(
+    ("name", "fields"), [("gpipe", {}), ("pipeoptim", {}), ("xpipe", {"prediction": Rule.MOMENTUM})]
+)
+def test_sgd_trains_in_float16(name, fields, optimizer):
+    found = trained(name, 20, **({"dtype": torch.float16, "optimizer": optimizer, "lr": 0.01} | fields))
+    assert found.diverged is None
+    assert len(found.steps) == 20
+    assert all(math.isfinite(scores.loss) for scores in found.steps)
+
+
+@pytest.mark.parametrize(
+    ("name", "optimizer", "what"),
+    [("gpipe", "adam", "adam"), ("gpipe", "adamw", "adamw"), ("xpipe", "sgd", "Adam's rule of prediction")],
+)
+def test_float16_is_refused_where_adam_would_divide_by_zero(name, optimizer, what):
+    with pytest.raises(ExecutionError, match=f"dtype: got float16 with {what}, whose epsilon of 1e-08 is 0 in it"):
+        trained(name, 2, dtype=torch.float16, optimizer=optimizer)

@@ -172,6 +172,17 @@ HEAVY = [
     (f"run -s avgpipe -p 2 -m 4 {COSTS} --averaging synchronous", "averaging: got synchronous with emulate"),
     (f"{TORCH} --model mlp --backend nccl", "--backend: got nccl with --device cpu"),
     (f"{TORCH} --model mlp --lr inf", "'--lr': got 'inf'"),
+    (f"{TORCH} --model mlp --dtype float16", "--dtype: got float16 with adamw, whose epsilon of 1e-08 is 0 in it"),
+    (f"{TORCH} --model mlp --dtype float16 --job x.json", "expected bfloat16, float32 or float64; try bfloat16, or"),
+    ("run -s xpipe -p 2 -m 2 --model mlp --dtype float16 --optimizer sgd", "with Adam's rule of prediction, whose eps"),
+    ("train digits -s gpipe -p 2 -m 2 --dtype float16 --optimizer adam", "--dtype: got float16 with adam, whose eps"),
+    ("train digits -s xpipe -p 2 --dtype float16 --optimizer sgd", "try bfloat16, or --prediction momentum"),
+    ("verify mlp -p 2 -m 4 --dtype float16", "--dtype: got float16 with adamw"),
+    (
+        "verify mlp -s gpipe,xpipe -p 2 -m 4 --dtype float16 --optimizer momentum",
+        "--dtype: got float16 with Adam's rule",
+    ),
+    ("tune mlp -p 2 -b 4 --verify 1 --dtype float16", "--dtype: got float16 with adamw"),
     (f"{TORCH} --model mlp --out x.bad", "x.bad: got suffix '.bad'"),
     (f"{TORCH} --model mlp --job x.json --out y.json", "--job: got --out too"),
     (
