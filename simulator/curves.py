@@ -64,12 +64,14 @@ def draw_curves(curves: Sequence[Curve], path: Path | str, title: str = "", targ
     diverged.
 
     Raises:
-        SimulationError: The suffix is another one, no run has a step, or the file cannot be written.
+        SimulationError: The suffix is another one, no loss is a finite number, a run has not as many times as losses,
+            or the file cannot be written.
     """
     suffix = suffix_of(path, SUFFIXES)
     shown = [curve for curve in curves if curve.losses]
     if not shown:
         raise SimulationError(f"{path}: got no curve with a step, expected at least one; train for a step")
+    _require_drawable(shown, path)
     from matplotlib.figure import Figure  # takes a second to load
 
     timed = any(curve.times_s for curve in shown)
@@ -93,6 +95,18 @@ def draw_curves(curves: Sequence[Curve], path: Path | str, title: str = "", targ
     write_bytes(path, data.getvalue())
 
 
+def _require_drawable(curves: Sequence[Curve], path: Path | str) -> None:
+    for curve in curves:
+        if curve.times_s and len(curve.times_s) != len(curve.losses):
+            raise SimulationError(
+                f"{path}: {curve.name}: got {len(curve.times_s)} times, expected {len(curve.losses)}, one for each loss"
+            )
+    if not any(map(math.isfinite, (loss for curve in curves for loss in curve.losses))):
+        raise SimulationError(
+            f"{path}: got no loss that is a finite number, expected at least one; try a smaller learning rate"
+        )
+
+
 def _draw(axes: Axes, curves: Sequence[Curve], places: Sequence[Sequence[float]]) -> list[Line2D]:
     """Draw each curve over its places, if it has any; return the smoothed ones."""
     window = window_of(max(len(curve.losses) for curve in curves))
@@ -107,18 +121,28 @@ def _draw(axes: Axes, curves: Sequence[Curve], places: Sequence[Sequence[float]]
         ys = smoothed(finite, window)
         handles += axes.plot(xs[: len(ys)], ys, color=colour, linewidth=1.6, linestyle=dashes, label=curve.name)
         if curve.has_diverged:
-            top = _ABOVE * curves[0].losses[0]
             axes.plot(
-                xs[-1], min(top, ys[-1]), marker="x", color=colour, markersize=8, markeredgewidth=2, clip_on=False
+                xs[-1],
+                min([_top(curves), *ys[-1:]]),
+                marker="x",
+                color=colour,
+                markersize=8,
+                markeredgewidth=2,
+                clip_on=False,
             )
     return handles
+
+
+def _top(curves: Sequence[Curve]) -> float:
+    """Return the loss up to which curves are shown."""
+    return _ABOVE * next(loss for curve in curves for loss in curve.losses if math.isfinite(loss))
 
 
 def _dress(axes: Axes, curves: Sequence[Curve], target_loss: float | None) -> None:
     lowest = min(loss for curve in curves for loss in curve.losses if math.isfinite(loss))
     if lowest > 0:
         axes.set_yscale("log")
-    axes.set_ylim(top=_ABOVE * curves[0].losses[0])
+    axes.set_ylim(top=_top(curves))
     axes.set_xlim(left=0)
     axes.grid(visible=True, linewidth=0.4, alpha=0.5)
     axes.spines[["top", "right"]].set_visible(False)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.files import suffix_of, write_bytes
 from pipesched.simulator.tuner.outcome import Evaluator, Outcome, pareto, ranked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+SUFFIXES = (".png", ".svg", ".pdf")
 _INK, _QUIET, _FRONT = "#22272e", "#6e7781", "#c2410c"
 
 
@@ -22,12 +27,16 @@ def draw_heat_maps(outcomes: Iterable[Outcome], path: str | Path, title: str = "
 
     Args:
         outcomes: As `search` found them.
-        path: Of a suffix that matplotlib writes.
+        path: The picture (.png, .svg or .pdf).
         title: Above it all.
-    """
-    from matplotlib.figure import Figure
 
-    outcomes = tuple(outcomes)
+    Raises:
+        SimulationError: The suffix is another one, no setting has a time and a memory, or the file cannot be written.
+    """
+    suffix = suffix_of(path, SUFFIXES)
+    outcomes = _known(tuple(outcomes), path)
+    from matplotlib.figure import Figure  # takes a second to load
+
     cells = _cells(outcomes)
     front = pareto(outcomes)
     ms = sorted({m for m, _ in cells}, reverse=True)
@@ -36,7 +45,7 @@ def draw_heat_maps(outcomes: Iterable[Outcome], path: str | Path, title: str = "
     figure = Figure(figsize=(width_in, max(3.6, 1.8 + 0.42 * len(ms))), layout="constrained")
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold", color=_INK)
     first, second, third = figure.subplots(1, 3, width_ratios=[2.2 + 0.72 * len(ns)] * 2 + [5.2])
-    unit, scale = _unit([o.seconds for o in cells.values() if o.seconds is not None])
+    unit, scale = _unit([_number(o.seconds) for o in cells.values()])
     _heat_map(
         first, cells, ms, ns, [_scaled(o.seconds, scale) for o in _grid(cells, ms, ns)], f"time per batch [{unit}]"
     )
@@ -44,15 +53,27 @@ def draw_heat_maps(outcomes: Iterable[Outcome], path: str | Path, title: str = "
     for axes in (first, second):
         _frame(axes, front, ms, ns)
     _scatter(third, outcomes, front, unit, scale)
-    figure.savefig(path, dpi=140)
+    data = BytesIO()
+    figure.savefig(data, format=suffix[1:], dpi=140)
+    write_bytes(path, data.getvalue())
+
+
+def _known(outcomes: Sequence[Outcome], path: str | Path) -> tuple[Outcome, ...]:
+    """Return those that can be drawn: their time and memory are finite numbers."""
+    known = tuple(o for o in outcomes if all(map(math.isfinite, map(_number, (o.seconds, o.held_bytes)))))
+    if not known:
+        reason = next((f"; of the first: {o.reason}" for o in outcomes if o.reason), "")
+        raise SimulationError(
+            f"{path}: got {len(outcomes)} settings without a time and a memory, expected at least one with both{reason}"
+        )
+    return known
 
 
 def _cells(outcomes: Sequence[Outcome]) -> dict[tuple[int, int], Outcome]:
     """Return the best outcome at each (M, N): the fastest that fits, else the fastest."""
     cells: dict[tuple[int, int], Outcome] = {}
     for outcome in ranked(outcomes, Evaluator.SIMULATE):
-        if outcome.seconds is not None:
-            cells.setdefault((outcome.setting.num_microbatches, outcome.setting.num_pipelines), outcome)
+        cells.setdefault((outcome.setting.num_microbatches, outcome.setting.num_pipelines), outcome)
     return cells
 
 
@@ -62,8 +83,12 @@ def _grid(cells: dict[tuple[int, int], Outcome], ms: Sequence[int], ns: Sequence
     return [cells.get((m, n), nothing) for m in ms for n in ns]
 
 
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
 def _scaled(value: float | None, scale: float) -> float:
-    return float("nan") if value is None else value / scale
+    return _number(value) / scale
 
 
 def _unit(times_s: Sequence[float]) -> tuple[str, float]:
@@ -135,8 +160,8 @@ def _scatter(axes: Axes, outcomes: Sequence[Outcome], front: Sequence[Outcome], 
     from matplotlib.ticker import LogLocator
 
     def points(some: Iterable[Outcome]) -> tuple[list[float], list[float]]:
-        known = [each for each in some if each.seconds is not None and each.held_bytes is not None]
-        return [_scaled(o.held_bytes, 2**20) for o in known], [_scaled(o.seconds, scale) for o in known]
+        shown = list(some)
+        return [_scaled(o.held_bytes, 2**20) for o in shown], [_scaled(o.seconds, scale) for o in shown]
 
     axes.scatter(
         *points(o for o in outcomes if not o.fits), s=12, marker="x", linewidths=0.8, color="#afb8c1", label="rejected"
@@ -147,7 +172,11 @@ def _scatter(axes: Axes, outcomes: Sequence[Outcome], front: Sequence[Outcome], 
         text = f"M={outcome.setting.num_microbatches} N={outcome.setting.num_pipelines}"
         (x,), (y,) = points([outcome])
         axes.annotate(text, (x, y), (4, 6), textcoords="offset points", fontsize=8, color=_FRONT)
-    for axis, scale_to in ((axes.xaxis, axes.set_xscale), (axes.yaxis, axes.set_yscale)):
+    for axis, scale_to, values in zip(
+        (axes.xaxis, axes.yaxis), (axes.set_xscale, axes.set_yscale), points(outcomes), strict=True
+    ):
+        if min(values) <= 0:  # a logarithm has no place for it
+            continue
         scale_to("log")
         axis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
         axis.set_major_formatter(_plain_number)

@@ -38,3 +38,25 @@ def test_a_picture_of_nothing_or_in_no_format_is_refused(tmp_path):
         draw_curves([Curve("gpipe", ())], tmp_path / "c.png")
     with pytest.raises(SimulationError, match="got suffix"):
         draw_curves([Curve("gpipe", (1.0,))], tmp_path / "c.jpg")
+
+
+@pytest.mark.parametrize(
+    ("curve", "words"),
+    [
+        (Curve("gpipe", (math.nan, math.inf)), "got no loss that is a finite number, expected at least one; try "),
+        (Curve("gpipe", (math.nan,), has_diverged=True), "got no loss that is a finite number"),
+        (Curve("gpipe", (1.0, 2.0), (1.0,)), "gpipe: got 1 times, expected 2, one for each loss"),
+    ],
+)
+def test_losses_that_cannot_be_drawn_are_refused_in_one_line(tmp_path, curve, words):
+    with pytest.raises(SimulationError, match=words) as caught:
+        draw_curves([curve], tmp_path / "c.png")
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_run_that_diverged_at_once_is_a_cross_beside_the_others(tmp_path, is_first):
+    curves = [Curve("gpipe", (1.0, 0.5), (1.0, 2.0)), Curve("other", (math.inf,), (1.0,), has_diverged=True)]
+    draw_curves(curves[::-1] if is_first else curves, tmp_path / "c.svg")
+    assert (tmp_path / "c.svg").stat().st_size > 1000

@@ -1,8 +1,13 @@
+import math
+from dataclasses import replace
+
 import pytest
 
+from pipesched.simulator.errors import SimulationError
+from pipesched.simulator.tuner.outcome import Outcome
 from pipesched.simulator.tuner.picture import draw_heat_maps
 from pipesched.simulator.tuner.search import search
-from pipesched.simulator.tuner.setting import Space
+from pipesched.simulator.tuner.setting import Setting, Space
 from tests.simulator.tuner.problems import problem
 
 STARTS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
@@ -20,4 +25,33 @@ def test_heat_maps_are_written_by_their_suffix(tmp_path, suffix):
 def test_they_are_drawn_where_nothing_fits_and_of_one_setting(tmp_path, memory_bytes):
     outcomes = search(problem(memory_bytes=memory_bytes), Space((8,)).settings())
     draw_heat_maps(outcomes, tmp_path / "map.png")
+    assert (tmp_path / "map.png").is_file()
+
+
+IMPOSSIBLE = Outcome(Setting("avgpipe", 2, 1, 0), reason="got 3 stages for 2 layers")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "name", "words"),
+    [
+        ([], "map.png", "got 0 settings without a time and a memory, expected at least one with both"),
+        ([IMPOSSIBLE], "map.png", "expected at least one with both; of the first: got 3 stages for 2 layers"),
+        ([replace(IMPOSSIBLE, seconds=1.0)], "map.png", "got 1 settings without a time and a memory"),
+        ([replace(IMPOSSIBLE, seconds=math.inf, held_bytes=1)], "map.png", "got 1 settings without a time"),
+        ([replace(IMPOSSIBLE, seconds=1.0, held_bytes=1)], "map.bmp", "got suffix '.bmp'"),
+        ([replace(IMPOSSIBLE, seconds=1.0, held_bytes=1)], "missing/map.png", "expected a file that can be written"),
+    ],
+)
+def test_heat_maps_that_cannot_be_drawn_are_refused_in_one_line(tmp_path, outcomes, name, words):
+    with pytest.raises(SimulationError, match=words) as caught:
+        draw_heat_maps(outcomes, tmp_path / name)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("values", [(0.0, 0), (0.0, 4096), (2.0, 0)])
+def test_a_setting_that_is_not_known_is_left_out_and_one_that_takes_nothing_is_drawn(tmp_path, values):
+    seconds, held_bytes = values
+    free = Outcome(Setting("avgpipe", 4, 1, 0), seconds, held_bytes)
+    draw_heat_maps([IMPOSSIBLE, free, Outcome(Setting("avgpipe", 8, 2, 0), 1.0, 2**20)], tmp_path / "map.png")
     assert (tmp_path / "map.png").is_file()
