@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -14,15 +13,13 @@ from pipesched.files import check_outputs, emit
 from pipesched.jobs import RunOptions, require_epsilon
 from pipesched.machine_options import MachineOptions
 from pipesched.options import Json, Out, grouped
-from pipesched.output import num_bytes, print_json, print_table, seconds
+from pipesched.output import num_bytes, print_json
+from pipesched.tune_lines import CommandLines
 from pipesched.tune_measure import Measurement, require_model
 from pipesched.tune_options import ProblemOptions, SpaceOptions
+from pipesched.tune_print import print_found
 from pipesched.tune_search import Found, Method, search_all
 from pipesched.tune_verify import print_verified, run_best, to_dict
-
-if TYPE_CHECKING:
-    from pipesched.simulator.tuner.evaluate import Problem
-    from pipesched.simulator.tuner.outcome import Outcome
 
 _SUFFIXES = (".csv", ".md", ".json")
 _PICTURES = (".png", ".svg", ".pdf")
@@ -64,8 +61,10 @@ def tune(
 
     A model is profiled here first, at the micro-batches that there may be.
 
-    The batch is that of one pipeline: N of them are under way at once, and times are those of one. Exit code 1 when
-    nothing fits.
+    The batch is that of one pipeline, and so are its micro-batches M: N of them are under way at once, and times are
+    those of one. Several pipelines are averaged elastically, which is another training; unless --pipelines asks for
+    it, the answer is a setting that trains as plain training does, with the best of the others beside it. Exit code 1
+    when nothing fits.
     """
     check_outputs((plot, _PICTURES), (out, _SUFFIXES), (resume, ()))
     method = Method(evaluator, accounting, workers, ray, resume)
@@ -77,7 +76,9 @@ def tune(
         require_epsilon(runs)
         require_model(loaded, "--verify" if verify is not None else "--evaluator measure")
         measurement = Measurement(loaded, runs)
-    found = search_all(loaded, space.load(loaded).settings(), method, measurement)
+    averages = space.pipelines is not None
+    found = search_all(loaded, space.load(loaded).settings(), method, measurement, averages=averages)
+    commands = CommandLines(loaded, problem, runs)
     rows = [outcome.to_row() for outcome in found.outcomes]
     if plot is not None:
         from pipesched.simulator.tuner.picture import draw_heat_maps
@@ -89,11 +90,11 @@ def tune(
         emit(_text(rows, out.suffix), out)
     verified = None
     if verify is not None and measurement is not None:
-        verified = run_best(found.outcomes, found.plain, verify, measurement)
+        verified = run_best(found.candidates, found.plain, verify, measurement)
     if json:
-        print_json(found.to_dict(rows) | ({} if verified is None else {"verified": to_dict(verified)}))
+        print_json(found.to_dict(rows, commands) | ({} if verified is None else {"verified": to_dict(verified)}))
     elif out is None:
-        _print(found, loaded, top)
+        print_found(found, loaded, top, commands)
     if verified is not None and not json and found.fitting:
         print_verified(verified)
     if not found.fitting:
@@ -109,64 +110,6 @@ def _text(rows: list[dict[str, Any]], suffix: str) -> str:
     if suffix == ".json":
         return json.dumps(rows, indent=2, allow_nan=False)
     return (to_csv if suffix == ".csv" else to_markdown)(rows)
-
-
-def _print(found: Found, problem: Problem, top: int) -> None:
-    fitting = found.fitting
-    rejected = found.outcomes[len(fitting) :]
-    if fitting:
-        best, gain = fitting[0], found.gain(fitting[0])
-        caption = f"chosen by {found.evaluator}: {best.setting}, {seconds(best.seconds or 0.0)} per batch"
-        if found.plain is not None and gain is not None:
-            caption += f"; {gain:.3g} x as fast as plain 1F1B at its best ({found.plain.setting})"
-        if found.advanced is not None:
-            caption += f"; advance={found.advanced.setting.advance} is the least that takes the time of AFAB"
-        caption += "" if len(fitting) <= top else f"; {len(fitting) - top} slower ones are left out (--top, --out)"
-        print_table(f"{len(fitting)} settings fit", _rows(found, fitting[:top], problem), caption)
-    if rejected:
-        more = "" if len(rejected) <= top else f"; {len(rejected) - top} more are left out (--top, --out)"
-        print_table(f"{len(rejected)} settings are rejected{more}", _rejected(rejected[:top]))
-
-
-def _rows(found: Found, outcomes: Sequence[Outcome], problem: Problem) -> list[dict[str, str]]:
-    rows = []
-    for number, outcome in enumerate(outcomes, 1):
-        time_s, gain = outcome.seconds or 0.0, found.gain(outcome)
-        rows.append(
-            {
-                "": str(number),
-                **_named(outcome),
-                "time per batch": seconds(time_s),
-                "samples/s": f"{problem.batch_size / time_s:.4g}" if time_s else "-",
-                "memory": num_bytes(outcome.held_bytes),
-                "over plain 1F1B": "-" if gain is None else f"{gain:.3f} x",
-            }
-        )
-    return rows
-
-
-def _rejected(outcomes: Sequence[Outcome]) -> list[dict[str, str]]:
-    return [
-        {
-            **_named(outcome),
-            "time per batch": "-" if outcome.seconds is None else seconds(outcome.seconds),
-            "memory": num_bytes(outcome.held_bytes),
-            "why": outcome.reason or "",
-        }
-        for outcome in outcomes
-    ]
-
-
-def _named(outcome: Outcome) -> dict[str, str]:
-    setting = outcome.setting
-    return {
-        "schedule": setting.schedule,
-        "M": str(setting.num_microbatches),
-        "N": str(setting.num_pipelines),
-        "advance": "-" if setting.advance is None else str(setting.advance),
-        "chunks": "-" if setting.num_chunks is None else str(setting.num_chunks),
-        "recompute": "yes" if setting.recomputes else "no",
-    }
 
 
 def _nothing_fits(found: Found, limit: str | None) -> str:

@@ -84,9 +84,22 @@ class SpaceOptions:
 
     microbatches: Annotated[
         str | None,
-        typer.Option("--microbatches", "-m", help="Per batch, as 1,2,4-8; unless given, all that divide it."),
+        typer.Option(
+            "--microbatches",
+            "-m",
+            help="M of each pipeline's batch, as 1,2,4-8; unless given, all that divide it. -m of 'run' and 'train' "
+            "counts those of all pipelines together.",
+        ),
     ] = None
-    pipelines: Annotated[str, typer.Option("--pipelines", "-n", help="Parallel pipelines of avgpipe.")] = "1-4"
+    pipelines: Annotated[
+        str | None,
+        typer.Option(
+            "--pipelines",
+            "-n",
+            help="Parallel pipelines N of avgpipe. Above 1 they are averaged elastically, which is another training: "
+            "unless given, 1-4 are tried, and the answer is one that trains as plain training does.",
+        ),
+    ] = None
     advance: Annotated[str, typer.Option(help="How far ahead of 1F1B avgpipe's forwards may run.")] = "0-4"
     schedule: Annotated[
         str, typer.Option("--schedule", "-s", help="Names, as avgpipe,zb_h1; avgpipe has 1f1b and 1f1b_afp in it.")
@@ -115,7 +128,7 @@ class SpaceOptions:
                 )
         return Space(
             microbatches=self._microbatches(problem),
-            pipelines=counts(self.pipelines, "--pipelines", 1, 256),
+            pipelines=counts("1-4" if self.pipelines is None else self.pipelines, "--pipelines", 1, 256),
             advances=counts(self.advance, "--advance", 0),
             schedules=names,
             chunks=counts(self.chunks, "--chunks", 1),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,19 +54,45 @@ class Found:
     """All settings, ranked by the evaluator.
 
     Attributes:
-        outcomes: The chosen one first, the rejected last.
+        outcomes: The one that the evaluator ranks first at the front, the rejected last.
         plain: 1F1B at its best M; None if it does not fit.
-        advanced: The chosen one with the smallest advance that takes AFAB's time, by our model; None if none does.
+        averages: Whether the answer may be a setting that is averaged elastically.
+        advanced: The answer with the smallest advance that takes AFAB's time, by our model; None if none does.
     """
 
     evaluator: str
     outcomes: tuple[Outcome, ...]
     plain: Outcome | None
-    advanced: Outcome | None
+    averages: bool
+    advanced: Outcome | None = None
 
     @property
     def fitting(self) -> tuple[Outcome, ...]:
         return tuple(outcome for outcome in self.outcomes if outcome.fits)
+
+    @property
+    def candidates(self) -> tuple[Outcome, ...]:
+        """Those that fit, without another training than the plain one unless it is asked for, or nothing else fits."""
+        plainly = tuple(outcome for outcome in self.fitting if outcome.setting.training == "plain")
+        return self.fitting if self.averages or not plainly else plainly
+
+    @property
+    def others(self) -> tuple[Outcome, ...]:
+        """Those that fit and are no candidates."""
+        if len(self.candidates) == len(self.fitting):
+            return ()
+        return tuple(outcome for outcome in self.fitting if outcome.setting.training != "plain")
+
+    @property
+    def chosen(self) -> Outcome | None:
+        """The answer; None if nothing fits."""
+        return next(iter(self.candidates), None)
+
+    @property
+    def averaged(self) -> Outcome | None:
+        """What is ranked before the answer, with another training that nobody has asked for; None if nothing is."""
+        first = next(iter(self.fitting), None)
+        return None if first is self.chosen else first
 
     def gain(self, outcome: Outcome) -> float | None:
         """Return how many times as fast as plain 1F1B a setting is."""
@@ -74,20 +100,39 @@ class Found:
             return None
         return self.plain.seconds / outcome.seconds
 
-    def to_dict(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        best = self.fitting[0] if self.fitting else None
+    def to_dict(self, rows: list[dict[str, Any]], commands: Callable[[Setting], dict[str, str]]) -> dict[str, Any]:
+        best, averaged = self.chosen, self.averaged
         return {
             "evaluator": self.evaluator,
             "chosen": None if best is None else best.to_row(),
+            "training": None if best is None else best.setting.training.value,
+            "commands": None if best is None else commands(best.setting),
             "plain_1f1b": None if self.plain is None else self.plain.to_row(),
             "gain_over_plain_1f1b": None if best is None else self.gain(best),
             "smallest_advance_as_fast_as_afab": None if self.advanced is None else self.advanced.setting.advance,
+            "with_elastic_averaging": None
+            if averaged is None
+            else {
+                "chosen": averaged.to_row(),
+                "commands": commands(averaged.setting),
+                "gain_over_plain_1f1b": self.gain(averaged),
+            },
             "settings": rows,
         }
 
 
-def search_all(problem: Problem, settings: Sequence[Setting], method: Method, measurement: Measurement | None) -> Found:
+def search_all(
+    problem: Problem,
+    settings: Sequence[Setting],
+    method: Method,
+    measurement: Measurement | None,
+    *,
+    averages: bool,
+) -> Found:
     """Evaluate `settings`, with `measurement` if the method is to run them.
+
+    Args:
+        averages: Whether the answer may be a setting that is averaged elastically.
 
     Raises:
         InputError: None of them can be.
@@ -116,8 +161,8 @@ def search_all(problem: Problem, settings: Sequence[Setting], method: Method, me
         )
     if all(outcome.seconds is None for outcome in outcomes):
         raise InputError(f"none of {len(outcomes)} settings can be; the first: {outcomes[0].reason}")
-    in_order = ranked(outcomes, who)
-    return Found(method.evaluator, in_order, plain(outcomes), None if measures else _advanced(problem, in_order, who))
+    found = Found(method.evaluator, ranked(outcomes, who), plain(outcomes), averages)
+    return found if measures else replace(found, advanced=_advanced(problem, found, who))
 
 
 def _workers(method: Method, num_settings: int) -> int:
@@ -144,13 +189,12 @@ def _in_turn(judge: Judge, settings: Sequence[Setting]) -> Iterator[Outcome]:
     return map(judge, settings)
 
 
-def _advanced(problem: Problem, in_order: Sequence[Outcome], who: Evaluator) -> Outcome | None:
+def _advanced(problem: Problem, found: Found, who: Evaluator) -> Outcome | None:
     from pipesched.simulator.tuner.advance import smallest_advance
     from pipesched.simulator.tuner.evaluate import evaluate
     from pipesched.simulator.tuner.outcome import Evaluator
 
-    chosen = in_order[0]
-    if chosen.setting.advance is None or not chosen.fits:
+    if found.chosen is None or found.chosen.setting.advance is None:
         return None
-    known = {} if who is Evaluator.AVGPIPE else {outcome.setting: outcome for outcome in in_order}
-    return smallest_advance(lambda setting: known.get(setting) or evaluate(problem, setting), chosen.setting)
+    known = {} if who is Evaluator.AVGPIPE else {outcome.setting: outcome for outcome in found.outcomes}
+    return smallest_advance(lambda setting: known.get(setting) or evaluate(problem, setting), found.chosen.setting)

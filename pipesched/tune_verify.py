@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from pipesched.tune_measure import Measurement
 
 
+_FEWEST_RANKED = 4
+"""Settings whose ranks can be compared: of two the correlation is 1 or -1 anyway, of three every third time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verified:
     """One setting that was run; the seconds are a batch's.
@@ -30,12 +34,12 @@ class Verified:
 def run_best(
     outcomes: Sequence[Outcome], plain: Outcome | None, count: int, measurement: Measurement
 ) -> list[Verified]:
-    """Run the first `count` settings that fit, and plain 1F1B, which they are to beat.
+    """Run the first `count` of `outcomes`, which fit, and plain 1F1B, which they are to beat.
 
     Raises:
         RankFailed: A rank failed, died or hung.
     """
-    best = [outcome for outcome in outcomes if outcome.fits][:count]
+    best = list(outcomes[:count])
     if best and plain is not None and plain not in best:
         best.append(plain)
     found = []
@@ -65,6 +69,7 @@ def print_verified(verified: Sequence[Verified]) -> None:
     rows = [
         {
             "setting": str(each.outcome.setting),
+            "training": each.outcome.setting.training.value,
             "predicted": seconds(each.predicted_s),
             "measured": seconds(each.measured_s),
             "off": f"{each.predicted_s / each.measured_s - 1:+.1%}",
@@ -73,7 +78,10 @@ def print_verified(verified: Sequence[Verified]) -> None:
     ]
     regret, correlation = _verdict(verified)
     caption = f"regret of the chosen one: {percent(regret)} over the best that was run"
-    caption += "" if correlation is None else f"; rank correlation of prediction and measurement {correlation:.3f}"
+    if len(verified) < _FEWEST_RANKED:
+        caption += "; too few settings verified to rank"
+    elif correlation is not None:
+        caption += f"; rank correlation of prediction and measurement {correlation:.3f}"
     gain = _gain(verified)
     caption += "" if gain is None else f"; measured, it is {gain:.3g} x as fast as plain 1F1B"
     print_table(f"{len(verified)} settings were run", rows, caption)
@@ -86,9 +94,12 @@ def _gain(verified: Sequence[Verified]) -> float | None:
 
 
 def _verdict(verified: Sequence[Verified]) -> tuple[float | None, float | None]:
+    """Return the regret, and the rank correlation; None for what nothing can be said of."""
     from pipesched.simulator.tuner.verdict import rank_correlation, regret
 
     if not verified:
         return None, None
     measured_s = [each.measured_s for each in verified]
+    if len(verified) < _FEWEST_RANKED:
+        return regret(measured_s), None
     return regret(measured_s), rank_correlation([each.predicted_s for each in verified], measured_s)

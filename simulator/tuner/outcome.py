@@ -31,9 +31,14 @@ class Outcome:
         return self.reason is None
 
     def to_row(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return plain data; micro-batches are those of a pipeline's batch, and of all pipelines together."""
+        setting = self.setting
         return {
-            **asdict(self.setting),
+            **asdict(setting),
+            "schedule": setting.name,
+            "microbatches_per_pipeline": setting.num_microbatches,
+            "microbatches": setting.num_microbatches * setting.num_pipelines,
+            "training": setting.training.value,
             "seconds_per_batch": self.seconds,
             "held_bytes": self.held_bytes,
             "reason": self.reason,

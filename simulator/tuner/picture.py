@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from pipesched.simulator.errors import SimulationError
 from pipesched.simulator.files import suffix_of, write_bytes
 from pipesched.simulator.tuner.outcome import Evaluator, Outcome, pareto, ranked
+from pipesched.simulator.tuner.setting import Training
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SUFFIXES = (".png", ".svg", ".pdf")
+_MARKERS = {Training.PLAIN: "o", Training.AVERAGING: "^"}
 _INK, _QUIET, _FRONT = "#22272e", "#6e7781", "#c2410c"
 
 
@@ -24,6 +26,7 @@ def draw_heat_maps(outcomes: Iterable[Outcome], path: str | Path, title: str = "
 
     A cell where nothing fits shows what the fastest would take, hatched; one where nothing is known is empty. The
     settings that no other beats in time and memory at once (the Pareto front) are framed, the fastest twice as thick.
+    Several pipelines are averaged elastically, which is another training: it is said so, and they are triangles.
 
     Args:
         outcomes: As `search` found them.
@@ -133,8 +136,8 @@ def _heat_map(
                 )
     axes.set_xticks(range(len(ns)), [str(n) for n in ns])
     axes.set_yticks(range(len(ms)), [str(m) for m in ms])
-    axes.set_xlabel("pipelines N", color=_QUIET)
-    axes.set_ylabel("micro-batches M", color=_QUIET)
+    axes.set_xlabel("pipelines N" + ("; above 1: elastic averaging" if max(ns) > 1 else ""), color=_QUIET)
+    axes.set_ylabel("micro-batches M of each pipeline", color=_QUIET)
     axes.set_title(title, loc="left", fontsize=10, color=_INK)
     axes.tick_params(length=0, colors=_QUIET)
     axes.spines[:].set_visible(False)
@@ -166,8 +169,13 @@ def _scatter(axes: Axes, outcomes: Sequence[Outcome], front: Sequence[Outcome], 
     axes.scatter(
         *points(o for o in outcomes if not o.fits), s=12, marker="x", linewidths=0.8, color="#afb8c1", label="rejected"
     )
-    axes.scatter(*points(o for o in outcomes if o.fits), s=12, color="#4477b8", label="fits")
-    axes.plot(*points(front), "o-", markersize=5, color=_FRONT, linewidth=1.2, label="Pareto front")
+    axes.plot(*points(front), color=_FRONT, linewidth=1.2, label="Pareto front")
+    for training, marker in _MARKERS.items():
+        fitting = [o for o in outcomes if o.fits and o.setting.training is training]
+        if fitting:
+            axes.scatter(*points(fitting), s=14, marker=marker, color="#4477b8", label=f"fits, {training}")
+            on_front = [o for o in front if o.setting.training is training]
+            axes.scatter(*points(on_front), s=28, marker=marker, color=_FRONT, zorder=3)
     for outcome in (front[0], front[-1]) if front else ():
         text = f"M={outcome.setting.num_microbatches} N={outcome.setting.num_pipelines}"
         (x,), (y,) = points([outcome])

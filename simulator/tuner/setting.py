@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import product
 
 from pipesched.schedules.avgpipe import one_pipeline
@@ -14,12 +15,19 @@ from pipesched.schedules.schedule import Schedule
 AVGPIPE = "avgpipe"
 
 
+class Training(StrEnum):
+    """What a setting learns from the same samples: the weights of plain training, or others."""
+
+    PLAIN = "plain"
+    AVERAGING = "elastic averaging"
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """How to train.
 
     Attributes:
-        schedule: In the catalogue; AvgPipe's with one pipeline and no advance is plain 1F1B.
+        schedule: In the catalogue; AvgPipe's with one pipeline has the lists of another one, which is its `name`.
         num_microbatches: M, of a batch.
         num_pipelines: N, each with a batch of its own; 1 but for AvgPipe's schedule.
         advance: Of AvgPipe's schedule; None for others.
@@ -35,10 +43,30 @@ class Setting:
     recomputes: bool = False
 
     def __str__(self) -> str:
-        parts = [self.schedule, f"M={self.num_microbatches}", f"N={self.num_pipelines}"]
-        parts += [] if self.advance is None else [f"advance={self.advance}"]
+        parts = [self.name, f"M={self.num_microbatches}", f"N={self.num_pipelines}"]
+        parts += [f"advance={self.advance}"] if "advance" in self.parameters else []
         parts += [] if self.num_chunks is None else [f"chunks={self.num_chunks}"]
         return " ".join([*parts, *(["recompute"] if self.recomputes else [])])
+
+    @property
+    def name(self) -> str:
+        """What the catalogue calls the lists: one pipeline of AvgPipe's is 1F1B, or 1F1B with advance forwards."""
+        if self.advance is None or self.num_pipelines > 1:
+            return self.schedule
+        return "1f1b_afp" if self.advance else "1f1b"
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        """Those with which the catalogue builds the lists under their `name`."""
+        if self.advance is None or self.name == "1f1b":
+            return {}
+        pipelines = {"pipelines": self.num_pipelines} if self.num_pipelines > 1 else {}
+        return {**pipelines, "advance": self.advance}
+
+    @property
+    def training(self) -> Training:
+        """Whether the weights are those of plain training; several pipelines have gradients of their own."""
+        return Training.AVERAGING if self.num_pipelines > 1 else Training.PLAIN
 
     @property
     def is_plain(self) -> bool:
@@ -93,9 +121,11 @@ class Space:
         return tuple(dict.fromkeys(found))
 
     def _of(self, schedule: str, m: int, recomputes: bool) -> Iterator[Setting]:
-        if schedule == AVGPIPE:
-            for n, advance in product(self.pipelines, _distinct(self.advances, m)):
-                yield Setting(schedule, m, n, advance, recomputes=recomputes)
+        straight = {AVGPIPE: (self.pipelines, self.advances), "1f1b_afp": ((1,), self.advances), "1f1b": ((1,), (0,))}
+        if schedule in straight:
+            pipelines, advances = straight[schedule]
+            for n, advance in product(pipelines, _distinct(advances, m)):
+                yield Setting(AVGPIPE, m, n, advance, recomputes=recomputes)
         elif find(schedule).takes_chunks:
             for num_chunks in self.chunks:
                 yield Setting(schedule, m, num_chunks=num_chunks, recomputes=recomputes)

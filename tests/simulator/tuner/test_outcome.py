@@ -58,7 +58,12 @@ def test_a_row_is_plain_data():
         "advance": 1,
         "num_chunks": None,
         "recomputes": False,
+        "microbatches_per_pipeline": 4,
+        "microbatches": 8,
+        "training": "elastic averaging",
         "seconds_per_batch": 1.0,
         "held_bytes": 900,
         "reason": None,
     }
+    plain = outcome(4, 1, 1.0, 900, advance=0).to_row()
+    assert (plain["schedule"], plain["microbatches"], plain["training"]) == ("1f1b", 4, "plain")

@@ -2,6 +2,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from matplotlib import rc_context
 
 from pipesched.simulator.errors import SimulationError
 from pipesched.simulator.tuner.outcome import Outcome
@@ -55,3 +56,14 @@ def test_a_setting_that_is_not_known_is_left_out_and_one_that_takes_nothing_is_d
     free = Outcome(Setting("avgpipe", 4, 1, 0), seconds, held_bytes)
     draw_heat_maps([IMPOSSIBLE, free, Outcome(Setting("avgpipe", 8, 2, 0), 1.0, 2**20)], tmp_path / "map.png")
     assert (tmp_path / "map.png").is_file()
+
+
+@pytest.mark.parametrize(("pipelines", "is_said"), [((1,), False), ((1, 2), True)])
+def test_several_pipelines_are_said_to_be_averaged(tmp_path, pipelines, is_said):
+    outcomes = search(problem(), Space((4, 8), pipelines).settings())
+    with rc_context({"svg.fonttype": "none"}):  # else letters are drawn as outlines
+        draw_heat_maps(outcomes, tmp_path / "map.svg")
+    text = (tmp_path / "map.svg").read_text()
+    assert "micro-batches M of each pipeline" in text
+    assert "fits, plain" in text
+    assert ("fits, elastic averaging" in text) == ("above 1: elastic averaging" in text) == is_said

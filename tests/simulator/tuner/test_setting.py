@@ -2,6 +2,7 @@ import pytest
 
 from pipesched.schedules.avgpipe import avgpipe, one_pipeline
 from pipesched.schedules.catalogue import build
+from pipesched.schedules.op import Average
 from pipesched.schedules.recompute import recompute
 from pipesched.schedules.schedule import ScheduleError
 from pipesched.simulator.tuner.setting import Setting, Space, divisors
@@ -10,6 +11,25 @@ from pipesched.simulator.tuner.setting import Setting, Space, divisors
 def test_a_setting_says_what_it_is():
     assert str(Setting("avgpipe", 8, 2, 1)) == "avgpipe M=8 N=2 advance=1"
     assert str(Setting("interleaved", 4, num_chunks=2, recomputes=True)) == "interleaved M=4 N=1 chunks=2 recompute"
+    assert str(Setting("avgpipe", 8, 1, 0)) == "1f1b M=8 N=1"
+    assert str(Setting("avgpipe", 8, 1, 3)) == "1f1b_afp M=8 N=1 advance=3"
+
+
+@pytest.mark.parametrize("setting", Space((1, 4, 6), (1, 2, 3), (0, 1, 9), ("avgpipe", "zb_h1")).settings(), ids=str)
+def test_a_setting_has_the_name_and_the_parameters_that_its_lists_have_in_the_catalogue(setting):
+    num_microbatches = setting.num_microbatches * setting.num_pipelines
+    assert build(setting.name, 3, num_microbatches, **setting.parameters).ops == setting.build(3).ops
+    assert (setting.name == "avgpipe") == (setting.num_pipelines > 1)
+    assert (setting.name == "1f1b") == (setting.build(3).ops == build("1f1b", 3, num_microbatches).ops)
+
+
+def test_one_pipeline_trains_as_plain_training_does():
+    assert Setting("avgpipe", 4, 1, 2).training == Setting("zb_h1", 4).training == "plain"
+
+
+def test_several_pipelines_are_another_training():
+    assert Setting("avgpipe", 4, 2, 0).training == "elastic averaging"
+    assert any(isinstance(op, Average) for row in Setting("avgpipe", 4, 2, 0).build(2).ops for op in row)
 
 
 def test_a_setting_builds_all_its_pipelines_or_one():
@@ -50,6 +70,12 @@ def test_no_two_advances_of_a_space_have_the_same_lists_and_none_is_missing(m):
     assert set(found) == everything
 
 
+def test_1f1b_and_1f1b_afp_by_name_are_one_pipeline_of_avgpipe():
+    assert Space((4,), (1, 2), (0, 2), ("1f1b",)).settings() == (Setting("avgpipe", 4, 1, 0),)
+    both = Space((4,), (1, 2), (0, 2), ("1f1b_afp", "1f1b")).settings()
+    assert both == (Setting("avgpipe", 4, 1, 0), Setting("avgpipe", 4, 1, 2))
+
+
 def test_plain_1f1b_is_always_there():
     assert Setting("avgpipe", 4, 1, 0) in Space((4,), (2,), (1,)).settings()
     assert Setting("avgpipe", 4, 1, 0) in Space((4,), schedules=("zb_h1",), recomputes=(True,)).settings()
@@ -58,7 +84,7 @@ def test_plain_1f1b_is_always_there():
 def test_chunks_are_for_those_that_take_them_and_recompute_for_all():
     found = Space((4,), schedules=("zb_h1", "interleaved"), chunks=(2, 3), recomputes=(False, True)).settings()
     assert [str(setting) for setting in found] == [
-        "avgpipe M=4 N=1 advance=0",
+        "1f1b M=4 N=1",
         "zb_h1 M=4 N=1",
         "zb_h1 M=4 N=1 recompute",
         "interleaved M=4 N=1 chunks=2",
