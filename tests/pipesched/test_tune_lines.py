@@ -1,0 +1,97 @@
+"""The lines that ``tune`` prints for a setting, and its verdict on settings that were run."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipesched.executor.job import job_from_json
+from pipesched.executor.training_job import training_job_from_json
+from pipesched.jobs import RunOptions
+from pipesched.profiles.cluster import flat
+from pipesched.profiles.files import save_profile
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.formats.schedule_json import from_json
+from pipesched.schedules.recompute import recompute
+from pipesched.simulator.tuner.evaluate import Problem
+from pipesched.simulator.tuner.outcome import Outcome
+from pipesched.simulator.tuner.setting import Setting
+from pipesched.tune_lines import CommandLines
+from pipesched.tune_options import ProblemOptions
+from pipesched.tune_verify import Verified, print_verified, to_dict
+from tests.simulator.tuner.problems import model
+
+MLP = "mlp:width=8,layers=6"
+LINES = [
+    (Setting("avgpipe", 4, 1, 0), build("1f1b", 3, 4)),
+    (Setting("avgpipe", 4, 1, 2), build("1f1b_afp", 3, 4, advance=2)),
+    (Setting("avgpipe", 4, 3, 1), build("avgpipe", 3, 12, pipelines=3, advance=1)),
+    (Setting("avgpipe", 2, 2, 0, recomputes=True), recompute(build("avgpipe", 3, 4, pipelines=2, advance=0))),
+    (Setting("zb_h1", 8), build("zb_h1", 3, 8)),
+    (Setting("interleaved", 4, num_chunks=2), build("interleaved", 3, 4, num_chunks=2)),
+]
+
+
+@pytest.mark.parametrize(("setting", "lists"), LINES, ids=[str(setting) for setting, _ in LINES])
+def test_the_lines_of_a_setting_run_and_train_with_its_lists(pipesched, folder, setting, lists):
+    profile = replace(model(), model=MLP)
+    save_profile(profile, folder / "m.json")
+    commands = CommandLines(
+        Problem(profile, 8, flat(3)), ProblemOptions("m.json", 8, 3), RunOptions(optimizer="sgd", no_pin=True)
+    )
+    run, train = (line.removeprefix("pipesched ") for line in commands(setting).values())
+    assert pipesched(f"{run} --job run.json").code == 0
+    job = job_from_json((folder / "run.json").read_text(), "run.json")
+    assert from_json(job.schedule, "run.json").ops == lists.ops
+    assert (job.model, job.optimizer, job.is_pinned) == (MLP, "sgd", False)
+    assert (job.microbatch_size, len(job.bounds)) == (8 // setting.num_microbatches, lists.num_stages)
+    assert pipesched(f"{train} --steps 5 --job train.json").code == 0
+    trained = training_job_from_json((folder / "train.json").read_text(), "train.json")
+    assert trained.recipe.run(5).lists(1).schedule().ops == lists.ops
+    assert (trained.batch_size, trained.bounds, trained.optimizer) == (8, job.bounds, "sgd")
+
+
+def test_a_graph_without_a_model_is_run_by_its_costs(pipesched, folder):
+    graph = Path(__file__).parents[2] / "profiles" / "data" / "pipedream" / "vgg16.graph.txt"
+    data = json.loads(pipesched(f"tune {graph} -b 64 -p 2 -n 2 --advance 0 --json").out)
+    assert list(data["commands"]) == ["run"]
+    assert "--model" not in data["commands"]["run"]
+    assert pipesched(f"{data['commands']['run'].removeprefix('pipesched ')} --job run.json").code == 0
+    assert job_from_json((folder / "run.json").read_text(), "run.json").emulate is not None
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_lines_that_are_printed_run(pipesched, folder, number):
+    save_profile(replace(model(), model=MLP), folder / "m.json")
+    answer = pipesched(f"tune m.json -b 8 -p 2 -m 4 -n {number} --advance 1")
+    run, train = re.findall(r"^    pipesched (.*)$", answer.out, re.MULTILINE)
+    assert (
+        run
+        in json.loads(pipesched(f"tune m.json -b 8 -p 2 -m 4 -n {number} --advance 1 --json").out)["commands"]["run"]
+    )
+    ran = json.loads(pipesched(f"{run} --iterations 1 --json").out)
+    assert ran["makespan_s"] > 0
+    trained = json.loads(pipesched(f"{train} --steps 2 --json").out)
+    assert [each["steps"] for each in trained["runs"]] == [2]
+
+
+def verified(*pairs):
+    """Settings that were run, of these seconds predicted and measured."""
+    return [Verified(Outcome(Setting("avgpipe", 4, 1, 0), 1.0, 1), *pair) for pair in pairs]
+
+
+def test_too_few_settings_are_not_ranked(capsys):
+    three, four = verified((1, 1), (2, 2), (3, 3)), verified((1, 1), (2, 2), (3, 4), (4, 3))
+    for few in (three[:1], three[:2], three):
+        assert to_dict(few)["rank_correlation"] is None
+        print_verified(few)
+        said = capsys.readouterr().out
+        assert "too few settings verified to rank" in said
+        assert "rank correlation" not in said
+    assert to_dict(four)["rank_correlation"] == pytest.approx(0.8)  # 1 - 6 * (1 + 1) / (4 * 15)
+    print_verified(four)
+    assert "rank correlation of prediction and measurement 0.800" in capsys.readouterr().out
