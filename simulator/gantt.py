@@ -39,12 +39,14 @@ class Box:
     Attributes:
         kind: As in `Label`; of an Overlap, of one half.
         text: The micro-batch.
+        row: Its place among the rows.
         y: The middle, counted downwards in rows.
         lightness: 0 for the rank's first stage, nearer to 1 for each later one.
     """
 
     kind: str
     text: str
+    row: int
     start_s: float
     end_s: float
     y: float
@@ -83,7 +85,7 @@ class Chart:
     @property
     def boxes(self) -> Iterator[Box]:
         """A box for every work that takes time, row by row; the halves of an Overlap lie one above the other."""
-        for row, spans in zip(self.rows, self.works, strict=True):
+        for place, (row, spans) in enumerate(zip(self.rows, self.works, strict=True)):
             stages = sorted({part.stage for span in spans for part in computes(span.op)})
             for span in (span for span in spans if span.end_s > span.start_s):
                 parts = computes(span.op) if isinstance(span.op, Overlap) else (span.op,)
@@ -93,7 +95,7 @@ class Chart:
                     text = "" if shown.microbatch is None else str(shown.microbatch)
                     lightness = stages.index(shown.stage) / max(2, len(stages)) if shown.stage in stages else 0.0
                     y = row.y + (index - (len(parts) - 1) / 2) * height
-                    yield Box(shown.kind, text, span.start_s, span.end_s, y, height, lightness)
+                    yield Box(shown.kind, text, place, span.start_s, span.end_s, y, height, lightness)
 
 
 def draw_gantt(timelines: Sequence[Timeline], path: Path | str, title: str = "") -> None:

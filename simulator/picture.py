@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,7 +36,7 @@ _TRANSFERS = {Payload.ACTIVATION: ("activation", "#2b5a98"), Payload.GRADIENT: (
 _IDLE, _INK, _FAINT = "#edf0f4", "#22272e", "#6f7a87"
 _ENDS: tuple[Any, ...] = ((0, (3.5, 2)), "-", "-.", ":")
 _MOST_TRANSFERS = 600  # more are a grey veil
-_SMALLEST = 5.0  # points; smaller is not read
+_SMALLEST, _LARGEST = 5.0, 8.5  # points; smaller is not read
 _MOST_NAMES = 5  # more do not fit beside each other, and are in the headings
 _FOOT_IN, _RIGHT_IN = 0.68, 0.6
 
@@ -91,26 +92,38 @@ def _draw_idle(axes: Axes, chart: Chart, seconds: float) -> None:
 
 
 def _draw_boxes(axes: Axes, boxes: Sequence[Box], seconds: float, unit_points: float, row_points: float) -> None:
-    """Draw the boxes, and in each the micro-batch if the widest of these numbers fits, as large as fits into most."""
+    """Draw the boxes, and in each the micro-batch if that can be read there: as large as in its row, or smaller."""
     corners, faces = [], []
     for box in boxes:
         x0, x1 = box.start_s / seconds, box.end_s / seconds
         y0, y1 = box.y - box.height / 2, box.y + box.height / 2
         corners.append([(x0, y0), (x1, y0), (x1, y1), (x0, y1)])
         faces.append(tuple(channel + (1 - channel) * box.lightness for channel in to_rgb(_LOOKS[box.kind][1])))
-    widths = sorted((shape[1][0] - shape[0][0]) * unit_points for shape in corners)
-    edge = min(0.9, 0.06 * widths[len(widths) // 2]) if widths else 0.0
+    widths = [(shape[1][0] - shape[0][0]) * unit_points for shape in corners]
+    edge = min(0.9, 0.06 * sorted(widths)[len(widths) // 2]) if widths else 0.0
     axes.add_collection(PolyCollection(corners, facecolors=faces, edgecolors="white", linewidths=edge, zorder=3))
-    digits = max((len(box.text) for box in boxes), default=0) or 1
-    narrow = widths[len(widths) // 4] if widths else 0.0  # most boxes are wider
-    largest = min(8.5, max(_SMALLEST, (narrow - 2) / (0.66 * digits)))
-    for box, face in zip(boxes, faces, strict=True):
-        size = min(largest, 0.6 * box.height * row_points)
-        middle, width = (box.start_s + box.end_s) / 2 / seconds, (box.end_s - box.start_s) / seconds * unit_points
-        if box.text and width >= 0.66 * size * digits + 1.9:
+    sizes = _row_sizes(boxes, widths)
+    for box, face, width in zip(boxes, faces, widths, strict=True):
+        fitting = _fitting(width, len(box.text))
+        if box.text and fitting >= min(_SMALLEST, 0.6 * box.height * row_points):
             dark = 0.299 * face[0] + 0.587 * face[1] + 0.114 * face[2] < 0.56
-            ink = "white" if dark else _INK
+            ink, size = "white" if dark else _INK, min(sizes[box.row], fitting, 0.6 * box.height * row_points)
+            middle = (box.start_s + box.end_s) / 2 / seconds
             axes.text(middle, box.y, box.text, color=ink, size=size, ha="center", va="center_baseline", zorder=4)
+
+
+def _row_sizes(boxes: Sequence[Box], widths: Sequence[float]) -> dict[int, float]:
+    """Return for each row the size [points] in which the widest number of all rows fits into most of its boxes."""
+    digits = max((len(box.text) for box in boxes), default=0)
+    of_row: defaultdict[int, list[float]] = defaultdict(list)
+    for box, width in zip(boxes, widths, strict=True):
+        of_row[box.row].append(width)
+    return {row: max(_SMALLEST, _fitting(sorted(own)[len(own) // 4], digits)) for row, own in of_row.items()}
+
+
+def _fitting(width: float, digits: int) -> float:
+    """Return the size [points] in which so many digits fit into a box of that width [points], with a little room."""
+    return min(_LARGEST, (width - 1.9) / (0.66 * max(1, digits)))
 
 
 def _draw_transfers(axes: Axes, chart: Chart, seconds: float) -> bool:

@@ -120,6 +120,41 @@ def test_both_numbers_of_an_overlap_are_written_however_many_rows_there_are():
         assert (("12", True) in numbers) == (len(timelines) > 1)
 
 
+def uneven(num_boxes=24):
+    """Rank 0 has boxes for one digit and boxes for none, in turn; rank 1 a wide one each."""
+    spans = []
+    for i in range(num_boxes):
+        at = 10.0 * i
+        spans += [
+            Span(0, op, at + j, at + j, at + j + w) for j, w, op in ((0, 2.5, backward(0, i)), (4, 0.4, forward(0, i)))
+        ]
+        spans.append(Span(1, forward(1, i), at, at, at + 10))
+    return Timeline("uneven", "predicted", tuple(spans), (0, 1))
+
+
+@pytest.mark.parametrize("timeline", [uneven(), uneven(9), paired(), play(interleaved(4, 2, 16), 0.1), every_kind()])
+def test_a_number_stands_in_every_box_that_has_room_for_it_and_reaches_into_no_other(timeline):
+    from pipesched.simulator.picture import draw
+
+    chart = lay_out([timeline])
+    figure = draw(chart, "")
+    (axes,) = figure.axes
+    unit_s = axes.get_xlim()[1] / timeline.from_zero().makespan_s
+    numbers = [text for text in axes.texts if text.get_text().isdigit()]
+    for box in chart.boxes:
+        own = [
+            text for text in numbers
+            if text.get_position() == pytest.approx(((box.start_s + box.end_s) / 2 * unit_s, box.y))
+        ]  # fmt: skip
+        left, right = (axes.transData.transform((at_s * unit_s, box.y))[0] for at_s in (box.start_s, box.end_s))
+        points = (right - left) * 72 / figure.dpi
+        for text in own:
+            extent = text.get_window_extent()
+            assert left < extent.x0 < extent.x1 < right
+        if box.text and points > 0.64 * 5 * len(box.text) + 2:  # DejaVu's digits are 0.636 of the size wide
+            assert [text.get_text() for text in own] == [box.text]
+
+
 def test_the_share_beside_a_row_is_what_its_device_was_busy_without_its_reduces():
     from pipesched.simulator.picture import draw
 
