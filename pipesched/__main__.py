@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from typing import Any
 
 import typer
+from typer.core import HAS_RICH
 
 from pipesched.check import check
 from pipesched.compare import compare
 from pipesched.errors import BAD_INPUT, FINE, NOT_THERE, RANK_FAILED, STOPPED, NotThereError
 from pipesched.gantt import gantt
 from pipesched.list import list_schedules
+from pipesched.output import complain
 from pipesched.partition import partition
 from pipesched.plan import plan
 from pipesched.profile import profile
@@ -64,11 +67,20 @@ def main() -> None:
 def _invoke(arguments: list[str]) -> int:
     """Run one subcommand; typer's own main would turn an interrupt and a closed pipe into exit codes of its choice."""
     try:
-        with typer.main.get_command(app).make_context("pipesched", arguments) as context:
+        with _command().make_context("pipesched", arguments) as context:
             context.command.invoke(context)
     except typer.Exit as done:
         return done.exit_code
     return FINE
+
+
+def _command() -> Any:
+    """Return the command line, with brackets in its help that rich shows and does not read as markup."""
+    group: Any = typer.main.get_command(app)
+    if HAS_RICH:
+        for each in [part for command in group.commands.values() for part in (command, *command.params)]:
+            each.help = each.help and each.help.replace("[", r"\[")
+    return group
 
 
 def _say(error: BaseException) -> int:
@@ -99,7 +111,7 @@ def _say(error: BaseException) -> int:
 
 
 def _print(text: str, code: int) -> int:
-    print(f"pipesched: {' '.join(text.split())}", file=sys.stderr)
+    complain(text)
     return code
 
 

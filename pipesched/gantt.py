@@ -9,6 +9,7 @@ import typer
 
 from pipesched.files import check_outputs
 from pipesched.options import CostOptions, Out, ScheduleOptions, grouped
+from pipesched.output import plain
 from pipesched.timelines import timelines_of
 from pipesched.traffic_options import TrafficOptions
 
@@ -32,6 +33,6 @@ def gantt(
         draw_gantt(timelines, out, title=title)
         return
     if title:
-        print(title)
+        print(plain(title))
     for timeline in timelines:
         print(text_gantt(timeline, columns))

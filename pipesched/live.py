@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pipesched.output import percent
+from pipesched.output import as_text, percent
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -70,5 +70,5 @@ def _table(rows: dict[str, _Row], num_steps: int) -> Table:
     for index, title in enumerate(("schedule", "step", "loss", "accuracy", "steps/s")):
         table.add_column(title, justify="right" if index else "left")
     for name, row in rows.items():
-        table.add_row(name, *row.cells(num_steps))
+        table.add_row(as_text(name), *row.cells(num_steps))
     return table

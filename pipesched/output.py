@@ -6,6 +6,10 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 
 def print_json(data: object) -> None:
@@ -13,24 +17,43 @@ def print_json(data: object) -> None:
     print(json.dumps(data, indent=2, allow_nan=False))
 
 
+def complain(text: str) -> None:
+    """Print one line on stderr."""
+    print(f"pipesched: {plain(' '.join(text.split()))}", file=sys.stderr)
+
+
+def plain(text: str) -> str:
+    """Return `text` as a line of a terminal, whatever is in its names."""
+    from pipesched.schedules.formats.files import printable
+
+    return printable(text)
+
+
+def as_text(text: str, style: str = "") -> Text:
+    """Return `text` as rich shows it, letter by letter: nothing in it is markup, an emoji's code or a control."""
+    from rich.text import Text
+
+    return Text(plain(text), style)
+
+
 def print_table(title: str, rows: Sequence[Mapping[str, str]], caption: str = "") -> None:
     """Print rows of ready-made cells; columns of numbers are aligned right, and the first is never folded."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title or None, title_justify="left")
+    table = Table(title=as_text(title, "table.title") if title else None, title_justify="left")
     for index, name in enumerate(rows[0]):
         is_number = all(row[name][:1] in "-+0123456789" for row in rows)
-        table.add_column(name, justify="right" if is_number else "left", no_wrap=index == 0)
+        table.add_column(as_text(name), justify="right" if is_number else "left", no_wrap=index == 0)
     for row in rows:
-        table.add_row(*row.values())
+        table.add_row(*map(as_text, row.values()))
     console = Console()
     if not console.is_terminal:
         console.width = max(console.width, 200)
     with console.capture() as drawn:
         console.print(table)
         if caption:  # below the table, not inside it: there it would be folded to the table's width
-            console.print(caption, soft_wrap=True, highlight=False, markup=False)
+            console.print(*map(as_text, caption.split("\n")), sep="\n", soft_wrap=True)
     sys.stdout.write(drawn.get())
 
 
@@ -64,7 +87,7 @@ def spinner(text: str, *, if_long: bool) -> Iterator[None]:
         return
     from rich.console import Console
 
-    with Console(stderr=True).status(text):
+    with Console(stderr=True).status(as_text(text)):
         yield
 
 
@@ -75,8 +98,10 @@ def progress(text: str) -> Iterator[Callable[[float], None]]:
         yield lambda fraction: None  # noqa: ARG005
         return
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import Progress, TextColumn
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(text, total=1.0)
+    described = TextColumn("{task.description}", style="progress.description", markup=False)
+    columns = [described, *Progress.get_default_columns()[1:]]
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(plain(text), total=1.0)
         yield lambda fraction: bar.update(task, completed=fraction)

@@ -13,7 +13,7 @@ from pipesched.errors import NEGATIVE, InputError
 from pipesched.files import check_outputs, emit
 from pipesched.machine_options import MachineOptions
 from pipesched.options import Json, Out, grouped
-from pipesched.output import num_bytes, print_json, print_table, seconds
+from pipesched.output import complain, num_bytes, print_json, print_table, seconds
 
 if TYPE_CHECKING:
     from pipesched.profiles.cluster import Cluster
@@ -77,13 +77,10 @@ def partition(
     elif out is None:
         _print(measured, staging, by, chunks)
     if over is not None:
-        import sys
-
         stage, held, limit = over
-        print(
-            f"pipesched: over memory: stage {stage}: got {num_bytes(held)}, expected at most {num_bytes(limit)}; "
-            f"try {_remedy(way, staging, measured, cluster, workers)}",
-            file=sys.stderr,
+        complain(
+            f"over memory: stage {stage}: got {num_bytes(held)}, expected at most {num_bytes(limit)}; "
+            f"try {_remedy(way, staging, measured, cluster, workers)}"
         )
         raise typer.Exit(NEGATIVE)
 

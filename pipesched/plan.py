@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ from pipesched.errors import NEGATIVE
 from pipesched.files import JSON as PLAN
 from pipesched.files import check_outputs
 from pipesched.options import Json, Out, grouped
-from pipesched.output import print_json, progress
+from pipesched.output import complain, print_json, progress
 from pipesched.plan_options import ModelOptions, RequestOptions
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def plan(
     if not found.ranked:
         if json:
             print_json(to_dict(found, asked))
-        print(f"pipesched: {nothing_fits(found, asked)}", file=sys.stderr)
+        complain(nothing_fits(found, asked))
         raise typer.Exit(NEGATIVE)
     if out is not None:
         from pipesched.profiles.files import save_plan

@@ -12,7 +12,7 @@ import typer
 
 from pipesched.errors import RANK_FAILED
 from pipesched.files import JSON, check_outputs
-from pipesched.output import progress
+from pipesched.output import complain, plain, progress
 from pipesched.sizes import parse_bytes
 from pipesched.torch_options import require_gpu
 
@@ -43,9 +43,9 @@ def profile_links(
     if code != 0:
         lines = errors.splitlines() or ["profile-links failed"]
         said = next((line for line in lines if line.startswith("links:")), lines[-1])
-        print(f"pipesched: {said}", file=sys.stderr)
+        complain(said)
         raise typer.Exit(RANK_FAILED)
-    print(f"wrote {out}")
+    print(f"wrote {plain(str(out))}")
 
 
 def _launch(command: list[str]) -> tuple[int, str]:

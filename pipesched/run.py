@@ -13,7 +13,7 @@ from pipesched.executor import forks
 from pipesched.files import JSON, TIMELINE, check_outputs, emit, write_timeline
 from pipesched.jobs import How, RunOptions, require_epsilon, require_used
 from pipesched.options import CostOptions, Json, Out, ScheduleOptions, grouped
-from pipesched.output import num_bytes, percent, print_json, print_table, progress, seconds
+from pipesched.output import complain, num_bytes, percent, print_json, print_table, progress, seconds
 from pipesched.planned import plan_of, planned_run
 from pipesched.torch_options import load_profile_of
 
@@ -116,12 +116,9 @@ def _require_fitting(found: Metrics, limit: int | None) -> None:
     """End the command where a device held more than it was to hold."""
     held_bytes, fullest = max((device.peak_memory_bytes or 0, device.device) for device in found.devices)
     if limit is not None and held_bytes > limit:
-        import sys
-
-        print(
-            f"pipesched: over memory: device {fullest}: got {held_bytes} bytes, expected at most {limit}; try smaller "
-            "micro-batches, more stages or --recompute all",
-            file=sys.stderr,
+        complain(
+            f"over memory: device {fullest}: got {held_bytes} bytes, expected at most {limit}; try smaller "
+            "micro-batches, more stages or --recompute all"
         )
         raise typer.Exit(NEGATIVE)
 

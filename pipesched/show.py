@@ -10,6 +10,7 @@ import typer
 
 from pipesched.files import JSON, check_outputs, emit
 from pipesched.options import Out, ScheduleOptions, grouped
+from pipesched.output import complain
 
 if TYPE_CHECKING:
     from pipesched.schedules.schedule import Schedule
@@ -58,14 +59,12 @@ def show(
 
 def _warn(schedule: Schedule, path: Path) -> None:
     """Say on stderr of a file that its lists cannot run; they are written all the same, to be mended."""
-    import sys
-
     from pipesched.schedules.check import check
 
     findings = check(schedule)
     if findings:
         more = f" and {len(findings) - 1} more" if len(findings) > 1 else ""
-        print(f"pipesched: warning: {path}: {findings[0]}{more}; see 'pipesched check -f {path}'", file=sys.stderr)
+        complain(f"warning: {path}: {findings[0]}{more}; see 'pipesched check -f {path}'")
 
 
 def _format_of(out: Path | None, schedule: Schedule) -> Format:

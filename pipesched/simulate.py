@@ -11,7 +11,7 @@ import typer
 from pipesched.errors import NEGATIVE, InputError
 from pipesched.files import CSV, JSON, TIMELINE, check_outputs, emit, write_timeline
 from pipesched.options import CostOptions, Json, Out, ScheduleOptions, grouped
-from pipesched.output import num_bytes, percent, print_json, print_table, progress, seconds
+from pipesched.output import complain, num_bytes, percent, print_json, print_table, progress, seconds
 from pipesched.planned import cut
 from pipesched.predict import Buffers, predict
 from pipesched.traffic_options import TrafficOptions
@@ -79,9 +79,7 @@ def simulate(
     elif out is None:
         _print(loaded.name, found, peaks, spread)
     if over is not None:
-        import sys
-
-        print(f"pipesched: over memory: {over}", file=sys.stderr)
+        complain(f"over memory: {over}")
         raise typer.Exit(NEGATIVE)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as jsonlib
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -19,7 +18,7 @@ from pipesched.files import JSON, check_outputs, emit
 from pipesched.jobs import require_epsilon, require_used
 from pipesched.live import live
 from pipesched.options import CostOptions, Json, Out, ScheduleOptions, grouped
-from pipesched.output import print_json, seconds
+from pipesched.output import complain, print_json, seconds
 from pipesched.planned import plan_of, planned_training
 from pipesched.several import options_of_each
 from pipesched.torch_options import MODEL
@@ -129,7 +128,7 @@ def _require_fitting(outlooks: list[Outlook]) -> None:
     over = [f"{outlook.run.name}: {outlook.over_memory}" for outlook in outlooks if outlook.over_memory is not None]
     if over:
         advice = "try a smaller --batch-size, more stages or --recompute all"
-        print(f"pipesched: over memory: {'; '.join(over)}; {advice}", file=sys.stderr)
+        complain(f"over memory: {'; '.join(over)}; {advice}")
         raise typer.Exit(NEGATIVE)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,7 +12,7 @@ from pipesched.files import check_outputs, emit
 from pipesched.jobs import RunOptions, require_epsilon
 from pipesched.machine_options import MachineOptions
 from pipesched.options import Json, Out, grouped
-from pipesched.output import num_bytes, print_json
+from pipesched.output import complain, num_bytes, print_json
 from pipesched.tune_lines import CommandLines
 from pipesched.tune_measure import Measurement, require_model
 from pipesched.tune_options import ProblemOptions, SpaceOptions
@@ -98,7 +97,7 @@ def tune(
     if verified is not None and not json and found.fitting:
         print_verified(verified)
     if not found.fitting:
-        print(f"pipesched: {_nothing_fits(found, machines.memory_limit)}", file=sys.stderr)
+        complain(_nothing_fits(found, machines.memory_limit))
         raise typer.Exit(NEGATIVE)
 
 

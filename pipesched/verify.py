@@ -17,7 +17,7 @@ from pipesched.errors import NEGATIVE, InputError
 from pipesched.files import check_folder, write_timeline
 from pipesched.jobs import RunOptions, require_epsilon
 from pipesched.options import CostOptions, Json, ScheduleOptions, grouped
-from pipesched.output import print_json, progress
+from pipesched.output import plain, print_json, progress
 from pipesched.predict import predict
 from pipesched.torch_options import ModelName, load_profile_of
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pipesched.simulator.compare import Comparison
 
 _LOSS_TOLERANCE = 1e-5
+_LONGEST_STEM = 100  # characters of a file's name that are the schedule's
 """Relative; the sums run in the same order, so float32 agrees to its last digits."""
 
 
@@ -230,10 +231,11 @@ def _write(checked: _Checked, out: Path, *, is_quiet: bool) -> None:
     from pipesched.simulator.trace import to_trace
 
     name, both = checked.found.name, (checked.predicted, checked.measured)
+    stem = name.replace("/", "_")[:_LONGEST_STEM]
     for timeline in both:
-        write_timeline(timeline, out / f"{name}-{timeline.source}.json")
+        write_timeline(timeline, out / f"{stem}-{timeline.source}.json")
     error = checked.predicted.makespan_s / checked.measured.makespan_s - 1
-    draw_gantt(both, out / f"{name}.png", title=f"{name}: predicted makespan {error:+.1%} off the measured one")
-    write_text(out / f"{name}-trace.json", to_trace(*both))
+    draw_gantt(both, out / f"{stem}.png", title=f"{name}: predicted makespan {error:+.1%} off the measured one")
+    write_text(out / f"{stem}-trace.json", to_trace(*both))
     if not is_quiet:
-        print(f"wrote {out}/{name}-predicted.json, {name}-measured.json, {name}.png, {name}-trace.json")
+        print(plain(f"wrote {out}/{stem}-predicted.json, {stem}-measured.json, {stem}.png, {stem}-trace.json"))

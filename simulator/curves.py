@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pipesched.simulator.errors import SimulationError
 from pipesched.simulator.files import suffix_of, write_bytes
-from pipesched.simulator.labels import unit_of
+from pipesched.simulator.labels import literal, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -88,7 +88,7 @@ def draw_curves(curves: Sequence[Curve], path: Path | str, title: str = "", targ
         panels[1].set_xlabel(f"predicted wall time [{unit}]")
     for axes in panels:
         _dress(axes, shown, target_loss)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    figure.suptitle(literal(title), x=0.01, ha="left", fontsize=11)
     figure.legend(handles=handles, loc="outside lower center", ncols=min(5, len(shown)), frameon=False, fontsize=9)
     data = BytesIO()
     figure.savefig(data, format=suffix[1:], dpi=160)
@@ -119,7 +119,9 @@ def _draw(axes: Axes, curves: Sequence[Curve], places: Sequence[Sequence[float]]
         axes.plot(xs, losses, color=colour, linewidth=0.6, alpha=0.25)
         finite = [loss for loss in losses if not math.isnan(loss)]
         ys = smoothed(finite, window)
-        handles += axes.plot(xs[: len(ys)], ys, color=colour, linewidth=1.6, linestyle=dashes, label=curve.name)
+        handles += axes.plot(
+            xs[: len(ys)], ys, color=colour, linewidth=1.6, linestyle=dashes, label=literal(curve.name)
+        )
         if curve.has_diverged:
             axes.plot(
                 xs[-1],

@@ -10,6 +10,7 @@ from io import BytesIO
 from operator import attrgetter
 from pathlib import Path
 
+from pipesched.schedules.formats.files import printable
 from pipesched.schedules.op import Overlap, Recv, Reduce, Send, computes
 from pipesched.schedules.timeline import Span, Timeline
 from pipesched.simulator.errors import SimulationError
@@ -202,7 +203,7 @@ def text_gantt(timeline: Timeline, width: int = 100) -> str:
     meaning = {"F": "forward", "B": "backward", "I": "backward for inputs", "W": "backward for weights"}
     meaning |= {"R": "recompute", "O": "overlap"} | {letter: word.lower() for word, letter in _LETTERS.items()}
     legend = "  ".join([*(f"{letter} {meaning[letter]}" for letter in used), ". idle"])
-    return "\n".join([f"{shown.name} {shown.source}: {caption}", *lines, axis, " " * margin + legend])
+    return "\n".join([printable(f"{shown.name} {shown.source}: {caption}"), *lines, axis, " " * margin + legend])
 
 
 def _slots(timeline: Timeline, rank: int, num_slots: int, slot_s: float) -> str:

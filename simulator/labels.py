@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+from pipesched.schedules.formats.files import printable
 from pipesched.schedules.op import Average, Compute, Op, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard
 from pipesched.schedules.timeline import Timeline
 
@@ -48,6 +49,11 @@ def sources(timelines: Sequence[Timeline]) -> tuple[str, ...]:
         if len(set(names)) == len(names):
             return tuple(names)
     return tuple(f"{t.source} {number}" for number, t in enumerate(timelines, start=1))
+
+
+def literal(text: str) -> str:
+    """Return `text` so that matplotlib draws it letter by letter: a name between dollars is no formula."""
+    return printable(text).replace("$", r"\$")
 
 
 def unit_of(largest_s: float) -> tuple[float, str]:

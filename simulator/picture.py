@@ -17,7 +17,7 @@ from pipesched.schedules.op import Message, Payload, Recv, Send
 from pipesched.schedules.timeline import Span
 from pipesched.simulator.gantt import Box, Chart
 from pipesched.simulator.idle import is_work
-from pipesched.simulator.labels import unit_of
+from pipesched.simulator.labels import literal, unit_of
 
 # B is I and W together, and its colour lies between theirs. Blue against orange also for the colour-blind.
 _LOOKS = {
@@ -177,7 +177,9 @@ def _write_names(axes: Axes, chart: Chart, left_in: float) -> None:
         if not chart.is_paired:
             axes.annotate(name, (0, row.y), (-7, 0), ha="right", color=_INK, size=9.5, **beside)
             continue
-        axes.annotate(chart.names[row.timeline], (0, row.y), (-7, 0), ha="right", color=_FAINT, size=8.5, **beside)
+        axes.annotate(
+            literal(chart.names[row.timeline]), (0, row.y), (-7, 0), ha="right", color=_FAINT, size=8.5, **beside
+        )
         if row.timeline == 0:
             own = [other.y for other in chart.rows if other.rank == row.rank]
             left = 9 - left_in * 72
@@ -185,7 +187,7 @@ def _write_names(axes: Axes, chart: Chart, left_in: float) -> None:
     end_s = _shown_s(chart)
     for index, y in enumerate(chart.headings):
         timeline = chart.timelines[index]
-        text = f"{timeline.name}, {timeline.source}: {chart.captions[index]}"
+        text = literal(f"{timeline.name}, {timeline.source}: {chart.captions[index]}")
         if chart.makespans_s[index] > end_s:
             text += " (goes on beyond the axis)"
         axes.annotate(text, (0, y), (0, 0), ha="left", color=_INK, size=10, weight="bold", **beside)
@@ -213,11 +215,13 @@ def _write_head(figure: Figure, chart: Chart, title: str) -> None:
     left = 0.125 / width_in
     names = list(dict.fromkeys(timeline.name for timeline in chart.timelines))
     name = title or (", ".join(names) if len(names) <= _MOST_NAMES else f"{len(names)} schedules")
-    figure.text(left, 1 - 0.28 / height_in, name, color=_INK, size=14, weight="bold", va="center")
+    figure.text(left, 1 - 0.28 / height_in, literal(name), color=_INK, size=14, weight="bold", va="center")
     if chart.headings:
         return
     ends = [
-        Line2D([], [], color=_INK, linewidth=1.2, linestyle=_end_style(chart, index), label=f"{name}: {caption}")
+        Line2D(
+            [], [], color=_INK, linewidth=1.2, linestyle=_end_style(chart, index), label=literal(f"{name}: {caption}")
+        )
         for index, (name, caption) in enumerate(zip(chart.names, chart.captions, strict=True))
     ]
     figure.legend(

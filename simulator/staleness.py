@@ -14,6 +14,7 @@ from pipesched.schedules.staleness import Uses, first_uses
 from pipesched.schedules.versions import Use, looks_ahead
 from pipesched.simulator.errors import SimulationError
 from pipesched.simulator.files import suffix_of, write_bytes
+from pipesched.simulator.labels import literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,7 +83,7 @@ def draw_staleness(
     figure = Figure(
         figsize=(max(5.0, min(16.0, 0.32 * count + 2.2)), height_in), facecolor="white", layout="constrained"
     )
-    figure.suptitle(title or f"{schedule.name}: {part}", x=0.01, ha="left", fontsize=11)
+    figure.suptitle(literal(title or f"{schedule.name}: {part}"), x=0.01, ha="left", fontsize=11)
     for axes, panel in zip(figure.subplots(len(shown), 1, squeeze=False)[:, 0], shown, strict=True):
         _draw(axes, panel, _most(shown, panel.counts_versions))
     axes.tick_params(labelbottom=True)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from typing import TypeAlias
+
+from pipesched.schedules.formats.files import printable
 
 Value: TypeAlias = str | int | float | None
 """What stands in a cell of a table; None where nothing is known."""
@@ -23,7 +26,7 @@ def to_csv(rows: Sequence[dict[str, Value]]) -> str:
 def to_markdown(rows: Sequence[dict[str, Value]]) -> str:
     """Return rows as a Markdown table for people: four digits of a fraction, columns aligned."""
     columns = _columns(rows)
-    cells = [columns, *([_cell(row.get(column)) for column in columns] for row in rows)]
+    cells = [[*map(_literal, columns)], *([_cell(row.get(column)) for column in columns] for row in rows)]
     widths = [max(3, *(len(line[index]) for line in cells)) for index in range(len(columns))]
     numeric = [all(not isinstance(row.get(column), str) for row in rows) for column in columns]
     rule = ["-" * (width - 1) + ":" if right else "-" * width for width, right in zip(widths, numeric, strict=True)]
@@ -47,4 +50,9 @@ def _cell(value: Value) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
-    return str(value).replace("|", "\\|")
+    return _literal(str(value))
+
+
+def _literal(text: str) -> str:
+    """Return `text` so that no part of it is read as Markdown; an underline inside a word is none anyway."""
+    return re.sub(r"[\\|*<`\[]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", printable(text))

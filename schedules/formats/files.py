@@ -33,6 +33,11 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
 
 
+def printable(text: str) -> str:
+    """Return `text` in one line, as a terminal can show it: what controls a terminal, or hides, is escaped."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
 class Faults:
     """What is wrong with one file: collected, then raised once."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipesched.simulator.errors import SimulationError
 from pipesched.simulator.files import suffix_of, write_bytes
+from pipesched.simulator.labels import literal
 from pipesched.simulator.tuner.outcome import Evaluator, Outcome, pareto, ranked
 from pipesched.simulator.tuner.setting import Training
 
@@ -46,7 +47,7 @@ def draw_heat_maps(outcomes: Iterable[Outcome], path: str | Path, title: str = "
     ns = sorted({n for _, n in cells})
     width_in = 2 * (2.2 + 0.72 * len(ns)) + 5.2
     figure = Figure(figsize=(width_in, max(3.6, 1.8 + 0.42 * len(ms))), layout="constrained")
-    figure.suptitle(title, x=0.01, ha="left", fontweight="bold", color=_INK)
+    figure.suptitle(literal(title), x=0.01, ha="left", fontweight="bold", color=_INK)
     first, second, third = figure.subplots(1, 3, width_ratios=[2.2 + 0.72 * len(ns)] * 2 + [5.2])
     unit, scale = _unit([_number(o.seconds) for o in cells.values()])
     _heat_map(
