@@ -151,7 +151,7 @@ def _percent(value: float | None) -> str:
 
 
 def _section(entry: Entry, said: Words | None, found: Summary) -> str:
-    lines = {"source": _linked(entry.source)}
+    lines = {"source": _linked(entry.source), "also called": ", ".join(entry.aliases)}
     if said is not None:
         lines["bubble"] = f"`{said.bubble}`" + ", of the longest span" * said.of_span
         lines["in flight"] = f"`{said.in_flight}`" + f"; on rank k {said.by_rank}" * bool(said.by_rank)

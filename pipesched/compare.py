@@ -89,10 +89,18 @@ def _names(what: Sequence[str], schedule: ScheduleOptions, all_schedules: bool) 
         from pipesched.schedules.catalogue import CATALOGUE
 
         given += CATALOGUE
-    names = list(dict.fromkeys(name for argument in given for name in argument.split(",") if name))
+    names = list(dict.fromkeys(_own_name(name) for argument in given for name in argument.split(",") if name))
     if not names:
         raise InputError("compare: got no schedules, expected names; try compare gpipe,1f1b or --all")
     return names
+
+
+def _own_name(name: str) -> str:
+    """Return the name that the catalogue has for a schedule; a file is left as it is."""
+    from pipesched.schedules.catalogue import lookup
+
+    entry = lookup(name)
+    return name if entry is None else entry.name
 
 
 def _is_timeline(name: str) -> bool:

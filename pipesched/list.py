@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def list_schedules(json: Json = False) -> None:
-    """List the schedules and their parameters."""
+    """List the schedules, their other names and their parameters; a name is read in any case."""
     from pipesched.schedules.catalogue import CATALOGUE
 
     entries = CATALOGUE.values()
@@ -26,6 +26,8 @@ def list_schedules(json: Json = False) -> None:
                     "is_asynchronous": entry.is_asynchronous,
                     "averages": entry.averages,
                     "takes_chunks": entry.takes_chunks,
+                    "chunks": None if entry.takes_chunks else entry.chunks_with(None, {}),
+                    "aliases": list(entry.aliases),
                     "parameters": [
                         {"name": parameter.name, "default": parameter.default, "text": parameter.text}
                         for parameter in entry.parameters
@@ -47,6 +49,7 @@ def list_schedules(json: Json = False) -> None:
                 ),
                 "source": entry.source,
                 "what": entry.text,
+                "also": ", ".join(entry.aliases),
             }
             for entry in entries
         ],

@@ -117,6 +117,7 @@ class ScheduleOptions:
             ScheduleError: No such schedule, or a bad file.
         """
         from pipesched.planned import plan_of
+        from pipesched.schedules.catalogue import find
         from pipesched.schedules.formats.schedule_json import to_json
         from pipesched.schedules.recipe import Recipe
 
@@ -129,7 +130,7 @@ class ScheduleOptions:
             return replace(self, microbatches=(self.stages or 1) * self._pipelines(self.schedule)).recipe()
         num_ranks, num_microbatches, settings = self._counts(self.schedule)
         return Recipe(
-            name=self.schedule,
+            name=find(self.schedule).name,
             num_ranks=num_ranks,
             num_microbatches=num_microbatches,
             num_chunks=self.chunks,
@@ -144,7 +145,7 @@ class ScheduleOptions:
         from pipesched.schedules.catalogue import find
 
         parameters = find(name).parameters
-        settings = _parse(self.settings, parameters) if self.settings else {}
+        settings = parse_settings(self.settings or (), parameters)
         values = {parameter.name: parameter.default for parameter in parameters} | settings
         pipelines = values.get("pipelines", 1)
         assert isinstance(pipelines, int), "as its type says"
@@ -159,7 +160,7 @@ class ScheduleOptions:
                 option for option, value in (("-p", self.stages), ("-m", self.microbatches)) if value is None
             )
             raise InputError(f"schedule {name}: {missing} missing; try -p 4 -m 8")
-        return self.stages, self.microbatches, _parse(self.settings, parameters) if self.settings else {}
+        return self.stages, self.microbatches, parse_settings(self.settings or (), parameters)
 
     def _finished(self, schedule: _Lists) -> _Lists:
         """Return `schedule` copied, placed, with its sums where they shall be, and recomputed as asked."""
@@ -201,8 +202,10 @@ def _check_width(width: int, num_ranks: int, num_microbatches: int, num_kept: in
         )
 
 
-def _parse(settings: Sequence[str], parameters: Sequence[Parameter]) -> dict[str, Value]:
+def parse_settings(settings: Sequence[str], parameters: Sequence[Parameter]) -> dict[str, Value]:
     """Return the values of ``key=value`` texts, each of the type that its parameter takes."""
+    if not settings:
+        return {}
     readers: dict[str, Callable[[str, str], Value]] = {"integer": integer, "number": number, "integers": integers}
     lists = [f"{parameter.name}=2:1:1" for parameter in parameters if parameter.takes == "integers"]
     names = [parameter.name for parameter in parameters]

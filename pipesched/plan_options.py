@@ -12,6 +12,7 @@ from pipesched.counts import counts
 from pipesched.errors import InputError
 from pipesched.machine_options import MachineOptions
 from pipesched.output import progress
+from pipesched.several import schedule_names
 from pipesched.torch_options import DeviceKind, Dtype, Optimizer, Threads, require_gpu, torch_dtype
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class RequestOptions:
 
         if self.schedules is None:
             return SCHEDULES + (ASYNCHRONOUS if self.asynchronous else ())
-        names = tuple(dict.fromkeys(name for name in self.schedules.split(",") if name))
+        names = schedule_names(self.schedules)
         if not names:
             raise InputError(f"--schedules: got {self.schedules!r}, expected names; try 1f1b,zb_h1")
         for name in names:

@@ -45,9 +45,9 @@ def plan_of(schedule: ScheduleOptions) -> Plan | None:
 
 def planned_schedule(plan: Plan) -> Schedule:
     """Return the lists of one step; without a flush, of as many as it takes to settle."""
-    from pipesched.schedules.catalogue import CATALOGUE
+    from pipesched.schedules.catalogue import lookup
 
-    entry = CATALOGUE.get(plan.recipe.name)
+    entry = lookup(plan.recipe.name)
     flushes = entry is None or not entry.is_asynchronous
     num_steps = 1 if flushes else _STEPS_PER_RANK * plan.recipe.num_ranks
     return plan.run(num_steps).lists(num_steps).schedule()

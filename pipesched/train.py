@@ -20,7 +20,7 @@ from pipesched.live import live
 from pipesched.options import CostOptions, Json, Out, ScheduleOptions, grouped
 from pipesched.output import complain, print_json, seconds
 from pipesched.planned import plan_of, planned_training
-from pipesched.several import options_of_each
+from pipesched.several import options_of_each, schedule_names
 from pipesched.torch_options import MODEL
 from pipesched.train_options import TrainOptions
 
@@ -157,7 +157,7 @@ def _recipes(schedule: ScheduleOptions, compare: str | None) -> list[Recipe]:
         return [schedule.recipe()]
     if schedule.schedule is not None or schedule.schedule_file is not None:
         raise InputError("--compare: got --schedule or --schedule-file too, expected one of them; leave it out")
-    names = list(dict.fromkeys(name for name in compare.split(",") if name))
+    names = schedule_names(compare)
     if not names:
         raise InputError(f"--compare: got {compare!r}, expected names of schedules; try gpipe,pipedream")
     return [each.recipe() for each in options_of_each(names, schedule).values()]

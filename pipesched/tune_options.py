@@ -13,6 +13,7 @@ from pipesched.counts import counts
 from pipesched.errors import InputError
 from pipesched.jobs import RunOptions
 from pipesched.machine_options import MachineOptions
+from pipesched.several import schedule_names
 
 if TYPE_CHECKING:
     from pipesched.profiles.profile import Profile
@@ -117,7 +118,7 @@ class SpaceOptions:
         from pipesched.schedules.catalogue import find
         from pipesched.simulator.tuner.setting import Space
 
-        names = tuple(dict.fromkeys(name for name in self.schedule.split(",") if name))
+        names = schedule_names(self.schedule)
         if not names:
             raise InputError(f"--schedule: got {self.schedule!r}, expected names; try avgpipe,zb_h1")
         for name in names:

@@ -19,6 +19,7 @@ from pipesched.jobs import RunOptions, require_epsilon
 from pipesched.options import CostOptions, Json, ScheduleOptions, grouped
 from pipesched.output import plain, print_json, progress
 from pipesched.predict import predict
+from pipesched.several import schedule_names
 from pipesched.torch_options import ModelName, load_profile_of
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class _Checked:
 def _schedules(options: ScheduleOptions) -> list[Schedule]:
     if options.schedule_file is not None:
         return [options.load()]
-    names = dict.fromkeys(name for name in (options.schedule or "gpipe,1f1b").split(",") if name)
+    names = schedule_names(options.schedule or "gpipe,1f1b")
     if not names:
         raise InputError(f"--schedule: got {options.schedule!r}, expected names; try gpipe,1f1b")
     return [options.build(name) for name in names]

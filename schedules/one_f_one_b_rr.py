@@ -55,6 +55,9 @@ def lazy_one_f_one_b_rr(num_ranks: int, num_microbatches: int, replicas: Sequenc
     return make_lazy("1f1b_rr", len(counts), num_microbatches, rank_ops, homes)
 
 
+_SHOWN = 60
+"""Characters of the replicas in a message."""
+
 one_f_one_b_rr = whole(lazy_one_f_one_b_rr)
 
 
@@ -63,7 +66,8 @@ def _default(num_ranks: int) -> tuple[int, ...]:
 
 
 def _check(counts: Sequence[int], num_ranks: int, num_microbatches: int) -> None:
-    shown = ":".join(map(str, counts))
+    text = ":".join(map(str, counts))
+    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}.."
     if not counts or any(not isinstance(count, int) or isinstance(count, bool) or count < 1 for count in counts):
         raise ScheduleError(f"1f1b_rr: got replicas {shown or 'of no stage'}, expected at least 1 of each; try 2:1")
     if sum(counts) != num_ranks:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
+from typing import SupportsIndex
 
 from pipesched.schedules.op import Compute, Op, Phase, Recv, Reduce, Send, computes
 
@@ -114,6 +116,16 @@ def positive(**counts: int) -> None:
     ]
     if faults:
         raise ScheduleError("; ".join(faults))
+
+
+def integer(value: object) -> int | None:
+    """Return `value` as an int, also if it is one of numpy's or torch's; None if it is no integer, as True is none."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        return None
+    try:
+        return index(value)
+    except TypeError:
+        return None
 
 
 def forward(stage: int, microbatch: int, version: int = 0) -> Compute:

@@ -99,7 +99,7 @@ def training_run(
         }
         return build_lazily(name, num_ranks, reach, num_chunks, **(parameters | within))
 
-    return TrainingRun(name, per_step, lists, beginning, entry.prediction)
+    return TrainingRun(entry.name, per_step, lists, beginning, entry.prediction)
 
 
 def repeated_run(schedule: Schedule) -> TrainingRun:

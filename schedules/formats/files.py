@@ -29,7 +29,10 @@ _MAX_INTEGER_DIGITS = 19
 
 def shown(value: object) -> str:
     """Return `value` as a message quotes it: in one line, and short."""
-    text = repr(value[: _SHOWN_CHARACTERS + 1] if isinstance(value, str) else value)
+    try:
+        text = repr(value[: _SHOWN_CHARACTERS + 1] if isinstance(value, str) else value)
+    except ValueError:  # Python writes no integer of more than 4300 digits
+        text = f"<{type(value).__name__}, too long to be written>"
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
 
 

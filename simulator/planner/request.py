@@ -123,6 +123,7 @@ def _near_batch(request: Request, width: int) -> int:
 
 def _of_schedule(request: Request, cuts: Cuts, name: str, depth: int, width: int) -> Iterator[Candidate]:
     entry = find(name)
+    name = entry.name
     if name == "1f1b_rr":
         yield from _replicated(request, depth * width) if width == 1 else ()
         return

@@ -121,12 +121,14 @@ class Space:
         return tuple(dict.fromkeys(found))
 
     def _of(self, schedule: str, m: int, recomputes: bool) -> Iterator[Setting]:
+        entry = find(schedule)
+        schedule = entry.name
         straight = {AVGPIPE: (self.pipelines, self.advances), "1f1b_afp": ((1,), self.advances), "1f1b": ((1,), (0,))}
         if schedule in straight:
             pipelines, advances = straight[schedule]
             for n, advance in product(pipelines, _distinct(advances, m)):
                 yield Setting(AVGPIPE, m, n, advance, recomputes=recomputes)
-        elif find(schedule).takes_chunks:
+        elif entry.takes_chunks:
             for num_chunks in self.chunks:
                 yield Setting(schedule, m, num_chunks=num_chunks, recomputes=recomputes)
         else:

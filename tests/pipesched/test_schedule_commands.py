@@ -63,3 +63,54 @@ def test_a_file_that_cannot_run_is_shown_with_a_warning(pipesched, folder):
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_json_reads_back_as_the_same_schedule(pipesched, name):
     assert from_json(pipesched(f"show -s {name} -p 2 -m 4 --format json").out, "out") == build(name, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "own"), [("Interleaved1F1B", "interleaved"), ("ScheduleZBVZeroBubble", "zbv"), ("GPIPE", "gpipe")]
+)
+def test_names_of_pytorch_are_read_in_any_case_and_the_schedule_keeps_ours(pipesched, name, own):
+    for line in (
+        "show",
+        "check",
+        "versions",
+        "simulate --json --uniform f=1,i=1,w=1",
+        "compare --json --uniform f=1,i=1,w=1",
+    ):
+        theirs, ours = (pipesched(f"{line} -s {given} -p 2 -m 4") for given in (name.lower(), own))
+        assert theirs == ours
+        assert ours.code == 0
+    assert pipesched(f"show -s {name} -p 2 -m 4").out == pipesched(f"show -s {own} -p 2 -m 4").out
+
+
+def test_one_schedule_under_two_names_is_compared_once(pipesched):
+    answer = pipesched("compare GPipe,gpipe,ScheduleGPipe -p 2 -m 4 --uniform f=1,b=2 --json")
+    assert [row["name"] for row in json.loads(answer.out)] == ["gpipe"]
+
+
+def test_list_shows_other_names_and_stages_per_rank(pipesched):
+    assert "Interleaved1F1B" in pipesched("list").out
+    rows = {row["name"]: row for row in json.loads(pipesched("list --json").out)}
+    assert "ScheduleInterleaved1F1B" in rows["interleaved"]["aliases"]
+    assert [rows[name]["chunks"] for name in ("gpipe", "zbv", "hanayo", "interleaved")] == [1, 2, 4, None]
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("-s zbv -v 2", 0), ("-s dualpipe_v -v 2 -m 8", 0), ("-s wpipe -v 2", 0), ("-s gpipe -v 1", 0),
+        ("-s hanayo -v 4", 0), ("-s hanayo -v 2 --set waves=1", 0), ("-s hanayo -v 2", 2), ("-s zbv -v 3", 2),
+        ("-s gpipe -v 2", 2),
+    ],
+)  # fmt: skip
+def test_chunks_are_taken_where_a_rank_has_as_many(pipesched, line, code):
+    for command in ("show", "check"):
+        answer = pipesched(f"{command} -p 2 -m 4 {line}")
+        assert answer.code == code
+        assert ("stages per rank are fixed" in answer.err) == (code == 2)
+
+
+def test_chunks_of_several_schedules_are_those_of_one_at_least(pipesched):
+    line = "compare -p 2 -m 4 --uniform f=1,i=1,w=1 --json"
+    assert pipesched(f"{line} gpipe,zbv -v 2") == pipesched(f"{line} gpipe,zbv")
+    assert pipesched(f"{line} gpipe,hanayo -v 2").code == 2
+    assert pipesched(f"{line} gpipe,hanayo -v 2 --set waves=1").code == 0

@@ -1,14 +1,19 @@
+import json
 import re
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 
-from pipesched.schedules.catalogue import CATALOGUE, build, find
+from pipesched.schedules.catalogue import CATALOGUE, build, build_lazily, find
 from pipesched.schedules.check import check
 from pipesched.schedules.entry import Parameter
 from pipesched.schedules.interleaved import interleaved
 from pipesched.schedules.one_f_one_b import one_f_one_b_afp
 from pipesched.schedules.op import Step, computes
-from pipesched.schedules.schedule import ScheduleError
+from pipesched.schedules.schedule import ScheduleError, stages_of
+from pipesched.schedules.training_run import training_run
 from tests.schedules.builder_rules import assert_one_line
 
 names = pytest.mark.parametrize("name", CATALOGUE)
@@ -55,6 +60,8 @@ def test_chunks_make_several_stages_per_rank_where_taken_and_are_refused_elsewhe
     if CATALOGUE[name].takes_chunks:
         assert build(name, 2, 4, num_chunks=3).num_stages == 6
         return
+    has = max(len(stages_of(row)) for row in build(name, 4, 8).ops)
+    assert build(name, 4, 8, num_chunks=has) == build(name, 4, 8)
     with pytest.raises(ScheduleError) as error:
         build(name, 2, 4, num_chunks=3)
     assert_one_line(str(error.value), f"schedule {name}: got 3 chunks", "interleaved")
@@ -105,3 +112,136 @@ def test_a_name_near_to_nothing_gets_the_list_only():
 
 def test_a_known_name_finds_its_entry():
     assert find("1f1b") is CATALOGUE["1f1b"]
+
+
+@names
+def test_an_entry_knows_how_many_stages_a_rank_holds_and_how_many_ranks_a_stage(name):
+    schedule, entry = build(name, 4, 8), CATALOGUE[name]
+    assert {len(stages_of(row)) for row in schedule.ops} == {entry.chunks_with(None, {})}
+    if name not in ("data_parallel", "1f1b_rr", "avgpipe"):  # as many replicas or pipelines as they are given
+        assert schedule.num_stages * entry.replicas == schedule.num_ranks * entry.chunks_with(None, {})
+
+
+def test_stages_per_rank_follow_the_waves():
+    assert build("hanayo", 2, 4, num_chunks=6, waves=3) == build("hanayo", 2, 4, waves=3)
+    with pytest.raises(ScheduleError) as error:
+        build("hanayo", 2, 4, num_chunks=2)
+    assert_one_line(str(error.value), "got 2 chunks, expected 4 with waves=2")
+
+
+ELSEWHERE = {  # torch 2.6 to 2.13, distributed/pipelining/schedules.py; Megatron-LM's README; the papers
+    "gpipe": ("GPipe", "ScheduleGPipe"),
+    "1f1b": ("1F1B", "Schedule1F1B", "PipeDream-Flush"),
+    "interleaved": ("Interleaved1F1B", "ScheduleInterleaved1F1B", "1F1B-interleaved", "interleaved-1f1b"),
+    "looped_bfs": ("LoopedBFS", "ScheduleLoopedBFS"),
+    "interleaved_zb": ("InterleavedZeroBubble", "ScheduleInterleavedZeroBubble"),
+    "zbv": ("ZBV", "ZBVZeroBubble", "ScheduleZBVZeroBubble"),
+    "dualpipe_v": ("DualPipeV", "ScheduleDualPipeV"),
+    "dualpipe": ("DualPipe",),
+    "zb_h1": ("ZB-H1",),
+    "pipedream_2bw": ("PipeDream-2BW",),
+}
+
+
+@pytest.mark.parametrize(("name", "alias"), [(name, alias) for name in ELSEWHERE for alias in ELSEWHERE[name]])
+def test_a_name_of_elsewhere_in_any_case_builds_our_schedule_by_our_name(name, alias):
+    for written in (alias, alias.upper(), alias.lower()):
+        assert find(written) is CATALOGUE[name]
+        assert build(written, 4, 8) == build(name, 4, 8)
+        assert build_lazily(written, 4, 8).name == name
+        assert training_run(written, 4, 8, 8).name == name
+
+
+def test_every_schedule_that_torch_has_by_name_is_found():
+    from torch.distributed.pipelining import schedules
+
+    theirs = [
+        name for name, value in vars(schedules).items() if isinstance(value, type) and name.startswith("Schedule")
+    ]
+    assert len(theirs) >= 5
+    for name in theirs:
+        assert schedules.get_schedule_class(name.removeprefix("Schedule")).__name__ == name
+        assert find(name) is find(name.removeprefix("Schedule"))
+
+
+def test_no_name_stands_for_two_schedules():
+    every = [name.lower() for entry in CATALOGUE.values() for name in {entry.name, *entry.aliases}]
+    assert len(every) == len(set(every))
+
+
+@pytest.mark.parametrize("builder", [build, build_lazily])
+@pytest.mark.parametrize(
+    ("name", "counts", "settings", "said"),
+    [
+        ("gpipe", (2.0, 4.0), {}, ("num_ranks is 2.0, expected an integer", "num_microbatches is 4.0")),
+        ("pipedream", (2.0, 4), {}, ("num_ranks is 2.0, expected an integer",)),
+        ("gpipe", (2, True), {}, ("num_microbatches is True, expected an integer",)),
+        ("gpipe", ("2", None), {}, ("num_ranks is '2', expected an integer", "num_microbatches is None")),
+        ("gpipe", (float("nan"), -4), {}, ("num_ranks is nan, expected an integer", "num_microbatches is -4")),
+        ("interleaved", (2, 4, 2.5), {}, ("num_chunks is 2.5, expected an integer",)),
+        ("gpipe", (10**5000, 4), {}, ("schedule gpipe: got 4 micro-batches on", "expected at most 5000000")),
+        ("1f1b_afp", (2, 4), {"advance": True}, ("1f1b_afp: advance: got True, expected an integer",)),
+        ("1f1b_afp", (2, 4), {"advance": None}, ("1f1b_afp: advance: got None, expected an integer",)),
+        ("hanayo", (2, 4), {"waves": 2.0}, ("hanayo: waves: got 2.0, expected an integer",)),
+        ("hanayo", (2, 4), {"waves": -2}, ("waves is -2, expected an integer of at least 1",)),
+        ("zb_auto", (2, 4), {"f": "1"}, ("zb_auto: f: got '1', expected a number",)),
+        ("zb_auto", (2, 4), {"f": 10**400}, ("zb_auto: f: got 1000", "expected a number")),
+        ("1f1b_rr", (4, 4), {"replicas": 4}, ("1f1b_rr: replicas: got 4, expected integers",)),
+        ("1f1b_rr", (4, 4), {"replicas": "211"}, ("1f1b_rr: replicas: got '211', expected integers",)),
+        ("1f1b_rr", (4, 4), {"replicas": (2, 1.0, 1)}, ("1f1b_rr: replicas: got (2, 1.0, 1), expected integers",)),
+        (5, (2, 4), {}, ("schedule: got 5, expected one of naive",)),
+        (["gpipe"], (2, 4), {}, ("schedule: ", "got ['gpipe'], expected one of naive")),
+    ],
+)
+def test_a_wrong_type_is_refused_in_one_line_that_names_it(builder, name, counts, settings, said):
+    with pytest.raises(ScheduleError) as error:
+        builder(name, *counts, **settings)
+    assert_one_line(str(error.value), *said)
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers():
+    schedule = build("interleaved", np.int64(2), np.int32(4), np.int8(3))
+    assert schedule == interleaved(2, 4, 3)
+    assert {type(schedule.num_stages), type(schedule.num_microbatches), type(schedule.ops[0][0].stage)} == {int}
+    assert build("1f1b_rr", 4, 4, replicas=np.array([2, 1, 1])) == build("1f1b_rr", 4, 4, replicas=(2, 1, 1))
+    assert build("zb_auto", 3, 6, f=np.float32(1.5), limit=np.int64(4)) == build("zb_auto", 3, 6, f=1.5, limit=4)
+
+
+LARGE = """
+import json, resource, sys, time
+from pipesched.schedules.catalogue import CATALOGUE, build, build_lazily
+from pipesched.schedules.schedule import ScheduleError
+
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+settings, found = json.load(sys.stdin), []
+for name, counts, given in settings:
+    for builder in (build, build_lazily):
+        began = time.process_time()
+        try:
+            made = builder(name, *counts, **given)
+            num_ops = sum(map(len, made.ops)) if builder is build else 0
+        except ScheduleError as error:
+            assert len(str(error).splitlines()) == 1
+            num_ops = 0
+        found.append((name, counts, given, num_ops, time.process_time() - began))
+print(json.dumps(found))
+"""
+
+
+def test_whatever_is_large_is_judged_before_anything_is_built():
+    cases = []
+    for entry in CATALOGUE.values():
+        for large in (10**7, 10**18):
+            cases += [(entry.name, counts, {}) for counts in ((large, 8), (large, large), (4, 8, large))]
+            cases += [(entry.name, (4, large), {})] if entry.lazy is None else []  # a run may be of any length
+            for parameter in entry.parameters:
+                values = [[large, 1, 1], [1] * 10**5] if parameter.takes == "integers" else [large]
+                cases += [(entry.name, (4, 8), {parameter.name: value}) for value in values]
+    done = subprocess.run([sys.executable, "-c", LARGE], input=json.dumps(cases), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert len(found) == 2 * len(cases)
+    for name, counts, given, num_ops, seconds in found:
+        assert num_ops < 1000, (name, counts, given)
+        assert seconds < 0.5, (name, counts, given)
