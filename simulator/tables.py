@@ -54,5 +54,5 @@ def _cell(value: Value) -> str:
 
 
 def _literal(text: str) -> str:
-    """Return `text` so that no part of it is read as Markdown; an underline inside a word is none anyway."""
-    return re.sub(r"[\\|*<`\[]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", printable(text))
+    """Return `text` so that it ends no cell, and is no emphasis, code or HTML: links may stand in a cell."""
+    return re.sub(r"[\\|*<`]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", printable(text))
