@@ -73,7 +73,9 @@ def _parser() -> argparse.ArgumentParser:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("job", nargs="?", type=Path, help="the job, as 'pipesched run --job' writes it")
     what.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, help="where the first process writes the measured Timeline")
+    parser.add_argument(
+        "--out", type=Path, help="where the first process writes the measured Timeline (.json) or the losses (.jsonl)"
+    )
     return parser
 
 
@@ -110,6 +112,10 @@ def _train(job: TrainingJob, number: int, folder: Path | None, out: Path | None,
 
 def _require_writable(out: Path) -> None:
     """Refuse before the run what could not be written after it."""
+    if out.suffix not in (".json", ".jsonl"):
+        raise ExecutionError(
+            f"--out: got suffix {out.suffix!r}, expected .json for a Timeline, .jsonl for losses; try {out.stem}.json"
+        )
     if not out.parent.is_dir() or out.is_dir():
         raise ExecutionError(f"--out: got {str(out)!r}, expected a file in a folder that is there; try another path")
 

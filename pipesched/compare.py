@@ -12,7 +12,7 @@ import typer
 from pipesched.comparison import print_comparisons
 from pipesched.errors import InputError
 from pipesched.files import check_outputs, emit
-from pipesched.options import CostOptions, Json, Out, ScheduleOptions, grouped
+from pipesched.options import CostOptions, Json, ScheduleOptions, grouped, out_option
 from pipesched.output import print_json, progress
 from pipesched.overview import print_summaries
 from pipesched.predict import Buffers, predict
@@ -43,10 +43,12 @@ def compare(
     costs: CostOptions = CostOptions(),  # noqa: B008
     traffic: TrafficOptions = TrafficOptions(),  # noqa: B008
     buffers: Buffers = "pooled",
-    gantt: Annotated[Path | None, typer.Option(help="Draw them one under another on one time axis.")] = None,
+    gantt: Annotated[
+        Path | None, typer.Option(help="Draw them one under another on one time axis: .png, .svg or .pdf.")
+    ] = None,
     form: Annotated[Format, typer.Option("--format", help="What is printed.")] = "table",
     json: Json = False,
-    out: Out = None,
+    out: Annotated[Path | None, out_option("Write the table: .md, .csv or .json.")] = None,
 ) -> None:
     """Compare schedules of one model in one table (--out: .md, .csv or .json), or a prediction with a measurement.
 

@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 TIMELINE = (".json", ".csv", ".parquet")
 JSON = (".json",)
 CSV = (".csv",)
+PICTURE = (".png", ".svg", ".pdf")
 
 
 def check_outputs(*outputs: tuple[Path | None, Collection[str]]) -> None:
     """Refuse files that could not be written, before any of them is.
 
     Args:
-        outputs: Each a path, None if it was not asked for, and the suffixes that it may have; none: any.
+        outputs: Each a path, None if it was not asked for, and the suffixes that it may have, an empty one where it
+            may have none; no suffixes: any.
 
     Raises:
         InputError: Another suffix, no such folder, no file's name, or one name twice.
@@ -34,9 +36,10 @@ def check_outputs(*outputs: tuple[Path | None, Collection[str]]) -> None:
         if path is None:
             continue
         if suffixes and path.suffix not in suffixes:
-            expected = " or ".join(suffixes)
+            expected = " or ".join(suffix or "none" for suffix in suffixes)
+            drawn = f"; a picture is drawn by 'pipesched gantt --out {path}'" if path.suffix.lower() in PICTURE else ""
             raise InputError(
-                f"{path}: got suffix {path.suffix!r}, expected {expected}; try {path.stem}{next(iter(suffixes))}"
+                f"{path}: got suffix {path.suffix!r}, expected {expected}; try {path.stem}{next(iter(suffixes))}{drawn}"
             )
         if path.is_dir():
             raise InputError(f"{path}: got a folder, expected a file's name; try {path / 'result'}{path.suffix}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pipesched.files import check_outputs
-from pipesched.options import CostOptions, Out, ScheduleOptions, grouped
+from pipesched.options import CostOptions, ScheduleOptions, grouped, out_option
 from pipesched.output import plain
 from pipesched.timelines import timelines_of
 from pipesched.traffic_options import TrafficOptions
@@ -19,7 +19,7 @@ def gantt(
     schedule: ScheduleOptions,
     costs: CostOptions,
     files: Annotated[list[Path] | None, typer.Argument(help="Timelines (JSON); none: simulate the schedule.")] = None,
-    out: Out = None,
+    out: Annotated[Path | None, out_option("Draw a picture: .png, .svg or .pdf.")] = None,
     columns: Annotated[int, typer.Option(help="Characters of a line, without --out.", min=20)] = 100,
     title: Annotated[str, typer.Option(help="Above the picture.")] = "",
     traffic: TrafficOptions = TrafficOptions(),  # noqa: B008 -- frozen

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 
 Json = Annotated[bool, typer.Option("--json", help="Print data, as JSON, and nothing else.")]
 Seed = Annotated[int, typer.Option(help="Of everything random.", min=0, max=2**32 - 1)]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="File to write.")]
+
+
+def out_option(text: str) -> Any:
+    """Return the option --out; `text` says what it writes, under which suffixes."""
+    return typer.Option("--out", "-o", help=text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import typer
 from pipesched.errors import NEGATIVE, InputError
 from pipesched.files import check_outputs, emit
 from pipesched.machine_options import MachineOptions
-from pipesched.options import Json, Out, grouped
+from pipesched.options import Json, grouped, out_option
 from pipesched.output import complain, num_bytes, print_json, print_table, seconds
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def partition(
     ] = None,
     machines: MachineOptions = MachineOptions(),  # noqa: B008 -- frozen
     json: Json = False,
-    out: Out = None,
+    out: Annotated[Path | None, out_option("Write it all: .json; or what --partition takes: .txt.")] = None,
 ) -> None:
     """Cut a model into stages and show what each costs. --out: .json, or .txt with what --partition takes.
 

@@ -9,15 +9,13 @@ import typer
 
 from pipesched.errors import NEGATIVE
 from pipesched.files import JSON as PLAN
-from pipesched.files import check_outputs
-from pipesched.options import Json, Out, grouped
+from pipesched.files import PICTURE, check_outputs
+from pipesched.options import Json, grouped, out_option
 from pipesched.output import complain, print_json, progress
 from pipesched.plan_options import ModelOptions, RequestOptions
 
 if TYPE_CHECKING:
     from pipesched.simulator.planner import Found, Request
-
-_PICTURES = (".png", ".svg", ".pdf")
 
 
 @grouped
@@ -36,7 +34,7 @@ def plan(
     ] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw where everything is, and when: .png, .svg or .pdf.")] = None,
     json: Json = False,
-    out: Out = None,
+    out: Annotated[Path | None, out_option("Write the best plan: .json.")] = None,
 ) -> None:
     """Find the fastest layout, schedule and partition that fits (--out: a plan for 'run --plan' and 'train --plan').
 
@@ -44,7 +42,7 @@ def plan(
     """
     from pipesched.plan_print import explained, nothing_fits, print_explained, print_found, to_dict
 
-    check_outputs((out, PLAN), (plot, _PICTURES))
+    check_outputs((out, PLAN), (plot, PICTURE))
     asked = request.load(profile, model)
     found = _found(asked, top, time_limit)
     if not found.ranked and not found.is_complete:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pipesched.errors import InputError
 from pipesched.files import JSON, check_outputs, emit
-from pipesched.options import Json, Out, Seed
+from pipesched.options import Json, Seed, out_option
 from pipesched.output import num_bytes, print_table, progress, seconds
 from pipesched.torch_options import DeviceKind, Dtype, ModelName, Optimizer, Threads, require_gpu, torch_dtype
 
@@ -26,7 +27,7 @@ def profile(
     threads: Threads = 1,
     seed: Seed = 0,
     json: Json = False,
-    out: Out = None,
+    out: Annotated[Path | None, out_option("Write the profile: .json.")] = None,
 ) -> None:
     """Measure seconds and bytes of every layer at several micro-batch sizes.
 

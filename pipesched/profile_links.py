@@ -18,7 +18,7 @@ from pipesched.torch_options import require_gpu
 
 
 def profile_links(
-    out: Annotated[Path, typer.Option("--out", "-o", help="The cluster (JSON).")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Write the cluster: .json.")],
     ranks: Annotated[int, typer.Option("--ranks", "-p", help="Processes to start on this machine.", min=2)] = 2,
     backend: Annotated[Literal["gloo", "nccl"], typer.Option(help="gloo, or nccl with a GPU per rank.")] = "gloo",
     sizes: Annotated[

@@ -12,7 +12,7 @@ from pipesched.errors import NEGATIVE, InputError
 from pipesched.executor import forks
 from pipesched.files import JSON, TIMELINE, check_outputs, emit, write_timeline
 from pipesched.jobs import How, RunOptions, require_epsilon, require_used
-from pipesched.options import CostOptions, Json, Out, ScheduleOptions, grouped
+from pipesched.options import CostOptions, Json, ScheduleOptions, grouped, out_option
 from pipesched.output import complain, num_bytes, percent, print_json, print_table, progress, seconds
 from pipesched.planned import plan_of, planned_run
 from pipesched.torch_options import load_profile_of
@@ -35,10 +35,10 @@ def run(
     model: Annotated[str | None, typer.Option(help="Model to run, as for 'profile'; none: emulate the costs.")] = None,
     how: Annotated[How, typer.Option(help="Emulated stages sleep, or are busy.")] = "sleep",
     job: Annotated[
-        Path | None, typer.Option(help="Only write the job, for 'torchrun ... -m pipesched.executor'.")
+        Path | None, typer.Option(help="Only write the job (.json), for 'torchrun ... -m pipesched.executor'.")
     ] = None,
     json: Json = False,
-    out: Out = None,
+    out: Annotated[Path | None, out_option("Write the measured Timeline: .json, .csv or .parquet.")] = None,
 ) -> None:
     """Run the op lists, one process per rank, and write the measured Timeline (--out).
 

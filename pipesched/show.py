@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipesched.files import JSON, check_outputs, emit
-from pipesched.options import Out, ScheduleOptions, grouped
+from pipesched.files import CSV, JSON, check_outputs, emit
+from pipesched.options import ScheduleOptions, grouped, out_option
 from pipesched.output import complain
 
 if TYPE_CHECKING:
@@ -25,6 +25,10 @@ class Format(StrEnum):
     CSV_COMMS = "csv-comms"
 
 
+_ANY = (".txt", ".json", ".csv", "")
+_SUFFIXES: dict[Format | None, tuple[str, ...]] = {None: _ANY, Format.GRID: _ANY, Format.JSON: JSON}
+
+
 @grouped
 def show(
     schedule: ScheduleOptions,
@@ -32,17 +36,17 @@ def show(
         Format | None,
         typer.Option(
             help="grid; our JSON; PyTorch's CSV: csv compute-only, csv-comms with communication. "
-            "Without it: what the suffix of --out says, a CSV in the dialect of the schedule; with any other the grid."
+            "Without it: what the suffix of --out says, a CSV in the dialect of the schedule; else the grid."
         ),
     ] = None,
-    out: Out = None,
+    out: Annotated[Path | None, out_option("Write the lists: .json or .csv; or the grid: .txt.")] = None,
 ) -> None:
     """Show the op lists: a grid for people, or a file for PyTorch and for us; warn of a file that cannot run."""
     from pipesched.schedules.formats.schedule_json import to_json
     from pipesched.schedules.formats.torch_csv import write_csv, write_csv_comms
     from pipesched.schedules.torch_lower import lower_for_torch
 
-    check_outputs((out, {None: (), Format.GRID: (), Format.JSON: JSON}.get(format, (".csv",))))
+    check_outputs((out, _SUFFIXES.get(format, CSV)))
     loaded = schedule.load()
     match format or _format_of(out, loaded):
         case Format.GRID:

@@ -10,7 +10,7 @@ import typer
 
 from pipesched.errors import NEGATIVE, InputError
 from pipesched.files import CSV, JSON, TIMELINE, check_outputs, emit, write_timeline
-from pipesched.options import CostOptions, Json, Out, ScheduleOptions, grouped
+from pipesched.options import CostOptions, Json, ScheduleOptions, grouped, out_option
 from pipesched.output import complain, num_bytes, percent, print_json, print_table, progress, seconds
 from pipesched.planned import cut
 from pipesched.predict import Buffers, predict
@@ -34,7 +34,7 @@ def simulate(
     timeline: Annotated[Path | None, typer.Option(help="Write every span: .json, .csv or .parquet.")] = None,
     memory: Annotated[Path | None, typer.Option(help="Write what every device holds over time: .csv.")] = None,
     json: Json = False,
-    out: Out = None,
+    out: Annotated[Path | None, out_option("Write what --json prints: .json.")] = None,
 ) -> None:
     """Predict time, bubbles, idle time by cause and memory. Exit code 1 when a device runs out of memory."""
     from pipesched.simulator.in_flight import in_flight, peak_in_flight

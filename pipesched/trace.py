@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pipesched.files import JSON, check_outputs, emit
-from pipesched.options import CostOptions, Out, ScheduleOptions, grouped
+from pipesched.options import CostOptions, ScheduleOptions, grouped, out_option
 from pipesched.timelines import timelines_of
 from pipesched.traffic_options import TrafficOptions
 
@@ -18,7 +18,7 @@ def trace(
     schedule: ScheduleOptions,
     costs: CostOptions,
     files: Annotated[list[Path] | None, typer.Argument(help="Timelines (JSON); none: simulate the schedule.")] = None,
-    out: Out = None,
+    out: Annotated[Path | None, out_option("Write the trace: .json.")] = None,
     traffic: TrafficOptions = TrafficOptions(),  # noqa: B008 -- frozen
 ) -> None:
     """Write a trace that ui.perfetto.dev opens: lanes per rank, arrows for messages, memory as counters."""

@@ -17,7 +17,7 @@ from pipesched.executor import forks
 from pipesched.files import JSON, check_outputs, emit
 from pipesched.jobs import require_epsilon, require_used
 from pipesched.live import live
-from pipesched.options import CostOptions, Json, Out, ScheduleOptions, grouped
+from pipesched.options import CostOptions, Json, ScheduleOptions, grouped, out_option
 from pipesched.output import complain, print_json, seconds
 from pipesched.planned import plan_of, planned_training
 from pipesched.several import options_of_each, schedule_names
@@ -47,12 +47,16 @@ def train(
     ] = None,
     target_loss: Annotated[float | None, typer.Option(help="Training loss that is to be reached.")] = None,
     job: Annotated[
-        Path | None, typer.Option(help="Only write the job, for 'torchrun ... -m pipesched.executor'.")
+        Path | None, typer.Option(help="Only write the job (.json), for 'torchrun ... -m pipesched.executor'.")
     ] = None,
-    log: Annotated[Path | None, typer.Option(help="Loss and accuracy of every step, a line each (.jsonl).")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the losses against steps and predicted time (.png).")] = None,
+    log: Annotated[
+        Path | None, typer.Option(help="Write loss and accuracy of every step, a line each: .jsonl.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the losses against steps and predicted time: .png, .svg or .pdf.")
+    ] = None,
     json: Json = False,
-    out: Out = None,
+    out: Annotated[Path | None, out_option("Write the table: .md, .csv or .json.")] = None,
 ) -> None:
     """Train MODEL, all ranks in this process unless --distributed; the wall time of the run on real ranks is predicted.
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 import typer
 
 from pipesched.errors import NEGATIVE
-from pipesched.files import check_outputs, emit
+from pipesched.files import PICTURE, check_outputs, emit
 from pipesched.jobs import RunOptions, require_epsilon
 from pipesched.machine_options import MachineOptions
-from pipesched.options import Json, Out, grouped
+from pipesched.options import Json, grouped, out_option
 from pipesched.output import complain, num_bytes, print_json
 from pipesched.tune_lines import CommandLines
 from pipesched.tune_measure import Measurement, require_model
@@ -21,7 +21,6 @@ from pipesched.tune_search import Found, Method, search_all
 from pipesched.tune_verify import print_verified, run_best, to_dict
 
 _SUFFIXES = (".csv", ".md", ".json")
-_PICTURES = (".png", ".svg", ".pdf")
 
 
 @grouped
@@ -54,7 +53,7 @@ def tune(
     top: Annotated[int, typer.Option(help="Rows to show of those that fit, and of those that do not.", min=1)] = 10,
     plot: Annotated[Path | None, typer.Option(help="Draw time and memory over M and N: .png, .svg or .pdf.")] = None,
     json: Json = False,
-    out: Out = None,
+    out: Annotated[Path | None, out_option("Write every setting: .csv, .md or .json.")] = None,
 ) -> None:
     """Choose micro-batches M, pipelines N and more for a model, a batch and a memory limit (--out: .csv, .md, .json).
 
@@ -65,7 +64,7 @@ def tune(
     it, the answer is a setting that trains as plain training does, with the best of the others beside it. Exit code 1
     when nothing fits.
     """
-    check_outputs((plot, _PICTURES), (out, _SUFFIXES), (resume, ()))
+    check_outputs((plot, PICTURE), (out, _SUFFIXES), (resume, ()))
     method = Method(evaluator, accounting, workers, ray, resume)
     method.require_possible(problem)
     loaded = problem.load(machines, space, runs)

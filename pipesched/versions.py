@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipesched.errors import InputError
-from pipesched.files import check_outputs
+from pipesched.files import PICTURE, check_outputs
 from pipesched.options import Json, ScheduleOptions, grouped
 from pipesched.output import percent, print_table, progress
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pipesched.schedules.schedule import Schedule
     from pipesched.schedules.staleness import Reading, Staleness
     from pipesched.schedules.versions import Use
-
-_PICTURES = (".png", ".svg", ".pdf")
 
 
 @grouped
@@ -39,7 +37,7 @@ def versions(
     from pipesched.schedules.schedule import Schedule
     from pipesched.schedules.staleness import staleness
 
-    check_outputs((plot, _PICTURES))
+    check_outputs((plot, PICTURE))
     loaded = schedule.load_lazily()
     if isinstance(loaded, Schedule):
         require_runnable(loaded)

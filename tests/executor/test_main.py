@@ -72,7 +72,7 @@ def test_without_a_rank_it_says_how_to_start_it(job_file):
     ]
 
 
-@pytest.mark.parametrize("out", ["none/x.json", "."])
+@pytest.mark.parametrize("out", ["none/x.json", ".", "x.png", "x"])
 def test_an_output_that_cannot_be_written_is_refused_before_the_run(job_file, out):
     done = run(["-m", "pipesched.executor", str(job_file), "--out", str(job_file.parent / out)], **RANK_0)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)

@@ -161,3 +161,11 @@ def test_brackets_in_the_help_are_shown(pipesched):
             for part in re.findall(r"\[.*?\]", getattr(option, "help", None) or ""):
                 assert part.replace(" ", "") in shown
     assert "[s]" in pipesched("simulate --help").out
+
+
+def test_every_option_that_writes_a_file_says_under_which_suffixes(pipesched):
+    written = {"out", "plot", "gantt", "log", "timeline", "memory", "job"}
+    for name, command in typer.main.get_command(app).commands.items():
+        for option in command.params:
+            if option.name in written and name != "verify":  # which writes a folder
+                assert re.search(r"\.(json|csv|png)", option.help), (name, option.name)
