@@ -26,7 +26,7 @@ from pipesched.executor.training_rank import train_rank
 from pipesched.profiles.errors import ProfileError
 from pipesched.schedules.formats.files import read_text, write_text
 from pipesched.schedules.formats.timeline_json import timeline_to_json
-from pipesched.schedules.schedule import ScheduleError
+from pipesched.schedules.schedule import NotRunnableError, ScheduleError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             kind = "waited" if isinstance(error, PeerLost) else "error"
             (folder / f"{kind}{number}").write_text(str(error))
         print(f"executor: {error}", file=sys.stderr)
-        return 3 if isinstance(error, RankFailed) else 2
+        return 3 if isinstance(error, RankFailed) else 1 if isinstance(error, NotRunnableError) else 2
     return 0
 
 

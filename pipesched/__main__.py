@@ -12,7 +12,7 @@ from typer.core import HAS_RICH
 
 from pipesched.check import check
 from pipesched.compare import compare
-from pipesched.errors import BAD_INPUT, FINE, NOT_THERE, RANK_FAILED, STOPPED, NotThereError
+from pipesched.errors import BAD_INPUT, FINE, NEGATIVE, NOT_THERE, RANK_FAILED, STOPPED, NotThereError
 from pipesched.gantt import gantt
 from pipesched.list import list_schedules
 from pipesched.output import complain
@@ -104,7 +104,10 @@ def _say(error: BaseException) -> int:
         case UnicodeEncodeError():
             return _print(f"output: got {error.object[error.start]!a}, expected {error.encoding}; try UTF-8", BAD_INPUT)
     from pipesched.executor.errors import RankFailed
+    from pipesched.schedules.schedule import NotRunnableError
 
+    if isinstance(error, NotRunnableError):
+        return _print(str(error), NEGATIVE)
     if type(error).__module__.startswith("pipesched."):
         return _print(str(error), RANK_FAILED if isinstance(error, RankFailed) else BAD_INPUT)
     raise error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 FINE = 0
 NEGATIVE = 1
-"""The answer is no: a failed check, over memory, a measurement that disagrees."""
+"""The answer is no: lists that cannot run, over memory, a measurement that disagrees."""
 BAD_INPUT = 2
 RANK_FAILED = 3
 NOT_THERE = 4

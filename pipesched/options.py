@@ -118,10 +118,11 @@ class ScheduleOptions:
 
         Raises:
             InputError: The options do not say one schedule.
-            ScheduleError: No such schedule, or a bad file.
+            ScheduleError: No such schedule, a bad file, or one that cannot run.
         """
         from pipesched.planned import plan_of
         from pipesched.schedules.catalogue import find
+        from pipesched.schedules.check import require_runnable
         from pipesched.schedules.formats.schedule_json import to_json
         from pipesched.schedules.recipe import Recipe
 
@@ -129,7 +130,9 @@ class ScheduleOptions:
         if plan is not None:
             return plan.recipe
         if self.schedule is None or self.schedule_file is not None or self.late_sums:
-            return Recipe(lists=to_json(self.load()))
+            loaded = self.load()
+            require_runnable(loaded)
+            return Recipe(lists=to_json(loaded))
         if self.microbatches is None:
             return replace(self, microbatches=(self.stages or 1) * self._pipelines(self.schedule)).recipe()
         num_ranks, num_microbatches, settings = self._counts(self.schedule)

@@ -21,7 +21,7 @@ from pipesched.schedules.op import (
     gives,
     needs,
 )
-from pipesched.schedules.schedule import Schedule, ScheduleError, compute_only, routes
+from pipesched.schedules.schedule import NotRunnableError, Schedule, ScheduleError, compute_only, routes
 from pipesched.schedules.timeline import MemorySample, Span, Timeline
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "Finding",
     "MemorySample",
     "Message",
+    "NotRunnableError",
     "Op",
     "Overlap",
     "Payload",

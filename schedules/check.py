@@ -16,7 +16,7 @@ from pipesched.schedules.finding import Finding
 from pipesched.schedules.hang import Hang, hangs
 from pipesched.schedules.lower import lower
 from pipesched.schedules.matching import matching
-from pipesched.schedules.schedule import Schedule, ScheduleError
+from pipesched.schedules.schedule import NotRunnableError, Schedule
 from pipesched.schedules.streams import Communication
 from pipesched.schedules.structure import structure, versions
 from pipesched.schedules.torch_lower import lower_for_torch
@@ -105,13 +105,13 @@ def require_runnable(schedule: Schedule) -> None:
     """Refuse a schedule that `check` finds fault with.
 
     Raises:
-        ScheduleError: With the first findings, in one line.
+        NotRunnableError: With the first findings, in one line.
     """
     findings = check(schedule)
     if findings:
         shown = "; ".join(str(finding) for finding in findings[:3])
         more = f"; and {len(findings) - 3} more" if len(findings) > 3 else ""
-        raise ScheduleError(f"{schedule.name}: {shown}{more}")
+        raise NotRunnableError(f"{schedule.name}: {shown}{more}")
 
 
 def _faults(schedule: Schedule) -> list[Finding]:

@@ -13,7 +13,7 @@ from functools import partial, wraps
 from typing import ParamSpec, TypeAlias
 
 from pipesched.schedules.op import Average, Compute, Op, Recv, Send, Step, rewritten
-from pipesched.schedules.schedule import Schedule, ScheduleError, positive, routes
+from pipesched.schedules.schedule import NotRunnableError, Schedule, positive, routes
 
 P = ParamSpec("P")
 
@@ -103,7 +103,7 @@ def repeat(schedule: Schedule, times: int) -> LazySchedule:
     last ops of the one before.
 
     Raises:
-        ScheduleError: `times` is below 1, or a forward is missing.
+        ScheduleError: `times` is below 1; NotRunnableError: a forward is missing.
     """
     positive(times=times)
     return LazySchedule(
@@ -124,7 +124,7 @@ def _homes(schedule: Schedule) -> Iterator[tuple[int, ...]]:
         ranks = [route.get((stage, microbatch)) for microbatch in range(schedule.num_microbatches)]
         known = tuple(rank for rank in ranks if rank is not None)
         if len(known) < len(ranks):
-            raise ScheduleError(f"{schedule.name}: {stage}F{ranks.index(None)} is missing; check the schedule")
+            raise NotRunnableError(f"{schedule.name}: {stage}F{ranks.index(None)} is missing; check the schedule")
         yield known[:1] if len(set(known)) == 1 else known
 
 

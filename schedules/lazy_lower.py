@@ -16,7 +16,7 @@ from math import inf, lcm
 
 from pipesched.schedules.lazy import LazySchedule
 from pipesched.schedules.op import Message, Op, Recv, Reduce, Send, Step, computes, gives, needs
-from pipesched.schedules.schedule import ScheduleError
+from pipesched.schedules.schedule import NotRunnableError
 
 
 def lower_lazily(schedule: LazySchedule) -> LazySchedule:
@@ -40,7 +40,7 @@ def lowered_ranks(schedule: LazySchedule, ranks: Collection[int]) -> Mapping[int
     What one of them is ahead of the others is held in memory, as with `itertools.tee`.
 
     Raises:
-        ScheduleError: When it is read: the lists cannot go on.
+        NotRunnableError: When it is read: the lists cannot go on.
     """
     if schedule.is_lowered:
         return {rank: schedule.rank_ops[rank]() for rank in ranks}
@@ -171,7 +171,7 @@ class _Machine:
 
     def _refuse(self) -> None:
         rank, op = next((rank, op) for rank, op in enumerate(self._heads) if op is not None)
-        raise ScheduleError(
+        raise NotRunnableError(
             f"{self._schedule.name}: cannot be lowered: rank {rank} waits forever at op {self._clocks[rank][rank]} "
             f"({op}); check the schedule"
         )

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pipesched.schedules.hang import explain
 from pipesched.schedules.op import Message, Op, Recv, Reduce, Send, Step, computes, gives, needs
 from pipesched.schedules.progress import progress
-from pipesched.schedules.schedule import Schedule, ScheduleError, routes
+from pipesched.schedules.schedule import NotRunnableError, Schedule, ScheduleError, routes
 
 _MAX_CLOCKS = 500_000_000
 """Numbers in the clocks of all ops, one for each rank: half a minute's work."""
@@ -30,8 +30,8 @@ def lower(schedule: Schedule) -> Schedule:
     A message whose maker and user share a rank stays there and is not sent.
 
     Raises:
-        ScheduleError: The lists cannot finish, so that there is no order to put messages in; or they are too long for
-            so many ranks.
+        NotRunnableError: The lists cannot finish, so that there is no order to put messages in.
+        ScheduleError: They are too long for so many ranks.
     """
     if schedule.is_lowered:
         return schedule
@@ -45,7 +45,7 @@ def lower(schedule: Schedule) -> Schedule:
     if outcome.blocked:
         hang = explain(schedule, outcome)[0]
         where = f"rank {hang.links[0].rank} op {hang.links[0].index}"
-        raise ScheduleError(f"{schedule.name}: cannot be lowered: {where}: {hang}; reorder these ops")
+        raise NotRunnableError(f"{schedule.name}: cannot be lowered: {where}: {hang}; reorder these ops")
     sends, recvs = _place(schedule, outcome.order)
     rows: list[tuple[Op, ...]] = []
     for rank, row in enumerate(schedule.ops):

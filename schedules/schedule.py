@@ -15,6 +15,10 @@ class ScheduleError(ValueError):
     """A schedule, or a file that should hold one, is not what it must be."""
 
 
+class NotRunnableError(ScheduleError):
+    """The op lists of a schedule cannot run to their end, as `schedules.check` finds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """One op list per rank.

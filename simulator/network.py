@@ -37,7 +37,7 @@ from pipesched.profiles.all_reduce import AllReduce, Rounds
 from pipesched.profiles.cluster import Cluster
 from pipesched.profiles.stage_costs import StageCosts
 from pipesched.schedules.op import Message, Recv, Send
-from pipesched.schedules.schedule import ScheduleError
+from pipesched.schedules.schedule import NotRunnableError
 from pipesched.simulator.flight import Flight
 from pipesched.simulator.traffic_rules import TrafficRules
 from pipesched.simulator.ways import Wire, Wires, occupy
@@ -227,7 +227,7 @@ class Network:
 def require_same(source: int, target: int, *, sent: Message, received: Message) -> None:
     """Refuse a Send and a Recv that meet but mean different messages."""
     if sent != received:
-        raise ScheduleError(
+        raise NotRunnableError(
             f"rank {source} sends {Send(sent, target)} where rank {target} receives {Recv(received, source)}, "
             "expected the k-th send of a channel to meet its k-th receive; post them in the same order"
         )

@@ -46,7 +46,7 @@ from pipesched.schedules.op import (
     gives,
     needs,
 )
-from pipesched.schedules.schedule import Schedule, ScheduleError, reducing_ranks
+from pipesched.schedules.schedule import NotRunnableError, Schedule, ScheduleError, reducing_ranks
 from pipesched.schedules.timeline import Span, Timeline
 from pipesched.schedules.versions import looks_ahead, stashing_steps
 from pipesched.simulator.collectives import Collectives
@@ -94,7 +94,7 @@ def simulate(
     try:
         return run.timeline()
     except ScheduleError as error:
-        raise ScheduleError(f"{schedule.name}: {error}") from None
+        raise type(error)(f"{schedule.name}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ class _Run:
                     continue
                 transfer = self._network.incoming(rank, message)
                 if transfer is None:
-                    raise ScheduleError(
+                    raise NotRunnableError(
                         f"rank {rank}: {op} waits forever for {message.payload.name.lower()} {message.microbatch} of "
                         f"stage {message.stage}, expected it to be made or received by this rank before; "
                         "check the schedule"

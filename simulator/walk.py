@@ -31,7 +31,7 @@ from pipesched.schedules.op import (
     gives,
     needs,
 )
-from pipesched.schedules.schedule import Schedule, ScheduleError, reducing_ranks
+from pipesched.schedules.schedule import NotRunnableError, Schedule, reducing_ranks
 from pipesched.schedules.versions import looks_ahead, stashing_steps
 from pipesched.simulator.errors import SimulationError
 from pipesched.simulator.moments import BEGINNING, Duration, Flow, Latency, Moments, Place, Sum, Work
@@ -151,7 +151,7 @@ class Walk:
         for part in computes(op):
             for message in needs(part, self._schedule.num_stages):
                 if message not in self._there[rank]:
-                    raise ScheduleError(
+                    raise NotRunnableError(
                         f"{self._schedule.name}: rank {rank}: {op} waits forever for {message.payload.name.lower()} "
                         f"{message.microbatch} of stage {message.stage}; check the schedule"
                     )

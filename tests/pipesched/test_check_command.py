@@ -110,3 +110,68 @@ def test_on_a_terminal_marks_are_colours(pipesched, monkeypatch):
     assert grid.startswith("rank 0  0F0")
     assert ">0B0<" not in grid
     assert grid.count("\x1b[1;7;31m") == 2
+
+
+CANNOT_RUN = {
+    "dead.csv": HANG,
+    "unmatched.json": "rank 0 op 2: 0RECV_B0 has no Send on rank 1",
+    "missing.json": "1B1 is missing; 1F1 is missing",
+}
+COSTS, MODEL = "--uniform f=1,b=2", "mlp:layers=4,width=8"
+ALIKE = (
+    "versions -f {}", f"simulate -f {{}} {COSTS}", f"gantt -f {{}} {COSTS}", f"gantt -f {{}} {COSTS} --out x.png",
+    f"trace -f {{}} {COSTS} --out x.json", f"compare {{}} {COSTS}", f"compare gpipe,{{}} -p 2 -m 2 {COSTS} --out x.csv",
+    f"run -f {{}} {COSTS}", f"run -f {{}} {COSTS} --job x.json", f"run -f {{}} --model {MODEL} --out x.json",
+    f"verify {MODEL} -f {{}} --out x", f"train {MODEL} -f {{}} --steps 2 --batch-size 4 --out x.json",
+    f"train {MODEL} -f {{}} --steps 2 --batch-size 4 --distributed", f"train {MODEL} -f {{}} --steps 2 --job x.json",
+)  # fmt: skip
+
+
+@pytest.fixture
+def cannot_run(folder):
+    """Add lists that cannot run, each for another reason."""
+    rows = {
+        "unmatched": (1, [["0F0", "0SEND_F0>1", "0RECV_B0<1", "0B0", "0STEP"], ["1RECV_F0<0", "1F0", "1B0", "1STEP"]]),
+        "missing": (2, [["0F0", "0B0", "0F1", "0B1", "0STEP"], ["1F0", "1B0", "1STEP"]]),
+    }
+    for name, (num_microbatches, ops) in rows.items():
+        document = {"format": "pipesched.schedule", "version": 1, "name": name, "num_stages": 2,
+                    "num_microbatches": num_microbatches, "rank_to_device": [0, 1], "ops": ops}  # fmt: skip
+        (folder / f"{name}.json").write_text(json.dumps(document))
+    return folder
+
+
+@pytest.mark.parametrize("file", CANNOT_RUN)
+@pytest.mark.parametrize("line", ALIKE)
+def test_lists_that_cannot_run_are_the_answer_no_in_every_command(pipesched, cannot_run, line, file):
+    before = sorted(cannot_run.rglob("*"))
+    answer = pipesched(line.format(file))
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err.startswith(f"pipesched: {file.split('.')[0]}: {CANNOT_RUN[file]}")
+    assert answer.err.count("\n") == 1
+    assert sorted(cannot_run.rglob("*")) == before
+
+
+@pytest.mark.parametrize("file", ["dead.csv", "missing.json"])
+def test_communication_that_cannot_be_put_in_is_the_answer_no(pipesched, cannot_run, file):
+    answer = pipesched(f"show -f {file} --format csv-comms --out x.csv")
+    assert (answer.code, answer.out) == (1, "")
+    assert "waits forever for 1B" in answer.err
+    assert not (cannot_run / "x.csv").exists()
+
+
+@pytest.mark.parametrize(
+    "line", ["check -f {}", "versions -f {}", f"simulate -f {{}} {COSTS}", f"train {MODEL} -f {{}}"]
+)
+def test_what_is_no_schedule_is_bad_input(pipesched, folder, line):
+    (folder / "junk.csv").write_text("0F0,0X1\n1F0\n")
+    answer = pipesched(line.format("junk.csv"))
+    assert answer.code == 2
+    assert "0X1" in answer.err
+
+
+def test_of_several_that_are_compared_one_that_cannot_run_has_a_row_where_all_are_asked_for(pipesched, cannot_run):
+    answer = pipesched("compare --all dead.csv -p 2 -m 4 --uniform f=1,i=1,w=1 --json")
+    assert answer.code == 0
+    row = next(row for row in json.loads(answer.out) if row["name"] == "dead.csv")
+    assert HANG in row["reason"]
