@@ -48,7 +48,8 @@ class Timeline:
         source: ``"predicted"`` or ``"measured"``; a label for people.
         spans: In order of rank, then of the rank's list.
         rank_to_device: The device of every rank.
-        memory: Samples in order of device, then time; empty when memory was not looked at.
+        memory: Samples in order of device, then time; empty when memory was not looked at. Of two at one time the
+            first is the most that was held on the way through it, the second what is held from then on.
     """
 
     name: str

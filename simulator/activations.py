@@ -12,7 +12,6 @@ of these.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
@@ -20,7 +19,7 @@ from typing import NamedTuple
 
 from pipesched.profiles.stage_costs import StageCosts
 from pipesched.schedules.op import Compute, Phase
-from pipesched.schedules.timeline import Span
+from pipesched.simulator.instants import NEVER, Instant, TimedOp
 
 
 class Part(StrEnum):
@@ -36,33 +35,33 @@ class Activation(NamedTuple):
 
     part: Part
     stage: int
-    from_s: float
-    until_s: float
+    since: Instant
+    until: Instant
 
 
-def activations(parts: Iterable[tuple[Compute, Span]]) -> Iterator[Activation]:
+def activations(parts: Iterable[tuple[Compute, TimedOp]]) -> Iterator[Activation]:
     """Yield what the forwards among the computations of one rank leave there.
 
     Args:
-        parts: Every computation with the span of its op, in the rank's order.
+        parts: Every computation with its op, in the rank's order.
     """
-    phases: defaultdict[tuple[int, int], dict[Phase, Span]] = defaultdict(dict)
-    for part, span in parts:
-        phases[part.stage, part.microbatch][part.phase] = span
-    for (stage, _), spans in phases.items():
-        if Phase.FORWARD not in spans:
+    phases: defaultdict[tuple[int, int], dict[Phase, TimedOp]] = defaultdict(dict)
+    for part, op in parts:
+        phases[part.stage, part.microbatch][part.phase] = op
+    for (stage, _), ops in phases.items():
+        if Phase.FORWARD not in ops:
             continue
-        from_s = spans[Phase.FORWARD].start_s
-        if Phase.RECOMPUTE in spans:
-            rebuilt_s = spans[Phase.RECOMPUTE].start_s
-            yield Activation(Part.INPUT, stage, from_s, rebuilt_s)
-            from_s = rebuilt_s
-        backward = spans.get(Phase.BACKWARD) or spans.get(Phase.BACKWARD_INPUT)
-        used_s = math.inf if backward is None else backward.end_s
-        yield Activation(Part.SAVED, stage, from_s, used_s)
-        if Phase.BACKWARD_INPUT in spans:
-            weight = spans.get(Phase.BACKWARD_WEIGHT)
-            yield Activation(Part.SAVED_FOR_WEIGHT, stage, used_s, math.inf if weight is None else weight.end_s)
+        since = ops[Phase.FORWARD].start
+        if Phase.RECOMPUTE in ops:
+            rebuilt = ops[Phase.RECOMPUTE].start
+            yield Activation(Part.INPUT, stage, since, rebuilt)
+            since = rebuilt
+        backward = ops.get(Phase.BACKWARD) or ops.get(Phase.BACKWARD_INPUT)
+        used = NEVER if backward is None else backward.end
+        yield Activation(Part.SAVED, stage, since, used)
+        if Phase.BACKWARD_INPUT in ops:
+            weight = ops.get(Phase.BACKWARD_WEIGHT)
+            yield Activation(Part.SAVED_FOR_WEIGHT, stage, used, NEVER if weight is None else weight.end)
 
 
 def activation_bytes(costs: StageCosts, part: Part, stage: int) -> int:

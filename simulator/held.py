@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, groupby, zip_longest
+from operator import itemgetter
 
 from pipesched.profiles.stage_costs import StageCosts
 from pipesched.simulator.errors import SimulationError
 from pipesched.simulator.holds import Hold, holds
+from pipesched.simulator.instants import HOLDING, NEVER, Instant, shown
 from pipesched.simulator.moments import BEGINNING, Moments
 
 
@@ -18,43 +20,51 @@ from pipesched.simulator.moments import BEGINNING, Moments
 class Held:
     """By one of several equal pipelines in step; how many there are is open.
 
+    There is one rank on the device, so the numbers of times go up as the times do.
+
     Attributes:
-        times: Numbers of the times at which it changes, the beginning always among them.
-        changes: By how much it then does [bytes].
+        times: Numbers of the times from which it holds something else, ascending; the beginning is the first.
+        totals: How much it then holds [bytes].
+        inside: Whether that is inside an op: from its start on (an even number: see `Moments.times_s`), or at its end
+            with a predicted copy not dropped yet. So it is held even if the next number is that of the same time.
         update_bytes: For an Average, of each pipeline, always; 0 if there is one alone.
         reference_bytes: For all of them together.
     """
 
     device: int
     times: tuple[int, ...]
-    changes: tuple[int, ...]
+    totals: tuple[int, ...]
+    inside: tuple[bool, ...]
     update_bytes: int
     reference_bytes: int
 
     def peak_bytes(self, times_s: Sequence[float], num_pipelines: int) -> int:
-        """Return the most that so many hold together.
-
-        What goes at an instant goes before what comes, so the sum on the way is never more than at its end.
-        """
-        changes = sorted(zip(map(times_s.__getitem__, self.times), self.changes, strict=True))
-        most = max(accumulate(change for _, change in changes))
+        """Return the most that so many hold together."""
+        most = max(held_bytes for _, held_bytes in self._states(times_s))
         return num_pipelines * most + self._always_bytes(num_pipelines)
 
-    def first_over(self, times_s: Sequence[float], num_pipelines: int, capacity_bytes: int) -> tuple[float, int]:
-        """Return when so many hold more than `capacity_bytes` for the first time [s], and how much that is.
+    def first_over(self, times_s: Sequence[float], num_pipelines: int, capacity_bytes: int) -> tuple[float, int, bool]:
+        """Return when so many hold more than `capacity_bytes` for the first time [s], how much, and whether in passing.
 
         Raises:
             SimulationError: They never do.
         """
-        changes: defaultdict[float, int] = defaultdict(int)
-        for number, change in zip(self.times, self.changes, strict=True):
-            changes[times_s[number]] += change
-        held_bytes = self._always_bytes(num_pipelines)
-        for time_s in sorted(changes):
-            held_bytes += num_pipelines * changes[time_s]
-            if held_bytes > capacity_bytes:
-                return time_s, held_bytes
+        for time_s, group in groupby(self._states(times_s), key=itemgetter(0)):
+            states = shown([num_bytes for _, num_bytes in group], float)
+            for index, num_bytes in enumerate(states, 1):
+                held_bytes = num_pipelines * num_bytes + self._always_bytes(num_pipelines)
+                if held_bytes > capacity_bytes:
+                    return time_s, held_bytes, index < len(states)
         raise SimulationError(f"device {self.device}: got {capacity_bytes} bytes, expected less than it ever holds")
+
+    def _states(self, times_s: Sequence[float]) -> Iterator[tuple[float, int]]:
+        """Yield (time, bytes) of all that is held for a time, or inside an op that takes none."""
+        since_s = [times_s[number] for number in self.times]
+        for now_s, next_s, held_bytes, is_inside in zip(
+            since_s, [*since_s[1:], math.inf], self.totals, self.inside, strict=True
+        ):
+            if now_s < next_s or is_inside:
+                yield now_s, held_bytes
 
     def _always_bytes(self, num_pipelines: int) -> int:
         return num_pipelines * self.update_bytes + self.reference_bytes if num_pipelines > 1 else 0
@@ -67,18 +77,31 @@ def held_on_devices(moments: Moments, costs: StageCosts) -> tuple[Held, ...]:
         SimulationError: The schedule has more stages than the costs.
     """
     numbers = moments.timeline(range(2 * len(moments.takes) + 2))  # in place of times
-    return tuple(_held(device, mine) for device, mine in sorted(holds(numbers, costs, moments.schedule).items()))
+    starts: defaultdict[int, list[Instant]] = defaultdict(list)
+    for place in moments.places:
+        if isinstance(place.op, HOLDING):
+            starts[numbers.rank_to_device[place.rank]].append(Instant(place.start))
+    by_device = holds(numbers, costs, moments.schedule)
+    return tuple(_held(device, mine, starts[device]) for device, mine in sorted(by_device.items()))
 
 
-def _held(device: int, all_holds: Iterable[Hold]) -> Held:
-    changes: defaultdict[int, int] = defaultdict(int, {BEGINNING: 0})
+def _held(device: int, all_holds: Iterable[Hold], starts: Sequence[Instant]) -> Held:
+    changes = defaultdict(int, dict.fromkeys([Instant(BEGINNING), *starts], 0))
     always = Counter[str]()
     for kind, num_bytes, since, until in all_holds:
         if kind in ("updates", "reference"):
             always[kind] += num_bytes
         elif since < until:
-            changes[int(since)] += num_bytes
-            if until < math.inf:
-                changes[int(until)] -= num_bytes
-    times = sorted(changes)
-    return Held(device, tuple(times), tuple(changes[each] for each in times), always["updates"], always["reference"])
+            changes[since] += num_bytes
+            if until < NEVER:
+                changes[until] -= num_bytes
+    instants = sorted(changes)
+    times = tuple(int(instant.time_s) for instant in instants)
+    return Held(
+        device,
+        times,
+        tuple(accumulate(map(changes.__getitem__, instants))),
+        tuple(number % 2 == 0 or number == following for number, following in zip_longest(times, times[1:])),
+        always["updates"],
+        always["reference"],
+    )

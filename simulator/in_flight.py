@@ -8,18 +8,19 @@ W, and nothing of an input before its R.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import groupby
+from operator import itemgetter
 
 from pipesched.profiles.stage_costs import StageCosts
 from pipesched.schedules.op import computes
 from pipesched.schedules.schedule import Schedule
 from pipesched.schedules.timeline import Timeline
 from pipesched.simulator.activations import Part, activation_bytes, activations
+from pipesched.simulator.instants import NEVER, Instant, shown, timed_ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,13 @@ def in_flight(timeline: Timeline, costs: StageCosts, schedule: Schedule) -> tupl
     """
     share = Fraction(schedule.num_devices, schedule.num_stages)
     begin_s = min((span.posted_s for span in timeline.spans), default=0.0)
-    changes: defaultdict[int, list[tuple[float, Fraction]]] = defaultdict(list)
+    changes: defaultdict[int, list[tuple[Instant, Fraction]]] = defaultdict(list)
     for rank, device in enumerate(timeline.rank_to_device):
-        parts = [(part, span) for span in timeline.of_rank(rank) for part in computes(span.op)]
-        changes[device].append((begin_s, Fraction(0)))
-        for part, stage, from_s, until_s in activations(parts):
+        parts = [(part, timed) for timed in timed_ops(timeline.of_rank(rank)) for part in computes(timed.op)]
+        changes[device].append((Instant(begin_s), Fraction(0)))
+        for part, stage, since, until in activations(parts):
             count = share * _share_held(costs, part, stage)
-            changes[device] += [(from_s, count), (until_s, -count)]
+            changes[device] += [(since, count), (until, -count)]
     return tuple(sample for device in sorted(changes) for sample in _samples(device, changes[device]))
 
 
@@ -68,10 +69,14 @@ def _share_held(costs: StageCosts, part: Part, stage: int) -> Fraction:
     return Fraction(activation_bytes(costs, part, stage), saved_bytes)
 
 
-def _samples(device: int, changes: list[tuple[float, Fraction]]) -> Iterator[InFlight]:
+def _samples(device: int, changes: list[tuple[Instant, Fraction]]) -> Iterator[InFlight]:
     """Add up the changes, exactly; those of one instant are one sample."""
     held = Fraction(0)
-    ordered = sorted(change for change in changes if change[0] < math.inf)
-    for time_s, group in groupby(ordered, key=lambda change: change[0]):
-        held += sum((count for _, count in group), start=Fraction(0))
-        yield InFlight(device, time_s, float(held))
+    ordered = sorted(change for change in changes if change[0] < NEVER)
+    for time_s, group in groupby(ordered, key=lambda change: change[0].time_s):
+        states = []
+        for _, together in groupby(group, key=itemgetter(0)):
+            held += sum((count for _, count in together), start=Fraction(0))
+            states.append(held)
+        for state in shown(states, float):
+            yield InFlight(device, time_s, float(state))

@@ -68,12 +68,13 @@ class InStep:
         for held in self.held:
             capacity = self.cluster.devices[held.device].memory_bytes
             if capacity is not None and peaks[held.device] > capacity:
-                time_s, held_bytes = held.first_over(times_s, num_pipelines, capacity)
-                found.append((time_s, held.device, held_bytes, capacity))
+                time_s, held_bytes, passes = held.first_over(times_s, num_pipelines, capacity)
+                found.append((time_s, held.device, held_bytes, capacity, passes))
         if not found:
             return None
-        time_s, device, held_bytes, capacity = min(found)
-        return taken_over(self.timeline(times_s, num_pipelines), device, time_s, held_bytes, capacity)
+        time_s, device, held_bytes, capacity, passes = min(found)
+        timeline = self.timeline(times_s, num_pipelines)
+        return taken_over(timeline, device, time_s, held_bytes, capacity, passes=passes)
 
     def timeline(self, times_s: Sequence[float], num_pipelines: int) -> Timeline:
         """Return the Timeline of one of so many."""

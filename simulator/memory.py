@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, zip_longest
 from operator import itemgetter
 
 from pipesched.profiles.cluster import Cluster
@@ -15,6 +14,7 @@ from pipesched.schedules.schedule import Schedule
 from pipesched.schedules.timeline import MemorySample, Span, Timeline
 from pipesched.simulator.holds import KINDS as KINDS
 from pipesched.simulator.holds import Buffers, Hold, holds
+from pipesched.simulator.instants import NEVER, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,9 @@ def memory(
     timeline: Timeline, costs: StageCosts, schedule: Schedule, *, buffers: Buffers = "pooled", num_pipelines: int = 1
 ) -> tuple[MemorySample, ...]:
     """Return what every device holds whenever it changes.
+
+    Where ops take no time, a device may hold more on the way through one time than at its end: then it has two samples
+    of that time, the most and the last.
 
     Args:
         timeline: Of `schedule`, lowered.
@@ -68,25 +71,34 @@ def peak_memory(samples: Iterable[MemorySample]) -> Mapping[int, MemorySample]:
 
 def over_capacity(samples: Iterable[MemorySample], cluster: Cluster, timeline: Timeline) -> OverCapacity | None:
     """Return the first moment at which a device holds more than its capacity; None when none does."""
-    first: tuple[MemorySample, int] | None = None
-    for sample in samples:
+    first: tuple[MemorySample, int, bool] | None = None
+    known = tuple(samples)
+    for sample, following in zip_longest(known, known[1:]):
         capacity = cluster.devices[sample.device].memory_bytes
         if capacity is not None and sample.total_bytes > capacity and (not first or sample.time_s < first[0].time_s):
-            first = (sample, capacity)
+            passes = following is not None and (following.device, following.time_s) == (sample.device, sample.time_s)
+            first = (sample, capacity, passes)
     if first is None:
         return None
-    sample, capacity = first
-    return taken_over(timeline, sample.device, sample.time_s, sample.total_bytes, capacity)
+    sample, capacity, passes = first
+    return taken_over(timeline, sample.device, sample.time_s, sample.total_bytes, capacity, passes=passes)
 
 
-def taken_over(timeline: Timeline, device: int, time_s: float, held_bytes: int, capacity_bytes: int) -> OverCapacity:
-    """Return who takes a device over its capacity at a time [s]: the last op until then that takes memory."""
+def taken_over(
+    timeline: Timeline, device: int, time_s: float, held_bytes: int, capacity_bytes: int, *, passes: bool = False
+) -> OverCapacity:
+    """Return who takes a device over its capacity at a time [s]: the last op until then that takes memory.
+
+    Args:
+        passes: It holds so much only on the way through that time: by an op that takes none, or from before.
+    """
     takers = [
         (_taken_s(span), index, span)
         for index, span in enumerate(timeline.spans)
         if timeline.rank_to_device[span.rank] == device and not isinstance(span.op, Send)
     ]
-    _, _, culprit = max((taker for taker in takers if taker[0] <= time_s), default=min(takers))
+    before = [taker for taker in takers if taker[0] <= time_s and not (passes and _lasts_from(taker[2], time_s))]
+    _, _, culprit = max(before, default=min(takers))
     return OverCapacity(device, culprit.rank, culprit.op, time_s, held_bytes, capacity_bytes)
 
 
@@ -95,20 +107,32 @@ def _taken_s(span: Span) -> float:
     return span.posted_s if isinstance(span.op, Recv) else span.start_s
 
 
+def _lasts_from(span: Span, time_s: float) -> bool:
+    return _taken_s(span) == time_s < span.end_s
+
+
 def _samples(device: int, begin_s: float, holds: Iterable[Hold], num_pipelines: int) -> Iterator[MemorySample]:
     """Add up the holds; what changes at one instant changes in one sample, and the first is at `begin_s`."""
-    changes = [(begin_s, KINDS[0], 0)]
-    for kind, num_bytes, from_s, until_s in holds:
-        if num_bytes and from_s < until_s:
+    changes = [(begin_s, 0, KINDS[0], 0)]
+    for kind, num_bytes, since, until in holds:
+        if num_bytes and since < until:
             all_bytes = num_bytes if kind == "reference" else num_pipelines * num_bytes
-            changes.append((from_s, kind, all_bytes))
-            if until_s < math.inf:
-                changes.append((until_s, kind, -all_bytes))
-    changes.sort(key=itemgetter(0))
-    held, since_s = dict.fromkeys(KINDS, 0), changes[0][0]
-    for time_s, kind, num_bytes in changes:
-        if time_s != since_s:
-            yield MemorySample(device, since_s, tuple(held.items()))
-            since_s = time_s
+            changes.append((*since, kind, all_bytes))
+            if until < NEVER:
+                changes.append((*until, kind, -all_bytes))
+    changes.sort(key=itemgetter(0, 1))
+    held, states, now_s, now_order = dict.fromkeys(KINDS, 0), list[MemorySample](), *changes[0][:2]
+    for time_s, order, kind, num_bytes in changes:
+        if time_s != now_s or order != now_order:
+            states.append(MemorySample(device, now_s, tuple(held.items())))
+            if time_s != now_s:
+                yield from shown(states, _total_bytes)
+                states.clear()
+            now_s, now_order = time_s, order
         held[kind] += num_bytes
-    yield MemorySample(device, since_s, tuple(held.items()))
+    states.append(MemorySample(device, now_s, tuple(held.items())))
+    yield from shown(states, _total_bytes)
+
+
+def _total_bytes(sample: MemorySample) -> int:
+    return sample.total_bytes

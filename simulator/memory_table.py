@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import TypeVar
 
 from pipesched.schedules.timeline import MemorySample
 from pipesched.simulator.in_flight import InFlight
 from pipesched.simulator.tables import Value
+
+_Sample = TypeVar("_Sample", InFlight, MemorySample)
 
 
 def memory_table(counts: Iterable[InFlight], samples: Sequence[MemorySample]) -> list[dict[str, Value]]:
@@ -16,18 +20,26 @@ def memory_table(counts: Iterable[InFlight], samples: Sequence[MemorySample]) ->
         counts: In order of device, then time.
         samples: Likewise; empty where no bytes are known.
     """
-    changes: dict[tuple[int, float], dict[str, Value]] = {
-        (count.device, count.time_s): {"microbatches": count.microbatches} for count in counts
+    changes: dict[tuple[int, float, int], dict[str, Value]] = {
+        place: {"microbatches": count.microbatches} for place, count in _placed(counts)
     }
-    for sample in samples:
+    for place, sample in _placed(samples):
         sizes: dict[str, Value] = {"total_bytes": sample.total_bytes}
         sizes |= {f"{kind}_bytes": num_bytes for kind, num_bytes in sample.bytes_by_kind}
-        changes.setdefault((sample.device, sample.time_s), {}).update(sizes)
+        changes.setdefault(place, {}).update(sizes)
     rows: list[dict[str, Value]] = []
     held: dict[str, Value] = {}
-    for (device, time_s), changed in sorted(changes.items(), key=lambda item: item[0]):
+    for (device, time_s, _), changed in sorted(changes.items(), key=lambda item: item[0]):
         if not rows or rows[-1]["device"] != device:
             held = {}
         held |= changed  # what does not change stays as it was
         rows.append({"device": device, "time_s": time_s, **held})
     return rows
+
+
+def _placed(samples: Iterable[_Sample]) -> Iterator[tuple[tuple[int, float, int], _Sample]]:
+    """Yield each sample with its device, its time, and its place among those of that time: -1 is the last."""
+    for (device, time_s), group in groupby(samples, key=lambda sample: (sample.device, sample.time_s)):
+        together = list(group)
+        for place, sample in enumerate(together, -len(together)):
+            yield (device, time_s, place), sample

@@ -32,11 +32,12 @@ from enum import StrEnum
 from itertools import accumulate
 
 from pipesched.profiles.stage_costs import StageCosts
-from pipesched.schedules.op import Average, Compute, Recv, Step, computes
+from pipesched.schedules.op import Average, Recv, Step, computes
 from pipesched.schedules.timeline import Span, Timeline
 from pipesched.simulator.activations import Part, activations
 from pipesched.simulator.errors import SimulationError
 from pipesched.simulator.idle import is_work
+from pipesched.simulator.instants import timed_ops
 from pipesched.simulator.memory import peak_memory
 
 _MODEL_KINDS = ("weights", "weight_versions", "gradients", "optimizer")
@@ -167,13 +168,14 @@ def profile_setting(timeline: Timeline, costs: StageCosts, num_pipelines: int) -
 
 def _in_flight(spans: Iterable[Span]) -> int:
     """Return the most micro-batches whose activations one rank of a device keeps."""
-    parts: defaultdict[int, list[tuple[Compute, Span]]] = defaultdict(list)
+    by_rank: defaultdict[int, list[Span]] = defaultdict(list)
     for span in spans:
-        parts[span.rank] += [(part, span) for part in computes(span.op)]
+        by_rank[span.rank].append(span)
     most = 1
-    for its in parts.values():
-        kept = [each for each in activations(its) if each.part is Part.SAVED]
-        changes = sorted([(each.from_s, 1) for each in kept] + [(each.until_s, -1) for each in kept])
+    for its in by_rank.values():
+        parts = [(part, timed) for timed in timed_ops(its) for part in computes(timed.op)]
+        kept = [each for each in activations(parts) if each.part is Part.SAVED]
+        changes = sorted([(each.since, 1) for each in kept] + [(each.until, -1) for each in kept])
         most = max([most, *accumulate(change for _, change in changes)])
     return most
 

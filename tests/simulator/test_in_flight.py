@@ -121,3 +121,9 @@ def test_before_its_recompute_a_microbatch_counts_by_its_input():
         InFlight(0, time_s, half * count)
         for time_s, count in [(0, 1), (1, 1 + 2 / 8), (2, 1 + 1), (4, 1 + 3 / 8), (5, 1), (6, 0)]
     )
+
+
+def test_a_microbatch_that_comes_and_goes_at_one_time_is_counted_on_the_way():
+    costs = StageCosts((StageCost(0.0, 0.0),))
+    schedule = make_schedule("instant", 1, 2, [[forward(0, 0), forward(0, 1), backward(0, 1), backward(0, 0)]])
+    assert in_flight(simulate(schedule, costs), costs, schedule) == (InFlight(0, 0.0, 2.0), InFlight(0, 0.0, 0.0))

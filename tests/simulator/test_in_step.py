@@ -27,7 +27,7 @@ def random_costs(chance, num_stages):
             StageCost(
                 chance.uniform(0.1, 2),
                 chance.uniform(0.1, 4),
-                step_s=chance.uniform(0, 1),
+                step_s=chance.choice([0.0, chance.uniform(0, 1)]),
                 copy_s=chance.uniform(0, 1),
                 predict_s=chance.choice([None, chance.uniform(0, 1)]),
                 average_s=chance.uniform(0, 1),
@@ -128,7 +128,7 @@ def test_where_all_sums_are_exact_the_most_that_is_held_and_who_takes_too_much_a
             cost,
             forward_s=chance.randint(0, 3),
             backward_s=chance.randint(0, 5),
-            step_s=1,
+            step_s=chance.randint(0, 1),
             average_s=2,
             utilisation=1.0,
         )
@@ -151,7 +151,7 @@ def test_where_all_sums_are_exact_the_most_that_is_held_and_who_takes_too_much_a
 
 @settings(deadline=None, max_examples=40)
 @given(
-    name=st.sampled_from(["gpipe", "zb_h1", "interleaved", "1f1b", "dualpipe", "pipedream", "chimera"]),
+    name=st.sampled_from(["gpipe", "zb_h1", "interleaved", "1f1b", "dualpipe", "pipedream", "spectrain", "chimera"]),
     m=st.integers(1, 2),
     is_recomputed=st.booleans(),
     seed=st.integers(0, 10**6),
@@ -162,7 +162,16 @@ def test_alone_it_is_the_longest_path_of_any_lists_with_their_memory_and_the_op_
     chance = random.Random(seed)
     schedule = lower(recompute(build(name, 4, 8 * m)) if is_recomputed else build(name, 4, 8 * m))
     costs, cluster = random_costs(chance, schedule.num_stages), random_cluster(chance, 4)
-    split = (replace(cost, backward_input_s=1.5, backward_weight_s=chance.choice([0.0, 0.7])) for cost in costs.stages)
+    split = (
+        replace(
+            cost,
+            forward_s=chance.choice([0.0, cost.forward_s]),
+            backward_s=chance.choice([0.0, 2.0]),
+            backward_input_s=chance.choice([0.0, 1.5]),
+            backward_weight_s=chance.choice([0.0, 0.7]),
+        )
+        for cost in costs.stages
+    )
     costs = replace(costs, stages=tuple(split))
     timeline = longest_path(schedule, costs, cluster)
     samples = memory(timeline, costs, schedule)

@@ -200,6 +200,18 @@ def test_a_predicted_copy_of_the_weights_lives_as_long_as_its_op():
     assert course(samples, 0, "weight_versions") == [(0.0, 0), (3.0, 50), (4.0, 0)]
 
 
+def test_a_predicted_copy_is_dropped_just_after_the_gradients_are_there():
+    ops = [forward(0, 0), backward(0, 0), Step(0), forward(0, 1, 1), Compute(Phase.BACKWARD, 0, 1, 1, 1), Step(0)]
+    costs = StageCosts((StageCost(1.0, 2.0, step_s=1.0, saved_bytes=7, weight_bytes=50),))
+    schedule = make_schedule("ahead", 1, 2, [ops])
+    samples = memory(simulate(schedule, costs), costs, schedule)
+    # the second B runs from 5 to 7 s
+    held = [
+        (s.time_s, *map(dict(s.bytes_by_kind).get, ("weight_versions", "gradients", "activations"))) for s in samples
+    ]
+    assert held[-5:] == [(4.0, 0, 0, 7), (5.0, 50, 0, 7), (7.0, 50, 50, 0), (7.0, 0, 50, 0), (8.0, 0, 0, 0)]
+
+
 @settings(deadline=None, max_examples=30)
 @given(p=st.integers(1, 6), m=st.integers(12, 18))
 def test_pipedream_stashes_one_version_for_every_stage_that_follows(p, m):

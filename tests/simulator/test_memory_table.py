@@ -16,3 +16,12 @@ def test_a_row_for_every_instant_at_which_anything_changes():
 
 def test_micro_batches_alone_where_no_bytes_are_known():
     assert memory_table([InFlight(0, 0.0, 1.0)], []) == [{"device": 0, "time_s": 0.0, "microbatches": 1.0}]
+
+
+def test_a_time_with_more_held_on_the_way_through_it_has_a_row_for_that_too():
+    samples = [MemorySample(0, 2.0, (("a", 9),)), MemorySample(0, 2.0, (("a", 5),))]
+    assert memory_table([InFlight(0, 0.0, 0.0), InFlight(0, 2.0, 1.0)], samples) == [
+        {"device": 0, "time_s": 0.0, "microbatches": 0.0},
+        {"device": 0, "time_s": 2.0, "microbatches": 0.0, "total_bytes": 9, "a_bytes": 9},
+        {"device": 0, "time_s": 2.0, "microbatches": 1.0, "total_bytes": 5, "a_bytes": 5},
+    ]
