@@ -1,7 +1,8 @@
 """Memory of real processes beside what is predicted of it: on each device, three models, M micro-batches, N pipelines.
 
-Every rank is a process, over gloo. What it holds is malloc's count after every op (`executor.meter`), added up over the
-ranks of a device; predicted are a simulated iteration, and AvgPipe's Eq. 8 from M = 8 and N = 1 in both accountings.
+Every rank is a process, over gloo. What it holds is malloc's count after every op and inside it (`executor.meter`),
+added up over the ranks of a device; predicted are a simulated iteration, and AvgPipe's Eq. 8 from M = 8 and N = 1 in
+both accountings.
 """
 
 from __future__ import annotations

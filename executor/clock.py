@@ -70,7 +70,7 @@ def _event() -> torch.cuda.Event:
 
 
 class Recorder:
-    """Three marks per op, in the order of the list, and the bytes held after it.
+    """Three marks per op, in the order of the list, and the bytes held after it and at most inside it.
 
     Args:
         clock: Makes the marks.
@@ -94,6 +94,8 @@ class Recorder:
         self._count = 0
         self._marks: list[tuple[object, object, object]] = []
         self._allocated: list[int] = []
+        self._most: list[int] = []
+        self._inside = 0
         self._others_bytes = 0
 
     def end(self, resident_bytes: int) -> None:
@@ -109,6 +111,11 @@ class Recorder:
         """Return how many ops are over."""
         return self._count
 
+    def note(self) -> None:
+        """See what is held now, inside the op that is going on; a stage calls it where that is most."""
+        if self._meter is not None and self._keeps:
+            self._inside = max(self._inside, self._meter.allocated_bytes())
+
     def add(self, posted: object, start: object, end: object) -> None:
         """Note one op: when it was reached, when its work began, when it ended."""
         self._count += 1
@@ -116,7 +123,10 @@ class Recorder:
             return
         self._marks.append((posted, start, end))
         if self._meter is not None:
-            self._allocated.append(self._meter.allocated_bytes())
+            allocated = self._meter.allocated_bytes()
+            self._allocated.append(allocated)
+            self._most.append(max(allocated, self._inside))
+            self._inside = 0
 
     def extend(self, index: int, end: object) -> None:
         """Note that the op at `index` was over only then: of one that posts, and whose end others wait for."""
@@ -131,4 +141,11 @@ class Recorder:
 
     def held_bytes(self) -> list[int]:
         """Return the bytes held after every op, known when the run has ended; empty without a meter."""
-        return [max(0, allocated - self._others_bytes) for allocated in self._allocated]
+        return self._of_ranks(self._allocated)
+
+    def most_bytes(self) -> list[int]:
+        """Return the most bytes held in every op, from what was noted in it to what is held after it."""
+        return self._of_ranks(self._most)
+
+    def _of_ranks(self, allocated: list[int]) -> list[int]:
+        return [max(0, num_bytes - self._others_bytes) for num_bytes in allocated]

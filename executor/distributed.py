@@ -111,7 +111,7 @@ def _run(job: Job, schedule: Schedule, place: Place, at: Callable[[int], None]) 
                 losses = {number: loss for stage in stages.values() for number, loss in stage.losses().items()}
             if iteration >= job.warmup:
                 times.append(torch.tensor(recorder.times_ns(), dtype=torch.int64).reshape(-1, 3) + offset_ns)
-                held.append(torch.tensor(recorder.held_bytes(), dtype=torch.int64))
+                held.append(torch.tensor([recorder.held_bytes(), recorder.most_bytes()], dtype=torch.int64))
         for stage in stages.values() if job.save else ():
             stage.settle()
     if job.save is not None:
@@ -205,7 +205,12 @@ def _gather(
     if not place.is_first:
         return None
     timelines = tuple(
-        measured_timeline(schedule, [t[k].tolist() for t in all_times], [h[k].tolist() for h in all_held])
+        measured_timeline(
+            schedule,
+            [t[k].tolist() for t in all_times],
+            [h[k, 0].tolist() for h in all_held],
+            [h[k, 1].tolist() for h in all_held],
+        )
         for k in range(len(times))
     )
     return Result(timelines, tuple(all_losses[number] for number in sorted(all_losses)))

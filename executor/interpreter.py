@@ -91,6 +91,7 @@ class Rank:
 def begin(rank: Rank) -> None:
     """Make ready for running the list once more."""
     for stage in rank.stages.values():
+        stage.watch(rank.recorder.note)
         stage.begin()
     rank.recorder.begin()
 

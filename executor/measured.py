@@ -12,13 +12,17 @@ from pipesched.schedules.timeline import MemorySample, Span, Timeline
 
 
 def measured_timeline(
-    schedule: Schedule, times_ns: Sequence[Sequence[Sequence[int]]], held_bytes: Sequence[Sequence[int]]
+    schedule: Schedule,
+    times_ns: Sequence[Sequence[Sequence[int]]],
+    held_bytes: Sequence[Sequence[int]],
+    most_bytes: Sequence[Sequence[int]] | None = None,
 ) -> Timeline:
     """Return what one run of the lowered `schedule` measured.
 
     Args:
         times_ns: Per rank and op: reached, begun, ended [ns], on one clock.
         held_bytes: Per rank, the bytes held after each op; empty where not known.
+        most_bytes: Likewise at most inside each op; None: as after it.
     """
     # in whole nanoseconds from the first mark on: seconds since the host started have no digits left for them
     zero = min((ns for times in times_ns for marks in times for ns in marks), default=0)
@@ -29,7 +33,7 @@ def measured_timeline(
     _set_transfers(rows, schedule.num_stages)
     _set_sums(rows)
     spans = tuple(span for row in rows for span in row)
-    memory = _memory(schedule.rank_to_device, rows, held_bytes)
+    memory = _memory(schedule.rank_to_device, rows, held_bytes, most_bytes or held_bytes)
     return Timeline(schedule.name, "measured", spans, schedule.rank_to_device, memory).from_zero()
 
 
@@ -86,20 +90,25 @@ def _received(op: Op, num_stages: int) -> list[Message]:
 
 
 def _memory(
-    rank_to_device: Sequence[int], rows: Sequence[Sequence[Span]], held_bytes: Sequence[Sequence[int]]
+    rank_to_device: Sequence[int],
+    rows: Sequence[Sequence[Span]],
+    held_bytes: Sequence[Sequence[int]],
+    most_bytes: Sequence[Sequence[int]],
 ) -> tuple[MemorySample, ...]:
-    """Add up what the ranks of a device hold, after each of their ops."""
+    """Add up what the ranks of a device hold: inside an op the most that it does, if that is more, then as after it."""
     samples = []
     for device in sorted(set(rank_to_device)):
-        ranks = [rank for rank, its in enumerate(rank_to_device) if its == device and held_bytes[rank]]
-        held = dict.fromkeys(ranks, 0)
-        # the bytes of what only posts are known when it was posted, all others' when they ended
-        changes = sorted(
-            (span.posted_s if isinstance(span.op, Send | Recv | Reduce) else span.end_s, rank, index)
-            for rank in ranks
-            for index, span in enumerate(rows[rank])
-        )
-        for time_s, rank, index in changes:
-            held[rank] = held_bytes[rank][index]
+        held = {rank: 0 for rank, its in enumerate(rank_to_device) if its == device and held_bytes[rank]}
+        changes: list[tuple[float, int, int, int]] = []
+        for rank in held:
+            for index, span in enumerate(rows[rank]):
+                after, most = held_bytes[rank][index], most_bytes[rank][index]
+                if most > after:
+                    changes.append((span.start_s, rank, 2 * index, most))
+                # the bytes of what only posts are known when it was posted, all others' when they ended
+                end_s = span.posted_s if isinstance(span.op, Send | Recv | Reduce) else span.end_s
+                changes.append((end_s, rank, 2 * index + 1, after))
+        for time_s, rank, _, num_bytes in sorted(changes):
+            held[rank] = num_bytes
             samples.append(MemorySample(device, time_s, (("held", sum(held.values())),)))
     return tuple(samples)

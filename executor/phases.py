@@ -95,7 +95,7 @@ def _measured(lists: LazySchedule, place: Place, recorder: Recorder) -> tuple[li
     ends_s = list(_batch_ends_s(lists_of(lists, {place.rank})[place.rank], recorder))
     mine_s = torch.tensor(ends_s, dtype=torch.float64).diff()
     batches_s = torch.stack(all_gather(mine_s, place.control)).amax(0)
-    peak = torch.tensor([max(recorder.held_bytes(), default=-1)])
+    peak = torch.tensor([max(recorder.most_bytes(), default=-1)])
     peaks = [int(each) for each in all_gather(peak, place.control)]
     if min(peaks) < 0:
         return batches_s.tolist(), None

@@ -40,6 +40,9 @@ class Stage(ABC):
     def begin(self) -> None:
         """Start the op list anew."""
 
+    def watch(self, note: Callable[[], None]) -> None:  # noqa: B027 -- most stages hold nothing inside an op
+        """Call `note` where most is held inside an op."""
+
     @abstractmethod
     def compute(self, op: Compute, received: Tensor | None, target: Tensor | None) -> Tensor | None:
         """Run `op` and return the tensor that it gives.
@@ -159,6 +162,9 @@ class ModuleStage(Stage):
         self._sizes = None if self._step_sizes is None else self._step_sizes()
         if self._draws is not None:
             self._draws.begin()
+
+    def watch(self, note: Callable[[], None]) -> None:
+        self.weights.note = note
 
     def follow(self, weights: Weights, step_sizes: Callable[[], Iterator[int]], on_loss: OnLoss) -> None:
         """Go on with other lists; they are read from `begin` on."""

@@ -52,6 +52,9 @@ class Weights:
         uses: Begins anew the readings of the stage's list, as from `schedules.versions.uses`; None where no op of the
             stage comes after a Step of it, so that there is one version.
         predictor: Of the stage's optimizer; None where no op looks ahead.
+
+    Attributes:
+        note: Called inside a Step, and inside an op on predicted weights, where most is held.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Weights:
         self._parameters = tuple(module.parameters())
         self._all_uses = uses
         self.predictor = predictor
+        self.note: Callable[[], None] = lambda: None
         self._stash: dict[int, _Storages] = {}
         self.begin()
 
@@ -86,6 +90,7 @@ class Weights:
             if self.predictor is not None:
                 self.predictor.observe()
             optimizer.step()
+            self.note()
             optimizer.zero_grad(set_to_none=True)
         self.version += 1
 
@@ -156,8 +161,10 @@ class Weights:
         copies = self._copies()
         moved: dict[Tensor, Tensor] = {p: self._seen_in(copies, p) for p in self._parameters}
         self.predictor.move(moved, op.lookahead)
+        self.note()
         try:
             yield copies
+            self.note()
         finally:
             self._forget(copies)
 

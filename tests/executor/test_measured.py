@@ -104,6 +104,13 @@ def test_memory_is_sampled_after_every_op_of_each_device():
     assert by_device[1] == [(-10, 10), (200, 20), (300, 30), (300, 40), (330, 50)]
 
 
+def test_what_is_held_inside_an_op_alone_is_held_from_its_start_to_its_end():
+    held, most = ((1, 2, 3, 4, 5), (10, 20, 30, 40, 50)), ((1, 2, 3, 4, 9), (10, 20, 30, 40, 50))
+    timeline = measured_timeline(SCHEDULE, TIMES_NS, held, most)
+    found = [(round(s.time_s * 1e9), s.total_bytes) for s in timeline.memory if s.device == 0]
+    assert found == [(100, 1), (100, 2), (110, 3), (500, 4), (500, 9), (520, 5)]  # the Step is from 500 to 520
+
+
 def test_ranks_that_share_a_device_add_up():
     timeline = measured_timeline(replace(SCHEDULE, rank_to_device=(0, 0)), TIMES_NS, ((1,) * 5, (10,) * 5))
     assert {sample.device for sample in timeline.memory} == {0}

@@ -13,7 +13,8 @@ from pipesched.executor.meter import Meter, make_meter
 from pipesched.executor.transport import LocalTransport
 from pipesched.profiles.models.model import Model
 from pipesched.schedules.catalogue import build
-from pipesched.schedules.op import Step
+from pipesched.schedules.op import Compute, Phase, Step
+from pipesched.schedules.schedule import backward, forward, make_schedule
 from tests.executor import pipelines
 from tests.executor.pipelines import MLP, Calls, Local
 
@@ -129,6 +130,59 @@ def test_what_is_there_besides_the_resident_bytes_at_the_end_is_not_held_and_not
         recorder.add(0, 0, 0)
     recorder.end(resident_bytes=100)
     assert recorder.held_bytes() == [0, 0, 190, 100]
+
+
+def test_the_most_in_an_op_is_the_most_that_was_noted_in_it_or_is_held_after_it():
+    meter = Growing()
+    recorder = Recorder(HostClock(), meter)
+    for allocated, is_after in ((1400, False), (1700, False), (1200, True), (1300, True), (1100, False), (1150, True)):
+        meter.allocated = allocated
+        if is_after:
+            recorder.add(0, 0, 0)
+        else:
+            recorder.note()
+    recorder.end(resident_bytes=150)  # so 1000 are not ours
+    assert recorder.held_bytes() == [200, 300, 150]
+    assert recorder.most_bytes() == [700, 300, 150]
+
+
+def sizes(ops, **given):
+    """Return the bytes (at most in, after) every op of one rank, in sizes of its weights, which outweigh all else."""
+    meter = make_meter(torch.device("cpu"))
+    if meter is None:
+        pytest.skip("this allocator cannot be asked")
+    found = Local(make_schedule("by_hand", 1, 2, [ops]), "mlp:layers=4,width=256", **given)
+    found.ranks = [replace(found.ranks[0], recorder=(recorder := Recorder(HostClock(), meter)))]
+    found.run(times=2)  # the optimizers make their state in the first
+    weights = sum(parameter.numel() * 8 for parameter in found.parameters)
+    return [
+        (str(op), round(most / weights, 1), round(after / weights, 1))
+        for op, most, after in zip(ops, recorder.most_bytes(), recorder.held_bytes(), strict=True)
+    ]
+
+
+def test_a_step_holds_gradients_and_the_version_that_it_keeps():
+    ops = [forward(0, 0), forward(0, 1), backward(0, 0), Step(0), backward(0, 1), Step(0)]
+    assert sizes(ops) == [
+        ("0F0", 1.0, 1.0), ("0F1", 1.0, 1.0),
+        ("0B0", 2.0, 2.0),  # weights and gradients
+        ("0STEP", 3.0, 2.0),  # and a copy of version 0; then the gradients are gone
+        ("0B1", 2.0, 2.0),  # version 0 was read for the last time
+        ("0STEP", 2.0, 1.0),
+    ]  # fmt: skip
+
+
+def test_an_op_on_predicted_weights_holds_a_copy_and_at_its_end_the_gradients_too():
+    ahead = [Compute(phase, 0, 1, version=1, lookahead=1) for phase in (Phase.FORWARD, Phase.BACKWARD)]
+    found = sizes(
+        [forward(0, 0), backward(0, 0), Step(0), *ahead, Step(0)], optimizer="momentum", prediction="momentum"
+    )
+    assert found == [
+        ("0F0", 2.0, 2.0),  # weights and momentum
+        ("0B0", 3.0, 3.0), ("0STEP", 3.0, 2.0),
+        ("0F1@1+1", 3.0, 2.0),
+        ("0B1@1+1", 4.0, 3.0), ("0STEP", 3.0, 2.0),
+    ]  # fmt: skip
 
 
 def test_resident_bytes_are_weights_gradients_and_optimizer_state():

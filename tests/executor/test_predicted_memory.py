@@ -111,9 +111,6 @@ def test_the_peak_is_within_five_percent_of_what_is_allocated(name, recomputes, 
     meter = make_meter(torch.device("cpu"))
     recorder = Recorder(HostClock(), meter)
     found.ranks = [replace(rank, recorder=_Shared(recorder)) for rank in found.ranks]
-    for rank in found.ranks:
-        for stage in rank.stages.values():  # a predicted copy is there only while its op runs
-            stage.module.register_forward_hook(lambda *_: recorder.add(0, 0, 0))
     found.run()  # the optimizers make their state
     gc.collect()
     for rank in found.ranks:
@@ -125,14 +122,14 @@ def test_the_peak_is_within_five_percent_of_what_is_allocated(name, recomputes, 
     timeline = measured_timeline(found.schedule, times, [()] * schedule.num_ranks)
     costs = stage_costs(profile, found.bounds, SAMPLES)
     predicted = peak_memory(memory(timeline, costs, found.schedule))[0].total_bytes
-    assert predicted == pytest.approx(max(recorder.held_bytes()), rel=0.05)
+    assert predicted == pytest.approx(max(recorder.most_bytes()), rel=0.05)
 
 
 class _Shared:
     """One rank's rows of a recorder that all ranks share."""
 
     def __init__(self, recorder):
-        self.rows, self.mark, self._recorder = [], recorder.mark, recorder
+        self.rows, self.mark, self.note, self._recorder = [], recorder.mark, recorder.note, recorder
 
     def __len__(self):
         return len(self.rows)
@@ -201,7 +198,7 @@ def held_by_turns(schedule, model, size):
         run_by_turns(found.ranks, meters, drawn(found.batch))
     held = Counter()
     for rank in found.ranks:
-        held[schedule.rank_to_device[rank.rank]] += max(rank.recorder.held_bytes())
+        held[schedule.rank_to_device[rank.rank]] += max(rank.recorder.most_bytes())
     return held
 
 
@@ -249,3 +246,22 @@ def test_each_process_holds_what_was_predicted():
     asked = job(schedule, model, microbatch_size=size, dtype="float32", optimizer="adamw", warmup=1)
     held = peaks(launch(asked).timeline)
     assert peaks(simulated(profile, schedule, size)[0]) == pytest.approx(held, rel=0.05)
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """Weights outweigh all else."""
+    return profile_model(resolve_model("mlp:layers=8,width=256"), microbatch_sizes=[2], repeats=1, warmup=1)
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", ["pipedream", "1f1b_rr", "spectrain", "xpipe", "pipeoptim", "pipedream_2bw", "wpipe"])
+def test_each_process_holds_the_copies_that_were_predicted(name, wide):
+    """Gradients and the version that a Step keeps are together inside it alone, a predicted copy is inside its op."""
+    schedule, size = lower(build(name, D, 8)), 2
+    costs = stage_costs(wide, even_bounds(len(wide.layers), schedule.num_stages), size)
+    timeline = simulate(schedule, costs, flat(D))
+    predicted = peaks(replace(timeline, memory=memory(timeline, costs, schedule)))
+    asked = job(schedule, wide.model, microbatch_size=size, dtype="float32", optimizer="adamw", warmup=1)
+    assert predicted == pytest.approx(peaks(launch(asked).timeline), rel=0.05)
