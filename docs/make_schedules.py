@@ -156,7 +156,7 @@ def _section(entry: Entry, said: Words | None, found: Summary) -> str:
         lines["bubble"] = f"`{said.bubble}`" + ", of the longest span" * said.of_span
         lines["in flight"] = f"`{said.in_flight}`" + f"; on rank k {said.by_rank}" * bool(said.by_rank)
         lines["where"] = said.where
-    lines["weights"] = _weights(found)
+    lines["weights"] = _weights(found) + ", predicted copies included" * (entry.prediction is not None)
     lines["uses"] = _uses(build(entry.name, *COUNTED))
     lines["parameters"] = "; ".join(
         f"`{each.name}` ({'from the counts' if each.default is None else each.default}): {each.text}"

@@ -43,7 +43,7 @@ _CAPTION = """\
 bubble_fraction: idle / (devices x makespan); bubble_overhead: (makespan - busiest device) / busiest device; \
 of longest span: its idle share
 peak memory, and micro-batches in flight at most: of the device with most / of the one with least; \
-model copies: weights on all devices together"""
+model copies: weights on all devices together, old versions and predicted ones included"""
 
 
 def print_summaries(summaries: Sequence[Summary]) -> None:

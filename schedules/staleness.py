@@ -46,6 +46,7 @@ class StageStaleness:
         predicted: of one version at least one prediction,
         different: or weights of different versions.
         live_versions: Most versions held by a rank at once, the newest included.
+        live_copies: Most copies of the weights held by a rank at once: versions, and a predicted one.
         predicts: Whether an op reads a predicted copy, one more while it runs.
         in_flight: Most micro-batches on a rank between F and the end of the backward.
     """
@@ -58,6 +59,7 @@ class StageStaleness:
     predicted: int
     different: int
     live_versions: int
+    live_copies: int
     predicts: bool
     in_flight: int
 
@@ -160,6 +162,7 @@ class _Kind(NamedTuple):
     lag: int | None
     agreement: Agreement | None
     live: int
+    copies: int
     in_flight: int
     on_rank: int
     predicts: bool
@@ -175,6 +178,7 @@ def _kind(use: Use) -> _Kind:
         use.lag if op.version or not op.lookahead else None,
         use.agreement,
         len(use.held),
+        use.copies,
         use.in_flight,
         use.on_rank,
         looks_ahead(op),
@@ -195,6 +199,7 @@ def _stage(stage: int, kinds: Sequence[set[_Kind]], counts: Counter[tuple[int, A
         predicted=counts[stage, Agreement.PREDICTED],
         different=counts[stage, Agreement.DIFFERENT],
         live_versions=max(kind.live for kind in mine),
+        live_copies=max(kind.copies for kind in mine),
         predicts=any(kind.predicts for kind in mine),
         in_flight=max(kind.in_flight for kind in mine),
     )

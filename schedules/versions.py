@@ -9,7 +9,7 @@ that for a run of any length.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -53,6 +53,11 @@ class Use:
     in_flight: int
     on_rank: int
     agreement: Agreement | None
+
+    @property
+    def copies(self) -> int:
+        """How many copies of the stage's weights are held while the op runs: versions, and a predicted one."""
+        return len(self.held) + looks_ahead(self.op)
 
     @property
     def staleness(self) -> int | None:
@@ -238,11 +243,20 @@ def is_consistent(schedule: Schedule) -> bool:
 
 def live_versions(schedule: Schedule) -> dict[tuple[int, int], int]:
     """Return, for each (rank, stage), how many versions are held at most at once, the newest included."""
+    return _most(schedule, lambda use: len(use.held))
+
+
+def live_copies(schedule: Schedule) -> dict[tuple[int, int], int]:
+    """Return the same of all copies of the weights: a predicted one, made for an op, is held while that op runs."""
+    return _most(schedule, lambda use: use.copies)
+
+
+def _most(schedule: Schedule, count: Callable[[Use], int]) -> dict[tuple[int, int], int]:
     most: dict[tuple[int, int], int] = {}
     for rank, row in enumerate(schedule.ops):
         for use in uses(row, in_order=False):
             place = (rank, use.op.stage)
-            most[place] = max(most.get(place, 0), len(use.held))
+            most[place] = max(most.get(place, 0), count(use))
     return most
 
 

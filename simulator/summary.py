@@ -9,7 +9,7 @@ from pipesched.profiles.stage_costs import StageCosts
 from pipesched.schedules.lower import lower
 from pipesched.schedules.schedule import Schedule
 from pipesched.schedules.timeline import Timeline
-from pipesched.schedules.versions import live_versions
+from pipesched.schedules.versions import live_copies, live_versions
 from pipesched.simulator.in_flight import in_flight, peak_in_flight
 from pipesched.simulator.memory import over_capacity
 from pipesched.simulator.metrics import metrics
@@ -33,7 +33,8 @@ class Summary:
         peak_microbatches_worst: The same in micro-batches, as in `simulator.in_flight`: activations alone.
         peak_microbatches_best: Of the device that holds least.
         weight_versions: Versions of one stage's weights that a rank holds at most.
-        model_copies: Weights on all devices together, in whole models of equal stages: versions and replicas.
+        model_copies: Weights on all devices together, in whole models of equal stages: versions, predicted copies and
+            replicas, each stage when it holds most.
         messages: How many, as in `simulator.traffic`.
         sent_bytes: In all messages; None where the costs have no bytes.
         fits: Whether no device holds more than it has; None where either is not known.
@@ -77,7 +78,6 @@ def summarize(schedule: Schedule, timeline: Timeline, costs: StageCosts, cluster
     found = metrics(timeline)
     peaks = [device.peak_memory_bytes for device in found.devices if device.peak_memory_bytes is not None]
     counts = [peak.microbatches for peak in peak_in_flight(in_flight(timeline, costs, schedule)).values()]
-    versions = live_versions(schedule).values()
     sent = traffic(lower(schedule), costs)
     return Summary(
         name=schedule.name,
@@ -90,8 +90,8 @@ def summarize(schedule: Schedule, timeline: Timeline, costs: StageCosts, cluster
         peak_memory_best_bytes=min(peaks, default=None),
         peak_microbatches_worst=max(counts),
         peak_microbatches_best=min(counts),
-        weight_versions=max(versions),
-        model_copies=sum(versions) / schedule.num_stages,
+        weight_versions=max(live_versions(schedule).values()),
+        model_copies=sum(live_copies(schedule).values()) / schedule.num_stages,
         messages=sent.num_messages,
         sent_bytes=sent.num_bytes if costs.has_bytes else None,
         fits=fits(timeline, cluster),

@@ -46,7 +46,7 @@ def test_table_ii_of_pipeoptim_comes_out_of_the_lists(name, inconsistency, stale
     A predicted copy counts; SpecTrain and XPipe make one on every stage.
     """
     assert solved(name) == (inconsistency, stale)
-    found = [stage.live_versions + stage.predicts for stage in staleness(build(name, D, 8 * D)).stages]
+    found = [stage.live_copies for stage in staleness(build(name, D, 8 * D)).stages]
     assert found == ([2] * D if copies is None else copies)
 
 
@@ -93,6 +93,7 @@ def test_a_schedule_and_its_lists_in_memory_amount_to_the_same(name):
     for stage in lazy.stages:
         mine = [use for use in uses if use.op.stage == stage.stage]
         assert stage.live_versions == max(len(use.held) for use in mine)
+        assert stage.live_copies == max(use.copies for use in mine)
         assert stage.in_flight == max(use.in_flight for use in mine)
         assert stage.forward.staleness == max(use.staleness for use in mine if use.op.phase is Phase.FORWARD)
         assert stage.same == sum(use.agreement is Agreement.SAME for use in mine if use.op.phase is Phase.FORWARD)

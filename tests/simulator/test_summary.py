@@ -55,6 +55,29 @@ def test_versions_and_replicas_are_copies_of_the_model():
     assert (twice.weight_versions, twice.model_copies) == (1, 2)
 
 
+@pytest.mark.parametrize(
+    ("name", "versions", "by_stage"),
+    [
+        ("vanilla_1f1b", 1, [1, 1, 1, 1]),
+        ("pipedream", 4, [4, 3, 2, 1]),
+        ("pipedream_2bw", 2, [2, 2, 2, 2]),
+        ("spectrain", 1, [2, 2, 2, 2]),  # one predicted, on every stage
+        ("xpipe", 1, [2, 2, 2, 2]),
+        ("pipeoptim", 1, [2, 2, 2, 1]),  # the last stage predicts nothing
+    ],
+)
+def test_model_copies_are_all_copies_of_weights_that_a_stage_holds_at_once(name, versions, by_stage):
+    """Counted by hand, and in arXiv:2312.00839, Table II, "weights memory" for D = 4; the memory holds as many."""
+    schedule, costs = build(name, 4, 16), StageCosts((StageCost(1.0, 2.0, weight_bytes=1),) * 4)
+    found = summary(schedule, costs)
+    assert (found.weight_versions, found.model_copies) == (versions, sum(by_stage) / 4)
+    held = [0] * 4
+    for sample in memory(simulate(schedule, costs), costs, schedule):
+        kinds = dict(sample.bytes_by_kind)
+        held[sample.device] = max(held[sample.device], kinds["weights"] + kinds["weight_versions"])
+    assert held == by_stage
+
+
 @pytest.mark.parametrize(("limit", "expected"), [(None, None), (2405, True), (2404, False)])
 def test_it_fits_if_no_device_holds_more_than_it_has(limit, expected):
     cluster = Cluster((Device(memory_bytes=limit), Device(), Device(), Device()))
