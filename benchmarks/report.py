@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -42,10 +43,25 @@ def provenance(command: str, load: float, how: str) -> Iterator[str]:
 
 
 def show(lines: Iterable[str], out: Path | None) -> None:
-    """Print a report line by line, as it comes; the whole of it goes to `out` at the end."""
+    """Print a report line by line, as it comes; the whole of it goes to `out` at the end.
+
+    A page may have several parts, each below a heading of the first level: a report takes the place of the one that has
+    its heading, or comes behind the last, and leaves the others as they are.
+    """
     shown = []
     for line in lines:
         print(line, flush=True)
         shown.append(line)
     if out:
-        out.write_text("\n".join(shown) + "\n")
+        parts = parts_of(out.read_text()) if out.exists() else {}
+        parts[shown[0]] = "\n".join(shown) + "\n"
+        out.write_text("\n".join(parts.values()))
+
+
+def parts_of(page: str) -> dict[str, str]:
+    """Return the parts of a page by their headings."""
+    parts = {}
+    for part in re.split(r"^(?=# )", page, flags=re.MULTILINE):
+        if part.startswith("# "):
+            parts[part.splitlines()[0]] = part.rstrip("\n") + "\n"
+    return parts

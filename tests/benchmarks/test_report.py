@@ -21,6 +21,15 @@ def test_a_report_is_shown_line_by_line_and_written_whole(tmp_path, capsys):
     assert (tmp_path / "report.md").read_text() == "# Head\nbody\n"
 
 
+def test_a_report_takes_the_place_of_its_own_part_of_a_page_and_leaves_the_others(tmp_path):
+    page = tmp_path / "report.md"
+    page.write_text("# Digits\n\nold\n\n## Digits in detail\n\nold\n\n# By hand\n\nkept # as it is\n")
+    show(["# Digits", "", "new"], page)
+    assert page.read_text() == "# Digits\n\nnew\n\n# By hand\n\nkept # as it is\n"
+    show(["# Text", "", "first"], page)
+    assert page.read_text() == "# Digits\n\nnew\n\n# By hand\n\nkept # as it is\n\n# Text\n\nfirst\n"
+
+
 def test_what_made_the_numbers_is_a_command_a_date_a_version_and_a_machine():
     command, machine = provenance("plans.py --runs 5", 0.123, "gloo")
     assert command.startswith("`python benchmarks/plans.py --runs 5`, 20")
