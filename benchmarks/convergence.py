@@ -226,7 +226,7 @@ def orderings(measure: Measure, optimizers: Sequence[str], found: Scores, beside
             cells += [_published(ordering, name)] * beside + [f"{gain:+{measure.form}} {WORDS[sign]}"]
         yield f"| {ordering.first} | {ordering.second} | {ordering.source} | {' | '.join(cells)} |"
     yield ""
-    yield f"Of the {agreement.total()} pairs in which the first is ahead, or behind, with all models of the paper,"
+    yield f"Of the {agreement.total()} cases (a pair, an optimizer) with one sign in all models of the paper,"
     yield f"{agreement[1]} come out so here, {agreement[0]} are level, {agreement[-1]} come out the other way round."
 
 
