@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import SupportsIndex
+from typing import Any
 
 from pipesched.schedules.op import Compute, Op, Phase, Recv, Reduce, Send, computes
 
@@ -122,9 +122,9 @@ def positive(**counts: int) -> None:
         raise ScheduleError("; ".join(faults))
 
 
-def integer(value: object) -> int | None:
+def integer(value: Any) -> int | None:
     """Return `value` as an int, also if it is one of numpy's or torch's; None if it is no integer, as True is none."""
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+    if isinstance(value, bool):
         return None
     try:
         return index(value)

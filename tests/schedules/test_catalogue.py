@@ -244,4 +244,4 @@ def test_whatever_is_large_is_judged_before_anything_is_built():
     assert len(found) == 2 * len(cases)
     for name, counts, given, num_ops, seconds in found:
         assert num_ops < 1000, (name, counts, given)
-        assert seconds < 0.5, (name, counts, given)
+        assert seconds < 2, (name, counts, given)
