@@ -9,8 +9,6 @@ from pipesched.profiles.errors import ProfileError
 from pipesched.profiles.plan import Plan
 from pipesched.profiles.profile import Profile
 
-_MAX_BYTES = 64 * 1024**2
-
 
 def load_profile(path: str | Path) -> Profile:
     """Read a profile; a file that ends in ``.txt`` is a graph of PipeDream's profiler.
@@ -83,23 +81,18 @@ def save_plan(plan: Plan, path: str | Path) -> None:
 
 
 def read_text(path: str | Path) -> str:
-    """Return the text of a file from outside; a byte order mark is dropped.
+    """Return the text of a file from outside, as `schedules.formats.files.read_text` does.
 
     Raises:
-        ProfileError: It cannot be opened, is above 64 MiB, or is not UTF-8.
+        ProfileError: It cannot be opened, is above 64 MiB or empty, or is not UTF-8.
     """
+    from pipesched.schedules.formats import files
+    from pipesched.schedules.schedule import ScheduleError
+
     try:
-        with Path(path).open("rb") as file:
-            data = file.read(_MAX_BYTES + 1)
-        if len(data) > _MAX_BYTES:
-            raise ProfileError(f"{path}: got more than {_MAX_BYTES} bytes, expected fewer; is it the right file?")
-        return data.decode("utf-8-sig")
-    except OSError as error:
-        raise ProfileError(f"{path}: got {error.strerror}, expected a readable file; check the path") from error
-    except UnicodeDecodeError as error:
-        raise ProfileError(
-            f"{path}: byte {error.start}: got bytes that are not UTF-8, expected text; is it the right file?"
-        ) from error
+        return files.read_text(path)
+    except ScheduleError as error:
+        raise ProfileError(str(error)) from error
 
 
 def write_text(path: str | Path, text: str) -> None:

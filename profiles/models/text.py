@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from pipesched.profiles.errors import ProfileError
+from pipesched.schedules.formats.files import read_bytes
+from pipesched.schedules.schedule import ScheduleError
 
 _HELD_OUT = 20
 """One in so many bytes, the last ones."""
@@ -28,14 +30,10 @@ def text_bytes(file: str = "") -> Tensor:
         file: To read; empty for the help topics.
 
     Raises:
-        ProfileError: The file cannot be read.
+        ProfileError: The file cannot be read, is above 64 MiB, or is no regular file.
     """
     if file:
-        try:
-            content = Path(file).read_bytes()
-        except OSError as error:
-            reason = error.strerror or error
-            raise ProfileError(f"text {file}: got {reason}, expected a file that can be read; check its name") from None
+        content = _content(file)
     else:
         from pydoc_data.topics import topics
 
@@ -85,6 +83,16 @@ def next_byte_loss(scores_btv: Tensor, targets_bt: Tensor) -> Tensor:
     """Return the mean cross entropy [nats per byte]; 16-bit scores are widened to float32 first."""
     wide = scores_btv.float() if scores_btv.dtype.itemsize < 4 else scores_btv
     return functional.cross_entropy(wide.flatten(0, 1), targets_bt.flatten())
+
+
+def _content(file: str) -> bytes:
+    path = Path(file)
+    if path.exists() and not path.is_file():  # a device or a pipe may have no end
+        raise ProfileError(f"text {file}: got no regular file, expected one; try a file of text")
+    try:
+        return read_bytes(path)
+    except ScheduleError as error:
+        raise ProfileError(f"text {error}") from error
 
 
 def _shifted(tokens: Tensor) -> tuple[Tensor, Tensor]:

@@ -22,6 +22,9 @@ MAX_CELLS = 5_000_000
 MAX_NUMBER = 999_999_999
 """Largest stage, micro-batch, rank, device or version in a file."""
 
+_MAX_DEPTH = 100
+"""Lists and objects of a JSON text in one another."""
+
 _SHOWN_FAULTS = 3
 _SHOWN_CHARACTERS = 60
 _MAX_INTEGER_DIGITS = 19
@@ -80,23 +83,16 @@ def _one_line(text: str) -> str:
 
 
 def read_text(path: Path | str, limit: int = MAX_BYTES) -> str:
-    """Return the text of a UTF-8 file of at most `limit` bytes, its line ends as they are.
+    """Return the text of a UTF-8 file of at most `limit` bytes, its line ends as they are, without byte order mark.
+
+    All that comes from outside as text is read here, so that what one reader takes the next does too.
 
     Raises:
         ScheduleError: It cannot be read, is larger or empty, or is not text.
     """
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(limit + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise fault(str(path), f"got {reason!r}, expected a file that can be read; try another path") from error
-    if len(data) > limit:
-        raise fault(str(path), f"got more than {limit} bytes, expected at most {limit}; try a smaller file")
+    data = read_bytes(path, limit).removeprefix(codecs.BOM_UTF8)
     if not data.strip():
         raise fault(str(path), "got an empty file, expected something in it; try writing it again")
-    if data.startswith(codecs.BOM_UTF8):
-        raise fault(str(path), "line 1, byte 1: got a byte order mark, expected none; try saving it without")
     if b"\0" in data:
         place = _place_of(data, data.index(b"\0"))
         raise fault(str(path), f"{place}: got NUL, expected text; try saving the file as UTF-8")
@@ -105,6 +101,23 @@ def read_text(path: Path | str, limit: int = MAX_BYTES) -> str:
     except UnicodeDecodeError as error:
         got = f"{_place_of(data, error.start)}: got 0x{data[error.start]:02x}"
         raise fault(str(path), f"{got}, expected UTF-8; try saving the file as UTF-8") from error
+
+
+def read_bytes(path: Path | str, limit: int = MAX_BYTES) -> bytes:
+    """Return what a file of at most `limit` bytes holds.
+
+    Raises:
+        ScheduleError: It cannot be read, or is larger.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(limit + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise fault(str(path), f"got {reason}, expected a file that can be read; try another path") from error
+    if len(data) > limit:
+        raise fault(str(path), f"got more than {limit} bytes, expected at most {limit}; try a smaller file")
+    return data
 
 
 def _place_of(data: bytes, index: int) -> str:
@@ -161,10 +174,26 @@ def load_json(text: str, origin: str) -> object:
         place = f"line {error.lineno}, column {error.colno}"
         raise fault(origin, f"{place}: got no JSON ({error.msg}), expected JSON; try a JSON checker") from error
     except RecursionError as error:
-        raise fault(origin, "got lists nested too deep, expected a few levels; try another file") from error
+        raise _too_deep(origin) from error
     except ScheduleError as error:
         raise fault(origin, str(error)) from error
+    if not _is_shallow(value):  # or whoever quotes it would run out of stack
+        raise _too_deep(origin)
     return value
+
+
+def _is_shallow(value: object) -> bool:
+    level: list[Any] = [value]
+    for _ in range(_MAX_DEPTH + 1):
+        level = [each for each in level if type(each) in (dict, list)]
+        if not level:
+            return True
+        level = [each for outer in level for each in (outer.values() if type(outer) is dict else outer)]
+    return False
+
+
+def _too_deep(origin: str) -> ScheduleError:
+    return fault(origin, f"got lists nested too deep, expected at most {_MAX_DEPTH} levels; try another file")
 
 
 def _constant(name: str) -> NoReturn:

@@ -1,5 +1,7 @@
 """The data that models learn from, and what is kept from them."""
 
+import os
+import re
 import sys
 
 import pytest
@@ -78,3 +80,18 @@ def test_a_text_that_cannot_serve_is_told_in_one_line(tmp_path):
     path.write_bytes(b"abc")
     with pytest.raises(ProfileError, match="got 3 bytes, expected at least 20 for samples of 9 bytes"):
         resolve_model(f"gpt:context=8,text={path}").batch(1, 0)
+
+
+@pytest.mark.parametrize("file", ["/dev/zero", "pipe", "."])
+def test_a_text_that_may_have_no_end_is_not_read(tmp_path, monkeypatch, file):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    with pytest.raises(ProfileError, match=f"text {re.escape(file)}: got no regular file, expected one"):
+        resolve_model(f"gpt:text={file}").batch(1, 0)
+
+
+def test_a_text_above_64_mib_is_refused(tmp_path):
+    with (tmp_path / "long").open("wb") as file:
+        file.truncate(64 * 2**20 + 1)
+    with pytest.raises(ProfileError, match=f"text {tmp_path}/long: got more than 67108864 bytes, expected at most"):
+        resolve_model(f"lstm:text={tmp_path}/long").batch(1, 0)

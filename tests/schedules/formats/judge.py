@@ -11,14 +11,17 @@ import pytest
 pipelining = pytest.importorskip("torch.distributed.pipelining.schedules")
 
 LARGEST = 999_999_999
+MARK = b"\xef\xbb\xbf"
+"""Of byte order, which an editor puts before a text; it says nothing."""
 COMPUTES = ("F", "B", "I", "W")
 SHARDS = ("UNSHARD", "RESHARD")
 
 
 def is_valid_csv(data):
-    """Whether PyTorch's parser reads `data` as it stands, and the lists are complete as its format asks for."""
+    """Whether PyTorch's parser reads `data`, without `MARK`, and the lists are complete as its format asks for."""
     try:
-        rows = list(csv.reader(io.StringIO(data.decode(), newline=""), strict=True))
+        text = data.removeprefix(MARK).decode()
+        rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
         cells = [[_action(cell.strip(" \t")) for cell in row] for row in rows]
     except (ValueError, RuntimeError, csv.Error):
         return False
@@ -86,7 +89,7 @@ def _is_in_place(row, rank, at, leaf, home, microbatches):
 def is_valid_json(data):
     """Whether `data` is a schedule of ours: the right fields, and every op of the right form with numbers in range."""
     try:
-        text = data.decode()
+        text = data.removeprefix(MARK).decode()
         value = json.loads(text, parse_constant=_refuse, object_pairs_hook=_unique)
     except (ValueError, RecursionError):
         return False

@@ -22,6 +22,12 @@ def test_text_comes_back_with_its_line_ends(tmp_path):
     assert read_text(path) == "a\r\nb\né"
 
 
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"\xef\xbb\xbfab\xef\xbb\xbf")
+    assert read_text(path) == "ab\ufeff"
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [
@@ -30,7 +36,8 @@ def test_text_comes_back_with_its_line_ends(tmp_path):
         (b"ab\xff", "line 1, byte 3: got 0xff, expected UTF-8"),
         (b"a\r\n\nb\xff", "line 3, byte 2: got 0xff, expected UTF-8"),
         (b"ab\0", "line 1, byte 3: got NUL"),
-        (b"\xef\xbb\xbfab", "line 1, byte 1: got a byte order mark"),
+        (b"\xef\xbb\xbf", "got an empty file"),
+        (b"\xef\xbb\xbfab\xff", "line 1, byte 3: got 0xff, expected UTF-8"),
         (b"x" * 11, "got more than 10 bytes"),
     ],
 )
@@ -113,3 +120,12 @@ def test_a_quoted_value_is_short_and_in_one_line(value):
 def test_json_of_every_type_reads_as_in_json():
     text = '{"a": [1, -2, 0.1, 1e3, true, null, "é"], "b": {}}'
     assert load_json(text, "a.json") == {"a": [1, -2, 0.1, 1000.0, True, None, "é"], "b": {}}
+
+
+@pytest.mark.parametrize("nested", ["[" * 100 + "]" * 100, '{"a":' * 100 + "1" + "}" * 100])
+def test_json_may_be_a_hundred_levels_deep_and_no_deeper(nested):
+    assert load_json(nested, "a.json")
+    for text in (f"[{nested}]", f'{{"a": 1, "b": [2, {nested}]}}', "[" * 100_000):
+        with pytest.raises(ScheduleError) as caught:
+            load_json(text, "a.json")
+        assert one_line(caught).startswith("a.json: got lists nested too deep, expected at most 100 levels")
