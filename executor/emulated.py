@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from pipesched.executor.buckets import Bucket, buckets
+from pipesched.executor.errors import ExecutionError
 from pipesched.executor.job import How
 from pipesched.executor.stage import Stage
 from pipesched.profiles.stage_costs import StageCosts
 from pipesched.schedules.op import Compute, Phase, gives
+from pipesched.schedules.timeline import LONGEST_S
 
 _SPIN_S = 0.0002
 """A sleeper wakes up late, by a tenth of a millisecond: the last bit is spun. No more of it: where ranks outnumber the
@@ -82,8 +84,16 @@ class EmulatedStage(Stage):
 
 
 def wait_until(end_s: float, how: How = "sleep") -> None:
-    """Return when `time.perf_counter` says `end_s`."""
+    """Return when `time.perf_counter` says `end_s`.
+
+    Raises:
+        ExecutionError: That is more than `LONGEST_S` from now.
+    """
     nap_s = end_s - time.perf_counter() - _SPIN_S
+    if not nap_s <= LONGEST_S:
+        raise ExecutionError(
+            f"got {nap_s:.3g} s to emulate, expected at most a week ({LONGEST_S:g}); try smaller costs"
+        )
     if how == "sleep" and nap_s > 0:
         time.sleep(nap_s)
     while time.perf_counter() < end_s:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import signal
-from dataclasses import dataclass
-from typing import Literal, TypeAlias, TypeVar
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from pipesched.executor.errors import ExecutionError
+from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.faults import STRICT, one_line, shown
 from pipesched.profiles.stage_costs import StageCosts
 from pipesched.schedules.prediction import Rule
+from pipesched.schedules.timeline import LONGEST_S
 
 How: TypeAlias = Literal["sleep", "busy"]
 """Asleep, an emulated stage leaves its core to others; busy, it keeps it."""
@@ -83,21 +86,12 @@ class Job:
     is_pinned: bool = True
     save: str | None = None
 
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 -- read by pydantic alone
+    __pydantic_config__ = STRICT
 
     def __post_init__(self) -> None:
-        limits = {"microbatch_size": 1, "threads": 1, "iterations": 1, "warmup": 0}
-        faults = [
-            f"{name}: got {getattr(self, name)}, expected at least {least}"
-            for name, least in limits.items()
-            if getattr(self, name) < least
-        ]
-        if self.dtype not in DTYPES:
-            faults.append(f"dtype: got {self.dtype!r:.60}, expected one of {', '.join(DTYPES)}")
-        epsilon = None if self.emulate is not None else epsilon_fault(self.dtype, self.optimizer)
-        faults += [] if epsilon is None else [f"dtype: {epsilon}"]
-        if not 0 < self.timeout_s < math.inf:
-            faults.append(f"timeout_s: got {self.timeout_s}, expected a positive number of seconds")
+        faults = list(faults_of(self, {"microbatch_size": 1, "iterations": 1, "warmup": 0}))
+        if self.emulate is not None:
+            faults += _cost_faults(self.emulate)
         if self.compression is not None and self.emulate is not None:
             faults.append("compression: got half with emulate, expected none: the costs say what is compressed")
         if self.averaging != "asynchronous" and self.emulate is not None:
@@ -105,7 +99,37 @@ class Job:
         if self.cluster is not None and self.emulate is None:
             faults.append("cluster: got one without emulate, expected none: the messages of a model are real")
         if faults:
-            raise ExecutionError("; ".join(faults))
+            raise ExecutionError(one_line(faults))
+
+
+def faults_of(job: Any, counts: Mapping[str, int]) -> Iterator[str]:
+    """Yield what is wrong with what every kind of job has: its `counts`, each with its least, dtype, timeout, seed."""
+    limits = {name: (least, 2**31 - 1) for name, least in counts.items()} | {"threads": (1, 1024)}
+    for name, (least, most) in (limits | {"seed": (-(2**63), 2**63 - 1)}).items():
+        value = getattr(job, name)
+        if not least <= value <= most:
+            bound = f"at least {least}" if value < least else f"at most {most}"
+            yield f"{name}: got {shown(value)}, expected {bound}"
+    if job.dtype not in DTYPES:
+        yield f"dtype: got {shown(job.dtype)}, expected one of {', '.join(DTYPES)}"
+    epsilon = None if getattr(job, "emulate", None) is not None else epsilon_fault(job.dtype, job.optimizer)
+    if epsilon is not None:
+        yield f"dtype: {epsilon}"
+    if not 0 < job.timeout_s <= LONGEST_S:
+        yield f"timeout_s: got {job.timeout_s:g}, expected seconds above 0, and at most a week ({LONGEST_S:g})"
+
+
+def _cost_faults(costs: StageCosts) -> Iterator[str]:
+    """Yield which stages are to take or hold what cannot be."""
+    for index, stage in enumerate(costs.stages):
+        for field in fields(stage):
+            most = LONGEST_S if field.name.endswith("_s") else 2**63 - 1
+            value = getattr(stage, field.name)
+            if value is not None and not 0 <= value <= most:
+                yield f"emulate.stages.{index}.{field.name}: got {value:g}, expected 0 to {most:.7g}; try less"
+    rate = None if costs.compression is None else costs.compression.convert_bytes_per_s
+    if rate is not None and not rate > 0:
+        yield f"emulate.compression.convert_bytes_per_s: got {rate:g}, expected more than 0"
 
 
 def epsilon_fault(dtype: str, optimizer: str, rule: Rule | None = None) -> str | None:
@@ -139,7 +163,7 @@ def job_from_json(text: str, origin: str) -> Job:
     """Return the job that `text` describes.
 
     Raises:
-        ExecutionError: It describes none; with the first fault.
+        ExecutionError: It describes none; with the faults.
     """
     return validated(Job, text, origin)
 
@@ -148,13 +172,11 @@ def validated(kind: type[_Kind], text: str, origin: str) -> _Kind:
     """Return the `kind` of job that `text` describes in JSON.
 
     Raises:
-        ExecutionError: It describes none; with the first fault.
+        ExecutionError: It describes none; with the faults.
     """
-    from pydantic import TypeAdapter, ValidationError
+    from pipesched.profiles.validation import parse_record
 
     try:
-        return TypeAdapter(kind).validate_json(text)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        place = ".".join(map(str, fault["loc"])) or "top"
-        raise ExecutionError(f"{origin}: {place}: got {fault['input']!r:.60}, {fault['msg']}") from None
+        return parse_record(kind, text, origin, "correct it, or write the job again")
+    except ProfileError as error:
+        raise ExecutionError(str(error)) from None

@@ -37,6 +37,7 @@ from pipesched.profiles.cluster import Cluster
 from pipesched.profiles.stage_costs import StageCosts
 from pipesched.schedules.op import Message, Recv, Reduce, Send
 from pipesched.schedules.schedule import Schedule, reducing_ranks
+from pipesched.schedules.timeline import LONGEST_S
 
 MOST_BYTES = 2**20
 """Of a tensor that really travels."""
@@ -102,6 +103,11 @@ class Links:
         return self._way(len(ranks), plan.until_s(), plan.seconds)
 
     def _way(self, num_ends: int, kept_s: Mapping[tuple[int, int], float], takes_s: float) -> Way:
+        if not takes_s <= LONGEST_S:
+            raise ExecutionError(
+                f"cluster ({self._cluster.origin}): got links that take {takes_s:.3g} s, expected at most a week "
+                f"({LONGEST_S:g}); try shorter latencies, or more bandwidth"
+            )
         cell, _ = self._next(), self._next()
         kept_ns: dict[int, int] = {}
         for hop, seconds in kept_s.items():

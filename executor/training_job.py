@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import dataclass
 from typing import Literal
 
 from pipesched.executor.errors import ExecutionError
-from pipesched.executor.job import DTYPES, Averaging, Backend, Compression, DeviceKind, epsilon_fault, validated
+from pipesched.executor.job import Averaging, Backend, Compression, DeviceKind, faults_of, validated
+from pipesched.profiles.faults import STRICT, one_line
 from pipesched.schedules.prediction import Rule
 from pipesched.schedules.recipe import Recipe
 
@@ -60,24 +59,14 @@ class TrainingJob:
     is_pinned: bool = True
     save: str | None = None
 
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 -- read by pydantic alone
+    __pydantic_config__ = STRICT
 
     def __post_init__(self) -> None:
-        faults = [
-            f"{name}: got {getattr(self, name)}, expected at least 1"
-            for name in ("num_steps", "batch_size", "threads")
-            if getattr(self, name) < 1
-        ]
-        if self.dtype not in DTYPES:
-            faults.append(f"dtype: got {self.dtype!r:.60}, expected one of {', '.join(DTYPES)}")
-        epsilon = epsilon_fault(self.dtype, self.optimizer)
-        faults += [] if epsilon is None else [f"dtype: {epsilon}"]
-        if not 0 < self.timeout_s < math.inf:
-            faults.append(f"timeout_s: got {self.timeout_s}, expected a positive number of seconds")
+        faults = list(faults_of(self, {"num_steps": 1, "batch_size": 1}))
         if self.advance is not None and not self.recipe.takes("advance"):
             faults.append(f"advance: got {self.advance} for {self.recipe.name or 'lists'}, expected none; try avgpipe")
         if faults:
-            raise ExecutionError("; ".join(faults))
+            raise ExecutionError(one_line(faults))
 
 
 def training_job_to_json(job: TrainingJob) -> str:
@@ -89,8 +78,10 @@ def training_job_to_json(job: TrainingJob) -> str:
 
 def is_training_job(text: str) -> bool:
     """Whether `text` is JSON of a job that trains, and not of one that measures."""
+    from pydantic_core import from_json
+
     try:
-        data = json.loads(text)
+        data = from_json(text.encode())
     except ValueError:
         return False
     return isinstance(data, dict) and "recipe" in data
@@ -100,6 +91,6 @@ def training_job_from_json(text: str, origin: str) -> TrainingJob:
     """Return the job that `text` describes.
 
     Raises:
-        ExecutionError: It describes none; with the first fault.
+        ExecutionError: It describes none; with the faults.
     """
     return validated(TrainingJob, text, origin)

@@ -12,6 +12,7 @@ from pipesched.errors import InputError
 from pipesched.options import Seed
 from pipesched.output import progress
 from pipesched.schedules.prediction import Rule
+from pipesched.schedules.timeline import LONGEST_S
 from pipesched.torch_options import CompressionOption, DeviceKind, Dtype, Optimizer, Threads, require_gpu, torch_dtype
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class RunOptions:
     iterations: Annotated[int, typer.Option(help="Measured runs of the list; the median one counts.", min=1)] = 5
     warmup: Annotated[int, typer.Option(help="Runs before them.", min=1)] = 1
     timeout: Annotated[
-        float, typer.Option(help="How long one message may keep a rank waiting, in seconds.", min=0.1, max=1e6)
+        float, typer.Option(help="How long one message may keep a rank waiting, in seconds.", min=0.1, max=LONGEST_S)
     ] = 60.0
     no_check: Annotated[bool, typer.Option("--no-check", help="Run a list even though the checker refuses it.")] = False
     no_pin: Annotated[bool, typer.Option("--no-pin", help="Let the system choose the cores of every rank.")] = False

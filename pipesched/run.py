@@ -15,6 +15,7 @@ from pipesched.jobs import How, RunOptions, require_epsilon, require_used
 from pipesched.options import CostOptions, Json, ScheduleOptions, grouped, out_option
 from pipesched.output import complain, num_bytes, percent, print_json, print_table, progress, seconds
 from pipesched.planned import plan_of, planned_run
+from pipesched.schedules.timeline import LONGEST_S
 from pipesched.torch_options import load_profile_of
 
 if TYPE_CHECKING:
@@ -124,12 +125,18 @@ def _require_fitting(found: Metrics, limit: int | None) -> None:
 
 
 def _require_patience(schedule: Schedule, costs: StageCosts, cluster: Cluster, timeout_s: float) -> None:
-    """Refuse to emulate what is known to wait longer than a message may keep a rank waiting."""
+    """Refuse to emulate what is known to take too long, or to wait longer than a message may keep a rank waiting."""
     from pipesched.schedules.lower import lower
     from pipesched.simulator.idle import is_work
     from pipesched.simulator.simulate import simulate
 
-    works = [span for span in simulate(lower(schedule), costs, cluster).spans if is_work(span)]
+    timeline = simulate(lower(schedule), costs, cluster)
+    if not timeline.makespan_s <= LONGEST_S:
+        raise InputError(
+            f"costs: got a list that is predicted to take {timeline.makespan_s:.3g} s, expected at most a week "
+            f"({LONGEST_S:g}); try smaller costs"
+        )
+    works = [span for span in timeline.spans if is_work(span)]
     if not works:
         return
     longest = max(works, key=lambda span: span.start_s - span.posted_s)

@@ -11,6 +11,7 @@ from pipesched.errors import InputError
 from pipesched.jobs import AveragingOption, Backend
 from pipesched.options import Seed
 from pipesched.schedules.prediction import Rule
+from pipesched.schedules.timeline import LONGEST_S
 from pipesched.torch_options import CompressionOption, DeviceKind, Dtype, Optimizer, Threads, require_gpu
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class TrainOptions:
     backend: Annotated[Backend, typer.Option(help="Of the messages between processes.")] = "auto"
     compression: CompressionOption = None
     timeout: Annotated[
-        float, typer.Option(help="How long one message may keep a process waiting [s].", min=0.1, max=1e6)
+        float, typer.Option(help="How long one message may keep a process waiting [s].", min=0.1, max=LONGEST_S)
     ] = 60.0
 
     def require_possible(self) -> None:

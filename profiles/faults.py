@@ -1,9 +1,16 @@
-"""Faults of an input, told in one line."""
+"""Faults of an input: how strictly it is read, and how they are told in one line."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ConfigDict
+
+STRICT: ConfigDict = {"strict": True, "extra": "forbid", "allow_inf_nan": False}
+"""How pydantic reads what comes from outside: no type is guessed, no field is unknown, no number is infinite."""
 
 _SHOWN = 3
 _WORDS = {
@@ -12,6 +19,8 @@ _WORDS = {
     "a valid number": "a number",
     "a valid string": "a text",
     "a valid array": "a list",
+    "a valid boolean": "true or false",
+    "a dictionary or an instance of": "an object, a",
     "greater than or equal to": "at least",
     "less than or equal to": "at most",
 }

@@ -81,16 +81,16 @@ def save_plan(plan: Plan, path: str | Path) -> None:
 
 
 def read_text(path: str | Path) -> str:
-    """Return the text of a file from outside, as `schedules.formats.files.read_text` does.
+    """Return the text of a file from outside, as `schedules.formats.files.read_text` does; it may be empty.
 
     Raises:
-        ProfileError: It cannot be opened, is above 64 MiB or empty, or is not UTF-8.
+        ProfileError: It cannot be opened, is above 64 MiB, or is not UTF-8.
     """
     from pipesched.schedules.formats import files
     from pipesched.schedules.schedule import ScheduleError
 
     try:
-        return files.read_text(path)
+        return files.read_text(path, may_be_empty=True)
     except ScheduleError as error:
         raise ProfileError(str(error)) from error
 

@@ -24,6 +24,7 @@ from pipesched.profiles.cluster import Cluster
 from pipesched.profiles.errors import ProfileError
 from pipesched.profiles.files import save_cluster
 from pipesched.profiles.links import cluster_of, fit_link
+from pipesched.schedules.timeline import LONGEST_S
 
 SIZES_BYTES = (1024, 16 * 1024, 128 * 1024, 1024**2, 4 * 1024**2)
 
@@ -126,6 +127,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _arguments(arguments)
     try:
+        if not 0 < options.timeout_s <= LONGEST_S:
+            raise ProfileError(
+                f"links: --timeout-s: got {options.timeout_s:g}, expected seconds above 0, and at most a week "
+                f"({LONGEST_S:g}); try 60"
+            )
         device = _device(options.backend)
         dist.init_process_group(options.backend, timeout=timedelta(seconds=options.timeout_s))
         try:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from pipesched.profiles.errors import ProfileError
-from pipesched.profiles.faults import in_our_words, one_line, shown
+from pipesched.profiles.faults import STRICT, in_our_words, one_line, shown
 
-Seconds = Annotated[float, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0, le=1e12)]
+"""So few that no square of a sum of them is infinite."""
 Bytes = Annotated[int, Field(ge=0, lt=2**63)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 Text = Annotated[str, Field(max_length=2000)]
@@ -21,22 +22,30 @@ Text = Annotated[str, Field(max_length=2000)]
 class Record(BaseModel):
     """A JSON object: no type is guessed, no field is unknown, no number is infinite."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
+    model_config: ClassVar[ConfigDict] = {**STRICT, "frozen": True}
 
 
-R = TypeVar("R", bound=Record)
+_R = TypeVar("_R")
 
 
-def parse_record(kind: type[R], text: str, file: str, advice: str) -> R:
-    """Return `text` as a record.
+def parse_record(kind: type[_R], text: str, file: str, advice: str) -> _R:
+    """Return `text` as a record, or as a dataclass whose ``__pydantic_config__`` is `STRICT`.
 
     Raises:
         ProfileError: It is not one; every fault as `<file>: <place>: got <x>, expected <y>; <advice>`.
     """
     try:
-        return kind.model_validate_json(text)
+        found: _R = TypeAdapter(kind).validate_json(text)
     except ValidationError as error:
         raise ProfileError(f"{file}: {one_line(_told(error, text))}; {advice}") from error
+    return found
+
+
+_GOT = {
+    "missing": "nothing",
+    "extra_forbidden": "an unknown field",
+    "unexpected_keyword_argument": "an unknown field",
+}
 
 
 def _told(error: ValidationError, text: str) -> list[str]:
@@ -44,11 +53,13 @@ def _told(error: ValidationError, text: str) -> list[str]:
     details = error.errors(include_url=False)
     if any(detail["type"] == "json_invalid" for detail in details):
         return [f"got {' '.join(details[0]['msg'].split())}, expected JSON"]
-    document = json.loads(text, parse_int=str)  # of however many digits
+    document = json.loads(text, parse_int=str)  # of however many digits; no deeper than pydantic has read it
     found: dict[tuple[str, ...], tuple[str, list[str]]] = {}
     for detail in details:
+        if detail["type"] == "value_error":  # a dataclass says itself what is wrong with it
+            return [str(detail["ctx"]["error"])]
         place = _place(detail, document)
-        got = {"missing": "nothing", "extra_forbidden": "an unknown field"}.get(detail["type"], shown(detail["input"]))
+        got = _GOT.get(detail["type"]) or shown(detail["input"])
         found.setdefault(place, (got, []))[1].append(_expected(detail))
     # a list with a faulty member is said to be too short, and to be none of what else might stand there
     inner = {place[:length] for place in found for length in range(1, len(place))}
@@ -64,7 +75,7 @@ def _place(detail: ErrorDetails, document: Any) -> tuple[str, ...]:
     place = []
     for part in detail["loc"]:
         if isinstance(document, list) and isinstance(part, int):
-            document = document[part]
+            document = document[part] if part < len(document) else None  # too short for a pair
         elif isinstance(document, dict) and (part in document or detail["type"] == "missing"):
             document = document.get(str(part))
         else:
@@ -83,7 +94,7 @@ def _expected(detail: ErrorDetails) -> str:
     match detail["type"]:
         case "missing":
             return "this field"
-        case "extra_forbidden":
+        case "extra_forbidden" | "unexpected_keyword_argument":
             return "only the known ones"
         case "too_short":
             return f"{limits['min_length']} or more entries"

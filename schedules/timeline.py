@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 
 from pipesched.schedules.op import Op, Recv, Send
 
+LONGEST_S = 7 * 24 * 3600.0
+"""Longest op that is emulated and longest wait that is asked for [s], a week: what every clock and sleep can take."""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:

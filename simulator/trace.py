@@ -22,11 +22,14 @@ from typing import Any
 
 from pipesched.schedules.op import Compute, Message, Overlap, Recv, Reduce, Send, computes, gives, needs
 from pipesched.schedules.timeline import Span, Timeline
+from pipesched.simulator.errors import SimulationError
 from pipesched.simulator.labels import label, sources
 
 _Event = dict[str, Any]
 
 _CATEGORY = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight", "R": "recompute"}
+_MOST_S = 2**63 / 1e9
+"""Perfetto counts nanoseconds in 64 bits: 292 years."""
 _MIB = 1 << 20  # the unit of the counters: people read them
 
 
@@ -50,6 +53,9 @@ def to_trace(*timelines: Timeline) -> str:
 
     Several Timelines of the same ranks stand side by side: one process per rank, lanes ``compute (predicted)`` and
     ``compute (measured)``.
+
+    Raises:
+        SimulationError: A time is beyond what Perfetto counts.
     """
     shown = [timeline.from_zero() for timeline in timelines]
     suffixes = [f" ({source})" for source in sources(shown)] if len(shown) > 1 else [""] * len(shown)
@@ -125,6 +131,8 @@ def _text(timelines: Sequence[Timeline], events: list[_Event]) -> str:
 
 
 def _ns(seconds: float) -> int:
+    if not abs(seconds) < _MOST_S:
+        raise SimulationError(f"trace: got {seconds:g} s, expected less than {_MOST_S:g}; try smaller costs")
     return round(seconds * 1e9)
 
 

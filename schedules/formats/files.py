@@ -82,16 +82,16 @@ def _one_line(text: str) -> str:
     return " ".join(text.splitlines())
 
 
-def read_text(path: Path | str, limit: int = MAX_BYTES) -> str:
+def read_text(path: Path | str, limit: int = MAX_BYTES, *, may_be_empty: bool = False) -> str:
     """Return the text of a UTF-8 file of at most `limit` bytes, its line ends as they are, without byte order mark.
 
     All that comes from outside as text is read here, so that what one reader takes the next does too.
 
     Raises:
-        ScheduleError: It cannot be read, is larger or empty, or is not text.
+        ScheduleError: It cannot be read, is larger, is not text, or is empty and may not be.
     """
     data = read_bytes(path, limit).removeprefix(codecs.BOM_UTF8)
-    if not data.strip():
+    if not may_be_empty and not data.strip():
         raise fault(str(path), "got an empty file, expected something in it; try writing it again")
     if b"\0" in data:
         place = _place_of(data, data.index(b"\0"))

@@ -7,12 +7,15 @@ the search was stopped is left out, and found anew.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
+from pipesched.profiles.errors import ProfileError
 from pipesched.profiles.files import read_text
+from pipesched.schedules.formats.files import load_json
+from pipesched.schedules.schedule import ScheduleError
 from pipesched.simulator.errors import SimulationError
 from pipesched.simulator.tuner.evaluate import Problem
 from pipesched.simulator.tuner.outcome import Outcome
@@ -42,14 +45,8 @@ class Journal:
         self.known: dict[Setting, Outcome] = {}
         head = {"format": _FORMAT, "version": 1, "problem": sha256(repr((problem, how)).encode()).hexdigest()}
         text = read_text(self._path) if self._path.exists() else ""
-        if not text.endswith("\n"):
-            text = text[: text.rfind("\n") + 1]
-            self._path.write_text(text)
-        lines = [self._read(number, line) for number, line in enumerate(text.splitlines(), 1)]
-        if not lines:
-            self._append(head)
-            return
-        if lines[0] != head:
+        *lines, cut_short = text.split("\n")
+        if self._json(lines[0]) != head if lines else not json.dumps(head).startswith(cut_short):
             raise SimulationError(
                 f"{self._path}: got a search of something else, expected one of this profile, batch, machines and "
                 "evaluator; try another file"
@@ -57,31 +54,27 @@ class Journal:
         for number, line in enumerate(lines[1:], 2):
             outcome = self._outcome(number, line)
             self.known[outcome.setting] = outcome
+        if cut_short or not lines:  # only now: what is not ours stays as it is
+            self._path.write_text("".join(f"{line}\n" for line in lines or [json.dumps(head)]))
 
     def add(self, outcome: Outcome) -> None:
         """Keep what was found; it is on disk when this returns."""
-        self._append(asdict(outcome))
-
-    def _append(self, data: dict[str, Any]) -> None:
         with self._path.open("a") as file:
-            file.write(json.dumps(data, allow_nan=False) + "\n")
+            file.write(json.dumps(asdict(outcome), allow_nan=False) + "\n")
 
-    def _read(self, number: int, line: str) -> Any:
+    def _json(self, line: str) -> object:
         try:
-            return json.loads(line)
-        except ValueError:
+            return load_json(line, "")
+        except ScheduleError as error:
             raise SimulationError(
-                f"{self._path}: line {number}: got no JSON, expected a search of ours; try another file"
-            ) from None
+                f"{self._path}: line 1: got no JSON, expected a search of ours; try another file"
+            ) from error
 
-    def _outcome(self, number: int, line: Any) -> Outcome:
-        names = {field.name for field in fields(Outcome)}, {field.name for field in fields(Setting)}
-        if (
-            not isinstance(line, dict)
-            or not isinstance(line.get("setting"), dict)
-            or names != (set(line), set(line["setting"]))
-        ):
-            raise SimulationError(
-                f"{self._path}: line {number}: got no outcome of a setting, expected one; try another file"
-            )
-        return Outcome(**{**line, "setting": Setting(**line["setting"])})
+    def _outcome(self, number: int, line: str) -> Outcome:
+        from pipesched.profiles.validation import parse_record
+
+        try:
+            where = f"{self._path}: line {number}: got no outcome of a setting"
+            return parse_record(Outcome, line, where, "try another file")
+        except ProfileError as error:
+            raise SimulationError(str(error)) from error

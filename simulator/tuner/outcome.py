@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, assert_never
 
+from pipesched.profiles.faults import STRICT
 from pipesched.simulator.tuner.setting import Setting
 
 
@@ -24,6 +25,8 @@ class Outcome:
     seconds: float | None = None
     held_bytes: int | None = None
     reason: str | None = None
+
+    __pydantic_config__ = STRICT
 
     @property
     def fits(self) -> bool:

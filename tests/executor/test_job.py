@@ -1,17 +1,21 @@
 import json
+import math
+import time
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
+from pipesched.executor.emulated import wait_until
 from pipesched.executor.errors import ExecutionError
 from pipesched.executor.job import DTYPES, Job, job_from_json, job_to_json
-from pipesched.executor.training_job import TrainingJob
+from pipesched.executor.training_job import TrainingJob, is_training_job, training_job_from_json, training_job_to_json
 from pipesched.profiles.models.optimizers import OPTIMIZERS
 from pipesched.profiles.stage_costs import StageCost, StageCosts
 from pipesched.schedules.catalogue import build
 from pipesched.schedules.recipe import Recipe
+from pipesched.schedules.timeline import LONGEST_S
 from tests.executor.pipelines import job
 
 COSTS = StageCosts((StageCost(0.25, 0.5, output_bytes=7), StageCost(1e-9, None, 0.1, 0.2, saved_for_weight_bytes=3)), 4)
@@ -82,6 +86,71 @@ def test_an_optimizer_is_refused_where_its_epsilon_is_zero_in_the_dtype(optimize
 
 def test_emulated_stages_have_no_epsilon():
     assert Job(schedule="{}", emulate=COSTS, dtype="float16", optimizer="adamw").dtype == "float16"
+
+
+EMULATED = Job(schedule="{}", emulate=COSTS)
+TRAINING = TrainingJob(recipe=Recipe(name="1f1b"), num_steps=2, model="mlp", bounds=((0, 8),), batch_size=4)
+WRONG = [
+    (EMULATED, ("iterations",), "5", "iterations: got '5', expected an integer"),
+    (EMULATED, ("iterations",), True, "iterations: got True, expected an integer"),
+    (EMULATED, ("iterations",), 5.5, "iterations: got 5.5, expected an integer"),
+    (EMULATED, ("iterations",), 2**31, "iterations: got 2147483648, expected at most 2147483647"),
+    (EMULATED, ("is_pinned",), "yes", "is_pinned: got 'yes', expected true or false"),
+    (EMULATED, ("is_pinned",), 1, "is_pinned: got 1, expected true or false"),
+    (EMULATED, ("lr",), math.nan, "lr: got nan, expected a finite number"),
+    (EMULATED, ("lr",), "0.1", "lr: got '0.1', expected a number"),
+    (EMULATED, ("seed",), 10**25, "seed: got 10000000000000000000000000, expected at most 9223372036854775807"),
+    (EMULATED, ("threads",), 10**9, "threads: got 1000000000, expected at most 1024"),
+    (EMULATED, ("timeout_s",), math.nan, "timeout_s: got nan, expected a finite number"),
+    (EMULATED, ("timeout_s",), math.inf, "timeout_s: got inf, expected a finite number"),
+    (EMULATED, ("timeout_s",), 1e300, "timeout_s: got 1e+300, expected seconds above 0, and at most a week (604800)"),
+    (EMULATED, ("bounds",), [[0]], "bounds.0.1: got nothing, expected this field"),
+    (
+        EMULATED,
+        ("emulate", "stages", 1, "forward_s"),
+        math.nan,
+        "emulate.stages.1.forward_s: got nan, expected a",
+    ),
+    (EMULATED, ("emulate", "stages", 1, "forward_s"), "1", "emulate.stages.1.forward_s: got '1', expected a number"),
+    (EMULATED, ("emulate", "stages", 1, "forward_s"), -1, "emulate.stages.1.forward_s: got -1, expected 0 to 604800"),
+    (EMULATED, ("emulate", "stages", 0, "step_s"), 1e300, "emulate.stages.0.step_s: got 1e+300, expected 0 to 604800"),
+    (EMULATED, ("emulate", "stages", 0, "more"), 1, "emulate.stages.0.more: got an unknown field"),
+    (EMULATED, ("emulate", "compression"), {"convert_bytes_per_s": 0.0}, "convert_bytes_per_s: got 0, expected more"),
+    (TRAINING, ("num_steps",), "5", "num_steps: got '5', expected an integer"),
+    (TRAINING, ("is_pinned",), "yes", "is_pinned: got 'yes', expected true or false"),
+    (TRAINING, ("timeout_s",), 1e300, "timeout_s: got 1e+300, expected seconds above 0, and at most a week (604800)"),
+    (TRAINING, ("recipe", "num_ranks"), "2", "recipe.num_ranks: got '2', expected an integer"),
+    (TRAINING, ("recipe", "more"), 2, "recipe.more: got an unknown field"),
+]
+
+
+@pytest.mark.parametrize(("made", "place", "value", "words"), WRONG)
+def test_a_value_of_another_type_or_beyond_all_reason_is_refused_with_its_place(made, place, value, words):
+    trains = isinstance(made, TrainingJob)
+    fields = json.loads((training_job_to_json if trains else job_to_json)(made))
+    inner = fields
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    with pytest.raises(ExecutionError) as raised:
+        (training_job_from_json if trains else job_from_json)(json.dumps(fields), "job.json")
+    message = str(raised.value)
+    assert message.startswith("job.json: ")
+    assert words in message
+    assert "\n" not in message
+
+
+def test_what_is_emulated_takes_a_week_at_most():
+    wait_until(time.perf_counter() - 1)
+    for seconds in (LONGEST_S + 60, 1e300, math.inf, math.nan):
+        for how in ("sleep", "busy"):
+            with pytest.raises(ExecutionError, match="expected at most a week"):
+                wait_until(time.perf_counter() + seconds, how)
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, "[" * 900 + "]" * 900, "null", '"recipe"', "\ud800"])
+def test_what_is_no_json_object_is_no_training_job(text):
+    assert not is_training_job(text)
 
 
 def test_a_field_that_there_is_not_is_named():

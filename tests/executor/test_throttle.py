@@ -186,3 +186,9 @@ def test_an_emulated_run_is_never_faster_than_its_devices_and_links_allow():
     predicted_s = simulate(schedule, costs, cluster).makespan_s
     assert predicted_s > 2 * simulate(schedule, costs).makespan_s
     assert all(makespan_s >= predicted_s * (1 - 1e-6) for makespan_s in launch(todo).makespans_s)
+
+
+@pytest.mark.parametrize("link", [Link(latency_s=1e300), Link(bandwidth_bytes_per_s=1e-300), Link(1e308, 1e-308)])
+def test_links_that_take_more_than_a_week_are_refused(link):
+    with pytest.raises(ExecutionError, match=r"got links that take .* s, expected at most a week"):
+        links_of(lower(build("gpipe", 2, 1)), flat(2, link))

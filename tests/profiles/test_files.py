@@ -111,6 +111,7 @@ def edited(text, edit):
         (lambda f: f["layers"][0].update(step_s=-1), "layers.0.step_s: got -1"),
         (lambda f: f["layers"][0].update(step_s=math.nan), "layers.0.step_s: got nan"),
         (lambda f: f["layers"][0].update(step_s=math.inf), "layers.0.step_s"),
+        (lambda f: f["layers"][0].update(step_s=1e300), "layers.0.step_s: got 1e+300, expected at most 1000000000000"),
         (lambda f: f["layers"][0].update(step_s="1"), "layers.0.step_s: got '1'"),
         (lambda f: f["layers"][0].update(weight_bytes=1.5), "layers.0.weight_bytes: got 1.5"),
         (lambda f: f["layers"][0].update(weight_bytes=10**30), "layers.0.weight_bytes"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipesched.profiles.files import load_cluster
+from pipesched.profiles.link_profiler import main
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,6 +57,14 @@ def test_two_processes_measure_the_link_between_them(tmp_path):
 
 
 @pytest.mark.distributed
+@pytest.mark.parametrize("seconds", ["1e300", "nan", "0", "604801"])
+def test_a_timeout_beyond_all_reason_is_refused_in_one_line(capsys, seconds):
+    assert main(["--out", "x.json", "--timeout-s", seconds]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"links: --timeout-s: got {float(seconds):g}, expected seconds above 0, and at most a week")
+    assert told.count("\n") == 1
+
+
 def test_a_rank_alone_gives_up_within_its_timeout(tmp_path):
     path = tmp_path / "c.json"
     codes, errors = finish([start(0, 2, free_port(), "--out", str(path), "--timeout-s", "2")])

@@ -12,6 +12,7 @@ from pipesched.schedules.op import Average, Message, Overlap, Payload, Recv, Red
 from pipesched.schedules.pipedream import pipedream
 from pipesched.schedules.schedule import backward, forward
 from pipesched.schedules.timeline import MemorySample, Span, Timeline
+from pipesched.simulator.errors import SimulationError
 from pipesched.simulator.trace import to_trace
 from tests.hand_timelines import play, shaken
 from tests.trace_rules import check_trace
@@ -245,3 +246,8 @@ class TestTheValidator:
 
     def test_accepts_the_good_trace(self):
         assert check_trace(self.GOOD) == []
+
+
+def test_times_beyond_what_perfetto_counts_are_refused_in_one_line():
+    with pytest.raises(SimulationError, match=r"^trace: got 1e\+300 s, expected less than 9\.22337e\+09; try smaller"):
+        to_trace(Timeline("long", "predicted", (Span(0, forward(0, 0), 0.0, 0.0, 1e300),), (0,)))

@@ -11,6 +11,8 @@ from tests.simulator.tuner.problems import problem
 
 SETTINGS = Space((2, 4, 8), (1, 2), (0, 1)).settings()
 
+OUTCOME = '{"setting": {"schedule": "avgpipe", "num_microbatches": 8}, "seconds": 2.5}\n'
+
 
 def stopped_after(count, asked, path):
     """Search until `count` settings are found, and stop there."""
@@ -69,7 +71,14 @@ def test_a_search_of_something_else_is_refused(tmp_path, other):
     [
         ("hello\n", "line 1: got no JSON"),
         ("3\n", "got a search of something else"),
-        ("{head}\n{}\n", "line 2: got no outcome"),
+        ("[" * 100_000 + "\n", "line 1: got no JSON"),
+        ("{head}\n{}\n", "line 2: got no outcome of a setting: setting: got nothing, expected this field"),
+        ("{head}\n" + "[" * 100_000 + "\n", "line 2: got no outcome"),
+        ("{head}\n" + OUTCOME.replace("2.5", "NaN"), "line 2: got no outcome of a setting: seconds: got nan, expected"),
+        ("{head}\n" + OUTCOME.replace("2.5", '"5"'), "seconds: got '5', expected a number"),
+        ("{head}\n" + OUTCOME.replace("8", "8.5"), "setting.num_microbatches: got 8.5, expected an integer"),
+        ("{head}\n" + OUTCOME.replace("8", "true"), "setting.num_microbatches: got True, expected an integer"),
+        ("{head}\n" + OUTCOME.replace("8", '8, "more": 1'), "setting.more: got an unknown field"),
     ],
 )
 def test_what_is_no_search_is_refused_in_one_line(tmp_path, text, fault):
@@ -80,3 +89,20 @@ def test_what_is_no_search_is_refused_in_one_line(tmp_path, text, fault):
         Journal(path, problem())
     assert fault in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["what I wrote", "a line\nand one that is cut", "a line\n"])
+def test_a_file_that_is_no_search_stays_as_it_is(tmp_path, text):
+    (tmp_path / "notes").write_text(text)
+    with pytest.raises(SimulationError):
+        Journal(tmp_path / "notes", problem())
+    assert (tmp_path / "notes").read_text() == text
+
+
+@pytest.mark.parametrize("length", [0, 1, 40, -1])
+def test_a_search_stopped_in_its_first_line_begins_anew(tmp_path, length):
+    Journal(tmp_path / "j", problem())
+    whole = (tmp_path / "j").read_text()
+    (tmp_path / "j").write_text(whole[:length])
+    assert Journal(tmp_path / "j", problem()).known == {}
+    assert (tmp_path / "j").read_text() == whole
