@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from pipesched.executor.board import Board
 from pipesched.executor.course import Scores, step_line
 from pipesched.executor.distributed import Result, run_rank
 from pipesched.executor.errors import ExecutionError, PeerLost, RankFailed
-from pipesched.executor.job import STOP_SIGNALS, job_from_json
+from pipesched.executor.job import STOP_SIGNALS, Job, job_from_json
 from pipesched.executor.training_job import TrainingJob, is_training_job, training_job_from_json
 from pipesched.executor.training_rank import train_rank
 from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.model_name import require_trusted, trusted
 from pipesched.schedules.formats.files import read_text, write_text
 from pipesched.schedules.formats.timeline_json import timeline_to_json
 from pipesched.schedules.schedule import NotRunnableError, ScheduleError
@@ -51,12 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if folder:
             tempfile.tempdir = str(folder)  # what a killed process leaves goes with it
         path = folder / "job.json" if folder else asked.job
-        text = read_text(path)
+        job = _read_job(path, trusts=bool(folder) or asked.trust_model)  # a folder is the launcher's own
         meet = (Board(folder / "board").writer(number), f"file://{folder}/store") if folder else ()
-        if is_training_job(text):
-            _train(training_job_from_json(text, str(path)), number, folder, asked.out, *meet)
+        if isinstance(job, TrainingJob):
+            _train(job, number, folder, asked.out, *meet)
         else:
-            result = run_rank(job_from_json(text, str(path)), *meet)
+            result = run_rank(job, *meet)
             if result is not None:
                 _report(result, folder, asked.out)
     except (ScheduleError, ProfileError, ExecutionError) as error:
@@ -74,9 +76,23 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("job", nargs="?", type=Path, help="the job, as 'pipesched run --job' writes it")
     what.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument(
+        "--trust-model", action="store_true", help="import the package.module:factory that the job names as its model"
+    )
+    parser.add_argument(
         "--out", type=Path, help="where the first process writes the measured Timeline (.json) or the losses (.jsonl)"
     )
     return parser
+
+
+def _read_job(path: Path, *, trusts: bool) -> Job | TrainingJob:
+    """Return the job in a file, which may name what is imported only if it is trusted."""
+    text = read_text(path)
+    job = (training_job_from_json if is_training_job(text) else job_from_json)(text, str(path))
+    if job.model is None:
+        return job
+    name = trusted(job.model) if trusts else job.model
+    require_trusted(name)
+    return replace(job, model=name)
 
 
 def _train(job: TrainingJob, number: int, folder: Path | None, out: Path | None, *meet: Any) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from pipesched.executor.errors import ExecutionError
 from pipesched.profiles.errors import ProfileError
 from pipesched.profiles.faults import STRICT, one_line, shown
+from pipesched.profiles.model_name import NameFromFile
 from pipesched.profiles.stage_costs import StageCosts
 from pipesched.schedules.prediction import Rule
 from pipesched.schedules.timeline import LONGEST_S
@@ -169,7 +170,7 @@ def job_from_json(text: str, origin: str) -> Job:
 
 
 def validated(kind: type[_Kind], text: str, origin: str) -> _Kind:
-    """Return the `kind` of job that `text` describes in JSON.
+    """Return the `kind` of job that `text` describes in JSON; its model is named by a file, until that is trusted.
 
     Raises:
         ExecutionError: It describes none; with the faults.
@@ -177,6 +178,8 @@ def validated(kind: type[_Kind], text: str, origin: str) -> _Kind:
     from pipesched.profiles.validation import parse_record
 
     try:
-        return parse_record(kind, text, origin, "correct it, or write the job again")
+        job: Any = parse_record(kind, text, origin, "correct it, or write the job again")
     except ProfileError as error:
         raise ExecutionError(str(error)) from None
+    named: _Kind = job if job.model is None else replace(job, model=NameFromFile(job.model, origin))
+    return named

@@ -10,6 +10,7 @@ from pathlib import Path
 from pipesched.executor.job import Job, job_to_json
 from pipesched.executor.lists import averagers
 from pipesched.executor.processes import Processes
+from pipesched.profiles.model_name import require_trusted
 from pipesched.schedules.formats.schedule_json import from_json
 from pipesched.schedules.formats.timeline_json import read_timeline
 from pipesched.schedules.lower import lower
@@ -41,7 +42,10 @@ def launch(job: Job, tick: Callable[[float], None] = lambda fraction: None) -> M
     Raises:
         ExecutionError: A stage is averaged on several devices.
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
+        ProfileError: The job is read from a file, which names what is imported.
     """
+    if job.model is not None:
+        require_trusted(job.model)  # what the ranks read is ours
     schedule = lower(from_json(job.schedule, "the job's schedule"))
     averagers(schedule)  # before any process is started
     lists = schedule.ops

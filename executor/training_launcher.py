@@ -21,6 +21,7 @@ from pipesched.executor.processes import Processes
 from pipesched.executor.training import Training
 from pipesched.executor.training_job import TrainingJob, training_job_to_json
 from pipesched.executor.training_rank import training_of
+from pipesched.profiles.model_name import require_trusted
 from pipesched.profiles.models.model import build_layers
 from pipesched.schedules.lazy import LazySchedule
 from pipesched.schedules.op import Op
@@ -34,8 +35,9 @@ def launch_training(job: TrainingJob, on_step: OnStep | None = None) -> Trained:
 
     Raises:
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
-        ProfileError: There is no such model, or it cannot be built.
+        ProfileError: There is no such model, it cannot be built, or a file names what is imported.
     """
+    require_trusted(job.model)  # what the ranks read is ours
     run = job.recipe.run(job.num_steps)
     lists = run.lists(job.num_steps)
     averagers(lists)  # before any process is started

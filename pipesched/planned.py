@@ -92,72 +92,103 @@ def _costs(plan: Plan, costs: CostOptions) -> CostOptions:
 
 def _is_of(model: str, planned: str) -> bool:
     """Return whether a profile of `model` is one of what was planned; of a graph, wherever the file now is."""
+    from pipesched.profiles.model_name import is_built_in
     from pipesched.profiles.pipedream_graph import graph_of
 
     if model == planned:
         return True
     if graph_of(planned) is not None:
         return graph_of(model) == graph_of(planned)
+    if not is_built_in(planned):
+        return False  # names are compared, not what they would import
     from pipesched.profiles.models.resolve import resolve_model
 
     return model == resolve_model(planned).name
 
 
-def _model_of(plan: Plan) -> str:
-    """Return the model that can be built and run.
+def _model_of(plan: Plan, model: str | None, option: str, trusts: bool) -> str:
+    """Return the name of the model that is built and run.
+
+    Args:
+        plan: Names it.
+        model: The name that the user gave too, if any.
+        option: By which.
+        trusts: Whether the plan may name what is imported; what the user named may be in any case.
 
     Raises:
-        InputError: There is none behind a graph.
+        InputError: There is none behind a graph, or the user named another.
+        ProfileError: The plan is not trusted.
     """
+    from pipesched.profiles.model_name import require_trusted, trusted
     from pipesched.profiles.pipedream_graph import graph_of
 
+    if model is not None and model != plan.model:
+        raise InputError(f"--plan: got {option} {model} too, expected none: the plan says {plan.model}; leave it out")
     if graph_of(plan.model) is not None:
         raise InputError(
             f"--plan: got a plan of {plan.model}, expected one of a model: a graph has only its costs; "
             "emulate it with 'pipesched run --plan .. --profile' and the graph"
         )
-    return plan.model
+    name = trusted(plan.model) if trusts or model is not None else plan.model
+    require_trusted(name)
+    return name
 
 
 def planned_run(
-    plan: Plan, model: str | None, costs: CostOptions, options: RunOptions
+    plan: Plan, model: str | None, costs: CostOptions, options: RunOptions, *, trusts: bool
 ) -> tuple[str | None, CostOptions, RunOptions]:
     """Return the model, costs and options of a run: of the plan's model, or with costs of their emulation.
 
+    Args:
+        plan: What is run.
+        model: That the user gave too.
+        costs: To emulate, if they have a source.
+        options: How it is run.
+        trusts: Whether the plan may name what is imported.
+
     Raises:
         InputError: They contradict the plan.
-        ProfileError: The profile is bad.
+        ProfileError: The profile is bad, or the plan is not trusted.
     """
-    if model is not None:
-        raise InputError(f"--plan: got --model {model} too, expected none: the plan says {plan.model}; leave it out")
     chosen = replace(options, compression=_compression(plan, options.compression))
     cut_costs = _costs(plan, costs)
-    if any(source is not None for source in (costs.profile, costs.stage_costs, costs.uniform)):
+    if model is None and any(source is not None for source in (costs.profile, costs.stage_costs, costs.uniform)):
         return None, cut_costs, chosen
-    return _model_of(plan), replace(cut_costs, partition=_layers(plan), microbatch_size=plan.microbatch_size), chosen
+    name = _model_of(plan, model, "--model", trusts)
+    return name, replace(cut_costs, partition=_layers(plan), microbatch_size=plan.microbatch_size), chosen
 
 
 def planned_training(
-    plan: Plan, given: Mapping[str, bool], costs: CostOptions, options: TrainOptions
+    plan: Plan,
+    model: str | None,
+    given: Mapping[str, bool],
+    costs: CostOptions,
+    options: TrainOptions,
+    *,
+    trusts: bool,
 ) -> tuple[str, CostOptions, TrainOptions]:
     """Return the model, costs and options of training as planned.
 
     Args:
         plan: What is trained.
+        model: That the user gave too.
         given: Whether the options are there that the plan leaves no room for.
         costs: How its time is predicted.
         options: How it is trained.
+        trusts: Whether the plan may name what is imported.
 
     Raises:
         InputError: They contradict the plan.
+        ProfileError: The plan is not trusted.
     """
+    name = _model_of(plan, model, "MODEL", trusts)
     named = [name for name, is_there in given.items() if is_there]
     if named or costs.partition is not None:
         raise InputError(
             f"--plan: got {', '.join(named) or '--partition'} too, expected none: the plan says it; leave it out"
         )
     chosen = replace(options, batch_size=plan.batch_size, compression=_compression(plan, options.compression))
-    return _model_of(plan), replace(costs, partition=_layers(plan)), chosen
+    return name, replace(costs, partition=_layers(plan)), chosen
 
 
 def _compression(plan: Plan, asked: Literal["half"] | None) -> Literal["half"] | None:

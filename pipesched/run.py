@@ -16,7 +16,7 @@ from pipesched.options import CostOptions, Json, ScheduleOptions, grouped, out_o
 from pipesched.output import complain, num_bytes, percent, print_json, print_table, progress, seconds
 from pipesched.planned import plan_of, planned_run
 from pipesched.schedules.timeline import LONGEST_S
-from pipesched.torch_options import load_profile_of
+from pipesched.torch_options import TrustModel, load_profile_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +34,7 @@ def run(
     costs: CostOptions,
     options: RunOptions,
     model: Annotated[str | None, typer.Option(help="Model to run, as for 'profile'; none: emulate the costs.")] = None,
+    trust_model: TrustModel = False,
     how: Annotated[How, typer.Option(help="Emulated stages sleep, or are busy.")] = "sleep",
     job: Annotated[
         Path | None, typer.Option(help="Only write the job (.json), for 'torchrun ... -m pipesched.executor'.")
@@ -50,7 +51,7 @@ def run(
         raise InputError("--job: got --out too, expected one; give --out to 'torchrun ... -m pipesched.executor'")
     plan = plan_of(schedule)
     if plan is not None:
-        model, costs, options = planned_run(plan, model, costs, options)
+        model, costs, options = planned_run(plan, model, costs, options, trusts=trust_model)
     if costs.machines.are_given and model is not None:
         raise InputError(
             "--cluster, --link and --nodes: got one with --model, expected it to emulate: the messages of a model are "

@@ -19,6 +19,10 @@ MODEL = typer.Argument(
     help="gpt, conv, lstm, digits, mlp, with arguments as gpt:layers=8,width=320; or module:factory."
 )
 ModelName = Annotated[str, MODEL]
+TrustModel = Annotated[
+    bool,
+    typer.Option("--trust-model", help="Import the package.module:factory that the file names as its model."),
+]
 Dtype = Annotated[
     Literal["float32", "float64", "bfloat16", "float16"],
     typer.Option(help="Of weights and activations, as torch names it."),

@@ -21,7 +21,7 @@ from pipesched.options import CostOptions, Json, ScheduleOptions, grouped, out_o
 from pipesched.output import complain, print_json, seconds
 from pipesched.planned import plan_of, planned_training
 from pipesched.several import options_of_each, schedule_names
-from pipesched.torch_options import MODEL
+from pipesched.torch_options import MODEL, TrustModel
 from pipesched.train_options import TrainOptions
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def train(
     costs: CostOptions,
     options: TrainOptions,
     model: Annotated[str | None, MODEL] = None,
+    trust_model: TrustModel = False,
     compare: Annotated[
         str | None, typer.Option(help="Schedules, as gpipe,pipedream: from the same weights, on the same samples.")
     ] = None,
@@ -71,7 +72,7 @@ def train(
         raise InputError(f"--target-loss: got {target_loss}, expected a finite number; try 0.5")
     if job is not None:
         _require_alone([log, plot, out], costs.machines.memory_limit)
-    model, costs, options = _as_planned(context, schedule, model, compare, costs, options)
+    model, costs, options = _as_planned(context, schedule, model, trust_model, compare, costs, options)
     if job is None:
         options.require_possible()
     recipes = [options.begun(recipe) for recipe in _recipes(schedule, compare)]
@@ -140,6 +141,7 @@ def _as_planned(
     context: typer.Context,
     schedule: ScheduleOptions,
     model: str | None,
+    trusts: bool,
     compare: str | None,
     costs: CostOptions,
     options: TrainOptions,
@@ -152,8 +154,8 @@ def _as_planned(
         return model, costs, options
     source = context.get_parameter_source("batch_size")
     is_given = source is not None and source.name == "COMMANDLINE"
-    given = {"MODEL": model is not None, "--compare": compare is not None, "--batch-size": is_given}
-    return planned_training(plan, given, costs, options)
+    given = {"--compare": compare is not None, "--batch-size": is_given}
+    return planned_training(plan, model, given, costs, options, trusts=trusts)
 
 
 def _recipes(schedule: ScheduleOptions, compare: str | None) -> list[Recipe]:

@@ -13,8 +13,9 @@ from pipesched.jobs import RunOptions, require_epsilon
 from pipesched.machine_options import MachineOptions
 from pipesched.options import Json, grouped, out_option
 from pipesched.output import complain, num_bytes, print_json
+from pipesched.torch_options import TrustModel
 from pipesched.tune_lines import CommandLines
-from pipesched.tune_measure import Measurement, require_model
+from pipesched.tune_measure import Measurement, require_model, with_trust
 from pipesched.tune_options import ProblemOptions, SpaceOptions
 from pipesched.tune_print import print_found
 from pipesched.tune_search import Found, Method, search_all
@@ -47,6 +48,7 @@ def tune(
         int | None,
         typer.Option(help="Run the best K here, and plain 1F1B, and set them beside the prediction.", min=1),
     ] = None,
+    trust_model: TrustModel = False,
     resume: Annotated[
         Path | None, typer.Option(help="File that keeps what is found, so that a stopped search goes on from there.")
     ] = None,
@@ -72,6 +74,7 @@ def tune(
     if verify is not None or evaluator == "measure":
         runs.require_possible()
         require_epsilon(runs)
+        loaded = with_trust(loaded) if trust_model else loaded
         require_model(loaded, "--verify" if verify is not None else "--evaluator measure")
         measurement = Measurement(loaded, runs)
     averages = space.pipelines is not None

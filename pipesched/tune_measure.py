@@ -19,12 +19,19 @@ if TYPE_CHECKING:
     from pipesched.simulator.tuner.setting import Setting
 
 
+def with_trust(problem: Problem) -> Problem:
+    """Return `problem` with a profile that may name what is imported."""
+    from pipesched.profiles.model_name import trusted
+
+    return replace(problem, profile=replace(problem.profile, model=trusted(problem.profile.model)))
+
+
 def require_model(problem: Problem, option: str) -> None:
     """Refuse, before anything is searched, a profile whose model cannot be run.
 
     Raises:
         InputError: It has other layers than the profile.
-        ProfileError: There is no such model.
+        ProfileError: There is no such model, or the profile is not trusted.
     """
     from pipesched.profiles.models.resolve import resolve_model
 

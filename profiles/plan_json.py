@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from pipesched.profiles.model_name import NameFromFile
 from pipesched.profiles.plan import Plan, Predicted
 from pipesched.profiles.validation import Record, Seconds, Text, parse_record
 from pipesched.schedules.recipe import Recipe
@@ -62,7 +63,8 @@ def read_plan(text: str, file: str) -> Plan:
     """
     fields = parse_record(_Plan, text, file, _ADVICE).model_dump(exclude={"format", "version"})
     recipe, predicted = fields.pop("recipe"), fields.pop("predicted")
-    return Plan(recipe=Recipe(**recipe), predicted=Predicted(**predicted), **fields)
+    name = NameFromFile(fields.pop("model"), file)
+    return Plan(model=name, recipe=Recipe(**recipe), predicted=Predicted(**predicted), **fields)
 
 
 def plan_text(plan: Plan, file: str) -> str:

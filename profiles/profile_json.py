@@ -14,6 +14,7 @@ from pydantic import Field
 
 from pipesched.profiles.errors import ProfileError
 from pipesched.profiles.faults import one_line
+from pipesched.profiles.model_name import NameFromFile
 from pipesched.profiles.profile import LayerCost, LayerMeasurement, LayerSplit, LayerWork, Profile, Provenance
 from pipesched.profiles.validation import Bytes, Count, Record, Seconds, Text, parse_record
 
@@ -90,7 +91,8 @@ def read_profile(text: str, file: str) -> Profile:
     record = parse_record(_Profile, text, file, _ADVICE)
     fields = record.provenance.model_dump()
     fields["versions"] = tuple(record.provenance.versions.items())
-    profile = Profile(record.model, tuple(_layer(layer) for layer in record.layers), Provenance(**fields))
+    name = NameFromFile(record.model, file)
+    profile = Profile(name, tuple(_layer(layer) for layer in record.layers), Provenance(**fields))
     faults = _inconsistencies(profile) + _version_faults(record)
     if faults:
         raise ProfileError(f"{file}: {one_line(faults)}; {_ADVICE}")

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.model_name import BUILT_IN, require_trusted
 from pipesched.profiles.models.conv import conv
 from pipesched.profiles.models.digits import digits
 from pipesched.profiles.models.gpt import gpt
@@ -24,7 +25,7 @@ from pipesched.profiles.models.mlp import mlp
 from pipesched.profiles.models.model import Model
 from pipesched.profiles.models.tied import shared_parameters
 
-MODELS: dict[str, Callable[..., Model]] = {"conv": conv, "digits": digits, "gpt": gpt, "lstm": lstm, "mlp": mlp}
+MODELS: dict[str, Callable[..., Model]] = dict(zip(BUILT_IN, (conv, digits, gpt, lstm, mlp), strict=True))
 """The models that come with pipesched, by name."""
 
 _READERS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
@@ -39,11 +40,12 @@ def resolve_model(text: str) -> Model:
 
     Args:
         text: ``name[:key=value,...]`` or ``package.module:factory[:key=value,...]``; the working directory is
-            importable.
+            importable. Of a name that a file gives (`NameFromFile`) only the former.
 
     Raises:
-        ProfileError: No such model, or not with these arguments.
+        ProfileError: No such model, or not with these arguments, or one that a file would have imported.
     """
+    require_trusted(text)
     name, _, rest = text.partition(":")
     if name in MODELS:
         return MODELS[name](**_arguments(text, MODELS[name], rest))

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from pipesched.executor.distributed import run_rank
@@ -14,6 +15,7 @@ from pipesched.executor.errors import ExecutionError
 from pipesched.executor.job import job_from_json, job_to_json
 from pipesched.executor.training_job import TrainingJob, is_training_job, training_job_from_json, training_job_to_json
 from pipesched.executor.training_rank import train_rank
+from pipesched.profiles.model_name import trusted
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,10 +60,15 @@ def run_module(module, num_ranks, folder):
 def losses(text, name, meet):
     """Run the job of this file; return its losses in the first process, None in all others."""
     if is_training_job(text):
-        trained = train_rank(training_job_from_json(text, name), meet=meet)
+        trained = train_rank(_trusted(training_job_from_json(text, name)), meet=meet)
         return None if trained is None else [scores.loss for scores in trained.steps]
-    result = run_rank(job_from_json(text, name), meet=meet)
+    result = run_rank(_trusted(job_from_json(text, name)), meet=meet)
     return None if result is None else result.losses
+
+
+def _trusted(job):
+    """Our own test has written it."""
+    return replace(job, model=trusted(job.model))
 
 
 def main():

@@ -140,7 +140,7 @@ BAD = [
     (f"simulate --plan plan.json {COSTS} --partition 3,3", "--plan: got --partition or --microbatch-size too"),
     ("run --plan plan.json --model gpt", "--plan: got --model gpt too"),
     ("run --plan plan.json --compression half", "--plan: got --compression half too"),
-    (f"train {MODEL} --plan plan.json", "--plan: got MODEL too"),
+    ("train mlp --plan plan.json", f"--plan: got MODEL mlp too, expected none: the plan says {MODEL}"),
     ("run --plan graph.json", "--plan: got a plan of graph elsewhere/vgg16.graph.txt, expected one of a model"),
     ("train --plan graph.json", "emulate it with 'pipesched run --plan .. --profile'"),
     ("train --plan plan.json --batch-size 64", "--plan: got --batch-size too"),
