@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -28,7 +29,19 @@ from pipesched.profiles.models.tied import shared_parameters
 MODELS: dict[str, Callable[..., Model]] = dict(zip(BUILT_IN, (conv, digits, gpt, lstm, mlp), strict=True))
 """The models that come with pipesched, by name."""
 
-_READERS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
+_BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def _bool(text: str) -> bool:
+    """Return what a word says, in any case."""
+    if text.lower() not in _BOOLS:
+        raise ValueError(text)
+    return _BOOLS[text.lower()]
+
+
+_READERS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str, "bool": _bool}
+_ANY = ("int", "float", "str")
+"""Tried one after the other where nobody says what a value is."""
 
 
 def resolve_model(text: str) -> Model:
@@ -91,15 +104,23 @@ def _arguments(text: str, factory: Callable[..., Any], rest: str) -> dict[str, A
 
 def _read_value(text: str, key: str, value: str, parameter: inspect.Parameter | None) -> Any:
     """Read by the parameter's annotation, else by the type of its default, else as the first type that fits."""
-    kind = "" if parameter is None else getattr(parameter.annotation, "__name__", str(parameter.annotation))
-    if parameter is not None and kind not in _READERS:
-        kind = type(parameter.default).__name__
-    for name in [kind] if kind in _READERS else list(_READERS):
+    kind = "" if parameter is None else _kind(parameter)
+    for name in [kind] if kind in _READERS else _ANY:
         try:
             return _READERS[name](value)
         except ValueError:
             continue
-    raise ProfileError(f"model {text!r}: {key}: got {value!r}, expected a number ({kind}); correct the value")
+    expected = "true or false" if kind == "bool" else f"a number ({kind})"
+    raise ProfileError(f"model {text!r}: {key}: got {value!r}, expected {expected}; correct the value")
+
+
+def _kind(parameter: inspect.Parameter) -> str:
+    """Return the name of the type that is annotated, with or without None; if that cannot be read, of the default."""
+    annotation = parameter.annotation
+    annotated = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    found = re.fullmatch(r"(?:typing\.)?Optional\[(\w+)\]|(?:None \| )?(\w+)(?: \| None)?", annotated)
+    kind = "" if found is None else found[1] or found[2]
+    return kind if kind in _READERS else type(parameter.default).__name__
 
 
 def _load_factory(text: str, module_name: str, attribute: str) -> Callable[..., Any]:

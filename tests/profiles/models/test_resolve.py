@@ -18,6 +18,9 @@ def modules(depth=2): return [nn.Linear(4, 4) for _ in range(depth)], loss, batc
 def builders(depth: int, scale: float = 1.0): return [lambda: nn.Linear(4, 4)] * depth, loss, batch
 def model(): return __import__("pipesched.profiles.models.mlp").profiles.models.mlp.mlp(width=4, layers=2)
 def anything(**arguments): return arguments["result"], loss, batch
+def flags(flag: bool, default=True, optional: "bool | None" = None, plain=None):
+    num_true = [flag, default, optional, plain].count(True) - (plain == 1)
+    return [nn.Linear(1, 1) for _ in range(4 + num_true)], loss, batch
 def broken(): raise KeyError("lost")
 def nothing(): return None
 def no_loss(): return [nn.Identity()], 3, batch
@@ -71,6 +74,22 @@ def test_a_factory_may_return_a_model_which_takes_the_name_it_was_called_by():
 
 @pytest.mark.usefixtures("users")
 @pytest.mark.parametrize(
+    ("arguments", "num_true"),
+    [
+        ("flag=True", 2),
+        ("flag=False,default=False", 0),
+        ("flag=no,default=YES,optional=false", 1),
+        ("flag=1,default=true,optional=yes", 3),
+        ("flag=0,default=0,optional=1", 1),
+        ("flag=NO,default=no,plain=1", 0),  # of no type that is said: a number
+    ],
+)
+def test_a_flag_is_true_or_false_as_its_word_says(arguments, num_true):
+    assert len(resolve_model(f"users_models:flags:{arguments}").layers) == 4 + num_true
+
+
+@pytest.mark.usefixtures("users")
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("gpz", "expected one of conv, digits, gpt, lstm, mlp or package.module:factory"),
@@ -109,6 +128,10 @@ def test_a_factory_may_return_a_model_which_takes_the_name_it_was_called_by():
         ("users_models:builders", "got no depth"),
         ("users_models:builders:depth=2,width=3", "expected one of depth, scale"),
         ("users_models:anything:result=3", "got tuple"),
+        ("users_models:flags:flag=maybe", "flag: got 'maybe', expected true or false"),
+        ("users_models:flags:flag=", "flag: got '', expected true or false"),
+        ("users_models:flags:flag=1,default=2", "default: got '2', expected true or false"),
+        ("users_models:flags:flag=1,optional=None", "optional: got 'None', expected true or false"),
     ],
 )
 def test_what_is_no_model_is_told_in_one_line(text, message):
