@@ -1,0 +1,146 @@
+"""Every format that comes from outside, through the command that takes it: damaged, it is one line and exit code 2."""
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipesched.executor.__main__ import main as run_rank
+from pipesched.executor.job import Job, job_to_json
+from pipesched.executor.training_job import TrainingJob, training_job_to_json
+from pipesched.profiles.cluster import Device, Link, flat
+from pipesched.profiles.files import save_cluster, save_plan, save_profile
+from pipesched.profiles.plan import Plan, Predicted
+from pipesched.profiles.stage_costs import StageCost, StageCosts
+from pipesched.schedules.catalogue import build
+from pipesched.schedules.formats.schedule_json import to_json
+from pipesched.schedules.formats.timeline_json import timeline_to_json
+from pipesched.schedules.recipe import Recipe
+from pipesched.schedules.schedule import backward, forward
+from pipesched.schedules.timeline import MemorySample, Span, Timeline
+from tests.profiles.hand_profiles import layer, measurement, profile, split
+
+GRAPHS = Path(__file__).parents[2] / "profiles" / "data" / "pipedream"
+MARK = b"\xef\xbb\xbf"
+SIMULATE = "simulate -s 1f1b -p 2 -m 2 --uniform f=1,b=2"
+LINES = {
+    "schedule.json": "check -f schedule.json",
+    "mine.csv": "check -f mine.csv",
+    "timeline.json": "gantt timeline.json",
+    "profile.json": "partition profile.json -p 2",
+    "graph.txt": "partition graph.txt -p 2",
+    "stages.csv": "simulate -f mine.csv --stage-costs stages.csv",
+    "cluster.json": f"{SIMULATE} --cluster cluster.json",
+    "plan.json": "check --plan plan.json",
+    "search": "tune profile.json -b 2 -p 2 -m 1,2 -n 1 --advance 0 --resume search",
+}
+JOBS = ("job.json", "emulated.json", "training.json")
+
+
+@pytest.fixture
+def files(folder):
+    """Write one of each."""
+    (folder / "schedule.json").write_text(to_json(build("pipedream", 2, 2)))
+    spans = (Span(0, forward(0, 0), 0.0, 0.5, 1.5), Span(0, backward(0, 0), 1.5, 1.5, 3.0))
+    timeline = Timeline("one", "predicted", spans, (0,), (MemorySample(0, 0.5, (("weights", 8),)),))
+    (folder / "timeline.json").write_text(timeline_to_json(timeline))
+    sizes = measurement(1, split=split()), measurement(2, split=split())
+    save_profile(profile(*[layer(*sizes)] * 2), folder / "profile.json")
+    (folder / "graph.txt").write_text((GRAPHS / "vgg16.graph.txt").read_text())
+    cluster = replace(flat(2, Link(1e-5, 1e9)), inter=Link(1e-4), links=((0, 1, Link(2e-5, 3e9)),))
+    save_cluster(replace(cluster, devices=(Device(0.5, 10**9), Device(node=1))), folder / "cluster.json")
+    recipe = Recipe(name="avgpipe", num_ranks=2, num_microbatches=4, parameters={"pipelines": 2}, recompute=(0,))
+    save_plan(Plan(model="mlp:layers=2", recipe=recipe, partition=(1, 1), microbatch_size=1, batch_size=4,
+                   compression=None, predicted=Predicted(1.0, 2.0, (1.0, 2.0))), folder / "plan.json")  # fmt: skip
+    lists, bounds = to_json(build("gpipe", 1, 2)), ((0, 8),)
+    (folder / "job.json").write_text(job_to_json(Job(schedule=lists, model="mlp", bounds=bounds)))
+    costs = StageCosts((StageCost(0.25, 0.5, output_bytes=7),), 4)
+    (folder / "emulated.json").write_text(job_to_json(Job(schedule=lists, emulate=costs)))
+    training = TrainingJob(recipe=replace(recipe, num_ranks=1), num_steps=2, model="mlp", bounds=bounds, batch_size=4)
+    (folder / "training.json").write_text(training_job_to_json(training))
+    return folder
+
+
+@pytest.fixture
+def read(files, pipesched, monkeypatch, capsys):
+    """Return what reads a file by its command, and returns (code, out, err)."""
+    for name, value in {"RANK": 0, "WORLD_SIZE": 5, "MASTER_ADDR": "localhost", "MASTER_PORT": 1}.items():
+        monkeypatch.setenv(name, str(value))  # five processes, so that a job ends when it has been read
+    if LINES["search"]:
+        pipesched(LINES["search"])  # writes it
+
+    def call(name):
+        if name in LINES:
+            answer = pipesched(LINES[name])
+            return answer.code, answer.out, answer.err
+        return run_rank([name]), *capsys.readouterr()
+
+    return call
+
+
+def refused(answer, name):
+    code, out, err = answer
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert name in err
+    return err
+
+
+@pytest.mark.parametrize("name", [*LINES, *JOBS])
+def test_a_byte_order_mark_changes_nothing(files, read, name):
+    before = read(name)
+    assert before[0] == (2 if name in JOBS else 0)
+    assert "processes were started" in before[2] or name not in JOBS
+    (files / name).write_bytes(MARK + (files / name).read_bytes())
+    assert read(name) == before
+
+
+@pytest.mark.parametrize("name", [name for name in (*LINES, *JOBS) if name.endswith(".json")])
+@pytest.mark.parametrize("depth", [120, 210, 900, 1100, 100_000])
+def test_json_that_is_nested_deeply_is_refused_in_one_line(files, read, name, depth):
+    fields = json.loads((files / name).read_text())
+    key = next(iter(fields.keys() - {"format", "version", "recipe"}))
+    nested = json.dumps(fields | {key: "DEEP"}).replace('"DEEP"', "[" * depth + "]" * depth)
+    for text in (nested, "[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth, "[" * depth):
+        (files / name).write_text(text)
+        refused(read(name), name)
+
+
+@pytest.mark.parametrize("name", [*LINES, *JOBS])
+def test_a_file_that_is_cut_short_is_no_traceback(files, read, name):
+    data, chance = (files / name).read_bytes(), random.Random(name)
+    for length in (0, 1, *chance.sample(range(2, len(data) - 2), 8)):
+        (files / name).write_bytes(data[:length])
+        code, _, err = read(name)
+        assert (code, err.count("\n")) in ((0, 0), (2, 1))
+
+
+def places(value, place=()):
+    """Yield where there is anything in a document."""
+    yield place
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield from places(value[key], (*place, key))
+
+
+def edited(document, place, value):
+    if not place:
+        return value
+    inner = edited(document[place[0]], place[1:], value)
+    if isinstance(document, dict):
+        return document | {place[0]: inner}
+    return [*document[: place[0]], inner, *document[place[0] + 1 :]]
+
+
+WRONG = (None, True, "5", "", -1, 2**63, 10**25, 0.5, 1e300, float("nan"), float("inf"), [], {}, [[]], "\ud800", "\n")
+
+
+@pytest.mark.parametrize("name", [name for name in (*LINES, *JOBS) if name.endswith(".json")])
+def test_a_value_of_another_type_is_no_traceback(files, read, name):
+    document, chance = json.loads((files / name).read_text()), random.Random(name)
+    everywhere = list(places(document))
+    for _ in range(60):
+        text = json.dumps(edited(document, chance.choice(everywhere), chance.choice(WRONG)))
+        (files / name).write_text(text)
+        code, _, err = read(name)
+        assert (code, err.count("\n")) in ((0, 0), (1, 0), (2, 1)), text
