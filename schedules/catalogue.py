@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -93,15 +93,25 @@ def _arguments(
 
 
 def _settings(entry: Entry, parameters: Mapping[str, object]) -> dict[str, Value]:
+    require_known(entry, parameters)
     known = {parameter.name: parameter for parameter in entry.parameters}
-    unknown = [key for key in parameters if key not in known]
-    if unknown:
-        expected = f"expected {', '.join(known)}" if known else "it takes none"
-        raise ScheduleError(f"schedule {entry.name}: got unknown parameter {', '.join(unknown)}, {expected}")
     try:
         return {key: known[key].read(value) for key, value in parameters.items()}
     except ScheduleError as error:
         raise ScheduleError(f"schedule {entry.name}: {error}") from None
+
+
+def require_known(entry: Entry, parameters: Iterable[str]) -> None:
+    """Refuse names that are no parameters of the schedule.
+
+    Raises:
+        ScheduleError: There are some.
+    """
+    known = [parameter.name for parameter in entry.parameters]
+    unknown = [key for key in parameters if key not in known]
+    if unknown:
+        expected = f"expected {', '.join(known)}" if known else "it takes none"
+        raise ScheduleError(f"schedule {entry.name}: got unknown parameter {', '.join(unknown)}, {expected}")
 
 
 def _require_chunks(entry: Entry, num_chunks: int, settings: Mapping[str, Value]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from pipesched.schedules.catalogue import find
+from pipesched.schedules.catalogue import find, require_known
 from pipesched.schedules.entry import Value
 from pipesched.schedules.lazy import LazySchedule
 from pipesched.schedules.recompute import recompute
@@ -71,8 +71,10 @@ class Recipe:
             )
 
             return repeated_run(replicate(with_steps(from_json(self.lists, "the recipe's lists")), self.width))
-        if find(self.name).averages:
+        entry = find(self.name)
+        if entry.averages:
             require_equal(self.name, self.width)
+        require_known(entry, self.parameters)  # before they stand beside the arguments below
         one = training_run(
             self.name, self.num_ranks, self.num_microbatches, num_steps, self.num_chunks, **self.parameters
         )

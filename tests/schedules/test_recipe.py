@@ -41,6 +41,8 @@ def test_a_step_without_a_flush_takes_its_micro_batches_of_every_copy():
         (Recipe(name="avgpipe", num_ranks=2, num_microbatches=4, width=2), "avgpipe: got width 2, expected 1"),
         (Recipe(lists=to_json(build("avgpipe", 2, 4)), width=2), "avgpipe: got width 2, expected 1"),
         (Recipe(name="gpipe", num_ranks=2, width=0), "width is 0"),
+        (Recipe(name="gpipe", parameters={"num_ranks": 3}), "gpipe: got unknown parameter num_ranks, it takes none"),
+        (Recipe(name="avgpipe", parameters={"name": 1}), "avgpipe: got unknown parameter name, expected pipelines"),
     ],
 )
 def test_copies_that_cannot_be_are_refused_in_one_line(recipe, words):
