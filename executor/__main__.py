@@ -24,6 +24,7 @@ from pipesched.executor.errors import ExecutionError, PeerLost, RankFailed
 from pipesched.executor.job import STOP_SIGNALS, Job, job_from_json
 from pipesched.executor.training_job import TrainingJob, is_training_job, training_job_from_json
 from pipesched.executor.training_rank import train_rank
+from pipesched.profiles.child_process import end_with
 from pipesched.profiles.errors import ProfileError
 from pipesched.profiles.model_name import require_trusted, trusted
 from pipesched.schedules.formats.files import read_text, write_text
@@ -40,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # the launcher held them back
     asked = _parser().parse_args(arguments)
     folder = asked.folder
+    if asked.parent is not None:
+        end_with(asked.parent)
     needed = ["RANK", "WORLD_SIZE", *([] if folder else ["MASTER_ADDR", "MASTER_PORT"])]
     missing = [name for name in needed if not os.environ.get(name)]
     if missing:
@@ -75,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("job", nargs="?", type=Path, help="the job, as 'pipesched run --job' writes it")
     what.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
     parser.add_argument(
         "--trust-model", action="store_true", help="import the package.module:factory that the job names as its model"
     )

@@ -1,53 +1,60 @@
-"""The process that ranks are forked from: ``python -m pipesched.executor.fork_server SOCKET``.
+"""The process that ranks are started by: ``python -P -m pipesched.executor.fork_server SOCKET LAUNCHER``.
 
 `executor.forks` starts it. It imports what a rank needs, torch above all, and waits. Asked for a rank, it forks one,
 which has nothing left to import; when one ends it tells how. It computes nothing itself and starts no thread, so what
-is forked is whole; CUDA is not touched before the fork either.
+is forked is whole; CUDA is not touched before the fork either. Where that is not enough, a rank is a fresh Python.
+
+It outlives its launcher, by whatever that ended, for as long as it takes to end the ranks and to remove their folders.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import sys
 import traceback
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
-_END_WITH_PARENT = 1
-"""Linux: ``PR_SET_PDEATHSIG``."""
+from pipesched.profiles.child_process import command, end_with
 
+_LOOK_S = 1.0
+"""How often it looks whether the launcher is there: another process may hold its end of the connection open."""
 
-def end_with_parent() -> None:
-    """Let the system end this process with its parent, however that ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_END_WITH_PARENT, signal.SIGKILL)
+Work: TypeAlias = Callable[[str, list[str]], int]
+"""Runs a module, as a forked process does, with these arguments; returns its exit code."""
 
 
 @final
 class Server:
-    """Forks for one launcher.
+    """Starts processes for one launcher.
 
     Args:
-        connection: To the launcher. Lines of JSON: ``{"start": number, ...}`` and ``{"kill": number}`` from it,
-            ``{"ended": number, "code": exit code}`` to it.
-        work: What a forked process does with its arguments; returns its exit code.
+        connection: To the launcher. Lines of JSON: ``{"load": true}``, ``{"start": number, ...}``, ``{"kill": number}``
+            and ``{"remove": folder}`` from it, ``{"ended": number, "code": exit code}`` to it.
+        launcher: Its process.
+        load: Imports what the work needs, once.
     """
 
-    def __init__(self, connection: socket.socket, work: Callable[[list[str]], int]) -> None:
+    def __init__(self, connection: socket.socket, launcher: int, load: Callable[[], Work]) -> None:
         self._connection = connection
-        self._work = work
+        self._launcher = launcher
+        self._load = load
+        self._work: Work | None = None
+        self._pid = os.getpid()
         self._unread = b""
         self._numbers: dict[int, int] = {}  # of each process that runs
+        self._folders: list[str] = []
 
     def serve(self) -> None:
-        """Go on until the launcher is gone; no process is left then."""
+        """Go on until the launcher is gone; no process and no folder of its is left then."""
         bell, ring = socket.socketpair()
         bell.setblocking(False)
         ring.setblocking(False)
@@ -56,16 +63,20 @@ class Server:
         with selectors.DefaultSelector() as selector:
             selector.register(bell, selectors.EVENT_READ)
             selector.register(self._connection, selectors.EVENT_READ)
-            while True:
-                ready = {key.fileobj for key, _ in selector.select()}
+            is_there = True
+            while is_there:
+                ready = {key.fileobj for key, _ in selector.select(_LOOK_S)}
                 if bell in ready:
                     bell.recv(4096)
                     self._reap()
-                if self._connection in ready and not self._listen():
-                    break
+                is_there = self._listen() if self._connection in ready else os.getppid() == self._launcher
         signal.set_wakeup_fd(-1)
         for pid in self._numbers:
             os.kill(pid, signal.SIGKILL)
+        for pid in self._numbers:
+            os.waitpid(pid, 0)
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _listen(self) -> bool:
         """Do what the launcher has asked for since; return whether it is still there."""
@@ -79,10 +90,23 @@ class Server:
         return bool(told)
 
     def _do(self, asked: dict[str, Any]) -> None:
-        if "kill" in asked:
-            for pid in [pid for pid, number in self._numbers.items() if number == asked["kill"]]:
-                os.kill(pid, signal.SIGKILL)
-            return
+        match asked:
+            case {"load": _}:
+                self._loaded()
+            case {"kill": killed}:
+                for pid in [pid for pid, number in self._numbers.items() if number == killed]:
+                    os.kill(pid, signal.SIGKILL)
+            case {"remove": folder}:
+                self._folders.append(folder)
+            case _:
+                self._start(asked)
+
+    def _loaded(self) -> Work:
+        self._work = self._work or self._load()
+        return self._work
+
+    def _start(self, asked: dict[str, Any]) -> None:
+        work = None if asked["fresh"] else self._loaded()
         try:
             pid = os.fork()
         except OSError as error:
@@ -90,7 +114,7 @@ class Server:
             self._tell(asked["start"], 1)
             return
         if not pid:
-            self._become(asked)
+            self._become(asked, work)
         self._numbers[pid] = asked["start"]
 
     def _reap(self) -> None:
@@ -106,21 +130,26 @@ class Server:
         except ConnectionError:
             return  # the launcher is gone, as its connection will show
 
-    def _become(self, asked: dict[str, Any]) -> None:
-        """Be what was asked for, in the forked process, and end with it."""
+    def _become(self, asked: dict[str, Any], work: Work | None) -> None:
+        """Be what was asked for, in the forked process, and end with it; without work, a fresh Python."""
         code = 1
         try:
-            end_with_parent()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self._connection.close()
             _redirect(asked["log"])
             os.environ.clear()
             os.environ.update(asked["environment"])
             os.chdir(asked["folder"])
-            sys.path[:0] = [asked["folder"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-            code = self._work(asked["arguments"])
+            if work is None:
+                words = command(asked["module"], *asked["arguments"], "--parent", str(self._pid))
+                os.execv(words[0], words)  # noqa: S606 -- our own interpreter and module
+            end_with(self._pid)
+            path = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+            sys.path[:0] = [folder for folder in path if folder not in sys.path]
+            code = work(asked["module"], asked["arguments"])
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else 1
         except BaseException:  # noqa: BLE001 -- nothing may get back into the server's loop
@@ -145,22 +174,27 @@ def _redirect(log: str) -> None:
 
 def main() -> None:
     """Serve the launcher at the other end of the socket."""
-    # the terminal tells all processes; the launcher says what becomes of these
+    # the terminal tells all processes, and so may who stops a job; the launcher says what becomes of these
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    connection = socket.socket(fileno=int(sys.argv[1]))
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    Server(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), _load).serve()
+
+
+def _load() -> Work:
     import torch
 
-    from pipesched.executor.__main__ import main as run_rank
+    import pipesched.executor.__main__  # noqa: F401 -- what most ranks run
 
     torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # the first optimizer loads half as much again
 
-    def work(arguments: list[str]) -> int:
+    def work(module: str, arguments: list[str]) -> int:
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # as if torch had been loaded with it
-        return run_rank(arguments)
+        code: int = import_module(module).main(arguments)
+        return code
 
     gc.collect()
     gc.freeze()  # pages that are never written stay shared with the ranks
-    Server(connection, work).serve()
+    return work
 
 
 if __name__ == "__main__":

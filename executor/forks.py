@@ -1,7 +1,7 @@
-"""Processes that begin at once, forked from one that has imported torch already.
+"""Processes of a server that ends them, and removes their folder, when this process is gone.
 
-Importing torch takes a core some seconds, for every rank again if each is started for itself. So one server per
-launcher (`executor.fork_server`) imports it once, and is kept for the next run.
+Most begin at once, forked from a server that has imported torch already: that takes a core some seconds, for every rank
+again if each is started for itself. So one server per launcher (`executor.fork_server`) is kept for the next run.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from tempfile import gettempdir
+from tempfile import TemporaryDirectory, gettempdir
 from typing import final
 
 _POLL_S = 0.02
@@ -59,17 +60,44 @@ class Forked:
 def prepare() -> None:
     """Let the server load what it needs, while this process does something else."""
     if can_fork():
-        _server()
+        _server().tell({"load": True})
 
 
-def fork(arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> Forked:
-    """Start ``python -m pipesched.executor`` with these arguments, in this folder.
+@contextmanager
+def job_folder() -> Iterator[Path]:
+    """Yield a new folder that is removed in the end, also if this process is killed meanwhile."""
+    server = _server()
+    with TemporaryDirectory(prefix="pipesched-") as name:
+        server.tell({"remove": str(Path(name).absolute())})
+        yield Path(name)
+
+
+def fork(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    *,
+    module: str = "pipesched.executor.__main__",
+    is_fresh: bool = False,
+) -> Forked:
+    """Start ``python -P -m MODULE`` with these arguments, in this folder.
 
     Args:
         environment: All of it.
         log: The file that gets what the process writes.
+        module: Of ours; it has a function ``main`` of the arguments, and takes ``--parent PROCESS`` if it is fresh.
+        is_fresh: Whether it is a Python of its own, which takes longer to start.
     """
-    return _server().start(arguments, environment, log)
+    return _server().start(
+        {
+            "module": module,
+            "arguments": [*arguments],
+            "environment": {**environment},
+            "folder": str(Path.cwd()),
+            "log": str(log.absolute()),
+            "fresh": is_fresh,
+        }
+    )
 
 
 @final
@@ -77,14 +105,16 @@ class _Server:
     """The server, from here."""
 
     def __init__(self) -> None:
+        from pipesched.profiles.child_process import command, environment
+
         self._connection, theirs = socket.socketpair()
         with theirs:
             # one thread: those of a library would be missing in what is forked; a cache that is there already: else
             # importing torch._dynamo makes a folder for it
             settings = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": gettempdir()}
             self._process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
-                [sys.executable, "-m", "pipesched.executor.fork_server", str(theirs.fileno())],
-                env=os.environ | settings,
+                command("pipesched.executor.fork_server", str(theirs.fileno()), str(os.getpid())),
+                env=environment() | settings,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # ours is for what the launcher prints
                 pass_fds=[theirs.fileno()],
@@ -100,19 +130,11 @@ class _Server:
         """Whether it lives, and this is the process that has started it."""
         return self._owner == os.getpid() and self._process.poll() is None
 
-    def start(self, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> Forked:
+    def start(self, what: Mapping[str, object]) -> Forked:
         with self._lock:
             number = len(self._codes)
             self._codes[number] = None
-        self.tell(
-            {
-                "start": number,
-                "arguments": [*arguments],
-                "environment": {**environment},
-                "folder": str(Path.cwd()),
-                "log": str(log.absolute()),
-            }
-        )
+        self.tell({"start": number, **what})
         return Forked(self, number)
 
     def tell(self, what: Mapping[str, object]) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipesched.executor.forks import job_folder
 from pipesched.executor.job import Job, job_to_json
 from pipesched.executor.lists import averagers
 from pipesched.executor.processes import Processes
@@ -54,8 +54,7 @@ def launch(job: Job, tick: Callable[[float], None] = lambda fraction: None) -> M
     def op_at(rank: int, index: int) -> Op | None:
         return lists[rank][index] if index < len(lists[rank]) else None
 
-    with tempfile.TemporaryDirectory(prefix="pipesched-") as name:
-        folder = Path(name)
+    with job_folder() as folder:
         (folder / "job.json").write_text(job_to_json(job))
         processes = Processes(
             folder, schedule.rank_to_device, op_at, threads=job.threads, timeout_s=job.timeout_s, device=job.device

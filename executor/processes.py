@@ -5,12 +5,10 @@ Processes are numbered by device, as torchrun would do; ranks are named where so
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import final
 
@@ -19,6 +17,7 @@ from pipesched.executor.board import Board
 from pipesched.executor.errors import ExecutionError, RankFailed, failed
 from pipesched.executor.forks import Forked, can_fork, fork
 from pipesched.executor.job import START_S, STOP_SIGNALS, DeviceKind
+from pipesched.profiles.child_process import environment
 from pipesched.profiles.host import num_cores
 from pipesched.schedules.op import Op
 
@@ -28,9 +27,43 @@ _MOST_PER_CORE = 32
 """Processes; each takes some 200 MB before it does anything."""
 
 
+@contextmanager
+def started(
+    num_processes: int, module: str, arguments: Sequence[str], folder: Path, *, threads: int = 1, is_fresh: bool = False
+) -> Iterator[list[Forked]]:
+    """Start processes of a module, numbered as torchrun does; whatever happens, none is left.
+
+    A signal meanwhile waits, or a child could be lost before it is known. The children inherit the blocked signals;
+    `module` unblocks them.
+
+    Args:
+        folder: Gets what each process writes, in ``log0`` and so on.
+        threads: CPU threads of each.
+        is_fresh: Whether none may be forked.
+    """
+    count, processes = str(num_processes), list[Forked]()
+    given = environment() | {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "OMP_NUM_THREADS": str(threads)}
+    given.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    try:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
+            for number in range(num_processes):
+                mine = given | {"RANK": str(number), "LOCAL_RANK": str(number)}
+                processes.append(fork(arguments, mine, folder / f"log{number}", module=module, is_fresh=is_fresh))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        yield processes
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+        for process in processes:
+            process.wait()
+
+
 @final
 class Processes:
-    """Each runs ``python -m pipesched.executor --folder FOLDER``, which holds the job.
+    """Each runs ``python -P -m pipesched.executor --folder FOLDER``, which holds the job.
 
     Args:
         folder: Of the job, and of what the processes write.
@@ -59,9 +92,9 @@ class Processes:
         self._ranks = ranks_of_processes(rank_to_device)
         self._find_op = op_at
         self._threads = threads
-        self._can_fork = can_fork() and device == "cpu"  # CUDA does not outlive a fork, if something has touched it
+        self._is_fresh = not can_fork() or device != "cpu"  # CUDA does not outlive a fork, if something has touched it
         self._timeout_s = timeout_s
-        self._processes: list[subprocess.Popen[bytes] | Forked] = []
+        self._processes: list[Forked] = []
 
     def run(self, on_move: Callable[[int], None]) -> None:
         """Start all and wait until they are over; whatever happens, none is left.
@@ -72,47 +105,18 @@ class Processes:
         Raises:
             RankFailed: A rank failed, died or hung; with rank, op and micro-batch.
         """
-        with Board.create(self._folder / "board", len(self._ranks)) as self._board:
-            try:
-                self._start_all()
-                self._watch(on_move)
-            finally:
-                self._end()
-
-    def _start_all(self) -> None:
-        """Start one process per rank; a signal meanwhile waits, or a child could be lost before it is known.
-
-        The children inherit the blocked signals; `executor.__main__` unblocks them.
-        """
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-        try:
-            for number in range(len(self._ranks)):
-                self._processes.append(self._start(number))
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-    def _start(self, number: int) -> subprocess.Popen[bytes] | Forked:
-        environment = dict(
-            os.environ,
-            RANK=str(number),
-            LOCAL_RANK=str(number),
-            WORLD_SIZE=str(len(self._ranks)),
-            LOCAL_WORLD_SIZE=str(len(self._ranks)),
-            OMP_NUM_THREADS=str(self._threads),
-            GLOO_SOCKET_IFNAME=os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
-        )
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(Path.cwd())]))
-        arguments, path = ["--folder", str(self._folder.absolute())], self._folder / f"log{number}"
-        if self._can_fork:
-            return fork(arguments, environment, path)
-        with path.open("wb") as log:
-            return subprocess.Popen(  # noqa: S603 -- our own interpreter and module
-                [sys.executable, "-m", "pipesched.executor", *arguments],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+        with (
+            Board.create(self._folder / "board", len(self._ranks)) as self._board,
+            started(
+                len(self._ranks),
+                "pipesched.executor.__main__",
+                ["--folder", str(self._folder.absolute())],
+                self._folder,
+                threads=self._threads,
+                is_fresh=self._is_fresh,
+            ) as self._processes,
+        ):
+            self._watch(on_move)
 
     def _watch(self, on_move: Callable[[int], None]) -> None:
         patience_s = self._timeout_s + 2 * _GRACE_S
@@ -140,7 +144,7 @@ class Processes:
         while time.monotonic() < deadline and any(process.poll() is None for process in self._processes):
             time.sleep(_POLL_S)
         for process in self._processes:
-            if isinstance(process, Forked) and process.servers_end is not None:
+            if process.servers_end is not None:
                 return RankFailed(f"the process that all ranks are forked from {process.servers_end}, and they with it")
         codes = [process.poll() for process in self._processes]
         for number, code in enumerate(codes):
@@ -178,13 +182,6 @@ class Processes:
         return ", ".join(
             f"rank {self._ranks[number]} at {self._op_of(number) or 'its start'}" for number in numbers or everyone
         )
-
-    def _end(self) -> None:
-        for process in self._processes:
-            if process.poll() is None:
-                process.kill()
-        for process in self._processes:
-            process.wait()
 
 
 def _require_few(num_processes: int) -> None:

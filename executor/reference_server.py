@@ -13,12 +13,13 @@ import signal
 import socket
 import struct
 from collections.abc import Iterable
+from multiprocessing import parent_process
 from typing import cast
 
 import torch
 
-from pipesched.executor.fork_server import end_with_parent
 from pipesched.executor.reference import Averaged, Reference, map_memory, memory_bytes
+from pipesched.profiles.child_process import end_with
 
 TOKEN = struct.Struct("<q")
 """What goes over a connection: a pipeline's rank at first, then the number of a stage whose slot is full; and back, the
@@ -85,7 +86,10 @@ def be_reference(owner: socket.socket, listener: socket.socket, others_end: sock
     """
     others_end.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal tells all processes; the ranks end, and with them this
-    end_with_parent()  # also where it cannot see its owner go
+    parent = parent_process()
+    assert parent is not None
+    assert parent.pid is not None
+    end_with(parent.pid)  # also where it cannot see its owner go
     torch.set_num_threads(1)
     tokens, files, _, _ = socket.recv_fds(owner, 2 * TOKEN.size, 1)
     if not files:

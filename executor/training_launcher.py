@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Iterator
 from dataclasses import astuple, replace
 from itertools import chain, islice
@@ -15,6 +14,7 @@ from torch import nn
 
 from pipesched.executor.advance import Found, Trial
 from pipesched.executor.course import Course, NotComingBack, OnStep, Scores, Trained
+from pipesched.executor.forks import job_folder
 from pipesched.executor.lists import averagers, lists_of
 from pipesched.executor.phases import lists_ahead
 from pipesched.executor.processes import Processes
@@ -48,8 +48,7 @@ def launch_training(job: TrainingJob, on_step: OnStep | None = None) -> Trained:
         return next(islice(ops, index, None), None)
 
     course = Course(run.microbatches_per_step, on_step)
-    with tempfile.TemporaryDirectory(prefix="pipesched-") as name:
-        folder = Path(name)
+    with job_folder() as folder:
         saved = folder / "weights"
         (folder / "job.json").write_text(training_job_to_json(replace(job, save=job.save or str(saved))))
         tails = [_Tail(scores_file(folder, number), course) for number in range(lists.num_ranks)]

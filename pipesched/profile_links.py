@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,6 +15,8 @@ from pipesched.files import JSON, check_outputs
 from pipesched.output import complain, plain, progress
 from pipesched.sizes import parse_bytes
 from pipesched.torch_options import require_gpu
+
+_POLL_S = 0.02
 
 
 def profile_links(
@@ -37,10 +39,9 @@ def profile_links(
         from pipesched.profiles.link_profiler import main
 
         raise typer.Exit(main(measure))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     with progress("measuring links"):
-        code, errors = _launch([*command, "-m", "pipesched.profiles.link_profiler", *measure])
-    if code != 0:
+        errors = _launch(ranks, measure, is_fresh=backend == "nccl")
+    if errors is not None:
         lines = errors.splitlines() or ["profile-links failed"]
         said = next((line for line in lines if line.startswith("links:")), lines[-1])
         complain(said)
@@ -48,18 +49,18 @@ def profile_links(
     print(f"wrote {plain(str(out))}")
 
 
-def _launch(command: list[str]) -> tuple[int, str]:
-    """Return the exit code and stderr of `command`; if we are stopped, so are it and the ranks that it started."""
-    with subprocess.Popen(  # noqa: S603 -- our own interpreter and module
-        command,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=dict(os.environ, OMP_NUM_THREADS="1"),
-    ) as process:
-        try:
-            _, errors = process.communicate()
-        except BaseException:
-            process.terminate()  # torchrun then ends its ranks; killed, it would leave them
-            raise
-        return process.returncode, errors
+def _launch(ranks: int, arguments: list[str], *, is_fresh: bool) -> str | None:
+    """Measure with one process per rank; return what they said if one failed, else None."""
+    from pipesched.executor.forks import job_folder
+    from pipesched.executor.processes import started
+
+    with job_folder() as folder:
+        words = [*arguments, "--meet", f"file://{folder.absolute()}/store"]
+        with started(ranks, "pipesched.profiles.link_profiler", words, folder, is_fresh=is_fresh) as processes:
+            codes = [process.poll() for process in processes]
+            while None in codes and not any(codes):
+                time.sleep(_POLL_S)
+                codes = [process.poll() for process in processes]
+        if not any(codes):
+            return None
+        return "\n".join((folder / f"log{rank}").read_text(errors="replace") for rank, code in enumerate(codes) if code)

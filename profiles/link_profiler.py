@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import signal
 import socket
 import statistics
 import sys
@@ -20,6 +21,7 @@ from itertools import combinations
 import torch
 import torch.distributed as dist
 
+from pipesched.profiles.child_process import end_with
 from pipesched.profiles.cluster import Cluster
 from pipesched.profiles.errors import ProfileError
 from pipesched.profiles.files import save_cluster
@@ -116,6 +118,8 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES_BYTES), help="message sizes [bytes]")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--timeout-s", type=float, default=60.0, help="how long any wait may take [s]")
+    parser.add_argument("--meet", default="env://", help=argparse.SUPPRESS)
+    parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 
@@ -126,14 +130,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0 fine, 2 bad input, 3 a rank failed.
     """
     options = _arguments(arguments)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))  # the launcher held them back
+    if options.parent is not None:
+        end_with(options.parent)
     try:
         if not 0 < options.timeout_s <= LONGEST_S:
             raise ProfileError(
                 f"links: --timeout-s: got {options.timeout_s:g}, expected seconds above 0, and at most a week "
                 f"({LONGEST_S:g}); try 60"
             )
-        device = _device(options.backend)
-        dist.init_process_group(options.backend, timeout=timedelta(seconds=options.timeout_s))
+        device = _device(options.backend, options.meet)
+        patience = timedelta(seconds=options.timeout_s)
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        dist.init_process_group(options.backend, options.meet, timeout=patience, rank=rank, world_size=size)
         try:
             cluster = measure_links(sizes_bytes=options.sizes, repeats=options.repeats, device=device)
             if dist.get_rank() == 0:
@@ -150,9 +159,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _device(backend: str) -> torch.device:
+def _device(backend: str, meet: str) -> torch.device:
     """Return the device of this rank's messages."""
-    missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    needed = ["RANK", "WORLD_SIZE", *(["MASTER_ADDR", "MASTER_PORT"] if meet == "env://" else [])]
+    missing = [name for name in needed if name not in os.environ]
     if missing:
         raise ProfileError(
             f"links: got no {', '.join(missing)} in the environment, expected it from torchrun; start it with torchrun"

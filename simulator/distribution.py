@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
-from multiprocessing import get_context
 from statistics import quantiles
 
 from pipesched.profiles.cluster import Cluster
@@ -14,6 +12,7 @@ from pipesched.profiles.stage_costs import StageCosts
 from pipesched.schedules.schedule import Schedule
 from pipesched.simulator.simulate import simulate
 from pipesched.simulator.traffic_rules import TrafficRules
+from pipesched.simulator.workers import worker_pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ def makespans(
     if num_processes == 1:
         yield from map(one, seeds)
         return
-    with ProcessPoolExecutor(num_processes, mp_context=get_context("spawn")) as pool:
+    with worker_pool(num_processes) as pool:
         yield from pool.map(one, seeds, chunksize=max(1, len(seeds) // (8 * num_processes)))
 
 

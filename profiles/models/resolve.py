@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from pipesched.profiles.child_process import MODEL_PATH
 from pipesched.profiles.errors import ProfileError
 from pipesched.profiles.model_name import BUILT_IN, require_trusted
 from pipesched.profiles.models.conv import conv
@@ -68,17 +71,36 @@ def resolve_model(text: str) -> Model:
             f"model {text!r}: got an unknown model, expected one of {', '.join(MODELS)} or package.module:factory; "
             "try gpt:layers=8,width=320"
         )
-    factory = _load_factory(text, name, attribute)
-    arguments = _arguments(text, factory, rest)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            made = factory(**arguments)
-    except ProfileError:
-        raise
-    except Exception as error:  # a user's code may raise anything
-        raise _users_fault(text, f"{attribute}() raised", error) from error
+    with _users_folders():
+        factory = _load_factory(text, name, attribute)
+        arguments = _arguments(text, factory, rest)
+        try:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                made = factory(**arguments)
+        except ProfileError:
+            raise
+        except Exception as error:  # a user's code may raise anything
+            raise _users_fault(text, f"{attribute}() raised", error) from error
     return _as_model(text, made)
+
+
+@contextmanager
+def _users_folders() -> Iterator[None]:
+    """Import from the working directory first, as a plain Python would; afterwards what is found nowhere else.
+
+    So what layers import while they run is found, and a user's ``queue.py`` is not taken for the standard library's.
+    """
+    here = str(Path.cwd())
+    elsewhere = filter(None, os.environ.get(MODEL_PATH, "").split(os.pathsep))
+    sys.path += [folder for folder in dict.fromkeys(elsewhere) if folder not in sys.path]
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+        if here not in sys.path:
+            sys.path.append(here)
 
 
 def _arguments(text: str, factory: Callable[..., Any], rest: str) -> dict[str, Any]:
@@ -124,9 +146,6 @@ def _kind(parameter: inspect.Parameter) -> str:
 
 
 def _load_factory(text: str, module_name: str, attribute: str) -> Callable[..., Any]:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a user's module may raise anything

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing import get_context
 from typing import TypeAlias, assert_never
 
 from pipesched.simulator.errors import SimulationError
@@ -16,6 +14,7 @@ from pipesched.simulator.tuner.journal import Journal
 from pipesched.simulator.tuner.outcome import Evaluator, Outcome
 from pipesched.simulator.tuner.predictor import Accounting, SettingProfile
 from pipesched.simulator.tuner.setting import AVGPIPE, Setting
+from pipesched.simulator.workers import worker_pool
 
 Judge: TypeAlias = Callable[[Setting], Outcome]
 """Evaluates one setting; can be sent to another process."""
@@ -24,9 +23,6 @@ Runner: TypeAlias = Callable[[Judge, Sequence[Setting]], Iterator[Outcome]]
 
 _CHUNK = 16
 """Settings that a process takes at once: many of them have the same lists, which it makes once."""
-
-_GARBAGE = 200_000
-"""Objects between collections in those processes: settings leave many behind, and few in circles."""
 
 
 def search(
@@ -128,10 +124,6 @@ def _in_processes(workers: int, judge: Judge, settings: Sequence[Setting]) -> It
         for chunk in chunks:
             yield from map(judge, chunk)
         return
-    count, spawn = min(workers, len(chunks)), get_context("spawn")
-    with ProcessPoolExecutor(count, spawn, initializer=gc.set_threshold, initargs=(_GARBAGE,)) as pool:
-        try:
-            for future in as_completed([pool.submit(judge_all, judge, chunk) for chunk in chunks]):
-                yield from future.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    with worker_pool(min(workers, len(chunks))) as pool:
+        for future in as_completed([pool.submit(judge_all, judge, chunk) for chunk in chunks]):
+            yield from future.result()

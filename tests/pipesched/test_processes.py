@@ -3,21 +3,22 @@
 import json
 import os
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
+from tempfile import gettempdir
 
 import pytest
 
+from tests.processes import PATIENCE_S, eventually, processes_in, run, started
+
 ROOT = Path(__file__).parents[2]
+GPT = ROOT / "profiles" / "data" / "gpt-10m-epyc.json"
 HEAVY = ("torch", "pandas", "matplotlib")
 
 
 def python(*arguments, cwd=ROOT):
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, check=False
-    )
+    return run([sys.executable, *arguments], cwd=cwd)
 
 
 def loaded_by(code, modules):
@@ -52,36 +53,23 @@ def test_every_public_name_can_be_imported(package):
 
 def test_a_closed_pipe_ends_it_quietly():
     command = [sys.executable, "-m", "pipesched", "trace", "-s", "1f1b", "-p", "4", "-m", "300", "--uniform", "f=1,b=2"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with started(command, cwd=ROOT, stdout=PIPE, stderr=PIPE) as process:
         process.stdout.read(1)
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_a_full_disk_is_said_in_one_line():
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "pipesched", "list"]
-        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
+        done = run(command, cwd=ROOT, stdout=full)
     assert done.returncode == 2
-    assert done.stderr.count(b"\n") == 1
-    assert b"No space left" in done.stderr
-
-
-def ranks_in(folder):
-    """Return the processes that work in `folder`."""
-    found = []
-    for process in Path("/proc").iterdir():
-        try:
-            if process.name.isdigit() and (process / "cwd").readlink() == folder:
-                found.append(int(process.name))
-        except OSError:
-            continue
-    return found
+    assert done.stderr.count("\n") == 1
+    assert "No space left" in done.stderr
 
 
 @pytest.mark.distributed
-@pytest.mark.timeout(60)
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="looks for the ranks in /proc")
 @pytest.mark.parametrize(
     ("stop", "line", "count"),
@@ -96,34 +84,43 @@ def ranks_in(folder):
 def test_a_run_that_is_stopped_leaves_no_process_and_no_file(tmp_path, stop, line, count):
     line += " --out x.json"
     command = [sys.executable, "-m", "pipesched", *line.split()]
-    with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
-    ) as process:  # fmt: skip
-        deadline = time.monotonic() + 30
-        while len(ranks_in(tmp_path)) < count and time.monotonic() < deadline:
-            time.sleep(0.05)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    with started(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True, env=environment) as process:
+        assert eventually(lambda: len(processes_in(tmp_path)) >= count)
         process.send_signal(stop)
-        out, err = process.communicate(timeout=20)
-    assert (process.returncode, out, err) == (130, "", "pipesched: stopped\n")
-    while ranks_in(tmp_path) and time.monotonic() < deadline:  # a reference ends just after its rank
-        time.sleep(0.05)
-    assert ranks_in(tmp_path) == []
+        out, err = process.communicate(timeout=PATIENCE_S)
+        assert (process.returncode, out, err) == (130, "", "pipesched: stopped\n")
+        assert eventually(lambda: processes_in(tmp_path) == [])  # a reference ends just after its rank
     assert list(tmp_path.iterdir()) == []
 
 
+FRESH = "from pipesched.executor import processes; processes.can_fork = lambda: False;"
+MAIN = "from pipesched.__main__ import main; main()"
+EMULATED = "run -s 1f1b -p 2 -m 4 --uniform f=9,b=9"
+
+
 @pytest.mark.distributed
-@pytest.mark.timeout(60)
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="looks for the ranks in /proc")
-def test_a_run_that_is_killed_leaves_no_process(tmp_path):
-    line = "run -s 1f1b -p 2 -m 4 --uniform f=9,b=9"
-    command = [sys.executable, "-m", "pipesched", *line.split()]
+@pytest.mark.parametrize(
+    ("code", "line", "count"),
+    [
+        (MAIN, EMULATED, 4),  # it, what ranks are forked from, the ranks
+        (FRESH + MAIN, EMULATED, 4),
+        (MAIN, EMULATED, 2),  # while what ranks are forked from is loading
+        (MAIN, "run -s avgpipe -p 1 -m 2 --model mlp:layers=1,width=8 --iterations 1000000", 5),
+        (MAIN, "profile mlp:layers=2,width=8 --companions 1 --repeats 1000000", 2),
+        (MAIN, "profile-links -p 2 --repeats 10000000 --out links.json", 4),
+        (MAIN, f"tune {GPT} --devices 8 --batch-size 4096 --workers 2 -n 1-64 --advance 0-64", 4),
+    ],
+    ids=["forked", "fresh", "early", "averaged", "companions", "links", "workers"],
+)
+def test_a_command_that_is_killed_leaves_no_process_and_no_file(tmp_path, code, line, count):
+    command = [sys.executable, "-c", code, *line.split()]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment) as process:
-        deadline = time.monotonic() + 30
-        while len(ranks_in(tmp_path)) < 4 and time.monotonic() < deadline:  # it, what ranks are forked from, the ranks
-            time.sleep(0.05)
+    environment["TORCHINDUCTOR_CACHE_DIR"] = gettempdir()  # which torch keeps
+    with started(command, cwd=tmp_path, env=environment, stdout=DEVNULL) as process:
+        assert eventually(lambda: len(processes_in(tmp_path)) >= count)
         process.kill()
-    while ranks_in(tmp_path) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert ranks_in(tmp_path) == []
+        process.wait()
+        assert eventually(lambda: processes_in(tmp_path) == [])
+    assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,4 @@
 import os
-import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -8,44 +6,24 @@ import pytest
 
 from pipesched.profiles.files import load_cluster
 from pipesched.profiles.link_profiler import main
+from tests.processes import run, run_all
 
 ROOT = Path(__file__).parents[2]
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def start(rank, size, port, *arguments):
-    env = os.environ | {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, "-m", "pipesched.profiles.link_profiler", "--repeats", "2", *arguments]
-    return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def finish(processes):
-    try:
-        outputs = [process.communicate(timeout=90) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    return [process.returncode for process in processes], [error for _, error in outputs]
+def profiled(folder, *arguments, size=2, ranks=None):
+    """Run these ranks of `size`, which meet in `folder`; return their exit codes and what they say."""
+    command = [sys.executable, "-m", "pipesched.profiles.link_profiler", "--meet", f"file://{folder}/store"]
+    given = os.environ | {"WORLD_SIZE": str(size), "OMP_NUM_THREADS": "1"}
+    done = run_all([([*command, *arguments], given | {"RANK": str(rank)}) for rank in ranks or range(size)], cwd=ROOT)
+    return [each.returncode for each in done], [each.stderr for each in done]
 
 
 @pytest.mark.distributed
 def test_two_processes_measure_the_link_between_them(tmp_path):
     path = tmp_path / "c.json"
-    port = free_port()
-    arguments = ("--out", str(path), "--sizes", "64", "4096", "65536", "--timeout-s", "60")
-    codes, errors = finish([start(rank, 2, port, *arguments) for rank in range(2)])
+    sizes = ("--sizes", "64", "4096", "65536")
+    codes, errors = profiled(tmp_path, "--out", str(path), *sizes, "--repeats", "2", "--timeout-s", "600")
     assert codes == [0, 0], errors
     found = load_cluster(path)
     assert len(found.devices) == 2
@@ -56,7 +34,6 @@ def test_two_processes_measure_the_link_between_them(tmp_path):
     assert "gloo" in found.origin
 
 
-@pytest.mark.distributed
 @pytest.mark.parametrize("seconds", ["1e300", "nan", "0", "604801"])
 def test_a_timeout_beyond_all_reason_is_refused_in_one_line(capsys, seconds):
     assert main(["--out", "x.json", "--timeout-s", seconds]) == 2
@@ -65,9 +42,10 @@ def test_a_timeout_beyond_all_reason_is_refused_in_one_line(capsys, seconds):
     assert told.count("\n") == 1
 
 
+@pytest.mark.distributed
 def test_a_rank_alone_gives_up_within_its_timeout(tmp_path):
     path = tmp_path / "c.json"
-    codes, errors = finish([start(0, 2, free_port(), "--out", str(path), "--timeout-s", "2")])
+    codes, errors = profiled(tmp_path, "--out", str(path), "--timeout-s", "2", ranks=[0])
     assert codes == [3]
     assert "is every rank up?" in errors[0]
     assert "Traceback" not in errors[0]
@@ -76,7 +54,7 @@ def test_a_rank_alone_gives_up_within_its_timeout(tmp_path):
 
 @pytest.mark.distributed
 def test_a_single_rank_is_told_to_bring_another(tmp_path):
-    codes, errors = finish([start(0, 1, free_port(), "--out", str(tmp_path / "c.json"))])
+    codes, errors = profiled(tmp_path, "--out", str(tmp_path / "c.json"), size=1)
     assert codes == [2]
     assert errors[0].startswith("links: got 1 rank, expected at least 2")
 
@@ -84,7 +62,7 @@ def test_a_single_rank_is_told_to_bring_another(tmp_path):
 def test_without_torchruns_environment_the_missing_variables_are_named():
     env = {name: value for name, value in os.environ.items() if name not in {"RANK", "WORLD_SIZE"}}
     command = [sys.executable, "-m", "pipesched.profiles.link_profiler", "--out", "c.json"]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = run(command, cwd=ROOT, env=env)
     assert done.returncode == 2
     assert "RANK, WORLD_SIZE" in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,106 @@
+"""What lies in the folder where a command is started is a user's model when it is named as one, and else nothing."""
+
+import ast
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.processes import run
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+OUR_NAMES = ("executor.py", "profiles.py", "profiles/__init__.py", "simulator.py", "schedules.py")
+STANDARD_NAMES = ("queue.py", "random.py")
+MODEL = """
+import torch
+from torch import nn
+from first import width
+
+class Layer(nn.Linear):
+    def forward(self, x):
+        from later import scale
+        return scale * super().forward(x)
+
+def factory():
+    batch = lambda n, seed: (torch.ones(n, width), torch.zeros(n, width))
+    return [Layer(width, width), Layer(width, width)], nn.functional.mse_loss, batch
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "profiles").mkdir()
+    for name in OUR_NAMES:
+        (tmp_path / name).write_text(f"raise ImportError('the {name} of the folder')")
+    return tmp_path
+
+
+@pytest.fixture
+def worse(folder):
+    """Return a folder in which ``python -m`` does not come far, but a script that lies elsewhere does."""
+    for name in STANDARD_NAMES:
+        (folder / name).write_text(f"raise ImportError('the {name} of the folder')")
+    (folder / "mymodel.py").write_text(MODEL)
+    (folder / "first.py").write_text("width = 4")
+    (folder / "later.py").write_text("scale = 2.0")
+    return folder
+
+
+@pytest.fixture
+def script(tmp_path_factory):
+    """Return a script as an installation writes it."""
+    path = tmp_path_factory.mktemp("bin") / "pipesched"
+    path.write_text("from pipesched.__main__ import main\nif __name__ == '__main__':\n    main()\n")
+    return str(path)
+
+
+def python(folder, *arguments):
+    done = run([sys.executable, *arguments], cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    "line",
+    [
+        "simulate -s 1f1b -p 2 -m 4 --uniform f=1,b=2",
+        "run -s 1f1b -p 2 -m 4 --uniform f=0.001,b=0.001",
+        "run -s 1f1b -p 2 -m 4 --model mlp:layers=2,width=4",
+        "run -s 1f1b -p 2 -m 4 --model mymodel:factory",
+        "profile mlp:layers=2,width=4 --repeats 1 --companions 1",
+        "profile mymodel:factory --repeats 1 --companions 1",
+        "profile-links -p 2 --repeats 1 --out links.json",
+        f"tune {ROOT}/profiles/data/gpt-10m-epyc.json --devices 2 --batch-size 8 -n 1-8 --workers 2",
+    ],
+)
+def test_a_command_takes_nothing_from_its_folder_but_the_model(worse, script, line):
+    assert python(worse, script, *line.split())
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("model", ["", "--model mlp:layers=2,width=4"], ids=["emulated", "mlp"])
+def test_files_named_as_our_folders_are_in_nobodys_way(folder, model):
+    line = f"run -s 1f1b -p 2 -m 4 {model or '--uniform f=0.001,b=0.001'}"
+    assert python(folder, "-m", "pipesched", *line.split())
+
+
+def imports(path):
+    """Return the lines of a notebook that import something."""
+    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    nodes = [node for cell in cells for node in ast.walk(ast.parse("".join(cell["source"])))]
+    found = [ast.unparse(node) for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+    return [line for line in found if "IPython" not in line]
+
+
+def test_notebooks_import_nothing_of_their_folder(folder):
+    lines = [line for path in NOTEBOOKS for line in imports(path)]
+    assert sum("pipesched" in line for line in lines) >= len(NOTEBOOKS)
+    python(folder, "-c", "\n".join(lines))
+
+
+def test_notebooks_import_nothing_of_their_folder_where_python_is_told_so(worse):
+    python(worse, "-P", "-c", "\n".join(line for path in NOTEBOOKS for line in imports(path)))
