@@ -27,6 +27,7 @@ from pipesched.executor.training_rank import train_rank
 from pipesched.profiles.child_process import end_with
 from pipesched.profiles.errors import ProfileError
 from pipesched.profiles.model_name import require_trusted, trusted
+from pipesched.profiles.prints import prints_to_stderr
 from pipesched.schedules.formats.files import read_text, write_text
 from pipesched.schedules.formats.timeline_json import timeline_to_json
 from pipesched.schedules.schedule import NotRunnableError, ScheduleError
@@ -61,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(job, TrainingJob):
             _train(job, number, folder, asked.out, *meet)
         else:
-            result = run_rank(job, *meet)
+            with prints_to_stderr():
+                result = run_rank(job, *meet)
             if result is not None:
                 _report(result, folder, asked.out)
     except (ScheduleError, ProfileError, ExecutionError) as error:
@@ -118,7 +120,8 @@ def _train(job: TrainingJob, number: int, folder: Path | None, out: Path | None,
             at, store = meet
             train_rank(job, on_scores, at, store, on_phase)
         return
-    trained = train_rank(job)
+    with prints_to_stderr():
+        trained = train_rank(job)
     if trained is not None:
         run = job.recipe.run(job.num_steps)
         samples = run.pipelines * job.batch_size

@@ -43,9 +43,15 @@ class _Row:
 
 @contextmanager
 def live(names: Sequence[str], num_steps: int) -> Iterator[Callable[[str, int, Scores], None]]:
-    """Show a row per run on a terminal; yield what is told the scores of each step of the run of a name."""
+    """Show a row per run on a terminal; yield what is told the scores of each step of the run of a name.
+
+    What a model prints meanwhile goes to stderr.
+    """
+    from pipesched.profiles.prints import prints_to_stderr
+
     if not sys.stderr.isatty():
-        yield lambda name, step, scores: None  # noqa: ARG005
+        with prints_to_stderr():
+            yield lambda name, step, scores: None  # noqa: ARG005
         return
     from rich.console import Console
     from rich.live import Live
@@ -59,7 +65,8 @@ def live(names: Sequence[str], num_steps: int) -> Iterator[Callable[[str, int, S
         row.last.append(scores)
 
     console = Console(stderr=True)
-    with Live(get_renderable=lambda: _table(rows, num_steps), console=console, transient=True, refresh_per_second=4):
+    shown = Live(get_renderable=lambda: _table(rows, num_steps), console=console, transient=True, refresh_per_second=4)
+    with prints_to_stderr(), shown:
         yield tell
 
 

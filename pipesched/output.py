@@ -93,15 +93,18 @@ def spinner(text: str, *, if_long: bool) -> Iterator[None]:
 
 @contextmanager
 def progress(text: str) -> Iterator[Callable[[float], None]]:
-    """Show a bar on a terminal; yield what is told the fraction done."""
+    """Show a bar on a terminal; yield what is told the fraction done. What a model prints meanwhile goes to stderr."""
+    from pipesched.profiles.prints import prints_to_stderr
+
     if not sys.stderr.isatty():
-        yield lambda fraction: None  # noqa: ARG005
+        with prints_to_stderr():
+            yield lambda fraction: None  # noqa: ARG005
         return
     from rich.console import Console
     from rich.progress import Progress, TextColumn
 
     described = TextColumn("{task.description}", style="progress.description", markup=False)
     columns = [described, *Progress.get_default_columns()[1:]]
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with prints_to_stderr(), Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(plain(text), total=1.0)
         yield lambda fraction: bar.update(task, completed=fraction)

@@ -13,7 +13,7 @@ from pipesched.errors import InputError
 from pipesched.machine_options import MachineOptions
 from pipesched.output import progress
 from pipesched.several import schedule_names
-from pipesched.torch_options import DeviceKind, Dtype, Optimizer, Threads, require_gpu, torch_dtype
+from pipesched.torch_options import DeviceKind, Dtype, Optimizer, Threads, load_model, require_gpu, torch_dtype
 
 if TYPE_CHECKING:
     from pipesched.profiles.profile import Profile
@@ -56,7 +56,6 @@ class ModelOptions:
 
             return load_profile(Path(what))
         from pipesched.profiles.host import num_cores
-        from pipesched.profiles.models.resolve import resolve_model
         from pipesched.profiles.profiler import profile_model
 
         if self.device == "cuda":
@@ -64,7 +63,7 @@ class ModelOptions:
         sizes = [2**power for power in range(4) if 2**power <= min(batch_size, _MOST_PROFILED)]
         if self.microbatch_sizes is not None:
             sizes = list(counts(self.microbatch_sizes, "--microbatch-sizes", 1))
-        model = resolve_model(what)
+        model = load_model(what)
         with progress(f"profiling {model.name}") as tick:
             return profile_model(
                 model,

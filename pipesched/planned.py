@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from pipesched.errors import InputError
+from pipesched.torch_options import load_model
 
 if TYPE_CHECKING:
     from pipesched.jobs import RunOptions
@@ -101,9 +102,8 @@ def _is_of(model: str, planned: str) -> bool:
         return graph_of(model) == graph_of(planned)
     if not is_built_in(planned):
         return False  # names are compared, not what they would import
-    from pipesched.profiles.models.resolve import resolve_model
 
-    return model == resolve_model(planned).name
+    return model == load_model(planned).name
 
 
 def _model_of(plan: Plan, model: str | None, option: str, trusts: bool) -> str:

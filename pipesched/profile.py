@@ -11,7 +11,16 @@ from pipesched.errors import InputError
 from pipesched.files import JSON, check_outputs, emit
 from pipesched.options import Json, Seed, out_option
 from pipesched.output import num_bytes, print_table, progress, seconds
-from pipesched.torch_options import DeviceKind, Dtype, ModelName, Optimizer, Threads, require_gpu, torch_dtype
+from pipesched.torch_options import (
+    DeviceKind,
+    Dtype,
+    ModelName,
+    Optimizer,
+    Threads,
+    load_model,
+    require_gpu,
+    torch_dtype,
+)
 
 
 def profile(
@@ -38,13 +47,12 @@ def profile(
     if device == "cuda":
         require_gpu("--device: got cuda", "--device cpu")
     from pipesched.profiles.files import save_profile
-    from pipesched.profiles.models.resolve import resolve_model
     from pipesched.profiles.profile_json import profile_text
     from pipesched.profiles.profiler import profile_model
 
     with progress("profiling") as tick:
         measured = profile_model(
-            resolve_model(model),
+            load_model(model),
             microbatch_sizes=sizes,
             repeats=repeats,
             companions=companions,

@@ -16,7 +16,7 @@ from pipesched.options import CostOptions, Json, ScheduleOptions, grouped, out_o
 from pipesched.output import complain, num_bytes, percent, print_json, print_table, progress, seconds
 from pipesched.planned import plan_of, planned_run
 from pipesched.schedules.timeline import LONGEST_S
-from pipesched.torch_options import TrustModel, load_profile_of
+from pipesched.torch_options import TrustModel, load_model, load_profile_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -173,11 +173,10 @@ def _job(schedule: Schedule, costs: CostOptions, options: RunOptions, model: str
         raise InputError(
             "--model: got costs to emulate too, expected one or the other; leave out --uniform or --stage-costs"
         )
-    from pipesched.profiles.models.resolve import resolve_model
     from pipesched.profiles.partition import parse_partition
     from pipesched.profiles.profile import layer_seconds
 
-    built = resolve_model(model)
+    built = load_model(model)
     size = costs.microbatch_size or 1
     if costs.profile is not None:
         seconds_of = layer_seconds(load_profile_of(costs.profile, built), size)

@@ -55,6 +55,15 @@ def require_gpu(got: str, advice: str) -> None:
         raise NotThereError(f"{got}, expected a GPU, and torch sees none here; try {advice}")
 
 
+def load_model(text: str) -> Model:
+    """Return the model that `text` names, as `resolve_model` does; what a user's factory prints goes to stderr."""
+    from pipesched.profiles.models.resolve import resolve_model
+    from pipesched.profiles.prints import prints_to_stderr
+
+    with prints_to_stderr():
+        return resolve_model(text)
+
+
 def load_profile_of(path: Path, model: Model) -> Profile:
     """Return the profile in `path`, which must be of `model`.
 

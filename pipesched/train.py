@@ -21,7 +21,7 @@ from pipesched.options import CostOptions, Json, ScheduleOptions, grouped, out_o
 from pipesched.output import complain, print_json, seconds
 from pipesched.planned import plan_of, planned_training
 from pipesched.several import options_of_each, schedule_names
-from pipesched.torch_options import MODEL, TrustModel
+from pipesched.torch_options import MODEL, TrustModel, load_model
 from pipesched.train_options import TrainOptions
 
 if TYPE_CHECKING:
@@ -82,10 +82,11 @@ def train(
     from pipesched.outcomes import make_outcome, print_outcomes
     from pipesched.outlook import make_outlooks
     from pipesched.profiles.models.model import draw_batch
-    from pipesched.profiles.models.resolve import resolve_model
+    from pipesched.profiles.prints import prints_to_stderr
 
-    built = resolve_model(model)
-    draw_batch(built, 1, options.seed)  # data that are not there are found before anything is done
+    built = load_model(model)
+    with prints_to_stderr():
+        draw_batch(built, 1, options.seed)  # data that are not there are found before anything is done
     if job is not None:
         emit(_job(recipes, built, costs, options), job)
         return

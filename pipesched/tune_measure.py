@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pipesched.errors import InputError
 from pipesched.jobs import RunOptions
+from pipesched.torch_options import load_model
 
 if TYPE_CHECKING:
     from pipesched.executor.job import Job
@@ -33,9 +34,7 @@ def require_model(problem: Problem, option: str) -> None:
         InputError: It has other layers than the profile.
         ProfileError: There is no such model, or the profile is not trusted.
     """
-    from pipesched.profiles.models.resolve import resolve_model
-
-    model = resolve_model(problem.profile.model)
+    model = load_model(problem.profile.model)
     if len(model.layers) != len(problem.profile.layers):
         raise InputError(
             f"{option}: got a profile of {problem.profile.model} with {len(problem.profile.layers)} layers, expected "

@@ -14,6 +14,7 @@ from pipesched.errors import InputError
 from pipesched.jobs import RunOptions
 from pipesched.machine_options import MachineOptions
 from pipesched.several import schedule_names
+from pipesched.torch_options import load_model
 
 if TYPE_CHECKING:
     from pipesched.profiles.profile import Profile
@@ -64,11 +65,10 @@ class ProblemOptions:
 
     def _measured(self, space: SpaceOptions, runs: RunOptions) -> Profile:
         """Measure the micro-batches that the space may have, or some from the smallest to the largest."""
-        from pipesched.profiles.models.resolve import resolve_model
         from pipesched.profiles.partition import parse_partition
         from pipesched.simulator.tuner.setting import AVGPIPE, divisors
 
-        model = resolve_model(self.model)
+        model = load_model(self.model)
         parse_partition(self.partition, (1.0,) * len(model.layers), self.devices)
         there = divisors(self.batch_size)
         counts_asked = space.given_microbatches(self.batch_size, there) or there

@@ -20,7 +20,7 @@ from pipesched.options import CostOptions, Json, ScheduleOptions, grouped
 from pipesched.output import plain, print_json, progress
 from pipesched.predict import predict
 from pipesched.several import schedule_names
-from pipesched.torch_options import ModelName, load_profile_of
+from pipesched.torch_options import ModelName, load_model, load_profile_of
 
 if TYPE_CHECKING:
     from pipesched.profiles.models.model import Model
@@ -133,11 +133,10 @@ def _require_possible(
         check_folder(next(folder for folder in (out, *out.parents) if folder.exists()), out)
     options.require_possible()
     require_epsilon(options, [schedule.name for schedule in schedules])
-    from pipesched.profiles.models.resolve import resolve_model
     from pipesched.profiles.partition import parse_partition
     from pipesched.schedules.check import require_runnable
 
-    built = resolve_model(model)
+    built = load_model(model)
     for schedule in schedules:
         require_runnable(schedule)
         parse_partition(costs.partition or "balanced", (1.0,) * len(built.layers), schedule.num_stages)
@@ -186,7 +185,7 @@ def _one(
     job = options.job(schedule, model=model, bounds=bounds, microbatch_size=size)
     with progress(f"running {schedule.name}") as tick:
         measured = launch(job, tick)
-    losses = zip(measured.losses, whole_model_losses(job), strict=True)
+        losses = zip(measured.losses, whole_model_losses(job), strict=True)
     pairs = [pair for pair, comparable in zip(losses, _with_initial_weights(schedule), strict=True) if comparable]
     return _Checked(
         predicted,

@@ -1,9 +1,10 @@
 """Processes that run the same model beside a measurement.
 
 The ranks of a pipeline on one machine share its caches, its memory bandwidth and its clock rate; a layer measured
-alone would look faster than it will be. ``python -m pipesched.profiles.companions MODEL ...`` is one companion: it
-reads micro-batch sizes from stdin, runs forward and backward over and over at the last one it read, says
-``ready <size>`` after the first run of each, and ends when stdin does, which is also when its parent dies.
+alone would look faster than it will be. ``python -P -m pipesched.profiles.companions MODEL ...`` is one companion: it
+is told micro-batch sizes over a socket, runs forward and backward over and over at the last one, tells each size back
+after its first run, and ends when the other end of the socket is closed or its parent is gone. Standard output is not
+its own: a user's model may print.
 """
 
 from __future__ import annotations
@@ -11,19 +12,24 @@ from __future__ import annotations
 import argparse
 import os
 import queue
-import select
+import socket
+import struct
 import subprocess
-import sys
 import tempfile
 import threading
-from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from pipesched.profiles.child_process import command, end_with, environment
 from pipesched.profiles.errors import ProfileError
+from pipesched.profiles.prints import descriptor_as
 
 _READY_S = 120.0
 """How long a companion may take to start, or to finish its first run at a new size."""
+_SIZE = struct.Struct("<q")
+"""A micro-batch size, as it is told and told back."""
+_LAST_BYTES = 4096
+"""Of what a companion wrote to stderr, in which its last words are looked for."""
 
 
 class Companions:
@@ -34,6 +40,7 @@ class Companions:
         self._count = count
         self._arguments = [model, "--dtype", dtype, "--device", device, "--threads", str(threads), "--seed", str(seed)]
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._connections: list[socket.socket] = []
         self._errors: list[IO[bytes]] = []
 
     def __enter__(self) -> Companions:
@@ -56,38 +63,36 @@ class Companions:
         Raises:
             ProfileError: One failed or took too long.
         """
-        for process, errors in zip(self._processes, self._errors, strict=True):
-            assert process.stdin is not None
+        told = _SIZE.pack(microbatch_size)
+        for connection, errors in zip(self._connections, self._errors, strict=True):
             try:
-                process.stdin.write(f"{microbatch_size}\n".encode())
-                process.stdin.flush()
-            except BrokenPipeError as error:
+                connection.sendall(told)
+            except ConnectionError as error:
                 raise self._fault(errors) from error
-        for process, errors in zip(self._processes, self._errors, strict=True):
-            self._await_ready(process, errors)
+        for connection, errors in zip(self._connections, self._errors, strict=True):
+            if _received(connection) != told:
+                raise self._fault(errors)
 
     def _start(self) -> None:
-        path = os.pathsep.join(filter(None, [str(Path.cwd()), *sys.path]))
+        connection, theirs = socket.socketpair()
+        connection.settimeout(_READY_S)
+        self._connections.append(connection)
         self._errors.append(tempfile.TemporaryFile())  # noqa: SIM115  # closed by _stop
-        self._processes.append(
-            subprocess.Popen(  # noqa: S603  # our own module, no shell
-                [sys.executable, "-m", "pipesched.profiles.companions", *self._arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors[-1],
-                env=os.environ | {"PYTHONPATH": path},
-                bufsize=0,
+        ends = [str(theirs.fileno()), str(os.getpid())]
+        with theirs:
+            self._processes.append(
+                subprocess.Popen(  # noqa: S603  # our own module, no shell
+                    command("pipesched.profiles.companions", *self._arguments, "--ends", *ends),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=self._errors[-1],
+                    env=environment(),
+                    pass_fds=[theirs.fileno()],
+                )
             )
-        )
-
-    def _await_ready(self, process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
-        assert process.stdout is not None
-        readable, _, _ = select.select([process.stdout], [], [], _READY_S)
-        if not readable or not process.stdout.readline().startswith(b"ready"):
-            raise self._fault(errors)
 
     def _fault(self, errors: IO[bytes]) -> ProfileError:
-        errors.seek(0)
+        errors.seek(max(0, errors.seek(0, os.SEEK_END) - _LAST_BYTES))
         lines = errors.read().decode(errors="replace").split("\n")
         reason = next((line.strip() for line in reversed(lines) if line.strip()), f"no answer in {_READY_S:.0f} s")
         return ProfileError(
@@ -100,18 +105,24 @@ class Companions:
             process.kill()
         for process in self._processes:
             process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
-        for errors in self._errors:
+        for connection, errors in zip(self._connections, self._errors, strict=True):
+            connection.close()
             errors.close()
-        self._processes, self._errors = [], []
+        self._processes, self._connections, self._errors = [], [], []
 
 
-def _read_sizes(sizes: queue.SimpleQueue[int | None]) -> None:
-    """Put each line of stdin in `sizes`, then None at its end."""
-    for line in sys.stdin:
-        sizes.put(int(line))
+def _received(connection: socket.socket) -> bytes:
+    """Return the next size as it was packed; less where the other end is gone, or silent for too long."""
+    try:
+        return connection.recv(_SIZE.size, socket.MSG_WAITALL)
+    except (ConnectionError, TimeoutError):
+        return b""
+
+
+def _read_sizes(connection: socket.socket, sizes: queue.SimpleQueue[int | None]) -> None:
+    """Put each size that comes in `sizes`, then None at their end."""
+    while len(packed := _received(connection)) == _SIZE.size:
+        sizes.put(*_SIZE.unpack(packed))
     sizes.put(None)
 
 
@@ -127,25 +138,30 @@ def _main() -> None:
     parser.add_argument("--device", required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--ends", type=int, nargs=2, required=True, help="descriptor of the socket, parent")
     arguments = parser.parse_args()
 
+    descriptor, parent = arguments.ends
+    end_with(parent)
+    connection = socket.socket(fileno=descriptor)
     torch.set_num_threads(arguments.threads)
     device = torch.device(arguments.device)
     chain = Chain(
         resolve_model(arguments.model), seed=arguments.seed, dtype=getattr(torch, arguments.dtype), device=device
     )
     sizes: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-    threading.Thread(target=_read_sizes, args=(sizes,), daemon=True).start()
+    threading.Thread(target=_read_sizes, args=(connection, sizes), daemon=True).start()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
     size = sizes.get()
     while size is not None:
         inputs, targets = chain.batch(size)
         chain.run(inputs, targets, _no_mark)
         _wait(device)
-        sys.stdout.write(f"ready {size}\n")
-        sys.stdout.flush()
-        while sizes.empty():
-            chain.run(inputs, targets, _no_mark)
-            _wait(device)
+        connection.sendall(_SIZE.pack(size))
+        with descriptor_as(2, nowhere):  # or what a model says in every run would fill the disk
+            while sizes.empty():
+                chain.run(inputs, targets, _no_mark)
+                _wait(device)
         size = sizes.get()
 
 

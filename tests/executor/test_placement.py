@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,13 +16,14 @@ from pipesched.schedules.formats.timeline_json import read_timeline
 from pipesched.schedules.lower import lower
 from pipesched.schedules.replicate import place, replicate
 from tests.executor.pipelines import job, whole_model
+from tests.processes import run_all
 
 ROOT = Path(__file__).parents[2]
 MODEL = "tests.executor.test_placement:marking"
 
 
 def marking():
-    """Two layers, each of which leaves a file that says what was run where."""
+    """Two layers that print, each of which leaves a file that says what was run where."""
     import torch
     from torch import nn
 
@@ -33,6 +33,7 @@ def marking():
             self.number = number
 
         def forward(self, x):
+            print("stage", self.number)
             if self.training and "MARKS" in os.environ:
                 node, device = os.environ["GROUP_RANK"], os.environ["LOCAL_RANK"]
                 (Path(os.environ["MARKS"]) / f"stage{self.number} node{node} device{device}").touch()
@@ -69,25 +70,13 @@ def two_nodes(folder):
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    nodes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "torch.distributed.run", *meet, "--node-rank", str(node), *what],
-            env=os.environ | given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for node in range(2)
-    ]  # fmt: skip
-    try:
-        told = [node.communicate(timeout=110) for node in nodes]
-    finally:
-        for node in nodes:
-            node.kill()
-            node.wait()
-    assert [node.returncode for node in nodes] == [0, 0], told
-    return told[0][0]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", *meet]
+    nodes = run_all([([*torchrun, "--node-rank", str(node), *what], os.environ | given) for node in range(2)])
+    assert [node.returncode for node in nodes] == [0, 0], [node.stderr for node in nodes]
+    return nodes[0].stdout
 
 
 @pytest.mark.distributed
-@pytest.mark.timeout(120)
 def test_under_torchrun_each_rank_runs_where_its_device_is_and_what_is_measured_names_ranks(tmp_path):
     # rank 0 is not where the ranks meet and results are written
     schedule = replace(build("1f1b", 2, 3), rank_to_device=(1, 0))

@@ -7,6 +7,26 @@ from pipesched.profiles.companions import Companions
 from pipesched.profiles.errors import ProfileError
 from pipesched.profiles.models.resolve import resolve_model
 from pipesched.profiles.profiler import profile_model
+from tests.processes import eventually
+
+CHATTY = """
+import sys
+import torch
+from torch import nn
+print("imported")
+
+class Chatty(nn.Linear):
+    def forward(self, x):
+        print("out")
+        print("err", file=sys.stderr, flush=True)
+        with open("runs", "a") as file:
+            file.write(".")
+        return super().forward(x)
+
+def factory():
+    print("called")
+    return [Chatty(4, 4)], nn.functional.mse_loss, lambda n, seed: (torch.ones(n, 4), torch.zeros(n, 4))
+"""
 
 
 def children():
@@ -50,3 +70,16 @@ def test_a_companion_that_cannot_run_the_model_says_why():
     with companions("not_there_at_all:f") as others, pytest.raises(ProfileError, match="ModuleNotFoundError") as caught:
         others.use(1)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.distributed
+def test_what_a_companions_model_prints_is_no_answer_and_does_not_pile_up(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "chatty.py").write_text(CHATTY)
+    runs = tmp_path / "runs"
+    with companions("chatty:factory") as others:
+        for size in (1, 2, 1):
+            others.use(size)
+            before = runs.stat().st_size
+            assert eventually(lambda before=before: runs.stat().st_size > before + 100)
+        assert os.fstat(others._errors[0].fileno()).st_size <= 3 * len("err\n")
