@@ -18,7 +18,7 @@ _BURST_BYTES = 4096
 """What may pass at full speed: little, so that short messages are held to the bandwidth too."""
 _QUEUE_BYTES = 8 * 1024 * 1024
 _PORT = 29511
-_TORCHRUN_S = 100.0
+_TORCHRUN_S = 600.0
 
 
 class NotAllowed(Exception):  # noqa: N818 -- named for what happened

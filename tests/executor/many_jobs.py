@@ -5,10 +5,10 @@ Starting Python and torch takes far longer than a tiny job: so all of them share
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from subprocess import STDOUT
 
 from pipesched.executor.distributed import run_rank
 from pipesched.executor.errors import ExecutionError
@@ -16,6 +16,7 @@ from pipesched.executor.job import job_from_json, job_to_json
 from pipesched.executor.training_job import TrainingJob, is_training_job, training_job_from_json, training_job_to_json
 from pipesched.executor.training_rank import train_rank
 from pipesched.profiles.model_name import trusted
+from tests.processes import run_all
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,27 +34,13 @@ def run_together(jobs, num_ranks, folder):
 
 def run_module(module, num_ranks, folder):
     """Run `module` with the folder as its argument in one process per rank; return what each said."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", module, str(folder)],
-            cwd=ROOT,
-            env=os.environ
-            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_ranks)}
-            | {"LOCAL_WORLD_SIZE": str(num_ranks), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(num_ranks)
-    ]
-    try:
-        said = [process.communicate()[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in processes] == [0] * num_ranks, said
+    given = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    given |= {"WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks)}
+    command = [sys.executable, "-m", module, str(folder)]
+    ranks = [given | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(num_ranks)]
+    done = run_all([(command, environment) for environment in ranks], cwd=ROOT, stderr=STDOUT)
+    said = [each.stdout for each in done]
+    assert [each.returncode for each in done] == [0] * num_ranks, said
     return said
 
 

@@ -11,7 +11,7 @@ from tests.executor.elastic_ranks import CASES, ITERATIONS, NUM_MICROBATCHES, SI
 from tests.executor.many_jobs import run_module
 from tests.executor.pipelines import CPU, MLP, assert_equal
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300), pytest.mark.xdist_group("averaging over gloo")]
+pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("averaging over gloo")]
 
 
 @pytest.fixture(scope="module")

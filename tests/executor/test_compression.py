@@ -141,14 +141,12 @@ def test_emulated_messages_are_not_compressed():
 
 
 @pytest.mark.distributed
-@pytest.mark.timeout(120)
 @pytest.mark.xdist_group("compression")
 def test_over_gloo_both_ends_agree_on_every_message(tmp_path):
     assert [said.splitlines()[-1] for said in run_module("tests.executor.compressed", 2, tmp_path)] == ["fine"] * 2
 
 
 @pytest.mark.distributed
-@pytest.mark.timeout(120)
 @pytest.mark.xdist_group("compression")
 def test_a_run_over_gloo_is_the_local_run_with_the_same_messages(tmp_path):
     schedules = {name: build(name, 2, 8) for name in ("1f1b", "pipedream", "spectrain")}

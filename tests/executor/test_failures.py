@@ -19,7 +19,11 @@ from pipesched.schedules.lower import lower
 from pipesched.schedules.schedule import ScheduleError, forward
 from tests.executor.pipelines import job
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.distributed
+
+
+BRIEF_S = 8.0
+"""How long a message may keep a rank waiting where that is what ends the run: more than any other on a busy machine."""
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +101,7 @@ def test_a_rank_that_leaves_without_a_word_is_named_with_its_op_and_exit_code():
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_layer_that_sleeps_forever_ends_the_run_with_its_rank_and_op(rank):
-    message = failure(faulty(f"sleeping:layer={rank}", timeout_s=3.0))
+    message = failure(faulty(f"sleeping:layer={rank}", timeout_s=BRIEF_S))
     assert f"rank {rank} at {rank}F2" in message
     assert "waited for" in message
     assert message.endswith("try a longer timeout")
@@ -105,11 +109,11 @@ def test_a_layer_that_sleeps_forever_ends_the_run_with_its_rank_and_op(rank):
 
 @pytest.mark.slow
 def test_a_backward_that_sleeps_forever_ends_the_run():
-    assert "rank 1 at 1B0" in failure(faulty("sleeping_backward", timeout_s=3.0))
+    assert "rank 1 at 1B0" in failure(faulty("sleeping_backward", timeout_s=BRIEF_S))
 
 
 def test_a_stage_that_gives_another_shape_than_before_is_named():
-    message = failure(faulty("narrowing", timeout_s=5.0))
+    message = failure(faulty("narrowing"))
     assert message.startswith("rank 1 failed at 1SEND_F0 (micro-batch 0): ")
     assert "(1, 2), expected torch.float32, (1, 4)" in message
 
@@ -130,13 +134,13 @@ def crossed():
 
 @pytest.mark.parametrize("make", [unfinishable, crossed])
 def test_a_list_that_cannot_finish_is_refused_before_it_runs(make):
-    message = failure(faulty("raising:layer=9", make(), timeout_s=3.0))
+    message = failure(faulty("raising:layer=9", make(), timeout_s=BRIEF_S))
     assert "rank 1" in message
     assert "waits forever" in message
 
 
 def test_a_list_that_cannot_finish_ends_with_its_rank_and_op():
-    message = failure(job(crossed(), timeout_s=3.0, is_checked=False))
+    message = failure(job(crossed(), timeout_s=BRIEF_S, is_checked=False))
     assert "waited for message" in message
     assert message.startswith(("rank 0 failed at 0B0 (micro-batch 0)", "rank 1 failed at 1F1 (micro-batch 1)"))
 

@@ -1,6 +1,5 @@
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -9,10 +8,10 @@ from pipesched.executor.forks import can_fork, fork
 from pipesched.executor.job import job_to_json
 from pipesched.schedules.catalogue import build
 from tests.executor.pipelines import job
+from tests.processes import eventually
 
 pytestmark = [
     pytest.mark.distributed,
-    pytest.mark.timeout(60),
     pytest.mark.skipif(not can_fork(), reason="processes are started one by one here"),
 ]
 
@@ -28,13 +27,6 @@ def waiting(tmp_path, number):
     (tmp_path / "board").write_bytes(bytes(64))
     arguments = ["--folder", str(tmp_path)]
     return fork(arguments, environment(RANK="0", WORLD_SIZE="2"), tmp_path / f"log{number}")
-
-
-def until(condition):
-    deadline = time.monotonic() + 30
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return condition()
 
 
 def server():
@@ -62,7 +54,7 @@ def test_one_server_is_kept_and_is_started_anew_when_it_is_gone(tmp_path):
         assert fork([], environment(), tmp_path / name).wait() == 2
     before = server()
     rank = waiting(tmp_path, 0)
-    assert until((tmp_path / "log0").exists)
+    assert eventually((tmp_path / "log0").exists)
     assert rank.poll() is None
     os.kill(before, signal.SIGKILL)
     assert rank.wait() == -signal.SIGKILL

@@ -11,7 +11,7 @@ from pipesched.schedules.recompute import recompute
 from tests.executor.many_jobs import run_together
 from tests.executor.pipelines import SYNCHRONOUS, any_schedule, assert_equal, job, whole_gradients
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300), pytest.mark.xdist_group("gradients over gloo")]
+pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("gradients over gloo")]
 
 
 def as_it_is(schedule):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from pipesched.executor.job import job_to_json
 from pipesched.schedules.catalogue import build
 from pipesched.schedules.formats.timeline_json import read_timeline
 from pipesched.schedules.lower import lower
+from tests import processes
 from tests.executor.pipelines import MLP, job, whole_model
 
 ROOT = Path(__file__).parents[2]
@@ -22,9 +22,7 @@ RANK_0 = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PO
 def run(command, **environment):
     clean = {key: value for key, value in os.environ.items() if key not in TORCHRUN}
     given = clean | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | environment
-    return subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, env=given, timeout=55, check=False
-    )
+    return processes.run([sys.executable, *command], env=given)
 
 
 def torchrun(num_processes, *arguments):
@@ -40,7 +38,6 @@ def job_file(tmp_path):
 
 
 @pytest.mark.distributed
-@pytest.mark.timeout(60)
 def test_torchrun_runs_a_job_and_rank_0_writes_the_timeline(job_file, tmp_path):
     out = tmp_path / "measured.json"
     done = torchrun(2, job_file, "--out", out)
@@ -56,7 +53,6 @@ def test_torchrun_runs_a_job_and_rank_0_writes_the_timeline(job_file, tmp_path):
 
 
 @pytest.mark.distributed
-@pytest.mark.timeout(60)
 def test_another_number_of_processes_than_ranks_is_refused(job_file):
     done = torchrun(3, job_file)
     assert done.returncode != 0

@@ -16,7 +16,7 @@ from tests.executor.many_jobs import run_together
 from tests.executor.pipelines import CPU
 from tests.executor.test_training import MODEL, plain_loop
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.distributed
 
 STEPS = 3
 BATCH = 16

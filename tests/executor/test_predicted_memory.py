@@ -238,7 +238,6 @@ def test_each_device_holds_what_was_predicted(num_microbatches, num_pipelines, p
 
 
 @pytest.mark.distributed
-@pytest.mark.timeout(120)
 def test_each_process_holds_what_was_predicted():
     model, size = MODELS["conv"][0], 16
     profile = profile_model(resolve_model(model), microbatch_sizes=[size], repeats=1, warmup=1)

@@ -15,7 +15,7 @@ from tests.executor.models import plain
 from tests.executor.pipelines import CPU, assert_equal, job
 from tests.executor.recurrences import LR, OPTIMIZERS, RULES, SCHEMES, at_least, by_layer, scheme_of, train
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(300), pytest.mark.xdist_group("recurrences over gloo")]
+pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("recurrences over gloo")]
 
 OPTIMIZER_OF = {name: list(OPTIMIZERS)[k % 4] for k, name in enumerate(SCHEMES)}
 

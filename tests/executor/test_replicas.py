@@ -229,7 +229,6 @@ def test_costs_whose_ops_overlap_are_not_emulated():
 
 
 @pytest.mark.distributed
-@pytest.mark.timeout(60)
 def test_the_sum_of_processes_is_the_same_to_the_last_bit_on_each_of_them(tmp_path):
     first, *others = run_module("tests.executor.sums", 3, tmp_path)
     assert len(first.splitlines()) == 2 * 5 * 3  # staged or not, dtypes, lengths
@@ -237,7 +236,6 @@ def test_the_sum_of_processes_is_the_same_to_the_last_bit_on_each_of_them(tmp_pa
 
 
 @pytest.mark.distributed
-@pytest.mark.timeout(60)
 def test_processes_train_replicas_as_the_whole_model_is_trained_and_one_writes_them(tmp_path):
     schedule = reduced_early(build("chimera", 2, 4))
     assert not all(isinstance(op, Reduce | Step) for op in schedule.ops[0][-4:])
@@ -263,9 +261,8 @@ def test_processes_train_replicas_as_the_whole_model_is_trained_and_one_writes_t
 
 @pytest.mark.distributed
 @pytest.mark.slow
-@pytest.mark.timeout(60)
 def test_processes_that_sum_in_different_orders_end_with_rank_and_op():
-    todo = job(crossed(), "mlp:layers=2,width=4", timeout_s=2.0, is_checked=False)
+    todo = job(crossed(), "mlp:layers=2,width=4", timeout_s=8.0, is_checked=False)
     with pytest.raises(RankFailed) as raised:
         launch(todo)
     message = str(raised.value)

@@ -174,7 +174,6 @@ def test_several_ranks_on_a_device_and_too_few_devices_are_refused_in_one_line()
 
 
 @pytest.mark.distributed
-@pytest.mark.timeout(120)
 def test_an_emulated_run_is_never_faster_than_its_devices_and_links_allow():
     # sums over slow links between nodes, devices at half speed, every rank elsewhere than its number; no NICs, where
     # a message that is late may let another one pass, and all be over sooner

@@ -2,7 +2,6 @@
 
 import json
 import math
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from pipesched.schedules.formats.schedule_json import to_json
 from pipesched.schedules.prediction import Rule
 from pipesched.schedules.recipe import Recipe
 from tests.executor.pipelines import CPU, even_bounds
+from tests.processes import run
 
 ROOT = Path(__file__).parents[2]
 MODEL, NUM_LAYERS, STEPS = "digits:width=8,blocks=6", 8, 6
@@ -45,7 +45,6 @@ def locally(job):
 
 
 @pytest.mark.distributed
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", ["pipeoptim", "chimera", "avgpipe"])
 def test_every_step_and_the_final_weights_are_those_of_one_process(name):
     told = []
@@ -61,7 +60,6 @@ def test_every_step_and_the_final_weights_are_those_of_one_process(name):
 
 
 @pytest.mark.distributed
-@pytest.mark.timeout(120)
 def test_forwards_that_run_ever_further_ahead_change_times_and_not_losses():
     job = a_job(recipe=Recipe(name="avgpipe", num_ranks=2, num_microbatches=8), num_steps=20, advance="auto")
     found = launch_training(job)
@@ -78,7 +76,6 @@ def test_forwards_that_run_ever_further_ahead_change_times_and_not_losses():
 
 
 @pytest.mark.distributed
-@pytest.mark.timeout(120)
 def test_a_run_that_diverges_is_ended():
     found = launch_training(a_job("pipedream", num_steps=100000, optimizer="sgd", lr=1e6))
     assert found.diverged.step == len(found.steps) - 1 < 100000
@@ -87,7 +84,6 @@ def test_a_run_that_diverges_is_ended():
 
 
 @pytest.mark.distributed
-@pytest.mark.timeout(120)
 def test_a_rank_that_fails_is_named():
     recipe = Recipe(name="gpipe", num_ranks=2, num_microbatches=2)
     model = "tests.executor.faulty:raising:layer=1,at=0"
@@ -97,13 +93,12 @@ def test_a_rank_that_fails_is_named():
 
 
 @pytest.mark.distributed
-@pytest.mark.timeout(120)
 def test_under_torchrun_rank_0_writes_the_log(tmp_path):
     job = a_job("1f1b")
     (tmp_path / "job.json").write_text(training_job_to_json(job))
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "pipesched.executor"]
     command = [sys.executable, *launcher, str(tmp_path / "job.json"), "--out", str(tmp_path / "log.jsonl")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    done = run(command, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     expected = [scores.loss for scores in locally(job).steps]

@@ -13,7 +13,7 @@ from tests.executor.pipelines import MLP, job, whole_model
 
 BANDWIDTH_BYTES_PER_S = 12.5e6
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120), pytest.mark.xdist_group("namespaces")]
+pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("namespaces")]
 
 
 @pytest.fixture(scope="module")

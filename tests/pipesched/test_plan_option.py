@@ -121,7 +121,6 @@ def test_training_as_planned_is_training_in_one_piece(pipesched):
 
 
 @pytest.mark.distributed
-@pytest.mark.timeout(120)
 def test_a_plan_is_run_and_measured(pipesched, folder):
     answer = pipesched("run --plan wide.json --iterations 1 --out measured.json --json")
     assert answer.code == 0, answer.err

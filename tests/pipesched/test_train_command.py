@@ -4,12 +4,13 @@ import csv
 import json
 import os
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
+
+from tests.processes import PATIENCE_S, eventually, started
 
 ROOT = Path(__file__).parents[2]
 MODEL = "digits:width=8,blocks=6"
@@ -217,18 +218,14 @@ def test_bad_input_is_one_line_and_nothing_is_written(pipesched, folder, line, w
     assert sorted(folder.iterdir()) == before
 
 
-@pytest.mark.timeout(60)
 def test_a_run_that_is_stopped_leaves_its_log_readable(tmp_path):
     log = tmp_path / "run.jsonl"
     command = [sys.executable, "-m", "pipesched", *f"{QUICK} -s gpipe --steps 1000000 --log".split(), str(log)]
     environment = dict(os.environ, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1")
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        while process.poll() is None and not (log.exists() and log.stat().st_size > 1000):
-            time.sleep(0.05)
+    with started(command, cwd=tmp_path, env=environment, stdout=PIPE, stderr=PIPE) as process:
+        assert eventually(lambda: process.poll() is not None or (log.exists() and log.stat().st_size > 1000))
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out, err) == (130, b"", b"pipesched: stopped\n")
     lines = lines_of(log)
     assert [line["step"] for line in lines] == list(range(len(lines)))
@@ -236,7 +233,6 @@ def test_a_run_that_is_stopped_leaves_its_log_readable(tmp_path):
 
 
 @pytest.mark.distributed
-@pytest.mark.timeout(120)
 def test_one_process_per_rank_trains_as_one_process_does(pipesched, folder):
     line = f"{QUICK} -s pipedream_2bw --steps 4 --dtype float64 --json"
     here, there = (

@@ -170,7 +170,6 @@ def test_bad_input_is_one_line_and_nothing_is_written(tune, folder, more, parts)
 
 
 @pytest.mark.distributed
-@pytest.mark.timeout(120)
 def test_the_best_are_run_and_set_beside_the_prediction_and_plain_1f1b(pipesched, folder):
     small = replace(model(), model="mlp:layers=6,width=8")
     save_profile(small, folder / "m.json")
@@ -188,7 +187,6 @@ def test_the_best_are_run_and_set_beside_the_prediction_and_plain_1f1b(pipesched
 
 
 @pytest.mark.distributed
-@pytest.mark.timeout(120)
 def test_a_model_is_profiled_first_and_every_setting_can_be_run(pipesched):
     line = "tune mlp:layers=4,width=8 -b 8 -p 2 -m 2,4 -n 1 --advance 0 --evaluator measure --iterations 2"
     data = json.loads(pipesched(f"{line} --json").out)

@@ -26,7 +26,6 @@ def held_bytes(problem, setting):
 
 @pytest.mark.distributed
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("num_pipelines", [1, 2])
 def test_a_setting_that_was_not_profiled_holds_what_the_equation_says(problem, num_pipelines):
     """Eq. 8, from M = 8 and N = 1 to M = 4, within 5 % of what malloc says."""

@@ -1,6 +1,5 @@
 import json
 import math
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from pipesched.profiles.errors import ProfileError
 from pipesched.profiles.files import load_cluster, load_profile, save_cluster, save_profile
 from pipesched.profiles.profile import stage_costs
 from pipesched.schedules.schedule import backward, backward_input
+from tests.processes import run
 from tests.profiles.hand_profiles import layer, measurement, profile, split
 
 ROOT = Path(__file__).parents[2]
@@ -200,7 +200,5 @@ def test_the_light_modules_load_nothing_heavy():
         "import sys; from pipesched.profiles import profile, partition, files, stage_costs_csv, cluster;"
         "print([m for m in ('torch', 'pydantic', 'numpy', 'csv') if m in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
-    )
+    done = run([sys.executable, "-c", code], cwd=ROOT)
     assert done.stdout.strip() == "[]"

@@ -10,7 +10,10 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-PATIENCE = timedelta(seconds=2)
+PATIENCE = timedelta(seconds=600)
+"""For what comes."""
+SOON = timedelta(seconds=2)
+"""For what never comes."""
 
 
 def exchange(other: int) -> bool:
@@ -41,7 +44,7 @@ def unreceived(rank: int, other: int, store: dist.Store) -> bool:
         store.wait(["gave up"])
         return False
     try:
-        dist.isend(torch.ones(1), other).wait(PATIENCE)
+        dist.isend(torch.ones(1), other).wait(SOON)
     except RuntimeError:
         return False
     finally:

@@ -1,28 +1,20 @@
 """What `schedules.streams` says of gloo, asked of gloo itself."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.processes import run_all
+
 WORKER = Path(__file__).with_name("gloo_worker.py")
 
 
 @pytest.mark.distributed
-@pytest.mark.timeout(90)
 def test_gloo_keeps_channels_in_order_and_apart_and_its_sends_wait_for_their_receives(tmp_path):
-    ranks = [
-        subprocess.Popen([sys.executable, WORKER, str(rank), str(tmp_path / "store")], stdout=subprocess.PIPE)
-        for rank in range(2)
-    ]
-    try:
-        first, second = (json.loads(rank.communicate(timeout=80)[0].splitlines()[-1]) for rank in ranks)
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
+    ranks = run_all([([sys.executable, WORKER, str(rank), str(tmp_path / "store")], None) for rank in range(2)])
+    first, second = (json.loads(rank.stdout.splitlines()[-1]) for rank in ranks)
     assert first["exchange"]
     assert second["exchange"]
     assert second["in_order"] == [0.0, 1.0, 2.0]

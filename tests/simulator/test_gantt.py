@@ -1,4 +1,3 @@
-import subprocess
 import sys
 from itertools import pairwise
 
@@ -15,6 +14,7 @@ from pipesched.simulator.gantt import draw_gantt, lay_out, text_gantt
 from pipesched.simulator.labels import readable_s
 from pipesched.simulator.metrics import metrics
 from tests.hand_timelines import play, shaken
+from tests.processes import run
 
 STARTS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
@@ -227,5 +227,5 @@ def test_charts_for_the_terminal_load_no_heavy_package():
         "import sys; from pipesched.simulator import gantt, trace, compare, frame;"
         "print([m for m in ('matplotlib', 'pandas', 'torch', 'pydantic', 'numpy') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run([sys.executable, "-c", code])
     assert done.stdout.strip() == "[]"

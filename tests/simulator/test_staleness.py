@@ -1,4 +1,3 @@
-import subprocess
 import sys
 
 import pytest
@@ -7,6 +6,7 @@ from pipesched.schedules.catalogue import build, build_lazily
 from pipesched.schedules.schedule import forward, make_schedule
 from pipesched.simulator.errors import SimulationError
 from pipesched.simulator.staleness import draw_staleness, panels
+from tests.processes import run
 
 STARTS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
@@ -55,4 +55,4 @@ def test_a_picture_that_cannot_be_is_refused_in_one_line(tmp_path, name, count):
 
 def test_matplotlib_is_not_loaded_before_something_is_drawn():
     code = "import sys, pipesched.simulator.staleness; sys.exit('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert run([sys.executable, "-c", code]).returncode == 0

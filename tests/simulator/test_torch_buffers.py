@@ -36,7 +36,6 @@ def buffers_in_torch(m):
 
 
 @pytest.mark.distributed
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("m", [1, 5])
 def test_we_count_as_many_bytes_of_buffers_as_pytorch_holds(alone, m):
     outputs = [4 * ROWS * width for width in WIDTHS[1:]]

@@ -13,8 +13,6 @@ from pipesched.schedules.torch_lower import lower_for_torch
 from tests.schedules.formats.judge import is_valid_csv, is_valid_json
 from tests.schedules.formats.random_ops import damaged, damaged_bytes
 
-pytestmark = pytest.mark.timeout(60)
-
 COMPUTE = "0F0,0F1,,0B0,0I1,0W1\r\n1F0,1B0,1F1,1I1,,1W1\r\n"
 OVERLAP = "0F0,3F0,3B0,0F1,(3F1;0B0)OVERLAP_F_B,3B1,0B1\r\n1F0,2F0,2B0,(1F1;1B0)OVERLAP_F_B,2F1,2I1,1B1,2W1\r\n"
 FILES = {

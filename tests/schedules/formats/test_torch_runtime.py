@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,13 +11,14 @@ import pytest
 from pipesched.schedules.formats.torch_csv import read_csv_text, write_csv, write_csv_comms
 from pipesched.schedules.schedule import stages_of
 from pipesched.schedules.torch_lower import lower_for_torch
+from tests.processes import run_all
 from tests.schedules.formats.sayable import halves
 
 pytest.importorskip("torch.distributed.pipelining")
 load_file = pytest.importorskip("safetensors.torch").load_file
 pipelines = pytest.importorskip("tests.executor.pipelines")
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(110)]
+pytestmark = pytest.mark.distributed
 
 ROOT = Path(__file__).parents[3]
 MODEL = "mlp:layers=16,width=8"
@@ -71,16 +71,8 @@ def all_cases():
 def run_workers(folder):
     command = [sys.executable, "-m", "tests.schedules.formats.torch_worker", str(folder)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    workers = [
-        subprocess.Popen([*command, str(rank)], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
-        for rank in range(4)
-    ]
-    try:
-        said = [worker.communicate(timeout=90)[1] for worker in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
-    assert [worker.returncode for worker in workers] == [0] * 4, "\n".join(said)[-3000:]
+    workers = run_all([([*command, str(rank)], environment) for rank in range(4)], cwd=ROOT)
+    assert [worker.returncode for worker in workers] == [0] * 4, "\n".join(each.stderr for each in workers)[-3000:]
 
 
 def gradients_and_losses(folder, case):

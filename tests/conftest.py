@@ -1,0 +1,6 @@
+"""Property tests judge what comes out, not how soon: a machine may be busy."""
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
