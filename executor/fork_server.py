@@ -28,6 +28,9 @@ from pipesched.profiles.child_process import command, end_with
 _LOOK_S = 1.0
 """How often it looks whether the launcher is there: another process may hold its end of the connection open."""
 
+_TOLD_TO_ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""What a terminal, or who stops a job, tells all processes; the launcher says what becomes of this one."""
+
 Work: TypeAlias = Callable[[str, list[str]], int]
 """Runs a module, as a forked process does, with these arguments; returns its exit code."""
 
@@ -49,6 +52,7 @@ class Server:
         self._load = load
         self._work: Work | None = None
         self._pid = os.getpid()
+        self._handlers = {told: signal.signal(told, signal.SIG_IGN) or signal.SIG_DFL for told in _TOLD_TO_ALL}
         self._unread = b""
         self._numbers: dict[int, int] = {}  # of each process that runs
         self._folders: list[str] = []
@@ -136,8 +140,8 @@ class Server:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            for told, handler in self._handlers.items():
+                signal.signal(told, handler)
             self._connection.close()
             _redirect(asked["log"])
             os.environ.clear()
@@ -174,9 +178,6 @@ def _redirect(log: str) -> None:
 
 def main() -> None:
     """Serve the launcher at the other end of the socket."""
-    # the terminal tells all processes, and so may who stops a job; the launcher says what becomes of these
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     Server(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), _load).serve()
 
 

@@ -17,13 +17,14 @@ PATIENCE_S = 600.0
 def started(command, **how):
     """Yield the process, as `subprocess.Popen` does, in a group of its own that is killed in the end.
 
-    SIGINT interrupts it, as in a terminal, though what ``nohup ... &`` starts in a script ignores it.
+    Signals end it as in a terminal, though what ``nohup ... &`` starts in a script ignores some.
     """
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = {ends: signal.signal(ends, signal.default_int_handler) for ends in (signal.SIGINT, signal.SIGHUP)}
     try:
         process = subprocess.Popen(command, start_new_session=True, **how)
     finally:
-        signal.signal(signal.SIGINT, before)
+        for ends, handler in before.items():
+            signal.signal(ends, handler)
     try:
         yield process
     finally:

@@ -1,5 +1,6 @@
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,16 @@ def test_a_fork_can_be_killed_and_the_others_go_on(tmp_path):
     assert second.poll() is None
     second.kill()
     assert second.wait() == -signal.SIGKILL
+
+
+def test_the_server_outlives_the_thread_that_started_it(tmp_path):
+    assert fork([], environment(), tmp_path / "a").wait() == 2
+    os.kill(server(), signal.SIGKILL)
+    thread = threading.Thread(target=lambda: fork([], environment(), tmp_path / "b").wait())
+    thread.start()
+    thread.join()
+    rank = waiting(tmp_path, 0)
+    assert eventually((tmp_path / "log0").exists)
+    assert rank.poll() is None
+    rank.kill()
+    assert rank.wait() == -signal.SIGKILL

@@ -124,3 +124,16 @@ def test_a_command_that_is_killed_leaves_no_process_and_no_file(tmp_path, code, 
         process.wait()
         assert eventually(lambda: processes_in(tmp_path) == [])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.distributed
+@pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="looks for the ranks in /proc")
+def test_a_run_whose_terminal_is_closed_leaves_no_process_and_no_file(tmp_path):
+    command = [sys.executable, "-m", "pipesched", *EMULATED.split()]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    with started(command, cwd=tmp_path, env=environment) as process:
+        assert eventually(lambda: len(processes_in(tmp_path)) >= 4)
+        os.killpg(process.pid, signal.SIGHUP)
+        process.wait()
+        assert eventually(lambda: processes_in(tmp_path) == [])
+    assert list(tmp_path.iterdir()) == []
