@@ -193,7 +193,6 @@ def test_verify_of_an_asynchronous_schedule_compares_what_has_the_same_weights(p
 
 
 @pytest.mark.distributed
-@pytest.mark.timeout(120)
 def test_weights_predicted_before_the_first_step_are_the_initial_ones(profiled):
     answer = profiled(f"verify {MODEL} -s spectrain,xpipe,pipeoptim -p 2 -m 4 --profile p.json {FAST} --json")
     assert (answer.code, answer.err) == (0, "")

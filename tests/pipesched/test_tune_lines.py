@@ -63,7 +63,6 @@ def test_a_graph_without_a_model_is_run_by_its_costs(pipesched, folder):
 
 
 @pytest.mark.distributed
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("number", [1, 2])
 def test_the_lines_that_are_printed_run(pipesched, folder, number):
     save_profile(replace(model(), model=MLP), folder / "m.json")
