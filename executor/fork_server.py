@@ -59,6 +59,17 @@ class Server:
 
     def serve(self) -> None:
         """Go on until the launcher is gone; no process and no folder of its is left then."""
+        try:
+            self._serve()
+        finally:
+            for pid in self._numbers:
+                os.kill(pid, signal.SIGKILL)
+            for pid in self._numbers:
+                os.waitpid(pid, 0)
+            for folder in self._folders:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _serve(self) -> None:
         bell, ring = socket.socketpair()
         bell.setblocking(False)
         ring.setblocking(False)
@@ -75,12 +86,6 @@ class Server:
                     self._reap()
                 is_there = self._listen() if self._connection in ready else os.getppid() == self._launcher
         signal.set_wakeup_fd(-1)
-        for pid in self._numbers:
-            os.kill(pid, signal.SIGKILL)
-        for pid in self._numbers:
-            os.waitpid(pid, 0)
-        for folder in self._folders:
-            shutil.rmtree(folder, ignore_errors=True)
 
     def _listen(self) -> bool:
         """Do what the launcher has asked for since; return whether it is still there."""
