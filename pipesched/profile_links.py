@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Annotated, Literal
@@ -63,4 +62,5 @@ def _launch(ranks: int, arguments: list[str], *, is_fresh: bool) -> str | None:
                 codes = [process.poll() for process in processes]
         if not any(codes):
             return None
-        return "\n".join((folder / f"log{rank}").read_text(errors="replace") for rank, code in enumerate(codes) if code)
+        logs = [folder / f"log{rank}" for rank, code in enumerate(codes) if code]
+        return "\n".join(log.read_text(errors="replace") for log in logs if log.exists())

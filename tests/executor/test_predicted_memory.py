@@ -254,7 +254,6 @@ def wide():
 
 
 @pytest.mark.distributed
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", ["pipedream", "1f1b_rr", "spectrain", "xpipe", "pipeoptim", "pipedream_2bw", "wpipe"])
 def test_each_process_holds_the_copies_that_were_predicted(name, wide):
     """Gradients and the version that a Step keeps are together inside it alone, a predicted copy is inside its op."""
