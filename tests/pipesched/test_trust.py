@@ -176,7 +176,7 @@ def test_a_model_that_the_user_types_or_trusts_is_imported(pipesched, folder, pl
 
 
 def test_a_profile_that_is_trusted_is_built_to_be_run(pipesched, folder, plant, monkeypatch):
-    def stopped(problem, *_):
+    def stopped(problem, *_, **__):
         raise InputError(f"found {problem.profile.model}")
 
     monkeypatch.setattr("pipesched.tune.search_all", stopped)
