@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -34,7 +34,7 @@ _SUFFIXES: dict[str, Format] = {".md": "markdown", ".csv": "csv", ".json": "json
 def compare(
     what: Annotated[
         list[str] | None,
-        typer.Argument(help="Schedules by name or file; or two Timelines, predicted and measured (JSON)."),
+        typer.Argument(help="Schedules by name or file; or two Timelines (JSON)."),
     ] = None,
     all_schedules: Annotated[
         bool, typer.Option("--all", help="Every schedule that can be run, too; one that cannot be built says why.")
@@ -50,7 +50,7 @@ def compare(
     json: Json = False,
     out: Annotated[Path | None, out_option("Write the table: .md, .csv or .json.")] = None,
 ) -> None:
-    """Compare schedules of one model in one table (--out: .md, .csv or .json), or a prediction with a measurement.
+    """Compare schedules of one model in one table (--out: .md, .csv or .json), or two Timelines of one schedule.
 
     With --uniform, all that is given is a rank's whole share: a stage of v chunks per rank costs and holds 1/v of it.
     """
@@ -136,7 +136,14 @@ def _compare_timelines(
     from pipesched.simulator.compare import compare as compare_timelines
 
     timelines = timelines_of(paths, schedule, costs, traffic)
-    found = compare_timelines(*timelines)
+    names = None
+    if {timeline.source for timeline in timelines} == {"predicted", "measured"}:
+        timelines.sort(key=lambda timeline: timeline.source, reverse=True)  # the prediction first
+    else:
+        names = _told_apart(paths, timelines)
+    found = compare_timelines(timelines[0], timelines[1], names)
+    if names is not None:  # so that they are called the same in the picture
+        timelines = [replace(timeline, source=name) for timeline, name in zip(timelines, names, strict=True)]
     _write(timelines, found.to_rows(), gantt, out)
     if form == "json":
         print_json(found.to_dict())
@@ -144,6 +151,16 @@ def _compare_timelines(
         emit(_text(found.to_rows(), form), None)
     elif out is None:
         print_comparisons([found])
+
+
+def _told_apart(paths: Sequence[Path], timelines: Sequence[Timeline]) -> tuple[str, str]:
+    """Return a name for each of two files: what tells them apart in as few words as will do."""
+    (first, second), (one, other) = paths, timelines
+    whole = str(first.with_suffix("")), str(second.with_suffix(""))
+    for names in ((first.stem, second.stem), (one.name, other.name), whole):
+        if len({*names, "quantity", "device", "difference"}) == 5:  # the other columns are called so
+            return names
+    return f"{first.stem} 1", f"{second.stem} 2"
 
 
 def _write(timelines: Sequence[Timeline], rows: list[dict[str, Value]], gantt: Path | None, out: Path | None) -> None:
@@ -162,7 +179,15 @@ def _text(rows: list[dict[str, Value]], form: Format) -> str:
 
     if form == "json":
         return json.dumps(rows, indent=2, allow_nan=False)
-    return (to_markdown if form == "markdown" else to_csv)(rows)
+    return to_markdown([_for_people(row) for row in rows]) if form == "markdown" else to_csv(rows)
+
+
+def _for_people(row: dict[str, Value]) -> dict[str, Value]:
+    """Return a row with two of a kind under their own names."""
+    if "first_name" not in row:
+        return row
+    headings = {"first": str(row["first_name"]), "second": str(row["second_name"])}
+    return {headings.get(key, key): value for key, value in row.items() if not key.endswith("_name")}
 
 
 def _found(

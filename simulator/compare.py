@@ -1,4 +1,4 @@
-"""Two Timelines of one schedule side by side."""
+"""Two Timelines of one schedule side by side: a prediction and a measurement, or two of a kind."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ class Quantity:
     Attributes:
         name: ``makespan_s``, ``bubble_fraction``, ``busy_s``, ``idle_s`` or ``peak_memory_bytes``.
         device: None when it belongs to the whole run.
+        predicted: Of two of a kind, of the first.
+        measured: Of two of a kind, of the second.
     """
 
     name: str
@@ -32,17 +34,21 @@ class Quantity:
     @property
     def error(self) -> float | None:
         """(predicted - measured) / measured; None when unknown, or when only the measured number is 0."""
-        return _error(self.predicted, self.measured)
+        return _relative(self.predicted, self.measured)
 
-    def to_dict(self) -> dict[str, Value]:
+    @property
+    def difference(self) -> float | None:
+        """(second - first) / first; None when unknown, or when only the first number is 0."""
+        return _relative(self.measured, self.predicted)
+
+    def to_dict(self, *, are_of_a_kind: bool = False) -> dict[str, Value]:
         """Return plain data."""
-        return {
-            "quantity": self.name,
-            "device": self.device,
-            "predicted": self.predicted,
-            "measured": self.measured,
-            "error": self.error,
-        }
+        values: dict[str, Value] = (
+            {"first": self.predicted, "second": self.measured, "difference": self.difference}
+            if are_of_a_kind
+            else {"predicted": self.predicted, "measured": self.measured, "error": self.error}
+        )
+        return {"quantity": self.name, "device": self.device, **values}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +58,8 @@ class OpKind:
     Attributes:
         kind: As in `Label`: ``F``, ``B``, ``SEND_F``, ``Step``, ...
         count: How many there are.
-        predicted_s: Their mean duration [s].
-        measured_s: Their mean duration [s].
+        predicted_s: Their mean duration [s]; of two of a kind, in the first.
+        measured_s: Their mean duration [s]; of two of a kind, in the second.
     """
 
     kind: str
@@ -65,38 +71,47 @@ class OpKind:
     @property
     def error(self) -> float | None:
         """(predicted - measured) / measured; None when only the measured mean is 0."""
-        return _error(self.predicted_s, self.measured_s)
+        return _relative(self.predicted_s, self.measured_s)
 
     @property
     def difference_s(self) -> float:
         """By how much they disagree, all together [s]."""
         return self.count * (self.predicted_s - self.measured_s)
 
-    def to_dict(self) -> dict[str, Value]:
-        """Return plain data."""
-        return {
-            "kind": self.kind,
-            "stage": self.stage,
-            "count": self.count,
-            "predicted_s": self.predicted_s,
-            "measured_s": self.measured_s,
-            "error": self.error,
-            "difference_s": self.difference_s,
-        }
+    def to_dict(self, *, are_of_a_kind: bool = False) -> dict[str, Value]:
+        """Return plain data; of two of a kind all differences are relative to the first."""
+        values: dict[str, Value] = (
+            {
+                "first_s": self.predicted_s,
+                "second_s": self.measured_s,
+                "difference": _relative(self.measured_s, self.predicted_s),
+                "difference_s": -self.difference_s,
+            }
+            if are_of_a_kind
+            else {
+                "predicted_s": self.predicted_s,
+                "measured_s": self.measured_s,
+                "error": self.error,
+                "difference_s": self.difference_s,
+            }
+        )
+        return {"kind": self.kind, "stage": self.stage, "count": self.count, **values}
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A prediction beside a measurement.
+    """A prediction beside a measurement, or two of a kind.
 
     Attributes:
         quantities: The makespan and the bubble, then busy, idle and peak memory of each device.
         ops: In order of stage, then of first appearance.
+        names: Of the first and the second of two of a kind; None: a prediction and a measurement.
     """
 
     name: str
     quantities: tuple[Quantity, ...]
     ops: tuple[OpKind, ...]
+    names: tuple[str, str] | None = None
 
     @property
     def largest_disagreement(self) -> OpKind | None:
@@ -108,27 +123,36 @@ class Comparison:
         return max(works, key=lambda kind: abs(kind.difference_s), default=None)
 
     def to_rows(self) -> list[dict[str, Value]]:
-        """Return the quantities as plain data, a row each."""
-        return [quantity.to_dict() for quantity in self.quantities]
+        """Return the quantities as plain data, a row each; two of a kind are named in every row."""
+        names: dict[str, Value] = {}
+        if self.names is not None:
+            names = {"first_name": self.names[0], "second_name": self.names[1]}
+        return [names | quantity.to_dict(are_of_a_kind=bool(names)) for quantity in self.quantities]
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
-        largest = self.largest_disagreement
+        largest, are_of_a_kind = self.largest_disagreement, self.names is not None
         return {
             "name": self.name,
-            "quantities": self.to_rows(),
-            "ops": [kind.to_dict() for kind in self.ops],
-            "largest_disagreement": None if largest is None else largest.to_dict(),
+            **({} if self.names is None else {"names": list(self.names)}),
+            "quantities": [quantity.to_dict(are_of_a_kind=are_of_a_kind) for quantity in self.quantities],
+            "ops": [kind.to_dict(are_of_a_kind=are_of_a_kind) for kind in self.ops],
+            "largest_disagreement": None if largest is None else largest.to_dict(are_of_a_kind=are_of_a_kind),
         }
 
 
-def compare(predicted: Timeline, measured: Timeline) -> Comparison:
+def compare(predicted: Timeline, measured: Timeline, names: tuple[str, str] | None = None) -> Comparison:
     """Set two runs of the same op lists side by side.
+
+    Args:
+        predicted: A prediction, or the first of two of a kind.
+        measured: A measurement, or the second of two of a kind.
+        names: Of two of a kind, which are then told apart by these; None: a prediction and a measurement.
 
     Raises:
         SimulationError: They are not of the same devices and op lists, or nothing in one takes time.
     """
-    _require_same(predicted, measured)
+    _require_same(predicted, measured, f"{measured.name} {measured.source}" if names is None else names[1])
     first, second = metrics(predicted), metrics(measured)
     quantities = [
         Quantity("makespan_s", None, first.makespan_s, second.makespan_s),
@@ -145,15 +169,15 @@ def compare(predicted: Timeline, measured: Timeline) -> Comparison:
         OpKind(kind, stage, len(own), fmean(own), fmean(measured_means[kind, stage]))
         for (kind, stage), own in means.items()
     ]
-    return Comparison(predicted.name, tuple(quantities), tuple(sorted(kinds, key=lambda found: found.stage)))
+    return Comparison(predicted.name, tuple(quantities), tuple(sorted(kinds, key=lambda found: found.stage)), names)
 
 
-def _error(predicted: float | None, measured: float | None) -> float | None:
-    if predicted is None or measured is None:
+def _relative(value: float | None, reference: float | None) -> float | None:
+    if value is None or reference is None:
         return None
-    if measured == 0:
-        return 0.0 if predicted == 0 else None
-    return (predicted - measured) / measured
+    if reference == 0:
+        return 0.0 if value == 0 else None
+    return (value - reference) / reference
 
 
 def _durations(timeline: Timeline) -> dict[tuple[str, int], list[float]]:
@@ -165,9 +189,9 @@ def _durations(timeline: Timeline) -> dict[tuple[str, int], list[float]]:
     return found
 
 
-def _require_same(predicted: Timeline, measured: Timeline) -> None:
+def _require_same(predicted: Timeline, measured: Timeline, place: str) -> None:
     """Refuse Timelines of different op lists, naming the first difference."""
-    place, advice = f"{measured.name} {measured.source}", "try two runs of one schedule"
+    advice = "try two runs of one schedule"
     if predicted.rank_to_device != measured.rank_to_device:
         got, expected = list(measured.rank_to_device), list(predicted.rank_to_device)
         raise SimulationError(f"{place}: got ranks on devices {got}, expected {expected}; {advice}")

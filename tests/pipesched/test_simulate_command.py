@@ -123,18 +123,76 @@ def test_a_trace_keeps_to_the_rules(pipesched, folder):
     assert check_trace((folder / "trace.json").read_text()) == []
 
 
-def test_two_timelines_are_set_side_by_side(pipesched, folder):
+@pytest.fixture
+def two(pipesched, folder):
+    """Two predictions of one schedule, a and b, which takes twice as long, and a measurement, m, which is as b."""
     for name, costs in (("a", "f=1,b=2"), ("b", "f=2,b=4")):
         pipesched(f"simulate -f mine.csv --uniform {costs} --timeline {name}.json")
-    found = json.loads(pipesched("compare a.json b.json --json").out)
+    measured = (folder / "b.json").read_text().replace('"source": "predicted"', '"source": "measured"')
+    (folder / "m.json").write_text(measured)
+    return folder
+
+
+@pytest.mark.parametrize("files", ["a.json m.json", "m.json a.json"])
+def test_a_prediction_and_a_measurement_are_told_by_what_the_files_say_and_not_by_their_order(pipesched, two, files):
+    found = json.loads(pipesched(f"compare {files} --json").out)
     assert found["quantities"][0] == {
         "quantity": "makespan_s", "device": None, "predicted": 12.0, "measured": 24.0, "error": -0.5,
     }  # fmt: skip
-    assert "makespan" in pipesched("compare a.json b.json").out
-    assert pipesched("compare a.json b.json --out t.csv --gantt t.png").out == ""
-    assert (folder / "t.csv").exists()
-    assert (folder / "t.png").exists()
-    assert pipesched("compare a.json b.json -p 2").code == 2
+    assert "names" not in found
+    answer = pipesched(f"compare {files}").out
+    assert "error = (predicted - measured) / measured" in answer
+    assert "│ makespan                │           12 s │          24 s │     -50.0% │" in answer
+    assert pipesched(f"compare {files} --out t.csv --gantt t.png").out == ""
+    assert (two / "t.csv").read_text().splitlines()[:2] == [
+        "quantity,device,predicted,measured,error", "makespan_s,,12.0,24.0,-0.5",
+    ]  # fmt: skip
+    assert (two / "t.png").exists()
+    assert pipesched(f"compare {files} -p 2").code == 2
+
+
+def test_two_predictions_are_called_as_their_files_and_differ_relative_to_the_first(pipesched, two):
+    found = json.loads(pipesched("compare b.json a.json --json").out)
+    assert found["names"] == ["b", "a"]
+    assert found["quantities"][0] == {
+        "quantity": "makespan_s", "device": None, "first": 24.0, "second": 12.0, "difference": -0.5,
+    }  # fmt: skip
+    largest = found["largest_disagreement"]
+    assert {name: largest[name] for name in ("kind", "stage", "first_s", "second_s", "difference", "difference_s")} == {
+        "kind": "B", "stage": 0, "first_s": 4.0, "second_s": 2.0, "difference": -0.5, "difference_s": 3 * -2.0,
+    }  # fmt: skip
+    table = pipesched("compare b.json a.json").out
+    assert "│ makespan                │   24 s │   12 s │     -50.0% │" in table
+    assert "difference = (a - b) / b" in table
+    assert "4 s in b, 2 s in a" in table
+    everything = [table, *(pipesched(f"compare b.json a.json --format {form}").out for form in ("csv", "markdown"))]
+    assert not any(word in text for text in everything for word in ("error", "predicted", "measured"))
+    assert everything[1].splitlines()[1] == "b,a,makespan_s,,24.0,12.0,-0.5"
+    assert "| quantity          | device |    b |    a | difference |" in everything[2]
+
+
+def test_two_of_a_kind_are_called_so_in_the_picture_too(pipesched, two):
+    assert pipesched("compare a.json b.json --gantt t.svg").code == 0
+    assert "<!-- a: 12 s, bubble_fraction 25.0% -->" in (two / "t.svg").read_text()
+    assert "predicted" not in (two / "t.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("places", "named", "expected"),
+    [
+        (("x/run.json", "y/run.json"), "mine", ["x/run", "y/run"]),
+        (("x/run.json", "y/run.json"), "other", ["mine", "other"]),
+        (("a.json", "difference.json"), "mine", ["a 1", "difference 2"]),
+    ],
+)
+def test_files_of_one_name_are_told_apart(pipesched, two, places, named, expected):
+    for place, source in zip(places, ("a.json", "b.json"), strict=True):
+        (two / place).parent.mkdir(exist_ok=True)
+        (two / place).write_text((two / source).read_text())
+    last = two / places[1]
+    last.write_text(last.read_text().replace('"name": "mine"', f'"name": "{named}"'))
+    found = json.loads(pipesched(f"compare {' '.join(places)} --json").out)
+    assert found["names"] == expected
 
 
 def makespan_s(pipesched, options):
