@@ -21,6 +21,7 @@ from pipesched.profiles.cluster import flat  # noqa: E402 -- the path comes firs
 from pipesched.profiles.stage_costs import StageCost, StageCosts  # noqa: E402
 from pipesched.schedules.catalogue import CATALOGUE, build  # noqa: E402
 from pipesched.schedules.entry import Entry  # noqa: E402
+from pipesched.schedules.lazy import stage_share  # noqa: E402
 from pipesched.schedules.op import Average, Overlap, Phase, Reduce, computes  # noqa: E402
 from pipesched.schedules.schedule import Schedule, stages_of  # noqa: E402
 from pipesched.schedules.timeline import Timeline  # noqa: E402
@@ -86,7 +87,7 @@ def words() -> dict[str, Words]:
 
 def unit_costs(schedule: Schedule) -> StageCosts:
     """Return equal stages: F, I and W of all that a rank holds take a second each."""
-    share = schedule.num_devices / schedule.num_stages
+    share = float(stage_share(schedule))
     stage = StageCost(share, backward_input_s=share, backward_weight_s=share)
     return StageCosts((stage,) * schedule.num_stages, origin="unit model")
 

@@ -50,10 +50,7 @@ def compare(
     json: Json = False,
     out: Annotated[Path | None, out_option("Write the table: .md, .csv or .json.")] = None,
 ) -> None:
-    """Compare schedules of one model in one table (--out: .md, .csv or .json), or two Timelines of one schedule.
-
-    With --uniform, all that is given is a rank's whole share: a stage of v chunks per rank costs and holds 1/v of it.
-    """
+    """Compare schedules of one model in one table (--out: .md, .csv or .json), or two Timelines of one schedule."""
     from pipesched.simulator.gantt import SUFFIXES
 
     check_outputs((gantt, SUFFIXES), (out, tuple(_SUFFIXES)))
@@ -68,12 +65,13 @@ def compare(
         return
     found = list(_found(names, schedule, costs, traffic, buffers, keep_going=all_schedules))
     summaries = [each.summary for each in found]
-    rows = [summary.to_row() for summary in summaries]
+    rows = [each.summary.to_row() | {"stage_share": each.stage_share} for each in found]
     _write([each.timeline for each in found if each.timeline is not None], rows, gantt, out)
     if form != "table":
         emit(_text(rows, form), None)
     elif out is None:
-        print_summaries(summaries)
+        schedules = [each.schedule for each in found if each.schedule is not None]
+        print_summaries(summaries, costs.shares(*schedules, named=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +80,8 @@ class _Found:
 
     summary: Summary
     timeline: Timeline | None = None
+    schedule: Schedule | None = None
+    stage_share: float | None = None
 
 
 def _names(what: Sequence[str], schedule: ScheduleOptions, all_schedules: bool) -> list[str]:
@@ -135,7 +135,7 @@ def _compare_timelines(
 ) -> None:
     from pipesched.simulator.compare import compare as compare_timelines
 
-    timelines = timelines_of(paths, schedule, costs, traffic)
+    timelines, _ = timelines_of(paths, schedule, costs, traffic)
     names = None
     if {timeline.source for timeline in timelines} == {"predicted", "measured"}:
         timelines.sort(key=lambda timeline: timeline.source, reverse=True)  # the prediction first
@@ -223,14 +223,16 @@ def _one(schedule: Schedule, costs: CostOptions, traffic: TrafficOptions, buffer
     from pipesched.schedules.lower import lower
     from pipesched.simulator.summary import summarize
 
-    stage_costs, cluster = costs.load(schedule, share=schedule.num_devices / schedule.num_stages)
+    stage_costs, cluster = costs.load(schedule)
     if costs.machines.memory_limit is not None and not stage_costs.has_bytes:
         raise InputError(
             "--memory-limit: got costs that say no bytes, expected some; try --uniform f=1,b=2,saved_bytes=1e9"
         )
     stage_costs = traffic.compressed(stage_costs, costs.element_bytes())
     timeline = predict(schedule, stage_costs, cluster, traffic=traffic, buffers=buffers)
-    return _Found(summarize(lower(schedule), timeline, stage_costs, cluster), timeline)
+    return _Found(
+        summarize(lower(schedule), timeline, stage_costs, cluster), timeline, schedule, costs.stage_share(schedule)
+    )
 
 
 def _load(name: str, mine: ScheduleOptions | None, options: ScheduleOptions) -> Schedule:

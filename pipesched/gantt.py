@@ -28,7 +28,7 @@ def gantt(
     from pipesched.simulator.gantt import SUFFIXES, draw_gantt, text_gantt
 
     check_outputs((out, SUFFIXES))
-    timelines = timelines_of(files, schedule, costs, traffic)
+    timelines, notes = timelines_of(files, schedule, costs, traffic)
     if out is not None:
         draw_gantt(timelines, out, title=title)
         return
@@ -36,3 +36,5 @@ def gantt(
         print(plain(title))
     for timeline in timelines:
         print(text_gantt(timeline, columns))
+    for note in notes:
+        print(note)

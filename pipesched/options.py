@@ -240,20 +240,21 @@ class CostOptions:
     ] = None
     stage_costs: Annotated[Path | None, typer.Option(help="Table of the stages' costs (CSV).")] = None
     uniform: Annotated[
-        str | None, typer.Option(help="Equal stages: f=1,b=2 or f=1,i=1,w=1 [s]; and saved_bytes=1e9, ...")
+        str | None,
+        typer.Option(help="Of a device, shared among its stages: f=1,b=2 or f=1,i=1,w=1 [s]; and saved_bytes=1e9, ..."),
     ] = None
     machines: MachineOptions = MachineOptions()  # noqa: RUF009 -- frozen
 
-    def load(self, schedule: Schedule, share: float = 1.0) -> tuple[StageCosts, Cluster]:
-        """Return what `schedule` costs, on which machines; of equal stages each costs `share` of what is given.
+    def load(self, schedule: Schedule) -> tuple[StageCosts, Cluster]:
+        """Return what `schedule` costs, on which machines.
 
         Raises:
             InputError: The options do not say one source.
             ProfileError: A file is bad, or does not fit the schedule.
         """
-        return self.load_costs(schedule, share), self.load_cluster(schedule)
+        return self.load_costs(schedule), self.load_cluster(schedule)
 
-    def load_costs(self, schedule: Schedule, share: float = 1.0) -> StageCosts:
+    def load_costs(self, schedule: Schedule) -> StageCosts:
         """Return the costs of `schedule`'s stages."""
         sources = {"--profile": self.profile, "--stage-costs": self.stage_costs, "--uniform": self.uniform}
         given = [name for name, value in sources.items() if value is not None]
@@ -265,7 +266,7 @@ class CostOptions:
         if self.uniform is not None:
             from pipesched.uniform import uniform_costs
 
-            return uniform_costs(self.uniform, schedule, share)
+            return uniform_costs(self.uniform, schedule)
         if self.stage_costs is not None:
             from pipesched.profiles.stage_costs_csv import load_stage_costs
 
@@ -278,6 +279,26 @@ class CostOptions:
             return costs
         assert self.profile is not None
         return self._from_profile(self.profile, schedule)
+
+    def shares(self, *schedules: Schedule | LazySchedule, named: bool = False) -> list[str]:
+        """Return a line for each share of a device's costs that equal stages of `schedules` have, where it is not all.
+
+        Args:
+            named: Whether a line says of which schedules it is.
+        """
+        if self.uniform is None:
+            return []
+        from pipesched.uniform import shares_note
+
+        return shares_note(self.uniform, schedules, named=named)
+
+    def stage_share(self, schedule: Schedule) -> float | None:
+        """Return what each stage has of what a device holds, as `--uniform` gives it; None where other costs do."""
+        if self.uniform is None:
+            return None
+        from pipesched.schedules.lazy import stage_share
+
+        return float(stage_share(schedule))
 
     def element_bytes(self) -> int:
         """Return the size of an element of a message, as the profile says; else that of float32."""

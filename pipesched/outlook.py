@@ -79,7 +79,7 @@ def make_outlooks(
         for index, (recipe, run, each) in enumerate(zip(recipes, runs, lists, strict=True)):
             tick(index / len(runs))
             outlooks.append(_outlook(recipe, run, each, model, costs, profile, options))
-    return outlooks, _origin(costs, profile)
+    return outlooks, _origin(costs, profile, lists)
 
 
 def cut(recipe: Recipe, model: Model, costs: CostOptions, options: TrainOptions) -> tuple[tuple[int, int], ...]:
@@ -202,7 +202,7 @@ def _stage_costs(
     profile: Profile | None,
     size: int,
 ) -> StageCosts:
-    """Return what a micro-batch costs; with --uniform, that says what a rank's share of a whole batch costs."""
+    """Return what a micro-batch costs; --uniform says what a whole batch costs."""
     from pipesched.profiles.profile import stage_costs
 
     if profile is not None:
@@ -210,8 +210,7 @@ def _stage_costs(
     from pipesched.uniform import uniform_costs
 
     assert costs.uniform is not None, "without it a profile is read or measured"
-    whole = uniform_costs(costs.uniform, lists, len(set(lists.rank_to_device)) / lists.num_stages)
-    return whole.of_share(run.pipelines / run.microbatches_per_step)
+    return uniform_costs(costs.uniform, lists).of_share(run.pipelines / run.microbatches_per_step)
 
 
 def _profile(runs: Sequence[TrainingRun], model: Model, costs: CostOptions, options: TrainOptions) -> Profile | None:
@@ -237,8 +236,9 @@ def _profile(runs: Sequence[TrainingRun], model: Model, costs: CostOptions, opti
         )
 
 
-def _origin(costs: CostOptions, profile: Profile | None) -> str:
+def _origin(costs: CostOptions, profile: Profile | None, lists: Sequence[LazySchedule]) -> str:
     if profile is None:
-        return f"--uniform {costs.uniform}"
+        notes = "; ".join(costs.shares(*lists, named=True))
+        return f"--uniform {costs.uniform}" + (f" ({notes})" if notes else "")
     where = "measured now" if costs.profile is None else str(costs.profile)
     return f"a profile of {profile.provenance.device}, {where}"

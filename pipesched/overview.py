@@ -46,8 +46,8 @@ peak memory, and micro-batches in flight at most: of the device with most / of t
 model copies: weights on all devices together, old versions and predicted ones included"""
 
 
-def print_summaries(summaries: Sequence[Summary]) -> None:
-    """Print a table, a row per schedule; a column of which nothing is known is left out."""
+def print_summaries(summaries: Sequence[Summary], notes: Sequence[str] = ()) -> None:
+    """Print a table, a row per schedule, and the notes; a column of which nothing is known is left out."""
     known = [
         column
         for column in _COLUMNS
@@ -59,7 +59,7 @@ def print_summaries(summaries: Sequence[Summary]) -> None:
         for summary in summaries
         if (reason := summary.reason) is not None
     ]
-    print_table("Schedules, predicted", rows, "\n".join([_CAPTION, *refused]))
+    print_table("Schedules, predicted", rows, "\n".join([_CAPTION, *notes, *refused]))
 
 
 def _cell(summary: Summary, names: Sequence[str], show: Callable[[Any], str]) -> str:

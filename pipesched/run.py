@@ -90,15 +90,18 @@ def run(
                 **found.to_dict(),
                 "throughput_unit": "micro-batches per second",
                 "makespans_s": measured.makespans_s,
+                "stage_share": costs.stage_share(loaded),
                 "first_loss": mean_loss if mean_loss is None or math.isfinite(mean_loss) else None,
             }
         )
     else:
-        _print(loaded.name, found, measured.makespans_s, mean_loss)
+        _print(loaded.name, found, measured.makespans_s, mean_loss, costs.shares(loaded))
     _require_fitting(found, limit)
 
 
-def _print(name: str, found: Metrics, makespans_s: Sequence[float], mean_loss: float | None) -> None:
+def _print(
+    name: str, found: Metrics, makespans_s: Sequence[float], mean_loss: float | None, notes: Sequence[str]
+) -> None:
     loss = "" if mean_loss is None else f"; mean loss at the start {mean_loss:.6g}"
     rows = [
         {
@@ -111,7 +114,7 @@ def _print(name: str, found: Metrics, makespans_s: Sequence[float], mean_loss: f
     ]
     median = f"makespan {seconds(found.makespan_s)} (median of {len(makespans_s)})"
     bubble = f"; bubble_fraction {percent(found.bubble_fraction)}"
-    print_table(f"{name}, measured", rows, median + bubble + loss)
+    print_table(f"{name}, measured", rows, "\n".join([median + bubble + loss, *notes]))
 
 
 def _require_fitting(found: Metrics, limit: int | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,6 +58,7 @@ def simulate(
         "throughput_unit": "micro-batches per second",
         "fits": fits(predicted, cluster),
         "reductions": _reductions(loaded, stage_costs, traffic.on(cluster)),
+        "stage_share": costs.stage_share(loaded),
     }
     if spread is not None:
         data["distribution"] = spread.to_dict()
@@ -77,7 +78,7 @@ def simulate(
     if json:
         print_json(data)
     elif out is None:
-        _print(loaded.name, found, peaks, spread)
+        _print(loaded.name, found, peaks, spread, costs.shares(loaded))
     if over is not None:
         complain(f"over memory: {over}")
         raise typer.Exit(NEGATIVE)
@@ -125,7 +126,13 @@ def _reductions(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> list
     return found
 
 
-def _print(name: str, found: Metrics, microbatches: Mapping[int, float], spread: Distribution | None) -> None:
+def _print(
+    name: str,
+    found: Metrics,
+    microbatches: Mapping[int, float],
+    spread: Distribution | None,
+    notes: Sequence[str],
+) -> None:
     caption = (
         f"makespan {seconds(found.makespan_s)}; bubble_fraction {percent(found.bubble_fraction)} of all device time"
         f"; bubble_overhead {percent(found.bubble_overhead)} over the busiest device's work"
@@ -150,4 +157,4 @@ def _print(name: str, found: Metrics, microbatches: Mapping[int, float], spread:
                 "idle by cause": ", ".join(causes),
             }
         )
-    print_table(name, rows, caption)
+    print_table(name, rows, "\n".join([caption, *notes]))

@@ -21,8 +21,8 @@ def timelines_of(
     schedule: ScheduleOptions,
     costs: CostOptions,
     traffic: TrafficOptions,
-) -> list[Timeline]:
-    """Return the Timelines in `files`; without files, the prediction for the schedule."""
+) -> tuple[list[Timeline], list[str]]:
+    """Return the Timelines in `files`; without files, the prediction for the schedule, with lines on its costs."""
     if files:
         if schedule != ScheduleOptions() or costs != CostOptions():
             raise InputError(f"{files[0]}: got options of a schedule or its costs too, expected one or the other")
@@ -33,8 +33,9 @@ def timelines_of(
             )
         from pipesched.schedules.formats.timeline_json import read_timeline
 
-        return [read_timeline(path) for path in files]
+        return [read_timeline(path) for path in files], []
     loaded = schedule.load()
     costs, traffic = cut(schedule, costs, traffic)
     stage_costs, cluster = costs.load(loaded)
-    return [predict(loaded, traffic.compressed(stage_costs, costs.element_bytes()), cluster, traffic=traffic)]
+    timeline = predict(loaded, traffic.compressed(stage_costs, costs.element_bytes()), cluster, traffic=traffic)
+    return [timeline], costs.shares(loaded)

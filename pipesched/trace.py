@@ -25,4 +25,5 @@ def trace(
     from pipesched.simulator.trace import to_trace
 
     check_outputs((out, JSON))
-    emit(to_trace(*timelines_of(files, schedule, costs, traffic)), out)
+    timelines, _ = timelines_of(files, schedule, costs, traffic)
+    emit(to_trace(*timelines), out)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial, wraps
 from typing import ParamSpec, TypeAlias
 
@@ -36,6 +37,7 @@ class LazySchedule:
         is_lowered: Whether the lists say their communication.
         averaged: Stages whose ranks are pipelines with optimizers of their own, averaged elastically; the ranks of all
             others are replicas.
+        width: Copies of a pipeline side by side, as of a Schedule.
     """
 
     name: str
@@ -46,6 +48,7 @@ class LazySchedule:
     rank_to_device: tuple[int, ...]
     is_lowered: bool = False
     averaged: tuple[int, ...] = ()
+    width: int = 1
 
     @property
     def num_ranks(self) -> int:
@@ -69,7 +72,18 @@ class LazySchedule:
     def schedule(self) -> Schedule:
         """Return the same with all its lists in memory."""
         rows = tuple(tuple(ops()) for ops in self.rank_ops)
-        return Schedule(self.name, self.num_stages, self.num_microbatches, rows, self.rank_to_device)
+        return Schedule(self.name, self.num_stages, self.num_microbatches, rows, self.rank_to_device, self.width)
+
+
+def stage_share(schedule: Schedule | LazySchedule) -> Fraction:
+    """Return what a stage is of a device's share of the model, where all stages are equal.
+
+    A device's share is one p-th of the model, p being the devices of one copy of the pipeline: a chunk of v per rank is
+    1/v of it. Where a model lies on the devices of a copy several times, the share is that of all its replicas: the
+    whole model on each of p devices (data_parallel) is p, and with replicas 2:1:1 of three stages each is 4/3. So m
+    micro-batches are the same work for the devices together under every schedule.
+    """
+    return Fraction(len(set(schedule.rank_to_device)), schedule.width * schedule.num_stages)
 
 
 def make_lazy(
@@ -115,6 +129,7 @@ def repeat(schedule: Schedule, times: int) -> LazySchedule:
         rank_to_device=schedule.rank_to_device,
         is_lowered=schedule.is_lowered,
         averaged=tuple(sorted({op.stage for row in schedule.ops for op in row if isinstance(op, Average)})),
+        width=schedule.width,
     )
 
 

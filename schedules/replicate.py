@@ -71,10 +71,18 @@ def replicate(schedule: _Lists, width: int) -> _Lists:
     devices = tuple(index * num_devices + device for index in range(width) for device in schedule.rank_to_device)
     if isinstance(schedule, Schedule):
         rows = tuple(tuple(copy.read(row)) for copy in copies for row in schedule.ops)
-        return replace(schedule, name=name, num_microbatches=num_microbatches, ops=rows, rank_to_device=devices)
+        return replace(
+            schedule,
+            name=name,
+            num_microbatches=num_microbatches,
+            ops=rows,
+            rank_to_device=devices,
+            width=width * schedule.width,
+        )
     return replace(
         schedule,
         name=name,
+        width=width * schedule.width,
         num_microbatches=num_microbatches,
         rank_ops=tuple(partial(_begun, copy, ops) for copy in copies for ops in schedule.rank_ops),
         homes=tuple(_homes(home, batch, copies) for home in schedule.homes),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import index
 from typing import Any
 
@@ -29,6 +29,7 @@ class Schedule:
         num_microbatches: Micro-batches in the whole schedule, numbered from 0, each once.
         ops: ``ops[rank]`` is the program of that rank, in order.
         rank_to_device: The device of every rank; several ranks may share one.
+        width: Copies of a pipeline side by side, kept equal (`schedules.replicate`), that this is made of.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Schedule:
     num_microbatches: int
     ops: tuple[tuple[Op, ...], ...]
     rank_to_device: tuple[int, ...]
+    width: int = 1
 
     @property
     def num_ranks(self) -> int:
@@ -104,7 +106,7 @@ def reducing_ranks(programs: Sequence[Sequence[Op]]) -> dict[int, tuple[int, ...
 def compute_only(schedule: Schedule) -> Schedule:
     """Return `schedule` without its Sends and Recvs."""
     rows = tuple(tuple(op for op in row if not isinstance(op, Send | Recv)) for row in schedule.ops)
-    return Schedule(schedule.name, schedule.num_stages, schedule.num_microbatches, rows, schedule.rank_to_device)
+    return replace(schedule, ops=rows)
 
 
 def positive(**counts: int) -> None:

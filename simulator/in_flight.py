@@ -16,6 +16,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from pipesched.profiles.stage_costs import StageCosts
+from pipesched.schedules.lazy import stage_share
 from pipesched.schedules.op import computes
 from pipesched.schedules.schedule import Schedule
 from pipesched.schedules.timeline import Timeline
@@ -38,9 +39,9 @@ def in_flight(timeline: Timeline, costs: StageCosts, schedule: Schedule) -> tupl
     Args:
         timeline: Of `schedule`.
         costs: Bytes of every stage, where they are known.
-        schedule: Says how many stages the model has, on how many devices.
+        schedule: Says what a stage is of a device's share of the model.
     """
-    share = Fraction(schedule.num_devices, schedule.num_stages)
+    share = stage_share(schedule)
     begin_s = min((span.posted_s for span in timeline.spans), default=0.0)
     changes: defaultdict[int, list[tuple[Instant, Fraction]]] = defaultdict(list)
     for rank, device in enumerate(timeline.rank_to_device):

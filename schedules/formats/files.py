@@ -221,10 +221,12 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return fields
 
 
-def load_document(text: str, origin: str, form: str, types: Mapping[str, type]) -> dict[str, Any]:
+def load_document(
+    text: str, origin: str, form: str, types: Mapping[str, type], optional: Mapping[str, type] | None = None
+) -> dict[str, Any]:
     """Return the fields of a JSON object that says ``"format": form, "version": 1`` and has the fields `types`.
 
-    Every field must be there, be of exactly its type (a bool is no int), and no other may be.
+    Every field but the `optional` ones must be there, be of exactly its type (a bool is no int), and no other may be.
 
     Raises:
         ScheduleError: Not such an object.
@@ -237,12 +239,14 @@ def load_document(text: str, origin: str, form: str, types: Mapping[str, type]) 
     version = document.get("version")
     if type(version) is not int or version != 1:
         raise fault(origin, f"version: got {shown(version)}, expected 1; try a newer release, or write the file again")
-    faults = Faults(origin)
+    faults, known = Faults(origin), {**types, **(optional or {})}
     for key in document:
-        if key not in types and key not in ("format", "version"):
-            faults.add(shown(key), f"got an unknown field, expected only {', '.join(types)}; try removing it")
-    for key, kind in types.items():
+        if key not in known and key not in ("format", "version"):
+            faults.add(shown(key), f"got an unknown field, expected only {', '.join(known)}; try removing it")
+    for key, kind in known.items():
         if key not in document:
+            if key not in types:
+                continue
             faults.add(key, f"got nothing, expected a field of type {kind.__name__}; try adding it")
         elif type(document[key]) is not kind:
             faults.add(key, f"got {shown(document[key])}, expected type {kind.__name__}; try correcting it")

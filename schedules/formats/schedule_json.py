@@ -5,7 +5,8 @@
      "ops": [["0F0", "0SEND_F0>1", "0RECV_B0<1", "0B0", "0STEP"],
              ["1RECV_F0<0", "1F0", "1B0", "1SEND_B0>0", "1STEP"]]}
 
-An op is a text (`schedules.formats.text`); a Send or Recv names its peer's rank.
+An op is a text (`schedules.formats.text`); a Send or Recv names its peer's rank. Of several copies of a pipeline
+(`schedules.replicate`) ``"width"`` says how many they are; it may be left out of one.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def from_json(text: str, origin: str) -> Schedule:
     Raises:
         ScheduleError: The text is not such a schedule.
     """
-    document = load_document(text, origin, FORMAT, _FIELDS)
+    document = load_document(text, origin, FORMAT, _FIELDS, {"width": int})
     faults = Faults(origin)
     rows = _parse(document["ops"], faults)
     faults.settle()
@@ -72,6 +73,7 @@ def from_json(text: str, origin: str) -> Schedule:
         document["num_microbatches"],
         tuple(rows),
         tuple(document["rank_to_device"]),
+        document.get("width", 1),
     )
     _check(schedule, faults)
     faults.settle()
@@ -94,6 +96,7 @@ def to_json(schedule: Schedule) -> str:
         "num_stages": schedule.num_stages,
         "num_microbatches": schedule.num_microbatches,
         "rank_to_device": list(schedule.rank_to_device),
+        **({} if schedule.width == 1 else {"width": schedule.width}),
     }
     fields = [f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items()]
     rows = ["    " + json.dumps([op_text(op) for op in row]) for row in schedule.ops]
@@ -125,10 +128,7 @@ def _check(schedule: Schedule, faults: Faults) -> None:
     if len(schedule.rank_to_device) != schedule.num_ranks:
         got = f"got {len(schedule.rank_to_device)} devices for {schedule.num_ranks} ranks"
         faults.add("rank_to_device", f"{got}, expected as many; try a device per row of ops")
-    counts = {"num_stages": schedule.num_stages, "num_microbatches": schedule.num_microbatches}
-    for name, count in counts.items():
-        if type(count) is not int or not 1 <= count <= MAX_CELLS:
-            faults.add(name, f"got {shown(count)}, expected an integer from 1 to {MAX_CELLS}; try correcting it")
+    _check_counts(schedule, faults)
     if faults:
         return
     if schedule.num_stages * schedule.num_microbatches > MAX_CELLS:
@@ -139,6 +139,16 @@ def _check(schedule: Schedule, faults: Faults) -> None:
             for name, value, limit in _numbers(op, schedule):
                 if type(value) is not int or not 0 <= value < limit:  # so that the place is named for faults only
                     check_number(value, limit, f"ops[{rank}][{index}]", faults, name)
+
+
+def _check_counts(schedule: Schedule, faults: Faults) -> None:
+    counts = {"num_stages": schedule.num_stages, "num_microbatches": schedule.num_microbatches}
+    for name, count in counts.items():
+        if type(count) is not int or not 1 <= count <= MAX_CELLS:
+            faults.add(name, f"got {shown(count)}, expected an integer from 1 to {MAX_CELLS}; try correcting it")
+    if not faults and (schedule.width < 1 or schedule.num_devices % schedule.width):
+        got = f"got {schedule.width} copies on {schedule.num_devices} devices"
+        faults.add("width", f"{got}, expected a number of copies that divides that of the devices; try 1")
 
 
 def _numbers(op: Op, schedule: Schedule) -> Iterator[tuple[str, object, int]]:
