@@ -12,6 +12,7 @@ import typer
 from pipesched.comparison import print_comparisons
 from pipesched.errors import InputError
 from pipesched.files import check_outputs, emit
+from pipesched.memory_limit import limit_lines, require_judged
 from pipesched.options import CostOptions, Json, ScheduleOptions, grouped, out_option
 from pipesched.output import print_json, progress
 from pipesched.overview import print_summaries
@@ -71,7 +72,8 @@ def compare(
         emit(_text(rows, form), None)
     elif out is None:
         schedules = [each.schedule for each in found if each.schedule is not None]
-        print_summaries(summaries, costs.shares(*schedules, named=True))
+        limits = dict.fromkeys(line for each in found for line in each.limit)
+        print_summaries(summaries, [*limits, *costs.shares(*schedules, named=True)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class _Found:
     timeline: Timeline | None = None
     schedule: Schedule | None = None
     stage_share: float | None = None
+    limit: Sequence[str] = ()
 
 
 def _names(what: Sequence[str], schedule: ScheduleOptions, all_schedules: bool) -> list[str]:
@@ -135,7 +138,7 @@ def _compare_timelines(
 ) -> None:
     from pipesched.simulator.compare import compare as compare_timelines
 
-    timelines, _ = timelines_of(paths, schedule, costs, traffic)
+    timelines = timelines_of(paths, schedule, costs, traffic).timelines
     names = None
     if {timeline.source for timeline in timelines} == {"predicted", "measured"}:
         timelines.sort(key=lambda timeline: timeline.source, reverse=True)  # the prediction first
@@ -224,14 +227,15 @@ def _one(schedule: Schedule, costs: CostOptions, traffic: TrafficOptions, buffer
     from pipesched.simulator.summary import summarize
 
     stage_costs, cluster = costs.load(schedule)
-    if costs.machines.memory_limit is not None and not stage_costs.has_bytes:
-        raise InputError(
-            "--memory-limit: got costs that say no bytes, expected some; try --uniform f=1,b=2,saved_bytes=1e9"
-        )
+    require_judged(costs.machines, stage_costs)
     stage_costs = traffic.compressed(stage_costs, costs.element_bytes())
     timeline = predict(schedule, stage_costs, cluster, traffic=traffic, buffers=buffers)
     return _Found(
-        summarize(lower(schedule), timeline, stage_costs, cluster), timeline, schedule, costs.stage_share(schedule)
+        summarize(lower(schedule), timeline, stage_costs, cluster),
+        timeline,
+        schedule,
+        costs.stage_share(schedule),
+        limit_lines(costs.machines, cluster, schedule.rank_to_device, has_bytes=stage_costs.has_bytes),
     )
 
 

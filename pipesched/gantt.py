@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from pipesched.files import check_outputs
+from pipesched.memory_limit import end_if_over
 from pipesched.options import CostOptions, ScheduleOptions, grouped, out_option
 from pipesched.output import plain
 from pipesched.timelines import timelines_of
@@ -24,17 +25,17 @@ def gantt(
     title: Annotated[str, typer.Option(help="Above the picture.")] = "",
     traffic: TrafficOptions = TrafficOptions(),  # noqa: B008 -- frozen
 ) -> None:
-    """Draw Timelines, one under another on one time axis (.png, .svg, .pdf), or as text."""
+    """Draw Timelines, one under another on one time axis (.png, .svg, .pdf), or as text.
+
+    Exit code 1 when what is predicted for a schedule does not fit into --memory-limit.
+    """
     from pipesched.simulator.gantt import SUFFIXES, draw_gantt, text_gantt
 
     check_outputs((out, SUFFIXES))
-    timelines, notes = timelines_of(files, schedule, costs, traffic)
+    shown = timelines_of(files, schedule, costs, traffic)
     if out is not None:
-        draw_gantt(timelines, out, title=title)
-        return
-    if title:
-        print(plain(title))
-    for timeline in timelines:
-        print(text_gantt(timeline, columns))
-    for note in notes:
-        print(note)
+        draw_gantt(shown.timelines, out, title=title)
+    else:
+        texts = (text_gantt(timeline, columns) for timeline in shown.timelines)
+        print("\n".join([*([plain(title)] if title else []), *texts, *shown.notes]))
+    end_if_over(shown.over)

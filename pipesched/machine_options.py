@@ -10,7 +10,7 @@ import typer
 
 from pipesched.errors import InputError
 from pipesched.pairs import numbers
-from pipesched.sizes import parse_bytes
+from pipesched.sizes import parse_memory
 
 if TYPE_CHECKING:
     from pipesched.profiles.cluster import Cluster, Link
@@ -73,7 +73,14 @@ class MachineOptions:
         Raises:
             InputError: It is no size.
         """
-        return None if self.memory_limit is None else parse_bytes(self.memory_limit, "--memory-limit")
+        return None if self.memory_limit is None else parse_memory(self.memory_limit, "--memory-limit")
+
+    def limit_text(self) -> str | None:
+        """Return what `--memory-limit` says, with its unit; None where it is not given."""
+        if self.memory_limit is None:
+            return None
+        text = self.memory_limit.strip()
+        return text if text[-1].isalpha() else f"{text} B"
 
     def _given(self, num_devices: int) -> Cluster:
         from pipesched.profiles.cluster import Link, flat, of_nodes

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pipesched.errors import InputError
+from pipesched.memory_limit import limit_lines, require_judged
 from pipesched.output import progress
 from pipesched.torch_options import load_profile_of, torch_dtype
 
@@ -42,6 +43,7 @@ class Outlook:
         weight_versions: Versions of a stage's weights that a rank holds at most.
         predicts: Whether there is a predicted copy besides, while an op reads it.
         time: Predicted.
+        limit: What is said of the memory limit that is judged.
         over_memory: Which device holds more than it has, and of what, as predicted; None: none, or nothing is limited.
     """
 
@@ -52,6 +54,7 @@ class Outlook:
     weight_versions: int
     predicts: bool
     time: RunTime
+    limit: Sequence[str]
     over_memory: str | None
 
 
@@ -146,6 +149,7 @@ def _outlook(
     stage_costs, cluster = _stage_costs(run, lists, bounds, costs, profile, size), costs.load_cluster(lists)
     if options.compression is not None:
         stage_costs = replace(stage_costs, compression=Compression(element_bytes(options.dtype)))
+    require_judged(costs.machines, stage_costs)
     time = run_time(run.lists, options.steps, run.microbatches_per_step, stage_costs, cluster)
     shown = run.beginning(_shown_steps(run, lists, options.steps))
     stages = staleness(shown).stages
@@ -157,6 +161,7 @@ def _outlook(
         weight_versions=max(stage.live_versions for stage in stages),
         predicts=any(stage.predicts for stage in stages),
         time=time,
+        limit=limit_lines(costs.machines, cluster, lists.rank_to_device, has_bytes=stage_costs.has_bytes),
         over_memory=_over_memory(shown, stage_costs, cluster),
     )
 
@@ -168,10 +173,6 @@ def _over_memory(lists: LazySchedule, costs: StageCosts, cluster: Cluster) -> st
 
     if all(device.memory_bytes is None for device in cluster.devices):
         return None
-    if not costs.has_bytes:
-        raise InputError(
-            "--memory-limit: got costs that say no bytes, expected some; try --uniform f=1,b=2,saved_bytes=1e9"
-        )
     timeline = predict(lists.schedule(), costs, cluster)
     over = over_capacity(timeline.memory, cluster, timeline)
     return None if over is None else str(over)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection
 
 from pipesched.errors import InputError
+from pipesched.sizes import byte_units
 
 
 def pairs(text: str, option: str, keys: Collection[str], example: str = "key=1,key=2") -> dict[str, str]:
@@ -48,8 +50,34 @@ def number(value: str, place: str) -> float:
     except ValueError:
         found = math.nan
     if not math.isfinite(found) or found < 0:
-        raise InputError(f"{place}: got {value}, expected a finite number of 0 or more; try 1")
+        raise InputError(f"{place}: got {value}, expected a finite number of 0 or more; try {_hint(value, place)}")
     return found
+
+
+def _hint(value: str, place: str) -> str:
+    """Return what to write for `value`: the number that is meant, in the unit of the option, where that can be told."""
+    key = place.partition(": ")[2]
+    meant = _meant(value, key)
+    return (f"{key}=" if key else "") + ("1" if meant is None else f"{meant:.12g}")
+
+
+def _meant(value: str, key: str) -> float | None:
+    """Return the number of a value with a unit, as ``1ms``, ``16GB``, ``25Gbit/s`` or ``50%``, in SI units."""
+    found = re.fullmatch(r"\s*([0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?)\s*([^\s0-9].*?)\s*", value)
+    if found is None:
+        return None
+    unit = found[2]
+    if key.endswith("_bytes_per_s"):
+        unit, is_rate = re.subn(r"(/s|ps)$", "", unit)
+        factor = byte_units(unit) if is_rate else None
+    elif key.endswith("_bytes"):
+        factor = byte_units(unit)
+    else:
+        factor = _UNITS.get(unit)
+    return None if factor is None else float(found[1]) * factor
+
+
+_UNITS = {"min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "%": 1e-2}
 
 
 def integer(value: str, place: str) -> int:
@@ -61,7 +89,13 @@ def integer(value: str, place: str) -> int:
     try:
         return int(value)
     except ValueError:
-        raise InputError(f"{place}: got {value}, expected a whole number; try 1") from None
+        pass
+    try:
+        meant = float(value)
+    except ValueError:
+        meant = math.nan
+    hint = f"{meant:.0f}" if meant.is_integer() else "1"
+    raise InputError(f"{place}: got {value}, expected a whole number; try {hint}")
 
 
 def integers(value: str, place: str) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ import typer
 from pipesched.errors import NEGATIVE
 from pipesched.files import JSON as PLAN
 from pipesched.files import PICTURE, check_outputs
+from pipesched.memory_limit import limit_lines
 from pipesched.options import Json, grouped, out_option
 from pipesched.output import complain, print_json, progress
 from pipesched.plan_options import ModelOptions, RequestOptions
@@ -60,7 +61,8 @@ def plan(
     if json:
         print_json(to_dict(found, asked) | (explained(found.ranked[0], asked) if explain else {}))
     else:
-        print_found(found, asked)
+        devices = range(len(asked.cluster.devices))
+        print_found(found, asked, limit_lines(request.machines, asked.cluster, devices))
         if explain:
             print_explained(found.ranked[0], asked)
     if plot is not None:

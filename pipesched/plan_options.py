@@ -11,6 +11,7 @@ import typer
 from pipesched.counts import counts
 from pipesched.errors import InputError
 from pipesched.machine_options import MachineOptions
+from pipesched.memory_limit import require_judged_profile
 from pipesched.output import progress
 from pipesched.several import schedule_names
 from pipesched.torch_options import DeviceKind, Dtype, Optimizer, Threads, load_model, require_gpu, torch_dtype
@@ -126,8 +127,10 @@ class RequestOptions:
             )
         cluster = self.machines.load(self.devices or 1, "--devices")
         cluster = replace(cluster, devices=cluster.devices[: self.devices])
+        loaded = model.load(profile, self.batch_size, len(cluster.devices))
+        require_judged_profile(self.machines, loaded)
         return Request(
-            profile=model.load(profile, self.batch_size, len(cluster.devices)),
+            profile=loaded,
             cluster=cluster,
             batch_size=self.batch_size,
             schedules=names,

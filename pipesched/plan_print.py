@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from pipesched.output import num_bytes, percent, print_table, seconds
+from pipesched.sizes import enough
 
 if TYPE_CHECKING:
     from pipesched.schedules.timeline import Timeline
@@ -19,14 +20,14 @@ _MOST_STAYS = 24
 """Of the critical path; of a longer one the middle is left out."""
 
 
-def print_found(found: Found, request: Request) -> None:
-    """Print the ranking, the reasons, and what was rejected."""
+def print_found(found: Found, request: Request, limit: Sequence[str]) -> None:
+    """Print the ranking, the limit, the reasons, and what was rejected."""
     lines = [f"  {line}" for line in _reasons(found, request)]
     instead = ["instead of the first:", *lines] if lines else []
     print_table(
         f"{request.profile.model}, {request.batch_size} samples per batch, {len(request.cluster.devices)} devices",
         _table(found, request),
-        "\n".join([_effort(found), *instead]),
+        "\n".join([_effort(found), *limit, *instead]),
     )
     if found.rejected:
         _print_rejected(found.rejected)
@@ -122,8 +123,8 @@ def nothing_fits(found: Found, request: Request) -> str:
     needed = f"{nearest.most_bytes} bytes ({num_bytes(nearest.most_bytes)})"
     return (
         f"plan: nothing fits into {num_bytes(min(limits))}: the nearest is {nearest.candidate}, which needs {needed} "
-        f"and would do {nearest.throughput:.4g} samples/s; try --memory-limit {nearest.most_bytes}, more devices or a "
-        "smaller batch"
+        f"and would do {nearest.throughput:.4g} samples/s; try --memory-limit {enough(nearest.most_bytes)}, "
+        "more devices or a smaller batch"
     )
 
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipesched.errors import NEGATIVE, InputError
+from pipesched.errors import InputError
 from pipesched.executor import forks
 from pipesched.files import JSON, TIMELINE, check_outputs, emit, write_timeline
 from pipesched.jobs import How, RunOptions, require_epsilon, require_used
+from pipesched.memory_limit import limit_lines, require_fits
 from pipesched.options import CostOptions, Json, ScheduleOptions, grouped, out_option
-from pipesched.output import complain, num_bytes, percent, print_json, print_table, progress, seconds
+from pipesched.output import num_bytes, percent, print_json, print_table, progress, seconds
 from pipesched.planned import plan_of, planned_run
 from pipesched.schedules.timeline import LONGEST_S
 from pipesched.torch_options import TrustModel, load_model, load_profile_of
@@ -95,8 +96,9 @@ def run(
             }
         )
     else:
-        _print(loaded.name, found, measured.makespans_s, mean_loss, costs.shares(loaded))
-    _require_fitting(found, limit)
+        judged = limit_lines(costs.machines, costs.load_cluster(loaded), loaded.rank_to_device) if limit else []
+        _print(loaded.name, found, measured.makespans_s, mean_loss, [*judged, *costs.shares(loaded)])
+    require_fits(found, limit)
 
 
 def _print(
@@ -115,17 +117,6 @@ def _print(
     median = f"makespan {seconds(found.makespan_s)} (median of {len(makespans_s)})"
     bubble = f"; bubble_fraction {percent(found.bubble_fraction)}"
     print_table(f"{name}, measured", rows, "\n".join([median + bubble + loss, *notes]))
-
-
-def _require_fitting(found: Metrics, limit: int | None) -> None:
-    """End the command where a device held more than it was to hold."""
-    held_bytes, fullest = max((device.peak_memory_bytes or 0, device.device) for device in found.devices)
-    if limit is not None and held_bytes > limit:
-        complain(
-            f"over memory: device {fullest}: got {held_bytes} bytes, expected at most {limit}; try smaller "
-            "micro-batches, more stages or --recompute all"
-        )
-        raise typer.Exit(NEGATIVE)
 
 
 def _require_patience(schedule: Schedule, costs: StageCosts, cluster: Cluster, timeout_s: float) -> None:

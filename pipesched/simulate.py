@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipesched.errors import NEGATIVE, InputError
+from pipesched.errors import InputError
 from pipesched.files import CSV, JSON, TIMELINE, check_outputs, emit, write_timeline
+from pipesched.memory_limit import end_if_over, limit_lines, require_judged
 from pipesched.options import CostOptions, Json, ScheduleOptions, grouped, out_option
-from pipesched.output import complain, num_bytes, percent, print_json, print_table, progress, seconds
+from pipesched.output import num_bytes, percent, print_json, print_table, progress, seconds
 from pipesched.planned import cut
 from pipesched.predict import Buffers, predict
 from pipesched.traffic_options import TrafficOptions
@@ -46,6 +47,7 @@ def simulate(
     loaded = schedule.load()
     costs, traffic = cut(schedule, costs, traffic)
     stage_costs, cluster = costs.load(loaded)
+    require_judged(costs.machines, stage_costs)
     stage_costs = traffic.compressed(stage_costs, costs.element_bytes())
     predicted = predict(loaded, stage_costs, cluster, traffic=traffic, buffers=buffers)
     spread = None if runs == 1 else _spread(loaded, stage_costs, cluster, traffic, runs)
@@ -78,10 +80,9 @@ def simulate(
     if json:
         print_json(data)
     elif out is None:
-        _print(loaded.name, found, peaks, spread, costs.shares(loaded))
-    if over is not None:
-        complain(f"over memory: {over}")
-        raise typer.Exit(NEGATIVE)
+        limit = limit_lines(costs.machines, cluster, loaded.rank_to_device, has_bytes=stage_costs.has_bytes)
+        _print(loaded.name, found, peaks, spread, [*limit, *costs.shares(loaded)])
+    end_if_over(over)
 
 
 def _spread(

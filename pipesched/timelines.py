@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipesched.errors import InputError
+from pipesched.memory_limit import limit_lines, require_judged
 from pipesched.options import CostOptions, ScheduleOptions
 from pipesched.planned import cut
 from pipesched.predict import predict
@@ -14,6 +16,22 @@ from pipesched.traffic_options import TrafficOptions
 
 if TYPE_CHECKING:
     from pipesched.schedules.timeline import Timeline
+    from pipesched.simulator.memory import OverCapacity
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a picture or trace shows.
+
+    Attributes:
+        timelines: At least one.
+        notes: Lines on the costs and the memory limit of a prediction.
+        over: Where a prediction takes more than `--memory-limit`.
+    """
+
+    timelines: list[Timeline]
+    notes: Sequence[str] = ()
+    over: OverCapacity | None = None
 
 
 def timelines_of(
@@ -21,8 +39,8 @@ def timelines_of(
     schedule: ScheduleOptions,
     costs: CostOptions,
     traffic: TrafficOptions,
-) -> tuple[list[Timeline], list[str]]:
-    """Return the Timelines in `files`; without files, the prediction for the schedule, with lines on its costs."""
+) -> Shown:
+    """Return the Timelines in `files`; without files, the prediction for the schedule."""
     if files:
         if schedule != ScheduleOptions() or costs != CostOptions():
             raise InputError(f"{files[0]}: got options of a schedule or its costs too, expected one or the other")
@@ -33,9 +51,15 @@ def timelines_of(
             )
         from pipesched.schedules.formats.timeline_json import read_timeline
 
-        return [read_timeline(path) for path in files], []
+        return Shown([read_timeline(path) for path in files])
+    from pipesched.simulator.memory import over_capacity
+
     loaded = schedule.load()
     costs, traffic = cut(schedule, costs, traffic)
     stage_costs, cluster = costs.load(loaded)
+    require_judged(costs.machines, stage_costs)
     timeline = predict(loaded, traffic.compressed(stage_costs, costs.element_bytes()), cluster, traffic=traffic)
-    return [timeline], costs.shares(loaded)
+    limit = limit_lines(costs.machines, cluster, loaded.rank_to_device, has_bytes=stage_costs.has_bytes)
+    is_limited = costs.machines.memory_limit is not None
+    over = over_capacity(timeline.memory, cluster, timeline) if is_limited else None
+    return Shown([timeline], [*limit, *costs.shares(loaded)], over)

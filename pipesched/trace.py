@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from pipesched.files import JSON, check_outputs, emit
+from pipesched.memory_limit import end_if_over
 from pipesched.options import CostOptions, ScheduleOptions, grouped, out_option
 from pipesched.timelines import timelines_of
 from pipesched.traffic_options import TrafficOptions
@@ -21,9 +22,13 @@ def trace(
     out: Annotated[Path | None, out_option("Write the trace: .json.")] = None,
     traffic: TrafficOptions = TrafficOptions(),  # noqa: B008 -- frozen
 ) -> None:
-    """Write a trace that ui.perfetto.dev opens: lanes per rank, arrows for messages, memory as counters."""
+    """Write a trace that ui.perfetto.dev opens: lanes per rank, arrows for messages, memory as counters.
+
+    Exit code 1 when what is predicted for a schedule does not fit into --memory-limit.
+    """
     from pipesched.simulator.trace import to_trace
 
     check_outputs((out, JSON))
-    timelines, _ = timelines_of(files, schedule, costs, traffic)
-    emit(to_trace(*timelines), out)
+    shown = timelines_of(files, schedule, costs, traffic)
+    emit(to_trace(*shown.timelines), out)
+    end_if_over(shown.over)

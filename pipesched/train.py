@@ -110,7 +110,8 @@ def train(
         data = {"model": built.name, "costs": origin, "runs": [outcome.to_row() for outcome in outcomes]}
         print_json(data | ({"ahead": {name: asdict(each) for name, each in ahead.items()}} if ahead else {}))
         return
-    print_outcomes(outcomes, origin, target_loss)
+    limits = dict.fromkeys(line for outlook in outlooks for line in outlook.limit)
+    print_outcomes(outcomes, "; ".join([origin, *limits]), target_loss)
     _print_ahead(ahead)
 
 

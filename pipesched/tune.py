@@ -11,8 +11,10 @@ from pipesched.errors import NEGATIVE
 from pipesched.files import PICTURE, check_outputs, emit
 from pipesched.jobs import RunOptions, require_epsilon
 from pipesched.machine_options import MachineOptions
+from pipesched.memory_limit import limit_lines
 from pipesched.options import Json, grouped, out_option
 from pipesched.output import complain, num_bytes, print_json
+from pipesched.sizes import enough
 from pipesched.torch_options import TrustModel
 from pipesched.tune_lines import CommandLines
 from pipesched.tune_measure import Measurement, require_model, with_trust
@@ -95,7 +97,7 @@ def tune(
     if json:
         print_json(found.to_dict(rows, commands) | ({} if verified is None else {"verified": to_dict(verified)}))
     elif out is None:
-        print_found(found, loaded, top, commands)
+        print_found(found, loaded, top, commands, limit_lines(machines, loaded.cluster, range(problem.devices)))
     if verified is not None and not json and found.fitting:
         print_verified(verified)
     if not found.fitting:
@@ -118,8 +120,9 @@ def _nothing_fits(found: Found, limit: str | None) -> str:
 
     nearest = least(found.outcomes)
     assert nearest is not None, "some setting has a time, and so a memory"
+    assert nearest.held_bytes is not None
     needed = f"{nearest.held_bytes} bytes ({num_bytes(nearest.held_bytes)})"
     return (
         f"nothing fits into {limit or 'what the devices have'}: {nearest.setting} needs least, {needed}; "
-        f"try --memory-limit {nearest.held_bytes}, --recompute both, more --devices"
+        f"try --memory-limit {enough(nearest.held_bytes)}, --recompute both, more --devices"
     )

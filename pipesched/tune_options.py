@@ -13,6 +13,7 @@ from pipesched.counts import counts
 from pipesched.errors import InputError
 from pipesched.jobs import RunOptions
 from pipesched.machine_options import MachineOptions
+from pipesched.memory_limit import require_judged_profile
 from pipesched.several import schedule_names
 from pipesched.torch_options import load_model
 
@@ -60,6 +61,7 @@ class ProblemOptions:
         cluster = machines.load(self.devices, f"--devices {self.devices}")
         cluster = replace(cluster, devices=cluster.devices[: self.devices])
         profile = load_profile(Path(self.model)) if self.is_file else self._measured(space, runs)
+        require_judged_profile(machines, profile)
         parse_partition(self.partition, (1.0,) * len(profile.layers), self.devices)
         return Problem(profile, self.batch_size, cluster, self.partition)
 

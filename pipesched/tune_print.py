@@ -14,13 +14,19 @@ if TYPE_CHECKING:
     from pipesched.tune_search import Found
 
 
-def print_found(found: Found, problem: Problem, top: int, commands: Callable[[Setting], dict[str, str]]) -> None:
-    """Print `top` of those that the answer is among, and it; then of the others that fit, and of the rejected."""
+def print_found(
+    found: Found,
+    problem: Problem,
+    top: int,
+    commands: Callable[[Setting], dict[str, str]],
+    limit: Sequence[str],
+) -> None:
+    """Print `top` of those that the answer is among, it and the limit; then of the others that fit, and the rejected."""
     num_fitting = len(found.fitting)
     candidates, others, rejected = found.candidates, found.others, found.outcomes[num_fitting:]
     if candidates:
         title = f"{len(candidates)} of {num_fitting} settings that fit train as plain training does"
-        caption = [_chosen(found, candidates[0]), *_typed(commands, candidates[0]), *_left_out(candidates, top)]
+        caption = [_chosen(found, candidates[0]), *_typed(commands, candidates[0]), *_left_out(candidates, top), *limit]
         title = title if others else f"{num_fitting} settings fit"
         print_table(title, _rows(found, candidates[:top], problem), "\n".join(caption))
     if others:

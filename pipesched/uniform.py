@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from fractions import Fraction
 from itertools import takewhile
@@ -43,7 +44,10 @@ def uniform_costs(text: str, schedule: Schedule | LazySchedule) -> StageCosts:
     _require_complete(text, values, schedule)
     for name in _BYTES:
         if name in values and (not values[name].is_integer() or values[name] >= _MAX_BYTES):
-            raise InputError(f"--uniform: {name}: got {values[name]:g}, expected whole bytes; try {name}=1e9")
+            near = math.ceil(values[name]) if values[name] < _MAX_BYTES else "1e18"
+            raise InputError(
+                f"--uniform: {name}: got {values[name]:g}, expected whole bytes below 2^63; try {name}={near}"
+            )
     overlap = values.pop("overlap", 0.0)
     if overlap > 1:
         raise InputError(f"--uniform: overlap: got {overlap:g}, expected a share of at most 1; try overlap=1")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from pipesched.comparison import print_comparisons
 from pipesched.errors import NEGATIVE, InputError
 from pipesched.files import check_folder, write_timeline
 from pipesched.jobs import RunOptions, require_epsilon
+from pipesched.memory_limit import limit_lines, require_fits
 from pipesched.options import CostOptions, Json, ScheduleOptions, grouped
 from pipesched.output import plain, print_json, progress
 from pipesched.predict import predict
@@ -47,15 +48,18 @@ def verify(
 ) -> None:
     """Profile MODEL (unless --profile), simulate, run, compare. --schedule takes several, as gpipe,1f1b.
 
-    Exit code 1 when the loss of the run is not that of the un-pipelined model. Where one of several schedules fails,
-    what those before it gave is told all the same.
+    Exit code 1 when the loss of the run is not that of the un-pipelined model, or --memory-limit is not kept to. Where
+    one of several schedules fails, what those before it gave is told all the same.
     """
+    from pipesched.simulator.metrics import metrics
+
     schedules = _schedules(schedule)
     size = costs.microbatch_size or 1
     built = _require_possible(schedules, model, costs, options, out)
     profile = _profile(built, size, max(s.num_ranks for s in schedules), costs, options)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
+    limit = limit_lines(costs.machines, costs.load_cluster(schedules[0]), schedules[0].rank_to_device)
     checked: list[_Checked] = []
     try:
         for each in schedules:
@@ -63,12 +67,15 @@ def verify(
                 checked.append(_one(each, model, profile, size, costs, options))
     finally:
         if checked:
-            _tell(checked, out, json=json)
+            _tell(checked, out, limit, json=json)
+    for each in checked:
+        require_fits(metrics(each.predicted), costs.machines.limit_bytes())
+        require_fits(metrics(each.measured), costs.machines.limit_bytes())
     if not all(each.loss_difference <= _LOSS_TOLERANCE for each in checked):
         raise typer.Exit(NEGATIVE)
 
 
-def _tell(checked: list[_Checked], out: Path | None, *, json: bool) -> None:
+def _tell(checked: list[_Checked], out: Path | None, limit: Sequence[str], *, json: bool) -> None:
     """Print what was found, as data or as people read it, and write it where it is asked for."""
     if json:
         print_json(
@@ -81,6 +88,8 @@ def _tell(checked: list[_Checked], out: Path | None, *, json: bool) -> None:
                 f"{each.found.name}: loss {each.loss:.6f}, that of the un-pipelined model {each.whole_loss:.6f}; "
                 f"largest relative difference of a micro-batch {each.loss_difference:.1e}"
             )
+        for line in limit:
+            print(line)
     if out is not None:
         for each in checked:
             _write(each, out, is_quiet=json)

@@ -1,0 +1,104 @@
+"""``--memory-limit``: judged and shown with its unit, or refused; never passed over."""
+
+import json
+
+import pytest
+
+from pipesched.profiles.cluster import Cluster, Device
+from pipesched.profiles.files import save_cluster, save_profile
+from tests.profiles.hand_profiles import layer, measurement, profile
+
+COSTS = "--uniform f=1,b=2"
+BYTES = f"{COSTS},saved_bytes=1000"
+LISTS = "-s 1f1b -p 2 -m 4"
+TRAIN = "train mlp:layers=4,width=4 -s gpipe -p 2 -m 4 --batch-size 8 --steps 1"
+COMMANDS = (f"simulate {LISTS}", f"gantt {LISTS}", f"trace {LISTS}", "compare 1f1b -p 2 -m 4")
+
+
+@pytest.mark.parametrize(
+    "command", [*COMMANDS, "train mlp:layers=4,width=4 -s gpipe -p 2 -m 4 --batch-size 8 --steps 1"]
+)
+def test_a_limit_is_refused_where_the_costs_say_no_bytes(pipesched, command):
+    answer = pipesched(f"{command} {COSTS} --memory-limit 1GB")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("pipesched: --memory-limit: got costs that say no bytes, expected some; try ")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("bare", ["80", "1023", "0.5e3"])
+def test_a_small_number_without_a_unit_is_refused(pipesched, command, bare):
+    answer = pipesched(f"{command} {BYTES} --memory-limit {bare}")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == (
+        f"pipesched: --memory-limit: got {bare}, expected bytes, or a number with a unit; "
+        f"try {bare}GB; write {bare}B for bytes\n"
+    )
+    assert pipesched(f"{command} {BYTES} --memory-limit {bare}GB").code == 0
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(("limit", "shown", "fits"), [("2000B", "2000B", True), ("1500", "1500 B", False)])
+def test_the_limit_that_is_judged_is_shown_with_its_unit(pipesched, command, limit, shown, fits):
+    """Two micro-batches of 1000 bytes are in flight on device 0."""
+    answer = pipesched(f"{command} {BYTES} --memory-limit {limit}")
+    is_row = command.startswith("compare")  # which says so in its row
+    assert answer.code == (0 if fits or is_row else 1)
+    assert (answer.err == "") == (fits or is_row)
+    if not fits and not is_row:
+        assert answer.err.startswith("pipesched: over memory: device 0 holds 2000 bytes of 1500 from 1 s on")
+    if not command.startswith("trace"):
+        assert f"\nmemory limit {shown} of every device\n" in answer.out
+
+
+@pytest.fixture
+def half(folder):
+    """A cluster of two devices, of one of which the memory is known."""
+    save_cluster(Cluster((Device(memory_bytes=3000), Device())), folder / "half.json")
+
+
+def test_a_limit_of_some_devices_alone_says_nothing_of_the_others(pipesched, half):
+    line = f"{LISTS} {BYTES} --cluster half.json"
+    said = "memory limit 2.93 KiB, but of device 1 none is known, so these are not judged\n"
+    for command in ("simulate", "gantt"):
+        answer = pipesched(f"{command} {line}")
+        assert (answer.code, answer.err) == (0, "")
+        assert said in answer.out
+    over = pipesched(f"simulate {line.replace('1000', '2000')} --json")
+    assert (over.code, json.loads(over.out)["fits"]) == (1, False)
+
+
+def test_a_limit_of_a_file_is_said_not_to_be_judged_where_the_costs_say_no_bytes(pipesched, half):
+    answer = pipesched(f"simulate {LISTS} {COSTS} --cluster half.json")
+    assert (answer.code, answer.err) == (0, "")
+    assert "memory limit 2.93 KiB: not judged, as the costs say no bytes\n" in answer.out
+
+
+@pytest.fixture
+def tiny(folder):
+    """A profile of four equal layers."""
+    save_profile(profile(*[layer(measurement(1), measurement(2), measurement(8))] * 4), folder / "tiny.json")
+    return "tiny.json"
+
+
+@pytest.fixture
+def bare(folder):
+    """A profile of four layers that take time alone."""
+    nothing = dict.fromkeys(("input_bytes", "output_bytes", "output_storage_bytes", "saved_bytes"), 0)
+    layers = [layer(*(measurement(size, **nothing) for size in (1, 2, 8)), weight_bytes=0, optimizer_bytes=0)] * 4
+    save_profile(profile(*layers), folder / "bare.json")
+    return "bare.json"
+
+
+def test_what_the_tuner_and_the_planner_judge_is_shown_too(pipesched, tiny):
+    tuned = pipesched(f"tune {tiny} -b 8 -p 2 -m 4 -n 1 --advance 0 --memory-limit 1GB --workers 1")
+    planned = pipesched(f"plan {tiny} -b 8 --devices 2 --memory-limit 1GB")
+    for answer in (tuned, planned):
+        assert (answer.code, answer.err) == (0, "")
+        assert "memory limit 1GB of every device\n" in answer.out
+
+
+def test_a_profile_without_bytes_is_refused_where_there_is_a_limit(pipesched, bare):
+    for line in (f"tune {bare} -b 8 -p 2 -m 4 -n 1 --workers 1", f"plan {bare} -b 8 --devices 2"):
+        answer = pipesched(f"{line} --memory-limit 1GB")
+        assert (answer.code, answer.out) == (2, "")
+        assert "--memory-limit: got costs that say no bytes, expected some; profile the model again" in answer.err
