@@ -21,7 +21,7 @@ def print_found(
     commands: Callable[[Setting], dict[str, str]],
     limit: Sequence[str],
 ) -> None:
-    """Print `top` of those that the answer is among, it and the limit; then of the others that fit, and the rejected."""
+    """Print `top` of those that the answer is among, and it; of the others that fit; and of the rejected."""
     num_fitting = len(found.fitting)
     candidates, others, rejected = found.candidates, found.others, found.outcomes[num_fitting:]
     if candidates:

@@ -68,9 +68,8 @@ def verify(
     finally:
         if checked:
             _tell(checked, out, limit, json=json)
-    for each in checked:
-        require_fits(metrics(each.predicted), costs.machines.limit_bytes())
-        require_fits(metrics(each.measured), costs.machines.limit_bytes())
+    for timeline in (timeline for each in checked for timeline in (each.predicted, each.measured)):
+        require_fits(metrics(timeline), costs.machines.limit_bytes())
     if not all(each.loss_difference <= _LOSS_TOLERANCE for each in checked):
         raise typer.Exit(NEGATIVE)
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -236,3 +237,15 @@ def test_what_earlier_schedules_gave_is_told_when_a_later_one_fails(profiled, fo
     assert "gpipe: loss " in answer.out
     answer = profiled(line.replace("gpipe,1f1b", "1f1b,gpipe"))
     assert (answer.code, answer.out, answer.err) == (3, "", said)
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(120)
+def test_verify_shows_all_that_it_found_and_says_who_held_more_than_the_limit(profiled):
+    answer = profiled(f"verify {MODEL} -s gpipe -p 2 -m 4 --profile p.json {FAST} --memory-limit 1024")
+    assert answer.code == 1
+    assert "makespan" in answer.out
+    assert "memory limit 1024 B of every device\n" in answer.out
+    assert re.fullmatch(
+        r"pipesched: over memory: device \d: got \d+ bytes, expected at most 1024; try .*\n", answer.err
+    )
