@@ -48,7 +48,8 @@ def _row(outcome: Outcome) -> dict[str, str]:
         "samples": str(outcome.samples),
         "per step": seconds(total_s),
         "samples/s": f"{outcome.throughput:.4g}",
-        "bubble": percent(costs.bubble_s / total_s),
+        "bubble_fraction": percent(outcome.bubble_fraction),
+        "steady_bubble_fraction": percent(outcome.steady_bubble_fraction) if candidate.is_asynchronous else "-",
         "waits for messages": seconds(costs.transfer_s),
         "for sums": seconds(costs.reduce_s),
         "sent": num_bytes(outcome.sent_bytes),
@@ -71,6 +72,7 @@ def _table(found: Found, request: Request) -> list[dict[str, str]]:
         "recompute": "no",
         "messages": "whole",
         "staleness": "0",
+        "steady_bubble_fraction": "-",
         "waits for messages": "0 s",
         "for sums": "0 s",
     }
@@ -145,7 +147,12 @@ def to_dict(found: Found, request: Request) -> dict[str, Any]:
 
 
 def _data(outcome: Outcome) -> dict[str, Any]:
-    return {**asdict(outcome), "throughput": outcome.throughput, "most_bytes": outcome.most_bytes}
+    return {
+        **asdict(outcome),
+        "throughput": outcome.throughput,
+        "most_bytes": outcome.most_bytes,
+        "steady_bubble_fraction": outcome.steady_bubble_fraction,
+    }
 
 
 def _reasons(found: Found, request: Request) -> list[str]:

@@ -7,6 +7,7 @@ times; its pace is that of the later half of its losses.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -20,7 +21,7 @@ from pipesched.schedules.schedule import Schedule, ScheduleError
 from pipesched.schedules.staleness import staleness
 from pipesched.schedules.timeline import Timeline
 from pipesched.simulator.errors import SimulationError
-from pipesched.simulator.idle import CAUSES, usage
+from pipesched.simulator.idle import CAUSES, Usage, usage
 from pipesched.simulator.longest_path import is_unshared, longest_path
 from pipesched.simulator.memory import memory, over_capacity, peak_memory
 from pipesched.simulator.planner.bound import Bounds
@@ -103,14 +104,15 @@ def _outcome(
     seconds = timeline.makespan_s
     if candidate.is_asynchronous:  # not faster than the busiest device goes for long
         seconds = max(_pace_s(timeline, lists, steps), Bounds(cluster).of(candidate, costs).seconds)
-    over = over_capacity(timeline.memory, cluster, timeline)
+    over, uses = over_capacity(timeline.memory, cluster, timeline), usage(timeline)
     return Outcome(
         candidate=candidate,
         seconds=seconds,
         samples=candidate.samples_per_step,
         held_bytes=tuple(peak.total_bytes for _, peak in sorted(peak_memory(timeline.memory).items())),
         sent_bytes=traffic(lists, costs).num_bytes // steps,
-        costs=_costs(timeline, seconds, steps),
+        costs=_costs(timeline, uses, seconds, steps),
+        bubble_fraction=math.fsum(use.idle_s for use in uses) / (len(uses) * timeline.makespan_s),
         staleness=_staleness(candidate) if candidate.is_asynchronous else 0,
         reason=None if over is None else f"over memory: {over}",
     )
@@ -123,9 +125,8 @@ def _pace_s(timeline: Timeline, lists: Schedule, steps: int) -> float:
     return (losses_s[-1] - losses_s[middle]) / (steps - 1 - middle)
 
 
-def _costs(timeline: Timeline, seconds: float, steps: int) -> Costs:
+def _costs(timeline: Timeline, uses: Sequence[Usage], seconds: float, steps: int) -> Costs:
     """Return the averages over the devices; what a run without a flush idles is shared out as in its middle."""
-    uses = usage(timeline)
     again_s = math.fsum(
         span.end_s - span.start_s
         for span in timeline.spans

@@ -36,6 +36,8 @@ class Outcome:
         samples: That a step takes.
         held_bytes: Most that each device holds.
         sent_bytes: In all messages and sums of a step.
+        bubble_fraction: idle / (devices x makespan) of the lists that were predicted: of a batch, and of a run without
+            a flush of all its steps, from an empty pipeline to an empty one.
         staleness: The most steps that a forward's weights are behind those that its gradient changes.
         reason: Why it is refused; None if it is not.
     """
@@ -46,6 +48,7 @@ class Outcome:
     held_bytes: tuple[int, ...] = ()
     sent_bytes: int = 0
     costs: Costs | None = None
+    bubble_fraction: float | None = None
     staleness: int = 0
     reason: str | None = None
 
@@ -58,6 +61,13 @@ class Outcome:
     def throughput(self) -> float:
         """Samples per second; 0 where nothing could be predicted."""
         return self.samples / self.seconds if self.seconds else 0.0
+
+    @property
+    def steady_bubble_fraction(self) -> float | None:
+        """Idle share of `seconds`, so of a run without a flush of its steady pace; of a batch, `bubble_fraction`."""
+        if self.costs is None or not self.seconds:
+            return None
+        return 1 - (self.costs.work_s + self.costs.recompute_s) / self.seconds
 
     @property
     def most_bytes(self) -> int:

@@ -19,6 +19,7 @@ from pipesched.profiles.cluster import Cluster, Link
 from pipesched.schedules.timeline import Timeline
 from pipesched.simulator.files import suffix_of, write_bytes
 from pipesched.simulator.gantt import SUFFIXES, lay_out
+from pipesched.simulator.labels import readable_s
 from pipesched.simulator.planner.candidate import Candidate
 from pipesched.simulator.planner.evaluate import predict
 from pipesched.simulator.planner.outcome import Outcome
@@ -78,7 +79,7 @@ def draw_plan(outcome: Outcome, request: Request, path: Path | str) -> None:
 
     candidate = outcome.candidate
     timeline, _, _ = predict(candidate, request.cuts().costs_of(candidate), request.cluster)
-    chart = lay_out([_shown(timeline, candidate)])
+    chart = replace(lay_out([_shown(timeline, candidate)]), captions=(_caption(timeline, outcome),))
     boxes = _boxes(request.cluster, width_of(chart))
     height_in = max(box.y + box.height for box in boxes)
     name = request.profile.model.split("/")[-1].split(":")[0]
@@ -97,6 +98,14 @@ def draw_plan(outcome: Outcome, request: Request, path: Path | str) -> None:
     data = BytesIO()
     figure.savefig(data, format=suffix[1:], dpi=160)
     write_bytes(path, data.getvalue())
+
+
+def _caption(timeline: Timeline, outcome: Outcome) -> str:
+    """Return what the whole Timeline amounts to, in the measures of the planner's table."""
+    text = f"{readable_s(timeline.makespan_s)}, bubble_fraction {outcome.bubble_fraction:.1%}"
+    if outcome.candidate.is_asynchronous:
+        text += f"; at its pace, steady_bubble_fraction {outcome.steady_bubble_fraction:.1%}"
+    return text
 
 
 def _shown(timeline: Timeline, candidate: Candidate) -> Timeline:

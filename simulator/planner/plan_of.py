@@ -24,7 +24,7 @@ def plan_of(outcome: Outcome, request: Request) -> Plan:
             seconds=outcome.seconds,
             throughput=outcome.throughput,
             memory_bytes=tuple(map(float, outcome.held_bytes)),
-            bubble_fraction=costs.bubble_s / outcome.seconds,
+            bubble_fraction=outcome.bubble_fraction,
             communication_fraction=(costs.transfer_s + costs.reduce_s) / outcome.seconds,
         ),
         origin=f"a profile of {provenance.device}; {request.cluster.origin or 'a cluster'}"[:400],

@@ -27,7 +27,7 @@ _NAMES = {
     "recompute_s": "recomputation",
     "transfer_s": "waiting for messages",
     "reduce_s": "waiting for sums of gradients",
-    "bubble_s": "bubble",
+    "bubble_s": "waiting for other ranks",
 }
 _SMALL = 0.1
 """Of the difference: what makes up less of it is not named."""

@@ -42,6 +42,44 @@ def test_what_a_step_is_made_of_adds_up_to_it(pipesched, measured):
         assert math.fsum(plan["costs"].values()) == pytest.approx(plan["seconds"])
 
 
+@pytest.mark.parametrize(
+    ("options", "steady"), [("-s 1f1b --depth 4", False), ("-s pipedream_2bw --asynchronous --depth 4", True)]
+)
+def test_table_picture_and_json_have_one_measure_of_a_bubble(pipesched, measured, folder, options, steady):
+    """That of `simulate`, of the same lists; of a run without a flush also that of its pace, by its own name."""
+    line = f"plan {measured} -b 8 {NODES} {options} --top 1"
+    (plan,) = json.loads(pipesched(f"{line} --json --out plan.json").out)["plans"]
+    simulated = json.loads(pipesched(f"simulate --plan plan.json --profile {measured} {NODES} --json").out)
+    busy_s = math.fsum(device["busy_s"] for device in simulated["devices"])
+    if not steady:
+        assert plan["bubble_fraction"] == pytest.approx(1 - busy_s / (4 * simulated["makespan_s"]), rel=1e-9)
+        assert plan["steady_bubble_fraction"] == pytest.approx(plan["bubble_fraction"], rel=1e-9)
+    assert load_plan(folder / "plan.json").predicted.bubble_fraction == plan["bubble_fraction"]
+    costs = plan["costs"]
+    idle_s = plan["seconds"] - costs["work_s"] - costs["recompute_s"]
+    assert plan["steady_bubble_fraction"] == pytest.approx(idle_s / plan["seconds"], rel=1e-9)
+    head, row = (
+        [cell.strip() for cell in row.split(rule)[1:-1]]
+        for row, rule in zip(pipesched(f"{line} --plot plan.svg").out.splitlines()[2:5:2], "┃│", strict=True)
+    )
+    shown = dict(zip(head, row, strict=True))
+    assert ("bubble" in shown, "steady_bubble_fraction" in shown) == (False, steady)
+    picture = (folder / "plan.svg").read_text()
+    for name in ("bubble_fraction", "steady_bubble_fraction")[: 1 + steady]:
+        assert shown[name] == f"{plan[name]:.2%}"
+        assert f" {name} {plan[name]:.1%}" in picture
+
+
+def test_a_picture_of_one_of_many_copies_says_the_bubble_of_all(pipesched, measured, folder):
+    nodes = "--nodes 5 --gpus 4 --intra latency_s=0 --inter bandwidth_bytes_per_s=10"
+    line = f"plan {measured} -b 20 {nodes} --depth 4 -s 1f1b --top 1 --plot plan.svg --json"
+    (plan,) = json.loads(pipesched(line).out)["plans"]
+    assert plan["candidate"]["width"] == 5
+    picture = (folder / "plan.svg").read_text()
+    assert "the first of 5 copies" in picture
+    assert f"bubble_fraction {plan['bubble_fraction']:.1%}" in picture
+
+
 def test_the_table_has_the_ranking_the_reasons_and_what_does_not_fit(pipesched, measured):
     answer = pipesched(f"plan {measured} -b 8 {NODES} --memory-limit 1500B --top 3")
     assert answer.code == 0
