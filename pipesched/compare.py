@@ -18,6 +18,7 @@ from pipesched.output import print_json, progress
 from pipesched.overview import print_summaries
 from pipesched.predict import Buffers, predict
 from pipesched.several import options_of_each
+from pipesched.steady import steady_s_per_microbatch
 from pipesched.timelines import timelines_of
 from pipesched.traffic_options import TrafficOptions
 
@@ -214,7 +215,7 @@ def _found(
         for index, name in enumerate(names):
             tick(index / len(names))
             try:
-                yield _one(_load(name, by_name.get(name), options), costs, traffic, buffers)
+                yield _one(_options_of(name, by_name.get(name), options), costs, traffic, buffers)
             except (InputError, ScheduleError, ProfileError, SimulationError) as error:
                 refused.append(error)
                 if not keep_going or len(refused) == len(names):
@@ -222,16 +223,18 @@ def _found(
                 yield _Found(Summary(name=name, reason=str(error)))
 
 
-def _one(schedule: Schedule, costs: CostOptions, traffic: TrafficOptions, buffers: Buffers) -> _Found:
+def _one(options: ScheduleOptions, costs: CostOptions, traffic: TrafficOptions, buffers: Buffers) -> _Found:
     from pipesched.schedules.lower import lower
     from pipesched.simulator.summary import summarize
 
+    schedule = options.load()
     stage_costs, cluster = costs.load(schedule)
     require_judged(costs.machines, stage_costs)
     stage_costs = traffic.compressed(stage_costs, costs.element_bytes())
     timeline = predict(schedule, stage_costs, cluster, traffic=traffic, buffers=buffers)
+    steady_s = steady_s_per_microbatch(options, schedule, timeline, stage_costs, cluster, traffic)
     return _Found(
-        summarize(lower(schedule), timeline, stage_costs, cluster),
+        summarize(lower(schedule), timeline, stage_costs, cluster, steady_s),
         timeline,
         schedule,
         costs.stage_share(schedule),
@@ -239,8 +242,6 @@ def _one(schedule: Schedule, costs: CostOptions, traffic: TrafficOptions, buffer
     )
 
 
-def _load(name: str, mine: ScheduleOptions | None, options: ScheduleOptions) -> Schedule:
-    """Read a file, or build a schedule with those of the options that it takes."""
-    if mine is None:
-        return ScheduleOptions(schedule_file=Path(name), recompute=options.recompute).load()
-    return mine.build(name)
+def _options_of(name: str, mine: ScheduleOptions | None, options: ScheduleOptions) -> ScheduleOptions:
+    """Return the options of one schedule: of a file, or with those that the schedule of that name takes."""
+    return ScheduleOptions(schedule_file=Path(name), recompute=options.recompute) if mine is None else mine

@@ -29,6 +29,7 @@ _COLUMNS: tuple[tuple[str, tuple[str, ...], Callable[[Any], str]], ...] = (
     ("bubble fraction", ("bubble_fraction",), percent),
     ("bubble overhead", ("bubble_overhead",), percent),
     ("bubble of longest span", ("bubble_of_longest_span",), percent),
+    ("steady / micro-batch", ("steady_s_per_microbatch",), seconds),
     ("peak memory", ("peak_memory_worst_bytes", "peak_memory_best_bytes"), num_bytes),
     ("micro-batches", ("peak_microbatches_worst", "peak_microbatches_best"), _number),
     ("weight versions", ("weight_versions",), _count),
@@ -42,6 +43,8 @@ _COLUMNS: tuple[tuple[str, tuple[str, ...], Callable[[Any], str]], ...] = (
 _CAPTION = """\
 bubble_fraction: idle / (devices x makespan); bubble_overhead: (makespan - busiest device) / busiest device; \
 of longest span: its idle share
+steady: seconds per micro-batch when batches follow one another, each stage stepping between, or without a flush in \
+the long run
 peak memory, and micro-batches in flight at most: of the device with most / of the one with least; \
 model copies: weights on all devices together, old versions and predicted ones included"""
 

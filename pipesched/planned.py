@@ -44,13 +44,13 @@ def plan_of(schedule: ScheduleOptions) -> Plan | None:
     return plan
 
 
-def planned_schedule(plan: Plan) -> Schedule:
-    """Return the lists of one step; without a flush, of as many as it takes to settle."""
+def planned_schedule(plan: Plan, times: int = 1) -> Schedule:
+    """Return the lists of one step; without a flush, of as many as it takes to settle; or `times` as many."""
     from pipesched.schedules.catalogue import lookup
 
     entry = lookup(plan.recipe.name)
     flushes = entry is None or not entry.is_asynchronous
-    num_steps = 1 if flushes else _STEPS_PER_RANK * plan.recipe.num_ranks
+    num_steps = times * (1 if flushes else _STEPS_PER_RANK * plan.recipe.num_ranks)
     return plan.run(num_steps).lists(num_steps).schedule()
 
 

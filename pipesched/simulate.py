@@ -15,6 +15,7 @@ from pipesched.options import CostOptions, Json, ScheduleOptions, grouped, out_o
 from pipesched.output import num_bytes, percent, print_json, print_table, progress, seconds
 from pipesched.planned import cut
 from pipesched.predict import Buffers, predict
+from pipesched.steady import steady_s_per_microbatch
 from pipesched.traffic_options import TrafficOptions
 
 if TYPE_CHECKING:
@@ -52,12 +53,14 @@ def simulate(
     predicted = predict(loaded, stage_costs, cluster, traffic=traffic, buffers=buffers)
     spread = None if runs == 1 else _spread(loaded, stage_costs, cluster, traffic, runs)
     found, over = metrics(predicted), over_capacity(predicted.memory, cluster, predicted)
+    steady_s = steady_s_per_microbatch(schedule, loaded, predicted, stage_costs, cluster, traffic)
     counts = in_flight(predicted, stage_costs, loaded)
     peaks = {device: peak.microbatches for device, peak in peak_in_flight(counts).items()}
     data = {
         "schedule": loaded.name,
         **found.to_dict(),
         "throughput_unit": "micro-batches per second",
+        "steady_s_per_microbatch": steady_s,
         "fits": fits(predicted, cluster),
         "reductions": _reductions(loaded, stage_costs, traffic.on(cluster)),
         "stage_share": costs.stage_share(loaded),
@@ -81,8 +84,12 @@ def simulate(
         print_json(data)
     elif out is None:
         limit = limit_lines(costs.machines, cluster, loaded.rank_to_device, has_bytes=stage_costs.has_bytes)
-        _print(loaded.name, found, peaks, spread, [*limit, *costs.shares(loaded)])
+        _print(loaded.name, found, peaks, spread, [*_pace(steady_s), *limit, *costs.shares(loaded)])
     end_if_over(over)
+
+
+def _pace(steady_s: float | None) -> list[str]:
+    return [] if steady_s is None else [f"steady, when it goes on: {seconds(steady_s)} per micro-batch"]
 
 
 def _spread(

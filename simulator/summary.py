@@ -28,6 +28,8 @@ class Summary:
         bubble_overhead: (makespan - busiest device) / busiest device.
         bubble_of_longest_span: Idle share of the rank with the longest span, from its first start to its last end.
         throughput: Micro-batches per second.
+        steady_s_per_microbatch: Seconds of a micro-batch when batches follow one another, or without a flush in the
+            long run (`simulator.steady`); None where that is not known.
         peak_memory_worst_bytes: Of the device that holds most; None where the costs have no bytes.
         peak_memory_best_bytes: Of the device that holds least.
         peak_microbatches_worst: The same in micro-batches, as in `simulator.in_flight`: activations alone.
@@ -47,6 +49,7 @@ class Summary:
     bubble_overhead: float | None = None
     bubble_of_longest_span: float | None = None
     throughput: float | None = None
+    steady_s_per_microbatch: float | None = None
     peak_memory_worst_bytes: int | None = None
     peak_memory_best_bytes: int | None = None
     peak_microbatches_worst: float | None = None
@@ -63,7 +66,13 @@ class Summary:
         return asdict(self)
 
 
-def summarize(schedule: Schedule, timeline: Timeline, costs: StageCosts, cluster: Cluster) -> Summary:
+def summarize(
+    schedule: Schedule,
+    timeline: Timeline,
+    costs: StageCosts,
+    cluster: Cluster,
+    steady_s_per_microbatch: float | None = None,
+) -> Summary:
     """Return the row of a schedule.
 
     Args:
@@ -71,6 +80,7 @@ def summarize(schedule: Schedule, timeline: Timeline, costs: StageCosts, cluster
         timeline: Of `schedule`; with memory samples where the costs have bytes.
         costs: As it was simulated with.
         cluster: Says how much memory the devices have.
+        steady_s_per_microbatch: Of the schedule, where it is known how it goes on.
 
     Raises:
         SimulationError: Nothing in the timeline takes time.
@@ -86,6 +96,7 @@ def summarize(schedule: Schedule, timeline: Timeline, costs: StageCosts, cluster
         bubble_overhead=found.bubble_overhead,
         bubble_of_longest_span=found.bubble_of_longest_span,
         throughput=found.throughput,
+        steady_s_per_microbatch=steady_s_per_microbatch,
         peak_memory_worst_bytes=max(peaks, default=None),
         peak_memory_best_bytes=min(peaks, default=None),
         peak_microbatches_worst=max(counts),

@@ -1,0 +1,76 @@
+"""Steady seconds per micro-batch, in ``simulate`` and ``compare``."""
+
+import json
+
+import pytest
+
+from pipesched.schedules.catalogue import CATALOGUE
+
+COSTS = "--uniform f=1,b=2"
+
+
+def data(pipesched, line):
+    answer = pipesched(f"{line} --json")
+    assert (answer.code, answer.err) == (0, "")
+    return json.loads(answer.out)
+
+
+def steady(pipesched, line):
+    return data(pipesched, f"simulate {line}")["steady_s_per_microbatch"]
+
+
+def test_pipedream_and_gpipe_are_told_apart_by_their_pace_in_the_long_run(pipesched):
+    line = f"compare pipedream,gpipe -p 4 -m 8 {COSTS}"
+    rows = {row["name"]: row for row in data(pipesched, line)}
+    assert rows["pipedream"]["makespan_s"] == rows["gpipe"]["makespan_s"] == 33
+    assert rows["pipedream"]["steady_s_per_microbatch"] == 3
+    assert rows["gpipe"]["steady_s_per_microbatch"] == 33 / 8
+    table = pipesched(line).out
+    assert "steady / micro-batch" in table
+    assert all(f"│ {pace} │" in " ".join(table.split()) for pace in ("3 s", "4.125 s"))
+    assert (
+        "\nsteady, when it goes on: 3 s per micro-batch\n" in pipesched(f"simulate -s pipedream -p 4 -m 8 {COSTS}").out
+    )
+
+
+def test_every_schedule_has_a_pace_between_its_work_and_its_makespan(pipesched):
+    for row in data(pipesched, "compare --all -p 4 -m 8 --uniform f=1,i=1,w=1,step_s=0.5"):
+        least_s = 3.0 * (5 * 4 / 3 / 5 if row["name"] == "1f1b_rr" else 1)  # of three stages the largest is 4 / 3
+        assert least_s - 1e-9 <= row["steady_s_per_microbatch"] <= row["makespan_s"] / 8 + 1e-9
+
+
+def test_a_step_between_batches_counts_and_one_behind_another_stage_does_not(pipesched):
+    """The first stage's Step is what the next batch waits for; a file without Steps is trained with them."""
+    line = "-p 2 -m 3 --uniform f=1,b=2,step_s=0.5"
+    assert steady(pipesched, f"-s gpipe {line}") == pytest.approx((4 * 3 + 0.5) / 3)
+    assert steady(pipesched, f"-s pipedream {line}") == pytest.approx(3.5)
+    assert steady(pipesched, "-f mine.csv --uniform f=1,b=2,step_s=0.5") == pytest.approx((4 * 3 + 0.5) / 3)
+
+
+@pytest.mark.parametrize("name", ["gpipe", "pipedream"])
+def test_copies_take_as_many_more_micro_batches_in_the_same_time(pipesched, name):
+    one, two = (steady(pipesched, f"-s {name} -p 3 -m 6 {COSTS} --width {width}") for width in (1, 2))
+    assert two == pytest.approx(one / 2, rel=1e-12)
+
+
+def test_lists_from_a_file_are_repeated_as_one_batch(pipesched, folder):
+    pipesched("show -s pipedream -p 4 -m 8 --out lists.json")
+    assert steady(pipesched, f"-f lists.json {COSTS}") == pytest.approx((8 + 3) * 3 / 8, rel=1e-12)
+
+
+def test_recomputation_and_blocking_sends_are_in_it(pipesched):
+    assert steady(pipesched, f"-s pipedream -p 4 -m 8 {COSTS} --recompute all") == pytest.approx(4.0)
+    blocking = "-s gpipe -p 2 -m 1 --uniform f=1,b=2,output_bytes=100 --link bandwidth_bytes_per_s=100 --sends blocking"
+    assert steady(pipesched, blocking) == pytest.approx(1 + 1 + 1 + 2 + 1 + 2)
+
+
+def test_with_jitter_nothing_is_steady(pipesched):
+    assert steady(pipesched, f"-s gpipe -p 2 -m 3 {COSTS} --jitter 0.1") is None
+    assert "steady" not in pipesched(f"simulate -s gpipe -p 2 -m 3 {COSTS} --jitter 0.1").out
+
+
+@pytest.mark.parametrize("name", sorted(name for name, entry in CATALOGUE.items() if entry.is_asynchronous))
+def test_a_longer_run_gets_longer_at_that_pace(pipesched, name):
+    costs = "-p 3 --uniform f=1,i=1.25,w=0.5,step_s=0.25,output_bytes=10 --link latency_s=0.3,bandwidth_bytes_per_s=100"
+    short, long = (data(pipesched, f"simulate -s {name} -m {m} {costs}")["makespan_s"] for m in (60, 120))
+    assert steady(pipesched, f"-s {name} -m 12 {costs}") == pytest.approx((long - short) / 60, rel=1e-9)
