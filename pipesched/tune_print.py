@@ -36,7 +36,8 @@ def print_found(
         ]
         caption = caption if found.averaged is not None else ["none of these comes before the one chosen above"]
         title = f"{len(others)} settings that fit have elastic averaging, which is another training"
-        print_table(title, _rows(found, others[:top], problem), "\n".join([*caption, *_left_out(others, top)]))
+        caption += [*_left_out(others, top), *([] if candidates else limit)]
+        print_table(title, _rows(found, others[:top], problem), "\n".join(caption))
     if rejected:
         more = "" if len(rejected) <= top else f"; {len(rejected) - top} more are left out (--top, --out)"
         print_table(f"{len(rejected)} settings are rejected{more}", _rejected(rejected[:top]))

@@ -239,6 +239,6 @@ def test_a_jitter_over_many_runs_shows_percentiles_that_the_same_seeds_give_agai
 
 def test_the_way_of_every_reduction_is_said(pipesched):
     machines = "--nodes 2 --gpus 2 --nics 1 --intra latency_s=0 --inter latency_s=0.5,bandwidth_bytes_per_s=10"
-    line = f"simulate -s data_parallel -p 4 -m 4 {UNIFORM},weight_bytes=40 {machines} --json"
+    line = f"simulate -s data_parallel -p 4 -m 4 {UNIFORM},weight_bytes=10 {machines} --json"  # 40 bytes on each of 4
     (found,) = json.loads(pipesched(line).out)["reductions"]
     assert found == {"stage": 0, "devices": [0, 1, 2, 3], "way": "hierarchical", "seconds": 2 * (2 * 1.0 + 0.5)}

@@ -150,7 +150,7 @@ def test_the_rule_of_prediction_can_be_chosen(pipesched):
     assert losses[0] == losses[2] != losses[1]
 
 
-@pytest.mark.parametrize(("limit", "code"), [("1000", 1), ("1GB", 0)])
+@pytest.mark.parametrize(("limit", "code"), [("1000B", 1), ("1GB", 0)])
 def test_a_run_that_would_not_fit_is_not_begun(pipesched, folder, limit, code):
     costs = "--uniform f=1,b=2,weight_bytes=2000,saved_bytes=100"
     answer = pipesched(
