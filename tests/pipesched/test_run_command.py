@@ -240,7 +240,6 @@ def test_what_earlier_schedules_gave_is_told_when_a_later_one_fails(profiled, fo
 
 
 @pytest.mark.distributed
-@pytest.mark.timeout(120)
 def test_verify_shows_all_that_it_found_and_says_who_held_more_than_the_limit(profiled):
     answer = profiled(f"verify {MODEL} -s gpipe -p 2 -m 4 --profile p.json {FAST} --memory-limit 1024")
     assert answer.code == 1
