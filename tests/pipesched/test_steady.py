@@ -74,3 +74,7 @@ def test_a_longer_run_gets_longer_at_that_pace(pipesched, name):
     costs = "-p 3 --uniform f=1,i=1.25,w=0.5,step_s=0.25,output_bytes=10 --link latency_s=0.3,bandwidth_bytes_per_s=100"
     short, long = (data(pipesched, f"simulate -s {name} -m {m} {costs}")["makespan_s"] for m in (60, 120))
     assert steady(pipesched, f"-s {name} -m 12 {costs}") == pytest.approx((long - short) / 60, rel=1e-9)
+
+
+def test_a_schedule_has_its_pace_under_any_of_its_names(pipesched):
+    assert steady(pipesched, f"-s PipeDream -p 4 -m 8 {COSTS}") == 3
