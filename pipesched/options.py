@@ -199,8 +199,8 @@ class ScheduleOptions:
 
 def _check_width(width: int, num_ranks: int, num_microbatches: int, num_kept: int = 0) -> None:
     """Refuse more copies than can be written down, before they are; each keeps `num_kept` micro-batches on stages."""
-    from pipesched.schedules.formats.files import MAX_CELLS
     from pipesched.schedules.replicate import MAX_RANKS
+    from pipesched.schedules.schedule import MAX_CELLS
 
     if width > 1 and (width * num_ranks > MAX_RANKS or width * num_kept > MAX_CELLS):
         raise InputError(

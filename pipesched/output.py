@@ -24,7 +24,7 @@ def complain(text: str) -> None:
 
 def plain(text: str) -> str:
     """Return `text` as a line of a terminal, whatever is in its names."""
-    from pipesched.schedules.formats.files import printable
+    from pipesched.schedules.quoting import printable
 
     return printable(text)
 

@@ -9,12 +9,9 @@ from typing import Any
 
 from pipesched.schedules.entries import ENTRIES
 from pipesched.schedules.entry import Entry, Value
-from pipesched.schedules.formats.files import MAX_CELLS, shown
 from pipesched.schedules.lazy import LazySchedule, repeat
-from pipesched.schedules.schedule import Schedule, ScheduleError, integer, positive
-
-_MAX_CELLS = MAX_CELLS
-"""Most stages times micro-batches in memory, as in a file."""
+from pipesched.schedules.quoting import shown
+from pipesched.schedules.schedule import MAX_CELLS, Schedule, ScheduleError, integer, positive
 
 _MAX_LAZY_STAGES = 100_000
 """Most stages of a run whose lists are made while they are read: each rank is known, however long the run."""
@@ -38,10 +35,10 @@ def build(
     entry = find(name)
     p, m, keywords = _arguments(entry, num_ranks, num_microbatches, num_chunks, parameters)
     num_stages = _num_stages(entry, p, keywords)
-    if num_stages * m > _MAX_CELLS:
+    if num_stages * m > MAX_CELLS:
         raise ScheduleError(
             f"schedule {entry.name}: got {shown(m)} micro-batches on {shown(num_stages)} stages, expected at most "
-            f"{_MAX_CELLS} in all; try fewer of either"
+            f"{MAX_CELLS} in all; try fewer of either"
         )
     return entry.build(p, m, **keywords)
 

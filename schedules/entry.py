@@ -8,9 +8,9 @@ from math import prod
 from numbers import Real
 from typing import Literal, TypeAlias
 
-from pipesched.schedules.formats.files import shown
 from pipesched.schedules.lazy import LazySchedule
 from pipesched.schedules.prediction import Rule
+from pipesched.schedules.quoting import shown
 from pipesched.schedules.schedule import Schedule, ScheduleError, integer
 
 Value: TypeAlias = int | float | tuple[int, ...] | None

@@ -10,6 +10,9 @@ from typing import Any
 
 from pipesched.schedules.op import Compute, Op, Phase, Recv, Reduce, Send, computes
 
+MAX_CELLS = 5_000_000
+"""Most ops, or most stages times micro-batches, of a schedule that is held in memory or read from a file."""
+
 
 class ScheduleError(ValueError):
     """A schedule, or a file that should hold one, is not what it must be."""

@@ -10,8 +10,8 @@ from io import BytesIO
 from operator import attrgetter
 from pathlib import Path
 
-from pipesched.schedules.formats.files import printable
 from pipesched.schedules.op import Overlap, Recv, Reduce, Send, computes
+from pipesched.schedules.quoting import printable
 from pipesched.schedules.timeline import Span, Timeline
 from pipesched.simulator.errors import SimulationError
 from pipesched.simulator.files import suffix_of, write_bytes

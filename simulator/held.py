@@ -12,7 +12,7 @@ from operator import itemgetter
 from pipesched.profiles.stage_costs import StageCosts
 from pipesched.simulator.errors import SimulationError
 from pipesched.simulator.holds import Hold, holds
-from pipesched.simulator.instants import HOLDING, NEVER, Instant, shown
+from pipesched.simulator.instants import HOLDING, NEVER, Instant, seen_at_once
 from pipesched.simulator.moments import BEGINNING, Moments
 
 
@@ -50,7 +50,7 @@ class Held:
             SimulationError: They never do.
         """
         for time_s, group in groupby(self._states(times_s), key=itemgetter(0)):
-            states = shown([num_bytes for _, num_bytes in group], float)
+            states = seen_at_once([num_bytes for _, num_bytes in group], float)
             for index, num_bytes in enumerate(states, 1):
                 held_bytes = num_pipelines * num_bytes + self._always_bytes(num_pipelines)
                 if held_bytes > capacity_bytes:

@@ -21,7 +21,7 @@ from pipesched.schedules.op import computes
 from pipesched.schedules.schedule import Schedule
 from pipesched.schedules.timeline import Timeline
 from pipesched.simulator.activations import Part, activation_bytes, activations
-from pipesched.simulator.instants import NEVER, Instant, shown, timed_ops
+from pipesched.simulator.instants import NEVER, Instant, seen_at_once, timed_ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,5 +79,5 @@ def _samples(device: int, changes: list[tuple[Instant, Fraction]]) -> Iterator[I
         for _, together in groupby(group, key=itemgetter(0)):
             held += sum((count for _, count in together), start=Fraction(0))
             states.append(held)
-        for state in shown(states, float):
+        for state in seen_at_once(states, float):
             yield InFlight(device, time_s, float(state))

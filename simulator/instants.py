@@ -67,7 +67,7 @@ def timed_ops(spans: Iterable[Span]) -> list[TimedOp]:
     return found
 
 
-def shown(states: Sequence[_State], size: Callable[[_State], float]) -> Sequence[_State]:
+def seen_at_once(states: Sequence[_State], size: Callable[[_State], float]) -> Sequence[_State]:
     """Return what there is to see of one time: its last state, and before it the largest on the way, if that is larger.
 
     Args:

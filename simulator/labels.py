@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from pipesched.schedules.formats.files import printable
 from pipesched.schedules.op import Average, Compute, Op, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard
+from pipesched.schedules.quoting import printable
 from pipesched.schedules.timeline import Timeline
 
 

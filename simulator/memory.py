@@ -14,7 +14,7 @@ from pipesched.schedules.schedule import Schedule
 from pipesched.schedules.timeline import MemorySample, Span, Timeline
 from pipesched.simulator.holds import KINDS as KINDS
 from pipesched.simulator.holds import Buffers, Hold, holds
-from pipesched.simulator.instants import NEVER, shown
+from pipesched.simulator.instants import NEVER, seen_at_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +126,12 @@ def _samples(device: int, begin_s: float, holds: Iterable[Hold], num_pipelines: 
         if time_s != now_s or order != now_order:
             states.append(MemorySample(device, now_s, tuple(held.items())))
             if time_s != now_s:
-                yield from shown(states, _total_bytes)
+                yield from seen_at_once(states, _total_bytes)
                 states.clear()
             now_s, now_order = time_s, order
         held[kind] += num_bytes
     states.append(MemorySample(device, now_s, tuple(held.items())))
-    yield from shown(states, _total_bytes)
+    yield from seen_at_once(states, _total_bytes)
 
 
 def _total_bytes(sample: MemorySample) -> int:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from pipesched.schedules.formats.files import printable
+from pipesched.schedules.quoting import printable
 
 Value: TypeAlias = str | int | float | None
 """What stands in a cell of a table; None where nothing is known."""

@@ -11,13 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pipesched.schedules.quoting import shown
 from pipesched.schedules.schedule import ScheduleError
 
 MAX_BYTES = 64 * 2**20
 """Largest schedule file that is read [bytes]."""
-
-MAX_CELLS = 5_000_000
-"""Most ops, or most stages times micro-batches, that a schedule file may hold."""
 
 MAX_NUMBER = 999_999_999
 """Largest stage, micro-batch, rank, device or version in a file."""
@@ -26,22 +24,7 @@ _MAX_DEPTH = 100
 """Lists and objects of a JSON text in one another."""
 
 _SHOWN_FAULTS = 3
-_SHOWN_CHARACTERS = 60
 _MAX_INTEGER_DIGITS = 19
-
-
-def shown(value: object) -> str:
-    """Return `value` as a message quotes it: in one line, and short."""
-    try:
-        text = repr(value[: _SHOWN_CHARACTERS + 1] if isinstance(value, str) else value)
-    except ValueError:  # Python writes no integer of more than 4300 digits
-        text = f"<{type(value).__name__}, too long to be written>"
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
-
-
-def printable(text: str) -> str:
-    """Return `text` in one line, as a terminal can show it: what controls a terminal, or hides, is escaped."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 class Faults:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from pipesched.schedules.formats.files import (
-    MAX_CELLS,
     MAX_NUMBER,
     Faults,
     check_devices,
@@ -25,12 +24,12 @@ from pipesched.schedules.formats.files import (
     check_number,
     load_document,
     read_text,
-    shown,
 )
 from pipesched.schedules.formats.text import op_text, parse_op_with_peer
 from pipesched.schedules.formats.torch_csv import read_csv_text
 from pipesched.schedules.op import Average, Compute, Op, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard
-from pipesched.schedules.schedule import Schedule, ScheduleError
+from pipesched.schedules.quoting import shown
+from pipesched.schedules.schedule import MAX_CELLS, Schedule, ScheduleError
 
 FORMAT = "pipesched.schedule"
 _FIELDS = {"name": str, "num_stages": int, "num_microbatches": int, "rank_to_device": list, "ops": list}

@@ -16,7 +16,6 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from pipesched.schedules.formats.files import shown
 from pipesched.schedules.op import (
     Average,
     Compute,
@@ -32,6 +31,7 @@ from pipesched.schedules.op import (
     Step,
     Unshard,
 )
+from pipesched.schedules.quoting import shown
 from pipesched.schedules.schedule import ScheduleError
 
 NO_PEER = -1

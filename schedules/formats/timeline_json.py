@@ -21,10 +21,10 @@ from pipesched.schedules.formats.files import (
     check_number,
     load_document,
     read_text,
-    shown,
 )
 from pipesched.schedules.formats.text import op_text, parse_op_with_peer
 from pipesched.schedules.op import Recv, Send
+from pipesched.schedules.quoting import shown
 from pipesched.schedules.schedule import ScheduleError
 from pipesched.schedules.timeline import MemorySample, Span, Timeline
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pipesched.schedules.formats.files import MAX_CELLS, Faults, fault, read_text, shown
+from pipesched.schedules.formats.files import Faults, fault, read_text
 from pipesched.schedules.formats.text import NO_PEER, parse_op
 from pipesched.schedules.formats.torch_rules import (
     OUR_JSON,
@@ -31,7 +31,8 @@ from pipesched.schedules.formats.torch_rules import (
     unsayable,
 )
 from pipesched.schedules.op import Op, Recv, Reduce, Reshard, Send, Step, Unshard, computes
-from pipesched.schedules.schedule import Schedule, ScheduleError, make_schedule
+from pipesched.schedules.quoting import shown
+from pipesched.schedules.schedule import MAX_CELLS, Schedule, ScheduleError, make_schedule
 
 _COMMUNICATION = Send | Recv | Reduce | Unshard | Reshard
 

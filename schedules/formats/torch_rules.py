@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, assert_never
 
-from pipesched.schedules.formats.files import MAX_CELLS, Faults
+from pipesched.schedules.formats.files import Faults
 from pipesched.schedules.formats.text import NO_PEER
 from pipesched.schedules.op import (
     Average,
@@ -28,6 +28,7 @@ from pipesched.schedules.op import (
     Unshard,
     computes,
 )
+from pipesched.schedules.schedule import MAX_CELLS
 
 OUR_JSON = "our JSON (pipesched show --format json)"
 """What to try when PyTorch's CSV cannot say it."""

@@ -1,0 +1,19 @@
+"""How messages quote what users wrote: in one line, short, and without what controls a terminal."""
+
+from __future__ import annotations
+
+_SHOWN_CHARACTERS = 60
+
+
+def shown(value: object) -> str:
+    """Return `value` as a message quotes it: in one line, and short."""
+    try:
+        text = repr(value[: _SHOWN_CHARACTERS + 1] if isinstance(value, str) else value)
+    except ValueError:  # Python writes no integer of more than 4300 digits
+        text = f"<{type(value).__name__}, too long to be written>"
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
+
+
+def printable(text: str) -> str:
+    """Return `text` in one line, as a terminal can show it: what controls a terminal, or hides, is escaped."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
