@@ -127,11 +127,6 @@ def _read_sizes(connection: socket.socket, sizes: queue.SimpleQueue[int | None])
 
 
 def _main() -> None:
-    import torch
-
-    from pipesched.profiles.chain import Chain
-    from pipesched.profiles.models.resolve import resolve_model
-
     parser = argparse.ArgumentParser(prog="python -m pipesched.profiles.companions")
     parser.add_argument("model")
     parser.add_argument("--dtype", required=True)
@@ -142,7 +137,12 @@ def _main() -> None:
     arguments = parser.parse_args()
 
     descriptor, parent = arguments.ends
-    end_with(parent)
+    end_with(parent)  # before what takes long to load
+    import torch
+
+    from pipesched.profiles.chain import Chain
+    from pipesched.profiles.models.resolve import resolve_model
+
     connection = socket.socket(fileno=descriptor)
     torch.set_num_threads(arguments.threads)
     device = torch.device(arguments.device)

@@ -1,13 +1,15 @@
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
+from pipesched.profiles.child_process import command
 from pipesched.profiles.companions import Companions
 from pipesched.profiles.errors import ProfileError
 from pipesched.profiles.models.resolve import resolve_model
 from pipesched.profiles.profiler import profile_model
-from tests.processes import eventually
+from tests.processes import eventually, run
 
 CHATTY = """
 import sys
@@ -53,6 +55,19 @@ def test_a_profile_says_that_it_was_measured_in_company():
     found = profile_model(resolve_model("mlp:width=4,layers=2"), microbatch_sizes=(1, 2), repeats=1, companions=1)
     assert found.provenance.companions == 1
     assert children() == before
+
+
+def test_a_companion_ends_with_its_parent_also_while_torch_is_loaded(tmp_path):
+    (tmp_path / "torch.py").write_text("raise SystemExit(7)")
+    sizes = ["--dtype", "float32", "--device", "cpu", "--threads", "1", "--seed", "0"]
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+
+    def code(parent):
+        words = command("pipesched.profiles.companions", "mlp", *sizes, "--ends", "0", str(parent))
+        return run(words, env=os.environ | {"PYTHONPATH": path}).returncode
+
+    assert code(os.getpid()) == 7  # it came to load torch
+    assert code(os.getpid() + 1) == -signal.SIGKILL
 
 
 @pytest.mark.distributed
