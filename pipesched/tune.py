@@ -72,11 +72,11 @@ def tune(
     method = Method(evaluator, accounting, workers, ray, resume)
     method.require_possible(problem)
     loaded = problem.load(machines, space, runs)
+    loaded = with_trust(loaded) if trust_model else loaded
     measurement = None
     if verify is not None or evaluator == "measure":
         runs.require_possible()
         require_epsilon(runs)
-        loaded = with_trust(loaded) if trust_model else loaded
         require_model(loaded, "--verify" if verify is not None else "--evaluator measure")
         measurement = Measurement(loaded, runs)
     averages = space.pipelines is not None
@@ -97,7 +97,8 @@ def tune(
     if json:
         print_json(found.to_dict(rows, commands) | ({} if verified is None else {"verified": to_dict(verified)}))
     elif out is None:
-        print_found(found, loaded, top, commands, limit_lines(machines, loaded.cluster, range(problem.devices)))
+        limit = limit_lines(machines, loaded.cluster, range(problem.devices))
+        print_found(found, loaded, top, commands, [*limit, *commands.warnings()])
     if verified is not None and not json and found.fitting:
         print_verified(verified)
     if not found.fitting:

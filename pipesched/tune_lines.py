@@ -46,6 +46,15 @@ class CommandLines:
             "train": _line("train", model, *schedule, *profile, *cut, *batch, *self._options(setting, TrainOptions)),
         }
 
+    def warnings(self) -> list[str]:
+        """Return what to know before the lines are typed: a file, not the user, says what they import."""
+        from pipesched.profiles.model_name import imports_of
+        from pipesched.profiles.pipedream_graph import graph_of
+
+        model = self.problem.profile.model
+        file = None if graph_of(model) is not None else imports_of(model)
+        return [] if file is None else [f"these lines import {model}, as {file} says: run them only if it is yours"]
+
     def _schedule(self, setting: Setting) -> list[str]:
         num_microbatches = setting.num_microbatches * setting.num_pipelines
         words = ["-s", setting.name, "-p", str(len(self.problem.cluster.devices)), "-m", str(num_microbatches)]

@@ -46,14 +46,20 @@ def is_built_in(name: str) -> bool:
     return name.partition(":")[0] in BUILT_IN
 
 
+def imports_of(name: str) -> str | None:
+    """Return the file that would have something imported by this name; None where the user has typed it."""
+    return name.file if isinstance(name, NameFromFile) and not is_built_in(name) else None
+
+
 def require_trusted(name: str) -> None:
     """Refuse a name from a file that would have something imported.
 
     Raises:
         ProfileError: It is one.
     """
-    if isinstance(name, NameFromFile) and not is_built_in(name):
+    file = imports_of(name)
+    if file is not None:
         raise ProfileError(
-            f"{name.file}: model: got {shown(str(name))}, expected one of {', '.join(BUILT_IN)}: what is imported is "
+            f"{file}: model: got {shown(str(name))}, expected one of {', '.join(BUILT_IN)}: what is imported is "
             "for you to say, not for a file; try --trust-model if it is yours"
         )

@@ -58,6 +58,17 @@ def plant(folder, monkeypatch):
     sys.modules.pop("mymod", None)
 
 
+@pytest.mark.parametrize(("model", "option", "warns"), [
+    (COMMAND, "", True), (BUILT_IN, "", False), (MODULE, "", True), (MODULE, "--trust-model", False)
+])  # fmt: skip
+def test_lines_to_be_typed_that_import_what_a_file_names_are_marked(plant, pipesched, model, option, warns):
+    plant(model)
+    answer = pipesched(f"tune profile.json -p 2 -b 2 {option}")
+    assert answer.code == 0
+    assert "pipesched train" in answer.out
+    assert (f"these lines import {model}, as profile.json says" in answer.out) == warns
+
+
 LINES = {
     ("show", "plan"): ["show --plan plan.json"],
     ("check", "plan"): ["check --plan plan.json"],
