@@ -85,21 +85,21 @@ def training_run(
     positive(num_steps=num_steps, num_microbatches=num_microbatches)
     if any(parameter.name == "accumulate" for parameter in entry.parameters):
         parameters.setdefault("accumulate", num_microbatches)
-    longest = build_lazily(name, num_ranks, num_steps * num_microbatches, num_chunks, **parameters)
-    per_step = microbatches_per_step(longest)
     counting = {parameter.name for parameter in entry.parameters if parameter.counts_run}
+
+    def reaching(count: int) -> LazySchedule:
+        within = {
+            key: min(value, count) for key, value in parameters.items() if key in counting and isinstance(value, int)
+        }
+        return build_lazily(name, num_ranks, count, num_chunks, **(parameters | within))
+
+    per_step = microbatches_per_step(reaching(num_steps * num_microbatches))
 
     def lists(steps: int) -> LazySchedule:
         return build_lazily(name, num_ranks, steps * per_step, num_chunks, **parameters)
 
-    def beginning(steps: int) -> LazySchedule:
-        reach = steps * per_step
-        within = {
-            key: min(value, reach) for key, value in parameters.items() if key in counting and isinstance(value, int)
-        }
-        return build_lazily(name, num_ranks, reach, num_chunks, **(parameters | within))
-
-    return TrainingRun(entry.name, per_step, lists, beginning, entry.prediction)
+    lists(num_steps)  # what counts over the run is refused here, however few of it are looked at
+    return TrainingRun(entry.name, per_step, lists, lambda steps: reaching(steps * per_step), entry.prediction)
 
 
 def repeated_run(schedule: Schedule) -> TrainingRun:

@@ -69,8 +69,9 @@ def test_no_more_can_be_counted_over_a_run_than_it_has():
     run = training_run("hybrid", 2, 1, 100, pipelined=60)
     with pytest.raises(ScheduleError, match="got pipelined 60, expected 0 to 59"):
         run.lists(59)
-    with pytest.raises(ScheduleError, match="got pipelined 101, expected 0 to 100"):
-        training_run("hybrid", 2, 1, 100, pipelined=101)
+    for num_microbatches, pipelined in ((1, 101), (8, 101), (8, 801)):  # a step of hybrid is one micro-batch, whole
+        with pytest.raises(ScheduleError, match=f"got pipelined {pipelined}, expected 0 to 100, .*=50$"):
+            training_run("hybrid", 2, num_microbatches, 100, pipelined=pipelined)
 
 
 def test_the_beginning_of_a_repeated_list_is_as_many_whole_lists_as_it_takes():
