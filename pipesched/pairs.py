@@ -68,8 +68,7 @@ def _meant(value: str, key: str) -> float | None:
         return None
     unit = found[2]
     if key.endswith("_bytes_per_s"):
-        unit, is_rate = re.subn(r"(/s|ps)$", "", unit)
-        factor = byte_units(unit) if is_rate else None
+        factor = byte_units(re.sub(r"(/s|ps)$", "", unit))
     elif key.endswith("_bytes"):
         factor = byte_units(unit)
     else:

@@ -20,6 +20,8 @@ from pipesched.pairs import integer, number
         ("bandwidth_bytes_per_s", "10GB/s", "bandwidth_bytes_per_s=10000000000"),
         ("bandwidth_bytes_per_s", "25Gbit/s", "bandwidth_bytes_per_s=3125000000"),
         ("bandwidth_bytes_per_s", "8kbps", "bandwidth_bytes_per_s=1000"),
+        ("bandwidth_bytes_per_s", "25Gbit", "bandwidth_bytes_per_s=3125000000"),
+        ("bandwidth_bytes_per_s", "10GB", "bandwidth_bytes_per_s=10000000000"),
         ("f", "GB", "f=1"),
         ("f", "1GB", "f=1"),
         ("saved_bytes", "5ms", "saved_bytes=1"),
