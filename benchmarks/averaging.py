@@ -18,12 +18,12 @@ from dataclasses import dataclass
 import torch
 from report import provenance, show_seeds
 
-from pipesched.executor.course import Trained
-from pipesched.executor.job import Averaging
-from pipesched.executor.training import Training, train
-from pipesched.profiles.models.resolve import resolve_model
-from pipesched.profiles.partition import uniform_partition
-from pipesched.schedules.training_run import training_run
+from pipesched.executor import Averaging
+from pipesched.executor.runs import TrainingSetup, train
+from pipesched.executor.training import Trained
+from pipesched.profiles.models import resolve_model
+from pipesched.profiles.partitioning import uniform_partition
+from pipesched.schedules.transforms import training_run
 
 STAGES, MICROBATCHES = 2, 2
 PIPELINES = (2, 4)
@@ -90,7 +90,7 @@ def score(setting: Setting, way: Way, optimizer: str, seed: int) -> Score:
         run = training_run("gpipe", STAGES, MICROBATCHES, steps)
     else:
         run = training_run("avgpipe", STAGES, MICROBATCHES * way.pipelines, steps, pipelines=way.pipelines)
-    training = Training(
+    training = TrainingSetup(
         model=model,
         bounds=uniform_partition(len(model.layers), STAGES),
         batch_size=per_step,

@@ -22,11 +22,11 @@ from published import ORDERINGS, WHOLE, Ordering
 from report import provenance, show_seeds
 from watched import Watched
 
-from pipesched.executor.training import train
-from pipesched.profiles.models.resolve import resolve_model
-from pipesched.profiles.partition import uniform_partition
-from pipesched.schedules.staleness import staleness
-from pipesched.schedules.training_run import TrainingRun, training_run
+from pipesched.executor.runs import train
+from pipesched.profiles.models import resolve_model
+from pipesched.profiles.partitioning import uniform_partition
+from pipesched.schedules.transforms import TrainingRun, training_run
+from pipesched.schedules.weights import staleness
 
 SCHEMES = (
     WHOLE,

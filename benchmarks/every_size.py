@@ -16,10 +16,10 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from pipesched.schedules.catalogue import CATALOGUE
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.builders import CATALOGUE
 from pipesched.schedules.check import check
-from pipesched.schedules.lower import lower
-from pipesched.schedules.schedule import ScheduleError
+from pipesched.schedules.lowering import lower
 
 
 @dataclass(frozen=True, slots=True)

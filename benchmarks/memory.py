@@ -1,6 +1,6 @@
 """Memory of real processes beside what is predicted of it: on each device, three models, M micro-batches, N pipelines.
 
-Every rank is a process, over gloo. What it holds is malloc's count after every op and inside it (`executor.meter`),
+Every rank is a process, over gloo. What it holds is malloc's count after every op and inside it (`core.memory_meter`),
 added up over the ranks of a device; predicted are a simulated iteration, and AvgPipe's Eq. 8 from M = 8 and N = 1 in
 both accountings.
 """
@@ -11,22 +11,19 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from pipesched.executor.launcher import launch
-from pipesched.jobs import RunOptions
-from pipesched.profiles.cluster import flat
-from pipesched.profiles.models.resolve import resolve_model
-from pipesched.profiles.partition import parse_partition
-from pipesched.profiles.profile import Profile, stage_costs
-from pipesched.profiles.profiler import profile_model
-from pipesched.profiles.stage_costs import StageCosts
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.lazy import repeat
-from pipesched.schedules.lower import lower
-from pipesched.schedules.schedule import Schedule
-from pipesched.schedules.timeline import Timeline
+from pipesched.cli.flows.run_jobs import RunOptions
+from pipesched.executor.runs import launch
+from pipesched.profiles.clusters import flat
+from pipesched.profiles.costs import Profile, StageCosts, costs_of_stages
+from pipesched.profiles.measuring import profile_model
+from pipesched.profiles.models import resolve_model
+from pipesched.profiles.partitioning import parse_partition
+from pipesched.schedules import Schedule, Timeline, repeat
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
+from pipesched.simulator.engine import simulate
 from pipesched.simulator.memory import memory, peak_memory
-from pipesched.simulator.simulate import simulate
-from pipesched.simulator.tuner.predictor import Accounting, SettingProfile, predict, profile_setting
+from pipesched.simulator.tuner import Accounting, SettingProfile, predict_setting, profile_setting
 
 from report import arguments_of, provenance, show  # isort: skip  # it lies beside this file
 
@@ -52,7 +49,7 @@ class Case:
 
     def costs(self, m: int) -> StageCosts:
         """Of a micro-batch, if there are so many."""
-        return stage_costs(self.profile, self.bounds, self.batch // m)
+        return costs_of_stages(self.profile, self.bounds, self.batch // m)
 
     def simulated(self, schedule: Schedule, m: int) -> Timeline:
         """Return an iteration with the memory of all devices."""
@@ -101,7 +98,9 @@ def report(names: list[str], iterations: int) -> Iterator[str]:
 def rows(case: Case, setting: SettingProfile, name: str, m: int, n: int, iterations: int) -> Iterator[str]:
     """Yield a line for each device."""
     held, simulated = peaks(case.measured(lists(m, n), m, iterations)), peaks(case.simulated(lists(m, n), m))
-    consistent, paper = (predict(setting, m, n, how).devices for how in (Accounting.CONSISTENT, Accounting.PAPER))
+    consistent, paper = (
+        predict_setting(setting, m, n, how).devices for how in (Accounting.CONSISTENT, Accounting.PAPER)
+    )
     for device, num_bytes in held.items():
         found = (simulated[device], consistent[device].held_bytes, paper[device].held_bytes)
         errors = " | ".join(f"{each / num_bytes - 1:+.1%}" for each in found)

@@ -27,18 +27,23 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
-from pipesched.executor.affinity import pin
-from pipesched.executor.clock import HostClock, Recorder
-from pipesched.executor.interpreter import Batch, Rank, begin, execute_rank
-from pipesched.executor.lists import channels
-from pipesched.executor.meter import make_meter
-from pipesched.executor.process_group import ProcessGroupTransport, Shape, make_groups
-from pipesched.executor.stage import ModuleStage
-from pipesched.executor.weights import Weights
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.lower import lower
-from pipesched.schedules.op import Compute, Phase, Step
-from pipesched.schedules.schedule import Schedule, compute_only
+from pipesched.executor.core import (
+    Batch,
+    HostClock,
+    ModuleStage,
+    Rank,
+    Recorder,
+    Weights,
+    begin,
+    channels,
+    execute_rank,
+    make_meter,
+)
+from pipesched.executor.launch import pin
+from pipesched.executor.transport import ProcessGroupTransport, TensorShape, make_groups
+from pipesched.schedules import Compute, Phase, Schedule, Step, compute_only
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
 
 SIZES = {"1-2 ms": (256, 64, 6), "4-8 ms": (512, 64, 8), "50-100 ms": (1024, 256, 12)}
 """Forward to backward of an op -> (width, samples in a micro-batch, layers of a stage)."""
@@ -138,7 +143,7 @@ class OurStep:
             needs_input_gradient=rank > 0,
         )
         device = torch.device("cpu")
-        shapes = {0: Shape(tuple(xs[0].shape), x.dtype)}
+        shapes = {0: TensorShape(tuple(xs[0].shape), x.dtype)}
         groups = make_groups(channels(schedule), "gloo", device)
         transport = ProcessGroupTransport(
             rank, dict(enumerate(rows)), schedule.num_stages, shapes, device, groups, False, 60.0

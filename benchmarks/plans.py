@@ -16,16 +16,15 @@ from dataclasses import dataclass, replace
 
 from report import arguments_of, provenance, show
 
-from pipesched.executor.job import Job
-from pipesched.executor.launcher import launch
-from pipesched.profiles.cluster import Cluster, Device, Link, of_nodes
-from pipesched.profiles.cluster_json import cluster_text
-from pipesched.profiles.compression import Compression
-from pipesched.profiles.stage_costs import StageCost, StageCosts
-from pipesched.schedules.formats.schedule_json import to_json
-from pipesched.schedules.recipe import Recipe
-from pipesched.schedules.schedule import Schedule
-from pipesched.simulator.simulate import simulate
+from pipesched.executor.launch import RunSpec
+from pipesched.executor.runs import launch
+from pipesched.profiles.clusters import Cluster, Device, Link, of_nodes
+from pipesched.profiles.costs import Compression, StageCost, StageCosts
+from pipesched.profiles.io import cluster_text
+from pipesched.schedules import Schedule
+from pipesched.schedules.formats import to_json
+from pipesched.schedules.transforms import ScheduleSpec
+from pipesched.simulator.engine import simulate
 
 FORWARD_MS: tuple[int, ...] = (4, 6, 8, 7, 6, 6, 5, 5, 4, 4, 3, 3)
 """Of a sample, by layer; the backward takes twice as long."""
@@ -50,7 +49,7 @@ class Case:
     """
 
     what: str
-    recipe: Recipe
+    recipe: ScheduleSpec
     partition: tuple[int, ...]
     compression: Compression | None = None
 
@@ -86,9 +85,9 @@ class Case:
 
 
 BALANCED = (2, 1, 1, 1, 1, 2, 2, 2)
-STRAIGHT = Recipe(name="1f1b", num_ranks=8, num_microbatches=16)
-WIDE = Recipe(name="1f1b", num_ranks=4, num_microbatches=16, width=2)
-ROUNDS = Recipe(name="1f1b_rr", num_ranks=6, num_microbatches=16, parameters={"replicas": (2, 2, 1, 1)})
+STRAIGHT = ScheduleSpec(name="1f1b", num_ranks=8, num_microbatches=16)
+WIDE = ScheduleSpec(name="1f1b", num_ranks=4, num_microbatches=16, width=2)
+ROUNDS = ScheduleSpec(name="1f1b_rr", num_ranks=6, num_microbatches=16, parameters={"replicas": (2, 2, 1, 1)})
 CASES = (
     Case("replicas 2:2:1:1, a step every round", ROUNDS, (3, 4, 2, 3)),
     Case("width 2, a copy in each node", WIDE, (3, 2, 3, 4)),
@@ -101,7 +100,7 @@ CASES = (
 
 def measured_s(case: Case, cluster: Cluster, runs: int) -> list[float]:
     """Run a plan on processes of this machine."""
-    job = Job(
+    job = RunSpec(
         schedule=to_json(case.schedule()),
         emulate=case.costs(),
         cluster=cluster_text(cluster, "the cluster"),

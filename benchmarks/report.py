@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from pipesched.profiles.host import device_name, num_cores
+from pipesched.profiles.processes import device_name, num_cores
 
 
 def arguments_of(doc: str | None) -> argparse.ArgumentParser:

@@ -14,18 +14,16 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from pipesched.profiles.cluster import Link, flat
-from pipesched.profiles.files import load_profile
-from pipesched.profiles.stage_costs import StageCost, StageCosts
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.lower import lower
-from pipesched.schedules.op import computes
+from pipesched.profiles.clusters import Link, flat
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.profiles.io import load_profile
+from pipesched.schedules import computes
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
+from pipesched.simulator.analysis import metrics
+from pipesched.simulator.engine import simulate
 from pipesched.simulator.memory import memory
-from pipesched.simulator.metrics import metrics
-from pipesched.simulator.simulate import simulate
-from pipesched.simulator.tuner.evaluate import Problem
-from pipesched.simulator.tuner.search import search
-from pipesched.simulator.tuner.setting import Space
+from pipesched.simulator.tuner import Problem, Space, search_settings
 
 PROFILE = Path(__file__).parents[1] / "profiles/data/gpt-10m-epyc.json"
 COMMANDS = {
@@ -74,8 +72,8 @@ def main() -> None:
     settings = Space((8, 16, 32, 64), (1, 2, 4, 8), (0, 4), recomputes=(False, True)).settings()
     problem = Problem(load_profile(PROFILE), 64, flat(8, Link(1e-4, 1e9)))
     gc.set_threshold(200_000)  # as in the tuner's processes
-    search(problem, settings[:4])  # machine code is loaded, or made
-    took_s = median_s(lambda: search(problem, settings), 3)
+    search_settings(problem, settings[:4])  # machine code is loaded, or made
+    took_s = median_s(lambda: search_settings(problem, settings), 3)
     loop = "plain Python" if find_spec("numba") is None else "compiled by numba"
     print(f"\n{len(settings)} settings of the tuner, p = 8, one process, {loop}: {took_s / len(settings):.4f} s each")
 

@@ -24,18 +24,23 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias, TypeVar
 
-from pipesched.jobs import RunOptions
-from pipesched.profiles.files import load_cluster, load_profile, save_profile
-from pipesched.profiles.host import num_cores
-from pipesched.profiles.models.resolve import resolve_model
-from pipesched.simulator.tables import to_markdown
-from pipesched.simulator.tuner.evaluate import Problem, evaluate
-from pipesched.simulator.tuner.outcome import Evaluator, Outcome, ranked
-from pipesched.simulator.tuner.predictor import Accounting
-from pipesched.simulator.tuner.search import search
-from pipesched.simulator.tuner.setting import Setting
-from pipesched.simulator.tuner.verdict import rank_correlation
-from pipesched.tune_measure import Measurement
+from pipesched.cli.flows.run_jobs import RunOptions
+from pipesched.cli.flows.tune_measure import Measurement
+from pipesched.profiles.io import load_cluster, load_profile, save_profile
+from pipesched.profiles.models import resolve_model
+from pipesched.profiles.processes import num_cores
+from pipesched.simulator.analysis import to_markdown
+from pipesched.simulator.tuner import (
+    Accounting,
+    Evaluator,
+    Problem,
+    Setting,
+    SettingOutcome,
+    evaluate_setting,
+    rank_correlation,
+    ranked,
+    search_settings,
+)
 
 Result = TypeVar("Result")
 Row: TypeAlias = dict[str, str | int | float | None]
@@ -81,7 +86,7 @@ class Case:
     def profiles(self) -> list[Path]:
         return sorted(self.folder.glob(f"{self.name}-profile-*.json"))
 
-    def add(self, what: str, seconds: float, outcome: Outcome | None = None) -> None:
+    def add(self, what: str, seconds: float, outcome: SettingOutcome | None = None) -> None:
         """Keep what was found, and how long that took [s]."""
         with (self.folder / f"{self.name}.jsonl").open("a") as file:
             file.write(json.dumps({"what": what, "took_s": seconds, "outcome": outcome and asdict(outcome)}) + "\n")
@@ -198,7 +203,7 @@ def report(case: Case) -> None:
     measured_s = {setting: median(runs_s[setting]) for setting in case.settings}
     problems = [case.problem(path) for path in case.profiles]
     start_s = time.perf_counter()
-    predicted = [{setting: evaluate(problem, setting) for setting in case.settings} for problem in problems]
+    predicted = [{setting: evaluate_setting(problem, setting) for setting in case.settings} for problem in problems]
     search_s = (time.perf_counter() - start_s) / len(problems)
     traversal_s = sum(case.took_s(str(setting))[0] for setting in case.settings)
     profile_s = median(case.took_s("profile")) + case.took_s("links")[-1]
@@ -222,7 +227,9 @@ def report(case: Case) -> None:
 
 
 def _grid(
-    settings: Sequence[Setting], predicted: Sequence[Mapping[Setting, Outcome]], measured_s: Mapping[Setting, float]
+    settings: Sequence[Setting],
+    predicted: Sequence[Mapping[Setting, SettingOutcome]],
+    measured_s: Mapping[Setting, float],
 ) -> list[Row]:
     """Return a row for each M; in each cell the time per batch, predicted by the median profile and measured."""
     rows: dict[int, Row] = {}
@@ -245,7 +252,7 @@ def _choice(
     """Return what an evaluator chose with each profile."""
     chosen, correlations = [], []
     for problem in problems:
-        outcomes = search(problem, settings, evaluator, accounting=accounting)
+        outcomes = search_settings(problem, settings, evaluator, accounting=accounting)
         chosen.append(ranked(outcomes, evaluator)[0].setting)
         found = rank_correlation([_seconds(each) for each in outcomes], [measured_s[each.setting] for each in outcomes])
         correlations.append("-" if found is None else f"{found:.2f}")
@@ -260,7 +267,7 @@ def _choice(
     }
 
 
-def _seconds(outcome: Outcome) -> float:
+def _seconds(outcome: SettingOutcome) -> float:
     assert outcome.seconds is not None, f"{outcome.setting}: {outcome.reason}"
     return outcome.seconds
 

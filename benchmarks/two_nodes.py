@@ -19,14 +19,14 @@ from pathlib import Path
 from namespaces import Node, torchrun, two_nodes
 from report import arguments_of, provenance, show
 
-from pipesched.executor.job import Job, job_to_json
-from pipesched.profiles.cluster import Cluster
-from pipesched.profiles.files import load_cluster
-from pipesched.profiles.stage_costs import StageCost, StageCosts
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.formats.schedule_json import to_json
-from pipesched.schedules.schedule import Schedule
-from pipesched.simulator.simulate import simulate
+from pipesched.executor.launch import RunSpec, job_to_json
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.profiles.io import load_cluster
+from pipesched.schedules import Schedule
+from pipesched.schedules.builders import build
+from pipesched.schedules.formats import to_json
+from pipesched.simulator.engine import simulate
 
 BANDWIDTH_BYTES_PER_S = 25e6
 MESSAGE_BYTES = 512 * 1024
@@ -63,7 +63,7 @@ def costs(schedule: Schedule) -> StageCosts:
 def makespans_s(nodes: Sequence[Node], schedule: Schedule, runs: int, folder: Path) -> list[float]:
     """Run the schedule on both nodes."""
     path = folder / "job.json"
-    job = Job(schedule=to_json(schedule), emulate=costs(schedule), iterations=runs, is_pinned=False)
+    job = RunSpec(schedule=to_json(schedule), emulate=costs(schedule), iterations=runs, is_pinned=False)
     path.write_text(job_to_json(job))
     found: list[float] = json.loads(torchrun(nodes, 2, ["pipesched.executor", str(path)]))["makespans_s"]
     return found

@@ -18,20 +18,19 @@ from pathlib import Path
 
 from report import arguments_of, provenance, show
 
-from pipesched.executor.job import Job
-from pipesched.executor.launcher import launch
-from pipesched.profiles.cluster import Cluster, Link, flat
-from pipesched.profiles.files import load_cluster
-from pipesched.profiles.host import num_cores
-from pipesched.profiles.models.resolve import resolve_model
-from pipesched.profiles.partition import balanced_partition
-from pipesched.profiles.profile import layer_seconds, stage_costs
-from pipesched.profiles.profiler import profile_model
-from pipesched.profiles.stage_costs import StageCost, StageCosts
-from pipesched.schedules.catalogue import CATALOGUE, build
-from pipesched.schedules.formats.schedule_json import to_json
-from pipesched.schedules.schedule import Schedule
-from pipesched.simulator.simulate import simulate
+from pipesched.executor.launch import RunSpec
+from pipesched.executor.runs import launch
+from pipesched.profiles.clusters import Cluster, Link, flat
+from pipesched.profiles.costs import StageCost, StageCosts, costs_of_stages, layer_seconds
+from pipesched.profiles.io import load_cluster
+from pipesched.profiles.measuring import profile_model
+from pipesched.profiles.models import resolve_model
+from pipesched.profiles.partitioning import balanced_partition
+from pipesched.profiles.processes import num_cores
+from pipesched.schedules import Schedule
+from pipesched.schedules.builders import CATALOGUE, build
+from pipesched.schedules.formats import to_json
+from pipesched.simulator.engine import simulate
 
 MODEL, MICROBATCH_SIZE = "gpt", 2
 GPT: tuple[tuple[str, dict[str, int]], ...] = (
@@ -55,7 +54,7 @@ def measured_link() -> Link:
     """Measure the link between two processes of this machine."""
     from typer.testing import CliRunner
 
-    from pipesched.__main__ import app
+    from pipesched.cli.main import app
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "cluster.json"
@@ -81,7 +80,7 @@ def emulated(schedules: Iterable[Schedule], runs: int, link: Link, op_s: float =
         )
         costs = StageCosts(stages, origin="by hand")
         cluster = flat(p, link)
-        job = Job(schedule=to_json(schedule), emulate=costs, iterations=runs)
+        job = RunSpec(schedule=to_json(schedule), emulate=costs, iterations=runs)
         yield (
             f"{schedule.name}, p = {p}, m = {schedule.num_microbatches}",
             simulate(schedule, costs, cluster).makespan_s,
@@ -98,8 +97,8 @@ def real(runs: int, cluster: Cluster) -> Cases:
         for _ in range(runs):
             profile = profile_model(model, microbatch_sizes=[MICROBATCH_SIZE], companions=min(2, num_cores()) - 1)
             bounds = balanced_partition(layer_seconds(profile, MICROBATCH_SIZE), schedule.num_stages)
-            predicted.append(simulate(schedule, stage_costs(profile, bounds, MICROBATCH_SIZE), cluster).makespan_s)
-            job = Job(
+            predicted.append(simulate(schedule, costs_of_stages(profile, bounds, MICROBATCH_SIZE), cluster).makespan_s)
+            job = RunSpec(
                 schedule=to_json(schedule), model=MODEL, bounds=bounds, microbatch_size=MICROBATCH_SIZE, iterations=3
             )
             found.append(launch(job).timeline.makespan_s)

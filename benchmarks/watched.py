@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from pipesched.executor.build import build_stages
-from pipesched.executor.stage import ModuleStage, OnLoss, Stage
-from pipesched.executor.training import Training
-from pipesched.schedules.lazy import LazySchedule
+from pipesched.executor.core import ModuleStage, OnLoss, Stage, build_stages
+from pipesched.executor.runs import TrainingSetup
+from pipesched.schedules import LazySchedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched(Training):
+class Watched(TrainingSetup):
     """Training whose held-out accuracy is looked at on the way.
 
     Stages come to a number of Steps at different moments of a run without a flush. Each is copied when it does, and the
@@ -30,7 +29,7 @@ class Watched(Training):
     accuracies: dict[int, float] = field(default_factory=dict)
 
     def stages(self, lists: LazySchedule, on_loss: OnLoss) -> Callable[[int], dict[int, Stage]]:
-        """Return what builds the stages of a rank, as that of `Training` does."""
+        """Return what builds the stages of a rank, as that of `TrainingSetup` does."""
         copies: dict[int, dict[int, nn.Module]] = {}
 
         def build(rank: int) -> dict[int, Stage]:

@@ -17,20 +17,25 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pipesched.profiles.cluster import Cluster, of_nodes
-from pipesched.profiles.compression import Compression
-from pipesched.profiles.machines import load_machine
-from pipesched.profiles.partition import balanced_partition
-from pipesched.profiles.profile import layer_seconds, stage_costs
-from pipesched.profiles.shapes import Shape, bert, computed_profile, resnext
-from pipesched.profiles.stage_costs import StageCosts
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.recompute import recompute
-from pipesched.schedules.replicate import Placement, place, replicate
-from pipesched.schedules.schedule import Schedule
+from pipesched.profiles.clusters import Cluster, of_nodes
+from pipesched.profiles.costs import (
+    Compression,
+    LayerShape,
+    StageCosts,
+    bert,
+    computed_profile,
+    costs_of_stages,
+    layer_seconds,
+    resnext,
+)
+from pipesched.profiles.io import load_machine
+from pipesched.profiles.partitioning import balanced_partition
+from pipesched.schedules import Schedule
+from pipesched.schedules.builders import build
+from pipesched.schedules.transforms import Placement, place, recompute, replicate
+from pipesched.simulator import NetworkOptions
+from pipesched.simulator.engine import simulate
 from pipesched.simulator.memory import memory, peak_memory
-from pipesched.simulator.simulate import simulate
-from pipesched.simulator.traffic_rules import TrafficRules
 
 PEAK_FLOPS_PER_S, MEMORY_BYTES_PER_S = 15.7e12, 900e9
 """Of a V100 in float32: NVIDIA's data sheet of the V100 SXM2."""
@@ -41,10 +46,10 @@ COMPRESSION = Compression(4, MEMORY_BYTES_PER_S * 4 / 10)
 PAPER_A, PAPER_B, PAPER_COMPRESSED, BATCH = 607.8, 497.3, 732.6, 3328
 """Tables 3 and 4: samples/s with pipelines inside the nodes, across them, and the first with compressed messages."""
 
-PIECES = TrafficRules(chunk_bytes=4_000_000)
+PIECES = NetworkOptions(chunk_bytes=4_000_000)
 RULES = {
     "in pieces": PIECES,
-    "one whole after the other": TrafficRules(),
+    "one whole after the other": NetworkOptions(),
     "in pieces, sends wait": replace(PIECES, sends="blocking"),
 }
 
@@ -75,12 +80,12 @@ class Case:
         rules: How messages go.
     """
 
-    layers: Sequence[Shape]
+    layers: Sequence[LayerShape]
     batch: int
     share: float
     cluster: Cluster
     compressed: bool = False
-    rules: TrafficRules = PIECES
+    rules: NetworkOptions = PIECES
 
     def microbatch_size(self, layout: Layout) -> int:
         """Return the samples of a micro-batch."""
@@ -92,7 +97,7 @@ class Case:
         """Return those of the two stages per device, balanced by time."""
         size = self.microbatch_size(layout)
         found = computed_profile("", self.layers, size, self.share * PEAK_FLOPS_PER_S, MEMORY_BYTES_PER_S)
-        costs = stage_costs(found, balanced_partition(layer_seconds(found, size), 2 * layout.depth), size)
+        costs = costs_of_stages(found, balanced_partition(layer_seconds(found, size), 2 * layout.depth), size)
         return replace(costs, compression=COMPRESSION if self.compressed else None)
 
     def throughput(self, layout: Layout, steps: int = 4) -> float:

@@ -12,19 +12,19 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 sys.path[:0] = [str(DOCS.parent)]
 
-import torch  # noqa: E402 -- the path comes first
-from PIL import Image  # noqa: E402
+import torch
+from PIL import Image
 
-from pipesched.executor.training import Trained, Training, train  # noqa: E402
-from pipesched.profiles.models.resolve import resolve_model  # noqa: E402
-from pipesched.profiles.partition import uniform_partition  # noqa: E402
-from pipesched.profiles.stage_costs import uniform  # noqa: E402
-from pipesched.schedules.catalogue import build_lazily  # noqa: E402
-from pipesched.schedules.training_run import TrainingRun, training_run  # noqa: E402
-from pipesched.simulator.curves import Curve, draw_curves  # noqa: E402
-from pipesched.simulator.run_time import RunTime, run_time  # noqa: E402
-from pipesched.simulator.staleness import draw_staleness  # noqa: E402
-from pipesched.simulator.tables import Value, to_markdown  # noqa: E402
+from pipesched.executor.runs import TrainingSetup, train
+from pipesched.executor.training import Trained
+from pipesched.profiles.costs import uniform
+from pipesched.profiles.models import resolve_model
+from pipesched.profiles.partitioning import uniform_partition
+from pipesched.schedules.builders import build_lazily
+from pipesched.schedules.transforms import TrainingRun, training_run
+from pipesched.simulator.analysis import CellValue, to_markdown
+from pipesched.simulator.fast import RunTime, run_time
+from pipesched.simulator.views import Curve, draw_curves, draw_staleness
 
 PICTURES = DOCS / "pictures" / "asynchronous"
 MODEL, RANKS, BATCH_SIZE, STEPS = "digits:blocks=14", 8, 64, 300
@@ -58,7 +58,7 @@ def main() -> None:
         lists = build_lazily(name, FEW_RANKS, FEW_MICROBATCHES)
         title = f"{name}, {FEW_RANKS} ranks, {FEW_MICROBATCHES} micro-batches"
         draw_staleness(lists, PICTURES / f"{name}-staleness.png", FEW_MICROBATCHES, title)
-    rows: dict[str, dict[str, Value]] = {name: {"scheme": name} for name in (BASELINE, *SCHEMES)}
+    rows: dict[str, dict[str, CellValue]] = {name: {"scheme": name} for name in (BASELINE, *SCHEMES)}
     for optimizer, lr in SETTINGS:
         curves = {}
         for name, row in rows.items():
@@ -75,7 +75,7 @@ def main() -> None:
 def trained_with(run: TrainingRun, optimizer: str, lr: float) -> Trained:
     """Train the network under one schedule."""
     model, lists = resolve_model(MODEL), run.lists(STEPS)
-    training = Training(
+    training = TrainingSetup(
         model=model,
         bounds=uniform_partition(len(model.layers), lists.num_stages),
         batch_size=BATCH_SIZE,
@@ -104,7 +104,7 @@ def curve(run: TrainingRun, trained: Trained, time: RunTime) -> Curve:
     return Curve(run.name, losses, times_s, has_diverged=trained.diverged is not None)
 
 
-def cells(trained: Trained, optimizer: str) -> dict[str, Value]:
+def cells(trained: Trained, optimizer: str) -> dict[str, CellValue]:
     """Return the mean loss of the last tenth of the steps, and the accuracy on held-out scans."""
     tail = trained.steps[-STEPS // 10 :]
     if trained.held_out is None or trained.held_out.accuracy is None:

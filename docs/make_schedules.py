@@ -17,17 +17,12 @@ from typing import Any
 DOCS = Path(__file__).resolve().parent
 sys.path[:0] = [str(DOCS.parent)]
 
-from pipesched.profiles.cluster import flat  # noqa: E402 -- the path comes first
-from pipesched.profiles.stage_costs import StageCost, StageCosts  # noqa: E402
-from pipesched.schedules.catalogue import CATALOGUE, build  # noqa: E402
-from pipesched.schedules.entry import Entry  # noqa: E402
-from pipesched.schedules.lazy import stage_share  # noqa: E402
-from pipesched.schedules.op import Average, Overlap, Phase, Reduce, computes  # noqa: E402
-from pipesched.schedules.schedule import Schedule, stages_of  # noqa: E402
-from pipesched.schedules.timeline import Timeline  # noqa: E402
-from pipesched.simulator.simulate import simulate  # noqa: E402
-from pipesched.simulator.summary import Summary, summarize  # noqa: E402
-from pipesched.simulator.tables import Value, to_markdown  # noqa: E402
+from pipesched.profiles.clusters import flat
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.schedules import Average, Overlap, Phase, Reduce, Schedule, Timeline, computes, stage_share, stages_of
+from pipesched.schedules.builders import CATALOGUE, Entry, build
+from pipesched.simulator.analysis import CellValue, Summary, summarize, to_markdown
+from pipesched.simulator.engine import simulate
 
 DRAWN, COUNTED = (4, 8), (8, 32)
 """Ranks and micro-batches of the pictures, and of the numbers."""
@@ -133,7 +128,7 @@ def page() -> str:
     return "".join(parts).rstrip() + "\n"
 
 
-def _row(found: Summary) -> dict[str, Value]:
+def _row(found: Summary) -> dict[str, CellValue]:
     return {
         "schedule": f"[{found.name}](#{found.name})",
         "makespan [s]": found.makespan_s,
@@ -201,11 +196,11 @@ def draw(timeline: Timeline, path: Path, title: str) -> None:
     """Draw a picture in few colours: as legible as in many, in a quarter of the bytes."""
     from PIL import Image
 
-    from pipesched.simulator.gantt import lay_out
-    from pipesched.simulator.picture import draw as draw_chart
+    from pipesched.simulator.views import draw as draw_chart
+    from pipesched.simulator.views import gantt_layout
 
     data = BytesIO()
-    draw_chart(lay_out([timeline]), title).savefig(data, format="png", dpi=110)
+    draw_chart(gantt_layout([timeline]), title).savefig(data, format="png", dpi=110)
     Image.open(data).convert("RGB").quantize(96).save(path, optimize=True)
 
 

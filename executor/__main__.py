@@ -16,21 +16,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipesched.executor.advance import Found
-from pipesched.executor.board import Board
-from pipesched.executor.course import Scores, step_line
-from pipesched.executor.distributed import Result, run_rank
 from pipesched.executor.errors import ExecutionError, PeerLost, RankFailed
-from pipesched.executor.job import STOP_SIGNALS, Job, job_from_json
-from pipesched.executor.training_job import TrainingJob, is_training_job, training_job_from_json
-from pipesched.executor.training_rank import train_rank
-from pipesched.profiles.child_process import end_with
-from pipesched.profiles.errors import ProfileError
-from pipesched.profiles.model_name import require_trusted, trusted
-from pipesched.profiles.prints import prints_to_stderr
-from pipesched.schedules.formats.files import read_text, write_text
-from pipesched.schedules.formats.timeline_json import timeline_to_json
-from pipesched.schedules.schedule import NotRunnableError, ScheduleError
+from pipesched.executor.launch import (
+    ProgressPage,
+    RunSpec,
+    TrainingSpec,
+    is_training_job,
+    job_from_json,
+    training_job_from_json,
+)
+from pipesched.executor.runs import Result, run_rank, train_rank
+from pipesched.executor.settings import STOP_SIGNALS
+from pipesched.executor.training import AdvanceTrials, Scores, step_line
+from pipesched.profiles import ProfileError
+from pipesched.profiles.io import require_trusted, trusted
+from pipesched.profiles.processes import end_with, prints_to_stderr
+from pipesched.schedules import NotRunnableError, ScheduleError
+from pipesched.schedules.formats import read_text, timeline_to_json, write_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,8 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             tempfile.tempdir = str(folder)  # what a killed process leaves goes with it
         path = folder / "job.json" if folder else asked.job
         job = _read_job(path, trusts=bool(folder) or asked.trust_model)  # a folder is the launcher's own
-        meet = (Board(folder / "board").writer(number), f"file://{folder}/store") if folder else ()
-        if isinstance(job, TrainingJob):
+        meet = (ProgressPage(folder / "board").writer(number), f"file://{folder}/store") if folder else ()
+        if isinstance(job, TrainingSpec):
             _train(job, number, folder, asked.out, *meet)
         else:
             with prints_to_stderr():
@@ -90,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _read_job(path: Path, *, trusts: bool) -> Job | TrainingJob:
+def _read_job(path: Path, *, trusts: bool) -> RunSpec | TrainingSpec:
     """Return the job in a file, which may name what is imported only if it is trusted."""
     text = read_text(path)
     job = (training_job_from_json if is_training_job(text) else job_from_json)(text, str(path))
@@ -101,13 +103,13 @@ def _read_job(path: Path, *, trusts: bool) -> Job | TrainingJob:
     return replace(job, model=name)
 
 
-def _train(job: TrainingJob, number: int, folder: Path | None, out: Path | None, *meet: Any) -> None:
+def _train(job: TrainingSpec, number: int, folder: Path | None, out: Path | None, *meet: Any) -> None:
     """Train; in a folder the scores go to a file as they come, else the first process tells all of them at the end."""
-    from pipesched.executor.training_launcher import phase_line, phases_file, scores_file, scores_line
+    from pipesched.executor.runs import phase_line, phases_file, scores_file, scores_line
 
     if folder:
 
-        def on_phase(found: Found, num_steps: int) -> None:
+        def on_phase(found: AdvanceTrials, num_steps: int) -> None:
             if number == 0:
                 with phases_file(folder).open("a") as file:
                     file.write(phase_line(found, num_steps))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pipesched.profiles.errors import ProfileError
-from pipesched.schedules.op import Compute, Op, Recv, Send
+from pipesched.profiles import ProfileError
+from pipesched.schedules import Compute, Op, Recv, Send
 
 _MORE_ROOM = "try smaller micro-batches, more stages or --recompute all"
 

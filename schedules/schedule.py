@@ -19,7 +19,7 @@ class ScheduleError(ValueError):
 
 
 class NotRunnableError(ScheduleError):
-    """The op lists of a schedule cannot run to their end, as `schedules.check` finds."""
+    """The op lists of a schedule cannot run to their end, as `schedules.check.checker` finds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Schedule:
         num_microbatches: Micro-batches in the whole schedule, numbered from 0, each once.
         ops: ``ops[rank]`` is the program of that rank, in order.
         rank_to_device: The device of every rank; several ranks may share one.
-        width: Copies of a pipeline side by side, kept equal (`schedules.replicate`), that this is made of.
+        width: Copies of a pipeline side by side, kept equal (`schedules.transforms.replication`), that this is made of.
     """
 
     name: str

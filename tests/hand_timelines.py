@@ -5,10 +5,22 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from pipesched.schedules.lower import lower
-from pipesched.schedules.op import Compute, Message, Op, Phase, Recv, Send, computes, gives, needs
-from pipesched.schedules.schedule import Schedule
-from pipesched.schedules.timeline import MemorySample, Span, Timeline
+from pipesched.schedules import (
+    Compute,
+    MemorySample,
+    Message,
+    Op,
+    Phase,
+    Recv,
+    Schedule,
+    Send,
+    Span,
+    Timeline,
+    computes,
+    gives,
+    needs,
+)
+from pipesched.schedules.lowering import lower
 
 SECONDS = {phase: 2.0 if phase is Phase.BACKWARD else 1.0 for phase in Phase}
 

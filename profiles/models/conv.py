@@ -14,7 +14,7 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipesched.profiles.errors import ProfileError
+from pipesched.profiles import ProfileError
 from pipesched.profiles.models.model import Model
 from pipesched.profiles.models.text import crops
 
@@ -43,8 +43,8 @@ def conv(channels: int = 32, blocks: int = 6, image: int = 32, classes: int = 10
         name,
         (
             partial(Stem, channels),
-            *(partial(Block, before, after) for before, after in zip(befores, widths, strict=True)),
-            partial(Head, widths[-1], classes),
+            *(partial(ResidualBlock, before, after) for before, after in zip(befores, widths, strict=True)),
+            partial(ConvHead, widths[-1], classes),
         ),
         ("stem", *(f"block {i}" for i in range(blocks)), "head"),
         class_loss,
@@ -80,7 +80,7 @@ class Stem(nn.Module):
         return functional.relu(self.norm(self.conv(x)))
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two convolutions beside a short cut."""
 
     def __init__(self, before: int, after: int) -> None:
@@ -98,7 +98,7 @@ class Block(nn.Module):
         return functional.relu(self.norm2(self.conv2(hidden)) + self.shortcut(x))
 
 
-class Head(nn.Module):
+class ConvHead(nn.Module):
     """Mean over the picture, then a linear classifier."""
 
     def __init__(self, channels: int, classes: int) -> None:

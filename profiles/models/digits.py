@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipesched.profiles.errors import ProfileError
+from pipesched.profiles import ProfileError
 from pipesched.profiles.models.conv import class_loss
 from pipesched.profiles.models.model import Model
 
@@ -43,8 +43,8 @@ def digits(width: int = 64, blocks: int = 6, dropout: float = 0.0) -> Model:
         name,
         (
             partial(nn.Linear, _NUM_PIXELS, width),
-            *(partial(Block, width, dropout) for _ in range(blocks)),
-            partial(Head, width),
+            *(partial(DigitsBlock, width, dropout) for _ in range(blocks)),
+            partial(DigitsHead, width),
         ),
         ("stem", *(f"block {i}" for i in range(blocks)), "head"),
         class_loss,
@@ -53,7 +53,7 @@ def digits(width: int = 64, blocks: int = 6, dropout: float = 0.0) -> Model:
     )
 
 
-class Block(nn.Module):
+class DigitsBlock(nn.Module):
     """Two linear layers beside a short cut."""
 
     def __init__(self, width: int, dropout: float) -> None:
@@ -69,7 +69,7 @@ class Block(nn.Module):
         return x_BD + update
 
 
-class Head(nn.Module):
+class DigitsHead(nn.Module):
     """Features to the scores of the ten digits."""
 
     def __init__(self, width: int) -> None:

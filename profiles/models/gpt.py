@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipesched.profiles.errors import ProfileError
+from pipesched.profiles import ProfileError
 from pipesched.profiles.models.model import Model
 from pipesched.profiles.models.text import held_out_next_bytes, next_byte_loss, next_bytes
 
@@ -46,10 +46,10 @@ def gpt(
     name = f"gpt:layers={layers},width={width},heads={heads},context={context},vocab={vocab},dropout={dropout}"
     name += f",text={text}" if text else ""
     _check(name, layers, width, heads, context, vocab, dropout)
-    blocks = tuple(partial(Block, width, heads, dropout, layers) for _ in range(layers))
+    blocks = tuple(partial(TransformerBlock, width, heads, dropout, layers) for _ in range(layers))
     return Model(
         name,
-        (partial(Embedding, vocab, context, width, dropout), *blocks, partial(Head, width, vocab)),
+        (partial(Embedding, vocab, context, width, dropout), *blocks, partial(GptHead, width, vocab)),
         ("embedding", *(f"block {i}" for i in range(layers)), "head"),
         next_byte_loss,
         partial(next_bytes, context, text),
@@ -97,7 +97,7 @@ class Embedding(nn.Module):
         return _dropout(x_BTD, self.dropout, self.training)
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention, then an MLP, each added to what came in."""
 
     def __init__(self, width: int, heads: int, dropout: float, num_blocks: int) -> None:
@@ -131,7 +131,7 @@ class Block(nn.Module):
         return mixed_BHTd.transpose(1, 2).flatten(2)
 
 
-class Head(nn.Module):
+class GptHead(nn.Module):
     """Final norm and scores of the next token."""
 
     def __init__(self, width: int, vocab: int) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipesched.profiles.errors import ProfileError
+from pipesched.profiles import ProfileError
 from pipesched.profiles.models.model import Model
 from pipesched.profiles.models.text import held_out_next_bytes, next_byte_loss, next_bytes
 
@@ -43,7 +43,7 @@ def lstm(
         (
             partial(nn.Embedding, vocab, width),
             *(partial(Recurrent, width, dropout) for _ in range(layers)),
-            partial(Head, width, vocab, dropout),
+            partial(LstmHead, width, vocab, dropout),
         ),
         ("embedding", *(f"lstm {i}" for i in range(layers)), "head"),
         next_byte_loss,
@@ -79,7 +79,7 @@ class Recurrent(nn.Module):
         return states_BTD
 
 
-class Head(nn.Module):
+class LstmHead(nn.Module):
     """Scores of the next byte."""
 
     def __init__(self, width: int, vocab: int, dropout: float) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from pipesched.profiles.errors import ProfileError
+from pipesched.profiles import ProfileError
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from torch import nn, optim
 
-from pipesched.profiles.errors import ProfileError
+from pipesched.profiles import ProfileError
 
 OPTIMIZERS: dict[str, Callable[[Iterable[nn.Parameter], float], optim.Optimizer]] = {
     "sgd": lambda parameters, lr: optim.SGD(parameters, lr),

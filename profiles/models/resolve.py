@@ -18,9 +18,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipesched.profiles.child_process import MODEL_PATH
-from pipesched.profiles.errors import ProfileError
-from pipesched.profiles.model_name import BUILT_IN, require_trusted
+from pipesched.profiles import ProfileError
+from pipesched.profiles.io import BUILT_IN, require_trusted
 from pipesched.profiles.models.conv import conv
 from pipesched.profiles.models.digits import digits
 from pipesched.profiles.models.gpt import gpt
@@ -28,6 +27,7 @@ from pipesched.profiles.models.lstm import lstm
 from pipesched.profiles.models.mlp import mlp
 from pipesched.profiles.models.model import Model
 from pipesched.profiles.models.tied import shared_parameters
+from pipesched.profiles.processes import MODEL_PATH
 
 MODELS: dict[str, Callable[..., Model]] = dict(zip(BUILT_IN, (conv, digits, gpt, lstm, mlp), strict=True))
 """The models that come with pipesched, by name."""

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pipesched.profiles.errors import ProfileError
-from pipesched.schedules.formats.files import read_bytes
-from pipesched.schedules.schedule import ScheduleError
+from pipesched.profiles import ProfileError
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.formats import read_bytes
 
 _HELD_OUT = 20
 """One in so many bytes, the last ones."""

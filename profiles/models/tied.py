@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from pipesched.profiles.errors import ProfileError
+from pipesched.profiles import ProfileError
 from pipesched.profiles.models.model import Model, build_layers
 
 Named = Iterable[tuple[str, nn.Parameter]]

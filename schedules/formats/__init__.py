@@ -1,18 +1,5 @@
-"""Files that people exchange: PyTorch's CSV, our JSON, Timelines."""
+"""Files that people exchange: PyTorch's schedule CSV, schedules and timelines as JSON."""
 
-from pipesched.schedules.formats.schedule_json import from_json, read_schedule, to_json
-from pipesched.schedules.formats.timeline_json import read_timeline, timeline_to_json
-from pipesched.schedules.formats.torch_csv import read_csv, write_csv, write_csv_comms
-from pipesched.schedules.torch_lower import lower_for_torch
+import lazy_loader
 
-__all__ = [
-    "from_json",
-    "lower_for_torch",
-    "read_csv",
-    "read_schedule",
-    "read_timeline",
-    "timeline_to_json",
-    "to_json",
-    "write_csv",
-    "write_csv_comms",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

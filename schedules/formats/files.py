@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pipesched.schedules.quoting import shown
-from pipesched.schedules.schedule import ScheduleError
+from pipesched.schedules import ScheduleError, shown
 
 MAX_BYTES = 64 * 2**20
 """Largest schedule file that is read [bytes]."""

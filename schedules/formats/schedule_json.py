@@ -6,7 +6,7 @@
              ["1RECV_F0<0", "1F0", "1B0", "1SEND_B0>0", "1STEP"]]}
 
 An op is a text (`schedules.formats.text`); a Send or Recv names its peer's rank. Of several copies of a pipeline
-(`schedules.replicate`) ``"width"`` says how many they are; it may be left out of one.
+(`schedules.transforms.replication`) ``"width"`` says how many they are; it may be left out of one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, assert_never
 
+from pipesched.schedules import (
+    MAX_CELLS,
+    Average,
+    Compute,
+    Op,
+    Overlap,
+    Recv,
+    Reduce,
+    Reshard,
+    Schedule,
+    ScheduleError,
+    Send,
+    Step,
+    Unshard,
+    shown,
+)
 from pipesched.schedules.formats.files import (
     MAX_NUMBER,
     Faults,
@@ -27,11 +43,8 @@ from pipesched.schedules.formats.files import (
 )
 from pipesched.schedules.formats.text import op_text, parse_op_with_peer
 from pipesched.schedules.formats.torch_csv import read_csv_text
-from pipesched.schedules.op import Average, Compute, Op, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard
-from pipesched.schedules.quoting import shown
-from pipesched.schedules.schedule import MAX_CELLS, Schedule, ScheduleError
 
-FORMAT = "pipesched.schedule"
+SCHEDULE_FORMAT = "pipesched.schedule"
 _FIELDS = {"name": str, "num_stages": int, "num_microbatches": int, "rank_to_device": list, "ops": list}
 
 
@@ -62,7 +75,7 @@ def from_json(text: str, origin: str) -> Schedule:
     Raises:
         ScheduleError: The text is not such a schedule.
     """
-    document = load_document(text, origin, FORMAT, _FIELDS, {"width": int})
+    document = load_document(text, origin, SCHEDULE_FORMAT, _FIELDS, {"width": int})
     faults = Faults(origin)
     rows = _parse(document["ops"], faults)
     faults.settle()
@@ -89,7 +102,7 @@ def to_json(schedule: Schedule) -> str:
     _check(schedule, faults)
     faults.settle()
     head = {
-        "format": FORMAT,
+        "format": SCHEDULE_FORMAT,
         "version": 1,
         "name": schedule.name,
         "num_stages": schedule.num_stages,

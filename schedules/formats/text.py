@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from pipesched.schedules.op import (
+from pipesched.schedules import (
     Average,
     Compute,
     Message,
@@ -27,12 +27,12 @@ from pipesched.schedules.op import (
     Recv,
     Reduce,
     Reshard,
+    ScheduleError,
     Send,
     Step,
     Unshard,
+    shown,
 )
-from pipesched.schedules.quoting import shown
-from pipesched.schedules.schedule import ScheduleError
 
 NO_PEER = -1
 """The peer of a Send or Recv whose text does not say it."""

@@ -13,6 +13,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from pipesched.schedules import MemorySample, Recv, ScheduleError, Send, Span, Timeline, shown
 from pipesched.schedules.formats.files import (
     MAX_BYTES,
     Faults,
@@ -23,12 +24,8 @@ from pipesched.schedules.formats.files import (
     read_text,
 )
 from pipesched.schedules.formats.text import op_text, parse_op_with_peer
-from pipesched.schedules.op import Recv, Send
-from pipesched.schedules.quoting import shown
-from pipesched.schedules.schedule import ScheduleError
-from pipesched.schedules.timeline import MemorySample, Span, Timeline
 
-FORMAT = "pipesched.timeline"
+TIMELINE_FORMAT = "pipesched.timeline"
 _FIELDS = {"name": str, "source": str, "rank_to_device": list, "spans": list, "memory": list}
 _MAX_TIMELINE_BYTES = 8 * MAX_BYTES
 _MAX_HELD_BYTES = 2**62
@@ -49,7 +46,7 @@ def timeline_from_json(text: str, origin: str) -> Timeline:
     Raises:
         ScheduleError: The text is not such a timeline.
     """
-    document = load_document(text, origin, FORMAT, _FIELDS)
+    document = load_document(text, origin, TIMELINE_FORMAT, _FIELDS)
     faults = Faults(origin)
     spans = [_parse_span(row, f"spans[{index}]", faults) for index, row in enumerate(document["spans"])]
     memory = [_parse_sample(row, f"memory[{index}]", faults) for index, row in enumerate(document["memory"])]
@@ -76,7 +73,7 @@ def timeline_to_json(timeline: Timeline) -> str:
     _check(timeline, faults)
     faults.settle()
     head = {
-        "format": FORMAT,
+        "format": TIMELINE_FORMAT,
         "version": 1,
         "name": timeline.name,
         "source": timeline.source,

@@ -17,6 +17,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pipesched.schedules import (
+    MAX_CELLS,
+    Op,
+    Recv,
+    Reduce,
+    Reshard,
+    Schedule,
+    ScheduleError,
+    Send,
+    Step,
+    Unshard,
+    computes,
+    make_schedule,
+    shown,
+)
 from pipesched.schedules.formats.files import Faults, fault, read_text
 from pipesched.schedules.formats.text import NO_PEER, parse_op
 from pipesched.schedules.formats.torch_rules import (
@@ -30,9 +45,6 @@ from pipesched.schedules.formats.torch_rules import (
     survey,
     unsayable,
 )
-from pipesched.schedules.op import Op, Recv, Reduce, Reshard, Send, Step, Unshard, computes
-from pipesched.schedules.quoting import shown
-from pipesched.schedules.schedule import MAX_CELLS, Schedule, ScheduleError, make_schedule
 
 _COMMUNICATION = Send | Recv | Reduce | Unshard | Reshard
 

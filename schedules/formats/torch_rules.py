@@ -3,7 +3,7 @@
 Each stage lives on one rank; each (stage, micro-batch) has one F, and one B or one I and one W; stages and
 micro-batches are numbered from 0 without holes; a message goes to a neighbouring stage on another rank; a stage is
 reduced after all its backwards. To be written, the last stage must run its forwards in order of their numbers as well.
-Whether the lists can finish, and every Send meets its Recv, is `schedules.check`'s to say.
+Whether the lists can finish, and every Send meets its Recv, is `schedules.check.checker`'s to say.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, assert_never
 
-from pipesched.schedules.formats.files import Faults
-from pipesched.schedules.formats.text import NO_PEER
-from pipesched.schedules.op import (
+from pipesched.schedules import (
+    MAX_CELLS,
     Average,
     Compute,
     Op,
@@ -28,7 +27,8 @@ from pipesched.schedules.op import (
     Unshard,
     computes,
 )
-from pipesched.schedules.schedule import MAX_CELLS
+from pipesched.schedules.formats.files import Faults
+from pipesched.schedules.formats.text import NO_PEER
 
 OUR_JSON = "our JSON (pipesched show --format json)"
 """What to try when PyTorch's CSV cannot say it."""
@@ -36,7 +36,7 @@ OUR_JSON = "our JSON (pipesched show --format json)"
 Rows: TypeAlias = Sequence[Sequence[Op | None]]
 """The cells of each rank; None is a cell without an op."""
 
-Place: TypeAlias = Callable[[int, int], str]
+CellName: TypeAlias = Callable[[int, int], str]
 """How a message names the cell of (rank, index)."""
 
 
@@ -76,7 +76,7 @@ def unsayable(op: Op) -> str | None:
             return None
 
 
-def survey(rows: Rows, place: Place, faults: Faults) -> Survey:
+def survey(rows: Rows, place: CellName, faults: Faults) -> Survey:
     """Return what `rows` compute; refuse ops given twice, a stage on two ranks, ranks without a computation."""
     found = Survey()
     seen: set[str] = set()
@@ -111,7 +111,7 @@ def _count(part: Compute, rank: int, found: Survey) -> str | None:
     return f"got {part} on rank {rank}, expected all of stage {part.stage} on rank {home}: {reason}; try {OUR_JSON}"
 
 
-def check_complete(found: Survey, num_stages: int, num_microbatches: int, place: Place, faults: Faults) -> None:
+def check_complete(found: Survey, num_stages: int, num_microbatches: int, place: CellName, faults: Faults) -> None:
     """Refuse holes in the numbers, and a micro-batch of a stage without F or without its backward."""
     microbatches = found.microbatches
     _check_numbers("stages", set(found.rank_of), num_stages, faults)
@@ -149,7 +149,7 @@ def _check_stage(where: str, phases: dict[Phase, set[int]], microbatches: set[in
             faults.add(f"{where}, micro-batch {microbatch}", f"got {got}, {expected}; try correcting the list")
 
 
-def check_others(rows: Rows, found: Survey, place: Place, faults: Faults) -> None:
+def check_others(rows: Rows, found: Survey, place: CellName, faults: Faults) -> None:
     """Refuse messages that go nowhere, and Reduce, Unshard, Reshard of a stage that lives elsewhere."""
     num_microbatches = len(found.microbatches)
     for rank, row in enumerate(rows):
@@ -183,7 +183,7 @@ def _last_backwards(row: Sequence[Op | None]) -> dict[int, tuple[int, Compute]]:
     }
 
 
-def check_losses(rows: Rows, found: Survey, place: Place, faults: Faults) -> None:
+def check_losses(rows: Rows, found: Survey, place: CellName, faults: Faults) -> None:
     """Refuse a last stage whose forwards are not in order: PyTorch's runtime takes the k-th loss for micro-batch k."""
     last = max(found.rank_of, default=0)
     forwards = (

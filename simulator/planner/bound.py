@@ -18,12 +18,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
-from pipesched.profiles.all_reduce import all_reduce
-from pipesched.profiles.cluster import Cluster
-from pipesched.profiles.stage_costs import StageCost, StageCosts
-from pipesched.schedules.op import Message, Payload
+from pipesched.profiles.clusters import Cluster, all_reduce
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.schedules import Message, Payload
 from pipesched.simulator.planner.candidate import Candidate
-from pipesched.simulator.planner.shape import Shape, shape
+from pipesched.simulator.planner.shape import StageLayout, shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Sum:
+class GradientSum:
     """The gradients of a stage, summed over its replicas.
 
     Attributes:
@@ -60,7 +59,7 @@ class Bounds:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._sums: dict[tuple[int, tuple[int, ...]], Sum] = {}
+        self._sums: dict[tuple[int, tuple[int, ...]], GradientSum] = {}
 
     def of(self, candidate: Candidate, costs: StageCosts) -> Bound:
         """Return the least seconds of a step, and the least memory: those of the copy that has most of them."""
@@ -88,7 +87,7 @@ class Bounds:
             found.setdefault(kinds, devices)
         return list(found.values())
 
-    def sum_of(self, candidate: Candidate, stage: int, cost: StageCost) -> Sum:
+    def sum_of(self, candidate: Candidate, stage: int, cost: StageCost) -> GradientSum:
         """Return the sum of the gradients of a stage over all its replicas."""
         form = shape(candidate.schedule, candidate.depth, candidate.num_chunks, candidate.replicas)
         devices = tuple(candidate.device(rank, copy) for copy in range(candidate.width) for rank in form.homes[stage])
@@ -99,7 +98,7 @@ class Bounds:
             for phase in plan.phases:
                 for nic in {nic for hop in phase.hops for nic in self._cluster.nics_between(*hop) if nic is not None}:
                     nics[nic] += phase.count * phase.occupied_s
-            self._sums[key] = Sum(plan.seconds, nics)
+            self._sums[key] = GradientSum(plan.seconds, nics)
         return self._sums[key]
 
 
@@ -114,7 +113,7 @@ class _Copy:
     """One copy of a pipeline on its devices."""
 
     candidate: Candidate
-    form: Shape
+    form: StageLayout
     stages: tuple[StageCost, ...]
     cluster: Cluster
     devices: tuple[int, ...]

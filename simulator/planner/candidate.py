@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Literal
 
-from pipesched.schedules.catalogue import find
-from pipesched.schedules.recipe import Recipe
-from pipesched.schedules.replicate import Placement
+from pipesched.schedules.builders import find
+from pipesched.schedules.transforms import Placement, ScheduleSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +78,9 @@ class Candidate:
         """First layer and the layer behind the last, of each stage."""
         return tuple(pairwise(accumulate(self.partition, initial=0)))
 
-    def recipe(self) -> Recipe:
+    def recipe(self) -> ScheduleSpec:
         """Return how to make its lists."""
-        return Recipe(
+        return ScheduleSpec(
             name=self.schedule,
             num_ranks=self.depth,
             num_microbatches=self.num_microbatches,

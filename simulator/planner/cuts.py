@@ -8,12 +8,9 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Literal, final
 
-from pipesched.profiles.compression import Compression, element_bytes
-from pipesched.profiles.errors import ProfileError
-from pipesched.profiles.partition import balanced_partition, cheapest_partition
-from pipesched.profiles.profile import Profile, stage_costs
-from pipesched.profiles.stage_costs import StageCosts
-from pipesched.profiles.staged_bytes import held_bytes
+from pipesched.profiles import ProfileError
+from pipesched.profiles.costs import Compression, Profile, StageCosts, costs_of_stages, element_bytes
+from pipesched.profiles.partitioning import balanced_partition, cheapest_partition, held_bytes
 from pipesched.simulator.planner.candidate import Candidate
 
 Partition = tuple[int, ...]
@@ -47,7 +44,7 @@ class Cuts:
         if key not in self._costs:
             bounds = tuple(pairwise(accumulate(partition, initial=0)))
             half = None if compression is None else self._half
-            self._costs[key] = replace(stage_costs(self._profile, bounds, size), compression=half)
+            self._costs[key] = replace(costs_of_stages(self._profile, bounds, size), compression=half)
         return self._costs[key]
 
     def costs_of(self, candidate: Candidate) -> StageCosts:
@@ -109,7 +106,7 @@ class Cuts:
         """Return the layers as stages of their own."""
         if size not in self._layers:
             count = len(self._profile.layers)
-            self._layers[size] = stage_costs(self._profile, tuple((i, i + 1) for i in range(count)), size)
+            self._layers[size] = costs_of_stages(self._profile, tuple((i, i + 1) for i in range(count)), size)
         return self._layers[size]
 
 

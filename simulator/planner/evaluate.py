@@ -11,26 +11,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from pipesched.profiles.cluster import Cluster
-from pipesched.profiles.errors import ProfileError
-from pipesched.profiles.stage_costs import StageCosts
-from pipesched.schedules.lower import lower
-from pipesched.schedules.op import Compute, Phase
-from pipesched.schedules.replicate import place, replicate
-from pipesched.schedules.schedule import Schedule, ScheduleError
-from pipesched.schedules.staleness import staleness
-from pipesched.schedules.timeline import Timeline
-from pipesched.simulator.errors import SimulationError
-from pipesched.simulator.idle import CAUSES, Usage, usage
-from pipesched.simulator.longest_path import is_unshared, longest_path
+from pipesched.profiles import ProfileError
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import Compute, Phase, Schedule, ScheduleError, Timeline
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import place, replicate
+from pipesched.schedules.weights import staleness
+from pipesched.simulator import SimulationError
+from pipesched.simulator.analysis import CAUSES, Usage, traffic, usage
+from pipesched.simulator.engine import simulate
+from pipesched.simulator.fast import is_unshared, longest_path, loss_times_s
 from pipesched.simulator.memory import memory, over_capacity, peak_memory
 from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.candidate import Candidate
-from pipesched.simulator.planner.outcome import Costs, Outcome
+from pipesched.simulator.planner.outcome import Costs, PlanOutcome
 from pipesched.simulator.planner.shape import shape
-from pipesched.simulator.run_time import loss_times_s
-from pipesched.simulator.simulate import simulate
-from pipesched.simulator.traffic import traffic
 
 _ROUNDS, _FEWEST = 8, 8
 """Times that as many micro-batches as a copy has stages go through a run without a flush, and its fewest steps."""
@@ -39,16 +35,16 @@ _MOST_OPS = 3_000_000
 """Of all lists together, which take about a minute."""
 
 
-def evaluate(candidate: Candidate, costs: StageCosts, cluster: Cluster) -> Outcome:
+def evaluate_candidate(candidate: Candidate, costs: StageCosts, cluster: Cluster) -> PlanOutcome:
     """Predict a candidate, or say why it cannot be."""
     try:
-        timeline, lowered, steps = predict(candidate, costs, cluster)
+        timeline, lowered, steps = predict_candidate(candidate, costs, cluster)
         return _outcome(candidate, costs, cluster, timeline, lowered, steps)
     except (ScheduleError, ProfileError, SimulationError) as error:
-        return Outcome(candidate=candidate, reason=str(error))
+        return PlanOutcome(candidate=candidate, reason=str(error))
 
 
-def predict(candidate: Candidate, costs: StageCosts, cluster: Cluster) -> tuple[Timeline, Schedule, int]:
+def predict_candidate(candidate: Candidate, costs: StageCosts, cluster: Cluster) -> tuple[Timeline, Schedule, int]:
     """Return the Timeline of a candidate with its memory, its lowered lists, and how many steps they are.
 
     Raises:
@@ -100,12 +96,12 @@ def timeline_of(lists: Schedule, costs: StageCosts, cluster: Cluster) -> Timelin
 
 def _outcome(
     candidate: Candidate, costs: StageCosts, cluster: Cluster, timeline: Timeline, lists: Schedule, steps: int
-) -> Outcome:
+) -> PlanOutcome:
     seconds = timeline.makespan_s
     if candidate.is_asynchronous:  # not faster than the busiest device goes for long
         seconds = max(_pace_s(timeline, lists, steps), Bounds(cluster).of(candidate, costs).seconds)
     over, uses = over_capacity(timeline.memory, cluster, timeline), usage(timeline)
-    return Outcome(
+    return PlanOutcome(
         candidate=candidate,
         seconds=seconds,
         samples=candidate.samples_per_step,

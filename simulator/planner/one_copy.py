@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pipesched.profiles.cluster import Cluster
-from pipesched.profiles.stage_costs import StageCosts
-from pipesched.schedules.op import Phase, Reduce, computes
-from pipesched.schedules.timeline import Timeline
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import Phase, Reduce, Timeline, computes
 from pipesched.simulator.memory import memory
 from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.candidate import Candidate

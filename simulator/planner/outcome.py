@@ -27,7 +27,7 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class PlanOutcome:
     """One candidate, predicted in full, or refused.
 
     Attributes:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pipesched.profiles.plan import Plan, Predicted
-from pipesched.simulator.planner.outcome import Outcome
+from pipesched.profiles.io import Plan, Predicted
+from pipesched.simulator.planner.outcome import PlanOutcome
 from pipesched.simulator.planner.request import Request
 
 
-def plan_of(outcome: Outcome, request: Request) -> Plan:
+def plan_of(outcome: PlanOutcome, request: Request) -> Plan:
     """Return the plan of an outcome that fits."""
     candidate, costs = outcome.candidate, outcome.costs
     assert outcome.seconds is not None, "what fits was predicted"

@@ -10,13 +10,12 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from pipesched.simulator.idle import SAME
-from pipesched.simulator.labels import readable_s
+from pipesched.simulator.analysis import SAME, readable_s
 from pipesched.simulator.planner.candidate import Candidate
-from pipesched.simulator.planner.evaluate import evaluate, num_ops
-from pipesched.simulator.planner.outcome import Costs, Outcome
+from pipesched.simulator.planner.evaluate import evaluate_candidate, num_ops
+from pipesched.simulator.planner.outcome import Costs, PlanOutcome
 from pipesched.simulator.planner.request import Request
-from pipesched.simulator.planner.search import Found
+from pipesched.simulator.planner.search import PlanRanking
 
 _MOST = 4
 _MOST_OPS = 30_000
@@ -82,7 +81,7 @@ _RESPECTS = (
 )
 
 
-def reasons(found: Found, request: Request) -> Iterator[str]:
+def reasons(found: PlanRanking, request: Request) -> Iterator[str]:
     """Yield at most four lines on what the neighbours of the best plan lose; what is long to predict, by its bound."""
     chosen = found.ranked[0]
     outcomes = (*found.rejected, *found.ranked)
@@ -106,28 +105,28 @@ def reasons(found: Found, request: Request) -> Iterator[str]:
             continue
         outcome = known.get(other)
         if outcome is None and num_ops(other) < _MOST_OPS:
-            outcome = evaluate(other, cuts.costs_of(other), request.cluster)
+            outcome = evaluate_candidate(other, cuts.costs_of(other), request.cluster)
         line = _loss(chosen, outcome) if outcome is not None else _least_loss(chosen, least_s)
         if line is not None:
             said += 1
             yield f"{respect.says(other)}: {line}"
 
 
-def _is_hopeless(outcome: Outcome | None, chosen: Outcome) -> bool:
+def _is_hopeless(outcome: PlanOutcome | None, chosen: PlanOutcome) -> bool:
     """Whether it neither fits nor would be faster if it did, or cannot be predicted at all."""
     return outcome is not None and not outcome.fits and outcome.throughput < chosen.throughput
 
 
-def _seconds_per_sample(outcome: Outcome) -> float:
+def _seconds_per_sample(outcome: PlanOutcome) -> float:
     return 1 / outcome.throughput if outcome.throughput else math.inf
 
 
-def _least_loss(chosen: Outcome, least_s: float) -> str | None:
+def _least_loss(chosen: PlanOutcome, least_s: float) -> str | None:
     share = least_s * chosen.throughput - 1
     return f"at least {share:+.1%}" if share > 0 else None
 
 
-def _loss(chosen: Outcome, other: Outcome) -> str | None:
+def _loss(chosen: PlanOutcome, other: PlanOutcome) -> str | None:
     """Say what is lost; None where nothing is known of it."""
     if chosen.costs is None or other.costs is None or chosen.seconds is None or other.seconds is None:
         return None

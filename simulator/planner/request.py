@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
-from pipesched.profiles.cluster import Cluster, Device
-from pipesched.profiles.errors import ProfileError
-from pipesched.profiles.profile import Profile
-from pipesched.profiles.staging import by_replicas
-from pipesched.schedules.catalogue import find
-from pipesched.schedules.replicate import Placement
-from pipesched.schedules.schedule import ScheduleError
+from pipesched.profiles import ProfileError
+from pipesched.profiles.clusters import Cluster, Device
+from pipesched.profiles.costs import Profile
+from pipesched.profiles.partitioning import by_replicas
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.builders import find
+from pipesched.schedules.transforms import Placement
 from pipesched.simulator.planner.candidate import Candidate
 from pipesched.simulator.planner.cuts import Cuts
-from pipesched.simulator.planner.shape import Shape, shape
-from pipesched.simulator.tuner.setting import divisors
+from pipesched.simulator.planner.shape import StageLayout, shape
+from pipesched.simulator.tuner import divisors
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb_h1")
 """That are tried unless others are named."""
@@ -70,7 +70,7 @@ def candidates(request: Request, cuts: Cuts) -> Iterator[Candidate]:
                 yield from _of_schedule(request, cuts, name, depth, num_devices // depth)
 
 
-def require_possible(request: Request) -> None:
+def require_plannable(request: Request) -> None:
     """Refuse, in one line, what no candidate can come of.
 
     Raises:
@@ -194,7 +194,7 @@ def _sizes(profile: Profile, most: int) -> Iterator[int]:
             yield size
 
 
-def _partitions(request: Request, cuts: Cuts, form: Shape, first: Candidate) -> Iterator[tuple[int, ...]]:
+def _partitions(request: Request, cuts: Cuts, form: StageLayout, first: Candidate) -> Iterator[tuple[int, ...]]:
     """Yield the layers of each stage: the slowest as fast as can be; and so within memory, where that may not be."""
     devices = [_weakest(request.cluster, first, ranks) for ranks in form.homes]
     speeds = tuple(device.speed for device in devices)

@@ -18,23 +18,23 @@ from heapq import heapify, heappop, heapreplace
 from time import monotonic
 from typing import final
 
-from pipesched.profiles.errors import ProfileError
-from pipesched.profiles.stage_costs import StageCosts
-from pipesched.schedules.schedule import ScheduleError
-from pipesched.simulator.errors import SimulationError
+from pipesched.profiles import ProfileError
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import ScheduleError
+from pipesched.simulator import SimulationError
 from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.candidate import Candidate
-from pipesched.simulator.planner.evaluate import evaluate
+from pipesched.simulator.planner.evaluate import evaluate_candidate
 from pipesched.simulator.planner.one_copy import alone
-from pipesched.simulator.planner.outcome import Outcome
-from pipesched.simulator.planner.request import Request, candidates, nothing_possible, require_possible
+from pipesched.simulator.planner.outcome import PlanOutcome
+from pipesched.simulator.planner.request import Request, candidates, nothing_possible, require_plannable
 
 _GARBAGE = 200_000
 """Objects between collections: predictions leave many behind, and few in circles."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PlanRanking:
     """What a search came to.
 
     Attributes:
@@ -46,8 +46,8 @@ class Found:
         headroom: How much faster, relatively, than the best one something might still be; 0 if it is the best.
     """
 
-    ranked: tuple[Outcome, ...]
-    rejected: tuple[Outcome, ...]
+    ranked: tuple[PlanOutcome, ...]
+    rejected: tuple[PlanOutcome, ...]
     considered: tuple[tuple[float, Candidate], ...]
     num_predicted: int
     is_complete: bool
@@ -55,20 +55,20 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SearchProgress:
     """How far a search is: shares of the candidates that are settled, and samples/s of the best one so far."""
 
     settled: float
     best: float
 
 
-def search(
+def search_plans(
     request: Request,
     *,
     top: int = 10,
     time_limit_s: float | None = None,
-    tick: Callable[[Progress], None] = lambda progress: None,  # noqa: ARG005
-) -> Found:
+    tick: Callable[[SearchProgress], None] = lambda progress: None,  # noqa: ARG005
+) -> PlanRanking:
     """Find the `top` best plans.
 
     A KeyboardInterrupt ends the search with what there is.
@@ -98,13 +98,15 @@ class _Entry:
     cost: float
     number: int
     candidate: Candidate = field(compare=False)
-    outcome: Outcome | None = field(compare=False, default=None)
+    outcome: PlanOutcome | None = field(compare=False, default=None)
     has_copy: bool = field(compare=False, default=False)
 
 
 @final
 class _Search:
-    def __init__(self, request: Request, top: int, deadline_s: float | None, tick: Callable[[Progress], None]) -> None:
+    def __init__(
+        self, request: Request, top: int, deadline_s: float | None, tick: Callable[[SearchProgress], None]
+    ) -> None:
         self._request = request
         self._top = top
         self._deadline_s = deadline_s
@@ -113,14 +115,14 @@ class _Search:
         self._bounds = Bounds(request.cluster)
         self._heap: list[_Entry] = []
         self._too_large: list[_Entry] = []  # by bytes
-        self._rejected: list[Outcome] = []
+        self._rejected: list[PlanOutcome] = []
         self._num_predicted = 0
         self._considered: list[tuple[float, Candidate]] = []
         self._best = 0.0
 
-    def found(self) -> Found:
+    def found(self) -> PlanRanking:
         """Search until enough are ranked, or there is no time left."""
-        ranked: list[Outcome] = []
+        ranked: list[PlanOutcome] = []
         is_complete = True
         try:
             self._begin()
@@ -142,7 +144,7 @@ class _Search:
 
     def _begin(self) -> None:
         """Bound every candidate."""
-        require_possible(self._request)
+        require_plannable(self._request)
         for candidate in candidates(self._request, self._cuts):
             least = self._bounds.of(candidate, self._costs(candidate))
             entry = _Entry(least.seconds / candidate.samples_per_step, len(self._considered), candidate)
@@ -164,7 +166,7 @@ class _Search:
         else:
             heapreplace(self._heap, refined)
         ahead = sum(each.outcome is None and each.cost * self._best < 1 for each in self._heap)
-        self._tick(Progress(1 - ahead / len(self._considered), self._best))
+        self._tick(SearchProgress(1 - ahead / len(self._considered), self._best))
 
     def _with_copy(self, entry: _Entry) -> _Entry | None:
         """Return the candidate under what a copy of it takes; None if that does not fit."""
@@ -172,7 +174,7 @@ class _Search:
         try:
             found = alone(candidate, self._costs(candidate), self._request.cluster, self._bounds)
         except (ScheduleError, ProfileError, SimulationError) as error:
-            self._rejected.append(Outcome(candidate=candidate, reason=str(error)))
+            self._rejected.append(PlanOutcome(candidate=candidate, reason=str(error)))
             return None
         for device, num_bytes in found.held_bytes:
             limit = self._request.cluster.devices[device].memory_bytes
@@ -198,7 +200,7 @@ class _Search:
         limit = self._request.cluster.devices[device].memory_bytes
         reason = f"over memory: device {device} holds at least {num_bytes} bytes of {limit}"
         samples = candidate.samples_per_step
-        self._rejected.append(Outcome(candidate=candidate, samples=samples, held_bytes=(num_bytes,), reason=reason))
+        self._rejected.append(PlanOutcome(candidate=candidate, samples=samples, held_bytes=(num_bytes,), reason=reason))
 
     def _find_smallest(self) -> None:
         """Predict, of those that do not fit, the one that needs the least memory."""
@@ -216,9 +218,9 @@ class _Search:
             heapreplace(heap, replace(entry, cost=outcome.most_bytes, outcome=outcome))
             self._rejected = [each for each in self._rejected if each.candidate != outcome.candidate] + [outcome]
 
-    def _predict(self, candidate: Candidate) -> Outcome:
+    def _predict(self, candidate: Candidate) -> PlanOutcome:
         self._num_predicted += 1
-        return evaluate(candidate, self._costs(candidate), self._request.cluster)
+        return evaluate_candidate(candidate, self._costs(candidate), self._request.cluster)
 
     def _costs(self, candidate: Candidate) -> StageCosts:
         return self._cuts.costs_of(candidate)
@@ -226,11 +228,11 @@ class _Search:
     def _is_late(self) -> bool:
         return self._deadline_s is not None and monotonic() > self._deadline_s and self._best > 0
 
-    def _summary(self, ranked: list[Outcome], *, is_complete: bool) -> Found:
+    def _summary(self, ranked: list[PlanOutcome], *, is_complete: bool) -> PlanRanking:
         ahead = min((entry.cost for entry in self._heap if entry.outcome is None), default=math.inf)
         later = [entry.outcome for entry in sorted(self._heap) if entry.outcome is not None]
         shown = (*ranked, *later)
-        return Found(
+        return PlanRanking(
             ranked=shown[: self._top],
             rejected=tuple(self._rejected),
             considered=tuple(self._considered),

@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 
-from pipesched.schedules.catalogue import build_lazily
-from pipesched.schedules.op import Phase, computes
-from pipesched.schedules.schedule import stages_of
+from pipesched.schedules import Phase, computes, stages_of
+from pipesched.schedules.builders import build_lazily
 
 _ONE_F_ONE_B = ("1f1b", "zb_h1", "pipedream", "pipedream_2bw", "vanilla_1f1b")
 """Their rank k has at most p - k micro-batches in flight: its F of i + p - k comes after its B (or I) of i."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class StageLayout:
     """One copy.
 
     Attributes:
@@ -52,7 +51,7 @@ class Shape:
 
 
 @lru_cache(maxsize=512)
-def shape(name: str, num_ranks: int, num_chunks: int | None, replicas: tuple[int, ...] = ()) -> Shape:
+def shape(name: str, num_ranks: int, num_chunks: int | None, replicas: tuple[int, ...] = ()) -> StageLayout:
     """Read the shape off lists of few micro-batches.
 
     Raises:
@@ -61,10 +60,10 @@ def shape(name: str, num_ranks: int, num_chunks: int | None, replicas: tuple[int
     if replicas:
         ranks = iter(range(num_ranks))
         homes = tuple(tuple(islice(ranks, count)) for count in replicas)
-        return Shape(name, homes, tuple((stage,) for stage, of in enumerate(homes) for _ in of), splits=False)
+        return StageLayout(name, homes, tuple((stage,) for stage, of in enumerate(homes) for _ in of), splits=False)
     lists = build_lazily(name, num_ranks, 2 * num_ranks, num_chunks)
     rows = lists.schedule().ops
     stages = tuple(stages_of(row) for row in rows)
     homes = tuple(tuple(rank for rank, of in enumerate(stages) if stage in of) for stage in range(lists.num_stages))
     phases = {part.phase for row in rows for op in row for part in computes(op)}
-    return Shape(name, homes, stages, splits=Phase.BACKWARD_WEIGHT in phases)
+    return StageLayout(name, homes, stages, splits=Phase.BACKWARD_WEIGHT in phases)

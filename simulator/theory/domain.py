@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipesched.simulator.errors import SimulationError
+from pipesched.simulator import SimulationError
 
 
 def require(holds: bool, fault: str) -> None:

@@ -1,22 +1,5 @@
-"""Which setting to train with: a search, AvgPipe's predictor, its guidelines."""
+"""The tuner finds the micro-batch and pipeline counts to train with."""
 
-from pipesched.simulator.tuner.evaluate import Problem, evaluate
-from pipesched.simulator.tuner.outcome import Evaluator, Outcome, ranked
-from pipesched.simulator.tuner.predictor import Accounting, SettingProfile, predict, profile_setting
-from pipesched.simulator.tuner.search import search
-from pipesched.simulator.tuner.setting import Setting, Space
+import lazy_loader
 
-__all__ = [
-    "Accounting",
-    "Evaluator",
-    "Outcome",
-    "Problem",
-    "Setting",
-    "SettingProfile",
-    "Space",
-    "evaluate",
-    "predict",
-    "profile_setting",
-    "ranked",
-    "search",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

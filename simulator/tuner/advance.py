@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from pipesched.simulator.tuner.outcome import Outcome
+from pipesched.simulator.tuner.outcome import SettingOutcome
 from pipesched.simulator.tuner.setting import Setting
 
 _SAME, _SAME_DRIFTING = 1e-9, 0.01
 """Relative; times of equal lists differ by roundings, those of several pipelines, which drift, by more."""
 
 
-def smallest_advance(judge: Callable[[Setting], Outcome], setting: Setting) -> Outcome | None:
+def smallest_advance(judge: Callable[[Setting], SettingOutcome], setting: Setting) -> SettingOutcome | None:
     """Return the setting with the smallest `advance` that takes AFAB's time.
 
     Args:

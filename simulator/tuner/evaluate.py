@@ -5,24 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from pipesched.profiles.cluster import Cluster
-from pipesched.profiles.errors import ProfileError
-from pipesched.profiles.partition import parse_partition
-from pipesched.profiles.profile import Profile, layer_seconds, stage_costs
-from pipesched.profiles.stage_costs import StageCosts
-from pipesched.schedules.lower import lower
-from pipesched.schedules.recompute import recompute
-from pipesched.schedules.schedule import Schedule, ScheduleError
-from pipesched.schedules.timeline import Timeline
-from pipesched.simulator.errors import SimulationError
-from pipesched.simulator.in_numbers import Lists, in_numbers
-from pipesched.simulator.in_step import InStep, in_step
-from pipesched.simulator.longest_path import is_unshared
+from pipesched.profiles import ProfileError
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import Profile, StageCosts, costs_of_stages, layer_seconds
+from pipesched.profiles.partitioning import parse_partition
+from pipesched.schedules import Schedule, ScheduleError, Timeline
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import recompute
+from pipesched.simulator import SimulationError
+from pipesched.simulator.engine import simulate
+from pipesched.simulator.fast import DriftArrays, InStep, in_numbers, in_step, is_unshared, steady_s
 from pipesched.simulator.memory import OverCapacity, memory, over_capacity, peak_memory
-from pipesched.simulator.side_by_side import steady_s
-from pipesched.simulator.simulate import simulate
-from pipesched.simulator.tuner.outcome import Outcome
-from pipesched.simulator.tuner.predictor import Accounting, SettingProfile, predict, profile_setting
+from pipesched.simulator.tuner.outcome import SettingOutcome
+from pipesched.simulator.tuner.predictor import Accounting, SettingProfile, predict_setting, profile_setting
 from pipesched.simulator.tuner.setting import AVGPIPE, Setting
 
 _FOLLOWED = 2
@@ -76,10 +71,10 @@ class Problem:
 @lru_cache(maxsize=256)
 def _costs(profile: Profile, partition: str, size: int, num_stages: int) -> StageCosts:
     bounds = parse_partition(partition, layer_seconds(profile, size), num_stages)
-    return stage_costs(profile, bounds, size)
+    return costs_of_stages(profile, bounds, size)
 
 
-def evaluate(problem: Problem, setting: Setting) -> Outcome:
+def evaluate_setting(problem: Problem, setting: Setting) -> SettingOutcome:
     """Predict a setting with our model: a longest path wherever that is the same, SimPy elsewhere.
 
     Several pipelines that slow each other drift apart, so their time is that of the long run; the memory is what they
@@ -90,9 +85,9 @@ def evaluate(problem: Problem, setting: Setting) -> Outcome:
         makespan_s, held_bytes, over = _one_iteration(problem.cluster, costs, setting)
         seconds = _iteration_s(problem.cluster, costs, setting, makespan_s)
     except (ScheduleError, ProfileError, SimulationError) as error:
-        return Outcome(setting, reason=str(error))
+        return SettingOutcome(setting, reason=str(error))
     reason = None if over is None else f"over memory: {over}"
-    return Outcome(setting, seconds / setting.num_pipelines, held_bytes, reason)
+    return SettingOutcome(setting, seconds / setting.num_pipelines, held_bytes, reason)
 
 
 def _costs_of(problem: Problem, setting: Setting) -> StageCosts:
@@ -170,7 +165,7 @@ def _in_step(setting: Setting, costs: StageCosts, cluster: Cluster) -> InStep | 
 
 
 @lru_cache(maxsize=8)
-def _lists(setting: Setting, costs: StageCosts, cluster: Cluster) -> Lists:
+def _lists(setting: Setting, costs: StageCosts, cluster: Cluster) -> DriftArrays:
     return in_numbers(_one_pipeline(setting, len(cluster.devices)), costs, cluster)
 
 
@@ -194,18 +189,18 @@ def measure(problem: Problem, setting: Setting) -> SettingProfile:
 
 def evaluate_by_equations(
     problem: Problem, profile: SettingProfile, accounting: Accounting, setting: Setting
-) -> Outcome:
+) -> SettingOutcome:
     """Predict a setting with AvgPipe's equations, which speak of its own schedule only."""
     if setting.schedule != AVGPIPE:
-        return Outcome(setting, reason=f"AvgPipe's equations say nothing of {setting.schedule}; try simulate")
+        return SettingOutcome(setting, reason=f"AvgPipe's equations say nothing of {setting.schedule}; try simulate")
     try:
         problem.costs(setting.num_microbatches, len(profile.devices))
     except ProfileError as error:
-        return Outcome(setting, reason=str(error))
-    found = predict(profile, setting.num_microbatches, setting.num_pipelines, accounting)
+        return SettingOutcome(setting, reason=str(error))
+    found = predict_setting(profile, setting.num_microbatches, setting.num_pipelines, accounting)
     reasons = [
         f"over memory: device {index} holds {each.held_bytes:.0f} bytes of {device.memory_bytes}"
         for index, (each, device) in enumerate(zip(found.devices, problem.cluster.devices, strict=True))
         if device.memory_bytes is not None and each.held_bytes > device.memory_bytes
     ]
-    return Outcome(setting, found.seconds, round(found.held_bytes), reasons[0] if reasons else None)
+    return SettingOutcome(setting, found.seconds, round(found.held_bytes), reasons[0] if reasons else None)

@@ -12,13 +12,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import final
 
-from pipesched.profiles.errors import ProfileError
-from pipesched.profiles.files import read_text
-from pipesched.schedules.formats.files import load_json
-from pipesched.schedules.schedule import ScheduleError
-from pipesched.simulator.errors import SimulationError
+from pipesched.profiles import ProfileError
+from pipesched.profiles.io import read_profile_text
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.formats import load_json
+from pipesched.simulator import SimulationError
 from pipesched.simulator.tuner.evaluate import Problem
-from pipesched.simulator.tuner.outcome import Outcome
+from pipesched.simulator.tuner.outcome import SettingOutcome
 from pipesched.simulator.tuner.setting import Setting
 
 _FORMAT = "pipesched-search"
@@ -42,9 +42,9 @@ class Journal:
             OSError: It cannot be written.
         """
         self._path = Path(path)
-        self.known: dict[Setting, Outcome] = {}
+        self.known: dict[Setting, SettingOutcome] = {}
         head = {"format": _FORMAT, "version": 1, "problem": sha256(repr((problem, how)).encode()).hexdigest()}
-        text = read_text(self._path) if self._path.exists() else ""
+        text = read_profile_text(self._path) if self._path.exists() else ""
         *lines, cut_short = text.split("\n")
         if self._json(lines[0]) != head if lines else not json.dumps(head).startswith(cut_short):
             raise SimulationError(
@@ -57,7 +57,7 @@ class Journal:
         if cut_short or not lines:  # only now: what is not ours stays as it is
             self._path.write_text("".join(f"{line}\n" for line in lines or [json.dumps(head)]))
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: SettingOutcome) -> None:
         """Keep what was found; it is on disk when this returns."""
         with self._path.open("a") as file:
             file.write(json.dumps(asdict(outcome), allow_nan=False) + "\n")
@@ -70,11 +70,11 @@ class Journal:
                 f"{self._path}: line 1: got no JSON, expected a search of ours; try another file"
             ) from error
 
-    def _outcome(self, number: int, line: str) -> Outcome:
-        from pipesched.profiles.validation import parse_record
+    def _outcome(self, number: int, line: str) -> SettingOutcome:
+        from pipesched.profiles.io import parse_record
 
         try:
             where = f"{self._path}: line {number}: got no outcome of a setting"
-            return parse_record(Outcome, line, where, "try another file")
+            return parse_record(SettingOutcome, line, where, "try another file")
         except ProfileError as error:
             raise SimulationError(str(error)) from error

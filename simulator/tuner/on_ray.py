@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pipesched.simulator.errors import SimulationError
-from pipesched.simulator.tuner.outcome import Outcome
-from pipesched.simulator.tuner.search import Judge, Runner, in_chunks, judge_all
+from pipesched.simulator import SimulationError
+from pipesched.simulator.tuner.outcome import SettingOutcome
+from pipesched.simulator.tuner.search import Judge, Runner, evaluate_all, in_chunks
 from pipesched.simulator.tuner.setting import Setting
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ def on_ray(address: str) -> Runner:
     """
     ray = _ray()
 
-    def run(judge: Judge, settings: Sequence[Setting]) -> Iterator[Outcome]:
+    def run(judge: Judge, settings: Sequence[Setting]) -> Iterator[SettingOutcome]:
         ray.init(address=address, include_dashboard=False, log_to_driver=False, configure_logging=False)
         try:
-            task, handed = ray.remote(judge_all), ray.put(judge)
+            task, handed = ray.remote(evaluate_all), ray.put(judge)
             left: list[Any] = [task.remote(handed, chunk) for chunk in in_chunks(settings)]
             while left:
                 done, left = ray.wait(left)

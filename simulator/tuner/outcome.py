@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, assert_never
 
-from pipesched.profiles.faults import STRICT
+from pipesched.profiles.io import STRICT
 from pipesched.simulator.tuner.setting import Setting
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SettingOutcome:
     """One setting, evaluated.
 
     Attributes:
@@ -62,7 +62,7 @@ class Evaluator(StrEnum):
     MAX_SIZE = "max_size"
 
 
-def ranked(outcomes: Iterable[Outcome], evaluator: Evaluator) -> tuple[Outcome, ...]:
+def ranked(outcomes: Iterable[SettingOutcome], evaluator: Evaluator) -> tuple[SettingOutcome, ...]:
     """Return those that fit, the one to take first, then those rejected, the nearest to fitting first.
 
     The guidelines of the paper (section 7.3) know no times: ``max_num`` takes the most micro-batches, and of those the
@@ -72,7 +72,7 @@ def ranked(outcomes: Iterable[Outcome], evaluator: Evaluator) -> tuple[Outcome, 
     outcomes = tuple(outcomes)
     shortest_s = min((outcome.seconds for outcome in outcomes if outcome.fits and outcome.seconds), default=1.0)
 
-    def cost(outcome: Outcome) -> tuple[float, float, float]:
+    def cost(outcome: SettingOutcome) -> tuple[float, float, float]:
         seconds = _number(outcome.seconds)
         step = (seconds / shortest_s - 1) // _SAME if outcome.fits else 0.0
         return step, _number(outcome.held_bytes), seconds
@@ -90,20 +90,20 @@ def ranked(outcomes: Iterable[Outcome], evaluator: Evaluator) -> tuple[Outcome, 
     return (*fitting, *sorted((outcome for outcome in outcomes if not outcome.fits), key=cost))
 
 
-def plain(outcomes: Iterable[Outcome]) -> Outcome | None:
+def best_plain(outcomes: Iterable[SettingOutcome]) -> SettingOutcome | None:
     """Return the fastest plain 1F1B that fits, whatever its M; None if none does."""
     return next((o for o in ranked(outcomes, Evaluator.SIMULATE) if o.fits and o.setting.is_plain), None)
 
 
-def least(outcomes: Iterable[Outcome]) -> Outcome | None:
+def least(outcomes: Iterable[SettingOutcome]) -> SettingOutcome | None:
     """Return the setting that needs the least memory; None if of none is anything known."""
     known = [outcome for outcome in outcomes if outcome.held_bytes is not None]
     return min(known, key=lambda outcome: (_number(outcome.held_bytes), _number(outcome.seconds)), default=None)
 
 
-def pareto(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
+def pareto(outcomes: Iterable[SettingOutcome]) -> tuple[SettingOutcome, ...]:
     """Return those that fit and that no other one beats in time and memory at once, by rising time."""
-    front: list[Outcome] = []
+    front: list[SettingOutcome] = []
     for outcome in ranked(outcomes, Evaluator.SIMULATE):
         if outcome.fits and (not front or _number(outcome.held_bytes) < _number(front[-1].held_bytes)):
             front.append(outcome)

@@ -31,14 +31,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate
 
-from pipesched.profiles.stage_costs import StageCosts
-from pipesched.schedules.op import Average, Recv, Step, computes
-from pipesched.schedules.timeline import Span, Timeline
-from pipesched.simulator.activations import Part, activations
-from pipesched.simulator.errors import SimulationError
-from pipesched.simulator.idle import is_work
-from pipesched.simulator.instants import timed_ops
-from pipesched.simulator.memory import peak_memory
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import Average, Recv, Span, Step, Timeline, computes
+from pipesched.simulator import SimulationError
+from pipesched.simulator.analysis import is_work
+from pipesched.simulator.memory import Part, activations, peak_memory, timed_ops
 
 _MODEL_KINDS = ("weights", "weight_versions", "gradients", "optimizer")
 
@@ -203,7 +200,7 @@ def _utilisation(span: Span, costs: StageCosts) -> float:
     return min(1.0, sum(costs.stages[stage].utilisation for stage in stages))
 
 
-def predict(
+def predict_setting(
     profile: SettingProfile, num_microbatches: int, num_pipelines: int, accounting: Accounting = Accounting.PAPER
 ) -> SettingPrediction:
     """Predict another setting from the one that was measured.

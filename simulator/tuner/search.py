@@ -8,24 +8,24 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias, assert_never
 
-from pipesched.simulator.errors import SimulationError
-from pipesched.simulator.tuner.evaluate import Problem, evaluate, evaluate_by_equations, measure
+from pipesched.profiles.processes import worker_pool
+from pipesched.simulator import SimulationError
+from pipesched.simulator.tuner.evaluate import Problem, evaluate_by_equations, evaluate_setting, measure
 from pipesched.simulator.tuner.journal import Journal
-from pipesched.simulator.tuner.outcome import Evaluator, Outcome
+from pipesched.simulator.tuner.outcome import Evaluator, SettingOutcome
 from pipesched.simulator.tuner.predictor import Accounting, SettingProfile
 from pipesched.simulator.tuner.setting import AVGPIPE, Setting
-from pipesched.simulator.workers import worker_pool
 
-Judge: TypeAlias = Callable[[Setting], Outcome]
+Judge: TypeAlias = Callable[[Setting], SettingOutcome]
 """Evaluates one setting; can be sent to another process."""
-Runner: TypeAlias = Callable[[Judge, Sequence[Setting]], Iterator[Outcome]]
+Runner: TypeAlias = Callable[[Judge, Sequence[Setting]], Iterator[SettingOutcome]]
 """Lets a judge go through settings, here or elsewhere, and yields what is found in any order."""
 
 _CHUNK = 16
 """Settings that a process takes at once: many of them have the same lists, which it makes once."""
 
 
-def search(
+def search_settings(
     problem: Problem,
     settings: Sequence[Setting],
     evaluator: Evaluator = Evaluator.SIMULATE,
@@ -36,7 +36,7 @@ def search(
     judge: Judge | None = None,
     runner: Runner | None = None,
     journal: Journal | None = None,
-) -> tuple[Outcome, ...]:
+) -> tuple[SettingOutcome, ...]:
     """Evaluate `settings`, in their order.
 
     Args:
@@ -69,7 +69,7 @@ def search(
 def _judge(problem: Problem, settings: Sequence[Setting], evaluator: Evaluator, accounting: Accounting) -> Judge:
     match evaluator:
         case Evaluator.SIMULATE | Evaluator.MAX_NUM | Evaluator.MAX_SIZE:
-            return partial(evaluate, problem)
+            return partial(evaluate_setting, problem)
         case Evaluator.AVGPIPE:
             return _equations(problem, settings, accounting)
         case Evaluator.MEASURE:
@@ -86,7 +86,7 @@ class _Equations:
     profiles: dict[bool, SettingProfile]  # without recompute, and with it
     accounting: Accounting
 
-    def __call__(self, setting: Setting) -> Outcome:
+    def __call__(self, setting: Setting) -> SettingOutcome:
         return evaluate_by_equations(self.problem, self.profiles[setting.recomputes], self.accounting, setting)
 
 
@@ -113,17 +113,17 @@ def in_chunks(settings: Sequence[Setting]) -> list[Sequence[Setting]]:
     return [longest_first[start : start + _CHUNK] for start in range(0, len(settings), _CHUNK)]
 
 
-def judge_all(judge: Judge, settings: Sequence[Setting]) -> list[Outcome]:
+def evaluate_all(judge: Judge, settings: Sequence[Setting]) -> list[SettingOutcome]:
     """Evaluate a few settings, one after the other."""
     return [judge(setting) for setting in settings]
 
 
-def _in_processes(workers: int, judge: Judge, settings: Sequence[Setting]) -> Iterator[Outcome]:
+def _in_processes(workers: int, judge: Judge, settings: Sequence[Setting]) -> Iterator[SettingOutcome]:
     chunks = in_chunks(settings)
     if workers == 1 or not chunks:
         for chunk in chunks:
             yield from map(judge, chunk)
         return
     with worker_pool(min(workers, len(chunks))) as pool:
-        for future in as_completed([pool.submit(judge_all, judge, chunk) for chunk in chunks]):
+        for future in as_completed([pool.submit(evaluate_all, judge, chunk) for chunk in chunks]):
             yield from future.result()

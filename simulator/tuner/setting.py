@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
 
-from pipesched.schedules.avgpipe import one_pipeline
-from pipesched.schedules.catalogue import build, find
-from pipesched.schedules.recompute import recompute
-from pipesched.schedules.schedule import Schedule
+from pipesched.schedules import Schedule
+from pipesched.schedules.builders import build, find, one_pipeline
+from pipesched.schedules.transforms import recompute
 
 AVGPIPE = "avgpipe"
 
 
-class Training(StrEnum):
+class Learning(StrEnum):
     """What a setting learns from the same samples: the weights of plain training, or others."""
 
     PLAIN = "plain"
@@ -64,9 +63,9 @@ class Setting:
         return {**pipelines, "advance": self.advance}
 
     @property
-    def training(self) -> Training:
+    def training(self) -> Learning:
         """Whether the weights are those of plain training; several pipelines have gradients of their own."""
-        return Training.AVERAGING if self.num_pipelines > 1 else Training.PLAIN
+        return Learning.AVERAGING if self.num_pipelines > 1 else Learning.PLAIN
 
     @property
     def is_plain(self) -> bool:

@@ -8,10 +8,10 @@ from statistics import fmean
 import pytest
 import torch
 
-from pipesched.executor.training import Training, train
-from pipesched.profiles.models.resolve import resolve_model
-from pipesched.profiles.partition import uniform_partition
-from pipesched.schedules.training_run import training_run
+from pipesched.executor.runs import TrainingSetup, train
+from pipesched.profiles.models import resolve_model
+from pipesched.profiles.partitioning import uniform_partition
+from pipesched.schedules.transforms import training_run
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -39,7 +39,7 @@ def test_the_accuracy_on_the_way_is_that_of_a_run_which_ends_there(name):
     }
     on_the_way = watched.Watched(**how, every=4)
     train(run.lists(12), on_the_way)
-    ends = {steps: train(run.lists(steps), Training(**how)).held_out.accuracy for steps in (4, 8, 12)}
+    ends = {steps: train(run.lists(steps), TrainingSetup(**how)).held_out.accuracy for steps in (4, 8, 12)}
     assert on_the_way.accuracies == ends
     assert len(set(ends.values())) == 3  # it learns something in between
 

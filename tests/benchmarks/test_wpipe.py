@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.wpipe import Case, Layout
-from pipesched.profiles.cluster import of_nodes
-from pipesched.profiles.machines import load_machine
-from pipesched.profiles.shapes import bert, resnext
+from pipesched.profiles.clusters import of_nodes
+from pipesched.profiles.costs import bert, resnext
+from pipesched.profiles.io import load_machine
 
 NODE = load_machine("wpipe-v100")
 FOUR_BY_FOUR = of_nodes(replace(NODE, devices=NODE.devices[:4], nics=((0, 1, 2, 3),)), 4)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from docs import make_schedules
-from pipesched.schedules.catalogue import CATALOGUE
+from pipesched.schedules.builders import CATALOGUE
 
 DOCS = Path(make_schedules.__file__).parent
 

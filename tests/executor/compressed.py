@@ -9,9 +9,8 @@ import sys
 import torch
 import torch.distributed as dist
 
-from pipesched.executor.process_group import ProcessGroupTransport, Shape, make_groups
-from pipesched.schedules.op import Message, Payload, Recv, Send
-from pipesched.schedules.schedule import forward
+from pipesched.executor.transport import ProcessGroupTransport, TensorShape, make_groups
+from pipesched.schedules import Message, Payload, Recv, Send, forward
 
 CPU = torch.device("cpu")
 SIZE = (3, 5)
@@ -38,7 +37,16 @@ def main():
         for dtype in (torch.float32, torch.float64, torch.bfloat16):
             groups = make_groups([(0, 1)], "gloo", CPU)
             transport = ProcessGroupTransport(
-                rank, programs if rank else {}, 2, {0: Shape(SIZE, dtype)}, CPU, groups, is_staged, 30.0, None, "half"
+                rank,
+                programs if rank else {},
+                2,
+                {0: TensorShape(SIZE, dtype)},
+                CPU,
+                groups,
+                is_staged,
+                30.0,
+                None,
+                "half",
             )
             tensors = list(messages(dtype))
             for _ in range(2):  # runs of the list

@@ -2,8 +2,7 @@
 
 import torch
 
-from pipesched.profiles.models.model import build_layers
-from pipesched.profiles.models.resolve import resolve_model
+from pipesched.profiles.models import build_layers, resolve_model
 
 OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, 0.05),

@@ -10,14 +10,13 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from pipesched.executor.build import build_stages, make_batch
-from pipesched.executor.clock import HostClock, Recorder
-from pipesched.executor.place import connected
-from pipesched.executor.references import references
-from pipesched.executor.shapes import find_shapes
-from pipesched.profiles.models.resolve import resolve_model
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.lower import lower
+from pipesched.executor.core import HostClock, Recorder, build_stages, make_batch
+from pipesched.executor.launch import references
+from pipesched.executor.launch.rank_context import connected
+from pipesched.executor.transport import find_shapes
+from pipesched.profiles.models import resolve_model
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
 from tests.executor.pipelines import CPU, MLP, even_bounds
 
 ITERATIONS, NUM_MICROBATCHES, SIZE = 3, 8, 2

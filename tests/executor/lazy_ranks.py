@@ -11,13 +11,12 @@ from pathlib import Path
 
 import torch
 
-from pipesched.executor.build import build_stages, make_batch
-from pipesched.executor.checkpoint import save_stages
-from pipesched.executor.clock import HostClock, Recorder
-from pipesched.executor.place import connected
-from pipesched.executor.shapes import find_shapes
-from pipesched.schedules.catalogue import build, build_lazily, find
-from pipesched.schedules.lazy import repeat
+from pipesched.executor.core import HostClock, Recorder, build_stages, make_batch
+from pipesched.executor.launch.rank_context import connected
+from pipesched.executor.training import save_stages
+from pipesched.executor.transport import find_shapes
+from pipesched.schedules import repeat
+from pipesched.schedules.builders import build, build_lazily, find
 from tests.executor.models import plain
 from tests.executor.pipelines import CPU, even_bounds
 from tests.executor.recurrences import LR

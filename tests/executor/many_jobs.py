@@ -10,12 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from subprocess import STDOUT
 
-from pipesched.executor.distributed import run_rank
-from pipesched.executor.errors import ExecutionError
-from pipesched.executor.job import job_from_json, job_to_json
-from pipesched.executor.training_job import TrainingJob, is_training_job, training_job_from_json, training_job_to_json
-from pipesched.executor.training_rank import train_rank
-from pipesched.profiles.model_name import trusted
+from pipesched.executor import ExecutionError
+from pipesched.executor.launch import (
+    TrainingSpec,
+    is_training_job,
+    job_from_json,
+    job_to_json,
+    training_job_from_json,
+    training_job_to_json,
+)
+from pipesched.executor.runs import run_rank, train_rank
+from pipesched.profiles.io import trusted
 from tests.processes import run_all
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +32,7 @@ def run_together(jobs, num_ranks, folder):
     Return name -> its losses, by micro-batch or by step, or what went wrong.
     """
     for name, job in jobs.items():
-        text = training_job_to_json(job) if isinstance(job, TrainingJob) else job_to_json(job)
+        text = training_job_to_json(job) if isinstance(job, TrainingSpec) else job_to_json(job)
         (folder / f"{name}.json").write_text(text)
     return json.loads(run_module("tests.executor.many_jobs", num_ranks, folder)[0].splitlines()[-1])
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pipesched.profiles.models.model import Model
+from pipesched.profiles.models import Model
 
 WIDTH = 4
 

@@ -9,21 +9,16 @@ from random import Random
 import torch
 
 from pipesched.executor.averaging import average_locally
-from pipesched.executor.build import build_stages, make_batch
-from pipesched.executor.clock import HostClock, Recorder
-from pipesched.executor.draws import draw_seed
-from pipesched.executor.interpreter import Rank
-from pipesched.executor.job import Job
-from pipesched.executor.lists import averagers
-from pipesched.executor.local import run_local
+from pipesched.executor.core import HostClock, Rank, Recorder, averagers, build_stages, make_batch
+from pipesched.executor.core.layer_rng import draw_seed
+from pipesched.executor.launch import RunSpec
+from pipesched.executor.runs import run_local
 from pipesched.executor.transport import LocalTransport, Mailroom
-from pipesched.profiles.models.model import Model, build_layers
-from pipesched.profiles.models.resolve import resolve_model
-from pipesched.schedules.catalogue import CATALOGUE, build
-from pipesched.schedules.formats.schedule_json import to_json
-from pipesched.schedules.lower import lower
-from pipesched.schedules.op import Step
-from pipesched.schedules.schedule import ScheduleError, reducing_ranks
+from pipesched.profiles.models import Model, build_layers, resolve_model
+from pipesched.schedules import ScheduleError, Step, reducing_ranks
+from pipesched.schedules.builders import CATALOGUE, build
+from pipesched.schedules.formats import to_json
+from pipesched.schedules.lowering import lower
 
 MLP = "mlp:layers=6,width=8"
 SYNCHRONOUS = [name for name, entry in CATALOGUE.items() if not entry.is_asynchronous and not entry.averages]
@@ -174,4 +169,4 @@ def job(schedule, model=MLP, **fields):
     given = {"iterations": 1, "warmup": 0, "dtype": "float64", "microbatch_size": 2, "optimizer": "sgd", "lr": 0.05}
     num_layers = 0 if model is None else len(resolve_model(model).layers)
     bounds = () if model is None else even_bounds(num_layers, schedule.num_stages)
-    return Job(schedule=to_json(schedule), model=model, bounds=bounds, **(given | fields))
+    return RunSpec(schedule=to_json(schedule), model=model, bounds=bounds, **(given | fields))

@@ -7,8 +7,8 @@ import sys
 import torch
 import torch.distributed as dist
 
-from pipesched.executor.process_group import ProcessGroupTransport, make_reduce_groups
-from pipesched.schedules.op import Reduce
+from pipesched.executor.transport import ProcessGroupTransport, make_reduce_groups
+from pipesched.schedules import Reduce
 
 CPU = torch.device("cpu")
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from pipesched.executor.advance import AdvancePolicy
-from pipesched.profiles.cluster import Link, flat
-from pipesched.profiles.stage_costs import StageCost, StageCosts
-from pipesched.schedules.catalogue import build
+from pipesched.executor.training import AdvancePolicy
+from pipesched.profiles.clusters import Link, flat
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.schedules.builders import build
+from pipesched.simulator.engine import simulate
 from pipesched.simulator.memory import memory, peak_memory
-from pipesched.simulator.simulate import simulate
 
 SEVEN = StageCosts((StageCost(1.0, 1.0, saved_bytes=10),) * 2)
 """Figure 7 of the paper: two stages, forward, backward and transfer of a second each."""

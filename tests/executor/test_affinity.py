@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from pipesched.executor.affinity import local_device, pin
+from pipesched.executor.launch.affinity import local_device, pin
 
 
 def test_ranks_of_one_device_share_its_cores():

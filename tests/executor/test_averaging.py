@@ -5,13 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pipesched.executor.errors import ExecutionError
-from pipesched.executor.interpreter import begin, execute_rank
-from pipesched.executor.lists import averagers
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.lazy import repeat
-from pipesched.schedules.op import Average, Step
-from pipesched.schedules.schedule import backward, forward, make_schedule
+from pipesched.executor import ExecutionError
+from pipesched.executor.core import averagers, begin, execute_rank
+from pipesched.schedules import Average, Step, backward, forward, make_schedule, repeat
+from pipesched.schedules.builders import build
 from tests.executor.elastic import OPTIMIZERS, by_hand, vector
 from tests.executor.pipelines import MLP, Local, assert_equal
 

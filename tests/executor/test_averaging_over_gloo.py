@@ -4,8 +4,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pipesched.executor.build import make_batch
-from pipesched.profiles.models.resolve import resolve_model
+from pipesched.executor.core import make_batch
+from pipesched.profiles.models import resolve_model
 from tests.executor.elastic import by_hand, vector
 from tests.executor.elastic_ranks import CASES, ITERATIONS, NUM_MICROBATCHES, SIZE
 from tests.executor.many_jobs import run_module

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from pipesched.executor import buckets as module_under_test
-from pipesched.executor.buckets import Bucket, buckets
+from pipesched.executor.core import Bucket, buckets
+from pipesched.executor.core import gradient_buckets as module_under_test
 
 
 def parameters(*sizes, dtype=torch.float64):

@@ -5,11 +5,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pipesched.executor.errors import ExecutionError
-from pipesched.profiles.errors import ProfileError
-from pipesched.profiles.models.model import Model
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.recompute import recompute
+from pipesched.executor import ExecutionError
+from pipesched.profiles import ProfileError
+from pipesched.profiles.models import Model
+from pipesched.schedules.builders import build
+from pipesched.schedules.transforms import recompute
 from tests.executor import models
 from tests.executor.pipelines import Local, assert_equal, whole_gradients, without_steps
 

@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.executor.compression import head_bytes, is_compressed, pack, rest_bytes, unpack
-from pipesched.executor.errors import ExecutionError
-from pipesched.executor.place import Place
+from pipesched.executor import ExecutionError
+from pipesched.executor.launch import RankContext
 from pipesched.executor.transport import LocalTransport
-from pipesched.profiles.compression import Compression, element_bytes
-from pipesched.schedules.catalogue import build, build_lazily
+from pipesched.executor.transport.half_precision import head_bytes, is_compressed, pack, rest_bytes, unpack
+from pipesched.profiles.costs import Compression, element_bytes
+from pipesched.schedules.builders import build, build_lazily
 from tests.executor.many_jobs import run_module, run_together
 from tests.executor.models import plain
 from tests.executor.pipelines import CPU, Local, assert_equal, job
@@ -128,13 +128,13 @@ def test_a_local_run_loses_what_its_messages_would_lose():
 
 
 def test_over_nccl_it_is_refused():
-    place = Place(0, True, CPU, "nccl", None, 1.0)
+    place = RankContext(0, True, CPU, "nccl", None, 1.0)
     with pytest.raises(ExecutionError, match=r"compression: got half over nccl, expected gloo: .* try backend gloo"):
         place.join(build_lazily("pipedream", 2, 4), {}, {}, None, compression="half")
 
 
 def test_emulated_messages_are_not_compressed():
-    from pipesched.profiles.stage_costs import uniform
+    from pipesched.profiles.costs import uniform
 
     with pytest.raises(ExecutionError, match="compression: got half with emulate"):
         job(build("gpipe", 2, 2), None, emulate=uniform(2, 1.0, 2.0), compression="half")

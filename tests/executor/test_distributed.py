@@ -7,11 +7,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pipesched.executor.launcher import launch
-from pipesched.executor.whole import whole_model_losses
-from pipesched.profiles.stage_costs import StageCost, StageCosts
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.op import Recv, Send, computes, needs
+from pipesched.executor.runs import launch, whole_model_losses
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.schedules import Recv, Send, computes, needs
+from pipesched.schedules.builders import build
 from tests.executor.pipelines import MLP, assert_equal, job, recurrence, whole_model
 
 pytestmark = pytest.mark.distributed

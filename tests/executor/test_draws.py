@@ -3,8 +3,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pipesched.executor.draws import Draws, draw_seed
-from pipesched.schedules.catalogue import build
+from pipesched.executor.core.layer_rng import LayerGenerators, draw_seed
+from pipesched.schedules.builders import build
 from tests.executor import models
 from tests.executor.pipelines import CPU, Local
 
@@ -38,7 +38,7 @@ def hooked(module):
 
 def test_a_micro_batch_draws_the_same_again_and_another_does_not():
     module = layers()
-    draws = Draws(module, 0, 7, CPU)
+    draws = LayerGenerators(module, 0, 7, CPU)
     draws.begin()
     first, second = drawn(draws, module, 0), drawn(draws, module, 1)
     assert torch.equal(drawn(draws, module, 0), first)
@@ -47,7 +47,7 @@ def test_a_micro_batch_draws_the_same_again_and_another_does_not():
 
 def test_the_next_run_draws_other_numbers():
     module = layers()
-    draws = Draws(module, 0, 7, CPU)
+    draws = LayerGenerators(module, 0, 7, CPU)
     draws.begin()
     first = drawn(draws, module, 0)
     draws.begin()
@@ -57,8 +57,8 @@ def test_the_next_run_draws_other_numbers():
 def test_numbers_do_not_depend_on_where_a_stage_begins():
     whole, parts = layers(), layers()
     parts.load_state_dict(whole.state_dict())
-    one = Draws(whole, 0, 7, CPU)
-    two = [Draws(parts[:2], 0, 7, CPU), Draws(parts[2:], 2, 7, CPU)]
+    one = LayerGenerators(whole, 0, 7, CPU)
+    two = [LayerGenerators(parts[:2], 0, 7, CPU), LayerGenerators(parts[2:], 2, 7, CPU)]
     for draws in (one, *two):
         draws.begin()
     expected = drawn(one, whole, 3)
@@ -71,7 +71,7 @@ def test_numbers_do_not_depend_on_where_a_stage_begins():
 
 def test_the_numbers_of_everybody_else_are_not_disturbed():
     module = layers()
-    draws = Draws(module, 0, 7, CPU)
+    draws = LayerGenerators(module, 0, 7, CPU)
     draws.begin()
     torch.manual_seed(1)
     expected = torch.rand(3)
@@ -82,7 +82,7 @@ def test_the_numbers_of_everybody_else_are_not_disturbed():
 
 
 def test_they_are_not_disturbed_by_a_layer_that_raises_either():
-    draws = Draws([nn.Identity()], 0, 7, CPU)
+    draws = LayerGenerators([nn.Identity()], 0, 7, CPU)
     draws.begin()
     before = torch.get_rng_state()
     with pytest.raises(ZeroDivisionError), draws.of(0):
@@ -92,7 +92,7 @@ def test_they_are_not_disturbed_by_a_layer_that_raises_either():
 
 def test_only_layers_that_draw_are_seeded_after_the_first_forward():
     module = layers()
-    draws = Draws(module, 0, 7, CPU)
+    draws = LayerGenerators(module, 0, 7, CPU)
     draws.begin()
     assert hooked(module) == [0, 1, 2, 3]
     drawn(draws, module, 0)
@@ -103,7 +103,7 @@ def test_only_layers_that_draw_are_seeded_after_the_first_forward():
 
 def test_where_nothing_draws_nothing_is_done():
     module = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-    draws = Draws(module, 0, 7, CPU)
+    draws = LayerGenerators(module, 0, 7, CPU)
     draws.begin()
     drawn(draws, module, 0)
     assert hooked(module) == []
@@ -112,7 +112,7 @@ def test_where_nothing_draws_nothing_is_done():
 
 def test_a_loss_that_draws_goes_on_from_the_last_layer():
     module = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-    draws = Draws(module, 0, 7, CPU)
+    draws = LayerGenerators(module, 0, 7, CPU)
     draws.begin()
 
     def loss(microbatch):
@@ -128,7 +128,7 @@ def test_a_loss_that_draws_goes_on_from_the_last_layer():
 def test_a_layer_that_a_later_one_uses_too_draws_on_there():
     noise = Noise()
     module = nn.Sequential(noise, nn.Sequential(nn.Dropout(0.5), noise))
-    draws = Draws(module, 0, 7, CPU)
+    draws = LayerGenerators(module, 0, 7, CPU)
     draws.begin()
     torch.manual_seed(draw_seed(7, 0, 0, 2))
     x = X + torch.rand_like(X)
@@ -141,7 +141,7 @@ def test_a_layer_that_a_later_one_uses_too_draws_on_there():
 
 def test_where_forwards_are_repeated_a_layer_that_only_draws_later_is_seeded_too():
     module = nn.Sequential(Noise(since=4))
-    draws = Draws(module, 0, 7, CPU, is_repeated=True)
+    draws = LayerGenerators(module, 0, 7, CPU, is_repeated=True)
     draws.begin()
     for _ in range(4):
         drawn(draws, module, 0)
@@ -150,7 +150,7 @@ def test_where_forwards_are_repeated_a_layer_that_only_draws_later_is_seeded_too
 
 def test_a_layer_that_somebody_else_runs_draws_from_the_usual_generator():
     module = layers()
-    Draws(module, 0, 7, CPU).begin()
+    LayerGenerators(module, 0, 7, CPU).begin()
     torch.manual_seed(3)
     first = module(X)
     torch.manual_seed(3)

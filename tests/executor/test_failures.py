@@ -6,17 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from pipesched.executor.errors import ExecutionError, RankFailed, failed
-from pipesched.executor.job import Job
-from pipesched.executor.launcher import launch
-from pipesched.executor.processes import Processes
-from pipesched.executor.whole import whole_model_losses
-from pipesched.profiles.stage_costs import StageCost, StageCosts
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.formats.schedule_json import to_json
-from pipesched.schedules.lazy import repeat
-from pipesched.schedules.lower import lower
-from pipesched.schedules.schedule import ScheduleError, forward
+from pipesched.executor import ExecutionError, RankFailed, failed
+from pipesched.executor.launch import Processes, RunSpec
+from pipesched.executor.runs import launch, whole_model_losses
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.schedules import ScheduleError, forward, repeat
+from pipesched.schedules.builders import build
+from pipesched.schedules.formats import to_json
+from pipesched.schedules.lowering import lower
 from tests.executor.pipelines import job
 
 pytestmark = pytest.mark.distributed
@@ -36,7 +33,7 @@ def _in_a_folder_of_users(monkeypatch):
 def faulty(name, schedule=None, **fields):
     schedule = schedule or build("gpipe", 3, 4)
     bounds = tuple((stage, stage + 1) for stage in range(schedule.num_stages))
-    return Job(schedule=to_json(schedule), model=f"faulty:{name}", bounds=bounds, iterations=1, warmup=0, **fields)
+    return RunSpec(schedule=to_json(schedule), model=f"faulty:{name}", bounds=bounds, iterations=1, warmup=0, **fields)
 
 
 def failure(todo):

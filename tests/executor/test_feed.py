@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from pipesched.executor.errors import ExecutionError
-from pipesched.executor.feed import make_feeds, step_seed
-from pipesched.profiles.models.resolve import resolve_model
+from pipesched.executor import ExecutionError
+from pipesched.executor.training.batches import make_feeds, step_seed
+from pipesched.profiles.models import resolve_model
 from tests.executor.pipelines import CPU
 
 MODEL = resolve_model("digits")

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pipesched.executor.forks import can_fork, fork
-from pipesched.executor.job import job_to_json
-from pipesched.schedules.catalogue import build
+from pipesched.executor.launch import job_to_json
+from pipesched.executor.launch.fork_client import fork
+from pipesched.profiles.processes import can_fork
+from pipesched.schedules.builders import build
 from tests.executor.pipelines import job
 from tests.processes import eventually
 
@@ -34,7 +35,7 @@ def server():
     """Return the process of this one that ranks are forked from."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     (found,) = (
-        pid for pid in children if b"pipesched.executor.fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        pid for pid in children if b"pipesched.executor.launch.fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
     )
     return int(found)
 

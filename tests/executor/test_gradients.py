@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from pipesched.profiles.models.resolve import resolve_model
-from pipesched.schedules.recompute import recompute
+from pipesched.profiles.models import resolve_model
+from pipesched.schedules.transforms import recompute
 from tests.executor import models
 from tests.executor.pipelines import SYNCHRONOUS, Local, any_schedule, assert_equal, whole_gradients, without_steps
 

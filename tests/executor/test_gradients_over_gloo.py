@@ -4,10 +4,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pipesched.executor.whole import whole_model_losses
-from pipesched.profiles.models.model import build_layers
-from pipesched.profiles.models.resolve import resolve_model
-from pipesched.schedules.recompute import recompute
+from pipesched.executor.runs import whole_model_losses
+from pipesched.profiles.models import build_layers, resolve_model
+from pipesched.schedules.transforms import recompute
 from tests.executor.many_jobs import run_together
 from tests.executor.pipelines import SYNCHRONOUS, any_schedule, assert_equal, job, whole_gradients
 

@@ -4,13 +4,25 @@ from itertools import pairwise
 import pytest
 from torch.profiler import ProfilerActivity, profile
 
-from pipesched.executor.errors import ExecutionError
-from pipesched.executor.interpreter import Waiting
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.lower import lower
-from pipesched.schedules.op import Compute, Message, Overlap, Payload, Recv, Reshard, Send, Step, Unshard
-from pipesched.schedules.recompute import recompute
-from pipesched.schedules.schedule import backward, forward, make_schedule
+from pipesched.executor import ExecutionError
+from pipesched.executor.core import Waiting
+from pipesched.schedules import (
+    Compute,
+    Message,
+    Overlap,
+    Payload,
+    Recv,
+    Reshard,
+    Send,
+    Step,
+    Unshard,
+    backward,
+    forward,
+    make_schedule,
+)
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import recompute
 from tests.executor.pipelines import Local
 
 

@@ -7,15 +7,22 @@ import pytest
 import torch
 from torch import nn
 
-from pipesched.executor.emulated import wait_until
-from pipesched.executor.errors import ExecutionError
-from pipesched.executor.job import DTYPES, Job, job_from_json, job_to_json
-from pipesched.executor.training_job import TrainingJob, is_training_job, training_job_from_json, training_job_to_json
+from pipesched.executor import DTYPES, ExecutionError
+from pipesched.executor.emulation.emulated_stage import wait_until
+from pipesched.executor.launch import (
+    RunSpec,
+    TrainingSpec,
+    is_training_job,
+    job_from_json,
+    job_to_json,
+    training_job_from_json,
+    training_job_to_json,
+)
+from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.profiles.models.optimizers import OPTIMIZERS
-from pipesched.profiles.stage_costs import StageCost, StageCosts
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.recipe import Recipe
-from pipesched.schedules.timeline import LONGEST_S
+from pipesched.schedules import LONGEST_S
+from pipesched.schedules.builders import build
+from pipesched.schedules.transforms import ScheduleSpec
 from tests.executor.pipelines import job
 
 COSTS = StageCosts((StageCost(0.25, 0.5, output_bytes=7), StageCost(1e-9, None, 0.1, 0.2, saved_for_weight_bytes=3)), 4)
@@ -26,7 +33,7 @@ COSTS = StageCosts((StageCost(0.25, 0.5, output_bytes=7), StageCost(1e-9, None, 
     [
         job(build("gpipe", 2, 3)),
         job(build("pipedream", 3, 3), save="somewhere", lr=1 / 3, timeout_s=0.1),
-        Job(schedule="{}", emulate=COSTS, how="busy", is_checked=False, cluster="{}"),
+        RunSpec(schedule="{}", emulate=COSTS, how="busy", is_checked=False, cluster="{}"),
     ],
 )
 def test_a_job_reads_back_as_it_was(made):
@@ -74,22 +81,22 @@ def test_an_optimizer_is_refused_where_its_epsilon_is_zero_in_the_dtype(optimize
     epsilon = torch.tensor(made.defaults.get("eps", 1.0), dtype=getattr(torch, dtype)).item()
     fields = json.loads(job_to_json(job(build("gpipe", 2, 3), optimizer="sgd")))
     text = json.dumps(fields | {"dtype": dtype, "optimizer": optimizer})
-    trained = {"recipe": Recipe(name="gpipe"), "num_steps": 1, "model": "mlp", "bounds": (), "batch_size": 1}
+    trained = {"recipe": ScheduleSpec(name="gpipe"), "num_steps": 1, "model": "mlp", "bounds": (), "batch_size": 1}
     if epsilon:
         assert job_from_json(text, "job.json").dtype == dtype
-        assert TrainingJob(**trained, optimizer=optimizer, dtype=dtype).dtype == dtype
+        assert TrainingSpec(**trained, optimizer=optimizer, dtype=dtype).dtype == dtype
     else:
         assert f"dtype: got float16 with {optimizer}, whose epsilon of 1e-08 is 0 in it" in refused(text)
         with pytest.raises(ExecutionError, match=f"dtype: got float16 with {optimizer}, whose epsilon"):
-            TrainingJob(**trained, optimizer=optimizer, dtype=dtype)
+            TrainingSpec(**trained, optimizer=optimizer, dtype=dtype)
 
 
 def test_emulated_stages_have_no_epsilon():
-    assert Job(schedule="{}", emulate=COSTS, dtype="float16", optimizer="adamw").dtype == "float16"
+    assert RunSpec(schedule="{}", emulate=COSTS, dtype="float16", optimizer="adamw").dtype == "float16"
 
 
-EMULATED = Job(schedule="{}", emulate=COSTS)
-TRAINING = TrainingJob(recipe=Recipe(name="1f1b"), num_steps=2, model="mlp", bounds=((0, 8),), batch_size=4)
+EMULATED = RunSpec(schedule="{}", emulate=COSTS)
+TRAINING = TrainingSpec(recipe=ScheduleSpec(name="1f1b"), num_steps=2, model="mlp", bounds=((0, 8),), batch_size=4)
 WRONG = [
     (EMULATED, ("iterations",), "5", "iterations: got '5', expected an integer"),
     (EMULATED, ("iterations",), True, "iterations: got True, expected an integer"),
@@ -126,7 +133,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("made", "place", "value", "words"), WRONG)
 def test_a_value_of_another_type_or_beyond_all_reason_is_refused_with_its_place(made, place, value, words):
-    trains = isinstance(made, TrainingJob)
+    trains = isinstance(made, TrainingSpec)
     fields = json.loads((training_job_to_json if trains else job_to_json)(made))
     inner = fields
     for key in place[:-1]:

@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from pipesched.executor.interpreter import Batch
-from pipesched.schedules.catalogue import CATALOGUE, build
-from pipesched.schedules.recompute import recompute
-from pipesched.schedules.replicate import replicate
+from pipesched.executor.core import Batch
+from pipesched.schedules.builders import CATALOGUE, build
+from pipesched.schedules.transforms import recompute, replicate
 from tests.executor import models
 from tests.executor.pipelines import Local, assert_equal, whole_gradients, without_steps
 

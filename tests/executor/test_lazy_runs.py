@@ -6,18 +6,15 @@ from itertools import count
 import pytest
 import torch
 
-from pipesched.executor.build import build_stages, make_batch
-from pipesched.executor.errors import ExecutionError, RunEnded
-from pipesched.executor.interpreter import Batch
-from pipesched.executor.lists import channels, held_stages, lists_of, loss_scales, reducers, step_sizes
-from pipesched.executor.local import local_ranks, run_local
-from pipesched.schedules.catalogue import build, build_lazily, find
-from pipesched.schedules.lazy import repeat
-from pipesched.schedules.lower import lower
-from pipesched.schedules.op import Send
-from pipesched.schedules.prediction import Rule
-from pipesched.schedules.recompute import recompute
-from pipesched.schedules.schedule import reducing_ranks, stages_of
+from pipesched.executor import ExecutionError, RunEnded
+from pipesched.executor.core import Batch, build_stages, make_batch
+from pipesched.executor.core.schedule_queries import channels, held_stages, lists_of, loss_scales, reducers, step_sizes
+from pipesched.executor.runs import local_ranks, run_local
+from pipesched.schedules import Send, reducing_ranks, repeat, stages_of
+from pipesched.schedules.builders import build, build_lazily, find
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import recompute
+from pipesched.schedules.weights import PredictionRule
 from tests.executor.models import WIDTH, plain
 from tests.executor.pipelines import CPU, SYNCHRONOUS, Local, assert_equal, even_bounds
 from tests.executor.recurrences import SCHEMES
@@ -101,7 +98,7 @@ def test_a_batch_repeated_is_as_many_runs_of_its_lists(name):
     assert found.stage(0).losses() == {}
 
 
-@pytest.mark.parametrize("rule", Rule)
+@pytest.mark.parametrize("rule", PredictionRule)
 def test_a_run_may_predict_by_another_rule(rule):
     found = Lazy(build_lazily("pipeoptim", 3, 12), prediction=rule).run()
     expected = Local(build("pipeoptim", 3, 12), plain(3), optimizer="momentum", lr=0.02, prediction=rule).run()

@@ -4,10 +4,10 @@ from collections import Counter
 
 import pytest
 
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.op import Step, computes
-from pipesched.schedules.recompute import recompute
-from pipesched.schedules.versions import uses
+from pipesched.schedules import Step, computes
+from pipesched.schedules.builders import build
+from pipesched.schedules.transforms import recompute
+from pipesched.schedules.weights import uses
 from tests.executor.models import plain
 from tests.executor.pipelines import Calls, Local
 from tests.executor.recurrences import SCHEMES, at_least

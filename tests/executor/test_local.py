@@ -3,11 +3,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pipesched.executor.errors import ExecutionError
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.lower import lower
-from pipesched.schedules.op import Compute, Message, Payload, Phase, Recv, Send, Step
-from pipesched.schedules.schedule import backward, forward, make_schedule
+from pipesched.executor import ExecutionError
+from pipesched.schedules import Compute, Message, Payload, Phase, Recv, Send, Step, backward, forward, make_schedule
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
 from tests.executor.pipelines import MLP, Local, assert_equal, whole_model
 
 PLAIN = {

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pipesched.executor.job import job_to_json
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.formats.timeline_json import read_timeline
-from pipesched.schedules.lower import lower
+from pipesched.executor.launch import job_to_json
+from pipesched.schedules.builders import build
+from pipesched.schedules.formats import read_timeline
+from pipesched.schedules.lowering import lower
 from tests import processes
 from tests.executor.pipelines import MLP, job, whole_model
 

@@ -2,12 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from pipesched.executor.measured import measured_timeline
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.lower import lower
-from pipesched.schedules.op import Recv, Reduce, Send, Step
-from pipesched.schedules.schedule import make_schedule
-from pipesched.schedules.timeline import Span
+from pipesched.executor.runs.measured_timeline import measured_timeline
+from pipesched.schedules import Recv, Reduce, Send, Span, Step, make_schedule
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
 
 SCHEDULE = lower(build("gpipe", 2, 1))
 # rank 0: 0F0 0SEND_F0 0RECV_B0 0B0 0STEP;  rank 1: 1RECV_F0 1F0 1B0 1SEND_B0 1STEP

@@ -8,13 +8,12 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from pipesched.executor.clock import HostClock, Recorder
-from pipesched.executor.meter import Meter, make_meter
+from pipesched.executor.core import HostClock, Recorder
+from pipesched.executor.core.memory_meter import Meter, make_meter
 from pipesched.executor.transport import LocalTransport
-from pipesched.profiles.models.model import Model
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.op import Compute, Phase, Step
-from pipesched.schedules.schedule import backward, forward, make_schedule
+from pipesched.profiles.models import Model
+from pipesched.schedules import Compute, Phase, Step, backward, forward, make_schedule
+from pipesched.schedules.builders import build
 from tests.executor import pipelines
 from tests.executor.pipelines import MLP, Calls, Local
 

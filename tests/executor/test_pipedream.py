@@ -5,8 +5,8 @@ from collections import defaultdict
 import pytest
 import torch
 
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.versions import live_versions
+from pipesched.schedules.builders import build
+from pipesched.schedules.weights import live_versions
 from tests.executor.pipelines import MLP, Calls, Local, assert_equal, recurrence, whole_model
 
 OPTIMIZERS = {

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from pipesched.executor.affinity import ranks_of_processes
-from pipesched.executor.job import job_to_json
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.formats.timeline_json import read_timeline
-from pipesched.schedules.lower import lower
-from pipesched.schedules.replicate import place, replicate
+from pipesched.executor.launch import job_to_json
+from pipesched.executor.launch.affinity import ranks_of_processes
+from pipesched.schedules.builders import build
+from pipesched.schedules.formats import read_timeline
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import place, replicate
 from tests.executor.pipelines import job, whole_model
 from tests.processes import run_all
 

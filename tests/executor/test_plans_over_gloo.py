@@ -5,13 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pipesched.executor.feed import step_seed
-from pipesched.executor.training import train
-from pipesched.executor.training_job import TrainingJob
-from pipesched.executor.training_rank import training_of
-from pipesched.profiles.models.model import build_layers
-from pipesched.profiles.plan import Plan, Predicted
-from pipesched.schedules.recipe import Recipe
+from pipesched.executor.launch import TrainingSpec
+from pipesched.executor.runs import train, training_of
+from pipesched.executor.training.batches import step_seed
+from pipesched.profiles.io import Plan, Predicted
+from pipesched.profiles.models import build_layers
+from pipesched.schedules.transforms import ScheduleSpec
 from tests.executor.many_jobs import run_together
 from tests.executor.pipelines import CPU
 from tests.executor.test_training import MODEL, plain_loop
@@ -24,7 +23,7 @@ BATCH = 16
 
 def a_plan(partition, microbatch_size, compression=None, **recipe):
     return Plan(
-        model=MODEL.name, recipe=Recipe(**recipe), partition=partition, microbatch_size=microbatch_size,
+        model=MODEL.name, recipe=ScheduleSpec(**recipe), partition=partition, microbatch_size=microbatch_size,
         batch_size=BATCH, compression=compression, predicted=Predicted(1.0, BATCH),
     )  # fmt: skip
 
@@ -44,7 +43,7 @@ PLANS |= {name: a_plan((3, 5), 8, name=name, num_ranks=2, num_microbatches=1, wi
 
 def to_job(plan):
     assert plan.run(STEPS).lists(STEPS).num_ranks == 4
-    return TrainingJob(
+    return TrainingSpec(
         recipe=plan.recipe, num_steps=STEPS, model=plan.model, bounds=plan.bounds, batch_size=plan.batch_size,
         compression=plan.compression, dtype="float64", optimizer="momentum", lr=0.05, seed=3,
     )  # fmt: skip

@@ -8,24 +8,22 @@ from functools import partial
 import pytest
 import torch
 
-from pipesched.executor.clock import HostClock, Recorder
-from pipesched.executor.interpreter import Batch, begin, end, execute_rank
-from pipesched.executor.launcher import launch
-from pipesched.executor.local import run_local
-from pipesched.executor.measured import measured_timeline
-from pipesched.executor.meter import Meter, make_meter
+from pipesched.executor.core import Batch, HostClock, Recorder, begin, end, execute_rank
+from pipesched.executor.core.memory_meter import Meter, make_meter
+from pipesched.executor.runs import launch, run_local
+from pipesched.executor.runs.measured_timeline import measured_timeline
 from pipesched.executor.transport import LocalTransport
-from pipesched.profiles.cluster import flat
-from pipesched.profiles.models.resolve import resolve_model
-from pipesched.profiles.profile import stage_costs
-from pipesched.profiles.profiler import profile_model
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.letters import Letters
-from pipesched.schedules.lower import lower
-from pipesched.schedules.recompute import recompute
+from pipesched.profiles.clusters import flat
+from pipesched.profiles.costs import costs_of_stages
+from pipesched.profiles.measuring import profile_model
+from pipesched.profiles.models import resolve_model
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.semantics import Letters
+from pipesched.schedules.transforms import recompute
+from pipesched.simulator.engine import simulate
 from pipesched.simulator.memory import memory, peak_memory
-from pipesched.simulator.simulate import simulate
-from pipesched.simulator.tuner.predictor import Accounting, predict, profile_setting
+from pipesched.simulator.tuner import Accounting, predict_setting, profile_setting
 from tests.executor.pipelines import Local, even_bounds, job
 from tests.executor.recurrences import SCHEMES, at_least
 
@@ -120,7 +118,7 @@ def test_the_peak_is_within_five_percent_of_what_is_allocated(name, recomputes, 
     recorder.end(sum(stage.resident_bytes() for rank in found.ranks for stage in rank.stages.values()))
     times = [rank.recorder.rows for rank in found.ranks]
     timeline = measured_timeline(found.schedule, times, [()] * schedule.num_ranks)
-    costs = stage_costs(profile, found.bounds, SAMPLES)
+    costs = costs_of_stages(profile, found.bounds, SAMPLES)
     predicted = peak_memory(memory(timeline, costs, found.schedule))[0].total_bytes
     assert predicted == pytest.approx(max(recorder.most_bytes()), rel=0.05)
 
@@ -216,7 +214,7 @@ def averaged(num_microbatches, num_pipelines):
 
 def simulated(profile, schedule, size):
     """Return an iteration, with what each device holds, and the costs."""
-    costs = stage_costs(profile, even_bounds(len(profile.layers), 2), size)
+    costs = costs_of_stages(profile, even_bounds(len(profile.layers), 2), size)
     timeline = simulate(schedule, costs, flat(2))
     return replace(timeline, memory=memory(timeline, costs, schedule)), costs
 
@@ -233,7 +231,7 @@ def test_each_device_holds_what_was_predicted(num_microbatches, num_pipelines, p
     held = held_by_turns(schedule, profile.model, size)
     assert peaks(simulated(profile, schedule, size)[0]) == pytest.approx(held, rel=0.05)
     setting = profile_setting(*simulated(profile, averaged(8, 1), batch // 8), 1)
-    found = predict(setting, num_microbatches, num_pipelines, Accounting.CONSISTENT)
+    found = predict_setting(setting, num_microbatches, num_pipelines, Accounting.CONSISTENT)
     assert found.held_bytes == pytest.approx(max(held.values()), rel=0.05)
 
 
@@ -258,7 +256,7 @@ def wide():
 def test_each_process_holds_the_copies_that_were_predicted(name, wide):
     """Gradients and the version that a Step keeps are together inside it alone, a predicted copy is inside its op."""
     schedule, size = lower(build(name, D, 8)), 2
-    costs = stage_costs(wide, even_bounds(len(wide.layers), schedule.num_stages), size)
+    costs = costs_of_stages(wide, even_bounds(len(wide.layers), schedule.num_stages), size)
     timeline = simulate(schedule, costs, flat(D))
     predicted = peaks(replace(timeline, memory=memory(timeline, costs, schedule)))
     asked = job(schedule, wide.model, microbatch_size=size, dtype="float32", optimizer="adamw", warmup=1)

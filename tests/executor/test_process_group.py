@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from pipesched.executor.errors import ExecutionError
-from pipesched.executor.process_group import ProcessGroupTransport, Shape
-from pipesched.executor.shapes import _header, _shape
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.letters import Letters
-from pipesched.schedules.lower import lower
-from pipesched.schedules.op import Message, Payload, Phase, Send, computes
+from pipesched.executor import ExecutionError
+from pipesched.executor.transport import ProcessGroupTransport, TensorShape
+from pipesched.executor.transport.boundary_shapes import _header, _shape
+from pipesched.schedules import Message, Payload, Phase, Send, computes
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.semantics import Letters
 from tests.executor.pipelines import any_schedule
 
 
@@ -47,7 +47,7 @@ def test_a_proof_never_counts_a_message_that_was_not_used(name, seed):
 def transport():
     """Rank 0 of two, before anything is posted: no process group is needed."""
     programs = dict(enumerate(lower(build("gpipe", 2, 1)).ops))
-    shapes = {0: Shape((2, 8), torch.float32)}
+    shapes = {0: TensorShape((2, 8), torch.float32)}
     groups = {(0, 1): None, (1, 0): None}
     return ProcessGroupTransport(0, programs, 2, shapes, torch.device("cpu"), groups, False, 1.0)
 
@@ -71,7 +71,7 @@ def transposed():
 
 def test_a_tensor_without_gaps_travels_as_it_lies_and_is_not_copied():
     tensor = transposed()
-    shape = Shape(tuple(tensor.shape), tensor.dtype, tensor.stride())
+    shape = TensorShape(tuple(tensor.shape), tensor.dtype, tensor.stride())
     flat = shape.flat(tensor)
     assert flat.is_contiguous()
     assert flat.data_ptr() == tensor.data_ptr()
@@ -83,7 +83,7 @@ def test_a_tensor_without_gaps_travels_as_it_lies_and_is_not_copied():
 @pytest.mark.parametrize("strides", [None, (5, 15, 1)], ids=["row by row", "transposed"])
 @pytest.mark.parametrize("tensor", [transposed(), transposed().contiguous(), torch.randn(3, 4, 9)[..., ::2]])
 def test_a_tensor_that_lies_otherwise_is_copied_into_the_layout_of_the_channel(tensor, strides):
-    shape = Shape((3, 4, 5), tensor.dtype, strides)
+    shape = TensorShape((3, 4, 5), tensor.dtype, strides)
     flat = shape.flat(tensor)
     assert flat.is_contiguous()
     assert torch.equal(shape.of(flat.clone()), tensor)

@@ -7,10 +7,10 @@ import torch
 from torch import optim
 
 from pipesched.profiles.models.optimizers import OPTIMIZERS
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.lower import lower
-from pipesched.schedules.prediction import Rule
-from pipesched.schedules.recompute import recompute
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import recompute
+from pipesched.schedules.weights import PredictionRule
 from tests.executor import recurrences
 from tests.executor.models import plain
 from tests.executor.pipelines import Local, assert_equal
@@ -94,11 +94,11 @@ def test_whatever_the_optimizer_can_do_it_does(name, optimizer, monkeypatch):
 
 
 @pytest.mark.parametrize("optimizer", OTHER_OPTIMIZERS)
-@pytest.mark.parametrize("rule", Rule)
+@pytest.mark.parametrize("rule", PredictionRule)
 def test_every_rule_predicts_as_it_says(rule, optimizer, monkeypatch):
     make, hand = OTHER_OPTIMIZERS[optimizer]
     monkeypatch.setitem(OPTIMIZERS, "other", make)
-    compare("pipeoptim", 3, 24, "other", hand, rule=rule.value, prediction=rule, extra=int(rule is Rule.CODE))
+    compare("pipeoptim", 3, 24, "other", hand, rule=rule.value, prediction=rule, extra=int(rule is PredictionRule.CODE))
 
 
 @pytest.mark.parametrize("name", SCHEMES)

@@ -6,9 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pipesched.executor.build import make_batch
-from pipesched.profiles.models.model import build_layers
-from pipesched.schedules.catalogue import build
+from pipesched.executor.core import make_batch
+from pipesched.profiles.models import build_layers
+from pipesched.schedules.builders import build
 from tests.executor.lazy_ranks import lists
 from tests.executor.many_jobs import run_module, run_together
 from tests.executor.models import plain

@@ -1,14 +1,14 @@
 import pytest
 import torch
 
-from pipesched.executor.reference import Averaged, Reference, averaged, lay_out, memory_bytes
+from pipesched.executor.averaging.reference_memory import Averaged, Reference, averaged, memory_bytes, stage_tensors
 
 STAGES = [Averaged(0, (0, 2), (("float32", 3), ("bfloat16", 40))), Averaged(5, (1, 3, 4), (("float64", 9),))]
 
 
 def test_nothing_overlaps_and_everything_is_aligned():
     memory = torch.zeros(memory_bytes(STAGES), dtype=torch.uint8)
-    shared = lay_out(memory, STAGES)
+    shared = stage_tensors(memory, STAGES)
     everything = [t for each in shared.values() for part in (each.reference, *each.slots.values()) for t in part]
     for number, tensor in enumerate(everything, 1):
         tensor.fill_(number)

@@ -10,18 +10,17 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 
-from pipesched.executor import buckets
-from pipesched.executor.build import emulated_stages
-from pipesched.executor.errors import ExecutionError, RankFailed
-from pipesched.executor.launcher import launch
-from pipesched.executor.lists import loss_scales
+from pipesched.executor import ExecutionError, RankFailed
+from pipesched.executor.core import gradient_buckets as buckets
+from pipesched.executor.core.schedule_queries import loss_scales
+from pipesched.executor.emulation import emulated_stages
+from pipesched.executor.runs import launch
 from pipesched.executor.transport import LocalTransport, Mailroom
-from pipesched.profiles.models.model import Model
-from pipesched.profiles.stage_costs import StageCost, StageCosts
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.lower import lower
-from pipesched.schedules.op import Reduce, Step
-from pipesched.schedules.schedule import (
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.profiles.models import Model
+from pipesched.schedules import (
+    Reduce,
+    Step,
     backward,
     backward_input,
     backward_weight,
@@ -29,6 +28,8 @@ from pipesched.schedules.schedule import (
     make_schedule,
     reducing_ranks,
 )
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
 from tests.executor import models
 from tests.executor.many_jobs import run_module
 from tests.executor.pipelines import Local, assert_equal, job, whole_gradients, whole_model, without_steps

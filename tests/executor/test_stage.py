@@ -10,18 +10,13 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
-from pipesched.executor.clock import HostClock, Recorder
-from pipesched.executor.draws import Draws
-from pipesched.executor.errors import ExecutionError
-from pipesched.executor.meter import make_meter
-from pipesched.executor.stage import ModuleStage
-from pipesched.executor.weights import Weights
-from pipesched.profiles.models.resolve import resolve_model
-from pipesched.profiles.profile import stage_costs
-from pipesched.profiles.profiler import profile_model
-from pipesched.schedules.op import Compute, Phase, Step
-from pipesched.schedules.schedule import backward, backward_input, backward_weight, forward, make_schedule
-from pipesched.schedules.versions import uses
+from pipesched.executor import ExecutionError
+from pipesched.executor.core import HostClock, LayerGenerators, ModuleStage, Recorder, Weights, make_meter
+from pipesched.profiles.costs import costs_of_stages
+from pipesched.profiles.measuring import profile_model
+from pipesched.profiles.models import resolve_model
+from pipesched.schedules import Compute, Phase, Step, backward, backward_input, backward_weight, forward, make_schedule
+from pipesched.schedules.weights import uses
 from tests.executor import models
 from tests.executor.pipelines import CPU, Local, assert_equal
 
@@ -48,7 +43,7 @@ def made(*layers, first=False, recomputed=(), ops=None, loss=None, optimizer=Fal
         loss,
         {0: 0.5, 1: 0.5},
         needs_input_gradient=not first,
-        draws=Draws(module, 0, 0, CPU, is_repeated=bool(recomputed)),
+        draws=LayerGenerators(module, 0, 0, CPU, is_repeated=bool(recomputed)),
         recomputed=frozenset(recomputed),
     )
 
@@ -287,7 +282,7 @@ def test_what_a_stage_holds_after_f_and_after_i_is_what_the_profile_says(dropout
     model = resolve_model(f"gpt:layers=3,width=64,heads=4,context=64,dropout={dropout}")
     size, bounds = 4, ((0, 1), (1, 5))
     found = profile_model(model, microbatch_sizes=(size,), repeats=1, warmup=1, dtype=torch.float64)
-    first, second = stage_costs(found, bounds, size).stages
+    first, second = costs_of_stages(found, bounds, size).stages
     rows = [[forward(s, 0), backward_input(s, 0), backward_weight(s, 0), Step(s)] for s in (0, 1)]
     local = Local(make_schedule("split", 2, 1, rows), model, size=size, bounds=bounds)
     recorder = Recorder(HostClock(), meter)

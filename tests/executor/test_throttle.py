@@ -6,16 +6,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pipesched.executor.errors import ExecutionError
-from pipesched.executor.launcher import launch
-from pipesched.executor.throttle import Links, Page, require_possible
-from pipesched.profiles.cluster import Cluster, Device, Link, flat, of_nodes
-from pipesched.profiles.cluster_json import cluster_text
-from pipesched.profiles.stage_costs import StageCost, StageCosts
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.lower import lower
-from pipesched.schedules.op import Message, Payload, Recv, Reduce, Send
-from pipesched.simulator.simulate import simulate
+from pipesched.executor import ExecutionError
+from pipesched.executor.emulation import Links, Page, require_emulable
+from pipesched.executor.runs import launch
+from pipesched.profiles.clusters import Cluster, Device, Link, flat, of_nodes
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.profiles.io import cluster_text
+from pipesched.schedules import Message, Payload, Recv, Reduce, Send
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
+from pipesched.simulator.engine import simulate
 from tests.executor.pipelines import job
 
 MS = 1_000_000
@@ -167,10 +167,10 @@ def test_what_is_posted_when_a_simulation_posts_it_is_over_when_it_is_there(
 def test_several_ranks_on_a_device_and_too_few_devices_are_refused_in_one_line():
     schedule = build("gpipe", 3, 2)
     with pytest.raises(ExecutionError, match="several ranks on a device, expected one on each") as raised:
-        require_possible(replace(schedule, rank_to_device=(0, 0, 1)), flat(3))
+        require_emulable(replace(schedule, rank_to_device=(0, 0, 1)), flat(3))
     assert "\n" not in str(raised.value)
     with pytest.raises(ExecutionError, match="got 2 devices, expected 3 for schedule gpipe"):
-        require_possible(schedule, flat(2))
+        require_emulable(schedule, flat(2))
 
 
 @pytest.mark.distributed

@@ -7,14 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from pipesched.executor.course import Course, NotComingBack, Scores
-from pipesched.executor.errors import ExecutionError, RankFailed
-from pipesched.executor.feed import step_seed
-from pipesched.executor.training import Training, train
-from pipesched.profiles.models.model import build_layers
-from pipesched.profiles.models.resolve import resolve_model
-from pipesched.schedules.prediction import Rule
-from pipesched.schedules.training_run import training_run
+from pipesched.executor import ExecutionError, RankFailed
+from pipesched.executor.runs import TrainingSetup, train
+from pipesched.executor.training import LossHistory, NotComingBack, Scores
+from pipesched.executor.training.batches import step_seed
+from pipesched.profiles.models import build_layers, resolve_model
+from pipesched.schedules.transforms import training_run
+from pipesched.schedules.weights import PredictionRule
 from tests.executor.pipelines import CPU, even_bounds
 
 MODEL = resolve_model("digits:width=8,blocks=6")
@@ -28,7 +27,7 @@ def trained(name, num_steps, *, num_ranks=2, model=MODEL, batch_size=16, on_step
     lists = run.lists(num_steps)
     given = {"optimizer": "momentum", "lr": 0.05, "seed": 3, "dtype": torch.float64, "device": CPU}
     given["prediction"] = run.prediction
-    training = Training(
+    training = TrainingSetup(
         model=model,
         bounds=even_bounds(len(model.layers), lists.num_stages),
         batch_size=batch_size,
@@ -128,7 +127,7 @@ def test_a_run_that_diverges_ends_at_the_step_whose_loss_shows_it(name):
 
 @pytest.mark.parametrize(("second", "is_lost"), [(math.nan, True), (math.inf, True), (10.1, True), (9.9, False)])
 def test_diverged_is_not_finite_or_above_ten_times_the_first(second, is_lost):
-    course = Course(1)
+    course = LossHistory(1)
     course.add(0, Scores(1.0, None))
     if not is_lost:
         course.add(1, Scores(second, None))
@@ -142,7 +141,7 @@ def test_diverged_is_not_finite_or_above_ten_times_the_first(second, is_lost):
 
 
 def test_final_weights_that_are_lost_are_said_to_be():
-    course = Course(1)
+    course = LossHistory(1)
     course.add(0, Scores(1.0, None))
     trained = course.end(Scores(math.inf, 0.1))
     assert (trained.diverged.step, trained.held_out) == (1, None)
@@ -150,7 +149,7 @@ def test_final_weights_that_are_lost_are_said_to_be():
 
 def test_micro_batches_may_come_in_any_order():
     told = []
-    course = Course(2, lambda step, scores: told.append((step, scores)))
+    course = LossHistory(2, lambda step, scores: told.append((step, scores)))
     for microbatch in (3, 0, 5, 2, 1, 4):
         course.add(microbatch, Scores(float(microbatch), microbatch / 10))
     assert told == [(0, Scores(0.5, 0.05)), (1, Scores(2.5, 0.25)), (2, Scores(4.5, 0.45))]
@@ -176,7 +175,7 @@ def test_a_layer_that_fails_is_named_with_rank_and_op():
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 @pytest.mark.parametrize(
-    ("name", "fields"), [("gpipe", {}), ("pipeoptim", {}), ("xpipe", {"prediction": Rule.MOMENTUM})]
+    ("name", "fields"), [("gpipe", {}), ("pipeoptim", {}), ("xpipe", {"prediction": PredictionRule.MOMENTUM})]
 )
 def test_sgd_trains_in_float16(name, fields, optimizer):
     found = trained(name, 20, **({"dtype": torch.float16, "optimizer": optimizer, "lr": 0.01} | fields))

@@ -5,17 +5,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pipesched.executor.feed import step_seed
-from pipesched.executor.training import Training, train
-from pipesched.profiles.models.model import build_layers
-from pipesched.profiles.models.resolve import resolve_model
-from pipesched.schedules.training_run import training_run
+from pipesched.executor.runs import TrainingSetup, train
+from pipesched.executor.training.batches import step_seed
+from pipesched.profiles.models import build_layers, resolve_model
+from pipesched.schedules.transforms import training_run
 from tests.executor.elastic import by_hand
 from tests.executor.pipelines import CPU, even_bounds
 
 NAME, BATCH = "digits:width=8,blocks=6", 8
 MODEL = resolve_model(NAME)
-TRAINING = Training(
+TRAINING = TrainingSetup(
     model=MODEL,
     bounds=even_bounds(len(MODEL.layers), 2),
     batch_size=2 * BATCH,

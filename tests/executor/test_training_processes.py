@@ -9,15 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipesched.executor.errors import ExecutionError, RankFailed
-from pipesched.executor.training import train
-from pipesched.executor.training_job import TrainingJob, is_training_job, training_job_from_json, training_job_to_json
-from pipesched.executor.training_launcher import launch_training
-from pipesched.executor.training_rank import training_of
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.formats.schedule_json import to_json
-from pipesched.schedules.prediction import Rule
-from pipesched.schedules.recipe import Recipe
+from pipesched.executor import ExecutionError, RankFailed
+from pipesched.executor.launch import TrainingSpec, is_training_job, training_job_from_json, training_job_to_json
+from pipesched.executor.runs import launch_training, train, training_of
+from pipesched.schedules.builders import build
+from pipesched.schedules.formats import to_json
+from pipesched.schedules.transforms import ScheduleSpec
+from pipesched.schedules.weights import PredictionRule
 from tests.executor.pipelines import CPU, even_bounds
 from tests.processes import run
 
@@ -26,7 +24,7 @@ MODEL, NUM_LAYERS, STEPS = "digits:width=8,blocks=6", 8, 6
 
 
 def a_job(name="pipeoptim", **fields):
-    recipe = fields.pop("recipe", Recipe(name=name, num_ranks=1 if name == "avgpipe" else 2, num_microbatches=4))
+    recipe = fields.pop("recipe", ScheduleSpec(name=name, num_ranks=1 if name == "avgpipe" else 2, num_microbatches=4))
     lists = recipe.run(STEPS).lists(STEPS)
     given = {
         "num_steps": STEPS,
@@ -36,7 +34,7 @@ def a_job(name="pipeoptim", **fields):
         "optimizer": "momentum",
         "lr": 0.05,
     }
-    return TrainingJob(recipe=recipe, bounds=even_bounds(NUM_LAYERS, lists.num_stages), **(given | fields))
+    return TrainingSpec(recipe=recipe, bounds=even_bounds(NUM_LAYERS, lists.num_stages), **(given | fields))
 
 
 def locally(job):
@@ -61,7 +59,7 @@ def test_every_step_and_the_final_weights_are_those_of_one_process(name):
 
 @pytest.mark.distributed
 def test_forwards_that_run_ever_further_ahead_change_times_and_not_losses():
-    job = a_job(recipe=Recipe(name="avgpipe", num_ranks=2, num_microbatches=8), num_steps=20, advance="auto")
+    job = a_job(recipe=ScheduleSpec(name="avgpipe", num_ranks=2, num_microbatches=8), num_steps=20, advance="auto")
     found = launch_training(job)
     expected = locally(replace(job, advance=None))
     assert [scores.loss for scores in found.steps] == pytest.approx(
@@ -85,9 +83,9 @@ def test_a_run_that_diverges_is_ended():
 
 @pytest.mark.distributed
 def test_a_rank_that_fails_is_named():
-    recipe = Recipe(name="gpipe", num_ranks=2, num_microbatches=2)
+    recipe = ScheduleSpec(name="gpipe", num_ranks=2, num_microbatches=2)
     model = "tests.executor.faulty:raising:layer=1,at=0"
-    job = TrainingJob(recipe=recipe, num_steps=2, model=model, bounds=((0, 1), (1, 3)), batch_size=2)
+    job = TrainingSpec(recipe=recipe, num_steps=2, model=model, bounds=((0, 1), (1, 3)), batch_size=2)
     with pytest.raises(RankFailed, match=r"rank 1 failed at 1F0 \(micro-batch 0\): .*a layer's own fault"):
         launch_training(job)
 
@@ -109,14 +107,14 @@ def test_under_torchrun_rank_0_writes_the_log(tmp_path):
 @pytest.mark.parametrize(
     "recipe",
     [
-        Recipe(name="wpipe", num_ranks=2, num_microbatches=4, parameters={"accumulate": 2}, recompute=(0, 1)),
-        Recipe(name="1f1b_rr", num_ranks=3, num_microbatches=2, parameters={"replicas": (2, 1)}),
-        Recipe(lists=to_json(build("zb_h1", 2, 4)), recompute="all"),
+        ScheduleSpec(name="wpipe", num_ranks=2, num_microbatches=4, parameters={"accumulate": 2}, recompute=(0, 1)),
+        ScheduleSpec(name="1f1b_rr", num_ranks=3, num_microbatches=2, parameters={"replicas": (2, 1)}),
+        ScheduleSpec(lists=to_json(build("zb_h1", 2, 4)), recompute="all"),
     ],
     ids=["accumulate", "replicas", "lists"],
 )
 def test_a_job_comes_back_from_its_json(recipe):
-    job = a_job(recipe=recipe, prediction=Rule.ZERO)
+    job = a_job(recipe=recipe, prediction=PredictionRule.ZERO)
     text = training_job_to_json(job)
     assert is_training_job(text)
     again = training_job_from_json(text, "here")
@@ -143,6 +141,6 @@ def test_a_model_cut_into_other_stages_than_the_lists_have_is_refused():
     job = a_job("gpipe")
     run = job.recipe.run(STEPS)
     training = training_of(job, run, torch.device("cpu"))
-    other = Recipe(name="gpipe", num_ranks=3, num_microbatches=4).run(STEPS).lists(STEPS)
+    other = ScheduleSpec(name="gpipe", num_ranks=3, num_microbatches=4).run(STEPS).lists(STEPS)
     with pytest.raises(ExecutionError, match="has 3 stages, but the partition of"):
         train(other, training)

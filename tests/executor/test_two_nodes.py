@@ -5,10 +5,10 @@ import json
 import pytest
 
 from benchmarks.namespaces import NotAllowed, torchrun, two_nodes
-from pipesched.executor.job import job_to_json
-from pipesched.profiles.files import load_cluster
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.formats.timeline_json import read_timeline
+from pipesched.executor.launch import job_to_json
+from pipesched.profiles.io import load_cluster
+from pipesched.schedules.builders import build
+from pipesched.schedules.formats import read_timeline
 from tests.executor.pipelines import MLP, job, whole_model
 
 BANDWIDTH_BYTES_PER_S = 12.5e6
@@ -39,7 +39,7 @@ def test_two_ranks_on_each_of_two_nodes_have_the_losses_of_the_whole_model(nodes
 def test_links_between_nodes_are_measured_as_slow_as_they_are_made(nodes, tmp_path):
     path = tmp_path / "cluster.json"
     measure = ["--out", str(path), "--sizes", "262144", "524288", "--repeats", "3"]
-    torchrun(nodes, 1, ["pipesched.profiles.link_profiler", *measure])
+    torchrun(nodes, 1, ["pipesched.profiles.measuring.link_profiler", *measure])
     found = load_cluster(path)
     assert [device.node for device in found.devices] == [0, 1]
     # a busy machine delays messages, and may tilt the line through both; none is faster than the bucket lets it pass

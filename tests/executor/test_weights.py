@@ -4,14 +4,12 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
-from pipesched.executor.errors import ExecutionError
-from pipesched.executor.prediction import Predictor
-from pipesched.executor.weights import Weights
-from pipesched.profiles.models.model import build_layers
-from pipesched.schedules.op import Compute, Phase, Step
-from pipesched.schedules.prediction import Rule
-from pipesched.schedules.schedule import ScheduleError, backward, forward, make_schedule
-from pipesched.schedules.versions import uses
+from pipesched.executor import ExecutionError
+from pipesched.executor.core import Weights
+from pipesched.executor.core.weight_prediction import Predictor
+from pipesched.profiles.models import build_layers
+from pipesched.schedules import Compute, Phase, ScheduleError, Step, backward, forward, make_schedule
+from pipesched.schedules.weights import PredictionRule, uses
 from tests.executor.pipelines import MLP, Local, assert_equal, whole_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
@@ -178,7 +176,7 @@ def test_tied_parameters_are_one_storage():
     torch.testing.assert_close(x.grad, ones @ w0 @ w0, rtol=1e-14, atol=0)
 
 
-def trained_ahead(text, rule=Rule.CONSTANT):
+def trained_ahead(text, rule=PredictionRule.CONSTANT):
     """A linear layer after one step of SGD with lr 1 and gradients of 1: each step ahead takes 1 more off."""
     module = linear()
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pipesched.__main__ import main
+from pipesched.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 BLOCKS = re.findall(r"^```\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)

@@ -219,7 +219,7 @@ def test_bad_input_is_told_in_one_line_and_nothing_is_written(pipesched, bad, li
 
 
 def test_parquet_without_pyarrow_names_pyarrow(pipesched, folder, monkeypatch):
-    monkeypatch.setattr("pipesched.files.find_spec", lambda name: None)
+    monkeypatch.setattr("pipesched.cli.output.output_files.find_spec", lambda name: None)
     answer = pipesched(f"{SIMULATE} {COSTS} --timeline x.parquet --out y.json")
     assert (answer.code, answer.out, answer.err.count("\n")) == (4, "", 1)
     assert "pip install pyarrow" in answer.err
@@ -228,7 +228,7 @@ def test_parquet_without_pyarrow_names_pyarrow(pipesched, folder, monkeypatch):
 
 def test_a_package_that_is_missing_is_named(pipesched, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delitem(sys.modules, "pipesched.simulator.picture", raising=False)
+    monkeypatch.delitem(sys.modules, "pipesched.simulator.views.gantt_figure", raising=False)
     answer = pipesched(f"gantt -f mine.csv {COSTS} --out x.png")
     assert answer.code == 4
     assert "matplotlib" in answer.err

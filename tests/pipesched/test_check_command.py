@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.check import BACKENDS
-from pipesched.schedules.formats.schedule_json import to_json
-from pipesched.schedules.lower import lower
-from pipesched.schedules.one_f_one_b import one_f_one_b
+from pipesched.schedules.formats import to_json
+from pipesched.schedules.lowering import lower
 
 HANG = (
     "rank 0 op 1: 0B0 waits forever for 1B0 of rank 1 (op 3), which comes after 1F1 (op 0), "

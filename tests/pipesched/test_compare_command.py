@@ -23,18 +23,18 @@ def rows_of(answer):
 @pytest.fixture
 def stubborn(monkeypatch):
     """A schedule of the catalogue that can never be built."""
-    from pipesched.schedules import catalogue
-    from pipesched.schedules.schedule import ScheduleError
+    from pipesched.schedules import ScheduleError
+    from pipesched.schedules.builders import catalogue
 
     def build(num_ranks, num_microbatches):
         raise ScheduleError(f"stubborn: got {num_ranks} ranks, expected other ones")
 
     entry = catalogue.Entry("stubborn", build, "never", "nowhere")
-    monkeypatch.setattr(catalogue, "CATALOGUE", {**catalogue.CATALOGUE, "stubborn": entry})
+    monkeypatch.setitem(catalogue.CATALOGUE, "stubborn", entry)
 
 
 def test_every_schedule_that_can_be_run_is_in_the_table(pipesched):
-    from pipesched.schedules.catalogue import CATALOGUE
+    from pipesched.schedules.builders import CATALOGUE
 
     rows = rows_of(pipesched(f"compare --all -p 4 -m 8 {SPLIT} --json"))
     assert list(rows) == list(CATALOGUE)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from pipesched.profiles.cluster import Cluster, Device
-from pipesched.profiles.files import save_cluster, save_profile
+from pipesched.profiles.clusters import Cluster, Device
+from pipesched.profiles.io import save_cluster, save_profile
 from tests.profiles.hand_profiles import layer, measurement, profile
 
 COSTS = "--uniform f=1,b=2"

@@ -9,14 +9,12 @@ import sys
 import pytest
 import typer
 
-from pipesched import output
-from pipesched.__main__ import app
-from pipesched.schedules.formats.schedule_json import to_json
-from pipesched.schedules.gpipe import gpipe
-from pipesched.schedules.timeline import Span, Timeline
-from pipesched.simulator.curves import Curve, draw_curves
-from pipesched.simulator.gantt import draw_gantt, text_gantt
-from pipesched.simulator.staleness import draw_staleness
+from pipesched.cli.main import app
+from pipesched.cli.output import terminal as output
+from pipesched.schedules import Span, Timeline
+from pipesched.schedules.builders.gpipe import gpipe
+from pipesched.schedules.formats import to_json
+from pipesched.simulator.views import Curve, draw_curves, draw_gantt, draw_staleness, text_gantt
 from tests.hand_timelines import play
 
 NAMES = ["v2 [/try]", "[bold]x[/bold] :factory: of 8", r"$\frac$ and $x_1$", "_x_ *y*", "../up/../x"]
@@ -123,7 +121,7 @@ def test_progress_on_a_terminal_names_what_runs_letter_by_letter(monkeypatch, na
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    with output.progress(name) as tick:
+    with output.progress_bar(name) as tick:
         tick(0.5)
     with output.spinner(name, if_long=True):
         pass

@@ -8,18 +8,14 @@ from pathlib import Path
 import pytest
 
 from pipesched.executor.__main__ import main as run_rank
-from pipesched.executor.job import Job, job_to_json
-from pipesched.executor.training_job import TrainingJob, training_job_to_json
-from pipesched.profiles.cluster import Device, Link, flat
-from pipesched.profiles.files import save_cluster, save_plan, save_profile
-from pipesched.profiles.plan import Plan, Predicted
-from pipesched.profiles.stage_costs import StageCost, StageCosts
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.formats.schedule_json import to_json
-from pipesched.schedules.formats.timeline_json import timeline_to_json
-from pipesched.schedules.recipe import Recipe
-from pipesched.schedules.schedule import backward, forward
-from pipesched.schedules.timeline import MemorySample, Span, Timeline
+from pipesched.executor.launch import RunSpec, TrainingSpec, job_to_json, training_job_to_json
+from pipesched.profiles.clusters import Device, Link, flat
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.profiles.io import Plan, Predicted, save_cluster, save_plan, save_profile
+from pipesched.schedules import MemorySample, Span, Timeline, backward, forward
+from pipesched.schedules.builders import build
+from pipesched.schedules.formats import timeline_to_json, to_json
+from pipesched.schedules.transforms import ScheduleSpec
 from tests.profiles.hand_profiles import layer, measurement, profile, split
 
 GRAPHS = Path(__file__).parents[2] / "profiles" / "data" / "pipedream"
@@ -54,14 +50,14 @@ def files(folder):
     (folder / "graph.txt").write_text((GRAPHS / "vgg16.graph.txt").read_text())
     cluster = replace(flat(2, Link(1e-5, 1e9)), inter=Link(1e-4), links=((0, 1, Link(2e-5, 3e9)),))
     save_cluster(replace(cluster, devices=(Device(0.5, 10**9), Device(node=1))), folder / "cluster.json")
-    recipe = Recipe(name="avgpipe", num_ranks=2, num_microbatches=4, parameters={"pipelines": 2}, recompute=(0,))
+    recipe = ScheduleSpec(name="avgpipe", num_ranks=2, num_microbatches=4, parameters={"pipelines": 2}, recompute=(0,))
     save_plan(Plan(model="mlp:layers=2", recipe=recipe, partition=(1, 1), microbatch_size=1, batch_size=4,
                    compression=None, predicted=Predicted(1.0, 2.0, (1.0, 2.0))), folder / "plan.json")  # fmt: skip
     lists, bounds = to_json(build("gpipe", 1, 2)), ((0, 8),)
-    (folder / "job.json").write_text(job_to_json(Job(schedule=lists, model="mlp", bounds=bounds)))
+    (folder / "job.json").write_text(job_to_json(RunSpec(schedule=lists, model="mlp", bounds=bounds)))
     costs = StageCosts((StageCost(0.25, 0.5, output_bytes=7),), 4)
-    (folder / "emulated.json").write_text(job_to_json(Job(schedule=lists, emulate=costs)))
-    training = TrainingJob(recipe=replace(recipe, num_ranks=1), num_steps=2, model="mlp", bounds=bounds, batch_size=4)
+    (folder / "emulated.json").write_text(job_to_json(RunSpec(schedule=lists, emulate=costs)))
+    training = TrainingSpec(recipe=replace(recipe, num_ranks=1), num_steps=2, model="mlp", bounds=bounds, batch_size=4)
     (folder / "training.json").write_text(training_job_to_json(training))
     return folder
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipesched.errors import InputError
-from pipesched.pairs import integer, number
+from pipesched.cli.errors import InputError
+from pipesched.cli.options.pairs import number, read_integer
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def test_a_value_with_a_unit_is_answered_with_the_same_in_the_unit_of_the_option
 @pytest.mark.parametrize(("value", "hint"), [("2.0", "2"), ("1e3", "1000"), ("2.5", "1"), ("two", "1"), ("inf", "1")])
 def test_a_whole_number_in_another_form_is_answered_as_it_is_written(value, hint):
     with pytest.raises(InputError, match=rf"^--x: got {value}, expected a whole number; try {hint}$"):
-        integer(value, "--x")
-    assert integer(hint, "--x") == int(hint)
+        read_integer(value, "--x")
+    assert read_integer(hint, "--x") == int(hint)
 
 
 def test_bytes_that_are_not_whole_are_answered_with_the_next_that_are(pipesched):

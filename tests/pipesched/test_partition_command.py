@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipesched.machine_options import MachineOptions
-from pipesched.profiles.cluster import Link
-from pipesched.profiles.machines import machine_names
+from pipesched.cli.options.machine_options import MachineOptions
+from pipesched.profiles.clusters import Link
+from pipesched.profiles.io import machine_names
 
 PUBLISHED = Path(__file__).parents[2] / "profiles" / "data" / "pipedream"
 VGG16, GNMT = PUBLISHED / "vgg16.graph.txt", PUBLISHED / "gnmt.graph.txt"

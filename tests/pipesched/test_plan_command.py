@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipesched.profiles.files import load_plan, save_profile
+from pipesched.profiles.io import load_plan, save_profile
 from tests.pipesched.conftest import BLOCKS
 from tests.profiles.hand_profiles import layer, measurement, profile
 

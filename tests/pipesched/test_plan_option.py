@@ -6,18 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from pipesched.executor.job import job_from_json
-from pipesched.executor.training_job import training_job_from_json
-from pipesched.profiles.files import save_plan
-from pipesched.profiles.plan import Plan, Predicted
-from pipesched.schedules.formats.schedule_json import from_json
-from pipesched.schedules.formats.timeline_json import read_timeline
-from pipesched.schedules.recipe import Recipe
+from pipesched.executor.launch import job_from_json, training_job_from_json
+from pipesched.profiles.io import Plan, Predicted, save_plan
+from pipesched.schedules.formats import from_json, read_timeline
+from pipesched.schedules.transforms import ScheduleSpec
 
 MODEL = "mlp:width=8,layers=6"
 PLAN = Plan(
     model=MODEL,
-    recipe=Recipe(name="1f1b", num_ranks=2, num_microbatches=4, width=2, placement="data", recompute=(0,)),
+    recipe=ScheduleSpec(name="1f1b", num_ranks=2, num_microbatches=4, width=2, placement="data", recompute=(0,)),
     partition=(2, 4),
     microbatch_size=2,
     batch_size=16,
@@ -34,11 +31,11 @@ def _plans(folder):
     save_plan(replace(PLAN, compression="half"), folder / "half.json")
     save_plan(replace(PLAN, partition=(1, 1, 4)), folder / "three.json")
     save_plan(replace(PLAN, recipe=replace(PLAN.recipe, name="1f1c")), folder / "unknown.json")
-    pipedream = Recipe(name="pipedream", num_ranks=2, width=2)
+    pipedream = ScheduleSpec(name="pipedream", num_ranks=2, width=2)
     save_plan(replace(PLAN, recipe=pipedream, batch_size=4), folder / "pipedream.json")
     graph = replace(PLAN, model="graph elsewhere/vgg16.graph.txt", partition=(20, 20), microbatch_size=1, batch_size=8)
     save_plan(graph, folder / "graph.json")
-    wide = Recipe(name="gpipe", num_ranks=1, num_microbatches=2, width=2, recompute="all")
+    wide = ScheduleSpec(name="gpipe", num_ranks=1, num_microbatches=2, width=2, recompute="all")
     save_plan(replace(PLAN, recipe=wide, partition=(6,), batch_size=8), folder / "wide.json")
 
 

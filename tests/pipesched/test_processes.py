@@ -31,7 +31,7 @@ def loaded_by(code, modules):
     "line", ["--help", "simulate -s 1f1b -p 2 -m 4 --uniform f=1,b=2 --json", "list", "run --help"]
 )
 def test_light_commands_load_nothing_heavy(line):
-    code = f"import sys\nsys.argv = ['pipesched', *{line.split()!r}]\nfrom pipesched.__main__ import main\n"
+    code = f"import sys\nsys.argv = ['pipesched', *{line.split()!r}]\nfrom pipesched.cli.main import main\n"
     code += "try:\n    main()\nexcept SystemExit as done:\n    assert not done.code, done.code"
     assert loaded_by(code, HEAVY) == []
 
@@ -95,7 +95,7 @@ def test_a_run_that_is_stopped_leaves_no_process_and_no_file(tmp_path, stop, lin
 
 
 FRESH = "from pipesched.executor import processes; processes.can_fork = lambda: False;"
-MAIN = "from pipesched.__main__ import main; main()"
+MAIN = "from pipesched.cli.main import main; main()"
 EMULATED = "run -s 1f1b -p 2 -m 4 --uniform f=9,b=9"
 
 

@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from pipesched.profiles.files import save_profile
+from pipesched.profiles.io import save_profile
 from tests.pipesched.conftest import BLOCKS
 from tests.profiles.hand_profiles import layer, measurement, profile
 

@@ -8,21 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from pipesched import verify
-from pipesched.executor.errors import RankFailed
-from pipesched.executor.job import job_from_json
-from pipesched.executor.launcher import Measured
-from pipesched.executor.whole import whole_model_losses
-from pipesched.profiles.cluster import Link
-from pipesched.profiles.cluster_json import read_cluster
-from pipesched.profiles.files import load_profile
-from pipesched.profiles.stage_costs import uniform
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.formats.schedule_json import from_json
-from pipesched.schedules.formats.timeline_json import read_timeline
-from pipesched.schedules.op import Message, Payload
-from pipesched.schedules.timeline import MemorySample
-from pipesched.simulator.simulate import simulate
+from pipesched.cli.commands import verify
+from pipesched.executor import RankFailed
+from pipesched.executor.launch import job_from_json
+from pipesched.executor.runs import Measured, whole_model_losses
+from pipesched.profiles.clusters import Link
+from pipesched.profiles.costs import uniform
+from pipesched.profiles.io import load_profile, read_cluster
+from pipesched.schedules import MemorySample, Message, Payload
+from pipesched.schedules.builders import build
+from pipesched.schedules.formats import from_json, read_timeline
+from pipesched.simulator.engine import simulate
 from tests.trace_rules import check_trace
 
 MODEL = "gpt:layers=2,width=16,heads=2,context=8"
@@ -105,8 +101,8 @@ def test_a_device_that_held_too_much_is_the_answer_no(pipesched, monkeypatch, li
     spans = simulate(build("gpipe", 2, 2), uniform(2, 1.0, 2.0))
     memory = (MemorySample(0, 0.0, (("weights", 1000),)), MemorySample(1, 1.0, (("weights", 7000),)))
     measured = Measured(replace(spans, source="measured", memory=memory), (1.0,), (2.0,))
-    monkeypatch.setattr("pipesched.executor.launcher.launch", lambda job, tick: measured)
-    monkeypatch.setattr("pipesched.executor.forks.prepare", lambda: None)
+    monkeypatch.setattr("pipesched.executor.runs.launch", lambda job, tick: measured)
+    monkeypatch.setattr("pipesched.executor.launch.fork_client.prepare", lambda: None)
     answer = pipesched(f"run -s gpipe -p 2 -m 2 --model mlp --memory-limit {limit}")
     assert answer.code == code
     assert "7 kB" in answer.out or "6.836 KiB" in answer.out
@@ -223,7 +219,7 @@ def test_what_earlier_schedules_gave_is_told_when_a_later_one_fails(profiled, fo
         timeline = simulate(schedule, uniform(2, 1.0, 2.0))
         return Measured(replace(timeline, source="measured"), (1.0,), whole_model_losses(job))
 
-    monkeypatch.setattr("pipesched.executor.launcher.launch", launch)
+    monkeypatch.setattr("pipesched.executor.runs.launch", launch)
     line = f"verify {MODEL} -s gpipe,1f1b,naive -p 2 -m 4 --profile p.json {FAST}"
     answer = profiled(f"{line} --json --out made")
     said = "pipesched: verify 1f1b: rank 1 failed at 1F3 (micro-batch 3): a layer's own fault\n"

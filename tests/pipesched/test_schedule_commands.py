@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from pipesched.schedules.catalogue import CATALOGUE, build
-from pipesched.schedules.formats.schedule_json import from_json, read_schedule
+from pipesched.schedules.builders import CATALOGUE, build
+from pipesched.schedules.formats import from_json, read_schedule
 
 
 def test_list_has_every_schedule_as_table_and_as_data(pipesched):

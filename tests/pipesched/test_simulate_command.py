@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from pipesched.schedules.formats.timeline_json import read_timeline
+from pipesched.schedules.formats import read_timeline
 from tests.trace_rules import check_trace
 
 UNIFORM = "--uniform f=1,b=2"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pipesched.schedules.catalogue import CATALOGUE
+from pipesched.schedules.builders import CATALOGUE
 
 COSTS = "--uniform f=1,b=2"
 

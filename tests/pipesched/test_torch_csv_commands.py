@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from pipesched.schedules.formats.schedule_json import read_schedule
-from pipesched.schedules.torch_lower import lower_for_torch
+from pipesched.schedules.formats import read_schedule
+from pipesched.schedules.lowering import lower_for_torch
 from tests.schedules.formats.random_ops import damaged
 from tests.schedules.formats.sayable import halves
 

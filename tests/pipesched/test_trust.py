@@ -9,20 +9,24 @@ from dataclasses import replace
 import pytest
 import typer
 
-from pipesched.__main__ import app
-from pipesched.errors import InputError
+from pipesched.cli.errors import InputError
+from pipesched.cli.main import app
 from pipesched.executor.__main__ import main as run_rank
-from pipesched.executor.job import Job, job_from_json, job_to_json
-from pipesched.executor.launcher import launch
-from pipesched.executor.training_job import TrainingJob, training_job_from_json, training_job_to_json
-from pipesched.executor.training_launcher import launch_training
-from pipesched.profiles.errors import ProfileError
-from pipesched.profiles.files import load_plan, load_profile, save_plan, save_profile
-from pipesched.profiles.models.resolve import resolve_model
-from pipesched.profiles.plan import Plan, Predicted
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.formats.schedule_json import to_json
-from pipesched.schedules.recipe import Recipe
+from pipesched.executor.launch import (
+    RunSpec,
+    TrainingSpec,
+    job_from_json,
+    job_to_json,
+    training_job_from_json,
+    training_job_to_json,
+)
+from pipesched.executor.runs import launch, launch_training
+from pipesched.profiles import ProfileError
+from pipesched.profiles.io import Plan, Predicted, load_plan, load_profile, save_plan, save_profile
+from pipesched.profiles.models import resolve_model
+from pipesched.schedules.builders import build
+from pipesched.schedules.formats import to_json
+from pipesched.schedules.transforms import ScheduleSpec
 from tests.profiles.hand_profiles import layer, profile
 
 COMMAND = "os:system:command=touch PLANTED"
@@ -44,14 +48,16 @@ def plant(folder, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
 
     def write(model):
-        recipe = Recipe(name="1f1b", num_ranks=2, num_microbatches=2)
+        recipe = ScheduleSpec(name="1f1b", num_ranks=2, num_microbatches=2)
         save_plan(Plan(model=model, recipe=recipe, partition=(2, 2), microbatch_size=1, batch_size=2, compression=None,
                        predicted=Predicted(1.0, 2.0)), folder / "plan.json")  # fmt: skip
         save_profile(replace(profile(*[layer()] * 4), model=model), folder / "profile.json")
         save_profile(replace(profile(*[layer()] * 4), model=BUILT_IN), folder / "other.json")
-        job = Job(schedule=to_json(build("gpipe", 1, 1)), model=model, bounds=((0, 4),))
+        job = RunSpec(schedule=to_json(build("gpipe", 1, 1)), model=model, bounds=((0, 4),))
         (folder / "job.json").write_text(job_to_json(job))
-        training = TrainingJob(recipe=Recipe(name="gpipe"), num_steps=1, model=model, bounds=((0, 4),), batch_size=1)
+        training = TrainingSpec(
+            recipe=ScheduleSpec(name="gpipe"), num_steps=1, model=model, bounds=((0, 4),), batch_size=1
+        )
         (folder / "training.json").write_text(training_job_to_json(training))
 
     yield write
@@ -190,7 +196,7 @@ def test_a_profile_that_is_trusted_is_built_to_be_run(pipesched, folder, plant, 
     def stopped(problem, *_, **__):
         raise InputError(f"found {problem.profile.model}")
 
-    monkeypatch.setattr("pipesched.tune.search_all", stopped)
+    monkeypatch.setattr("pipesched.cli.commands.tune.search_all", stopped)
     plant(MODULE)
     answer = pipesched("tune profile.json -b 1 -p 2 --verify 1 --trust-model")
     assert answer.err == f"pipesched: found {MODULE}\n"

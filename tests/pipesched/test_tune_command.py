@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pipesched.counts import counts
-from pipesched.errors import InputError
-from pipesched.profiles.files import save_profile
-from pipesched.simulator.tuner.outcome import Outcome
-from pipesched.simulator.tuner.setting import Setting
-from pipesched.tune_search import Found
+from pipesched.cli.errors import InputError
+from pipesched.cli.flows.tune_search import TuneResult
+from pipesched.cli.options.count_list import counts
+from pipesched.profiles.io import save_profile
+from pipesched.simulator.tuner import Setting, SettingOutcome
 from tests.simulator.tuner.problems import model
 
 CONV = Path(__file__).parents[2] / "profiles" / "data" / "conv-epyc.json"
@@ -73,8 +72,10 @@ def test_people_see_what_is_another_training_where_they_ask_for_it(tune):
 
 
 def test_where_only_averaging_fits_it_is_the_answer_and_says_so():
-    row = Outcome(Setting("avgpipe", 4, 2, 0), 1.0, 1)
-    found = Found("measure", (row, Outcome(Setting("avgpipe", 4, 1, 0), reason="failed")), None, averages=False)
+    row = SettingOutcome(Setting("avgpipe", 4, 2, 0), 1.0, 1)
+    found = TuneResult(
+        "measure", (row, SettingOutcome(Setting("avgpipe", 4, 1, 0), reason="failed")), None, averages=False
+    )
     assert (found.chosen, found.averaged, found.candidates) == (row, None, (row,))
     assert found.to_dict([], lambda setting: {})["training"] == "elastic averaging"
 

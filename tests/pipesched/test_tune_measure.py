@@ -2,9 +2,8 @@
 
 import pytest
 
-from pipesched.schedules.op import Step
-from pipesched.schedules.timeline import Span, Timeline
-from pipesched.tune_measure import _iteration_s
+from pipesched.cli.flows.tune_measure import _iteration_s
+from pipesched.schedules import Span, Step, Timeline
 
 
 def steps(*ends_by_rank):

@@ -2,14 +2,13 @@
 
 import pytest
 
-from pipesched.jobs import RunOptions
-from pipesched.profiles.cluster import flat
-from pipesched.profiles.models.resolve import resolve_model
-from pipesched.profiles.profiler import profile_model
-from pipesched.simulator.tuner.evaluate import Problem, evaluate, measure
-from pipesched.simulator.tuner.predictor import Accounting, predict
-from pipesched.simulator.tuner.setting import Setting
-from pipesched.tune_measure import Measurement
+from pipesched.cli.flows.run_jobs import RunOptions
+from pipesched.cli.flows.tune_measure import Measurement
+from pipesched.profiles.clusters import flat
+from pipesched.profiles.measuring import profile_model
+from pipesched.profiles.models import resolve_model
+from pipesched.simulator.tuner import Accounting, Setting, predict_setting
+from pipesched.simulator.tuner.evaluate import Problem, evaluate_setting, measure
 
 MODEL = "gpt:layers=4,width=256,heads=4,context=64"
 
@@ -32,8 +31,8 @@ def test_a_setting_that_was_not_profiled_holds_what_the_equation_says(problem, n
     setting = Setting("avgpipe", 4, num_pipelines, 0)
     held = held_bytes(problem, setting)
     profile = measure(problem, Setting("avgpipe", 8, 1, 0))
-    found = {how: predict(profile, 4, num_pipelines, how).held_bytes for how in Accounting}
-    assert evaluate(problem, setting).held_bytes == pytest.approx(held, rel=0.05)
+    found = {how: predict_setting(profile, 4, num_pipelines, how).held_bytes for how in Accounting}
+    assert evaluate_setting(problem, setting).held_bytes == pytest.approx(held, rel=0.05)
     assert found[Accounting.CONSISTENT] == pytest.approx(held, rel=0.05)
     if num_pipelines == 1:
         assert found[Accounting.PAPER] == found[Accounting.CONSISTENT]

@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from pipesched.schedules.catalogue import CATALOGUE, build
-from pipesched.schedules.op import Phase, computes
-from pipesched.schedules.replicate import replicate
-from pipesched.uniform import uniform_costs
+from pipesched.cli.options.uniform_costs import uniform_costs
+from pipesched.schedules import Phase, computes
+from pipesched.schedules.builders import CATALOGUE, build
+from pipesched.schedules.transforms import replicate
 
 P, M, V = 8, 64, 4
 CHUNKS = f"-p {P} -m {M} -v {V} --uniform f=1,b=2"

@@ -53,7 +53,7 @@ def worse(folder):
 def script(tmp_path_factory):
     """Return a script as an installation writes it."""
     path = tmp_path_factory.mktemp("bin") / "pipesched"
-    path.write_text("from pipesched.__main__ import main\nif __name__ == '__main__':\n    main()\n")
+    path.write_text("from pipesched.cli.main import main\nif __name__ == '__main__':\n    main()\n")
     return str(path)
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pipesched.schedules.catalogue import CATALOGUE
+from pipesched.schedules.builders import CATALOGUE
 
 
 def data(answer):
@@ -101,6 +101,6 @@ def test_bad_input_is_one_line_and_nothing_is_written(pipesched, folder, line, t
 
 
 def test_a_run_too_long_for_memory_is_read_through(pipesched, monkeypatch):
-    monkeypatch.setattr("pipesched.schedules.catalogue.MAX_CELLS", 50)
+    monkeypatch.setattr("pipesched.schedules.builders.catalogue.MAX_CELLS", 50)
     assert pipesched("show -s pipedream -p 2 -m 2000").code == 2
     assert "2000 micro-batches" in pipesched("versions -s pipedream -p 2 -m 2000").out

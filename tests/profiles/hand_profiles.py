@@ -1,6 +1,6 @@
 """Profiles made by hand, for tests that need no measurement."""
 
-from pipesched.profiles.profile import LayerCost, LayerMeasurement, LayerSplit, LayerWork, Profile, Provenance
+from pipesched.profiles.costs import LayerCost, LayerMeasurement, LayerSplit, LayerWork, Profile, Provenance
 
 PROVENANCE = Provenance(
     device="a device",

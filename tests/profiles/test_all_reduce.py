@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from pipesched.profiles.all_reduce import all_reduce, possible_hops, ring_hops
-from pipesched.profiles.cluster import Cluster, Device, Link, dealt, flat, of_nodes
+from pipesched.profiles.clusters import Cluster, Device, Link, dealt, flat, of_nodes
+from pipesched.profiles.clusters.reduction_time import all_reduce, possible_hops, ring_hops
 
 NODE = Cluster((Device(),) * 2, Link(0.25, 20.0), Link(0.5, 10.0), nics=dealt(2, 1))
 TWO_NODES = of_nodes(NODE, 2)

@@ -9,7 +9,10 @@ import pytest
 from tests.processes import eventually, processes_in, run, started
 
 ROOT = Path(__file__).parents[2]
-IMPORT = "import os, signal, sys, time; from pipesched.profiles.child_process import command, end_with, environment\n"
+IMPORT = (
+    "import os, signal, sys, time\n"
+    "from pipesched.profiles.processes.child_process import command, end_with, environment\n"
+)
 ELSEWHERE = "sys.platform = 'elsewhere'\n"
 
 

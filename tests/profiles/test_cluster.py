@@ -3,10 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from pipesched.profiles.cluster import Cluster, Device, Link, dealt, flat, of_nodes, with_slow_device, with_slow_link
-from pipesched.profiles.cluster_json import cluster_text, read_cluster
-from pipesched.profiles.errors import ProfileError
-from pipesched.profiles.machines import load_machine, machine_names
+from pipesched.profiles import ProfileError
+from pipesched.profiles.clusters import Cluster, Device, Link, dealt, flat, of_nodes, with_slow_device, with_slow_link
+from pipesched.profiles.io import cluster_text, load_machine, machine_names, read_cluster
 
 INSIDE, BETWEEN, ODD = Link(1e-6, 1e11), Link(1e-5, 1e9), Link(1e-3, 1.0)
 NODE = Cluster((Device(), Device(speed=2.0)), INSIDE, BETWEEN, links=((0, 1, ODD),), nics=((0, 1),))

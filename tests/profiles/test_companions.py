@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from pipesched.profiles.child_process import command
-from pipesched.profiles.companions import Companions
-from pipesched.profiles.errors import ProfileError
-from pipesched.profiles.models.resolve import resolve_model
-from pipesched.profiles.profiler import profile_model
+from pipesched.profiles import ProfileError
+from pipesched.profiles.measuring import profile_model
+from pipesched.profiles.measuring.background_load import Companions
+from pipesched.profiles.models import resolve_model
+from pipesched.profiles.processes import command
 from tests.processes import eventually, run
 
 CHATTY = """
@@ -63,7 +63,7 @@ def test_a_companion_ends_with_its_parent_also_while_torch_is_loaded(tmp_path):
     path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
 
     def code(parent):
-        words = command("pipesched.profiles.companions", "mlp", *sizes, "--ends", "0", str(parent))
+        words = command("pipesched.profiles.measuring.background_load", "mlp", *sizes, "--ends", "0", str(parent))
         return run(words, env=os.environ | {"PYTHONPATH": path}).returncode
 
     assert code(os.getpid()) == 7  # it came to load torch

@@ -2,15 +2,13 @@
 
 import pytest
 
-from pipesched.profiles.cluster import Link, flat
-from pipesched.profiles.compression import Compression
-from pipesched.profiles.stage_costs import StageCost, StageCosts
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.op import Message, Payload
-from pipesched.schedules.recompute import recompute
-from pipesched.schedules.schedule import backward, backward_input, backward_weight, forward
-from pipesched.simulator.longest_path import longest_path
-from pipesched.simulator.simulate import simulate
+from pipesched.profiles.clusters import Link, flat
+from pipesched.profiles.costs import Compression, StageCost, StageCosts
+from pipesched.schedules import Message, Payload, backward, backward_input, backward_weight, forward
+from pipesched.schedules.builders import build
+from pipesched.schedules.transforms import recompute
+from pipesched.simulator.engine import simulate
+from pipesched.simulator.fast import longest_path
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,9 @@ import random
 
 import pytest
 
-from pipesched.profiles.cluster import Cluster, Device, Link
-from pipesched.profiles.errors import ProfileError
-from pipesched.profiles.files import load_cluster, load_profile, save_cluster, save_profile
-from pipesched.profiles.stage_costs_csv import load_stage_costs
+from pipesched.profiles import ProfileError
+from pipesched.profiles.clusters import Cluster, Device, Link
+from pipesched.profiles.io import load_cluster, load_profile, load_stage_costs, save_cluster, save_profile
 from tests.profiles.hand_profiles import layer, measurement, profile
 from tests.schedules.formats.random_ops import damaged, damaged_bytes
 

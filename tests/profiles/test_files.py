@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from pipesched.profiles.cluster import Cluster, Device, Link
-from pipesched.profiles.errors import ProfileError
-from pipesched.profiles.files import load_cluster, load_profile, save_cluster, save_profile
-from pipesched.profiles.profile import stage_costs
-from pipesched.schedules.schedule import backward, backward_input
+from pipesched.profiles import ProfileError
+from pipesched.profiles.clusters import Cluster, Device, Link
+from pipesched.profiles.costs import costs_of_stages
+from pipesched.profiles.io import load_cluster, load_profile, save_cluster, save_profile
+from pipesched.schedules import backward, backward_input
 from tests.processes import run
 from tests.profiles.hand_profiles import layer, measurement, profile, split
 
@@ -74,7 +74,7 @@ def test_a_profile_from_before_i_and_w_is_read_and_says_so_when_they_are_needed(
     path.write_text(edited(path.read_text(), age))
     found = load_profile(path)
     assert found == profile(layer(work=None), layer(work=None))
-    costs = stage_costs(found, [(0, 1), (1, 2)], 1)
+    costs = costs_of_stages(found, [(0, 1), (1, 2)], 1)
     assert costs.seconds(backward(1, 0)) == 2.0
     with pytest.raises(ProfileError, match=r"do not say the seconds of I on stage 1; .*measure old profiles again"):
         costs.seconds(backward_input(1, 0))

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipesched.profiles.files import load_cluster
-from pipesched.profiles.link_profiler import main
+from pipesched.profiles.io import load_cluster
+from pipesched.profiles.measuring import main
 from tests.processes import run, run_all
 
 ROOT = Path(__file__).parents[2]
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 def profiled(folder, *arguments, size=2, ranks=None):
     """Run these ranks of `size`, which meet in `folder`; return their exit codes and what they say."""
-    command = [sys.executable, "-m", "pipesched.profiles.link_profiler", "--meet", f"file://{folder}/store"]
+    command = [sys.executable, "-m", "pipesched.profiles.measuring.link_profiler", "--meet", f"file://{folder}/store"]
     given = os.environ | {"WORLD_SIZE": str(size), "OMP_NUM_THREADS": "1"}
     done = run_all([([*command, *arguments], given | {"RANK": str(rank)}) for rank in ranks or range(size)], cwd=ROOT)
     return [each.returncode for each in done], [each.stderr for each in done]
@@ -61,7 +61,7 @@ def test_a_single_rank_is_told_to_bring_another(tmp_path):
 
 def test_without_torchruns_environment_the_missing_variables_are_named():
     env = {name: value for name, value in os.environ.items() if name not in {"RANK", "WORLD_SIZE"}}
-    command = [sys.executable, "-m", "pipesched.profiles.link_profiler", "--out", "c.json"]
+    command = [sys.executable, "-m", "pipesched.profiles.measuring.link_profiler", "--out", "c.json"]
     done = run(command, cwd=ROOT, env=env)
     assert done.returncode == 2
     assert "RANK, WORLD_SIZE" in done.stderr

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.profiles.cluster import Device, Link
-from pipesched.profiles.links import cluster_of, fit_link
+from pipesched.profiles.clusters import Device, Link, cluster_of, fit_link
 
 
 @settings(deadline=None)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.profiles.errors import ProfileError
-from pipesched.profiles.partition import balanced_partition, parse_partition, uniform_partition
+from pipesched.profiles import ProfileError
+from pipesched.profiles.partitioning import balanced_partition, parse_partition, uniform_partition
 
 CASES = st.lists(st.integers(0, 50), min_size=1, max_size=9).flatmap(
     lambda seconds: st.tuples(st.just(seconds), st.integers(1, len(seconds)))

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.profiles.errors import ProfileError
-from pipesched.profiles.files import load_profile
-from pipesched.profiles.partition import balanced_partition
-from pipesched.profiles.pipedream_graph import read_pipedream_graph
-from pipesched.profiles.profile import layer_seconds, stage_costs
-from pipesched.profiles.profile_json import profile_text, read_profile
-from pipesched.profiles.replication import ChainLayer, Level, replicated_partition, slowest_s
+from pipesched.profiles import ProfileError
+from pipesched.profiles.costs import costs_of_stages, layer_seconds
+from pipesched.profiles.io import load_profile
+from pipesched.profiles.io.pipedream_graph import read_pipedream_graph
+from pipesched.profiles.io.profile_json import profile_text, read_profile
+from pipesched.profiles.partitioning import balanced_partition
+from pipesched.profiles.partitioning.pipedream import ChainLayer, Level, replicated_partition, slowest_s
 
 PUBLISHED = Path(__file__).parents[2] / "profiles" / "data" / "pipedream"
 
@@ -69,7 +69,7 @@ def test_the_tensors_of_one_output_add_up():
 
 def test_a_stage_holds_its_input_and_the_outputs_of_its_layers():
     text = graph([node("1"), node("2", activation="20.0"), node("3", activation="5.0")], [("1", "2"), ("2", "3")])
-    costs = stage_costs(read_pipedream_graph(text, "F"), ((0, 1), (1, 3)), 1)
+    costs = costs_of_stages(read_pipedream_graph(text, "F"), ((0, 1), (1, 3)), 1)
     assert [cost.saved_bytes for cost in costs.stages] == [10, 10 + 20 + 5]
 
 

@@ -6,18 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from pipesched.profiles.errors import ProfileError
-from pipesched.profiles.files import load_plan, save_plan
-from pipesched.profiles.plan import Plan, Predicted
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.formats.schedule_json import to_json
-from pipesched.schedules.recipe import Recipe
-from pipesched.schedules.schedule import ScheduleError
+from pipesched.profiles import ProfileError
+from pipesched.profiles.io import Plan, Predicted, load_plan, save_plan
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.builders import build
+from pipesched.schedules.formats import to_json
+from pipesched.schedules.transforms import ScheduleSpec
 from tests.schedules.formats.random_ops import damaged, damaged_bytes
 
 PLAN = Plan(
     model="gpt:layers=8",
-    recipe=Recipe(name="1f1b", num_ranks=2, num_microbatches=4, width=2, placement="data", recompute=(0,)),
+    recipe=ScheduleSpec(name="1f1b", num_ranks=2, num_microbatches=4, width=2, placement="data", recompute=(0,)),
     partition=(3, 5),
     microbatch_size=2,
     batch_size=16,
@@ -28,12 +27,14 @@ PLAN = Plan(
 OTHERS = {
     "replicas": replace(
         PLAN,
-        recipe=Recipe(name="1f1b_rr", num_ranks=3, num_microbatches=2, parameters={"replicas": (2, 1)}),
+        recipe=ScheduleSpec(name="1f1b_rr", num_ranks=3, num_microbatches=2, parameters={"replicas": (2, 1)}),
         batch_size=4,
         compression=None,
     ),
-    "lists": replace(PLAN, recipe=Recipe(lists=to_json(build("zb_h1", 2, 8)), recompute="all"), batch_size=16),
-    "number": replace(PLAN, recipe=Recipe(name="zb_auto", num_ranks=2, num_microbatches=8, parameters={"limit": 2.5})),
+    "lists": replace(PLAN, recipe=ScheduleSpec(lists=to_json(build("zb_h1", 2, 8)), recompute="all"), batch_size=16),
+    "number": replace(
+        PLAN, recipe=ScheduleSpec(name="zb_auto", num_ranks=2, num_microbatches=8, parameters={"limit": 2.5})
+    ),
 }
 
 

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.profiles.errors import ProfileError
-from pipesched.profiles.profile import layer_seconds, stage_costs
+from pipesched.profiles import ProfileError
+from pipesched.profiles.costs import costs_of_stages, layer_seconds
 from tests.profiles.hand_profiles import layer, measurement, profile, split
 
 
 def test_a_stage_costs_the_sum_of_its_layers():
-    found = stage_costs(profile(layer(), layer(), layer()), [(0, 2), (2, 3)], 1)
+    found = costs_of_stages(profile(layer(), layer(), layer()), [(0, 2), (2, 3)], 1)
     assert found.microbatch_size == 1
     first, second = found.stages
     assert (first.forward_s, first.backward_s, first.step_s) == (2.0, 4.0, 1.0)
@@ -21,22 +21,22 @@ def test_a_stage_costs_the_sum_of_its_layers():
 
 def test_costs_of_layers_whose_copies_were_not_measured_say_so():
     old = layer(measurement(1), measurement(2), work=None)
-    found = stage_costs(profile(old, old), [(0, 1), (1, 2)], 2)
+    found = costs_of_stages(profile(old, old), [(0, 1), (1, 2)], 2)
     assert [(cost.copy_s, cost.predict_s, cost.average_s) for cost in found.stages] == [(0.0, 0.0, 0.0)] * 2
     assert found.origin.endswith("without copies of weights")
-    assert "without" not in stage_costs(profile(layer(), layer()), [(0, 2)], 1).origin
+    assert "without" not in costs_of_stages(profile(layer(), layer()), [(0, 2)], 1).origin
 
 
 def test_i_and_w_of_a_stage_are_the_sums_of_its_layers_and_the_first_stage_has_no_i():
     row = layer(measurement(split=split(0.75, 0.5)))
-    first, second = stage_costs(profile(row, row, row), [(0, 1), (1, 3)], 1).stages
+    first, second = costs_of_stages(profile(row, row, row), [(0, 1), (1, 3)], 1).stages
     assert (first.backward_input_s, first.backward_weight_s) == (0.0, first.backward_s)
     assert (second.backward_input_s, second.backward_weight_s) == (1.5, 1.0)
 
 
 def test_a_stage_with_a_layer_that_has_no_split_does_not_know_i_and_w():
     known, unknown = layer(measurement(split=split())), layer()
-    _, second = stage_costs(profile(known, known, unknown), [(0, 1), (1, 3)], 1).stages
+    _, second = costs_of_stages(profile(known, known, unknown), [(0, 1), (1, 3)], 1).stages
     assert (second.backward_input_s, second.backward_weight_s, second.saved_for_weight_bytes) == (None, None, None)
     assert second.backward_s == 4.0
 
@@ -58,7 +58,7 @@ def test_a_stage_with_a_layer_that_has_no_split_does_not_know_i_and_w():
 )
 def test_what_waits_for_w_is_all_below_the_topmost_parameters(splits, expected):
     rows = [layer(), *(layer(measurement(split=each)) for each in splits)]
-    assert stage_costs(profile(*rows), [(0, 1), (1, 3)], 1).stages[1].saved_for_weight_bytes == expected
+    assert costs_of_stages(profile(*rows), [(0, 1), (1, 3)], 1).stages[1].saved_for_weight_bytes == expected
 
 
 def test_a_boundary_that_the_layer_below_keeps_is_left_when_the_layer_above_lets_go_of_it():
@@ -66,12 +66,12 @@ def test_a_boundary_that_the_layer_below_keeps_is_left_when_the_layer_above_lets
     above = measurement(input_saved=True, split=split(saved_bytes=0, gradient_bytes=5))
     rows = [layer(), layer(below), layer(above)]
     # input, inside, boundary, gradients
-    assert stage_costs(profile(*rows), [(0, 1), (1, 3)], 1).stages[1].saved_for_weight_bytes == 10 + 100 + 10 + 12
+    assert costs_of_stages(profile(*rows), [(0, 1), (1, 3)], 1).stages[1].saved_for_weight_bytes == 10 + 100 + 10 + 12
 
 
 def test_i_and_w_between_two_sizes_lie_on_the_line_between_them():
     row = layer(measurement(2, split=split(1.0, 2.0, 10, 200)), measurement(6, split=split(3.0, 8.0, 30, 600)))
-    cost = stage_costs(profile(row, row), [(0, 1), (1, 2)], 3).stages[1]
+    cost = costs_of_stages(profile(row, row), [(0, 1), (1, 2)], 3).stages[1]
     assert (cost.backward_input_s, cost.backward_weight_s) == (1.5, 3.5)
     assert cost.saved_for_weight_bytes == 15 + 300 + 30
 
@@ -92,7 +92,7 @@ def test_i_and_w_between_two_sizes_lie_on_the_line_between_them():
 )
 def test_a_storage_is_counted_once_in_a_stage(flags, expected):
     layers = [layer(measurement(**fields)) for fields in flags]
-    assert stage_costs(profile(*layers), [(0, 2)], 1).stages[0].saved_bytes == expected
+    assert costs_of_stages(profile(*layers), [(0, 2)], 1).stages[0].saved_bytes == expected
 
 
 @pytest.mark.parametrize(
@@ -110,17 +110,17 @@ def test_a_storage_is_counted_once_in_a_stage(flags, expected):
 )
 def test_an_output_is_saved_if_its_storage_is_and_nothing_else_is_in_it(flags, expected):
     layers = [layer(measurement(**fields)) for fields in flags]
-    assert stage_costs(profile(*layers), [(0, 2)], 1).stages[0].output_is_saved is expected
+    assert costs_of_stages(profile(*layers), [(0, 2)], 1).stages[0].output_is_saved is expected
 
 
 def test_a_shared_boundary_counts_in_both_stages_when_it_is_cut():
     layers = [layer(measurement(output_saved=True)), layer(measurement(input_saved=True))]
-    assert [s.saved_bytes for s in stage_costs(profile(*layers), [(0, 1), (1, 2)], 1).stages] == [120, 110]
+    assert [s.saved_bytes for s in costs_of_stages(profile(*layers), [(0, 1), (1, 2)], 1).stages] == [120, 110]
 
 
 def test_a_size_between_two_measured_ones_lies_on_the_line_between_them():
     row = layer(measurement(2, 1.0, 2.0), measurement(6, 3.0, 4.0))
-    (cost,) = stage_costs(profile(row), [(0, 1)], 3).stages
+    (cost,) = costs_of_stages(profile(row), [(0, 1)], 3).stages
     assert (cost.forward_s, cost.backward_s, cost.saved_bytes, cost.output_bytes) == (1.5, 2.5, 330, 30)
     assert (cost.step_s, cost.copy_s, cost.predict_s, cost.average_s) == (0.5, 0.25, 0.375, 0.125)
 
@@ -129,7 +129,7 @@ def test_a_size_between_two_measured_ones_lies_on_the_line_between_them():
 def test_a_size_outside_the_measured_ones_is_refused(size):
     row = layer(measurement(2), measurement(6))
     with pytest.raises(ProfileError, match=f"got {size}, expected 2 to 6"):
-        stage_costs(profile(row), [(0, 1)], size)
+        costs_of_stages(profile(row), [(0, 1)], size)
 
 
 def on_gpu(*layers):
@@ -139,13 +139,13 @@ def on_gpu(*layers):
 
 def test_utilisation_of_a_gpu_is_the_share_of_the_best_throughput():
     row = layer(measurement(1, 1.0, 1.0), measurement(4, 2.0, 2.0))  # 0.5 and 1 samples per second
-    assert stage_costs(on_gpu(row), [(0, 1)], 1).stages[0].utilisation == 0.5
-    assert stage_costs(on_gpu(row), [(0, 1)], 4).stages[0].utilisation == 1.0
+    assert costs_of_stages(on_gpu(row), [(0, 1)], 1).stages[0].utilisation == 0.5
+    assert costs_of_stages(on_gpu(row), [(0, 1)], 4).stages[0].utilisation == 1.0
 
 
 def test_a_core_has_nothing_to_spare_while_it_computes():
     row = layer(measurement(1, 1.0, 1.0), measurement(4, 2.0, 2.0))
-    assert stage_costs(profile(row), [(0, 1)], 1).stages[0].utilisation == 1.0
+    assert costs_of_stages(profile(row), [(0, 1)], 1).stages[0].utilisation == 1.0
 
 
 @settings(deadline=None)
@@ -155,7 +155,7 @@ def test_a_core_has_nothing_to_spare_while_it_computes():
 )
 def test_utilisation_is_never_above_one(times, size):
     row = layer(*(measurement(s, *t) for s, t in zip((1, 4, 9), times, strict=True)))
-    assert 0 <= stage_costs(on_gpu(row), [(0, 1)], size).stages[0].utilisation <= 1
+    assert 0 <= costs_of_stages(on_gpu(row), [(0, 1)], size).stages[0].utilisation <= 1
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_utilisation_is_never_above_one(times, size):
 )
 def test_bounds_that_do_not_cut_the_layers_up_are_refused(bounds, message):
     with pytest.raises(ProfileError, match=message):
-        stage_costs(profile(layer(), layer()), bounds, 1)
+        costs_of_stages(profile(layer(), layer()), bounds, 1)
 
 
 def test_layer_seconds_are_forward_plus_backward():

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pipesched.profiles.cluster import Device
-from pipesched.profiles.errors import ProfileError
-from pipesched.profiles.files import load_profile
-from pipesched.profiles.profile import layer_seconds
-from pipesched.profiles.replication import ChainLayer, Level, replicated_partition, slowest_s
+from pipesched.profiles import ProfileError
+from pipesched.profiles.clusters import Device
+from pipesched.profiles.costs import layer_seconds
+from pipesched.profiles.io import load_profile
+from pipesched.profiles.partitioning.pipedream import ChainLayer, Level, replicated_partition, slowest_s
 
 PUBLISHED = Path(__file__).parents[2] / "profiles" / "data" / "pipedream"
 

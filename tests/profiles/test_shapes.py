@@ -2,9 +2,8 @@
 
 import pytest
 
-from pipesched.profiles.profile import stage_cost
-from pipesched.profiles.profile_json import profile_text, read_profile
-from pipesched.profiles.shapes import bert, computed_profile, resnext
+from pipesched.profiles.costs import bert, computed_profile, resnext, stage_cost
+from pipesched.profiles.io.profile_json import profile_text, read_profile
 
 
 def total(layers, field):

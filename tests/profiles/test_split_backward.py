@@ -11,11 +11,10 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge
 from torch.distributed.pipelining import _backward
 
-from pipesched.profiles import split_backward
-from pipesched.profiles.errors import ProfileError
-from pipesched.profiles.models.model import build_layers
-from pipesched.profiles.models.resolve import resolve_model
-from pipesched.profiles.split_backward import backward_input, backward_weight, kept_gradients
+from pipesched.profiles import ProfileError
+from pipesched.profiles.measuring import split_backward
+from pipesched.profiles.measuring.split_backward import kept_gradients, run_input_pass, run_weight_pass
+from pipesched.profiles.models import build_layers, resolve_model
 
 reuse = pytest.mark.skipif(
     not split_backward._IS_RIGHT_FOR_REUSE, reason="this torch cannot split ops that share parameters"
@@ -150,7 +149,7 @@ def trained(module):
 
 def split(module, x, gradient):
     y = module(x)
-    backward_weight(backward_input(get_gradient_edge(y), gradient, x, trained(module)), trained(module))
+    run_weight_pass(run_input_pass(get_gradient_edge(y), gradient, x, trained(module)), trained(module))
 
 
 @pytest.mark.parametrize("name", [*MODULES, *(pytest.param(name, marks=reuse) for name in REUSING)])
@@ -173,10 +172,10 @@ def test_both_halves_over_two_micro_batches_give_what_the_whole_backward_gives(n
 def test_i_leaves_the_parameters_alone_and_w_the_input():
     module, inputs = made("mlp")
     x = inputs[0].requires_grad_()
-    rest = backward_input(module(x), torch.ones(3, 4, dtype=torch.float64), x, trained(module))
+    rest = run_input_pass(module(x), torch.ones(3, 4, dtype=torch.float64), x, trained(module))
     assert all(p.grad is None for p in module.parameters())
     before = x.grad.clone()
-    backward_weight(rest, trained(module))
+    run_weight_pass(rest, trained(module))
     assert torch.equal(x.grad, before)
 
 
@@ -198,7 +197,7 @@ def test_a_gradient_that_is_spread_over_memory_once_is_laid_out_like_its_paramet
 def test_what_waits_for_w_are_the_gradients_at_the_ops_with_parameters():
     module, inputs = made("mlp")
     x, gradient = inputs[0].requires_grad_(), torch.ones(3, 4, dtype=torch.float64)
-    rest = backward_input(module(x), gradient, x, trained(module))
+    rest = run_input_pass(module(x), gradient, x, trained(module))
     assert [tuple(kept.shape) for kept in kept_gradients(rest)] == [(3, 4), (3, 4)]
     assert any(kept.data_ptr() == gradient.data_ptr() for kept in kept_gradients(rest))
 
@@ -223,10 +222,10 @@ def test_the_output_is_not_needed_for_i_and_nothing_is_held_after_w():
     assert output() is None
     gc.disable()
     try:
-        rest = backward_input(edge, gradient, x, trained(module))
+        rest = run_input_pass(edge, gradient, x, trained(module))
         del edge
         assert 0 < sum(box() is not None for box in held) <= len(held)
-        backward_weight(rest, trained(module))
+        run_weight_pass(rest, trained(module))
         del rest
         assert not any(box() is not None for box in held)
     finally:

@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.profiles.errors import ProfileError
-from pipesched.profiles.stage_costs import StageCost
-from pipesched.profiles.stage_costs_csv import load_stage_costs
+from pipesched.profiles import ProfileError
+from pipesched.profiles.costs import StageCost
+from pipesched.profiles.io import load_stage_costs
 
 
 @pytest.fixture

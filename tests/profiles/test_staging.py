@@ -7,17 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.profiles.cluster import Cluster, Device, Link, flat, of_nodes
-from pipesched.profiles.errors import ProfileError
-from pipesched.profiles.partition import balanced_partition, cheapest_partition
-from pipesched.profiles.profile import stage_costs
-from pipesched.profiles.replication import Level
-from pipesched.profiles.staged_bytes import stashed_bytes
-from pipesched.profiles.staging import by_memory, by_replicas, by_time, levels, over_memory
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.lower import lower
+from pipesched.profiles import ProfileError
+from pipesched.profiles.clusters import Cluster, Device, Link, flat, of_nodes
+from pipesched.profiles.costs import costs_of_stages
+from pipesched.profiles.partitioning import Level, balanced_partition, cheapest_partition
+from pipesched.profiles.partitioning.device_memory import stashed_bytes
+from pipesched.profiles.partitioning.for_cluster import by_memory, by_replicas, by_time, levels, over_memory
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
+from pipesched.simulator.engine import simulate
 from pipesched.simulator.memory import memory, peak_memory
-from pipesched.simulator.simulate import simulate
 from tests.profiles.hand_profiles import layer, measurement, profile
 
 LAYERS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20), st.integers(0, 50)), min_size=1, max_size=7)
@@ -40,7 +39,7 @@ def partitions(num_layers, num_stages):
 
 def held(model, bounds):
     """Return what each stage of 1F1B holds: weights, gradients, Adam's state, and p - s micro-batches."""
-    stages = stage_costs(model, bounds, 1).stages
+    stages = costs_of_stages(model, bounds, 1).stages
     return [
         2 * cost.weight_bytes + cost.optimizer_bytes + (len(bounds) - s) * cost.saved_bytes
         for s, cost in enumerate(stages)
@@ -86,7 +85,7 @@ def test_the_memory_of_a_stage_is_what_1f1b_is_predicted_to_hold_less_buffers():
     model = made([(2, 30, 10), (2, 10, 50), (3, 50, 20), (1, 80, 10), (2, 10, 40)])
     staging = by_memory(model, 1, flat(3), 3)
     bounds = [(stage.first, stage.last) for stage in staging.stages]
-    costs = stage_costs(model, bounds, 1)
+    costs = costs_of_stages(model, bounds, 1)
     silent = replace(costs, stages=tuple(replace(cost, output_bytes=0) for cost in costs.stages))
     schedule = build("1f1b", 3, 8)
     peaks = peak_memory(memory(simulate(schedule, silent), silent, lower(schedule)))
@@ -149,7 +148,7 @@ def test_the_memory_of_a_replica_bounds_what_1f1b_rr_is_predicted_to_hold_less_b
     """By the activations of one micro-batch at most: those of the backward that a Step follows are gone by then."""
     counts = tuple(map(int, replicas.split(":")))
     model = made([(2, 30, 10), (2, 10, 50), (3, 50, 20)][: len(counts)])
-    costs = stage_costs(model, [(stage, stage + 1) for stage in range(len(counts))], 1)
+    costs = costs_of_stages(model, [(stage, stage + 1) for stage in range(len(counts))], 1)
     silent = replace(costs, stages=tuple(replace(cost, output_bytes=0) for cost in costs.stages))
     schedule = build("1f1b_rr", sum(counts), 36, replicas=counts)
     peaks = peak_memory(memory(simulate(schedule, silent), silent, lower(schedule)))
@@ -166,7 +165,7 @@ def test_the_memory_of_a_replica_bounds_what_1f1b_rr_is_predicted_to_hold_less_b
 def test_the_memory_of_several_stages_is_what_interleaved_1f1b_is_predicted_to_hold(num_devices, num_chunks):
     model = made([(2, 30, 10), (2, 10, 50), (3, 50, 20), (1, 80, 10), (2, 10, 40), (1, 5, 5)])
     staging = by_time(model, 1, flat(num_devices), num_devices, num_chunks)
-    costs = stage_costs(model, [(stage.first, stage.last) for stage in staging.stages], 1)
+    costs = costs_of_stages(model, [(stage.first, stage.last) for stage in staging.stages], 1)
     silent = replace(costs, stages=tuple(replace(cost, output_bytes=0) for cost in costs.stages))
     schedule = build("interleaved", num_devices, 6 * num_devices, num_chunks)
     peaks = peak_memory(memory(simulate(schedule, silent), silent, lower(schedule)))

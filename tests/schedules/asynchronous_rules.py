@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from pipesched.schedules import Compute, Phase, Reduce, Schedule, Step
 from pipesched.schedules.check import check
-from pipesched.schedules.lower import lower
-from pipesched.schedules.op import Compute, Phase, Reduce, Step
-from pipesched.schedules.schedule import Schedule
+from pipesched.schedules.lowering import lower
 from tests.schedules.brute_force import delivers, finishes
 from tests.schedules.builder_rules import assert_complete, parts
 

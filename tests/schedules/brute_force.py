@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from pipesched.schedules.op import Op, Payload, Recv, Reduce, Send, Step, computes
-from pipesched.schedules.schedule import Schedule
+from pipesched.schedules import Op, Payload, Recv, Reduce, Schedule, Send, Step, computes
 
 Thing = tuple[str, int, int]
 """("activation" or "gradient", the stage that makes it, micro-batch)."""

@@ -7,10 +7,9 @@ from itertools import accumulate
 
 from hypothesis import strategies as st
 
+from pipesched.schedules import Average, Compute, Op, Overlap, Reduce, Schedule, Step, computes
 from pipesched.schedules.check import check
-from pipesched.schedules.lower import lower
-from pipesched.schedules.op import Average, Compute, Op, Overlap, Reduce, Step, computes
-from pipesched.schedules.schedule import Schedule
+from pipesched.schedules.lowering import lower
 from tests.schedules.brute_force import Thing, delivers, finishes, made, wanted
 
 RANKS = st.integers(1, 8)

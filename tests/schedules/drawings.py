@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from textwrap import dedent, indent
 
-from pipesched.schedules.op import Compute, computes
-from pipesched.schedules.schedule import Schedule
+from pipesched.schedules import Compute, Schedule, computes
 from tests.schedules.brute_force import made, wanted
 
 

@@ -6,13 +6,12 @@ import functools
 import random
 from collections.abc import Callable
 
-from pipesched.schedules.catalogue import CATALOGUE
+from pipesched.schedules import Op, Reduce, Schedule, ScheduleError, computes, make_schedule
+from pipesched.schedules.builders import CATALOGUE
+from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.check import check
-from pipesched.schedules.lower import lower
-from pipesched.schedules.one_f_one_b import one_f_one_b
-from pipesched.schedules.op import Op, Reduce, computes
-from pipesched.schedules.recompute import recompute
-from pipesched.schedules.schedule import Schedule, ScheduleError, make_schedule
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import recompute
 from tests.schedules.hand_schedules import mixed_backwards, replicated, v_shaped
 
 

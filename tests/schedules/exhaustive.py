@@ -2,7 +2,7 @@
 
 Three kinds of moves: a rank does its next op, a Send and its Recv meet, or the Reduces of all replicas of a stage do. A
 list is through when every rank is at its end, every Send that must wait has met its Recv, and every Reduce its others.
-Said here by conditions on moves alone, where `schedules.progress` keeps queues.
+Said here by conditions on moves alone, where `schedules.semantics.progress` keeps queues.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import groupby
 
-from pipesched.schedules.op import Op, Recv, Reduce, Send, Step
-from pipesched.schedules.schedule import Schedule
+from pipesched.schedules import Op, Recv, Reduce, Schedule, Send, Step
 from tests.schedules.brute_force import carried, made, wanted
 
 Place = tuple[int, int]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pipesched.schedules.op import Compute, Op, Phase, Reduce, Step
-from pipesched.schedules.schedule import Schedule, backward, forward, make_schedule
+from pipesched.schedules import Compute, Op, Phase, Reduce, Schedule, Step, backward, forward, make_schedule
 
 
 def v_shaped() -> Schedule:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from pipesched.schedules.hang import Hang, Link, Missing
-from pipesched.schedules.op import Op, Recv, Reduce, Send, Step, computes
-from pipesched.schedules.schedule import Schedule
+from pipesched.schedules import Op, Recv, Reduce, Schedule, Send, Step, computes
+from pipesched.schedules.semantics.deadlock import Deadlock, Missing, WaitingOp
 from tests.schedules.brute_force import Thing, carried, made, wanted
 from tests.schedules.exhaustive import Model, batches, stream
 
 
-def assert_true(schedule: Schedule, hang: Hang, communication: str, model: Model) -> None:
+def assert_true(schedule: Schedule, hang: Deadlock, communication: str, model: Model) -> None:
     """Each link must wait for the next one, none of them is ever over, and it closes, or ends at a gap."""
     state = model.end()
     for link in hang.links:
@@ -25,7 +24,7 @@ def assert_true(schedule: Schedule, hang: Hang, communication: str, model: Model
         assert is_missing(schedule, hang.links[-1], hang.missing), (hang.links[-1], hang.missing)
 
 
-def waits(schedule: Schedule, link: Link, other: Link, communication: str) -> bool:
+def waits(schedule: Schedule, link: WaitingOp, other: WaitingOp, communication: str) -> bool:
     """Whether `link` cannot be over before `other` is, or before `other` has begun where they are two ends."""
     mine, theirs = link.op, other.op
     is_same_rank = link.rank == other.rank
@@ -63,7 +62,7 @@ def waits(schedule: Schedule, link: Link, other: Link, communication: str) -> bo
     raise AssertionError(link.why)
 
 
-def is_missing(schedule: Schedule, link: Link, missing: Missing) -> bool:
+def is_missing(schedule: Schedule, link: WaitingOp, missing: Missing) -> bool:
     """Whether what `link` waits for is nowhere, or elsewhere than it must be."""
     op = link.op
     if isinstance(op, Send | Recv):
@@ -87,13 +86,13 @@ def is_missing(schedule: Schedule, link: Link, missing: Missing) -> bool:
     )
 
 
-def is_crossed(schedule: Schedule, link: Link) -> bool:
+def is_crossed(schedule: Schedule, link: WaitingOp) -> bool:
     """Whether its counterpart is there, but names another message."""
     other = counterpart(schedule, link)
     return other is not None and carried(other) != carried(link.op)
 
 
-def counterpart(schedule: Schedule, link: Link) -> Op | None:
+def counterpart(schedule: Schedule, link: WaitingOp) -> Op | None:
     if not isinstance(link.op, Send | Recv) or not 0 <= link.op.peer < schedule.num_ranks:
         return None
     peer = link.op.peer
@@ -112,13 +111,13 @@ def other_end_of(rank: int, op: Send | Recv) -> tuple[str, int, int]:
     return ("recv", rank, op.peer) if isinstance(op, Send) else ("send", op.peer, rank)
 
 
-def number_of(schedule: Schedule, link: Link) -> int:
+def number_of(schedule: Schedule, link: WaitingOp) -> int:
     """Return how many Sends, or Recvs, of the same channel come before."""
     before = schedule.ops[link.rank][: link.index]
     return sum(type(op) is type(link.op) and op.peer == link.op.peer for op in before)
 
 
-def reduces_before(schedule: Schedule, link: Link) -> int:
+def reduces_before(schedule: Schedule, link: WaitingOp) -> int:
     return schedule.ops[link.rank][: link.index].count(link.op)
 
 

@@ -2,13 +2,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import avgpipe as module
-from pipesched.schedules.avgpipe import avgpipe
+from pipesched.schedules import Average, Recv, ScheduleError, Send, Step, make_schedule, routes
+from pipesched.schedules.builders import avgpipe as module
+from pipesched.schedules.builders.avgpipe import avgpipe
+from pipesched.schedules.builders.one_f_one_b import one_f_one_b_afp
 from pipesched.schedules.check import check
-from pipesched.schedules.lower import lower
-from pipesched.schedules.one_f_one_b import one_f_one_b_afp
-from pipesched.schedules.op import Average, Recv, Send, Step
-from pipesched.schedules.schedule import ScheduleError, make_schedule, routes
+from pipesched.schedules.lowering import lower
 from tests.schedules.builder_rules import assert_one_line, assert_sound, letters, most_in_flight, parts
 from tests.schedules.drawings import cells, drawn, is_in
 

@@ -6,14 +6,12 @@ import sys
 import numpy as np
 import pytest
 
-from pipesched.schedules.catalogue import CATALOGUE, build, build_lazily, find
+from pipesched.schedules import ScheduleError, Step, computes, stages_of
+from pipesched.schedules.builders import CATALOGUE, Parameter, build, build_lazily, find
+from pipesched.schedules.builders.interleaved import interleaved
+from pipesched.schedules.builders.one_f_one_b import one_f_one_b_afp
 from pipesched.schedules.check import check
-from pipesched.schedules.entry import Parameter
-from pipesched.schedules.interleaved import interleaved
-from pipesched.schedules.one_f_one_b import one_f_one_b_afp
-from pipesched.schedules.op import Step, computes
-from pipesched.schedules.schedule import ScheduleError, stages_of
-from pipesched.schedules.training_run import training_run
+from pipesched.schedules.transforms import training_run
 from tests.schedules.builder_rules import assert_one_line
 
 names = pytest.mark.parametrize("name", CATALOGUE)
@@ -209,7 +207,7 @@ def test_whole_numbers_of_numpy_are_whole_numbers():
 
 LARGE = """
 import json, resource, sys, time
-from pipesched.schedules.catalogue import CATALOGUE, build, build_lazily
+from pipesched.schedules.builders.catalogue import CATALOGUE, build, build_lazily
 from pipesched.schedules.schedule import ScheduleError
 
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))

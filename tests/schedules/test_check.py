@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules.catalogue import CATALOGUE
-from pipesched.schedules.check import BACKENDS, Backend, Finding, check, judge, require_runnable
+from pipesched.schedules import Schedule, ScheduleError, compute_only, make_schedule
+from pipesched.schedules.builders import CATALOGUE
+from pipesched.schedules.builders.gpipe import gpipe
+from pipesched.schedules.builders.one_f_one_b import one_f_one_b
+from pipesched.schedules.check import BACKENDS, Finding, MessageBackend, check, judge, require_runnable
 from pipesched.schedules.formats.torch_csv import read_csv_text, write_csv
-from pipesched.schedules.gpipe import gpipe
-from pipesched.schedules.lower import lower
-from pipesched.schedules.one_f_one_b import one_f_one_b
-from pipesched.schedules.schedule import Schedule, ScheduleError, compute_only, make_schedule
-from pipesched.schedules.torch_lower import lower_for_torch
+from pipesched.schedules.lowering import lower, lower_for_torch
 from tests.schedules.edits import edited, mutant, place_of
 from tests.schedules.hand_schedules import mixed_backwards, replicated, v_shaped
 
@@ -86,8 +85,8 @@ def test_our_order_of_1f1b_is_for_a_communicator_per_direction():
     """Rank 0 waits for B0 of rank 1 before it sends F1, which rank 1 wants to receive before it sends B0."""
     judgement = judge(lower(one_f_one_b(2, 2)))
     unsafe = {backend for backend, findings in judgement.findings.items() if findings}
-    assert unsafe == {Backend.NCCL_PAIR, Backend.NCCL_RANK, Backend.NCCL_BATCHED}
-    (finding,) = judgement.findings[Backend.NCCL_PAIR]
+    assert unsafe == {MessageBackend.NCCL_PAIR, MessageBackend.NCCL_RANK, MessageBackend.NCCL_BATCHED}
+    (finding,) = judgement.findings[MessageBackend.NCCL_PAIR]
     assert [str(link.op) for link in finding.hang.links] == ["0RECV_B0", "1SEND_B0", "1RECV_F1", "0SEND_F1"]
     assert finding.hang.missing is None
 
@@ -96,8 +95,8 @@ def test_our_order_of_1f1b_is_for_a_communicator_per_direction():
 def test_lists_without_communication_are_lowered_as_the_user_of_each_backend_does_and_are_safe_on_all(name):
     schedule = CATALOGUE[name].build(4, 8)
     judgement = judge(schedule)
-    assert judgement.lists[Backend.GLOO] == judgement.lists[Backend.NCCL] == lower(schedule)
-    assert judgement.lists[Backend.NCCL_PAIR] == lower_for_torch(schedule)
+    assert judgement.lists[MessageBackend.GLOO] == judgement.lists[MessageBackend.NCCL] == lower(schedule)
+    assert judgement.lists[MessageBackend.NCCL_PAIR] == lower_for_torch(schedule)
     assert {backend for backend, findings in judgement.findings.items() if findings} == set()
 
 
@@ -107,8 +106,8 @@ def test_an_exchange_is_safe_where_neighbours_go_together():
     second = "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1"
     findings = judge(read_csv_text(f"{first}\n{second}", "x")).findings
     unsafe = {backend for backend, here in findings.items() if here}
-    assert unsafe == {Backend.NCCL_PAIR, Backend.NCCL_RANK}
-    (finding,) = findings[Backend.NCCL_PAIR]
+    assert unsafe == {MessageBackend.NCCL_PAIR, MessageBackend.NCCL_RANK}
+    (finding,) = findings[MessageBackend.NCCL_PAIR]
     assert [str(link.op) for link in finding.hang.links] == ["0SEND_F1", "1RECV_F1", "1SEND_B0", "0RECV_B0"]
 
 
@@ -117,14 +116,14 @@ def test_a_list_that_cannot_be_lowered_is_unsafe_everywhere_for_the_same_reason(
     judgement = judge(bad)
     assert all(lists == bad for lists in judgement.lists.values())
     assert len(set(judgement.findings.values())) == 1
-    assert {finding.kind for finding in judgement.findings[Backend.BUFFERED]} == {"structure", "progress"}
+    assert {finding.kind for finding in judgement.findings[MessageBackend.BUFFERED]} == {"structure", "progress"}
 
 
 def test_faults_that_are_no_hangs_count_on_every_backend():
     good = lower(gpipe(2, 2))
     bad = edited(good, 0, lambda row: row.append(row[place_of(good, 0, "0F1")]))
     findings = judge(bad).findings
-    assert list(findings) == list(BACKENDS) == list(Backend)
+    assert list(findings) == list(BACKENDS) == list(MessageBackend)
     assert all({one.kind for one in here} == {"structure"} for here in findings.values())
 
 
@@ -132,7 +131,7 @@ def test_judge_finds_on_gloo_what_check_finds():
     for seed in range(100):
         _, schedule = mutant(seed)
         if schedule.is_lowered:
-            assert judge(schedule).findings[Backend.GLOO] == check(schedule)
+            assert judge(schedule).findings[MessageBackend.GLOO] == check(schedule)
 
 
 def test_a_finding_says_its_place_first():
@@ -144,7 +143,7 @@ def test_a_finding_says_its_place_first():
 def test_the_places_of_a_finding_are_all_ops_that_have_a_part_in_it():
     assert Finding("structure", 2, 5, "so").places == ((2, 5),)
     assert Finding("structure", 2, None, "so").places == ()
-    (finding,) = judge(lower(one_f_one_b(2, 2))).findings[Backend.NCCL_PAIR]
+    (finding,) = judge(lower(one_f_one_b(2, 2))).findings[MessageBackend.NCCL_PAIR]
     assert set(finding.places) == {(0, 2), (1, 4), (1, 1), (0, 4)}
 
 

@@ -2,10 +2,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import chimera as module
-from pipesched.schedules.chimera import chimera
-from pipesched.schedules.op import Reduce, Step
-from pipesched.schedules.schedule import ScheduleError, routes, stages_of
+from pipesched.schedules import Reduce, ScheduleError, Step, routes, stages_of
+from pipesched.schedules.builders import chimera as module
+from pipesched.schedules.builders.chimera import chimera
 from tests.schedules.builder_rules import (
     assert_complete,
     assert_one_line,

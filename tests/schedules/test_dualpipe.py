@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import dualpipe as module
-from pipesched.schedules.dualpipe import dualpipe, dualpipe_v
-from pipesched.schedules.op import Overlap, Phase, Reduce, Step
-from pipesched.schedules.schedule import Schedule, ScheduleError, routes, stages_of
+from pipesched.schedules import Overlap, Phase, Reduce, Schedule, ScheduleError, Step, routes, stages_of
+from pipesched.schedules.builders import dualpipe as module
+from pipesched.schedules.builders.dualpipe import dualpipe, dualpipe_v
 from tests.schedules.builder_rules import assert_one_line, assert_sound, most_in_flight, parts
 from tests.schedules.drawings import cells, drawn, is_in
 from tests.schedules.torch_schedules import NUM_SHAPES, built, ours, vee

@@ -1,5 +1,5 @@
-from pipesched.schedules.excerpt import Cell, excerpt
-from pipesched.schedules.gpipe import gpipe
+from pipesched.schedules.builders.gpipe import gpipe
+from pipesched.schedules.check import Cell, excerpt
 
 
 def drawn(cells: tuple[Cell, ...]) -> str:

@@ -2,10 +2,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import gems as module
-from pipesched.schedules.gems import gems
-from pipesched.schedules.op import Compute, Reduce, Step
-from pipesched.schedules.schedule import ScheduleError, routes
+from pipesched.schedules import Compute, Reduce, ScheduleError, Step, routes
+from pipesched.schedules.builders import gems as module
+from pipesched.schedules.builders.gems import gems
 from tests.schedules.builder_rules import assert_one_line, assert_sound, finish_times, most_in_flight
 from tests.schedules.drawings import cells, drawn, is_in
 

@@ -1,4 +1,4 @@
-"""What `schedules.streams` says of gloo, asked of gloo itself."""
+"""What `schedules.semantics.communicators` says of gloo, asked of gloo itself."""
 
 import json
 import sys

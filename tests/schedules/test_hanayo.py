@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import hanayo as module
-from pipesched.schedules.hanayo import hanayo
-from pipesched.schedules.schedule import ScheduleError, routes
+from pipesched.schedules import ScheduleError, routes
+from pipesched.schedules.builders import hanayo as module
+from pipesched.schedules.builders.hanayo import hanayo
 from tests.schedules.builder_rules import (
     assert_complete,
     assert_one_line,

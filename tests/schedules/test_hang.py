@@ -6,15 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipesched.schedules import Overlap, Recv, Reduce, Schedule, Send, Step, backward, computes, forward, make_schedule
+from pipesched.schedules.builders.gpipe import gpipe
+from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.check import check, judge
-from pipesched.schedules.gpipe import gpipe
-from pipesched.schedules.hang import Link, Why, hangs
-from pipesched.schedules.interleaved import interleaved
-from pipesched.schedules.lower import lower
-from pipesched.schedules.op import Overlap, Recv, Reduce, Send, Step, computes
-from pipesched.schedules.progress import progress
-from pipesched.schedules.schedule import Schedule, backward, forward, make_schedule
-from pipesched.schedules.streams import Communication
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.semantics import Communication, progress
+from pipesched.schedules.semantics.deadlock import WaitingOp, Why, deadlocks
 from tests.schedules.brute_force import delivers, finishes, made
 from tests.schedules.edits import edited, mutant, small_schedules, swapped
 from tests.schedules.exhaustive import Model
@@ -34,7 +32,7 @@ def test_a_mutant_is_refused_exactly_when_it_cannot_finish_and_every_link_of_the
         _, schedule = mutant(seed)
         model = Model(schedule, communication)
         comes_through = model.is_through(model.end())
-        reasons = hangs(schedule, Communication(communication))
+        reasons = deadlocks(schedule, Communication(communication))
         assert bool(reasons) != comes_through, f"seed {seed}\n{schedule.ops}"
         for hang in reasons:
             assert_true(schedule, hang, communication, model)
@@ -127,7 +125,7 @@ def test_lists_of_any_ops_at_all_are_judged_truly(rows, communication):
     judge(schedule)
     if schedule.is_lowered:
         model = Model(schedule, communication.value)
-        reasons = hangs(schedule, communication)
+        reasons = deadlocks(schedule, communication)
         assert bool(reasons) != model.is_through(model.end())
         for hang in reasons:
             assert_true(schedule, hang, communication.value, model)
@@ -144,7 +142,7 @@ def test_what_hangs_with_fewer_queues_hangs_with_more():
 def test_a_circle_says_at_every_step_who_waits_for_whom():
     rows = [[forward(0, 0), backward(0, 1), forward(0, 1), backward(0, 0)]]
     rows.append([forward(1, 1), forward(1, 0), backward(1, 1), backward(1, 0)])
-    (hang,) = hangs(make_schedule("x", 2, 2, rows))
+    (hang,) = deadlocks(make_schedule("x", 2, 2, rows))
     assert str(hang) == "0B1 waits forever for 0F1 (op 2), which comes after 0B1 (op 1): a circle; rank 1 waits for it"
     assert [(link.rank, link.index, link.why) for link in hang.links] == [(0, 1, Why.NEEDS), (0, 2, Why.AFTER)]
     assert (hang.missing, hang.others) == (None, (1,))
@@ -152,22 +150,22 @@ def test_a_circle_says_at_every_step_who_waits_for_whom():
 
 def test_an_op_that_waits_for_itself_is_a_circle_too():
     overlap = Overlap(forward(0, 0), backward(0, 0))
-    (hang,) = hangs(make_schedule("x", 1, 1, [[overlap]]))
-    assert hang.links == (Link(0, 0, overlap, Why.NEEDS),)
+    (hang,) = deadlocks(make_schedule("x", 1, 1, [[overlap]]))
+    assert hang.links == (WaitingOp(0, 0, overlap, Why.NEEDS),)
     assert str(hang) == f"{overlap} waits forever for {overlap} (op 0): a circle"
 
 
 def test_what_nobody_computes_is_named_with_the_op_that_waits_for_it():
-    (hang,) = hangs(make_schedule("x", 2, 1, [[], [forward(1, 0)]]))
+    (hang,) = deadlocks(make_schedule("x", 2, 1, [[], [forward(1, 0)]]))
     assert str(hang) == "1F0 waits forever for 0F0, which nobody computes"
     rows = [[backward(0, 0)], [forward(0, 0), forward(1, 0), backward(1, 0)]]
-    (hang,) = hangs(make_schedule("x", 2, 1, rows))
+    (hang,) = deadlocks(make_schedule("x", 2, 1, rows))
     assert str(hang) == "0B0 waits forever for 0F0 of rank 0, which rank 1 computes instead"
 
 
 def test_a_reduce_that_a_replica_never_reaches_is_named():
     bad = edited(replicated(), 2, lambda row: row.insert(0, Reduce(0)))
-    (hang,) = hangs(bad)
+    (hang,) = deadlocks(bad)
     assert (hang.links[0].rank, hang.links[0].index) == (2, 5)
     assert str(hang) == "0REDUCE_GRAD waits forever for its replica 0REDUCE_GRAD of rank 0, which is missing"
 
@@ -177,8 +175,8 @@ def test_replicas_that_reduce_two_stages_in_different_order_hang_where_a_device_
     second = [forward(0, 1), forward(1, 1), backward(1, 1), backward(0, 1)]
     rows = [[*first, Reduce(0), Reduce(1), Step(0), Step(1)], [*second, Reduce(1), Reduce(0), Step(0), Step(1)]]
     schedule = make_schedule("x", 2, 2, rows)
-    assert hangs(schedule) == ()
-    (hang,) = hangs(schedule, Communication.DEVICE)
+    assert deadlocks(schedule) == ()
+    (hang,) = deadlocks(schedule, Communication.DEVICE)
     assert [(link.rank, link.index, link.why) for link in hang.links] == [
         (0, 4, Why.REPLICAS), (1, 5, Why.BEHIND), (1, 4, Why.REPLICAS), (0, 5, Why.BEHIND)
     ]  # fmt: skip
@@ -190,7 +188,7 @@ def test_replicas_that_step_between_reduces_in_different_order_wait_for_each_oth
     first = [forward(0, 0), forward(1, 0), backward(1, 0), backward(0, 0)]
     second = [forward(0, 1), forward(1, 1), backward(1, 1), backward(0, 1)]
     rows = [[*first, Reduce(0), Step(0), Reduce(1), Step(1)], [*second, Reduce(1), Step(1), Reduce(0), Step(0)]]
-    (hang,) = hangs(make_schedule("x", 2, 2, rows))
+    (hang,) = deadlocks(make_schedule("x", 2, 2, rows))
     assert [(link.rank, link.index, link.why) for link in hang.links] == [
         (0, 4, Why.REPLICAS), (1, 6, Why.AFTER), (1, 5, Why.NEEDS),
         (1, 4, Why.REPLICAS), (0, 6, Why.AFTER), (0, 5, Why.NEEDS),
@@ -200,12 +198,12 @@ def test_replicas_that_step_between_reduces_in_different_order_wait_for_each_oth
 def test_receives_in_the_wrong_order_say_what_is_at_their_place():
     good = lower(gpipe(2, 2))
     bad = edited(good, 1, swapped("1RECV_F0", "1RECV_F1"))
-    text = str(hangs(bad)[0])
+    text = str(deadlocks(bad)[0])
     assert "0SEND_F0 of rank 0, at whose place of the channel there is 0SEND_F1 (op 3)" in text
 
 
 def test_a_long_circle_is_told_in_part():
-    (hang,) = hangs(lower(interleaved(6, 6, 2)), Communication.BATCHED)
+    (hang,) = deadlocks(lower(interleaved(6, 6, 2)), Communication.BATCHED)
     assert len(hang.links) > 8
     assert f"(and so on over {len(hang.links) - 6} ops)" in str(hang)
     assert str(hang).count("which") < 8

@@ -4,14 +4,12 @@ from itertools import pairwise
 
 import pytest
 
-from pipesched.profiles.cluster import Link, flat
-from pipesched.profiles.stage_costs import StageCost, StageCosts
-from pipesched.schedules.catalogue import build, build_lazily
-from pipesched.schedules.late_sums import late_sums
-from pipesched.schedules.op import Reduce, Step
-from pipesched.schedules.replicate import replicate
-from pipesched.schedules.schedule import backward, forward, make_schedule
-from pipesched.simulator.simulate import simulate
+from pipesched.profiles.clusters import Link, flat
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.schedules import Reduce, Step, backward, forward, make_schedule
+from pipesched.schedules.builders import build, build_lazily
+from pipesched.schedules.transforms import late_sums, replicate
+from pipesched.simulator.engine import simulate
 
 
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "zb_h1", "chimera", "wpipe"])

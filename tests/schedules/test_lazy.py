@@ -2,13 +2,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules.catalogue import CATALOGUE, build, build_lazily
+from pipesched.schedules import (
+    Compute,
+    Overlap,
+    Recv,
+    ScheduleError,
+    Send,
+    backward,
+    forward,
+    make_schedule,
+    repeat,
+    routes,
+)
+from pipesched.schedules.builders import CATALOGUE, build, build_lazily
 from pipesched.schedules.check import check
-from pipesched.schedules.lazy import repeat
-from pipesched.schedules.lower import lower
-from pipesched.schedules.op import Compute, Overlap, Recv, Send
-from pipesched.schedules.schedule import ScheduleError, backward, forward, make_schedule, routes
-from pipesched.schedules.versions import uses
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.weights import uses
 from tests.schedules.brute_force import delivers, finishes
 from tests.schedules.builder_rules import assert_complete, assert_one_line
 from tests.schedules.hand_schedules import replicated, v_shaped

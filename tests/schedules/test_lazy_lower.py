@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules.catalogue import CATALOGUE, build, build_lazily
-from pipesched.schedules.lazy import LazySchedule, make_lazy, repeat
-from pipesched.schedules.lazy_lower import lower_lazily, lowered_ranks
-from pipesched.schedules.lower import lower
-from pipesched.schedules.one_f_one_b_rr import lazy_one_f_one_b_rr
-from pipesched.schedules.schedule import ScheduleError, backward, forward, make_schedule
+from pipesched.schedules import LazySchedule, ScheduleError, backward, forward, make_lazy, make_schedule, repeat
+from pipesched.schedules.builders import CATALOGUE, build, build_lazily
+from pipesched.schedules.builders.one_f_one_b_rr import lazy_one_f_one_b_rr
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.lowering.streamed_insertion import lower_lazily, lowered_ranks
 from tests.schedules.builder_rules import assert_one_line
 from tests.schedules.hand_schedules import replicated, v_shaped
 from tests.schedules.test_one_f_one_b_rr import layouts

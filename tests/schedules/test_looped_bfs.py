@@ -2,11 +2,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import looped_bfs as module
-from pipesched.schedules.gpipe import gpipe
-from pipesched.schedules.looped_bfs import looped_bfs
-from pipesched.schedules.op import Step
-from pipesched.schedules.schedule import ScheduleError, stages_of
+from pipesched.schedules import ScheduleError, Step, stages_of
+from pipesched.schedules.builders import looped_bfs as module
+from pipesched.schedules.builders.gpipe import gpipe
+from pipesched.schedules.builders.looped_bfs import looped_bfs
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, assert_sound, most_in_flight
 from tests.schedules.drawings import cells, drawn, is_in
 

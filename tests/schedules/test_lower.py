@@ -3,14 +3,27 @@ from collections import Counter
 
 import pytest
 
-from pipesched.schedules.catalogue import CATALOGUE
-from pipesched.schedules.gpipe import gpipe
-from pipesched.schedules.interleaved import interleaved
-from pipesched.schedules.lower import lower
-from pipesched.schedules.one_f_one_b import one_f_one_b, one_f_one_b_afp
-from pipesched.schedules.op import Compute, Op, Recv, Reduce, Send, Step, computes
-from pipesched.schedules.pipedream import pipedream
-from pipesched.schedules.schedule import Schedule, ScheduleError, backward, compute_only, forward, make_schedule
+from pipesched.schedules import (
+    Compute,
+    Op,
+    Recv,
+    Reduce,
+    Schedule,
+    ScheduleError,
+    Send,
+    Step,
+    backward,
+    compute_only,
+    computes,
+    forward,
+    make_schedule,
+)
+from pipesched.schedules.builders import CATALOGUE
+from pipesched.schedules.builders.gpipe import gpipe
+from pipesched.schedules.builders.interleaved import interleaved
+from pipesched.schedules.builders.one_f_one_b import one_f_one_b, one_f_one_b_afp
+from pipesched.schedules.builders.pipedream import pipedream
+from pipesched.schedules.lowering import lower
 from tests.schedules.brute_force import Thing, carried, crossings, delivers, finishes, made, wanted
 from tests.schedules.hand_schedules import mixed_backwards, replicated, v_shaped
 

@@ -1,10 +1,9 @@
 import pytest
 
-from pipesched.schedules.gpipe import gpipe
-from pipesched.schedules.lower import lower
-from pipesched.schedules.one_f_one_b import one_f_one_b
-from pipesched.schedules.op import Message, Payload, Recv, Send
-from pipesched.schedules.schedule import make_schedule
+from pipesched.schedules import Message, Payload, Recv, Send, make_schedule
+from pipesched.schedules.builders.gpipe import gpipe
+from pipesched.schedules.builders.one_f_one_b import one_f_one_b
+from pipesched.schedules.lowering import lower
 from tests.schedules.edits import edited, found, place_of, swapped
 
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import one_f_one_b as module
-from pipesched.schedules.gpipe import gpipe
-from pipesched.schedules.one_f_one_b import one_f_one_b, one_f_one_b_afp
-from pipesched.schedules.schedule import ScheduleError
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.builders import one_f_one_b as module
+from pipesched.schedules.builders.gpipe import gpipe
+from pipesched.schedules.builders.one_f_one_b import one_f_one_b, one_f_one_b_afp
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, assert_sound, letters, most_in_flight
 from tests.schedules.drawings import cells, drawn, is_in
 

@@ -4,12 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import one_f_one_b_rr as module
-from pipesched.schedules.one_f_one_b_rr import one_f_one_b_rr
-from pipesched.schedules.op import Compute
-from pipesched.schedules.pipedream import pipedream
-from pipesched.schedules.schedule import ScheduleError, routes
-from pipesched.schedules.staleness import staleness
+from pipesched.schedules import Compute, ScheduleError, routes
+from pipesched.schedules.builders import one_f_one_b_rr as module
+from pipesched.schedules.builders.one_f_one_b_rr import one_f_one_b_rr
+from pipesched.schedules.builders.pipedream import pipedream
+from pipesched.schedules.weights import staleness
 from tests.schedules.asynchronous_rules import assert_runs, ordinary, reads_of
 from tests.schedules.builder_rules import assert_one_line, letters
 from tests.schedules.drawings import cells, drawn, is_in

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from pipesched.schedules.op import (
+from pipesched.schedules import (
     Average,
     Compute,
     Message,

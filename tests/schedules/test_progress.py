@@ -2,13 +2,12 @@ import random
 
 import pytest
 
-from pipesched.schedules.catalogue import CATALOGUE
-from pipesched.schedules.gpipe import gpipe
-from pipesched.schedules.lower import lower
-from pipesched.schedules.op import Message, Payload, Recv, Reduce, Send, Step
-from pipesched.schedules.progress import Blocked, progress
-from pipesched.schedules.schedule import backward, forward, make_schedule
-from pipesched.schedules.streams import Communication
+from pipesched.schedules import Message, Payload, Recv, Reduce, Send, Step, backward, forward, make_schedule
+from pipesched.schedules.builders import CATALOGUE
+from pipesched.schedules.builders.gpipe import gpipe
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.semantics import Communication
+from pipesched.schedules.semantics.progress import Blocked, progress
 from tests.schedules.brute_force import finishes, made, wanted
 from tests.schedules.hand_schedules import replicated, v_shaped
 

@@ -2,16 +2,27 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import recompute as module
-from pipesched.schedules.catalogue import CATALOGUE, build, build_lazily
+from pipesched.schedules import (
+    Compute,
+    Op,
+    Overlap,
+    Phase,
+    Schedule,
+    ScheduleError,
+    Step,
+    backward,
+    computes,
+    forward,
+    make_schedule,
+)
+from pipesched.schedules.builders import CATALOGUE, build, build_lazily
+from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.check import check
-from pipesched.schedules.lazy_lower import lower_lazily
-from pipesched.schedules.lower import lower
-from pipesched.schedules.one_f_one_b import one_f_one_b
-from pipesched.schedules.op import Compute, Op, Overlap, Phase, Step, computes
-from pipesched.schedules.recompute import recompute
-from pipesched.schedules.schedule import Schedule, ScheduleError, backward, forward, make_schedule
-from pipesched.schedules.versions import is_consistent, live_versions
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.lowering.streamed_insertion import lower_lazily
+from pipesched.schedules.transforms import recomputation as module
+from pipesched.schedules.transforms import recompute
+from pipesched.schedules.weights.versions import is_consistent, live_versions
 from tests.schedules.brute_force import finishes
 from tests.schedules.builder_rules import assert_one_line, parts
 from tests.schedules.drawings import cells, drawn, is_in

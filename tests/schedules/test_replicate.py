@@ -2,22 +2,19 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pipesched.profiles.cluster import flat
-from pipesched.profiles.stage_costs import uniform
-from pipesched.schedules import replicate as module
-from pipesched.schedules.catalogue import CATALOGUE, build, build_lazily
-from pipesched.schedules.check import Backend, check, judge
-from pipesched.schedules.lazy import repeat
-from pipesched.schedules.lazy_lower import lower_lazily
-from pipesched.schedules.lower import lower
-from pipesched.schedules.one_f_one_b import one_f_one_b
-from pipesched.schedules.op import Phase, Reduce, Step, computes
-from pipesched.schedules.recompute import recompute
-from pipesched.schedules.replicate import place, replicate
-from pipesched.schedules.schedule import ScheduleError, backward, forward, make_schedule
-from pipesched.schedules.versions import live_versions
-from pipesched.simulator.metrics import metrics
-from pipesched.simulator.simulate import simulate
+from pipesched.profiles.clusters import flat
+from pipesched.profiles.costs import uniform
+from pipesched.schedules import Phase, Reduce, ScheduleError, Step, backward, computes, forward, make_schedule, repeat
+from pipesched.schedules.builders import CATALOGUE, build, build_lazily
+from pipesched.schedules.builders.one_f_one_b import one_f_one_b
+from pipesched.schedules.check import MessageBackend, check, judge
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.lowering.streamed_insertion import lower_lazily
+from pipesched.schedules.transforms import place, recompute, replicate
+from pipesched.schedules.transforms import replication as module
+from pipesched.schedules.weights import live_versions
+from pipesched.simulator.analysis import metrics
+from pipesched.simulator.engine import simulate
 from tests.schedules.brute_force import delivers, finishes
 from tests.schedules.builder_rules import assert_complete, assert_one_line, parts
 from tests.schedules.drawings import cells, drawn, is_in
@@ -111,7 +108,9 @@ def test_every_step_follows_on_one_reduce_right_behind_the_last_gradient_of_its_
 def test_it_is_safe_where_the_original_is_and_takes_as_long_without_links(name):
     plain = build(name, 4, 8)
     schedule = replicate(plain, 2)
-    safe, still = ({backend for backend in Backend if not judge(each).findings[backend]} for each in (plain, schedule))
+    safe, still = (
+        {backend for backend in MessageBackend if not judge(each).findings[backend]} for each in (plain, schedule)
+    )
     assert safe <= still
     assert seconds(schedule) == pytest.approx(seconds(plain), rel=1e-12)
 

@@ -2,13 +2,12 @@ import dataclasses
 
 import pytest
 
-from pipesched.schedules.gpipe import gpipe
-from pipesched.schedules.interleaved import interleaved
-from pipesched.schedules.lower import lower
-from pipesched.schedules.op import Overlap, Recv, Send, Step
-from pipesched.schedules.pipedream import pipedream
-from pipesched.schedules.schedule import (
+from pipesched.schedules import (
+    Overlap,
+    Recv,
     ScheduleError,
+    Send,
+    Step,
     backward,
     compute_only,
     forward,
@@ -17,6 +16,10 @@ from pipesched.schedules.schedule import (
     routes,
     stages_of,
 )
+from pipesched.schedules.builders.gpipe import gpipe
+from pipesched.schedules.builders.interleaved import interleaved
+from pipesched.schedules.builders.pipedream import pipedream
+from pipesched.schedules.lowering import lower
 
 
 def test_the_text_is_a_grid_of_computations_with_a_row_per_rank():

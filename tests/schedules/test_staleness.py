@@ -1,13 +1,12 @@
 """What the lists amount to, and the tables of the papers read off them."""
 
+import sys
+
 import pytest
 
-from pipesched.schedules.catalogue import CATALOGUE, build, build_lazily
-from pipesched.schedules.lazy import repeat
-from pipesched.schedules.op import Phase
-from pipesched.schedules.schedule import ScheduleError, backward, forward, make_schedule
-from pipesched.schedules.staleness import Reading, first_uses, rank_uses, staleness
-from pipesched.schedules.versions import Agreement
+from pipesched.schedules import Phase, ScheduleError, backward, forward, make_schedule, repeat
+from pipesched.schedules.builders import CATALOGUE, build, build_lazily
+from pipesched.schedules.weights import Agreement, Reading, first_uses, rank_uses, staleness
 from pipesched.simulator.theory import wpipe_table
 from tests.schedules.builder_rules import assert_one_line
 
@@ -109,7 +108,7 @@ def test_a_repeated_batch_is_as_stale_as_one():
 
 def test_the_reading_of_a_long_run_is_told_as_it_goes(monkeypatch):
     told = []
-    monkeypatch.setattr("pipesched.schedules.staleness._TELL_EVERY", 100)
+    monkeypatch.setattr(sys.modules[staleness.__module__], "_TELL_EVERY", 100)
     staleness(build_lazily("pipedream", 2, 200), told.append)
     assert told[0] == 0
     assert told == sorted(told)

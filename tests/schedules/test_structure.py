@@ -2,11 +2,10 @@ from dataclasses import replace
 
 import pytest
 
+from pipesched.schedules import Compute, Overlap, Phase, backward, forward, make_schedule
+from pipesched.schedules.builders.gpipe import gpipe
+from pipesched.schedules.builders.pipedream import pipedream
 from pipesched.schedules.check import check
-from pipesched.schedules.gpipe import gpipe
-from pipesched.schedules.op import Compute, Overlap, Phase
-from pipesched.schedules.pipedream import pipedream
-from pipesched.schedules.schedule import backward, forward, make_schedule
 from tests.schedules.edits import edited, found
 
 INPUTS, WEIGHTS, AGAIN = (

@@ -2,9 +2,7 @@ import dataclasses
 
 import pytest
 
-from pipesched.schedules.op import Message, Payload, Recv, Send, Step
-from pipesched.schedules.schedule import backward, forward
-from pipesched.schedules.timeline import MemorySample, Span, Timeline
+from pipesched.schedules import MemorySample, Message, Payload, Recv, Send, Span, Step, Timeline, backward, forward
 
 MESSAGE = Message(Payload.ACTIVATION, 0, 0)
 SPANS = (

@@ -5,17 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from pipesched.schedules import Recv, Reduce, Reshard, ScheduleError, Step, Unshard, stages_of
+from pipesched.schedules.builders.gpipe import gpipe
+from pipesched.schedules.builders.one_f_one_b import one_f_one_b
+from pipesched.schedules.builders.zbv import zbv
 from pipesched.schedules.check import check
 from pipesched.schedules.formats.torch_csv import read_csv, read_csv_text, write_csv, write_csv_comms
-from pipesched.schedules.gpipe import gpipe
-from pipesched.schedules.lower import lower
-from pipesched.schedules.one_f_one_b import one_f_one_b
-from pipesched.schedules.op import Recv, Reduce, Reshard, Step, Unshard
-from pipesched.schedules.progress import progress
-from pipesched.schedules.schedule import ScheduleError, stages_of
-from pipesched.schedules.streams import Communication
-from pipesched.schedules.torch_lower import lower_for_torch
-from pipesched.schedules.zbv import zbv
+from pipesched.schedules.lowering import lower, lower_for_torch
+from pipesched.schedules.semantics import Communication, progress
 from tests.schedules.formats.sayable import halves
 
 torch_schedules = pytest.importorskip("tests.schedules.torch_schedules")

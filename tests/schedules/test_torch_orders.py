@@ -8,12 +8,12 @@ from collections import Counter
 
 import pytest
 
-from pipesched.schedules.gpipe import gpipe
-from pipesched.schedules.interleaved import interleaved
-from pipesched.schedules.interleaved_zero_bubble import interleaved_zb
-from pipesched.schedules.looped_bfs import looped_bfs
-from pipesched.schedules.one_f_one_b import one_f_one_b
-from pipesched.schedules.schedule import ScheduleError
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.builders.gpipe import gpipe
+from pipesched.schedules.builders.interleaved import interleaved
+from pipesched.schedules.builders.interleaved_zero_bubble import interleaved_zb
+from pipesched.schedules.builders.looped_bfs import looped_bfs
+from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from tests.schedules.torch_schedules import built, executed, listed, loop, ours, shapes
 
 

@@ -2,10 +2,9 @@
 
 import pytest
 
-from pipesched.schedules.catalogue import CATALOGUE, build
-from pipesched.schedules.op import Reduce, Step
-from pipesched.schedules.schedule import ScheduleError, make_schedule
-from pipesched.schedules.training_run import repeated_run, training_run, with_steps
+from pipesched.schedules import Reduce, ScheduleError, Step, make_schedule
+from pipesched.schedules.builders import CATALOGUE, build
+from pipesched.schedules.transforms.training_run import repeated_run, training_run, with_steps
 
 RANKS, MICROBATCHES, STEPS = 4, 8, 6
 EVERY_MICROBATCH = ("pipedream", "vanilla_1f1b", "spectrain", "xpipe", "pipeoptim", "stale_weights", "hybrid")

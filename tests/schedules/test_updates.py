@@ -2,9 +2,21 @@
 
 import pytest
 
+from pipesched.schedules import (
+    Average,
+    Op,
+    Reduce,
+    Reshard,
+    Schedule,
+    Step,
+    Unshard,
+    backward,
+    backward_input,
+    backward_weight,
+    forward,
+    make_schedule,
+)
 from pipesched.schedules.check import check
-from pipesched.schedules.op import Average, Op, Reduce, Reshard, Step, Unshard
-from pipesched.schedules.schedule import Schedule, backward, backward_input, backward_weight, forward, make_schedule
 from tests.schedules.edits import found
 from tests.schedules.hand_schedules import replicated
 

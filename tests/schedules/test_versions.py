@@ -4,19 +4,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules.catalogue import CATALOGUE, build
-from pipesched.schedules.gpipe import gpipe
-from pipesched.schedules.interleaved import interleaved
-from pipesched.schedules.one_f_one_b import one_f_one_b
-from pipesched.schedules.op import Compute, Overlap, Phase, Step, computes
-from pipesched.schedules.pipedream import lazy_pipedream, pipedream
-from pipesched.schedules.schedule import ScheduleError, backward, forward, make_schedule
-from pipesched.schedules.versions import (
+from pipesched.schedules import Compute, Overlap, Phase, ScheduleError, Step, backward, computes, forward, make_schedule
+from pipesched.schedules.builders import CATALOGUE, build
+from pipesched.schedules.builders.gpipe import gpipe
+from pipesched.schedules.builders.interleaved import interleaved
+from pipesched.schedules.builders.one_f_one_b import one_f_one_b
+from pipesched.schedules.builders.pipedream import lazy_pipedream, pipedream
+from pipesched.schedules.weights.versions import (
     Agreement,
-    in_flight,
     is_consistent,
     live_versions,
     looks_ahead,
+    stages_in_flight,
     stashing_steps,
     target,
     uses,
@@ -189,23 +188,25 @@ def test_replicas_hold_their_own_versions():
 
 @pytest.mark.parametrize("schedule", [gpipe(3, 5), one_f_one_b(4, 3), interleaved(2, 6, 3), pipedream(4, 9)], ids=str)
 def test_in_flight_counts_forwards_ahead_of_their_backwards(schedule):
-    assert in_flight(schedule) == tuple(most_in_flight(schedule))
-    assert in_flight(schedule) == tuple(max(use.on_rank for use in uses(row, in_order=True)) for row in schedule.ops)
+    assert stages_in_flight(schedule) == tuple(most_in_flight(schedule))
+    assert stages_in_flight(schedule) == tuple(
+        max(use.on_rank for use in uses(row, in_order=True)) for row in schedule.ops
+    )
 
 
 def test_a_split_backward_ends_with_its_weights():
     split = [Compute(Phase.BACKWARD_INPUT, 0, 0), forward(0, 1), Compute(Phase.BACKWARD_WEIGHT, 0, 0)]
     rest = [Compute(Phase.BACKWARD_INPUT, 0, 1), Compute(Phase.BACKWARD_WEIGHT, 0, 1)]
-    assert in_flight(one_rank(forward(0, 0), *split, *rest)) == (2,)
+    assert stages_in_flight(one_rank(forward(0, 0), *split, *rest)) == (2,)
 
 
 def test_a_stage_that_splits_some_of_its_backwards_ends_each_with_what_it_has():
-    assert in_flight(mixed_backwards()) == (1,)
+    assert stages_in_flight(mixed_backwards()) == (1,)
 
 
 def test_an_empty_list_holds_nothing():
     empty = make_schedule("x", 1, 1, [[]])
-    assert in_flight(empty) == (0,)
+    assert stages_in_flight(empty) == (0,)
     assert all_uses(empty) == []
     assert live_versions(empty) == {}
 

@@ -1,13 +1,12 @@
 import pytest
 from hypothesis import given, settings
 
-from pipesched.schedules import wpipe as module
-from pipesched.schedules.lower import lower
-from pipesched.schedules.op import Send
-from pipesched.schedules.schedule import ScheduleError
-from pipesched.schedules.staleness import staleness
-from pipesched.schedules.versions import is_consistent
-from pipesched.schedules.wpipe import wpipe
+from pipesched.schedules import ScheduleError, Send
+from pipesched.schedules.builders import wpipe as module
+from pipesched.schedules.builders.wpipe import wpipe
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.weights import staleness
+from pipesched.schedules.weights.versions import is_consistent
 from tests.schedules.asynchronous_rules import assert_runs, reads_of
 from tests.schedules.builder_rules import assert_one_line, most_in_flight
 from tests.schedules.drawings import cells, drawn, is_in

@@ -3,9 +3,9 @@ import random
 import pytest
 from hypothesis import given, settings
 
-from pipesched.schedules import zbv as module
-from pipesched.schedules.schedule import ScheduleError, stages_of
-from pipesched.schedules.zbv import zbv
+from pipesched.schedules import ScheduleError, stages_of
+from pipesched.schedules.builders import zbv as module
+from pipesched.schedules.builders.zbv import zbv
 from tests.schedules.builder_rules import (
     MICROBATCHES,
     RANKS,

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipesched.schedules.op import computes
-from pipesched.schedules.schedule import Schedule
+from pipesched.schedules import Schedule, computes
 
 pipelining = pytest.importorskip("torch.distributed.pipelining.schedules")
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pipesched.profiles.cluster import Link
-from pipesched.profiles.stage_costs import StageCost, StageCosts
-from pipesched.schedules.op import Compute, Op, Overlap, Reduce, Step
-from pipesched.schedules.schedule import Schedule
+from pipesched.profiles.clusters import Link
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.schedules import Compute, Op, Overlap, Reduce, Schedule, Step
 
 Thing = tuple[str, int, int]
 """("F" or "B", the stage that makes it, micro-batch)."""

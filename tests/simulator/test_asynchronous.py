@@ -4,14 +4,13 @@ from itertools import pairwise
 
 import pytest
 
-from pipesched.profiles.stage_costs import StageCost, StageCosts, uniform
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.op import Phase, computes
-from pipesched.simulator import theory
-from pipesched.simulator.errors import SimulationError
+from pipesched.profiles.costs import StageCost, StageCosts, uniform
+from pipesched.schedules import Phase, computes
+from pipesched.schedules.builders import build
+from pipesched.simulator import SimulationError, theory
+from pipesched.simulator.analysis import metrics
+from pipesched.simulator.engine import simulate
 from pipesched.simulator.memory import memory
-from pipesched.simulator.metrics import metrics
-from pipesched.simulator.simulate import simulate
 
 
 def gaps_between_first_backward_and_last_forward(timeline, rank):

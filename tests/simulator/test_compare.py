@@ -3,11 +3,11 @@ from dataclasses import replace
 
 import pytest
 
-from pipesched.schedules.gpipe import gpipe
-from pipesched.schedules.one_f_one_b import one_f_one_b
-from pipesched.schedules.op import Phase
-from pipesched.simulator.compare import compare
-from pipesched.simulator.errors import SimulationError
+from pipesched.schedules import Phase
+from pipesched.schedules.builders.gpipe import gpipe
+from pipesched.schedules.builders.one_f_one_b import one_f_one_b
+from pipesched.simulator import SimulationError
+from pipesched.simulator.analysis import compare
 from tests.hand_timelines import play
 
 

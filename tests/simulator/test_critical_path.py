@@ -7,15 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.profiles.cluster import Link, flat, of_nodes
-from pipesched.profiles.stage_costs import StageCost, StageCosts, uniform
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.lower import lower
-from pipesched.schedules.op import Compute, Recv, Reduce, Step, gives, needs
-from pipesched.schedules.schedule import ScheduleError
-from pipesched.simulator.critical_path import Kind, critical_path, readable_path, shares
-from pipesched.simulator.longest_path import longest_path
-from pipesched.simulator.simulate import simulate
+from pipesched.profiles.clusters import Link, flat, of_nodes
+from pipesched.profiles.costs import StageCost, StageCosts, uniform
+from pipesched.schedules import Compute, Recv, Reduce, ScheduleError, Step, gives, needs
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
+from pipesched.simulator.analysis.causes import Kind, critical_path, readable_path, shares
+from pipesched.simulator.engine import simulate
+from pipesched.simulator.fast import longest_path
 from tests.simulator.longest_path import longest_path as brute_force
 
 NAMES = ("gpipe", "1f1b", "interleaved", "zb_h1", "chimera", "data_parallel", "pipedream", "wpipe")

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from pipesched.simulator.curves import Curve, draw_curves, smoothed
-from pipesched.simulator.errors import SimulationError
+from pipesched.simulator import SimulationError
+from pipesched.simulator.views import Curve, draw_curves, smoothed
 
 
 def test_a_smoothed_loss_is_the_mean_of_the_last_ones():

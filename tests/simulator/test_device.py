@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simpy import Environment
 
-from pipesched.simulator.device import OwnDevice, SharedDevice
+from pipesched.simulator.engine.device import OwnDevice, SharedDevice
 
 
 def ends(jobs: Sequence[tuple[float, float, float]], speed: float = 1.0) -> list[float]:

@@ -1,12 +1,11 @@
 import pytest
 
-from pipesched.profiles.cluster import flat
-from pipesched.profiles.stage_costs import uniform
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.lower import lower
-from pipesched.simulator.distribution import Distribution, distribution, makespans
-from pipesched.simulator.simulate import simulate
-from pipesched.simulator.traffic_rules import TrafficRules
+from pipesched.profiles.clusters import flat
+from pipesched.profiles.costs import uniform
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
+from pipesched.simulator import NetworkOptions
+from pipesched.simulator.engine import Distribution, distribution, makespans, simulate
 
 
 def test_percentiles_lie_between_the_sorted_makespans_in_proportion():
@@ -20,6 +19,6 @@ def test_every_seed_gives_its_makespan_in_order_also_in_several_processes(num_pr
     schedule, costs, cluster = lower(build("1f1b", 3, 4)), uniform(3, 1.0, 2.0), flat(3)
     seeds = range(3, 9)
     found = makespans(
-        schedule, costs, cluster, rules=TrafficRules(), jitter=0.1, seeds=seeds, num_processes=num_processes
+        schedule, costs, cluster, rules=NetworkOptions(), jitter=0.1, seeds=seeds, num_processes=num_processes
     )
     assert list(found) == [simulate(schedule, costs, cluster, jitter=0.1, seed=seed).makespan_s for seed in seeds]

@@ -5,14 +5,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipesched.schedules.one_f_one_b import one_f_one_b
-from pipesched.schedules.op import Compute, Overlap, Phase, Step
-from pipesched.schedules.pipedream import pipedream
-from pipesched.schedules.schedule import backward, forward
-from pipesched.schedules.timeline import Span, Timeline
-from pipesched.simulator import frame as frame_module
-from pipesched.simulator.errors import SimulationError
-from pipesched.simulator.frame import to_frame, write_frame
+from pipesched.schedules import Compute, Overlap, Phase, Span, Step, Timeline, backward, forward
+from pipesched.schedules.builders.one_f_one_b import one_f_one_b
+from pipesched.schedules.builders.pipedream import pipedream
+from pipesched.simulator import SimulationError
+from pipesched.simulator.views import frame as frame_module
+from pipesched.simulator.views import to_frame, write_frame
 from tests.hand_timelines import play
 
 COLUMNS = [

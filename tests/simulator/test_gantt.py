@@ -3,16 +3,26 @@ from itertools import pairwise
 
 import pytest
 
-from pipesched.schedules.gpipe import gpipe
-from pipesched.schedules.interleaved import interleaved
-from pipesched.schedules.one_f_one_b import one_f_one_b
-from pipesched.schedules.op import Average, Compute, Overlap, Phase, Reduce, Reshard, Step, Unshard
-from pipesched.schedules.schedule import backward, forward
-from pipesched.schedules.timeline import Span, Timeline
-from pipesched.simulator.errors import SimulationError
-from pipesched.simulator.gantt import draw_gantt, lay_out, text_gantt
-from pipesched.simulator.labels import readable_s
-from pipesched.simulator.metrics import metrics
+from pipesched.schedules import (
+    Average,
+    Compute,
+    Overlap,
+    Phase,
+    Reduce,
+    Reshard,
+    Span,
+    Step,
+    Timeline,
+    Unshard,
+    backward,
+    forward,
+)
+from pipesched.schedules.builders.gpipe import gpipe
+from pipesched.schedules.builders.interleaved import interleaved
+from pipesched.schedules.builders.one_f_one_b import one_f_one_b
+from pipesched.simulator import SimulationError
+from pipesched.simulator.analysis import metrics, readable_s
+from pipesched.simulator.views import draw_gantt, gantt_layout, text_gantt
 from tests.hand_timelines import play, shaken
 from tests.processes import run
 
@@ -36,7 +46,7 @@ def test_a_picture_is_written_by_its_suffix(tmp_path, suffix):
 
 def test_every_kind_of_op_can_be_drawn(tmp_path):
     draw_gantt([every_kind()], tmp_path / "chart.png")
-    assert {box.kind for box in lay_out([every_kind()]).boxes} == {
+    assert {box.kind for box in gantt_layout([every_kind()]).boxes} == {
         "F", "B", "I", "W", "R", "Reduce", "Step", "Average", "Unshard", "Reshard",
     }  # fmt: skip
 
@@ -57,7 +67,7 @@ def test_nothing_to_draw_is_refused(tmp_path, timelines):
 
 def test_two_runs_of_one_schedule_are_paired_rank_by_rank(tmp_path):
     line = play(one_f_one_b(3, 4), 0.1)
-    chart = lay_out([line, shaken(line)])
+    chart = gantt_layout([line, shaken(line)])
     assert [(row.rank, row.timeline) for row in sorted(chart.rows, key=lambda row: row.y)] == [
         (rank, index) for rank in range(3) for index in range(2)
     ]
@@ -66,14 +76,14 @@ def test_two_runs_of_one_schedule_are_paired_rank_by_rank(tmp_path):
 
 def test_runs_of_one_name_are_told_apart():
     line = play(gpipe(2, 2))
-    assert lay_out([line, shaken(line)]).names == ("predicted", "measured")
-    assert lay_out([line, play(one_f_one_b(2, 2))]).names == ("gpipe predicted", "1f1b predicted")
-    assert lay_out([line, line]).names == ("predicted 1", "predicted 2")
+    assert gantt_layout([line, shaken(line)]).names == ("predicted", "measured")
+    assert gantt_layout([line, play(one_f_one_b(2, 2))]).names == ("gpipe predicted", "1f1b predicted")
+    assert gantt_layout([line, line]).names == ("predicted 1", "predicted 2")
 
 
 def test_two_schedules_stand_one_under_another(tmp_path):
     timelines = [play(gpipe(3, 4)), play(one_f_one_b(3, 4))]
-    chart = lay_out(timelines)
+    chart = gantt_layout(timelines)
     assert [(row.timeline, row.rank) for row in sorted(chart.rows, key=lambda row: row.y)] == [
         (index, rank) for index in range(2) for rank in range(3)
     ]
@@ -85,7 +95,7 @@ def test_two_schedules_stand_one_under_another(tmp_path):
 def test_rows_never_touch_and_stay_in_the_picture(count):
     line = play(one_f_one_b(3, 4))
     for timelines in ([line] * count, [play(gpipe(2 + i, 4)) for i in range(count)]):
-        chart = lay_out(timelines)
+        chart = gantt_layout(timelines)
         rows = sorted(chart.rows, key=lambda row: row.y)
         assert all(a.y + a.height / 2 < b.y - b.height / 2 for a, b in pairwise(rows))
         assert rows[0].y - rows[0].height / 2 >= 0
@@ -93,8 +103,8 @@ def test_rows_never_touch_and_stay_in_the_picture(count):
 
 
 def test_the_halves_of_an_overlap_fill_the_height_of_the_row_one_above_the_other():
-    (row,) = lay_out([paired()]).rows
-    upper, lower = (box for box in lay_out([paired()]).boxes if box.height < row.height)
+    (row,) = gantt_layout([paired()]).rows
+    upper, lower = (box for box in gantt_layout([paired()]).boxes if box.height < row.height)
     assert (upper.kind, upper.text, lower.kind, lower.text) == ("F", "12", "B", "3")
     assert (upper.start_s, upper.end_s) == (lower.start_s, lower.end_s) == (3.0, 6.0)
     assert upper.y + upper.height / 2 == pytest.approx(lower.y - lower.height / 2)
@@ -108,12 +118,12 @@ def paired():
 
 
 def test_both_numbers_of_an_overlap_are_written_however_many_rows_there_are():
-    from pipesched.simulator.picture import draw
+    from pipesched.simulator.views import draw
 
     for timelines in ([paired()], [paired(), *[play(gpipe(6, 4))] * 3]):
         numbers = {
             (text.get_text(), text.get_fontsize() < 8.5)
-            for text in draw(lay_out(timelines), "").axes[0].texts
+            for text in draw(gantt_layout(timelines), "").axes[0].texts
             if text.get_text() in ("12", "3")
         }
         assert {("12", False), ("3", False)} <= numbers
@@ -134,9 +144,9 @@ def uneven(num_boxes=24):
 
 @pytest.mark.parametrize("timeline", [uneven(), uneven(9), paired(), play(interleaved(4, 2, 16), 0.1), every_kind()])
 def test_a_number_stands_in_every_box_that_has_room_for_it_and_reaches_into_no_other(timeline):
-    from pipesched.simulator.picture import draw
+    from pipesched.simulator.views import draw
 
-    chart = lay_out([timeline])
+    chart = gantt_layout([timeline])
     figure = draw(chart, "")
     (axes,) = figure.axes
     unit_s = axes.get_xlim()[1] / timeline.from_zero().makespan_s
@@ -156,18 +166,18 @@ def test_a_number_stands_in_every_box_that_has_room_for_it_and_reaches_into_no_o
 
 
 def test_the_share_beside_a_row_is_what_its_device_was_busy_without_its_reduces():
-    from pipesched.simulator.picture import draw
+    from pipesched.simulator.views import draw
 
     ops = [forward(0, 0), Reduce(0), Step(0)]
     spans = [Span(0, op, 2.0 * i, 2.0 * i, 2.0 * i + 1) for i, op in enumerate(ops)]
     line = Timeline("reduced", "predicted", tuple(spans), (0,))
-    texts = [text.get_text() for text in draw(lay_out([line]), "").axes[0].texts]
+    texts = [text.get_text() for text in draw(gantt_layout([line]), "").axes[0].texts]
     assert metrics(line).devices[0].busy_s == 2.0
     assert "40%" in texts
 
 
 def test_later_stages_of_a_rank_are_lighter():
-    boxes = list(lay_out([play(interleaved(2, 2, 4))]).boxes)
+    boxes = list(gantt_layout([play(interleaved(2, 2, 4))]).boxes)
     assert sorted({box.lightness for box in boxes}) == [0.0, 0.25, 0.5, 0.75]
 
 
@@ -193,14 +203,14 @@ def test_a_reduction_is_drawn_where_nothing_else_of_its_rank_runs():
     rows = text_gantt(reduced_beside_a_forward(), width=8 + 28).splitlines()
     assert rows[1] == "rank 0  " + "FFFF" + "BBBBBBBB" + "FFFF" + "++++++++" + "SSSS"
     assert rows[2] == "rank 1  " + "FFFF" + "........" + "++++++++++++" + "SSSS"
-    boxes = [box for box in lay_out([reduced_beside_a_forward()]).boxes if box.kind == "Reduce"]
+    boxes = [box for box in gantt_layout([reduced_beside_a_forward()]).boxes if box.kind == "Reduce"]
     assert [(box.start_s, box.end_s) for box in boxes] == [(4, 6), (3, 6)]
 
 
 def test_a_reduction_that_computations_interrupt_is_drawn_in_pieces():
     ops = [(Reduce(0), 0, 10), (forward(0, 0), 0, 1), (forward(0, 1), 3, 4), (forward(0, 2), 4, 6), (Step(0), 10, 11)]
     spans = tuple(Span(0, op, start, start, end) for op, start, end in ops)
-    boxes = lay_out([Timeline("by hand", "predicted", spans, (0,))]).boxes
+    boxes = gantt_layout([Timeline("by hand", "predicted", spans, (0,))]).boxes
     assert [(box.start_s, box.end_s) for box in boxes if box.kind == "Reduce"] == [(1, 3), (6, 10)]
 
 

@@ -4,19 +4,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.profiles.stage_costs import StageCost, StageCosts, uniform
-from pipesched.schedules.catalogue import CATALOGUE, build
-from pipesched.schedules.op import Compute, Phase, computes
-from pipesched.schedules.schedule import (
+from pipesched.profiles.costs import StageCost, StageCosts, uniform
+from pipesched.schedules import (
+    Compute,
+    Phase,
     ScheduleError,
     backward,
     backward_input,
     backward_weight,
+    computes,
     forward,
     make_schedule,
 )
-from pipesched.simulator.in_flight import InFlight, in_flight, peak_in_flight
-from pipesched.simulator.simulate import simulate
+from pipesched.schedules.builders import CATALOGUE, build
+from pipesched.simulator.engine import simulate
+from pipesched.simulator.memory import InFlight, in_flight, peak_in_flight
 from tests.schedules.hand_schedules import replicated, v_shaped
 
 SPLIT = StageCost(1.0, None, 1.0, 1.0, output_bytes=2, saved_bytes=8, saved_for_weight_bytes=3)

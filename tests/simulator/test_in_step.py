@@ -7,18 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.profiles.cluster import Cluster, Device, Link, flat
-from pipesched.profiles.stage_costs import StageCost, StageCosts
-from pipesched.schedules.avgpipe import avgpipe, one_pipeline
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.lower import lower
-from pipesched.schedules.op import Compute
-from pipesched.schedules.recompute import recompute
-from pipesched.simulator.errors import SimulationError
-from pipesched.simulator.in_step import in_step
-from pipesched.simulator.longest_path import longest_path
+from pipesched.profiles.clusters import Cluster, Device, Link, flat
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.schedules import Compute
+from pipesched.schedules.builders import build
+from pipesched.schedules.builders.avgpipe import avgpipe, one_pipeline
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import recompute
+from pipesched.simulator import SimulationError
+from pipesched.simulator.engine import simulate
+from pipesched.simulator.fast import in_step, longest_path
 from pipesched.simulator.memory import memory, over_capacity, peak_memory
-from pipesched.simulator.simulate import simulate
 
 
 def random_costs(chance, num_stages):

@@ -6,18 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.profiles.cluster import Cluster, Device
-from pipesched.profiles.stage_costs import StageCost, StageCosts
-from pipesched.schedules.catalogue import CATALOGUE, build
+from pipesched.profiles.clusters import Cluster, Device
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.schedules import Compute, Phase, ScheduleError, Span, Step, backward, forward, make_schedule
+from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.formats.timeline_json import timeline_from_json, timeline_to_json
-from pipesched.schedules.op import Compute, Phase, Step
-from pipesched.schedules.recompute import recompute
-from pipesched.schedules.schedule import ScheduleError, backward, forward, make_schedule
-from pipesched.schedules.timeline import Span
-from pipesched.simulator.instants import timed_ops
-from pipesched.simulator.memory import memory, over_capacity, peak_memory
-from pipesched.simulator.simulate import simulate
-from pipesched.simulator.trace import to_trace
+from pipesched.schedules.transforms import recompute
+from pipesched.simulator.engine import simulate
+from pipesched.simulator.memory import memory, over_capacity, peak_memory, timed_ops
+from pipesched.simulator.views import to_trace
 from tests.trace_rules import check_trace
 
 SIZES = st.integers(0, 100)

@@ -5,18 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.profiles.cluster import Cluster, Device, Link, flat
-from pipesched.profiles.stage_costs import StageCost, StageCosts, uniform
-from pipesched.schedules.catalogue import CATALOGUE, build
+from pipesched.profiles.clusters import Cluster, Device, Link, flat
+from pipesched.profiles.costs import StageCost, StageCosts, uniform
+from pipesched.schedules import Recv, ScheduleError, computes, make_schedule, needs
+from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.formats.text import parse_op_with_peer
-from pipesched.schedules.lower import lower
-from pipesched.schedules.op import Recv, computes, needs
-from pipesched.schedules.recompute import recompute
-from pipesched.schedules.schedule import ScheduleError, make_schedule
-from pipesched.schedules.torch_lower import lower_for_torch
-from pipesched.simulator.errors import SimulationError
-from pipesched.simulator.longest_path import is_unshared, longest_path
-from pipesched.simulator.simulate import simulate
+from pipesched.schedules.lowering import lower, lower_for_torch
+from pipesched.schedules.transforms import recompute
+from pipesched.simulator import SimulationError
+from pipesched.simulator.engine import simulate
+from pipesched.simulator.fast import is_unshared, longest_path
 from tests.schedules.edits import mutant, reduced_early
 
 UNSHARED = [name for name, entry in CATALOGUE.items() if not entry.averages]

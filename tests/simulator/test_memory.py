@@ -5,17 +5,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.profiles.cluster import Cluster, Device, Link, flat
-from pipesched.profiles.stage_costs import StageCost, StageCosts, uniform
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.lower import lower
-from pipesched.schedules.op import Compute, Phase, Step
-from pipesched.schedules.recompute import recompute
-from pipesched.schedules.schedule import backward, backward_input, backward_weight, forward, make_schedule
-from pipesched.schedules.timeline import MemorySample
-from pipesched.simulator.errors import SimulationError
-from pipesched.simulator.memory import KINDS, memory, over_capacity, peak_memory
-from pipesched.simulator.simulate import simulate
+from pipesched.profiles.clusters import Cluster, Device, Link, flat
+from pipesched.profiles.costs import StageCost, StageCosts, uniform
+from pipesched.schedules import (
+    Compute,
+    MemorySample,
+    Phase,
+    Step,
+    backward,
+    backward_input,
+    backward_weight,
+    forward,
+    make_schedule,
+)
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import recompute
+from pipesched.simulator import SimulationError
+from pipesched.simulator.engine import simulate
+from pipesched.simulator.memory.usage import KINDS, memory, over_capacity, peak_memory
 from tests.schedules.hand_schedules import replicated, v_shaped
 
 TWO = StageCosts(

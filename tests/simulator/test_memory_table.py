@@ -1,6 +1,6 @@
-from pipesched.schedules.timeline import MemorySample
-from pipesched.simulator.in_flight import InFlight
-from pipesched.simulator.memory_table import memory_table
+from pipesched.schedules import MemorySample
+from pipesched.simulator.memory import InFlight
+from pipesched.simulator.views import memory_table
 
 
 def test_a_row_for_every_instant_at_which_anything_changes():

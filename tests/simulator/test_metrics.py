@@ -7,17 +7,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.profiles.cluster import Link, flat
-from pipesched.profiles.stage_costs import StageCost, StageCosts, uniform
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.op import Message, Payload, Recv, Reduce, Send, Step
-from pipesched.schedules.schedule import backward, forward, make_schedule
-from pipesched.schedules.timeline import Span, Timeline
-from pipesched.simulator.errors import SimulationError
-from pipesched.simulator.idle import CAUSES
+from pipesched.profiles.clusters import Link, flat
+from pipesched.profiles.costs import StageCost, StageCosts, uniform
+from pipesched.schedules import (
+    Message,
+    Payload,
+    Recv,
+    Reduce,
+    Send,
+    Span,
+    Step,
+    Timeline,
+    backward,
+    forward,
+    make_schedule,
+)
+from pipesched.schedules.builders import build
+from pipesched.simulator import SimulationError
+from pipesched.simulator.analysis import CAUSES, Metrics, metrics
+from pipesched.simulator.engine import simulate
 from pipesched.simulator.memory import memory
-from pipesched.simulator.metrics import Metrics, metrics
-from pipesched.simulator.simulate import simulate
 
 
 def causes(found: Metrics, device: int) -> dict[str, float]:

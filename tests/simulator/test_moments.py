@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.profiles.cluster import Cluster, Device, Link
-from pipesched.profiles.stage_costs import StageCost, StageCosts
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.lower import lower
-from pipesched.schedules.replicate import replicate
-from pipesched.simulator.errors import SimulationError
-from pipesched.simulator.longest_path import longest_path, moments_of
-from pipesched.simulator.simulate import simulate
+from pipesched.profiles.clusters import Cluster, Device, Link
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import replicate
+from pipesched.simulator import SimulationError
+from pipesched.simulator.engine import simulate
+from pipesched.simulator.fast.longest_path import longest_path, moments_of
 from tests.simulator.test_longest_path import UNSHARED, random_cluster, random_costs
 
 

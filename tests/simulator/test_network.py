@@ -1,13 +1,12 @@
 import pytest
 from simpy import Environment
 
-from pipesched.profiles.cluster import Link, flat
-from pipesched.profiles.stage_costs import StageCost, StageCosts
-from pipesched.schedules.op import Message, Payload, Recv, Send
-from pipesched.schedules.schedule import ScheduleError
-from pipesched.simulator.collectives import Collectives
-from pipesched.simulator.network import Network
-from pipesched.simulator.traffic_rules import TrafficRules
+from pipesched.profiles.clusters import Link, flat
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.schedules import Message, Payload, Recv, ScheduleError, Send
+from pipesched.simulator import NetworkOptions
+from pipesched.simulator.engine.collectives import Collectives
+from pipesched.simulator.engine.network import Network
 
 COSTS = StageCosts((StageCost(1.0, output_bytes=10), StageCost(1.0, output_bytes=30), StageCost(1.0)))
 
@@ -25,7 +24,7 @@ def test_a_gradient_is_as_large_as_the_activation_that_it_is_the_gradient_of():
 @pytest.mark.parametrize(("protocol", "start_s"), [("rendezvous", 3.0), ("eager", 1.0)])
 def test_a_transfer_starts_when_the_sender_and_under_rendezvous_the_receiver_has_posted(protocol, start_s):
     env = Environment()
-    network = Network(env, COSTS, flat(2, Link(0.5, 10.0)), (0, 1), TrafficRules(protocol))
+    network = Network(env, COSTS, flat(2, Link(0.5, 10.0)), (0, 1), NetworkOptions(protocol))
     env.run(until=1.0)
     transfer = network.send(0, Send(activation(0), 1))
     env.run(until=3.0)
@@ -34,7 +33,7 @@ def test_a_transfer_starts_when_the_sender_and_under_rendezvous_the_receiver_has
 
 
 def test_the_two_directions_between_two_ranks_do_not_wait_for_each_other():
-    network = Network(Environment(), COSTS, flat(2, Link(0.0, 10.0)), (0, 1), TrafficRules("eager"))
+    network = Network(Environment(), COSTS, flat(2, Link(0.0, 10.0)), (0, 1), NetworkOptions("eager"))
     there = network.send(0, Send(activation(0), 1))
     back = network.send(1, Send(Message(Payload.GRADIENT, 1, 0), 0))
     second = network.send(0, Send(activation(1), 1))
@@ -43,7 +42,7 @@ def test_the_two_directions_between_two_ranks_do_not_wait_for_each_other():
 
 @pytest.mark.parametrize("protocol", ["rendezvous", "eager"])
 def test_a_send_and_a_receive_of_different_messages_are_refused(protocol):
-    network = Network(Environment(), COSTS, flat(2), (0, 1), TrafficRules(protocol))
+    network = Network(Environment(), COSTS, flat(2), (0, 1), NetworkOptions(protocol))
     network.send(0, Send(activation(0), 1))
     with pytest.raises(ScheduleError, match="rank 0 sends 0SEND_F0 where rank 1 receives 1RECV_F1"):
         network.recv(1, Recv(activation(1), 0))
@@ -64,7 +63,7 @@ def test_channels_between_two_devices_divide_the_bandwidth_and_each_keeps_its_or
     # 1 to 2 s half of the first goes; 2 to 4 s its other half beside half of rank 2's; 4 to 6 s the other half of
     # that beside half of the second, which has the link for itself from 6 to 7 s.
     env = Environment()
-    network = Network(env, COSTS, flat(2, Link(0.25, 5.0)), (0, 1, 0, 1), TrafficRules("eager"))
+    network = Network(env, COSTS, flat(2, Link(0.25, 5.0)), (0, 1, 0, 1), NetworkOptions("eager"))
     env.run(until=1.0)
     first = network.send(0, Send(activation(0), 1))
     env.run(until=2.0)

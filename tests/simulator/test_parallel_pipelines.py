@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.profiles.cluster import Cluster, Device, Link, flat
-from pipesched.profiles.stage_costs import StageCost, StageCosts, uniform
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.op import Average, Recv, Step, computes, needs
+from pipesched.profiles.clusters import Cluster, Device, Link, flat
+from pipesched.profiles.costs import StageCost, StageCosts, uniform
+from pipesched.schedules import Average, Recv, Step, computes, needs
+from pipesched.schedules.builders import build
+from pipesched.simulator.engine import simulate
 from pipesched.simulator.memory import memory, peak_memory
-from pipesched.simulator.simulate import simulate
 
 
 def blocked(timeline, num_stages):

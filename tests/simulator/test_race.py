@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from pipesched.schedules.avgpipe import one_pipeline
-from pipesched.schedules.lower import lower
-from pipesched.simulator import race as module
-from pipesched.simulator.in_numbers import in_numbers
-from pipesched.simulator.race import race
+from pipesched.schedules.builders import one_pipeline
+from pipesched.schedules.lowering import lower
+from pipesched.simulator.fast import drift_loop as module
+from pipesched.simulator.fast import in_numbers
+from pipesched.simulator.fast.drift_loop import race
 from tests.simulator.test_in_step import random_cluster, random_costs
 
 

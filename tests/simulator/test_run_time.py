@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.profiles.cluster import Link, flat
-from pipesched.profiles.stage_costs import StageCost, StageCosts, uniform
-from pipesched.schedules.op import Phase, computes
-from pipesched.schedules.training_run import training_run
-from pipesched.simulator.errors import SimulationError
-from pipesched.simulator.run_time import run_time
-from pipesched.simulator.simulate import simulate
+from pipesched.profiles.clusters import Link, flat
+from pipesched.profiles.costs import StageCost, StageCosts, uniform
+from pipesched.schedules import Phase, computes
+from pipesched.schedules.transforms import training_run
+from pipesched.simulator import SimulationError
+from pipesched.simulator.engine import simulate
+from pipesched.simulator.fast import run_time
 
 P, M = 4, 6
 

@@ -9,15 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simpy import Environment
 
-from pipesched.profiles.cluster import Cluster, Device, Link, dealt, of_nodes
-from pipesched.profiles.stage_costs import StageCost, StageCosts
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.lower import lower
-from pipesched.schedules.op import Message, Payload, Recv, Reduce, Send, Step
-from pipesched.schedules.schedule import Schedule, backward, forward
-from pipesched.simulator.idle import usage
-from pipesched.simulator.network import Network
-from pipesched.simulator.simulate import simulate
+from pipesched.profiles.clusters import Cluster, Device, Link, dealt, of_nodes
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.schedules import Message, Payload, Recv, Reduce, Schedule, Send, Step, backward, forward
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
+from pipesched.simulator.analysis import usage
+from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine.network import Network
 from pipesched.simulator.theory import gpipe_makespan_s
 
 TEN_BYTES = StageCosts((StageCost(1.0, 2.0, output_bytes=10, weight_bytes=40),) * 2)

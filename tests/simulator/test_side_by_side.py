@@ -6,19 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.profiles.cluster import flat
-from pipesched.profiles.stage_costs import StageCost, StageCosts
-from pipesched.schedules.avgpipe import avgpipe, one_pipeline
-from pipesched.schedules.lazy import repeat
-from pipesched.schedules.lower import lower
-from pipesched.schedules.one_f_one_b import one_f_one_b
-from pipesched.schedules.op import Average, Reduce
-from pipesched.schedules.recompute import recompute
-from pipesched.schedules.schedule import Schedule
-from pipesched.simulator.errors import SimulationError
-from pipesched.simulator.in_numbers import in_numbers
-from pipesched.simulator.side_by_side import side_by_side, steady_s
-from pipesched.simulator.simulate import simulate
+from pipesched.profiles.clusters import flat
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.schedules import Average, Reduce, Schedule, repeat
+from pipesched.schedules.builders.avgpipe import avgpipe, one_pipeline
+from pipesched.schedules.builders.one_f_one_b import one_f_one_b
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import recompute
+from pipesched.simulator import SimulationError
+from pipesched.simulator.engine import simulate
+from pipesched.simulator.fast import in_numbers
+from pipesched.simulator.fast.drifting import side_by_side, steady_s
 from tests.simulator.test_in_step import random_cluster, random_costs
 
 

@@ -2,10 +2,10 @@ import sys
 
 import pytest
 
-from pipesched.schedules.catalogue import build, build_lazily
-from pipesched.schedules.schedule import forward, make_schedule
-from pipesched.simulator.errors import SimulationError
-from pipesched.simulator.staleness import draw_staleness, panels
+from pipesched.schedules import forward, make_schedule
+from pipesched.schedules.builders import build, build_lazily
+from pipesched.simulator import SimulationError
+from pipesched.simulator.views.staleness_figure import draw_staleness, panels
 from tests.processes import run
 
 STARTS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
@@ -54,5 +54,5 @@ def test_a_picture_that_cannot_be_is_refused_in_one_line(tmp_path, name, count):
 
 
 def test_matplotlib_is_not_loaded_before_something_is_drawn():
-    code = "import sys, pipesched.simulator.staleness; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, pipesched.simulator.views.staleness_figure; sys.exit('matplotlib' in sys.modules)"
     assert run([sys.executable, "-c", code]).returncode == 0

@@ -5,13 +5,13 @@ from itertools import pairwise
 
 import pytest
 
-from pipesched.profiles.cluster import Link, flat
-from pipesched.profiles.stage_costs import StageCost, StageCosts, uniform
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.lazy import repeat
-from pipesched.schedules.lower import lower
-from pipesched.simulator.simulate import simulate
-from pipesched.simulator.steady import batch_period_s, repeated_pace_s, unflushed_pace_s
+from pipesched.profiles.clusters import Link, flat
+from pipesched.profiles.costs import StageCost, StageCosts, uniform
+from pipesched.schedules import repeat
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
+from pipesched.simulator.engine import simulate
+from pipesched.simulator.fast import batch_period_s, repeated_pace_s, unflushed_pace_s
 
 
 def batch(name, p, m, costs, link=Link()):  # noqa: B008 -- frozen

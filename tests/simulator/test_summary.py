@@ -2,12 +2,12 @@ from dataclasses import replace
 
 import pytest
 
-from pipesched.profiles.cluster import Cluster, Device, flat
-from pipesched.profiles.stage_costs import StageCost, StageCosts, uniform
-from pipesched.schedules.catalogue import build
+from pipesched.profiles.clusters import Cluster, Device, flat
+from pipesched.profiles.costs import StageCost, StageCosts, uniform
+from pipesched.schedules.builders import build
+from pipesched.simulator.analysis import Summary, fits, summarize
+from pipesched.simulator.engine import simulate
 from pipesched.simulator.memory import memory
-from pipesched.simulator.simulate import simulate
-from pipesched.simulator.summary import Summary, fits, summarize
 from tests.schedules.hand_schedules import replicated
 
 BYTES = StageCosts((StageCost(1.0, 2.0, output_bytes=1, saved_bytes=100, weight_bytes=1000),) * 4)

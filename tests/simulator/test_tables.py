@@ -1,7 +1,7 @@
 import csv
 import io
 
-from pipesched.simulator.tables import to_csv, to_markdown
+from pipesched.simulator.analysis import to_csv, to_markdown
 
 ROWS = [{"name": "a|b", "makespan_s": 1.5, "peak": None}, {"name": "c", "makespan_s": 123456.5, "peak": 7}]
 

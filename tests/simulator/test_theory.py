@@ -4,17 +4,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.profiles.cluster import Link, flat
-from pipesched.profiles.stage_costs import StageCost, StageCosts, uniform
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.lower import lower
-from pipesched.schedules.recompute import recompute
-from pipesched.schedules.versions import in_flight
-from pipesched.simulator import theory
-from pipesched.simulator.errors import SimulationError
+from pipesched.profiles.clusters import Link, flat
+from pipesched.profiles.costs import StageCost, StageCosts, uniform
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import recompute
+from pipesched.schedules.weights.versions import stages_in_flight
+from pipesched.simulator import SimulationError, theory
+from pipesched.simulator.analysis import metrics
+from pipesched.simulator.engine import simulate
 from pipesched.simulator.memory import memory
-from pipesched.simulator.metrics import metrics
-from pipesched.simulator.simulate import simulate
 
 p_s, m_s, v_s = st.integers(1, 8), st.integers(1, 20), st.integers(1, 4)
 seconds, delays = st.floats(0.01, 10.0), st.one_of(st.just(0.0), st.floats(0.0, 20.0))
@@ -88,7 +87,7 @@ def test_the_numbers_of_avgpipes_figure_7_come_out(t_b, expected):
         simulated_s("1f1b_afp", 2, 8, 1.0, t_b, 1.0, advance=1),
     )
     assert found == pytest.approx(expected, rel=1e-12)
-    assert in_flight(build("1f1b_afp", 2, 8, advance=1))[0] == theory.afp_in_flight(2, 8, 0, 1) == 3
+    assert stages_in_flight(build("1f1b_afp", 2, 8, advance=1))[0] == theory.afp_in_flight(2, 8, 0, 1) == 3
 
 
 @exactly
@@ -104,7 +103,7 @@ def test_looped_bfs_takes_its_closed_form_for_any_delay_and_any_number_of_microb
     schedule = build("looped_bfs", p, m, v)
     found = simulate(schedule, uniform(p * v, t_f / v, t_b / v), flat(p, Link(delay_s))).makespan_s
     assert found == pytest.approx(theory.looped_bfs_makespan_s(p, m, v, t_f, t_b, delay_s), rel=1e-9)
-    assert in_flight(schedule) == (theory.looped_bfs_in_flight(m, v),) * p
+    assert stages_in_flight(schedule) == (theory.looped_bfs_in_flight(m, v),) * p
 
 
 @exactly
@@ -125,16 +124,16 @@ def test_the_interleaved_bubble_is_refused_where_p_does_not_divide_m():
 @given(p=p_s, m=m_s, advance=st.integers(0, 4))
 def test_as_many_microbatches_are_in_flight_as_the_papers_count(p, m, advance):
     ranks = range(p)
-    assert in_flight(build("gpipe", p, m)) == tuple(theory.gpipe_in_flight(m) for _ in ranks)
-    assert in_flight(build("1f1b", p, m)) == tuple(theory.one_f_one_b_in_flight(p, m, rank) for rank in ranks)
+    assert stages_in_flight(build("gpipe", p, m)) == tuple(theory.gpipe_in_flight(m) for _ in ranks)
+    assert stages_in_flight(build("1f1b", p, m)) == tuple(theory.one_f_one_b_in_flight(p, m, rank) for rank in ranks)
     expected = tuple(theory.afp_in_flight(p, m, rank, advance) for rank in ranks)
-    assert in_flight(build("1f1b_afp", p, m, advance=advance)) == expected
+    assert stages_in_flight(build("1f1b_afp", p, m, advance=advance)) == expected
 
 
 @exactly
 @given(p=st.integers(2, 6), k=st.integers(2, 4), v=v_s)
 def test_the_first_rank_of_interleaved_holds_the_peak_factor_times_that_of_1f1b(p, k, v):
-    chunks = in_flight(build("interleaved", p, k * p, v))[0]
+    chunks = stages_in_flight(build("interleaved", p, k * p, v))[0]
     assert chunks / (p * v) == pytest.approx(theory.interleaved_peak_factor(p, v) if v > 1 else 1 + (p - 1) / p)
 
 
@@ -176,7 +175,8 @@ def test_with_recompute_one_microbatch_is_held_in_full_and_of_the_others_their_i
     for sample in memory(simulate(schedule, costs), costs, schedule):
         held[sample.device] = max(held[sample.device], dict(sample.bytes_by_kind)["activations"])
     assert held[1:] == [
-        theory.recompute_activations(in_flight(plain)[rank], stage_input + more, stage_input) for rank in range(1, p)
+        theory.recompute_activations(stages_in_flight(plain)[rank], stage_input + more, stage_input)
+        for rank in range(1, p)
     ]
     assert held[0] == stage_input + more  # the input of the first stage is data, and not counted
 
@@ -191,7 +191,7 @@ def test_dualpipe_is_idle_and_takes_as_long_as_published_for_any_overlap(half, m
         idle_s = max(device.idle_s for device in found.devices)
         assert found.makespan_s == pytest.approx(theory.dualpipe_makespan_s(p, m, t_f, t_w, overlap), rel=1e-9)
         assert idle_s == pytest.approx(theory.dualpipe_idle_s(p, t_f, t_w, overlap), rel=1e-9, abs=1e-9)
-        assert in_flight(schedule) == (theory.dualpipe_in_flight(p),) * schedule.num_ranks
+        assert stages_in_flight(schedule) == (theory.dualpipe_in_flight(p),) * schedule.num_ranks
 
 
 @pytest.mark.parametrize(("overlap", "t_fb"), [(0.0, 2.75), (0.25, 2.5), (1.0, 1.75)])

@@ -8,10 +8,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
 
-from pipesched.profiles.stage_costs import StageCost, StageCosts
-from pipesched.schedules.catalogue import build
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.schedules.builders import build
+from pipesched.simulator.engine import simulate
 from pipesched.simulator.memory import memory, peak_memory
-from pipesched.simulator.simulate import simulate
 
 WIDTHS = (3, 5, 7, 2)  # of the input and of what each stage hands on
 ROWS = 4  # in a micro-batch

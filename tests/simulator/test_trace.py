@@ -5,15 +5,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules.gpipe import gpipe
-from pipesched.schedules.interleaved import interleaved
-from pipesched.schedules.one_f_one_b import one_f_one_b
-from pipesched.schedules.op import Average, Message, Overlap, Payload, Recv, Reduce, Send, Step
-from pipesched.schedules.pipedream import pipedream
-from pipesched.schedules.schedule import backward, forward
-from pipesched.schedules.timeline import MemorySample, Span, Timeline
-from pipesched.simulator.errors import SimulationError
-from pipesched.simulator.trace import to_trace
+from pipesched.schedules import (
+    Average,
+    MemorySample,
+    Message,
+    Overlap,
+    Payload,
+    Recv,
+    Reduce,
+    Send,
+    Span,
+    Step,
+    Timeline,
+    backward,
+    forward,
+)
+from pipesched.schedules.builders.gpipe import gpipe
+from pipesched.schedules.builders.interleaved import interleaved
+from pipesched.schedules.builders.one_f_one_b import one_f_one_b
+from pipesched.schedules.builders.pipedream import pipedream
+from pipesched.simulator import SimulationError
+from pipesched.simulator.views import to_trace
 from tests.hand_timelines import play, shaken
 from tests.trace_rules import check_trace
 

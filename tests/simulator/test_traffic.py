@@ -1,11 +1,10 @@
 import pytest
 
-from pipesched.profiles.stage_costs import StageCost, StageCosts
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.lower import lower
-from pipesched.schedules.op import Reduce, Step
-from pipesched.schedules.schedule import backward, forward, make_schedule
-from pipesched.simulator.traffic import Traffic, traffic
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.schedules import Reduce, Step, backward, forward, make_schedule
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
+from pipesched.simulator.analysis.comm_volume import Traffic, traffic
 from tests.schedules.hand_schedules import replicated, v_shaped
 
 

@@ -7,18 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simpy import Environment
 
-from pipesched.profiles.all_reduce import all_reduce
-from pipesched.profiles.cluster import Cluster, Device, Link, dealt, flat, of_nodes
-from pipesched.profiles.stage_costs import StageCost, StageCosts
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.op import Message, Payload, Recv, Reduce, Send, Step, computes, needs
-from pipesched.schedules.schedule import forward, make_schedule
-from pipesched.simulator.errors import SimulationError
-from pipesched.simulator.flight import Flight
-from pipesched.simulator.idle import usage
-from pipesched.simulator.network import Network
-from pipesched.simulator.simulate import simulate
-from pipesched.simulator.traffic_rules import TrafficRules
+from pipesched.profiles.clusters import Cluster, Device, Link, all_reduce, dealt, flat, of_nodes
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.schedules import Message, Payload, Recv, Reduce, Send, Step, computes, forward, make_schedule, needs
+from pipesched.schedules.builders import build
+from pipesched.simulator import NetworkOptions, SimulationError
+from pipesched.simulator.analysis import usage
+from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine.network import Network
+from pipesched.simulator.engine.transfer import Flight
 
 TWO_NODES = of_nodes(Cluster((Device(),) * 2, Link(), Link(0.5, 10.0), nics=dealt(2, 1)), 2)
 F0, F1 = Message(Payload.ACTIVATION, 0, 0), Message(Payload.ACTIVATION, 0, 1)
@@ -53,7 +50,7 @@ def times(flights):
 def test_two_messages_through_one_nic(num_bytes, chunk_bytes, first, second):
     """From both devices of a node to those of the other, at the same time, at 10 bytes/s and 0.5 s."""
     env = Environment()
-    network = Network(env, costs_of(num_bytes), TWO_NODES, range(4), TrafficRules(chunk_bytes=chunk_bytes))
+    network = Network(env, costs_of(num_bytes), TWO_NODES, range(4), NetworkOptions(chunk_bytes=chunk_bytes))
     flights = [posted(network, 0, 2, F0), posted(network, 1, 3, F1)]
     env.run()
     assert times(flights) == [first, second]
@@ -65,7 +62,7 @@ def test_a_short_message_need_not_wait_for_a_long_one():
     found = {}
     for chunk_bytes in (None, 10):
         env = Environment()
-        network = Network(env, costs, TWO_NODES, range(4), TrafficRules(chunk_bytes=chunk_bytes))
+        network = Network(env, costs, TWO_NODES, range(4), NetworkOptions(chunk_bytes=chunk_bytes))
         long = posted(network, 0, 2, F0)
         env.run(until=0.5)
         short = posted(network, 1, 3, Message(Payload.ACTIVATION, 1, 0))
@@ -77,7 +74,7 @@ def test_a_short_message_need_not_wait_for_a_long_one():
 def test_the_messages_of_one_channel_do_not_overtake_each_other_in_chunks():
     """20 bytes each at 10 bytes/s: 0..2 and 2..4, as in one piece."""
     env = Environment()
-    network = Network(env, costs_of(20), TWO_NODES, range(4), TrafficRules(chunk_bytes=5))
+    network = Network(env, costs_of(20), TWO_NODES, range(4), NetworkOptions(chunk_bytes=5))
     flights = [posted(network, 0, 2, F0), posted(network, 0, 2, F1)]
     env.run()
     assert times(flights) == [(0.0, 2.5), (2.0, 4.5)]
@@ -91,7 +88,7 @@ def test_a_message_passes_between_the_rounds_of_a_reduction():
     found = {}
     for chunk_bytes in (None, 100):
         env = Environment()
-        network = Network(env, costs_of(10), TWO_NODES, range(4), TrafficRules(chunk_bytes=chunk_bytes))
+        network = Network(env, costs_of(10), TWO_NODES, range(4), NetworkOptions(chunk_bytes=chunk_bytes))
         sum_of = Flight()
         network.reduce(sum_of, all_reduce(40, (0, 2), TWO_NODES))
         env.run(until=1.0)
@@ -111,7 +108,7 @@ def test_where_nobody_meets_chunks_change_nothing(name, num_bytes, chunk_bytes):
         if name in ("interleaved", "1f1b_rr") and cluster.nics:
             continue
         whole, cut = (
-            simulate(schedule, costs, cluster, rules=TrafficRules(chunk_bytes=each)) for each in (None, chunk_bytes)
+            simulate(schedule, costs, cluster, rules=NetworkOptions(chunk_bytes=each)) for each in (None, chunk_bytes)
         )
         ends = [[span.end_s for span in timeline.spans] for timeline in (whole, cut)]
         assert ends[0] == pytest.approx(ends[1], rel=1e-9)
@@ -161,9 +158,9 @@ def two_forwards(*, link, rules):
 @pytest.mark.parametrize(
     ("rules", "starts"),
     [
-        (TrafficRules(), [0.0, 1.0, 2.5, 3.5]),
-        (TrafficRules("eager", "blocking"), [0.0, 2.0, 2.5, 4.5]),  # the message has left at 2
-        (TrafficRules("rendezvous", "blocking"), [0.0, 2.5, 2.5, 5.0]),  # and is there at 2.5
+        (NetworkOptions(), [0.0, 1.0, 2.5, 3.5]),
+        (NetworkOptions("eager", "blocking"), [0.0, 2.0, 2.5, 4.5]),  # the message has left at 2
+        (NetworkOptions("rendezvous", "blocking"), [0.0, 2.5, 2.5, 5.0]),  # and is there at 2.5
     ],
 )
 def test_a_blocking_send_keeps_its_rank(rules, starts):
@@ -172,7 +169,7 @@ def test_a_blocking_send_keeps_its_rank(rules, starts):
 
 
 def test_the_time_in_a_blocking_send_is_idle_time_of_its_transfer():
-    timeline = two_forwards(link=Link(0.5, 10.0), rules=TrafficRules(sends="blocking"))
+    timeline = two_forwards(link=Link(0.5, 10.0), rules=NetworkOptions(sends="blocking"))
     idle = dict(usage(timeline)[0].idle_by_cause_s)
     assert {cause: s for cause, s in idle.items() if s} == {"transfer": 1.5, "cooldown": 2.5}
 
@@ -183,7 +180,7 @@ def test_blocking_sends_that_wait_for_each_other_are_a_deadlock_with_both_ops():
     schedule = make_schedule("x", 2, 2, rows)
     assert simulate(schedule, costs_of(10)).makespan_s == 2.0
     with pytest.raises(SimulationError) as error:
-        simulate(schedule, costs_of(10), rules=TrafficRules(sends="blocking"))
+        simulate(schedule, costs_of(10), rules=NetworkOptions(sends="blocking"))
     assert str(error.value) == (
         "x: deadlock: rank 0 at 0SEND_F0 waits for 1RECV_F0 of rank 1, "
         "rank 1 at 0SEND_F1 waits for 1RECV_F1 of rank 0; check the schedule"
@@ -199,7 +196,7 @@ def test_a_device_is_slower_while_a_message_of_its_is_in_flight():
     Rank 0: F0 to 1; F1 does a half until 2, and is over at 2.5. Rank 1: F0 from 2, a half done at 2.5, over at 3.5,
     when the second message has come; F1 runs alone.
     """
-    timeline = two_forwards(link=Link(0.0, 10.0), rules=TrafficRules(slowdown=1.0))
+    timeline = two_forwards(link=Link(0.0, 10.0), rules=NetworkOptions(slowdown=1.0))
     spans = [(span.start_s, span.end_s) for span in timeline.spans if computes(span.op)]
     assert spans == [(0.0, 1.0), (1.0, 2.5), (2.0, 3.5), (3.5, 4.5)]
 
@@ -209,7 +206,7 @@ def test_a_device_is_slower_while_a_reduction_of_its_is_in_flight():
     rows = [[forward(0, rank), Reduce(0), forward(0, rank + 2), Step(0)] for rank in range(2)]
     timeline = simulate(
         make_schedule("x", 1, 4, rows), costs_of(0, 1, weight_bytes=10), flat(2, Link(0.0, 10.0)),
-        rules=TrafficRules(slowdown=1.0),
+        rules=NetworkOptions(slowdown=1.0),
     )  # fmt: skip
     spans = [(span.start_s, span.end_s) for span in timeline.of_rank(0) if computes(span.op)]
     assert spans == [(0.0, 1.0), (1.0, 2.5)]
@@ -222,7 +219,7 @@ def test_messages_that_take_no_time_slow_nobody_and_no_slowdown_is_none(name, sl
     cost = StageCost(1.0, backward_input_s=1.0, backward_weight_s=1.0, output_bytes=3, weight_bytes=7)
     costs, cluster = StageCosts((cost,) * schedule.num_stages), flat(4, Link(0.1, 10.0) if takes_time else None)
     plain = simulate(schedule, costs, cluster)
-    slowed = simulate(schedule, costs, cluster, rules=TrafficRules(slowdown=slowdown))
+    slowed = simulate(schedule, costs, cluster, rules=NetworkOptions(slowdown=slowdown))
     if takes_time:
         assert plain.makespan_s - 1e-9 <= slowed.makespan_s <= (1 + slowdown) * plain.makespan_s + 1e-9
     else:
@@ -232,10 +229,10 @@ def test_messages_that_take_no_time_slow_nobody_and_no_slowdown_is_none(name, sl
 @pytest.mark.parametrize(
     ("rules", "text"),
     [
-        (TrafficRules(sends="never"), "sends: got 'never', expected posted or blocking"),  # type: ignore[arg-type]
-        (TrafficRules(chunk_bytes=0), "chunk_bytes: got 0, expected at least 1"),
-        (TrafficRules(slowdown=-0.1), "slowdown: got -0.1, expected 0 to 100"),
-        (TrafficRules(slowdown=float("nan")), "slowdown: got nan"),
+        (NetworkOptions(sends="never"), "sends: got 'never', expected posted or blocking"),  # type: ignore[arg-type]
+        (NetworkOptions(chunk_bytes=0), "chunk_bytes: got 0, expected at least 1"),
+        (NetworkOptions(slowdown=-0.1), "slowdown: got -0.1, expected 0 to 100"),
+        (NetworkOptions(slowdown=float("nan")), "slowdown: got nan"),
     ],
 )
 def test_rules_that_are_none_are_refused_in_one_line(rules, text):

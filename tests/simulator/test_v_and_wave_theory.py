@@ -4,16 +4,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.profiles.stage_costs import StageCost, StageCosts, uniform
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.lower import lower
-from pipesched.schedules.schedule import Schedule
-from pipesched.schedules.versions import in_flight
-from pipesched.simulator import theory
-from pipesched.simulator.errors import SimulationError
+from pipesched.profiles.costs import StageCost, StageCosts, uniform
+from pipesched.schedules import Schedule
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.weights.versions import stages_in_flight
+from pipesched.simulator import SimulationError, theory
+from pipesched.simulator.analysis import metrics
+from pipesched.simulator.engine import simulate
 from pipesched.simulator.memory import memory
-from pipesched.simulator.metrics import metrics
-from pipesched.simulator.simulate import simulate
 
 seconds, units = st.floats(0.01, 10.0), st.integers(1, 4)
 exactly = settings(deadline=None, max_examples=60)
@@ -59,7 +58,7 @@ def test_v_half_and_v_min_take_what_our_squeezing_comes_to(name, form, p):
 def test_as_many_chunks_are_held_as_the_papers_count(name, form):
     for p, m in [(1, 3), (2, 1), (2, 8), (3, 9), (4, 2), (4, 12), (5, 10), (8, 20)]:
         schedule = build(name, p, m)
-        assert max(in_flight(schedule)) == most_activations(schedule) == form(p, m)
+        assert max(stages_in_flight(schedule)) == most_activations(schedule) == form(p, m)
 
 
 @exactly
@@ -96,7 +95,7 @@ def test_the_bubble_of_chimera_is_the_papers_where_f_and_b_take_as_long(p):
         schedule = build("chimera", p, m)
         found = metrics(simulate(schedule, uniform(p, 1.0, 1.0))).bubble_fraction
         assert found == pytest.approx(theory.chimera_bubble_fraction(p, m), rel=1e-12, abs=1e-12)
-        assert in_flight(schedule) == tuple(theory.chimera_in_flight(p, rank) for rank in range(p))
+        assert stages_in_flight(schedule) == tuple(theory.chimera_in_flight(p, rank) for rank in range(p))
         assert most_activations(schedule) == p
 
 

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import pytest
 
-from pipesched.profiles.cluster import Link, flat
-from pipesched.profiles.stage_costs import StageCosts, uniform
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.schedule import Schedule
-from pipesched.simulator.metrics import metrics
-from pipesched.simulator.simulate import simulate
+from pipesched.profiles.clusters import Link, flat
+from pipesched.profiles.costs import StageCosts, uniform
+from pipesched.schedules import Schedule
+from pipesched.schedules.builders import build
+from pipesched.simulator.analysis import metrics
+from pipesched.simulator.engine import simulate
 
 P, V = 8, 4
 M_W_OVER_M_B = 32 * 4096 / (34 * 4096 + 5 * 32 * 1024)

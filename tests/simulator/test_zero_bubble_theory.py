@@ -4,16 +4,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pipesched.profiles.stage_costs import StageCost, StageCosts, uniform
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.lower import lower
-from pipesched.schedules.schedule import Schedule
-from pipesched.schedules.timeline import Timeline
-from pipesched.simulator import theory
-from pipesched.simulator.errors import SimulationError
+from pipesched.profiles.costs import StageCost, StageCosts, uniform
+from pipesched.schedules import Schedule, Timeline
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
+from pipesched.simulator import SimulationError, theory
+from pipesched.simulator.analysis import metrics
+from pipesched.simulator.engine import simulate
 from pipesched.simulator.memory import memory
-from pipesched.simulator.metrics import metrics
-from pipesched.simulator.simulate import simulate
 
 p_s, seconds = st.integers(1, 8), st.floats(0.01, 10.0)
 exactly = settings(deadline=None, max_examples=60)

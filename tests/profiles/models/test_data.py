@@ -7,9 +7,8 @@ import sys
 import pytest
 import torch
 
-from pipesched.profiles.errors import ProfileError
-from pipesched.profiles.models.model import build_layers
-from pipesched.profiles.models.resolve import resolve_model
+from pipesched.profiles import ProfileError
+from pipesched.profiles.models import build_layers, resolve_model
 from pipesched.profiles.models.text import crops, held_out_crops, text_bytes
 
 

@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from pipesched.profiles.errors import ProfileError
-from pipesched.profiles.models.model import Model, build_layers, draw_batch
-from pipesched.profiles.models.resolve import resolve_model
+from pipesched.profiles import ProfileError
+from pipesched.profiles.models import Model, build_layers, draw_batch, resolve_model
 
 SMALL = [
     "mlp:width=8,layers=3",

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipesched.profiles.errors import ProfileError
+from pipesched.profiles import ProfileError
 from pipesched.profiles.models.optimizers import OPTIMIZERS, make_optimizer
 
 

@@ -7,9 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pipesched.profiles.errors import ProfileError
-from pipesched.profiles.models.model import Model
-from pipesched.profiles.models.resolve import resolve_model
+from pipesched.profiles import ProfileError
+from pipesched.profiles.models import Model, resolve_model
 from pipesched.profiles.models.tied import require_untied, shared_parameters
 
 

@@ -4,7 +4,7 @@ import random
 
 from hypothesis import strategies as st
 
-from pipesched.schedules.op import (
+from pipesched.schedules import (
     Average,
     Compute,
     Message,

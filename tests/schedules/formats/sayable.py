@@ -1,8 +1,8 @@
 """Which schedules of the catalogue PyTorch's CSV can say."""
 
-from pipesched.schedules.catalogue import CATALOGUE, build
-from pipesched.schedules.formats.torch_csv import write_csv
-from pipesched.schedules.schedule import ScheduleError
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.builders import CATALOGUE, build
+from pipesched.schedules.formats import write_csv
 
 
 def halves(num_ranks, num_microbatches):

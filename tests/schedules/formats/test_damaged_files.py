@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from pipesched.schedules.formats.schedule_json import read_schedule, to_json
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.builders.pipedream import pipedream
+from pipesched.schedules.formats import read_schedule, to_json
 from pipesched.schedules.formats.torch_csv import has_communication, read_csv_text, write_csv, write_csv_comms
-from pipesched.schedules.pipedream import pipedream
-from pipesched.schedules.schedule import ScheduleError
-from pipesched.schedules.torch_lower import lower_for_torch
+from pipesched.schedules.lowering import lower_for_torch
 from tests.schedules.formats.judge import is_valid_csv, is_valid_json
 from tests.schedules.formats.random_ops import damaged, damaged_bytes
 

@@ -3,9 +3,8 @@ import stat
 
 import pytest
 
+from pipesched.schedules import ScheduleError, shown
 from pipesched.schedules.formats.files import Faults, load_json, read_text, write_text
-from pipesched.schedules.quoting import shown
-from pipesched.schedules.schedule import ScheduleError
 
 
 def one_line(caught: pytest.ExceptionInfo[ScheduleError]) -> str:

@@ -4,12 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules.formats.schedule_json import from_json, read_schedule, to_json
-from pipesched.schedules.interleaved import interleaved
-from pipesched.schedules.lower import lower
-from pipesched.schedules.op import Message, Payload, Recv, Send, Step
-from pipesched.schedules.pipedream import pipedream
-from pipesched.schedules.schedule import Schedule, ScheduleError, backward, forward
+from pipesched.schedules import Message, Payload, Recv, Schedule, ScheduleError, Send, Step, backward, forward
+from pipesched.schedules.builders.interleaved import interleaved
+from pipesched.schedules.builders.pipedream import pipedream
+from pipesched.schedules.formats import from_json, read_schedule, to_json
+from pipesched.schedules.lowering import lower
 from tests.schedules.formats.random_ops import ops
 
 TINY = """{

@@ -1,8 +1,7 @@
 import pytest
 from hypothesis import given, settings
 
-from pipesched.schedules.formats.text import NO_PEER, op_text, parse_op, parse_op_with_peer
-from pipesched.schedules.op import (
+from pipesched.schedules import (
     Average,
     Compute,
     Message,
@@ -12,11 +11,12 @@ from pipesched.schedules.op import (
     Recv,
     Reduce,
     Reshard,
+    ScheduleError,
     Send,
     Step,
     Unshard,
 )
-from pipesched.schedules.schedule import ScheduleError
+from pipesched.schedules.formats.text import NO_PEER, op_text, parse_op, parse_op_with_peer
 from tests.schedules.formats.random_ops import ops
 
 F, B = Phase.FORWARD, Phase.BACKWARD

@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipesched.schedules import MemorySample, Message, Payload, ScheduleError, Send, Span, Timeline, forward
 from pipesched.schedules.formats.timeline_json import read_timeline, timeline_from_json, timeline_to_json
-from pipesched.schedules.op import Message, Payload, Send
-from pipesched.schedules.schedule import ScheduleError, forward
-from pipesched.schedules.timeline import MemorySample, Span, Timeline
 from tests.schedules.formats.random_ops import damaged, ops
 
 TINY = Timeline(

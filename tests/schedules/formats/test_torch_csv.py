@@ -4,13 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules.formats import torch_csv
-from pipesched.schedules.formats.torch_csv import read_csv, read_csv_text, write_csv, write_csv_comms
-from pipesched.schedules.gpipe import gpipe
-from pipesched.schedules.interleaved import interleaved
-from pipesched.schedules.lower import lower
-from pipesched.schedules.one_f_one_b import one_f_one_b
-from pipesched.schedules.op import (
+from pipesched.schedules import (
     Average,
     Compute,
     Message,
@@ -20,13 +14,23 @@ from pipesched.schedules.op import (
     Recv,
     Reduce,
     Reshard,
+    Schedule,
+    ScheduleError,
     Send,
     Step,
     Unshard,
+    backward,
     computes,
+    forward,
+    make_schedule,
 )
-from pipesched.schedules.pipedream import pipedream
-from pipesched.schedules.schedule import Schedule, ScheduleError, backward, forward, make_schedule
+from pipesched.schedules.builders.gpipe import gpipe
+from pipesched.schedules.builders.interleaved import interleaved
+from pipesched.schedules.builders.one_f_one_b import one_f_one_b
+from pipesched.schedules.builders.pipedream import pipedream
+from pipesched.schedules.formats import torch_csv
+from pipesched.schedules.formats.torch_csv import read_csv, read_csv_text, write_csv, write_csv_comms
+from pipesched.schedules.lowering import lower
 
 COMPUTE = "0F0,0F1,,,0B0,,0B1\r\n,1F0,1B0,1F1,1B1\r\n"
 COMMS = (

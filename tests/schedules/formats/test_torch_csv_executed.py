@@ -4,7 +4,7 @@ import pytest
 
 from pipesched.schedules.check import check
 from pipesched.schedules.formats.torch_csv import read_csv, read_csv_text, write_csv, write_csv_comms
-from pipesched.schedules.torch_lower import lower_for_torch
+from pipesched.schedules.lowering import lower_for_torch
 from tests.schedules.formats.sayable import halves
 
 torch_schedules = pytest.importorskip("tests.schedules.torch_schedules")

@@ -5,15 +5,13 @@ import io
 
 import pytest
 
-from pipesched.schedules.catalogue import CATALOGUE, build
-from pipesched.schedules.formats.schedule_json import from_json, to_json
+from pipesched.schedules import Overlap, ScheduleError, Send, computes, stages_of
+from pipesched.schedules.builders import CATALOGUE, build
+from pipesched.schedules.builders.gpipe import gpipe
+from pipesched.schedules.builders.interleaved import interleaved
+from pipesched.schedules.formats import from_json, to_json
 from pipesched.schedules.formats.torch_csv import read_csv, read_csv_text, write_csv, write_csv_comms
-from pipesched.schedules.gpipe import gpipe
-from pipesched.schedules.interleaved import interleaved
-from pipesched.schedules.lower import lower
-from pipesched.schedules.op import Overlap, Send, computes
-from pipesched.schedules.schedule import ScheduleError, stages_of
-from pipesched.schedules.torch_lower import lower_for_torch
+from pipesched.schedules.lowering import lower, lower_for_torch
 from tests.schedules.formats.sayable import halves
 
 torch_schedules = pytest.importorskip("tests.schedules.torch_schedules")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pipesched.schedules import stages_of
 from pipesched.schedules.formats.torch_csv import read_csv_text, write_csv, write_csv_comms
-from pipesched.schedules.schedule import stages_of
-from pipesched.schedules.torch_lower import lower_for_torch
+from pipesched.schedules.lowering import lower_for_torch
 from tests.processes import run_all
 from tests.schedules.formats.sayable import halves
 

@@ -14,8 +14,7 @@ from safetensors.torch import save_file
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
-from pipesched.profiles.models.model import build_layers
-from pipesched.profiles.models.resolve import resolve_model
+from pipesched.profiles.models import build_layers, resolve_model
 from tests.executor.pipelines import even_bounds
 
 GROUPS = ([0, 1], [2, 3], [0, 1, 2, 3])

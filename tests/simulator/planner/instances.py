@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pipesched.profiles.cluster import Cluster, Device, Link, of_nodes
-from pipesched.profiles.profile import LayerCost, LayerMeasurement, LayerSplit, Profile, Provenance
+from pipesched.profiles.clusters import Cluster, Device, Link, of_nodes
+from pipesched.profiles.costs import LayerCost, LayerMeasurement, LayerSplit, Profile, Provenance
 from pipesched.simulator.planner import Request
 
 _SIZES = (1, 2, 4)

@@ -3,17 +3,17 @@ from dataclasses import replace
 
 import pytest
 
-from pipesched.profiles.cluster import Cluster, Device, Link, flat, of_nodes
-from pipesched.profiles.errors import ProfileError
-from pipesched.profiles.files import load_plan, save_plan
-from pipesched.schedules.lower import lower
-from pipesched.schedules.replicate import place
-from pipesched.simulator.critical_path import critical_path
-from pipesched.simulator.planner import Candidate, Request, plan_of, predict, reasons, search
-from pipesched.simulator.planner.evaluate import lowered
-from pipesched.simulator.planner.request import candidates
-from pipesched.simulator.run_time import run_time
-from pipesched.simulator.simulate import simulate
+from pipesched.profiles import ProfileError
+from pipesched.profiles.clusters import Cluster, Device, Link, flat, of_nodes
+from pipesched.profiles.io import load_plan, save_plan
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import place
+from pipesched.simulator.analysis import critical_path
+from pipesched.simulator.engine import simulate
+from pipesched.simulator.fast import run_time
+from pipesched.simulator.planner import Candidate, plan_of, reasons, search_plans
+from pipesched.simulator.planner.evaluate import lowered, predict_candidate
+from pipesched.simulator.planner.request import Request, candidates
 from tests.profiles.hand_profiles import layer, measurement, profile
 from tests.simulator.planner.instances import random_profile, random_request
 
@@ -32,7 +32,7 @@ def ask(**changes):
 
 def test_what_is_planned_is_what_runs(tmp_path):
     request = ask(depths=(2,), schedules=("1f1b",))
-    best = search(request).ranked[0]
+    best = search_plans(request).ranked[0]
     save_plan(plan_of(best, request), tmp_path / "plan.json")
     plan = load_plan(tmp_path / "plan.json")
     lists = lower(plan.run(1).lists(1).schedule())
@@ -44,7 +44,7 @@ def test_what_is_planned_is_what_runs(tmp_path):
 
 def test_data_parallelism_of_equal_layers_is_as_fast_as_by_hand():
     node = Cluster((Device(),) * 2, Link(0.0, 1000.0))
-    found = search(ask(cluster=node, depths=(1,), schedules=("1f1b",), batch_size=4), top=1)
+    found = search_plans(ask(cluster=node, depths=(1,), schedules=("1f1b",), batch_size=4), top=1)
     # 2 samples of 8 layers of 3 s; 64 bytes of gradients summed in two rounds of half of them; 8 steps of 0.5 s
     assert found.ranked[0].seconds == pytest.approx(2 * 8 * 3 + 2 * 32 / 1000 + 8 * 0.5)
     assert found.ranked[0].costs.reduce_s == pytest.approx(2 * 32 / 1000)
@@ -52,7 +52,7 @@ def test_data_parallelism_of_equal_layers_is_as_fast_as_by_hand():
 
 def test_a_pipeline_of_equal_stages_is_as_fast_as_the_closed_form_of_1f1b():
     request = ask(cluster=flat(4), depths=(4,), schedules=("1f1b",), profile=even(8, sizes=(1,)))
-    best = search(request).ranked[0]
+    best = search_plans(request).ranked[0]
     assert best.candidate.partition == (2, 2, 2, 2)
     assert best.seconds == pytest.approx((16 + 3) * 2 * 3 + 2 * 0.5)
     assert best.costs.bubble_s == pytest.approx(3 * 2 * 3)
@@ -60,7 +60,7 @@ def test_a_pipeline_of_equal_stages_is_as_fast_as_the_closed_form_of_1f1b():
 
 def test_large_activations_stay_inside_the_node_and_large_gradients_do_too():
     wide = even(8, output_bytes=400, sizes=(1,))
-    best = search(ask(profile=wide, depths=(2,), schedules=("1f1b",))).ranked[0]
+    best = search_plans(ask(profile=wide, depths=(2,), schedules=("1f1b",))).ranked[0]
     assert best.candidate.placement == "pipeline"
     heavy = replace(even(8, sizes=(1,)), layers=tuple(replace(each, weight_bytes=400) for each in wide.layers))
     heavy = replace(
@@ -70,13 +70,13 @@ def test_large_activations_stay_inside_the_node_and_large_gradients_do_too():
             for a, b in zip(heavy.layers, even(8, sizes=(1,)).layers, strict=True)
         ),
     )
-    best = search(ask(profile=heavy, depths=(2,), schedules=("1f1b",))).ranked[0]
+    best = search_plans(ask(profile=heavy, depths=(2,), schedules=("1f1b",))).ranked[0]
     assert best.candidate.placement == "data"
 
 
 def test_slower_devices_get_fewer_layers():
     cluster = replace(flat(2), devices=(Device(1.0), Device(0.5)))
-    best = search(ask(profile=even(9), cluster=cluster, depths=(2,), schedules=("gpipe",))).ranked[0]
+    best = search_plans(ask(profile=even(9), cluster=cluster, depths=(2,), schedules=("gpipe",))).ranked[0]
     assert best.candidate.partition == (6, 3)
 
 
@@ -86,7 +86,7 @@ def test_a_partition_that_is_balanced_by_time_gives_way_to_one_that_fits():
     request = ask(
         profile=profile(*[heavy] * 4, *[light] * 4), cluster=cluster, depths=(2,), schedules=("1f1b",), batch_size=4
     )
-    best = search(request).ranked[0]
+    best = search_plans(request).ranked[0]
     assert best.candidate.partition < (4, 4)
     assert max(best.held_bytes) <= 1000
 
@@ -94,18 +94,18 @@ def test_a_partition_that_is_balanced_by_time_gives_way_to_one_that_fits():
 def test_where_nothing_fits_the_candidate_that_needs_least_is_named():
     cluster = replace(flat(2), devices=(Device(memory_bytes=10),) * 2)
     request = ask(cluster=cluster, schedules=("gpipe", "1f1b"), recomputes=(False, True), batch_size=4)
-    found = search(request)
+    found = search_plans(request)
     assert not found.ranked
     known = [outcome for outcome in found.rejected if outcome.seconds is not None]
     least = min(
-        max(s.total_bytes for s in predict(c, request.cuts().costs_of(c), cluster)[0].memory)
+        max(s.total_bytes for s in predict_candidate(c, request.cuts().costs_of(c), cluster)[0].memory)
         for c in candidates(request, request.cuts())
     )
     assert min(outcome.most_bytes for outcome in known) == least
 
 
 def test_a_search_without_time_stops_at_the_first_plan_and_says_so():
-    found = search(ask(), time_limit_s=0.0)
+    found = search_plans(ask(), time_limit_s=0.0)
     assert not found.is_complete
     assert len(found.ranked) == 1
     assert found.headroom >= 0
@@ -116,22 +116,24 @@ def test_an_interrupted_search_gives_the_best_so_far():
         if progress.best:
             raise KeyboardInterrupt
 
-    found = search(ask(), tick=stop)
+    found = search_plans(ask(), tick=stop)
     assert not found.is_complete
     assert len(found.ranked) == 1
-    assert found.ranked[0].throughput * (1 + found.headroom) >= search(ask(), top=1).ranked[0].throughput * (1 - 1e-9)
+    assert found.ranked[0].throughput * (1 + found.headroom) >= search_plans(ask(), top=1).ranked[0].throughput * (
+        1 - 1e-9
+    )
 
 
 def test_progress_rises_to_all():
     told = []
-    search(ask(), tick=lambda progress: told.append(progress.settled))
+    search_plans(ask(), tick=lambda progress: told.append(progress.settled))
     assert told[-1] <= 1.0
     assert told == sorted(told)
 
 
 def test_the_reasons_say_what_neighbours_lose():
     request = ask(depths=(2,), schedules=("1f1b",), profile=even(8, output_bytes=400, sizes=(1,)))
-    found = search(request, top=1)
+    found = search_plans(request, top=1)
     lines = list(reasons(found, request))
     assert len(lines) == 1
     assert lines[0].startswith("data inside the node: +")
@@ -149,7 +151,7 @@ def test_the_pace_of_a_run_without_a_flush_is_that_of_a_long_run(seed):
         depths=(2,),
         recomputes=(False,),
     )
-    for outcome in search(request).ranked:
+    for outcome in search_plans(request).ranked:
         run = outcome.candidate.recipe().run(1000)
         costs = request.cuts().costs_of(outcome.candidate)
         long = run_time(run.lists, 1000, run.microbatches_per_step, costs, request.cluster)
@@ -166,9 +168,9 @@ def test_pipedreams_replicas_are_a_candidate():
 
 def test_the_critical_path_of_a_plan_reaches_from_start_to_end():
     request = random_request(random.Random(5))
-    best = search(request, top=1).ranked[0]
+    best = search_plans(request, top=1).ranked[0]
     costs = request.cuts().costs_of(best.candidate)
-    path = critical_path(predict(best.candidate, costs, request.cluster)[0])
+    path = critical_path(predict_candidate(best.candidate, costs, request.cluster)[0])
     assert path[-1].end_s - path[0].start_s == pytest.approx(best.seconds)
 
 
@@ -185,7 +187,7 @@ def test_the_critical_path_of_a_plan_reaches_from_start_to_end():
 )
 def test_what_cannot_be_is_refused_in_one_line(changes, said):
     with pytest.raises(ProfileError) as error:
-        search(ask(**changes))
+        search_plans(ask(**changes))
     assert said in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -196,7 +198,7 @@ def test_devices_are_left_idle_only_if_that_is_allowed():
     request = replace(request, fewer=True)
     assert {c.num_devices for c in candidates(request, request.cuts())} == {1, 2, 3}
     copies = replace(request, depths=(1,))
-    assert search(copies, top=1).ranked[0].candidate.num_devices == 2  # three cannot share four samples evenly
+    assert search_plans(copies, top=1).ranked[0].candidate.num_devices == 2  # three cannot share four samples evenly
 
 
 def test_whole_nodes_are_left_idle_or_part_of_one():

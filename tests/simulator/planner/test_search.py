@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.simulator.planner import search
+from pipesched.simulator.planner import search_plans
 from pipesched.simulator.planner.bound import Bounds
-from pipesched.simulator.planner.evaluate import evaluate
+from pipesched.simulator.planner.evaluate import evaluate_candidate
 from pipesched.simulator.planner.one_copy import alone
 from pipesched.simulator.planner.request import candidates
 from tests.simulator.planner.instances import random_request
@@ -21,7 +21,7 @@ def predicted(request, chosen=lambda each: each):
     found = []
     for candidate in chosen(list(candidates(request, cuts))):
         costs = cuts.costs_of(candidate)
-        found.append((candidate, costs, evaluate(candidate, costs, request.cluster)))
+        found.append((candidate, costs, evaluate_candidate(candidate, costs, request.cluster)))
     return found
 
 
@@ -30,7 +30,7 @@ def predicted(request, chosen=lambda each: each):
 def test_the_ranking_is_that_of_an_exhaustive_search(seed):
     request = random_request(random.Random(seed))
     fits = [outcome.throughput for _, _, outcome in predicted(request) if outcome.fits]
-    found = search(request, top=5)
+    found = search_plans(request, top=5)
     assert found.is_complete
     assert [each.throughput for each in found.ranked] == pytest.approx(sorted(fits, reverse=True)[:5], rel=1e-12)
     assert not found.ranked or found.headroom < 1e-9

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from pipesched.profiles.cluster import Cluster, Device, Link
-from pipesched.simulator.tuner.evaluate import Problem
+from pipesched.profiles.clusters import Cluster, Device, Link
+from pipesched.simulator.tuner import Problem
 from tests.profiles.hand_profiles import layer, measurement, profile
 
 SIZES = (1, 2, 4, 8)

@@ -1,9 +1,7 @@
 from functools import partial
 
-from pipesched.profiles.cluster import Cluster, Device, Link
-from pipesched.simulator.tuner.advance import smallest_advance
-from pipesched.simulator.tuner.evaluate import Problem, evaluate
-from pipesched.simulator.tuner.setting import Setting
+from pipesched.profiles.clusters import Cluster, Device, Link
+from pipesched.simulator.tuner import Problem, Setting, evaluate_setting, smallest_advance
 from tests.profiles.hand_profiles import layer, measurement, profile
 
 
@@ -14,7 +12,7 @@ def figure_7(transfer_s, memory_bytes=None):
 
 
 def found(problem):
-    return smallest_advance(partial(evaluate, problem), Setting("avgpipe", 8, 1, 0))
+    return smallest_advance(partial(evaluate_setting, problem), Setting("avgpipe", 8, 1, 0))
 
 
 def test_figure_7_needs_one():
@@ -39,4 +37,4 @@ def test_memory_may_not_suffice_for_it():
 
 
 def test_where_the_profile_knows_nothing_neither_does_it():
-    assert smallest_advance(partial(evaluate, figure_7(1.0)), Setting("avgpipe", 4, 1, 0)) is None
+    assert smallest_advance(partial(evaluate_setting, figure_7(1.0)), Setting("avgpipe", 4, 1, 0)) is None

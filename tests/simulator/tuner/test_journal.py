@@ -2,11 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from pipesched.simulator.errors import SimulationError
-from pipesched.simulator.tuner.evaluate import evaluate
-from pipesched.simulator.tuner.journal import Journal
-from pipesched.simulator.tuner.search import search
-from pipesched.simulator.tuner.setting import Space
+from pipesched.simulator import SimulationError
+from pipesched.simulator.tuner import Journal, Space, evaluate_setting, search_settings
 from tests.simulator.tuner.problems import problem
 
 SETTINGS = Space((2, 4, 8), (1, 2), (0, 1)).settings()
@@ -23,7 +20,7 @@ def stopped_after(count, asked, path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        search(asked, SETTINGS, journal=Journal(path, asked), runner=run)
+        search_settings(asked, SETTINGS, journal=Journal(path, asked), runner=run)
 
 
 def test_a_stopped_search_goes_on_with_what_is_left(tmp_path):
@@ -35,11 +32,11 @@ def test_a_stopped_search_goes_on_with_what_is_left(tmp_path):
         seen.extend(settings)
         return map(judge, settings)
 
-    found = search(asked, SETTINGS, journal=Journal(path, asked), runner=run, tick=told.append)
+    found = search_settings(asked, SETTINGS, journal=Journal(path, asked), runner=run, tick=told.append)
     assert seen == list(SETTINGS[4:])
-    assert found == tuple(evaluate(asked, setting) for setting in SETTINGS)
+    assert found == tuple(evaluate_setting(asked, setting) for setting in SETTINGS)
     assert told[-1] == 1.0
-    again = search(
+    again = search_settings(
         asked, SETTINGS, journal=Journal(path, asked), runner=lambda judge, settings: iter(map(judge, settings))
     )
     assert again == found
@@ -52,7 +49,7 @@ def test_a_line_cut_short_is_found_anew(tmp_path):
     path.write_text(path.read_text()[:-10])
     journal = Journal(path, asked)
     assert list(journal.known) == list(SETTINGS[:2])
-    assert search(asked, SETTINGS, journal=journal) == search(asked, SETTINGS)
+    assert search_settings(asked, SETTINGS, journal=journal) == search_settings(asked, SETTINGS)
     assert set(Journal(path, asked).known) == set(SETTINGS)
 
 

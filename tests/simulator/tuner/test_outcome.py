@@ -1,9 +1,8 @@
-from pipesched.simulator.tuner.outcome import Evaluator, Outcome, least, pareto, plain, ranked
-from pipesched.simulator.tuner.setting import Setting
+from pipesched.simulator.tuner import Evaluator, Setting, SettingOutcome, best_plain, least, pareto, ranked
 
 
 def outcome(m, n, seconds, held_bytes, reason=None, advance=1):
-    return Outcome(Setting("avgpipe", m, n, advance), seconds, held_bytes, reason)
+    return SettingOutcome(Setting("avgpipe", m, n, advance), seconds, held_bytes, reason)
 
 
 FAST = outcome(4, 2, 1.0, 900)
@@ -34,8 +33,8 @@ def test_max_size_takes_the_largest_microbatches_that_fit_and_then_the_most_pipe
 def test_the_plain_one_is_the_fastest_1f1b_that_fits():
     slow, fast = outcome(2, 1, 9.0, 1, advance=0), outcome(4, 1, 8.0, 1, advance=0)
     too_big = outcome(8, 1, 7.0, 1, "over memory", advance=0)
-    assert plain((*ALL, slow, too_big, fast)) == fast
-    assert plain(ALL) is None
+    assert best_plain((*ALL, slow, too_big, fast)) == fast
+    assert best_plain(ALL) is None
 
 
 def test_the_least_memory_counts_the_rejected_too():
@@ -65,5 +64,5 @@ def test_a_row_is_plain_data():
         "held_bytes": 900,
         "reason": None,
     }
-    plain = outcome(4, 1, 1.0, 900, advance=0).to_row()
-    assert (plain["schedule"], plain["microbatches"], plain["training"]) == ("1f1b", 4, "plain")
+    best_plain = outcome(4, 1, 1.0, 900, advance=0).to_row()
+    assert (best_plain["schedule"], best_plain["microbatches"], best_plain["training"]) == ("1f1b", 4, "plain")

@@ -4,11 +4,9 @@ from dataclasses import replace
 import pytest
 from matplotlib import rc_context
 
-from pipesched.simulator.errors import SimulationError
-from pipesched.simulator.tuner.outcome import Outcome
-from pipesched.simulator.tuner.picture import draw_heat_maps
-from pipesched.simulator.tuner.search import search
-from pipesched.simulator.tuner.setting import Setting, Space
+from pipesched.simulator import SimulationError
+from pipesched.simulator.tuner import Setting, SettingOutcome, Space, search_settings
+from pipesched.simulator.views import draw_heat_maps
 from tests.simulator.tuner.problems import problem
 
 STARTS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
@@ -16,7 +14,7 @@ STARTS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
 @pytest.mark.parametrize("suffix", STARTS)
 def test_heat_maps_are_written_by_their_suffix(tmp_path, suffix):
-    outcomes = search(problem(memory_bytes=9000), Space((2, 4, 8), (1, 2), (0, 1)).settings())
+    outcomes = search_settings(problem(memory_bytes=9000), Space((2, 4, 8), (1, 2), (0, 1)).settings())
     assert {outcome.fits for outcome in outcomes} == {True, False}
     draw_heat_maps(outcomes, tmp_path / f"map{suffix}", "a model")
     assert (tmp_path / f"map{suffix}").read_bytes().startswith(STARTS[suffix])
@@ -24,12 +22,12 @@ def test_heat_maps_are_written_by_their_suffix(tmp_path, suffix):
 
 @pytest.mark.parametrize("memory_bytes", [1, None])
 def test_they_are_drawn_where_nothing_fits_and_of_one_setting(tmp_path, memory_bytes):
-    outcomes = search(problem(memory_bytes=memory_bytes), Space((8,)).settings())
+    outcomes = search_settings(problem(memory_bytes=memory_bytes), Space((8,)).settings())
     draw_heat_maps(outcomes, tmp_path / "map.png")
     assert (tmp_path / "map.png").is_file()
 
 
-IMPOSSIBLE = Outcome(Setting("avgpipe", 2, 1, 0), reason="got 3 stages for 2 layers")
+IMPOSSIBLE = SettingOutcome(Setting("avgpipe", 2, 1, 0), reason="got 3 stages for 2 layers")
 
 
 @pytest.mark.parametrize(
@@ -53,14 +51,14 @@ def test_heat_maps_that_cannot_be_drawn_are_refused_in_one_line(tmp_path, outcom
 @pytest.mark.parametrize("values", [(0.0, 0), (0.0, 4096), (2.0, 0)])
 def test_a_setting_that_is_not_known_is_left_out_and_one_that_takes_nothing_is_drawn(tmp_path, values):
     seconds, held_bytes = values
-    free = Outcome(Setting("avgpipe", 4, 1, 0), seconds, held_bytes)
-    draw_heat_maps([IMPOSSIBLE, free, Outcome(Setting("avgpipe", 8, 2, 0), 1.0, 2**20)], tmp_path / "map.png")
+    free = SettingOutcome(Setting("avgpipe", 4, 1, 0), seconds, held_bytes)
+    draw_heat_maps([IMPOSSIBLE, free, SettingOutcome(Setting("avgpipe", 8, 2, 0), 1.0, 2**20)], tmp_path / "map.png")
     assert (tmp_path / "map.png").is_file()
 
 
 @pytest.mark.parametrize(("pipelines", "is_said"), [((1,), False), ((1, 2), True)])
 def test_several_pipelines_are_said_to_be_averaged(tmp_path, pipelines, is_said):
-    outcomes = search(problem(), Space((4, 8), pipelines).settings())
+    outcomes = search_settings(problem(), Space((4, 8), pipelines).settings())
     with rc_context({"svg.fonttype": "none"}):  # else letters are drawn as outlines
         draw_heat_maps(outcomes, tmp_path / "map.svg")
     text = (tmp_path / "map.svg").read_text()

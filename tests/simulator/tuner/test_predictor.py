@@ -4,21 +4,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.profiles.cluster import Link, flat
-from pipesched.profiles.stage_costs import StageCost, StageCosts, uniform
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.op import Average, Step
-from pipesched.schedules.schedule import backward, forward, make_schedule
-from pipesched.schedules.timeline import MemorySample, Span, Timeline
-from pipesched.simulator.errors import SimulationError
-from pipesched.simulator.simulate import simulate
+from pipesched.profiles.clusters import Link, flat
+from pipesched.profiles.costs import StageCost, StageCosts, uniform
+from pipesched.schedules import Average, MemorySample, Span, Step, Timeline, backward, forward, make_schedule
+from pipesched.schedules.builders import build
+from pipesched.simulator import SimulationError
+from pipesched.simulator.engine import simulate
 from pipesched.simulator.theory import gpipe_makespan_s
 from pipesched.simulator.tuner.predictor import (
     Accounting,
     DevicePrediction,
     DeviceProfile,
     SettingProfile,
-    predict,
+    predict_setting,
     profile_setting,
 )
 
@@ -46,11 +44,11 @@ def test_the_equations_as_printed_give_what_was_worked_out_by_hand():
     # (4)    4/2 + 1/2 * 0 = 2;  4/2 + 1/2 * (4 - 1.6) = 3.2
     # (6, 7) up (4 + 4.6) / 2 = 4.3 on the second;  down (4 + 1.6) / 2 = 2.8 on the first
     # (8)    2 * 100 + 4 * 40 = 360;  2 * 200 + 4 * 20 = 480
-    first, second = predict(TWO, 2, 2, PAPER).devices
+    first, second = predict_setting(TWO, 2, 2, PAPER).devices
     assert first == close((4.6, 2.0, 0.0, 2.8, 360))
     assert second == close((1.6, 3.2, 4.3, 0.0, 480))
-    assert predict(TWO, 2, 2, PAPER).seconds == pytest.approx(4.6 + 2.0 + 2.8)
-    assert predict(TWO, 2, 2, PAPER).held_bytes == pytest.approx(480)
+    assert predict_setting(TWO, 2, 2, PAPER).seconds == pytest.approx(4.6 + 2.0 + 2.8)
+    assert predict_setting(TWO, 2, 2, PAPER).held_bytes == pytest.approx(480)
 
 
 def test_with_one_accounting_all_terms_are_an_iterations_shared_by_its_batches():
@@ -59,7 +57,7 @@ def test_with_one_accounting_all_terms_are_an_iterations_shared_by_its_batches()
     # (6, 7) up (4 + 9.2) / 2 = 6.6;  down (4 + 3.2) / 2 = 3.6; and all of it halved
     # (8)    one reference model and two updates more: 360 + 3 * 30;  480 + 3 * 60. On the first, two in flight,
     #        both go forwards before one goes back: the gradients, 2 * 30, come when half of 160 has gone
-    first, second = predict(TWO, 2, 2, CONSISTENT).devices
+    first, second = predict_setting(TWO, 2, 2, CONSISTENT).devices
     assert first == close((4.6, 1.0, 0.0, 1.8, 390))
     assert second == close((1.6, 1.2, 3.3, 0.0, 660))
 
@@ -69,8 +67,8 @@ def test_a_profile_of_two_pipelines_is_taken_apart_into_batches():
     # (2) 4/2 * 2/1 * (8 / 2) = 16;  (4) 1/2 * 6 = 3 in all: 3/4 + 3/4 * 0
     # (8) half of 100 + 30 as printed, half of 100 and no reference in one accounting; 1/2 * 1/2 of 40
     profile = SettingProfile(2, 2, (DeviceProfile(((8.0, 0.9),), 6.0, 100, 30, 40, gradient_bytes=60),))
-    assert predict(profile, 4, 1, PAPER).devices[0] == close((16.0, 0.75, 0.0, 0.0, 75))
-    assert predict(profile, 4, 1, CONSISTENT).devices[0] == close((16.0, 0.75, 0.0, 0.0, 60))
+    assert predict_setting(profile, 4, 1, PAPER).devices[0] == close((16.0, 0.75, 0.0, 0.0, 75))
+    assert predict_setting(profile, 4, 1, CONSISTENT).devices[0] == close((16.0, 0.75, 0.0, 0.0, 60))
 
 
 @pytest.mark.parametrize(
@@ -84,14 +82,14 @@ def test_a_profile_of_two_pipelines_is_taken_apart_into_batches():
 )
 def test_no_more_microbatches_are_in_flight_than_there_are(m, paper, consistent):
     one = replace(TWO, devices=TWO.devices[:1])
-    assert predict(one, m, 1, PAPER).held_bytes == pytest.approx(paper)
-    assert predict(one, m, 1, CONSISTENT).held_bytes == pytest.approx(consistent)
+    assert predict_setting(one, m, 1, PAPER).held_bytes == pytest.approx(paper)
+    assert predict_setting(one, m, 1, CONSISTENT).held_bytes == pytest.approx(consistent)
 
 
 def test_gradients_that_are_larger_than_a_microbatch_are_counted_beside_the_others():
     device = replace(TWO.devices[0], model_bytes=170, gradient_bytes=100, reference_bytes=100)
     # 70, and 100 beside the 40 that one of two holds: more than 80
-    assert predict(SettingProfile(4, 1, (device,)), 2, 1, CONSISTENT).held_bytes == pytest.approx(70 + 140)
+    assert predict_setting(SettingProfile(4, 1, (device,)), 2, 1, CONSISTENT).held_bytes == pytest.approx(70 + 140)
 
 
 def test_three_devices_wait_for_all_that_is_before_and_behind_them():
@@ -99,7 +97,9 @@ def test_three_devices_wait_for_all_that_is_before_and_behind_them():
     devices = tuple(
         DeviceProfile(((compute, 0.1),), transfer) for transfer, compute in ((1.0, 2.0), (3.0, 4.0), (5.0, 6.0))
     )
-    waits = [(each.upstream_s, each.downstream_s) for each in predict(SettingProfile(2, 1, devices), 2, 1).devices]
+    waits = [
+        (each.upstream_s, each.downstream_s) for each in predict_setting(SettingProfile(2, 1, devices), 2, 1).devices
+    ]
     assert waits == [(0.0, 9.0), (1.5, 5.5), (5.0, 0.0)]
 
 
@@ -114,7 +114,7 @@ def test_three_devices_wait_for_all_that_is_before_and_behind_them():
 def test_for_one_pipeline_both_accountings_are_the_same(m, asked, phi, transfer_s, num_devices):
     device = DeviceProfile(((3.0, phi),), transfer_s, 10, 3, 5, gradient_bytes=3, in_flight=1)
     profile = SettingProfile(m, 1, (device,) * num_devices)
-    paper, consistent = (predict(profile, 1 + asked, 1, accounting) for accounting in (PAPER, CONSISTENT))
+    paper, consistent = (predict_setting(profile, 1 + asked, 1, accounting) for accounting in (PAPER, CONSISTENT))
     for one, other in zip(paper.devices, consistent.devices, strict=True):
         assert one == close(other)
 
@@ -124,7 +124,7 @@ def test_the_setting_of_the_profile_itself_takes_gpipes_time(p, m, c):
     """With what a device receives as its transfers Eq. 1 is AFAB's closed form, as in Fig. 7: 9 (t_f + t_b) + 2 c."""
     timeline = simulate(build("1f1b_afp", p, m, advance=m), uniform(p, 1.0, 2.0), flat(p, Link(c)))
     profile = profile_setting(timeline, uniform(p, 1.0, 2.0), 1)
-    found = predict(profile, m, 1)
+    found = predict_setting(profile, m, 1)
     for device in found.devices:
         assert device.seconds == pytest.approx(gpipe_makespan_s(p, m, 1.0, 2.0, c), rel=1e-12)
 
@@ -160,7 +160,7 @@ def test_a_device_is_never_more_than_full():
 @pytest.mark.parametrize(("m", "n"), [(0, 1), (1, 0), (-2, 1)])
 def test_counts_below_1_are_refused(m, n):
     with pytest.raises(SimulationError, match=f"got M = {m}, N = {n}, expected at least 1 of each"):
-        predict(TWO, m, n)
+        predict_setting(TWO, m, n)
 
 
 def test_a_timeline_of_other_pipelines_is_refused():

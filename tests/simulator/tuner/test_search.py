@@ -3,15 +3,12 @@ from dataclasses import replace
 
 import pytest
 
-from pipesched.profiles.errors import ProfileError
-from pipesched.schedules.lower import lower
+from pipesched.profiles import ProfileError
+from pipesched.schedules.lowering import lower
+from pipesched.simulator.engine import simulate
 from pipesched.simulator.memory import memory, peak_memory
-from pipesched.simulator.simulate import simulate
-from pipesched.simulator.tuner.evaluate import evaluate, measure
-from pipesched.simulator.tuner.outcome import Evaluator
-from pipesched.simulator.tuner.predictor import Accounting, predict
-from pipesched.simulator.tuner.search import search
-from pipesched.simulator.tuner.setting import Setting, Space
+from pipesched.simulator.tuner import Accounting, Evaluator, Setting, Space, predict_setting, search_settings
+from pipesched.simulator.tuner.evaluate import evaluate_setting, measure
 from tests.simulator.tuner.problems import problem
 
 SPACE = Space((1, 2, 4, 8), (1, 2, 3), (0, 2), ("avgpipe", "zb_h1", "interleaved", "chimera"), recomputes=(False, True))
@@ -35,7 +32,7 @@ def slows(asked, setting):
 @pytest.mark.parametrize("setting", [s for s in SPACE.settings() if s.schedule == "avgpipe"], ids=str)
 def test_every_setting_of_avgpipe_takes_and_holds_what_simpy_says_of_all_its_pipelines(setting):
     asked = problem()
-    found = evaluate(asked, setting)
+    found = evaluate_setting(asked, setting)
     seconds, held_bytes = by_simpy(asked, setting)
     if setting.num_pipelines == 1 or not slows(asked, setting):
         assert found.seconds == pytest.approx(seconds, rel=1e-9)
@@ -50,7 +47,13 @@ def test_pipelines_that_slow_each_other_drift_apart_and_fill_each_others_bubbles
     assert slows(asked, several)
     in_step_s, _ = by_simpy(asked, several)
     best_s = max(cost.utilisation * (2 * (cost.forward_s + cost.backward_s)) for cost in asked.costs(2, 3).stages)
-    assert best_s < evaluate(asked, several).seconds < 0.95 * in_step_s < in_step_s < evaluate(asked, one).seconds
+    assert (
+        best_s
+        < evaluate_setting(asked, several).seconds
+        < 0.95 * in_step_s
+        < in_step_s
+        < evaluate_setting(asked, one).seconds
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,9 +61,9 @@ def test_pipelines_that_slow_each_other_drift_apart_and_fill_each_others_bubbles
 )
 def test_of_many_microbatches_following_some_is_enough(setting, monkeypatch):
     asked = problem(batch_size=32)
-    found = evaluate(asked, setting).seconds
+    found = evaluate_setting(asked, setting).seconds
     monkeypatch.setattr(sys.modules["pipesched.simulator.tuner.evaluate"], "_FOLLOWED", 32)
-    assert found == pytest.approx(evaluate(asked, setting).seconds, rel=0.02)
+    assert found == pytest.approx(evaluate_setting(asked, setting).seconds, rel=0.02)
 
 
 def test_where_devices_share_a_nic_simpy_says_it():
@@ -68,15 +71,17 @@ def test_where_devices_share_a_nic_simpy_says_it():
     nodes = tuple(replace(device, node=index // 2) for index, device in enumerate(asked.cluster.devices))
     asked = replace(asked, cluster=replace(asked.cluster, devices=nodes, nics=((0, 1),)))
     setting = Setting("avgpipe", 4, 2, 1)
-    assert (evaluate(asked, setting).seconds, evaluate(asked, setting).held_bytes) == by_simpy(asked, setting)
+    assert (evaluate_setting(asked, setting).seconds, evaluate_setting(asked, setting).held_bytes) == by_simpy(
+        asked, setting
+    )
 
 
 def test_what_does_not_fit_is_rejected_with_device_and_op_and_still_has_its_numbers():
-    free = evaluate(problem(), Setting("avgpipe", 2, 3, 0))
-    tight = evaluate(problem(memory_bytes=free.held_bytes - 1), Setting("avgpipe", 2, 3, 0))
+    free = evaluate_setting(problem(), Setting("avgpipe", 2, 3, 0))
+    tight = evaluate_setting(problem(memory_bytes=free.held_bytes - 1), Setting("avgpipe", 2, 3, 0))
     assert (tight.seconds, tight.held_bytes) == (free.seconds, free.held_bytes)
     assert f"over memory: device 1 holds {free.held_bytes} bytes of {free.held_bytes - 1}" in tight.reason
-    assert evaluate(problem(memory_bytes=free.held_bytes), Setting("avgpipe", 2, 3, 0)).fits
+    assert evaluate_setting(problem(memory_bytes=free.held_bytes), Setting("avgpipe", 2, 3, 0)).fits
 
 
 @pytest.mark.parametrize(
@@ -88,7 +93,7 @@ def test_what_does_not_fit_is_rejected_with_device_and_op_and_still_has_its_numb
     ],
 )
 def test_what_cannot_be_is_rejected_with_the_reason(setting, why):
-    outcome = evaluate(problem(), setting)
+    outcome = evaluate_setting(problem(), setting)
     assert not outcome.fits
     assert outcome.seconds is None
     assert why in outcome.reason
@@ -96,51 +101,53 @@ def test_what_cannot_be_is_rejected_with_the_reason(setting, why):
 
 
 def test_a_microbatch_that_the_profile_does_not_cover_is_rejected():
-    assert "expected 1 to 8" in evaluate(problem(batch_size=16), Setting("avgpipe", 1, 1, 0)).reason
+    assert "expected 1 to 8" in evaluate_setting(problem(batch_size=16), Setting("avgpipe", 1, 1, 0)).reason
 
 
 def test_in_several_processes_the_same_is_found_in_the_same_order():
     asked, settings = problem(), SPACE.settings()
-    here = search(asked, settings)
+    here = search_settings(asked, settings)
     assert [outcome.setting for outcome in here] == list(settings)
     told = []
-    assert search(asked, settings, workers=2, tick=told.append) == here
+    assert search_settings(asked, settings, workers=2, tick=told.append) == here
     assert told == sorted(told)
     assert told[-1] == 1.0
 
 
 def test_another_runner_can_take_over():
     settings = SPACE.settings()[:5]
-    found = search(problem(), settings, runner=lambda judge, some: map(judge, reversed(some)))
-    assert found == search(problem(), settings)
+    found = search_settings(problem(), settings, runner=lambda judge, some: map(judge, reversed(some)))
+    assert found == search_settings(problem(), settings)
 
 
 @pytest.mark.parametrize("accounting", Accounting)
 def test_the_equations_start_from_the_most_microbatches_in_one_pipeline(accounting):
     asked, setting = problem(), Setting("avgpipe", 4, 3, 2)
-    found = {o.setting: o for o in search(asked, SPACE.settings(), Evaluator.AVGPIPE, accounting=accounting)}
-    expected = predict(measure(asked, Setting("avgpipe", 8, 1, 2)), 4, 3, accounting)
+    found = {o.setting: o for o in search_settings(asked, SPACE.settings(), Evaluator.AVGPIPE, accounting=accounting)}
+    expected = predict_setting(measure(asked, Setting("avgpipe", 8, 1, 2)), 4, 3, accounting)
     assert (found[setting].seconds, found[setting].held_bytes) == (expected.seconds, round(expected.held_bytes))
     assert "say nothing of zb_h1" in found[Setting("zb_h1", 4)].reason
 
 
 def test_the_equations_keep_the_limit_too():
-    free = search(problem(), [Setting("avgpipe", 4, 2, 0)], Evaluator.AVGPIPE)[0]
-    tight = search(problem(memory_bytes=free.held_bytes - 1), [Setting("avgpipe", 4, 2, 0)], Evaluator.AVGPIPE)[0]
+    free = search_settings(problem(), [Setting("avgpipe", 4, 2, 0)], Evaluator.AVGPIPE)[0]
+    tight = search_settings(
+        problem(memory_bytes=free.held_bytes - 1), [Setting("avgpipe", 4, 2, 0)], Evaluator.AVGPIPE
+    )[0]
     assert (free.fits, tight.fits) == (True, False)
     assert tight.reason.startswith("over memory: device 0 holds")
 
 
 def test_the_equations_skip_what_the_profile_does_not_cover():
     asked = problem(batch_size=16)
-    one, eight = search(asked, [Setting("avgpipe", 1, 1, 0), Setting("avgpipe", 8, 1, 0)], Evaluator.AVGPIPE)
+    one, eight = search_settings(asked, [Setting("avgpipe", 1, 1, 0), Setting("avgpipe", 8, 1, 0)], Evaluator.AVGPIPE)
     assert "expected 1 to 8" in one.reason
     assert eight.fits
     with pytest.raises(ProfileError, match="expected 1 to 8"):
-        search(asked, [Setting("avgpipe", 1, 1, 0)], Evaluator.AVGPIPE)
+        search_settings(asked, [Setting("avgpipe", 1, 1, 0)], Evaluator.AVGPIPE)
 
 
 def test_without_links_to_wait_for_advance_gains_nothing():
     asked = problem(link=None)
     free = replace(asked, cluster=replace(asked.cluster, intra=type(asked.cluster.intra)()))
-    assert len({evaluate(free, Setting("avgpipe", 8, 1, advance)).seconds for advance in range(4)}) == 1
+    assert len({evaluate_setting(free, Setting("avgpipe", 8, 1, advance)).seconds for advance in range(4)}) == 1

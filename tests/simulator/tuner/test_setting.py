@@ -1,11 +1,10 @@
 import pytest
 
-from pipesched.schedules.avgpipe import avgpipe, one_pipeline
-from pipesched.schedules.catalogue import build
-from pipesched.schedules.op import Average
-from pipesched.schedules.recompute import recompute
-from pipesched.schedules.schedule import ScheduleError
-from pipesched.simulator.tuner.setting import Setting, Space, divisors
+from pipesched.schedules import Average, ScheduleError
+from pipesched.schedules.builders import build
+from pipesched.schedules.builders.avgpipe import avgpipe, one_pipeline
+from pipesched.schedules.transforms import recompute
+from pipesched.simulator.tuner import Setting, Space, divisors
 
 
 def test_a_setting_says_what_it_is():

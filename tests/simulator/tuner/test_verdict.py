@@ -1,6 +1,6 @@
 import pytest
 
-from pipesched.simulator.tuner.verdict import rank_correlation, regret
+from pipesched.simulator.tuner import rank_correlation, regret
 
 
 def test_the_regret_is_what_the_chosen_one_takes_longer_than_the_best():

@@ -1,0 +1,5 @@
+"""Elastic averaging: the reference model that pipelines are drawn to, and the process that holds it."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,9 @@
+from .elastic import ElasticAverager as ElasticAverager
+from .elastic import average_locally as average_locally
+from .reference_client import ReferenceProcess as ReferenceProcess
+from .reference_client import SharedPool as SharedPool
+from .reference_client import come_to as come_to
+from .reference_memory import Averaged as Averaged
+from .reference_memory import averaged as averaged
+from .reference_memory import memory_bytes as memory_bytes
+from .reference_memory import stage_tensors as stage_tensors

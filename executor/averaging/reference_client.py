@@ -1,0 +1,213 @@
+"""The process that holds a device's reference: how a rank starts it, or comes to it, and what they say to each other.
+
+A rank forks it first of all, before any library has a thread, so it has nothing to load; what it holds it is told then.
+The memory has no name, and that of the socket is gone once all ranks have come. The process ends when the rank that
+started it is gone, however that ended: nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple
+from multiprocessing import get_context
+from multiprocessing.context import ForkContext, SpawnContext
+from pathlib import Path
+from typing import final
+
+from torch import Tensor
+
+from pipesched.executor import START_S, ExecutionError, PeerLost, RankFailed
+from pipesched.executor.averaging.elastic import Pool
+from pipesched.executor.averaging.reference_memory import Averaged, map_memory, memory_bytes
+from pipesched.executor.averaging.reference_server import TOKEN, be_reference, receive
+from pipesched.profiles.processes import can_fork
+
+_GRACE_S = 5.0
+
+
+@final
+class SharedPool(Pool):
+    """A connection to the process.
+
+    Args:
+        connection: Nobody else reads it.
+        memory: Of the device, uint8.
+        who: The process, in words.
+        timeout_s: How long the other pipelines may keep this one waiting.
+        gone: Returns what to raise where the process is gone.
+    """
+
+    def __init__(
+        self, connection: socket.socket, memory: Tensor, who: str, timeout_s: float, gone: Callable[[], RankFailed]
+    ) -> None:
+        connection.settimeout(timeout_s)
+        self.memory = memory
+        self._connection = connection
+        self._who = who
+        self._timeout_s = timeout_s
+        self._gone = gone
+        self._versions: Counter[int] = Counter()
+
+    def give(self, stage: int) -> None:
+        try:
+            self._connection.sendall(TOKEN.pack(stage))
+        except ConnectionError as error:
+            raise self._gone() from error
+
+    def has(self, stage: int, version: int) -> bool:
+        """Wait for it, which is always there then."""
+        while self._versions[stage] < version:
+            try:
+                token = receive(self._connection)
+            except TimeoutError as error:
+                raise PeerLost(
+                    f"waited {self._timeout_s:g} s for {self._who} to have the updates of the other pipelines"
+                ) from error
+            if token is None:
+                raise self._gone()
+            self._versions[token] += 1
+        return True
+
+
+@final
+class ReferenceProcess:
+    """The process of one device, as the rank sees it that starts it.
+
+    Args:
+        device: Its number.
+        rank: That rank.
+        num_ranks: Of the device.
+
+    Raises:
+        ExecutionError: It cannot be started.
+    """
+
+    def __init__(self, device: int, rank: int, num_ranks: int) -> None:
+        self._name = f"the reference process of device {device}"
+        self._rank = rank
+        self._folder = Path(tempfile.mkdtemp(prefix="ps"))
+        self._connection, owner = socket.socketpair()
+        self.address = str(self._folder / "socket")
+        with owner, socket.socket(socket.AF_UNIX) as listener:
+            try:
+                with _short(self.address) as address:
+                    listener.bind(address)
+                listener.listen(num_ranks)
+                context: ForkContext | SpawnContext = get_context("fork") if can_fork() else get_context("spawn")
+                self._process = context.Process(target=be_reference, args=(owner, listener, self._connection))
+                self._process.start()
+            except OSError as error:
+                self.all_have_come()
+                raise ExecutionError(
+                    f"{self._name}: got {str(error)!r}, expected to start it; try another TMPDIR"
+                ) from error
+
+    def hold(self, stages: Sequence[Averaged], timeout_s: float) -> SharedPool:
+        """Let it hold the `stages` of its device that are averaged; return the rank's own end."""
+        num_bytes, pid = memory_bytes(stages), self._process.pid
+        file = _anonymous_file(num_bytes)
+        memory = map_memory(os.dup(file), num_bytes)
+
+        def gone() -> RankFailed:
+            return RankFailed(self.death(_GRACE_S) or f"{_who(self._name, pid)} does not answer any more")
+
+        held = json.dumps([astuple(each) for each in stages]).encode()
+        try:
+            socket.send_fds(self._connection, [TOKEN.pack(self._rank), TOKEN.pack(len(held))], [file])
+            self._connection.sendall(held)
+        except ConnectionError as error:
+            raise gone() from error
+        finally:
+            os.close(file)
+        return SharedPool(self._connection, memory, _who(self._name, pid), timeout_s, gone)
+
+    def all_have_come(self) -> None:
+        """Let go of the address: nobody else will come."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def death(self, patience_s: float = 0.0) -> str | None:
+        """Return how the process ended, if it did within so many seconds; None if it goes on."""
+        self._process.join(patience_s)
+        code = self._process.exitcode
+        if code is None:
+            return None
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        return f"{_who(self._name, self._process.pid)} {how}"
+
+    def close(self) -> None:
+        """End the process."""
+        self.all_have_come()
+        self._connection.close()
+        if self.death(_GRACE_S) is None:
+            self._process.kill()
+            self._process.join()
+
+
+def come_to(address: str, device: int, owner: int, rank: int, num_bytes: int, timeout_s: float) -> SharedPool:
+    """Connect to the process of a device, as one of its other ranks.
+
+    Args:
+        address: Of the process.
+        owner: The rank that has started it.
+        num_bytes: Of the memory.
+
+    Raises:
+        ExecutionError: It is not on this machine.
+        PeerLost: It does not answer.
+    """
+    name = f"the reference process of device {device}"
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(START_S)
+    try:
+        with _short(address) as short:
+            connection.connect(short)
+    except FileNotFoundError as error:
+        raise ExecutionError(
+            f"device {device}: got its ranks {owner} and {rank} on different machines, expected one: they share its "
+            "memory; order the hosts so that they are together"
+        ) from error
+    try:
+        connection.sendall(TOKEN.pack(rank))
+        told, files, _, _ = socket.recv_fds(connection, TOKEN.size, 1)
+    except OSError as error:
+        raise PeerLost(f"waited for {name}, which rank {owner} has started: {error}") from error
+    if not files:
+        raise PeerLost(f"waited for {name}, which rank {owner} has started: it is gone")
+    who = _who(name, TOKEN.unpack(told)[0])
+    return SharedPool(
+        connection, map_memory(files[0], num_bytes), who, timeout_s, lambda: PeerLost(f"waited for {who}: it is gone")
+    )
+
+
+@contextmanager
+def _short(address: str) -> Iterator[str]:
+    """Yield another name of a socket's path, which may have 107 bytes only, where the system can give one."""
+    path = Path(address)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        own = Path(f"/proc/self/fd/{folder}")
+        yield str(own / path.name) if own.exists() else address
+    finally:
+        os.close(folder)
+
+
+def _who(name: str, pid: int | None) -> str:
+    return f"{name} (pid {pid})"
+
+
+def _anonymous_file(num_bytes: int) -> int:
+    """Return the descriptor of a file of zeros, in memory where the system can, that is gone with its last user."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("pipesched-reference")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.truncate(descriptor, num_bytes)
+    return descriptor

@@ -1,0 +1,129 @@
+"""The reference model of the stages of one device that are averaged, in memory that the pipelines share.
+
+    memory     of each stage: the reference, then a slot per pipeline for its update of an iteration
+
+A pipeline fills its slot and says so; when all have, their mean is added to the reference, which is a version further.
+Nobody reads the reference meanwhile: a pipeline says that its slot is full only after it has read what it needed, and
+leaves the slot alone until its update is in. So one reference and one slot each will do, and nothing is copied.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast, final
+
+import torch
+from torch import Tensor
+
+_ALIGNED = 64
+"""Bytes; where each tensor begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Averaged:
+    """A stage that is averaged.
+
+    Attributes:
+        ranks: Those that hold it, one of each pipeline.
+        tensors: (name of the torch dtype, elements) of each parameter.
+    """
+
+    stage: int
+    ranks: tuple[int, ...]
+    tensors: tuple[tuple[str, int], ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the reference, and of a slot."""
+        return sum(_room(name, count) for name, count in self.tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The tensors of a stage, flat: of the reference, and of the slot of each rank."""
+
+    reference: tuple[Tensor, ...]
+    slots: Mapping[int, tuple[Tensor, ...]]
+
+
+def memory_bytes(stages: Iterable[Averaged]) -> int:
+    """Return the bytes of the memory for `stages`; at least one, as nothing cannot be mapped."""
+    return max(1, sum((1 + len(stage.ranks)) * stage.num_bytes for stage in stages))
+
+
+def stage_tensors(memory: Tensor, stages: Iterable[Averaged]) -> dict[int, Shared]:
+    """Return the tensors of each stage in `memory`, uint8, as many bytes as `memory_bytes` says."""
+    found, begin = {}, 0
+    for stage in stages:
+        parts = []
+        for _ in range(1 + len(stage.ranks)):
+            parts.append(_views(memory[begin : begin + stage.num_bytes], stage.tensors))
+            begin += stage.num_bytes
+        found[stage.stage] = Shared(parts[0], dict(zip(stage.ranks, parts[1:], strict=True)))
+    return found
+
+
+def averaged(stage: int, ranks: Sequence[int], parameters: Iterable[Tensor]) -> Averaged:
+    """Return what is held for the `parameters` of a stage."""
+    tensors = tuple((str(p.dtype).removeprefix("torch."), p.numel()) for p in parameters)
+    return Averaged(stage, tuple(ranks), tensors)
+
+
+@final
+class Reference:
+    """The reference of some stages, and what has become of the updates.
+
+    Args:
+        memory: For `stages`, uint8.
+        stages: Its stages.
+
+    Attributes:
+        shared: The tensors of each stage.
+        versions: How many iterations each stage's reference has seen.
+    """
+
+    def __init__(self, memory: Tensor, stages: Iterable[Averaged]) -> None:
+        self.shared = stage_tensors(memory, stages)
+        self.versions: Counter[int] = Counter()
+        self._full: dict[int, set[int]] = {stage: set() for stage in self.shared}
+
+    def give(self, stage: int, rank: int) -> bool:
+        """Take note that the slot of `rank` holds its update; return whether it was the last, and all are in now."""
+        shared, full = self.shared[stage], self._full[stage]
+        full.add(rank)
+        if len(full) < len(shared.slots):
+            return False
+        full.clear()
+        for slot in shared.slots.values():
+            for reference, update in zip(shared.reference, slot, strict=True):
+                reference.add_(update, alpha=1 / len(shared.slots))
+        self.versions[stage] += 1
+        return True
+
+
+def _room(name: str, count: int) -> int:
+    """Return the bytes that a tensor takes, up to where the next one begins."""
+    return math.ceil(count * _dtype(name).itemsize / _ALIGNED) * _ALIGNED
+
+
+def _dtype(name: str) -> torch.dtype:
+    return cast("torch.dtype", getattr(torch, name))
+
+
+def _views(memory: Tensor, tensors: Iterable[tuple[str, int]]) -> tuple[Tensor, ...]:
+    found, begin = [], 0
+    for name, count in tensors:
+        found.append(memory[begin : begin + count * _dtype(name).itemsize].view(_dtype(name)))
+        begin += _room(name, count)
+    return tuple(found)
+
+
+def map_memory(descriptor: int, num_bytes: int) -> Tensor:
+    """Return the memory behind a file descriptor, which is closed; shape (num_bytes,), uint8."""
+    with os.fdopen(descriptor, "r+b") as file:
+        return torch.frombuffer(mmap.mmap(file.fileno(), num_bytes), dtype=torch.uint8)

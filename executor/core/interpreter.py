@@ -1,0 +1,271 @@
+"""The op lists on tensors: the words of schedules.op made flesh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+import torch
+from torch import Tensor
+from torch.profiler import record_function
+
+from pipesched.executor import ExecutionError, RunEnded, failed
+from pipesched.executor.core.gradient_buckets import Bucket
+from pipesched.executor.core.recorder import Recorder
+from pipesched.executor.core.stage import Stage
+from pipesched.executor.core.transport import PendingReduction, Transport
+from pipesched.schedules import (
+    Average,
+    Compute,
+    Message,
+    Op,
+    Overlap,
+    Payload,
+    Phase,
+    Recv,
+    Reduce,
+    Reshard,
+    Send,
+    Step,
+    Unshard,
+    computes,
+    gives,
+    needs,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The data of one run, by micro-batch: the first stage reads inputs, the last one targets."""
+
+    inputs: Sequence[Tensor]
+    targets: Sequence[Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a rank yields: it cannot go on with `op` before `message` is there.
+
+    Attributes:
+        message: None where the rank waits for the other replicas or pipelines.
+        reduce: Whose sum it waits for, at a Step or at the end of the list.
+        bucket: Of the gradients, with `reduce`.
+    """
+
+    rank: int
+    op: Op
+    message: Message | None
+    reduce: Reduce | None = None
+    bucket: int = 0
+
+    def __str__(self) -> str:
+        if self.message is None:
+            whom = "pipelines" if self.reduce is None else "replicas"
+            return f"rank {self.rank} at {self.op} waits for the other {whom} of the stage"
+        what = self.message.payload.name.lower()
+        which = f"{what} {self.message.microbatch} of stage {self.message.stage}"
+        return f"rank {self.rank} at {self.op} waits for the {which}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """All that one rank works with.
+
+    Attributes:
+        ops: Its list, lowered; it is read from the start at each run.
+        num_stages: Of the whole pipeline.
+        stages: Those it holds.
+        at: Told the position in `ops` before each op.
+    """
+
+    rank: int
+    ops: Iterable[Op]
+    num_stages: int
+    stages: Mapping[int, Stage]
+    transport: Transport
+    recorder: Recorder
+    at: Callable[[int], None] = lambda index: None  # noqa: ARG005 -- nobody need listen
+
+
+def begin(rank: Rank) -> None:
+    """Make ready for running the list once more."""
+    for stage in rank.stages.values():
+        stage.watch(rank.recorder.note)
+        stage.begin()
+    rank.recorder.begin()
+
+
+def end(rank: Rank) -> None:
+    """Note that the list has been run."""
+    rank.recorder.end(sum(stage.resident_bytes() for stage in rank.stages.values()))
+
+
+def execute_rank(rank: Rank, batch: Batch) -> Iterator[Waiting]:
+    """Run one rank's list; to wait is to yield.
+
+    A driver that owns a whole process just goes on; the local one gives other ranks a turn. Send and Recv post and
+    never wait: a computation waits for the messages that it needs (an Overlap for those of both its computations,
+    which then run one after the other). Reduce posts too: the stage's next Step, or the end of the list, waits for the
+    other replicas.
+
+    Raises:
+        RankFailed: An op failed, or the list cannot go on; with rank, op and micro-batch.
+        RunEnded: A listener ends the run.
+    """
+    tensors: dict[Message, Tensor] = {}
+    sums: dict[int, _Reduction] = {}
+    op: Op | None = None
+    try:
+        for index, op in enumerate(rank.ops):
+            rank.at(index)
+            yield from _execute(rank, op, tensors, sums, batch)
+        for op in [reduction.op for reduction in sums.values()]:
+            yield from _take_sum(rank, op, sums.pop(op.stage))
+        rank.transport.flush()
+    except RunEnded:
+        raise
+    except Exception as error:  # a user's layer may raise anything
+        raise failed(rank.rank, op, error) from error
+
+
+def _execute(  # noqa: C901 -- one arm per word
+    rank: Rank, op: Op, tensors: dict[Message, Tensor], sums: dict[int, _Reduction], batch: Batch
+) -> Iterator[Waiting]:
+    mark = rank.recorder.mark
+    posted = start = mark()
+    match op:
+        case Compute() | Overlap():
+            for message in _travelled(op, rank.num_stages, tensors):
+                while not _has_arrived(rank.transport, message, tensors):
+                    yield Waiting(rank.rank, op, message)
+                start = mark()
+            with _profiled(op):
+                for part in computes(op):
+                    _compute(rank, part, tensors, batch)
+        case Send():
+            with _profiled(op):
+                rank.transport.send(op, _take_made(op, tensors))
+        case Recv():
+            with _profiled(op):
+                rank.transport.post(op)
+        case Step() | Average():
+            stage = _stage(rank, op.stage)
+            if isinstance(op, Step) and op.stage in sums:
+                yield from _take_sum(rank, op, sums.pop(op.stage))
+            while not stage.is_ready(op):
+                yield Waiting(rank.rank, op, None)
+            start = mark()
+            with _profiled(op):
+                _update(stage, op)
+        case Unshard() | Reshard():
+            pass  # our weights are whole
+        case Reduce():
+            if op.stage in sums:
+                yield from _take_sum(rank, op, sums.pop(op.stage))
+            sums[op.stage] = _reduce(rank, op)
+        case _:
+            assert_never(op)
+    rank.recorder.add(posted, start, mark())
+
+
+def _travelled(op: Compute | Overlap, num_stages: int, tensors: Mapping[Message, Tensor]) -> Iterator[Message]:
+    """Yield the messages that `op` needs of other stages and that this rank has not made itself."""
+    for part in computes(op):
+        for message in needs(part, num_stages):
+            if message.stage != part.stage and message not in tensors:
+                yield message
+
+
+def _has_arrived(transport: Transport, message: Message, tensors: dict[Message, Tensor]) -> bool:
+    """Put `message` into `tensors` if it is there; a name for it in the program would keep it after its use."""
+    tensor = transport.take(message)
+    if tensor is not None:
+        tensors[message] = tensor
+    return tensor is not None
+
+
+def _compute(rank: Rank, op: Compute, tensors: dict[Message, Tensor], batch: Batch) -> None:
+    received = target = None
+    for message in needs(op, rank.num_stages):
+        if message.stage != op.stage:
+            received = tensors.pop(message)
+    if op.phase is Phase.FORWARD:
+        if op.stage == 0:
+            received = batch.inputs[op.microbatch]
+        if op.stage == rank.num_stages - 1:
+            target = batch.targets[op.microbatch]
+    result, made = _stage(rank, op.stage).compute(op, received, target), gives(op)
+    if made is not None and result is not None and 0 <= made.receiver < rank.num_stages:
+        tensors[made] = result
+
+
+@dataclass(frozen=True, slots=True)
+class _Reduction:
+    """Gradients of a stage on their way through its replicas, bucket by bucket.
+
+    Attributes:
+        index: Of the Reduce among the ops that the recorder has.
+    """
+
+    op: Reduce
+    index: int
+    buckets: list[tuple[Bucket, PendingReduction]]
+
+
+def _reduce(rank: Rank, op: Reduce) -> _Reduction:
+    """Post all gradients of a stage."""
+    posted = []
+    for bucket in _stage(rank, op.stage).gradients():
+        with _profiled(op):
+            posted.append((bucket, rank.transport.reduce(op, bucket.flatten())))
+    return _Reduction(op, len(rank.recorder), posted)
+
+
+def _take_sum(rank: Rank, op: Op, reduction: _Reduction) -> Iterator[Waiting]:
+    """Wait, at `op`, until all sums are there, and give them to the stage."""
+    for number, (bucket, take) in enumerate(reduction.buckets):
+        while (sums := take()) is None:
+            yield Waiting(rank.rank, op, None, reduction.op, number)
+        bucket.unflatten(sums)
+    rank.recorder.extend(reduction.index, rank.recorder.mark())
+
+
+def _update(stage: Stage, op: Step | Average) -> None:
+    match op:
+        case Step():
+            stage.step()
+        case Average():
+            stage.average()
+        case _:
+            assert_never(op)
+
+
+def _stage(rank: Rank, index: int) -> Stage:
+    if index not in rank.stages:
+        held = ", ".join(map(str, rank.stages)) or "none"
+        raise ExecutionError(f"stage {index} is not on this rank, which holds {held}")
+    return rank.stages[index]
+
+
+def _take_made(op: Send, tensors: dict[Message, Tensor]) -> Tensor:
+    if op.message not in tensors:
+        what = "activation" if op.message.payload is Payload.ACTIVATION else "gradient"
+        raise ExecutionError(f"{op}: there is no such {what} to send; it was not made yet, or was sent already")
+    return tensors.pop(op.message)
+
+
+class _Silent:
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *args: object) -> None:
+        pass
+
+
+_SILENT = _Silent()
+
+
+def _profiled(op: Op) -> record_function | _Silent:
+    """Name `op` as PyTorch's runtime does, while somebody profiles (a name costs 6 us)."""
+    return record_function(f"PP:{op}") if torch._C._autograd._profiler_enabled() else _SILENT  # noqa: SLF001 -- there is no public one

@@ -1,0 +1,151 @@
+"""When each op was reached, began and ended: the raw material of a measured Timeline."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+
+import torch
+
+from pipesched.executor.core.memory_meter import Meter
+
+
+class Clock(ABC):
+    """Marks instants on one rank and reads them later, in nanoseconds of the host's monotonic clock."""
+
+    @abstractmethod
+    def mark(self) -> object:
+        """Return a mark of this instant, in the order of the work that was launched."""
+
+    @abstractmethod
+    def read_ns(self, mark: object) -> int:
+        """Return when `mark` was; call it after the work is over."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Be ready for a new run."""
+
+
+class HostClock(Clock):
+    """For CPUs, where work is over when the call returns."""
+
+    def begin(self) -> None:
+        """Nothing to do: the host's clock is always right."""
+
+    def mark(self) -> object:
+        return time.perf_counter_ns()
+
+    def read_ns(self, mark: object) -> int:
+        assert isinstance(mark, int)
+        return mark
+
+
+class CudaClock(Clock):
+    """For GPUs, where work is over later: a device event per instant, tied to the host's clock at `begin`."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        torch.cuda.synchronize()
+        self._zero = _event()
+        self._zero.record()
+        self._zero.synchronize()
+        self._zero_ns = time.perf_counter_ns()
+
+    def mark(self) -> object:
+        event = _event()
+        event.record()
+        return event
+
+    def read_ns(self, mark: object) -> int:
+        assert isinstance(mark, torch.cuda.Event)
+        mark.synchronize()
+        elapsed_ms: float = self._zero.elapsed_time(mark)
+        return self._zero_ns + round(elapsed_ms * 1e6)
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+
+class Recorder:
+    """Three marks per op, in the order of the list, and the bytes held after it and at most inside it.
+
+    Args:
+        clock: Makes the marks.
+        meter: Says the bytes; None: nobody asks.
+        keeps: False: the ops are counted, and no more is kept of them, however many they are.
+
+    Attributes:
+        mark: Returns a mark of this instant; the clock's own, as it is called three times per op.
+    """
+
+    def __init__(self, clock: Clock, meter: Meter | None = None, *, keeps: bool = True) -> None:
+        self._clock = clock
+        self._meter = meter
+        self._keeps = keeps
+        self.mark = clock.mark
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the last run."""
+        self._clock.begin()
+        self._count = 0
+        self._marks: list[tuple[object, object, object]] = []
+        self._allocated: list[int] = []
+        self._most: list[int] = []
+        self._inside = 0
+        self._others_bytes = 0
+
+    def end(self, resident_bytes: int) -> None:
+        """The list is over: `resident_bytes` of weights, optimizer state and the like are all that is held now.
+
+        The rest of what is allocated is not the ranks'. It is told apart at the end, as some of it is only made on the
+        way: kernels that are compiled at their first use, buffers that libraries keep.
+        """
+        if self._meter is not None:
+            self._others_bytes = self._meter.allocated_bytes() - resident_bytes
+
+    def __len__(self) -> int:
+        """Return how many ops are over."""
+        return self._count
+
+    def note(self) -> None:
+        """See what is held now, inside the op that is going on; a stage calls it where that is most."""
+        if self._meter is not None and self._keeps:
+            self._inside = max(self._inside, self._meter.allocated_bytes())
+
+    def add(self, posted: object, start: object, end: object) -> None:
+        """Note one op: when it was reached, when its work began, when it ended."""
+        self._count += 1
+        if not self._keeps:
+            return
+        self._marks.append((posted, start, end))
+        if self._meter is not None:
+            allocated = self._meter.allocated_bytes()
+            self._allocated.append(allocated)
+            self._most.append(max(allocated, self._inside))
+            self._inside = 0
+
+    def extend(self, index: int, end: object) -> None:
+        """Note that the op at `index` was over only then: of one that posts, and whose end others wait for."""
+        if self._keeps:
+            posted, start, _ = self._marks[index]
+            self._marks[index] = (posted, start, end)
+
+    def times_ns(self) -> list[tuple[int, int, int]]:
+        """Return (posted, start, end) of every op of the list, in order [ns]."""
+        read = self._clock.read_ns
+        return [(read(posted), read(start), read(end)) for posted, start, end in self._marks]
+
+    def held_bytes(self) -> list[int]:
+        """Return the bytes held after every op, known when the run has ended; empty without a meter."""
+        return self._of_ranks(self._allocated)
+
+    def most_bytes(self) -> list[int]:
+        """Return the most bytes held in every op, from what was noted in it to what is held after it."""
+        return self._of_ranks(self._most)
+
+    def _of_ranks(self, allocated: list[int]) -> list[int]:
+        return [max(0, num_bytes - self._others_bytes) for num_bytes in allocated]

@@ -1,0 +1,167 @@
+"""What the executor asks of a schedule's lists, whether they are in memory or made while they are read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from math import lcm
+from typing import TypeAlias, final
+
+from pipesched.executor import ExecutionError
+from pipesched.schedules import (
+    Average,
+    Compute,
+    LazySchedule,
+    Op,
+    Phase,
+    Reduce,
+    Schedule,
+    Send,
+    Step,
+    computes,
+    reducing_ranks,
+    stages_of,
+)
+from pipesched.schedules.lowering import lowered_ranks
+
+AnySchedule: TypeAlias = Schedule | LazySchedule
+LoweredLists: TypeAlias = Mapping[int, Iterable[Op]]
+"""The lowered list of each of some ranks; each can be read again and again."""
+
+_LAST = (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
+
+
+def lists_of(schedule: AnySchedule, ranks: Collection[int]) -> LoweredLists:
+    """Return the lowered lists of `ranks`, all of which will be read, about as far at a time."""
+    if isinstance(schedule, Schedule):
+        return {rank: schedule.ops[rank] for rank in ranks}
+    together = _Together(schedule, ranks)
+    return {rank: _Member(together, rank) for rank in ranks}
+
+
+@final
+class _Together:
+    """Lists that are lowered in one go; a list that is begun a second time begins the next go."""
+
+    def __init__(self, schedule: LazySchedule, ranks: Collection[int]) -> None:
+        self._schedule = schedule
+        self._ranks = ranks
+        self._left: dict[int, Iterator[Op]] = {}
+
+    def begin(self, rank: int) -> Iterator[Op]:
+        if rank not in self._left:
+            self._left = dict(lowered_ranks(self._schedule, self._ranks))
+        return self._left.pop(rank)
+
+
+@final
+class _Member:
+    """One of the lists."""
+
+    def __init__(self, together: _Together, rank: int) -> None:
+        self._together = together
+        self._rank = rank
+
+    def __iter__(self) -> Iterator[Op]:
+        return self._together.begin(self._rank)
+
+
+def held_stages(schedule: AnySchedule, rank: int) -> tuple[int, ...]:
+    """Return the stages that `rank` computes, in ascending order."""
+    if isinstance(schedule, Schedule):
+        return stages_of(schedule.ops[rank])
+    return tuple(stage for stage, homes in enumerate(schedule.homes) if rank in homes)
+
+
+def stage_ops(schedule: AnySchedule, rank: int, stage: int) -> Iterator[Compute | Step]:
+    """Yield what `rank` computes of `stage`, and its Steps."""
+    for op in schedule.ops[rank] if isinstance(schedule, Schedule) else schedule.rank_ops[rank]():
+        if isinstance(op, Step) and op.stage == stage:
+            yield op
+        yield from (part for part in computes(op) if part.stage == stage)
+
+
+def reducers(schedule: AnySchedule) -> dict[int, tuple[int, ...]]:
+    """Return, for each stage that is reduced, in order of the stages, the ranks that reduce it."""
+    if isinstance(schedule, LazySchedule):
+        stages = [stage for stage in range(schedule.num_stages) if stage not in schedule.averaged]
+        found = {stage: schedule.replicas(stage) for stage in stages}
+        return {stage: ranks for stage, ranks in found.items() if len(ranks) > 1}
+    return reducing_ranks(schedule.ops)
+
+
+def averagers(schedule: AnySchedule) -> dict[int, tuple[int, ...]]:
+    """Return, for each stage that is averaged, in order of the stages, the ranks that average it.
+
+    Raises:
+        ExecutionError: They are on several devices, which share no memory.
+    """
+    if isinstance(schedule, LazySchedule):
+        found = {stage: schedule.replicas(stage) for stage in schedule.averaged}
+    else:
+        stages = sorted({op.stage for row in schedule.ops for op in row if isinstance(op, Average)})
+        found = {stage: tuple(r for r, row in enumerate(schedule.ops) if Average(stage) in row) for stage in stages}
+    for stage, ranks in found.items():
+        devices = sorted({schedule.rank_to_device[rank] for rank in ranks})
+        if len(devices) > 1:
+            raise ExecutionError(
+                f"{Average(stage)}: got its ranks {', '.join(map(str, ranks))} on devices "
+                f"{', '.join(map(str, devices))}, expected one: pipelines share the memory of their device; "
+                "put them on one"
+            )
+    return found
+
+
+def channels(schedule: AnySchedule) -> list[tuple[int, int]]:
+    """Return the (sender, receiver) of every channel of the lowered lists, in order."""
+    if isinstance(schedule, Schedule):
+        return sorted({(rank, op.peer) for rank, ops in enumerate(schedule.ops) for op in ops if isinstance(op, Send)})
+    found = set()
+    for stage in range(schedule.num_stages - 1):
+        for microbatch in range(lcm(len(schedule.homes[stage]), len(schedule.homes[stage + 1]))):
+            ends = schedule.home(stage, microbatch), schedule.home(stage + 1, microbatch)
+            if ends[0] != ends[1]:
+                found |= {ends, ends[::-1]}
+    return sorted(found)
+
+
+def step_sizes(schedule: AnySchedule, rank: int, stage: int) -> Iterator[int]:
+    """Yield, for each Step of `stage`, how many micro-batches have come back since the last one, to all replicas."""
+    replicas = reducers(schedule).get(stage, (rank,))
+    sizes = (_own_sizes(stage_ops(schedule, replica, stage)) for replica in replicas)
+    return map(sum, zip(*sizes, strict=True))
+
+
+def _own_sizes(ops: Iterable[Compute | Step]) -> Iterator[int]:
+    size = 0
+    for op in ops:
+        if isinstance(op, Step):
+            yield size
+            size = 0
+        elif op.phase in _LAST:
+            size += 1
+
+
+def loss_scales(schedule: Schedule) -> dict[int, float] | None:
+    """Return what each micro-batch's loss counts in its Step: one over the micro-batches stepped with together.
+
+    None where that differs from stage to stage, as with replicas that step in rounds. What no Step follows counts as
+    if one did.
+    """
+    step_of: dict[tuple[int, int], tuple[int, int, int]] = {}
+    for rank, ops in enumerate(schedule.ops):
+        reduced, num_steps = {op.stage for op in ops if isinstance(op, Reduce)}, Counter[int]()
+        for op in ops:
+            if isinstance(op, Step):
+                num_steps[op.stage] += 1
+            for part in computes(op):
+                if part.phase in _LAST:
+                    group = -1 if part.stage in reduced else rank
+                    step_of[part.stage, part.microbatch] = (part.stage, group, num_steps[part.stage])
+    sizes = Counter(step_of.values())
+    scales: dict[int, float] = {}
+    for (_, microbatch), step in step_of.items():
+        scale = 1 / sizes[step]
+        if scales.setdefault(microbatch, scale) != scale:
+            return None
+    return scales

@@ -1,0 +1,336 @@
+"""One stage of the model: its layers, and what its micro-batches left behind."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from pipesched.executor import ExecutionError
+from pipesched.executor.core.averager import Averager
+from pipesched.executor.core.gradient_buckets import Bucket, buckets
+from pipesched.executor.core.layer_rng import LayerGenerators
+from pipesched.executor.core.weight_versions import Weights
+from pipesched.schedules import Average, Compute, Phase, Step
+
+if TYPE_CHECKING:
+    from pipesched.profiles.measuring import Rest
+
+Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""Maps (output, target) of one micro-batch to its mean loss, a scalar."""
+
+OnLoss: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], None]
+"""Told micro-batch, output, target and loss after each forward of the last stage."""
+
+_BACKWARD_TAKES_EDGES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 7)
+_NOTHING: AbstractContextManager[None] = nullcontext()
+_Left = TypeVar("_Left")
+
+
+class Stage(ABC):
+    """What an interpreter can ask of a stage."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Start the op list anew."""
+
+    def watch(self, note: Callable[[], None]) -> None:  # noqa: B027 -- most stages hold nothing inside an op
+        """Call `note` where most is held inside an op."""
+
+    @abstractmethod
+    def compute(self, op: Compute, received: Tensor | None, target: Tensor | None) -> Tensor | None:
+        """Run `op` and return the tensor that it gives.
+
+        Args:
+            op: What to run.
+            received: For F the stage's input, for B and I the gradient of its output (None on the last stage).
+            target: For F of the last stage, what the loss compares with.
+        """
+
+    @abstractmethod
+    def gradients(self) -> Iterable[Bucket]:
+        """Return the gradients as they are summed over the stage's replicas."""
+
+    @abstractmethod
+    def step(self) -> None:
+        """Step the optimizer and drop the gradients."""
+
+    @abstractmethod
+    def average(self) -> None:
+        """Draw the weights to the reference model."""
+
+    def is_ready(self, op: Step | Average) -> bool:  # noqa: ARG002 -- most stages have no one to wait for
+        """Return whether `op` need not wait for other pipelines; False where the caller should give up its turn."""
+        return True
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Take the weights of the reference model, where there is one, with the updates of all pipelines."""
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of weights, gradients and optimizer state held now."""
+        return 0
+
+    def losses(self) -> dict[int, float]:
+        """Return the mean loss of every micro-batch since `begin`; empty on all stages but the last."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """What a forward leaves for the backward: the output is what autograd starts from; None: nothing to learn."""
+
+    x: Tensor
+    output: Tensor | GradientEdge | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """What I leaves for W on the first stage: all of the backward."""
+
+    output: Tensor | GradientEdge | None
+    gradient: Tensor | None
+
+
+class ModuleStage(Stage):
+    """Layers on tensors.
+
+    Args:
+        module: The layers; one tensor in, one tensor out.
+        weights: The versions of the module's parameters.
+        optimizer: Of the module's parameters; None when it has none.
+        loss: On the last stage.
+        loss_scales: On the last stage, what each micro-batch's loss counts in its optimizer step: one over the number
+            of micro-batches, so that gradients are those of the mean. None: one, and each stage takes the mean itself.
+        needs_input_gradient: False on the first stage.
+        draws: The random numbers of the layers; None where the generators may run on from op to op.
+        recomputed: Micro-batches whose forward is run again by an R before the backward.
+        step_sizes: Begins anew how many micro-batches each Step takes the mean of, over all replicas; None where the
+            losses are scaled.
+        on_loss: Told of each loss, which is not kept then.
+        on_step: Told the version that each Step has made.
+
+    Attributes:
+        averager: Draws the weights to a reference model; None where they are alone.
+        parameters: Those that learn.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        weights: Weights,
+        optimizer: torch.optim.Optimizer | None,
+        loss: Loss | None,
+        loss_scales: Mapping[int, float] | None,
+        needs_input_gradient: bool,
+        draws: LayerGenerators | None = None,
+        recomputed: Container[int] = (),
+        step_sizes: Callable[[], Iterator[int]] | None = None,
+        on_loss: OnLoss | None = None,
+        on_step: Callable[[int], None] | None = None,
+    ) -> None:
+        self.module = module
+        self.weights = weights
+        self._optimizer = optimizer
+        self._loss = loss
+        self._loss_scales = loss_scales
+        self._needs_input_gradient = needs_input_gradient
+        self._draws = draws
+        self._recomputed = recomputed
+        self._step_sizes = step_sizes
+        self._sizes: Iterator[int] | None = None
+        self._on_loss = on_loss
+        self._on_step = on_step
+        self.averager: Averager | None = None
+        self.parameters = tuple(parameter for parameter in module.parameters() if parameter.requires_grad)
+        self._inputs: dict[int, tuple[Tensor, Tensor | None]] = {}  # from F to R
+        self._saved: dict[int, _Graph] = {}  # from F, or R, to B or I
+        self._halves: dict[int, Rest | _Whole] = {}  # from I to W
+        self._losses: dict[int, Tensor] = {}
+        self._a_loss: Tensor | None = None
+
+    def begin(self) -> None:
+        for left in (self._inputs, self._saved, self._halves, self._losses):
+            left.clear()
+        self.weights.begin()
+        self._sizes = None if self._step_sizes is None else self._step_sizes()
+        if self._draws is not None:
+            self._draws.begin()
+
+    def watch(self, note: Callable[[], None]) -> None:
+        self.weights.note = note
+
+    def follow(self, weights: Weights, step_sizes: Callable[[], Iterator[int]], on_loss: OnLoss) -> None:
+        """Go on with other lists; they are read from `begin` on."""
+        self.weights = weights
+        self._step_sizes = step_sizes
+        self._on_loss = on_loss
+
+    def compute(self, op: Compute, received: Tensor | None, target: Tensor | None) -> Tensor | None:
+        match op.phase:
+            case Phase.FORWARD:
+                assert received is not None, "a forward has an input"
+                return self._forward(op, received.detach(), target)
+            case Phase.RECOMPUTE:
+                self._recompute(op)
+                return None
+            case Phase.BACKWARD:
+                return self._backward(op, received)
+            case Phase.BACKWARD_INPUT:
+                return self._backward_input(op, received)
+            case Phase.BACKWARD_WEIGHT:
+                self._backward_weight(op)
+                return None
+
+    def gradients(self) -> Iterable[Bucket]:
+        return buckets(self.parameters)
+
+    def step(self) -> None:
+        size = 1 if self._sizes is None else next(self._sizes)
+        if size > 1:
+            for parameter in self.parameters:
+                if parameter.grad is not None:
+                    parameter.grad.div_(size)
+        if self.averager is not None:
+            self.averager.remember()
+        self.weights.step(self._optimizer)
+        if self._on_step is not None:
+            self._on_step(self.weights.version)
+
+    def is_ready(self, op: Step | Average) -> bool:
+        if self.averager is None:
+            return True
+        return self.averager.may_step() if isinstance(op, Step) else self.averager.may_average()
+
+    def average(self) -> None:
+        if self.averager is None:
+            raise ExecutionError("this stage has no reference model to be averaged with; give it an averager")
+        self.averager.average()
+
+    def settle(self) -> None:
+        if self.averager is not None and not self.averager.settle():
+            raise ExecutionError("not all pipelines are over yet; run their lists to the end")
+
+    def resident_bytes(self) -> int:
+        parameters = list(self.module.parameters())
+        tensors = [*parameters, *(p.grad for p in parameters if p.grad is not None)]
+        for state in self._optimizer.state.values() if self._optimizer else ():
+            tensors += [value for value in state.values() if isinstance(value, Tensor)]
+        if self.weights.predictor is not None:
+            tensors += self.weights.predictor.tensors()
+        held = sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+        return held + (0 if self.averager is None else self.averager.resident_bytes())
+
+    def losses(self) -> dict[int, float]:
+        return {microbatch: loss.item() for microbatch, loss in self._losses.items()}
+
+    def _forward(self, op: Compute, x: Tensor, target: Tensor | None) -> Tensor | None:
+        if op.microbatch in self._recomputed:
+            output, y = self._forward_once(op, x, target)
+        else:
+            output, y = self._run(op, x, target)
+            self._saved[op.microbatch] = _Graph(x, _graph_of(y))
+        if self._loss is None:
+            return output.detach()
+        assert target is not None, "the last stage has a target"
+        self._a_loss = loss = y.detach().clone()  # mse_loss leaves a scalar in a storage of all terms
+        if self._on_loss is None:
+            self._losses[op.microbatch] = loss
+        else:
+            self._on_loss(op.microbatch, output.detach(), target, loss)
+        return None
+
+    def _forward_once(self, op: Compute, x: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Keep nothing but the input, for the R that will come."""
+        before = x._version  # noqa: SLF001 -- as autograd looks at it
+        with torch.no_grad():
+            made = self._run(op, x, target)
+        if x._version != before:  # noqa: SLF001
+            raise ExecutionError(f"{op}: the stage changed its input in place, which R needs; let it make a new tensor")
+        self._inputs[op.microbatch] = (x, target)
+        return made
+
+    def _recompute(self, op: Compute) -> None:
+        x, target = _pop(self._inputs, op, "forward")
+        _, y = self._run(op, x, target)
+        self._saved[op.microbatch] = _Graph(x, _graph_of(y))
+
+    def _run(self, op: Compute, x: Tensor, target: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the stage's output and what its backward starts from: the output, or the loss on the last stage."""
+        if self._needs_input_gradient:
+            x.requires_grad_()
+        with self.weights.forward(op), self._draws.of(op.microbatch) if self._draws else _NOTHING:
+            output = self.module(x)
+            if not isinstance(output, Tensor):
+                raise ExecutionError(
+                    f"{op}: the stage returned {type(output).__name__}, expected one tensor; a skip connection must "
+                    "begin and end within one stage"
+                )
+            if self._loss is None:
+                return output, output
+            assert target is not None, "the last stage has a target"
+            return output, self._loss(output, target)
+
+    def _backward(self, op: Compute, gradient: Tensor | None) -> Tensor | None:
+        graph = _pop(self._saved, op, "forward")
+        with self.weights.backward(op):
+            _run_backward(graph.output, self._seeded(op, gradient))
+        return graph.x.grad
+
+    def _backward_input(self, op: Compute, gradient: Tensor | None) -> Tensor | None:
+        graph = _pop(self._saved, op, "forward")
+        gradient = self._seeded(op, gradient)
+        with self.weights.backward(op):
+            if not self._needs_input_gradient:
+                self._halves[op.microbatch] = _Whole(graph.output, gradient)
+                return None
+            from pipesched.profiles.measuring import run_input_pass
+
+            assert graph.output is not None, "it depends on x, which requires a gradient"
+            assert gradient is not None, "the next stage has sent one"
+            self._halves[op.microbatch] = run_input_pass(graph.output, gradient, graph.x, self.parameters)
+        # what is left of the graph holds x: not its gradient too
+        result, graph.x.grad = graph.x.grad, None
+        return result
+
+    def _backward_weight(self, op: Compute) -> None:
+        half = _pop(self._halves, op, "I")
+        with self.weights.backward(op):
+            if isinstance(half, _Whole):
+                _run_backward(half.output, half.gradient)
+                return
+            from pipesched.profiles.measuring import run_weight_pass
+
+            run_weight_pass(half, self.parameters)
+
+    def _seeded(self, op: Compute, gradient: Tensor | None) -> Tensor | None:
+        """Return the gradient that the backward starts from: on the last stage the micro-batch's share of the mean."""
+        if self._loss is None:
+            return gradient
+        assert self._a_loss is not None, "the forward left one"
+        # scaled here, where it costs no op of its own
+        return torch.full_like(self._a_loss, 1.0 if self._loss_scales is None else self._loss_scales[op.microbatch])
+
+
+def _pop(left: dict[int, _Left], op: Compute, what: str) -> _Left:
+    if op.microbatch not in left:
+        raise ExecutionError(f"{op}: got no {what} of this micro-batch, expected one before its {op.phase.value}")
+    return left.pop(op.microbatch)
+
+
+def _run_backward(output: Tensor | GradientEdge | None, gradient: Tensor | None) -> None:
+    if output is not None:
+        torch.autograd.backward(output, gradient)
+
+
+def _graph_of(y: Tensor) -> Tensor | GradientEdge | None:
+    """Return what a backward starts from: the graph without the output, which may be freed once it was sent."""
+    if not y.requires_grad:
+        return None  # a first stage without parameters has nothing to learn
+    return get_gradient_edge(y) if _BACKWARD_TAKES_EDGES else y

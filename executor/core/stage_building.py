@@ -1,0 +1,169 @@
+"""From a schedule and a model to what a rank works with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+import torch
+
+from pipesched.executor import ExecutionError, epsilon_fault
+from pipesched.executor.core.interpreter import Batch
+from pipesched.executor.core.layer_rng import LayerGenerators
+from pipesched.executor.core.schedule_queries import AnySchedule, held_stages, loss_scales, stage_ops, step_sizes
+from pipesched.executor.core.stage import ModuleStage, OnLoss, Stage
+from pipesched.executor.core.weight_prediction import Predictor
+from pipesched.executor.core.weight_versions import Weights
+from pipesched.profiles.models import Model, build_layers, make_optimizer, require_untied
+from pipesched.schedules import Compute, LazySchedule, Phase, Schedule, Step
+from pipesched.schedules.builders import origin_of
+from pipesched.schedules.weights import PredictionRule, Use, uses
+
+
+def build_stages(
+    schedule: AnySchedule,
+    rank: int,
+    model: Model,
+    bounds: Sequence[tuple[int, int]],
+    *,
+    optimizer: str,
+    lr: float,
+    seed: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    prediction: PredictionRule | None = None,
+    on_loss: OnLoss | None = None,
+    on_step: Callable[[int, int], None] | None = None,
+) -> dict[int, Stage]:
+    """Build the stages that `rank` computes, with the weights that the whole model has for `seed`.
+
+    So the replicas of a stage begin alike.
+
+    Args:
+        bounds: ``bounds[s]`` is the half-open range of layers of stage s.
+        prediction: How weights are predicted where an op looks ahead; None: as the catalogue says of the schedule.
+        on_loss: Told micro-batch, output, target and loss after each forward of the last stage, which keeps none then.
+        on_step: Told stage and version after each Step.
+
+    Raises:
+        ExecutionError: An op looks ahead, and nothing says how to predict; or the dtype cannot hold Adam's epsilon.
+        ProfileError: A layer cannot be built, or two stages share a parameter.
+    """
+    require_untied(model, bounds)
+    stages = dict[int, Stage]()
+    scales = loss_scales(schedule) if isinstance(schedule, Schedule) else None
+    for index in held_stages(schedule, rank):
+        module = build_layers(model, *bounds[index], seed=seed, dtype=dtype, device=device)
+        parameters = list(module.parameters())
+        its_optimizer = make_optimizer(optimizer, parameters, lr) if parameters else None
+        parts = _known_parts(schedule, rank, index)
+        recomputed = _recomputed(schedule, parts)
+        predictor = None
+        if its_optimizer is not None:
+            rule = _rule(schedule, prediction) if any(part.lookahead for part in parts) else None
+            _require_epsilon(dtype, optimizer, rule)
+            predictor = None if rule is None else Predictor(its_optimizer, rule)
+        stages[index] = ModuleStage(
+            module,
+            Weights(module, _uses(schedule, rank, index), predictor),
+            its_optimizer,
+            loss=model.loss if index == schedule.num_stages - 1 else None,
+            loss_scales=scales,
+            needs_input_gradient=index > 0,
+            draws=LayerGenerators(module, bounds[index][0], seed, device, is_repeated=bool(recomputed)),
+            recomputed=recomputed,
+            step_sizes=partial(step_sizes, schedule, rank, index) if scales is None else None,
+            on_loss=on_loss,
+            on_step=None if on_step is None else partial(on_step, index),
+        )
+        if any(part.phase is Phase.BACKWARD_INPUT for part in parts):
+            pass
+    return stages
+
+
+def follow(stages: Mapping[int, Stage], schedule: LazySchedule, rank: int, on_loss: OnLoss) -> None:
+    """Let the `stages` of `rank` go on with other lists, which do not look ahead; they keep their weights.
+
+    Args:
+        on_loss: Told of each forward of the last stage from now on.
+    """
+    for index, stage in stages.items():
+        assert isinstance(stage, ModuleStage), "what trains has weights"
+        weights = Weights(stage.module, _uses(schedule, rank, index))
+        stage.follow(weights, partial(step_sizes, schedule, rank, index), on_loss)
+
+
+def _known_parts(schedule: AnySchedule, rank: int, stage: int) -> list[Compute]:
+    """Return what `rank` computes of `stage`; of a list that is made while it is read, up to the first Step.
+
+    What such a list is made of shows by then: it goes on as it begins.
+    """
+    parts = []
+    for op in stage_ops(schedule, rank, stage):
+        if isinstance(op, Compute):
+            parts.append(op)
+        elif not isinstance(schedule, Schedule):
+            break
+    return parts
+
+
+def _recomputed(schedule: AnySchedule, parts: Sequence[Compute]) -> frozenset[int] | range:
+    found = frozenset(part.microbatch for part in parts if part.phase is Phase.RECOMPUTE)
+    return found if isinstance(schedule, Schedule) or not found else range(schedule.num_microbatches)
+
+
+def _uses(schedule: AnySchedule, rank: int, stage: int) -> Callable[[], Iterator[Use]] | None:
+    """Return what begins the stage's readings of weights anew; None where none comes after a Step."""
+    if not isinstance(schedule, Schedule):
+        return lambda: uses(stage_ops(schedule, rank, stage), in_order=True)
+    ops = list(stage_ops(schedule, rank, stage))
+    first = next((index for index, op in enumerate(ops) if isinstance(op, Step)), len(ops))
+    if all(isinstance(op, Step) for op in ops[first:]):
+        return None
+    return lambda: uses(ops, in_order=False)
+
+
+def _rule(schedule: AnySchedule, prediction: PredictionRule | None) -> PredictionRule:
+    entry = origin_of(schedule.name)
+    rule = prediction or (None if entry is None else entry.prediction)
+    if rule is None:
+        raise ExecutionError(
+            f"schedule {schedule.name}: got ops that look ahead, expected to be told how to predict; "
+            f"name a prediction, one of {', '.join(PredictionRule)}"
+        )
+    return rule
+
+
+def _require_epsilon(dtype: torch.dtype, optimizer: str, rule: PredictionRule | None) -> None:
+    fault = epsilon_fault(str(dtype).removeprefix("torch."), optimizer, rule)
+    if fault is not None:
+        raise ExecutionError(f"dtype: {fault}")
+
+
+def make_batch(
+    model: Model, num_microbatches: int, microbatch_size: int, *, seed: int, dtype: torch.dtype, device: torch.device
+) -> Batch:
+    """Draw the data of one run and cut it into micro-batches; floating-point data gets `dtype`."""
+    cut = []
+    for tensor in model.batch(num_microbatches * microbatch_size, seed):
+        if len(tensor) != num_microbatches * microbatch_size:
+            raise ExecutionError(
+                f"model {model.name}: its batch has {len(tensor)} samples, "
+                f"expected {num_microbatches * microbatch_size}"
+            )
+        cut.append(tensor.to(device, dtype if tensor.is_floating_point() else None).chunk(num_microbatches))
+    inputs, targets = cut
+    return Batch(inputs, targets)
+
+
+def check_fits(schedule: AnySchedule, num_stages: int, what: str) -> None:
+    """Refuse a model or costs that were cut into another number of stages than the schedule has.
+
+    Raises:
+        ExecutionError: The numbers differ.
+    """
+    if schedule.num_stages != num_stages:
+        raise ExecutionError(
+            f"schedule {schedule.name} has {schedule.num_stages} stages, but {what} has {num_stages}; "
+            "cut it into as many stages"
+        )

@@ -1,0 +1,235 @@
+"""The versions of one stage's weights.
+
+The module's own parameters are the newest version. An older one is kept, as a copy of the parameters' storages,
+from the Step that replaces it until its last reader in the op list is done; nothing is copied that nobody reads.
+Weights predicted ahead are made from the newest version just before their op, and dropped just after it.
+
+A backward that must read other weights than its forward, or the same ones when they are no longer the newest, gets
+them through ``torch.autograd.graph.saved_tensors_hooks``: what autograd saves of a parameter (views of it too) is kept
+as a place in a storage, and looked up in the weights that the backward's own op names. Where nothing changes between
+the forward and its backward autograd is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, UntypedStorage, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from pipesched.executor import ExecutionError
+from pipesched.executor.core.weight_prediction import Predictor
+from pipesched.schedules import Compute
+from pipesched.schedules.weights import Agreement, Use, looks_ahead
+
+_Storages: TypeAlias = Mapping[int, UntypedStorage]
+"""All of a version, by the address of the newest version's storage."""
+
+_NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A view of a parameter, without saying of which version."""
+
+    storage: int
+    dtype: torch.dtype
+    device: torch.device
+    offset: int | torch.SymInt
+    size: torch.Size
+    stride: tuple[int, ...]
+
+
+class Weights:
+    """Keeps the versions of `module`'s parameters that are still to be read.
+
+    Args:
+        module: The stage's layers.
+        uses: Begins anew the readings of the stage's list, as from `versions.uses`; None where no op of the
+            stage comes after a Step of it, so that there is one version.
+        predictor: Of the stage's optimizer; None where no op looks ahead.
+
+    Attributes:
+        note: Called inside a Step, and inside an op on predicted weights, where most is held.
+    """
+
+    def __init__(
+        self, module: nn.Module, uses: Callable[[], Iterator[Use]] | None = None, predictor: Predictor | None = None
+    ) -> None:
+        self._parameters = tuple(module.parameters())
+        self._all_uses = uses
+        self.predictor = predictor
+        self.note: Callable[[], None] = lambda: None
+        self._stash: dict[int, _Storages] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Start the list anew: the weights as they are now are version 0."""
+        self.version = 0
+        self._stash.clear()
+        self._storages = {p.untyped_storage().data_ptr(): p.untyped_storage() for p in self._parameters}
+        self._keys = {pointer: pointer for pointer in self._storages}  # of storages of any version to the newest's
+        self._read: _Storages = self._storages  # where a backward finds its weights
+        self._uses = iter(()) if self._all_uses is None else self._all_uses()
+        self._next = next(self._uses, None)
+
+    @property
+    def live_versions(self) -> tuple[int, ...]:
+        """The versions held now, the newest included."""
+        return (*sorted(self._stash), self.version)
+
+    def step(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """Make the next version, keeping the present one if it is still to be read."""
+        if self._next is not None and self.version in self._next.held:
+            self._stash[self.version] = self._copies()
+        if optimizer is not None:
+            if self.predictor is not None:
+                self.predictor.observe()
+            optimizer.step()
+            self.note()
+            optimizer.zero_grad(set_to_none=True)
+        self.version += 1
+
+    def forward(self, op: Compute) -> AbstractContextManager[None]:
+        """Let the module compute with the weights that `op` names, and remember its parameters by place."""
+        return self._forward(op) if self._is_versioned(op) else _NOTHING
+
+    def backward(self, op: Compute) -> AbstractContextManager[None]:
+        """Let autograd find the weights that `op` names where the forward used a parameter."""
+        return self._backward(op) if self._is_versioned(op) else _NOTHING
+
+    def _is_versioned(self, op: Compute) -> bool:
+        if self._all_uses is not None:
+            return True
+        if op.version != self.version:
+            raise self._missing(op)
+        return False
+
+    @contextmanager
+    def _forward(self, op: Compute) -> Iterator[None]:
+        if self._is_plain(op):
+            yield
+        else:
+            with self._named(op) as storages, self._under(storages), saved_tensors_hooks(self._pack, self._unpack):
+                yield
+        self._advance()
+
+    @contextmanager
+    def _backward(self, op: Compute) -> Iterator[None]:
+        if self._is_plain(op):
+            yield
+        else:
+            with self._named(op) as self._read:
+                yield
+            self._read = self._storages
+        self._advance()
+
+    def _is_plain(self, op: Compute) -> bool:
+        """Whether all ops of the micro-batch read the newest version, with no Step between them."""
+        use = self._next
+        if use is None or use.op != op:
+            expected = "no more op of this stage" if use is None else str(use.op)
+            raise ExecutionError(f"{op} came, expected {expected}; run the stage's list in its order")
+        return use.agreement is Agreement.SAME and use.staleness == 0 and not looks_ahead(op)
+
+    def _advance(self) -> None:
+        """The op is over: drop the versions that it was the last to read."""
+        self._next = next(self._uses, None)
+        held = () if self._next is None else self._next.held
+        for version in [version for version in self._stash if version not in held]:
+            self._forget(self._stash.pop(version))
+
+    @contextmanager
+    def _named(self, op: Compute) -> Iterator[_Storages]:
+        """Find the weights that `op` reads."""
+        if not looks_ahead(op) or not self._parameters:
+            if op.version != self.version and op.version not in self._stash:
+                raise self._missing(op)
+            yield self._storages if op.version == self.version else self._stash[op.version]
+            return
+        if self.predictor is None:
+            raise ExecutionError(f"{op} looks ahead, but no prediction was prepared; name a rule of prediction")
+        if op.version != self.version:
+            raise ExecutionError(
+                f"{op} is to be predicted from version {op.version}, but only the newest one can be, "
+                f"version {self.version}; check the schedule"
+            )
+        copies = self._copies()
+        moved: dict[Tensor, Tensor] = {p: self._seen_in(copies, p) for p in self._parameters}
+        self.predictor.move(moved, op.lookahead)
+        self.note()
+        try:
+            yield copies
+            self.note()
+        finally:
+            self._forget(copies)
+
+    def _missing(self, op: Compute) -> ExecutionError:
+        return ExecutionError(
+            f"{op}: version {op.version} of the weights is not there; the stage holds "
+            f"{', '.join(map(str, self.live_versions))}"
+        )
+
+    @contextmanager
+    def _under(self, storages: _Storages) -> Iterator[None]:
+        """Put `storages` under the parameters for a while."""
+        if storages is self._storages:
+            yield
+            return
+        newest = [parameter.data for parameter in self._parameters]
+        try:
+            for parameter in self._parameters:
+                parameter.data = self._seen_in(storages, parameter)
+            yield
+        finally:
+            for parameter, data in zip(self._parameters, newest, strict=True):
+                parameter.data = data
+
+    @staticmethod
+    def _seen_in(storages: _Storages, parameter: nn.Parameter) -> Tensor:
+        return _view(storages[parameter.untyped_storage().data_ptr()], _place(parameter))
+
+    def _copies(self) -> _Storages:
+        copies = {key: _copied(storage) for key, storage in self._storages.items()}
+        self._keys.update((copy.data_ptr(), key) for key, copy in copies.items())
+        return copies
+
+    def _forget(self, copies: _Storages) -> None:
+        for copy in copies.values():
+            self._keys.pop(copy.data_ptr(), None)  # all empty ones are at one address
+
+    def _pack(self, tensor: Tensor) -> _Place | tuple[Tensor, int]:
+        key = self._keys.get(tensor.untyped_storage().data_ptr())
+        if key is None:
+            # detached: an output that held itself would never be freed
+            return tensor.detach(), tensor._version  # noqa: SLF001 -- what autograd itself compares
+        return _place(tensor, key)
+
+    def _unpack(self, packed: _Place | tuple[Tensor, int]) -> Tensor:
+        if isinstance(packed, _Place):
+            return _view(self._read[packed.storage], packed)
+        tensor, version = packed
+        now = tensor._version  # noqa: SLF001
+        if now != version:
+            raise ExecutionError(
+                f"a tensor of shape {tuple(tensor.shape)} that the backward needs was changed in place "
+                f"(version {now}, expected {version})"
+            )
+        return tensor
+
+
+def _copied(storage: UntypedStorage) -> UntypedStorage:
+    copy: UntypedStorage = storage.clone()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return copy
+
+
+def _place(tensor: Tensor, storage: int = 0) -> _Place:
+    return _Place(storage, tensor.dtype, tensor.device, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+
+def _view(storage: UntypedStorage, place: _Place) -> Tensor:
+    return torch.empty(0, dtype=place.dtype, device=place.device).set_(storage, place.offset, place.size, place.stride)

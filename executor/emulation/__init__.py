@@ -1,0 +1,5 @@
+"""Emulated stages and links take the time that a profile says."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,134 @@
+"""A stage that only takes the time a profile says: many ranks on few cores, with real messages."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from pipesched.executor import ExecutionError, How
+from pipesched.executor.core import Bucket, Stage, buckets
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import LONGEST_S, Compute, Op, Phase, Step, gives, stages_of
+from pipesched.schedules.weights import stashing_steps
+
+_SPIN_S = 0.0002
+"""A sleeper wakes up late, by a tenth of a millisecond: the last bit is spun. No more of it: where ranks outnumber the
+cores, a spinning one keeps another from its message."""
+
+
+class EmulatedStage(Stage):
+    """Takes ``costs.seconds(op)`` for an op and gives a tensor of the right number of bytes.
+
+    Args:
+        index: The stage's number.
+        costs: What its ops take.
+        how: Whether to sleep or to spin.
+        stashing: Of each of its Steps, whether it keeps a copy of the weights that it replaces.
+        speed: Of its device: the seconds of the costs are divided by it.
+        most_bytes: That a tensor really has, whatever the costs say.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        costs: StageCosts,
+        how: How = "sleep",
+        stashing: Sequence[bool] = (),
+        speed: float = 1.0,
+        most_bytes: int = sys.maxsize,
+    ) -> None:
+        self._costs = costs
+        self._speed = speed
+        self._copy_s = costs.stages[index].copy_s
+        self._stashing = stashing
+        self._num_steps = 0
+        self._weight_bytes = min(most_bytes, costs.stages[index].weight_bytes)
+        self._step_s = costs.stages[index].step_s
+        self._average_s = costs.stages[index].average_s
+        self._how = how
+        self._outputs = {
+            phase: torch.zeros(min(most_bytes, costs.message_bytes(message)), dtype=torch.uint8)
+            for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.BACKWARD_INPUT)
+            if (message := gives(Compute(phase, index, 0))) and 0 <= message.receiver < costs.num_stages
+        }
+
+    def begin(self) -> None:
+        self._num_steps = 0
+
+    def compute(self, op: Compute, received: Tensor | None, target: Tensor | None) -> Tensor | None:  # noqa: ARG002 -- time is all it takes
+        self._spend(self._costs.seconds(op))
+        return self._outputs.get(op.phase)
+
+    def gradients(self) -> Iterable[Bucket]:
+        return buckets([torch.zeros(self._weight_bytes, dtype=torch.uint8)])
+
+    def step(self) -> None:
+        keeps = any(self._stashing[self._num_steps : self._num_steps + 1])
+        self._num_steps += 1
+        self._spend(self._step_s + (self._copy_s if keeps else 0.0))
+
+    def average(self) -> None:
+        self._spend(self._average_s)
+
+    def settle(self) -> None:
+        """Nothing to take: there are no weights."""
+
+    def _spend(self, seconds: float) -> None:
+        wait_until(time.perf_counter() + seconds / self._speed, self._how)
+
+
+def wait_until(end_s: float, how: How = "sleep") -> None:
+    """Return when `time.perf_counter` says `end_s`.
+
+    Raises:
+        ExecutionError: That is more than `LONGEST_S` from now.
+    """
+    nap_s = end_s - time.perf_counter() - _SPIN_S
+    if not nap_s <= LONGEST_S:
+        raise ExecutionError(
+            f"got {nap_s:.3g} s to emulate, expected at most a week ({LONGEST_S:g}); try smaller costs"
+        )
+    if how == "sleep" and nap_s > 0:
+        time.sleep(nap_s)
+    while time.perf_counter() < end_s:
+        pass
+
+
+def emulated_stages(
+    ops: Sequence[Op],
+    costs: StageCosts,
+    how: How,
+    speed: float = 1.0,
+    most_bytes: int = sys.maxsize,
+    num_pipelines: int = 1,
+) -> dict[int, Stage]:
+    """Build stages that only take the time of `costs`, on a device of `speed`, with tensors of up to `most_bytes`.
+
+    Args:
+        num_pipelines: Equal ones that share the device: each op is as slow as beside the same op of all others, where
+            pipelines in step have it.
+
+    Raises:
+        ExecutionError: The costs let two ops run at once.
+    """
+    if costs.overlap:
+        raise ExecutionError(
+            f"the costs ({costs.origin}) say overlap {costs.overlap:g}, expected 0 to emulate them: the two ops of an "
+            "Overlap run one after the other, as in PyTorch's runtime"
+        )
+    keeping = stashing_steps(ops)
+    return {
+        stage: EmulatedStage(
+            stage,
+            costs,
+            how,
+            [index in keeping for index, op in enumerate(ops) if op == Step(stage)],
+            speed / max(1.0, num_pipelines * costs.stages[stage].utilisation),
+            most_bytes,
+        )
+        for stage in stages_of(tuple(ops))
+    }

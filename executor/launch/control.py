@@ -1,0 +1,30 @@
+"""What all ranks tell each other besides their messages."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pipesched.executor import waiting_for
+
+
+def all_gather(tensor: Tensor, control: dist.ProcessGroup | None) -> list[Tensor]:
+    """Return every rank's tensor of this kind; they may differ in size, not in dtype or dimensions."""
+    size = torch.tensor(tensor.shape, dtype=torch.int64)
+    sizes = [torch.empty_like(size) for _ in range(dist.get_world_size())]
+    with waiting_for(f"the other ranks of rank {dist.get_rank()}"):
+        dist.all_gather(sizes, size, group=control)
+    counts = [int(each.prod()) for each in sizes]
+    padded = torch.zeros(max(counts), dtype=tensor.dtype)
+    padded[: tensor.numel()] = tensor.reshape(-1)
+    parts = [torch.empty_like(padded) for _ in counts]
+    with waiting_for(f"the other ranks of rank {dist.get_rank()}"):
+        dist.all_gather(parts, padded, group=control)
+    return [part[:count].reshape(each.tolist()) for part, count, each in zip(parts, counts, sizes, strict=True)]
+
+
+def gather_texts(mine: str, control: dist.ProcessGroup | None) -> list[str]:
+    """Return every rank's text."""
+    parts = all_gather(torch.frombuffer(bytearray(mine.encode() or b" "), dtype=torch.uint8), control)
+    return [bytes(part.tolist()).decode() for part in parts]

@@ -1,0 +1,192 @@
+"""Processes of a server that ends them, and removes their folder, when this process is gone.
+
+Most begin at once, forked from a server that has imported torch already: that takes a core some seconds, for every rank
+again if each is started for itself. So one server per launcher (`launch.fork_server`) is kept for the next run.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
+from typing import final
+
+from pipesched.profiles.processes import can_fork, command, environment
+
+_POLL_S = 0.02
+
+
+@final
+class Forked:
+    """A process of the server, as far as one needs `subprocess.Popen` for it."""
+
+    def __init__(self, server: _Server, number: int) -> None:
+        self._server = server
+        self._number = number
+
+    def poll(self) -> int | None:
+        """Return its exit code, negative for a signal; None while it runs."""
+        return self._server.code(self._number)
+
+    @property
+    def servers_end(self) -> str | None:
+        """How the server ended, and this with it; None if it goes on."""
+        return self._server.end_seen
+
+    def kill(self) -> None:
+        """End it, if it runs."""
+        self._server.tell({"kill": self._number})
+
+    def wait(self) -> int:
+        """Return its exit code, when it is over."""
+        while (code := self.poll()) is None:
+            time.sleep(_POLL_S)
+        return code
+
+
+def prepare() -> None:
+    """Let the server load what it needs, while this process does something else."""
+    if can_fork():
+        _server().tell({"load": True})
+
+
+@contextmanager
+def job_folder() -> Iterator[Path]:
+    """Yield a new folder that is removed in the end, also if this process is killed meanwhile."""
+    server = _server()
+    with TemporaryDirectory(prefix="pipesched-") as name:
+        server.tell({"remove": str(Path(name).absolute())})
+        yield Path(name)
+
+
+def fork(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    *,
+    module: str = "pipesched.executor.__main__",
+    is_fresh: bool = False,
+) -> Forked:
+    """Start ``python -P -m MODULE`` with these arguments, in this folder.
+
+    Args:
+        environment: All of it.
+        log: The file that gets what the process writes.
+        module: Of ours; it has a function ``main`` of the arguments, and takes ``--parent PROCESS`` if it is fresh.
+        is_fresh: Whether it is a Python of its own, which takes longer to start.
+    """
+    return _server().start(
+        {
+            "module": module,
+            "arguments": [*arguments],
+            "environment": {**environment},
+            "folder": str(Path.cwd()),
+            "log": str(log.absolute()),
+            "fresh": is_fresh,
+        }
+    )
+
+
+@final
+class _Server:
+    """The server, from here."""
+
+    def __init__(self) -> None:
+        self._connection, theirs = socket.socketpair()
+        with theirs:
+            # one thread: those of a library would be missing in what is forked; a cache that is there already: else
+            # importing torch._dynamo makes a folder for it
+            settings = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": gettempdir()}
+            self._process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
+                command("pipesched.executor.launch.fork_server", str(theirs.fileno()), str(os.getpid())),
+                env=environment() | settings,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,  # ours is for what the launcher prints
+                pass_fds=[theirs.fileno()],
+            )
+        self._connection.setblocking(False)
+        self._lock = threading.Lock()
+        self._unread = b""
+        self._codes: dict[int, int | None] = {}
+        self._owner = os.getpid()
+        self.end_seen: str | None = None
+
+    def is_ours(self) -> bool:
+        """Whether it lives, and this is the process that has started it."""
+        return self._owner == os.getpid() and self._process.poll() is None
+
+    def start(self, what: Mapping[str, object]) -> Forked:
+        with self._lock:
+            number = len(self._codes)
+            self._codes[number] = None
+        self.tell({"start": number, **what})
+        return Forked(self, number)
+
+    def tell(self, what: Mapping[str, object]) -> None:
+        line = json.dumps(what).encode() + b"\n"
+        with self._lock:
+            if self.end_seen is not None:
+                return
+            try:
+                self._connection.setblocking(True)
+                self._connection.sendall(line)
+            except ConnectionError:
+                return  # it is gone, and so are its processes, as `code` says
+            finally:
+                self._connection.setblocking(False)
+
+    def code(self, number: int) -> int | None:
+        with self._lock:
+            self._listen()
+            return self._codes[number]
+
+    def _listen(self) -> None:
+        """Take in what the server has told since; where it is gone, its processes were killed with it."""
+        while self.end_seen is None:
+            try:
+                told = self._connection.recv(65536)
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                told = b""
+            if not told:
+                ended = self._process.wait()
+                self.end_seen = f"was killed by signal {-ended}" if ended < 0 else f"ended with exit code {ended}"
+                self._codes = {n: -signal.SIGKILL if code is None else code for n, code in self._codes.items()}
+                return  # and nothing is read any more
+            *lines, self._unread = (self._unread + told).split(b"\n")
+            for line in lines:
+                ended = json.loads(line)
+                self._codes[ended["ended"]] = ended["code"]
+
+    def end(self) -> None:
+        """Kill it, and so what was forked, if this process has started it; let go of it in any case."""
+        if self._owner == os.getpid():
+            self._process.kill()
+            self._process.wait()
+            with self._lock:
+                self._listen()
+        self._connection.close()
+
+
+_servers: list[_Server] = []
+"""The one in use, last."""
+
+
+def _server() -> _Server:
+    if not _servers or not _servers[-1].is_ours():
+        for gone in _servers:
+            gone.end()
+            atexit.unregister(gone.end)
+        _servers[:] = [_Server()]
+        atexit.register(_servers[-1].end)
+    return _servers[-1]

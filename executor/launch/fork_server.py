@@ -1,0 +1,207 @@
+"""The process that ranks are started by: ``python -P -m pipesched.executor.launch.fork_server SOCKET LAUNCHER``.
+
+`fork_client` starts it. It imports what a rank needs, torch above all, and waits. Asked for a rank, it forks one,
+which has nothing left to import; when one ends it tells how. It computes nothing itself and starts no thread, so what
+is forked is whole; CUDA is not touched before the fork either. Where that is not enough, a rank is a fresh Python.
+
+It outlives its launcher, by whatever that ended, for as long as it takes to end the ranks and to remove their folders.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeAlias, final
+
+from pipesched.profiles.processes import command, end_with
+
+_LOOK_S = 1.0
+"""How often it looks whether the launcher is there: another process may hold its end of the connection open."""
+
+_TOLD_TO_ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""What a terminal, or who stops a job, tells all processes; the launcher says what becomes of this one."""
+
+ModuleRunner: TypeAlias = Callable[[str, list[str]], int]
+"""Runs a module, as a forked process does, with these arguments; returns its exit code."""
+
+
+@final
+class Server:
+    """Starts processes for one launcher.
+
+    Args:
+        connection: To the launcher. Lines of JSON: ``{"load": true}``, ``{"start": number, ...}``, ``{"kill": number}``
+            and ``{"remove": folder}`` from it, ``{"ended": number, "code": exit code}`` to it.
+        launcher: Its process.
+        load: Imports what the work needs, once.
+    """
+
+    def __init__(self, connection: socket.socket, launcher: int, load: Callable[[], ModuleRunner]) -> None:
+        self._connection = connection
+        self._launcher = launcher
+        self._load = load
+        self._work: ModuleRunner | None = None
+        self._pid = os.getpid()
+        self._handlers = {told: signal.signal(told, signal.SIG_IGN) or signal.SIG_DFL for told in _TOLD_TO_ALL}
+        self._unread = b""
+        self._numbers: dict[int, int] = {}  # of each process that runs
+        self._folders: list[str] = []
+
+    def serve(self) -> None:
+        """Go on until the launcher is gone; no process and no folder of its is left then."""
+        try:
+            self._serve()
+        finally:
+            for pid in self._numbers:
+                os.kill(pid, signal.SIGKILL)
+            for pid in self._numbers:
+                os.waitpid(pid, 0)
+            for folder in self._folders:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _serve(self) -> None:
+        bell, ring = socket.socketpair()
+        bell.setblocking(False)
+        ring.setblocking(False)
+        signal.set_wakeup_fd(ring.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # with a handler, it rings
+        with selectors.DefaultSelector() as selector:
+            selector.register(bell, selectors.EVENT_READ)
+            selector.register(self._connection, selectors.EVENT_READ)
+            is_there = True
+            while is_there:
+                ready = {key.fileobj for key, _ in selector.select(_LOOK_S)}
+                if bell in ready:
+                    bell.recv(4096)
+                    self._reap()
+                is_there = self._listen() if self._connection in ready else os.getppid() == self._launcher
+        signal.set_wakeup_fd(-1)
+
+    def _listen(self) -> bool:
+        """Do what the launcher has asked for since; return whether it is still there."""
+        try:
+            told = self._connection.recv(65536)
+        except ConnectionError:
+            return False
+        *lines, self._unread = (self._unread + told).split(b"\n")
+        for line in lines:
+            self._do(json.loads(line))
+        return bool(told)
+
+    def _do(self, asked: dict[str, Any]) -> None:
+        match asked:
+            case {"load": _}:
+                self._loaded()
+            case {"kill": killed}:
+                for pid in [pid for pid, number in self._numbers.items() if number == killed]:
+                    os.kill(pid, signal.SIGKILL)
+            case {"remove": folder}:
+                self._folders.append(folder)
+            case _:
+                self._start(asked)
+
+    def _loaded(self) -> ModuleRunner:
+        self._work = self._work or self._load()
+        return self._work
+
+    def _start(self, asked: dict[str, Any]) -> None:
+        work = None if asked["fresh"] else self._loaded()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            Path(asked["log"]).write_text(f"cannot be started: {error}")
+            self._tell(asked["start"], 1)
+            return
+        if not pid:
+            self._become(asked, work)
+        self._numbers[pid] = asked["start"]
+
+    def _reap(self) -> None:
+        while self._numbers:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            self._tell(self._numbers.pop(pid), os.waitstatus_to_exitcode(status))
+
+    def _tell(self, number: int, code: int) -> None:
+        try:
+            self._connection.sendall(json.dumps({"ended": number, "code": code}).encode() + b"\n")
+        except ConnectionError:
+            return  # the launcher is gone, as its connection will show
+
+    def _become(self, asked: dict[str, Any], work: ModuleRunner | None) -> None:
+        """Be what was asked for, in the forked process, and end with it; without work, a fresh Python."""
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for told, handler in self._handlers.items():
+                signal.signal(told, handler)
+            self._connection.close()
+            _redirect(asked["log"])
+            os.environ.clear()
+            os.environ.update(asked["environment"])
+            os.chdir(asked["folder"])
+            if work is None:
+                words = command(asked["module"], *asked["arguments"], "--parent", str(self._pid))
+                os.execv(words[0], words)  # noqa: S606 -- our own interpreter and module
+            end_with(self._pid)
+            path = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+            sys.path[:0] = [folder for folder in path if folder not in sys.path]
+            code = work(asked["module"], asked["arguments"])
+        except SystemExit as error:
+            code = error.code if isinstance(error.code, int) else 1
+        except BaseException:  # noqa: BLE001 -- nothing may get back into the server's loop
+            traceback.print_exc()
+        finally:
+            try:
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:
+                # not sys.exit: gloo may hold tensors, and one freed while Python shuts down aborts the process
+                os._exit(code)
+
+
+def _redirect(log: str) -> None:
+    """Read nothing, and write all to a file, also what libraries write."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.dup2(nothing, 0)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+
+
+def main() -> None:
+    """Serve the launcher at the other end of the socket."""
+    Server(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), _load).serve()
+
+
+def _load() -> ModuleRunner:
+    import torch
+
+    import pipesched.executor.__main__  # noqa: F401 -- what most ranks run
+
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # the first optimizer loads half as much again
+
+    def work(module: str, arguments: list[str]) -> int:
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # as if torch had been loaded with it
+        code: int = import_module(module).main(arguments)
+        return code
+
+    gc.collect()
+    gc.freeze()  # pages that are never written stay shared with the ranks
+    return work
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""One process of several: where its rank runs, and how it reaches the others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
+
+from pipesched.executor import START_S, Backend, DeviceKind, ExecutionError, MessagePrecision, RankFailed, waiting_for
+from pipesched.executor.averaging import ReferenceProcess
+from pipesched.executor.core import (
+    AnySchedule,
+    Batch,
+    Rank,
+    Recorder,
+    Stage,
+    averagers,
+    begin,
+    channels,
+    end,
+    execute_rank,
+    lists_of,
+    reducers,
+)
+from pipesched.executor.launch.affinity import local_device, pin, ranks_of_processes
+from pipesched.executor.launch.run_spec import RunSpec
+from pipesched.executor.launch.training_spec import TrainingSpec
+from pipesched.executor.transport import ProcessGroupTransport, TensorShape, make_groups, make_reduce_groups
+
+
+@dataclass(frozen=True, slots=True)
+class RankContext:
+    """A rank, its device, and its connections.
+
+    Attributes:
+        is_first: Whether this is the first of all processes, which says what came out.
+        backend: ``gloo`` or ``nccl``, of the messages between stages.
+        control: What the ranks say to each other besides goes over this group, on CPUs; None: over the default one.
+        timeout_s: How long one message may keep the rank waiting.
+        reference: The process of its device, where this rank is the one that has started it.
+    """
+
+    rank: int
+    is_first: bool
+    device: torch.device
+    backend: str
+    control: dist.ProcessGroup | None
+    timeout_s: float
+    reference: ReferenceProcess | None = None
+
+    def meet(self) -> None:
+        """Wait for all ranks."""
+        with waiting_for(f"the other ranks of rank {self.rank}"):
+            dist.barrier(self.control)
+
+    def join(
+        self,
+        schedule: AnySchedule,
+        stages: Mapping[int, Stage],
+        shapes: Mapping[int, TensorShape],
+        recorder: Recorder,
+        at: Callable[[int], None] = lambda index: None,  # noqa: ARG005 -- nobody need listen
+        compression: MessagePrecision | None = None,
+    ) -> Rank:
+        """Return what this process' rank of `schedule` works with; all ranks call this together.
+
+        Args:
+            schedule: Lowered if its lists are in memory.
+            stages: Those of the rank.
+            shapes: Of the tensors that cross the boundaries between stages.
+            recorder: Of the rank.
+            at: Told the position in the list before each op.
+            compression: Of the messages between stages.
+
+        Raises:
+            ExecutionError: Compression over NCCL.
+        """
+        if compression is not None and self.backend == "nccl":
+            raise ExecutionError(
+                f"compression: got {compression} over nccl, expected gloo: what a message holds could be known only by "
+                "waiting for the device; try backend gloo"
+            )
+        ends = channels(schedule)
+        lists = lists_of(schedule, {self.rank, *(sender for sender, receiver in ends if receiver == self.rank)})
+        transport = ProcessGroupTransport(
+            self.rank,
+            lists,
+            schedule.num_stages,
+            shapes,
+            self.device,
+            make_groups(ends, self.backend, self.device),
+            self.device.type == "cuda" and self.backend == "gloo",
+            self.timeout_s,
+            make_reduce_groups(reducers(schedule), self.backend, self.device),
+            compression,
+        )
+        return Rank(self.rank, lists[self.rank], schedule.num_stages, stages, transport, recorder, at)
+
+    def run(self, me: Rank, batch: Batch) -> None:
+        """Run the list of `me` once, all ranks starting together.
+
+        Raises:
+            RankFailed: An op failed; with rank, op and micro-batch.
+        """
+        begin(me)
+        self.meet()
+        for waiting in execute_rank(me, batch):
+            raise RankFailed(str(waiting))  # our transport waits inside `take`
+        end(me)
+
+
+@contextmanager
+def connected(
+    schedule: AnySchedule,
+    *,
+    device: DeviceKind,
+    backend: Backend,
+    threads: int,
+    timeout_s: float,
+    is_pinned: bool = True,
+    averages: bool = True,
+    meet: str = "env://",
+) -> Iterator[RankContext]:
+    """Meet the other ranks of `schedule`; RANK and WORLD_SIZE are in the environment, as torchrun sets them.
+
+    RANK is the number of the process; which rank of the schedule it runs follows from the devices of the ranks.
+
+    Args:
+        threads: CPU threads of this rank.
+        is_pinned: Whether every rank on CPUs gets cores of its own, where there are enough.
+        averages: Whether the averaged stages of a device get their reference process.
+        meet: Where the ranks meet: an ``init_method`` of torch.distributed.
+
+    Raises:
+        ExecutionError: There are not as many processes as ranks, or the device or backend is not there.
+        PeerLost: Another rank did not come, or was gone before the end.
+    """
+    process, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if size != schedule.num_ranks:
+        raise ExecutionError(
+            f"schedule {schedule.name} has {schedule.num_ranks} ranks, but {size} processes were started"
+        )
+    rank = ranks_of_processes(schedule.rank_to_device)[process]
+    local_process = int(os.environ.get("LOCAL_RANK", process))
+    num_local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+    index, count = local_device(sorted(schedule.rank_to_device), process, local_process, num_local_processes)
+    # first of all: forked before there are threads, and with all cores, not only those of the rank
+    reference = _start_reference(schedule, rank) if averages else None
+    if device == "cpu" and is_pinned:
+        pin(index, count, threads)
+    torch.set_num_threads(threads)
+    where, carrier = _device_and_backend(device, backend, index, num_local_processes, count)
+    # a dead peer is seen through its closed connection; this only bounds what hangs outside of the lists
+    patience = timedelta(seconds=max(START_S, timeout_s))
+    with nullcontext() if reference is None else closing(reference):
+        with waiting_for(f"the other ranks of rank {rank}"):
+            # the store is where the first process is; rank 0 may be elsewhere
+            store, _, _ = next(rendezvous(meet, process, size, timeout=patience))
+            store.set_timeout(patience)
+            dist.init_process_group(carrier, store=store, rank=rank, world_size=size, timeout=patience)
+        try:
+            control = dist.new_group(backend="gloo") if carrier == "nccl" else None
+            yield RankContext(rank, process == 0, where, carrier, control, timeout_s, reference)
+            with waiting_for(f"the other ranks of rank {rank}"):
+                dist.barrier()
+        finally:
+            dist.destroy_process_group()
+
+
+def _start_reference(schedule: AnySchedule, rank: int) -> ReferenceProcess | None:
+    """Start the process of the rank's device, if there is one and this is the first rank that needs it."""
+    device = schedule.rank_to_device[rank]
+    here = {r for ranks in averagers(schedule).values() for r in ranks if schedule.rank_to_device[r] == device}
+    return ReferenceProcess(device, rank, len(here)) if here and rank == min(here) else None
+
+
+def connected_as(job: RunSpec | TrainingSpec, schedule: AnySchedule, meet: str) -> AbstractContextManager[RankContext]:
+    """Return `connected` with what both kinds of job say of it."""
+    return connected(
+        schedule,
+        device=job.device,
+        backend=job.backend,
+        threads=job.threads,
+        timeout_s=job.timeout_s,
+        is_pinned=job.is_pinned,
+        averages=isinstance(job, TrainingSpec) or job.emulate is None,
+        meet=meet,
+    )
+
+
+def _device_and_backend(
+    device: DeviceKind, backend: Backend, index: int, num_ranks: int, num_devices: int
+) -> tuple[torch.device, str]:
+    """Return device `index` of this machine, whose `num_ranks` share `num_devices`, and what carries messages."""
+    if device == "cpu":
+        if backend == "nccl":
+            raise ExecutionError("backend nccl needs device cuda; use gloo on CPUs")
+        return torch.device("cpu"), "gloo"
+    if not torch.cuda.is_available():
+        raise ExecutionError("device cuda: no GPU is there; use device cpu")
+    is_alone = num_ranks == num_devices <= torch.cuda.device_count()
+    if backend == "nccl" and not is_alone:
+        raise ExecutionError(
+            f"backend nccl: got {num_ranks} ranks on {num_devices} devices and {torch.cuda.device_count()} GPUs, "
+            "expected a GPU for each rank; use gloo"
+        )
+    mine = torch.device("cuda", index % torch.cuda.device_count())
+    torch.cuda.set_device(mine)
+    return mine, backend if backend != "auto" else ("nccl" if is_alone else "gloo")

@@ -1,0 +1,102 @@
+"""The reference models of a run by several processes: one more process for each device whose stages are averaged.
+
+    rank 0 (of pipeline 0) -- starts --> reference process <-- comes to -- rank 2 (of pipeline 1)
+              `-------------- memory of the device, mapped by all three --------------'
+
+The first rank of a device starts its process, so that it is the same under torchrun.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from pipesched.executor import Averaging, RankFailed
+from pipesched.executor.averaging import (
+    Averaged,
+    ElasticAverager,
+    SharedPool,
+    averaged,
+    come_to,
+    memory_bytes,
+    stage_tensors,
+)
+from pipesched.executor.core import AnySchedule, ModuleStage, Stage, averagers
+from pipesched.executor.launch.control import gather_texts
+from pipesched.executor.launch.rank_context import RankContext
+
+
+@contextmanager
+def references(
+    schedule: AnySchedule, place: RankContext, stages: Mapping[int, Stage], averaging: Averaging
+) -> Iterator[None]:
+    """Let the averaged stages of this rank have their reference while the lists run; all ranks call this together.
+
+    Args:
+        stages: Of this rank, with the weights that all pipelines begin with.
+        averaging: Which of the two forms.
+
+    Raises:
+        ExecutionError: A stage is averaged on several devices, or the ranks of a device are on several machines.
+        RankFailed: The process that this rank started ended too early.
+    """
+    ranks_of = averagers(schedule)
+    if not ranks_of:
+        yield
+        return
+    device = schedule.rank_to_device[place.rank]
+    held = [each for each in _everyones(ranks_of, stages, place) if schedule.rank_to_device[each.ranks[0]] == device]
+    ranks = sorted({rank for each in held for rank in each.ranks})
+    process = place.reference
+    mine: list[ElasticAverager] = []
+    try:
+        addresses = gather_texts("" if process is None else process.address, place.control)
+        if process is not None:
+            mine = _attach(process.hold(held, place.timeout_s), held, stages, place.rank, averaging)
+        elif place.rank in ranks:
+            address, size = addresses[ranks[0]], memory_bytes(held)
+            pool = come_to(address, device, ranks[0], place.rank, size, place.timeout_s)
+            mine = _attach(pool, held, stages, place.rank, averaging)
+        place.meet()  # all have come, and the references hold their first weights
+        if process is not None:
+            process.all_have_come()
+        yield
+        for averager in mine:
+            averager.is_complete()  # waits: if it never is, that is to be known
+        place.meet()
+    except RankFailed as error:
+        death = None if process is None else process.death()
+        if death is None or death in str(error):
+            raise
+        raise RankFailed(f"{death}; {error}") from error
+
+
+def _everyones(
+    ranks_of: Mapping[int, Sequence[int]], stages: Mapping[int, Stage], place: RankContext
+) -> Iterator[Averaged]:
+    """Yield all stages that are averaged; the first rank of each tells the others what it holds."""
+    mine = {
+        index: averaged(index, ranks_of[index], stage.parameters).tensors
+        for index, stage in stages.items()
+        if isinstance(stage, ModuleStage) and index in ranks_of and place.rank == ranks_of[index][0]
+    }
+    told = [json.loads(text) for text in gather_texts(json.dumps(mine), place.control)]
+    for index, ranks in ranks_of.items():
+        yield Averaged(index, tuple(ranks), tuple((name, count) for name, count in told[ranks[0]][str(index)]))
+
+
+def _attach(
+    pool: SharedPool, held: Sequence[Averaged], stages: Mapping[int, Stage], rank: int, averaging: Averaging
+) -> list[ElasticAverager]:
+    """Give the stages of this rank their averagers, and return these."""
+    shared = stage_tensors(pool.memory, held)
+    made = []
+    for index, stage in stages.items():
+        if isinstance(stage, ModuleStage) and index in shared:
+            averager = ElasticAverager(index, rank, stage.parameters, shared[index], pool, averaging)
+            stage.averager = averager
+            made.append(averager)
+            if averager.is_first:
+                averager.begin()
+    return made

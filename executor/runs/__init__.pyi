@@ -1,0 +1,16 @@
+from .local import local_ranks as local_ranks
+from .local import run_local as run_local
+from .local_training import TrainingSetup as TrainingSetup
+from .local_training import train as train
+from .measuring_launcher import Measured as Measured
+from .measuring_launcher import launch as launch
+from .measuring_rank import Result as Result
+from .measuring_rank import run_rank as run_rank
+from .training_launcher import launch_training as launch_training
+from .training_launcher import phase_line as phase_line
+from .training_launcher import phases_file as phases_file
+from .training_launcher import scores_file as scores_file
+from .training_launcher import scores_line as scores_line
+from .training_rank import train_rank as train_rank
+from .training_rank import training_of as training_of
+from .unpipelined import whole_model_losses as whole_model_losses

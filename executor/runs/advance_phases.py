@@ -1,0 +1,105 @@
+"""Training whose forwards run further ahead until that is no faster (`executor.training.advance_policy`): in phases.
+
+    lists     0 ahead        1 ahead        2 ahead        1 ahead
+    steps     0 .. 5         6 .. 11        12 .. 17       18 .. the last
+              all ranks meet |              |              |
+
+In each phase the ranks run lists of their own. In between they tell each other what a batch took and what they held,
+and come to the same decision. Weights, optimizers and references go on as they are, and so do the samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TypeAlias
+
+import torch
+
+from pipesched.executor.core import HostClock, OnLoss, Recorder, Stage, follow, lists_of, make_meter
+from pipesched.executor.launch import RankContext, TrainingSpec, all_gather
+from pipesched.executor.runs.local_training import TrainingSetup
+from pipesched.executor.training import BATCHES, AdvancePolicy, AdvanceTrials
+from pipesched.executor.transport import TensorShape
+from pipesched.schedules import LazySchedule, Op, Step
+
+OnPhase: TypeAlias = Callable[[AdvanceTrials, int], None]
+"""Told at the beginning of each phase what is known, and how many steps it has."""
+
+
+def lists_ahead(job: TrainingSpec, advance: int, num_steps: int) -> LazySchedule:
+    """Return the lists of so many steps of `job`, so far ahead."""
+    recipe = replace(job.recipe, parameters={**job.recipe.parameters, "advance": advance})
+    return recipe.run(num_steps).lists(num_steps)
+
+
+def train_in_phases(
+    job: TrainingSpec,
+    training: TrainingSetup,
+    place: RankContext,
+    stages: Mapping[int, Stage],
+    shapes: Mapping[int, TensorShape],
+    on_loss: OnLoss,
+    at: Callable[[int], None],
+    on_phase: OnPhase,
+) -> AdvanceTrials:
+    """Run all steps of `job`; return what was found.
+
+    Args:
+        stages: Of this rank, built for lists of all steps.
+        shapes: Of the tensors between stages.
+        on_loss: Told of each forward of the last stage, micro-batches counted over all phases.
+        at: Told before each op how many came before it, in all phases.
+        on_phase: Told of each phase.
+    """
+    policy = AdvancePolicy(job.recipe.num_microbatches // job.recipe.run(job.num_steps).pipelines - 1, job.limit_bytes)
+    meter = make_meter(place.device)
+    num_done = num_ops = 0
+    while num_done < job.num_steps:
+        left = job.num_steps - num_done
+        num_steps = left if policy.is_settled else min(BATCHES, left)
+        on_phase(policy.found, num_steps)
+        lists = lists_ahead(job, policy.advance, num_steps)
+        first = num_done * training.microbatches_per_step
+        follow(stages, lists, place.rank, _from(first, on_loss))
+        recorder = Recorder(HostClock(), None if policy.is_settled else meter, keeps=not policy.is_settled)
+        me = place.join(lists, stages, shapes, recorder, _after(num_ops, at), training.compression)
+        place.run(me, training.batch(lists, first))
+        if not policy.is_settled and num_steps == BATCHES:
+            policy.judge(*_measured(lists, place, recorder))
+        num_done += num_steps
+        num_ops += len(recorder)
+    return policy.found
+
+
+def _from(first: int, on_loss: OnLoss) -> OnLoss:
+    return lambda microbatch, output, target, loss: on_loss(first + microbatch, output, target, loss)
+
+
+def _after(count: int, at: Callable[[int], None]) -> Callable[[int], None]:
+    return lambda index: at(count + index)
+
+
+def _measured(lists: LazySchedule, place: RankContext, recorder: Recorder) -> tuple[list[float], int | None]:
+    """Return the seconds of all batches but the first, and the bytes of the fullest device; all ranks know the same.
+
+    A batch lasts from one Step to the next, on the rank where that is longest: then clocks need not agree.
+    """
+    ends_s = list(_batch_ends_s(lists_of(lists, {place.rank})[place.rank], recorder))
+    mine_s = torch.tensor(ends_s, dtype=torch.float64).diff()
+    batches_s = torch.stack(all_gather(mine_s, place.control)).amax(0)
+    peak = torch.tensor([max(recorder.most_bytes(), default=-1)])
+    peaks = [int(each) for each in all_gather(peak, place.control)]
+    if min(peaks) < 0:
+        return batches_s.tolist(), None
+    held = dict.fromkeys(lists.rank_to_device, 0)
+    for device, num_bytes in zip(lists.rank_to_device, peaks, strict=True):
+        held[device] += num_bytes
+    return batches_s.tolist(), max(held.values())
+
+
+def _batch_ends_s(ops: Iterable[Op], recorder: Recorder) -> Iterator[float]:
+    """Yield when the last Step of each batch was over, on this rank [s]."""
+    ends_s = [end / 1e9 for op, (_, _, end) in zip(ops, recorder.times_ns(), strict=True) if isinstance(op, Step)]
+    per_batch = len(ends_s) // BATCHES
+    yield from ends_s[per_batch - 1 :: per_batch]

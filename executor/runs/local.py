@@ -1,0 +1,86 @@
+"""All ranks in one process, by turns: the reference for correctness, and training of 64 stages on a laptop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from pipesched.executor import Averaging, ExecutionError, MessagePrecision
+from pipesched.executor.averaging import average_locally
+from pipesched.executor.core import (
+    AnySchedule,
+    Batch,
+    HostClock,
+    Rank,
+    Recorder,
+    Stage,
+    Waiting,
+    averagers,
+    begin,
+    end,
+    execute_rank,
+    lists_of,
+    reducers,
+)
+from pipesched.executor.transport import LocalTransport, Mailroom
+
+
+def local_ranks(
+    schedule: AnySchedule,
+    build: Callable[[int], Mapping[int, Stage]],
+    averaging: Averaging = "asynchronous",
+    compression: MessagePrecision | None = None,
+) -> tuple[Rank, ...]:
+    """Return all ranks of `schedule`, for a run of any length: nothing is kept of the times of its ops.
+
+    Args:
+        schedule: Lowered if its lists are in memory.
+        build: Makes the stages of a rank.
+        averaging: How stages are averaged, where they are.
+        compression: What the messages between ranks lose.
+
+    Raises:
+        ExecutionError: A stage is averaged on several devices.
+    """
+    stages = {rank: build(rank) for rank in range(schedule.num_ranks)}
+    average_locally(averagers(schedule), stages, averaging)
+    room = Mailroom(reducers(schedule))
+    lists = lists_of(schedule, range(schedule.num_ranks))
+    return tuple(
+        Rank(
+            rank,
+            lists[rank],
+            schedule.num_stages,
+            stages[rank],
+            LocalTransport(rank, room, compression),
+            Recorder(HostClock(), keeps=False),
+        )
+        for rank in range(schedule.num_ranks)
+    )
+
+
+def run_local(ranks: Sequence[Rank], batch: Batch) -> None:
+    """Run every rank's list once, each as far as it comes at a turn.
+
+    Raises:
+        ExecutionError: An op failed, or every unfinished rank waits: a deadlock; with rank and op.
+    """
+    for rank in ranks:
+        begin(rank)
+    by_number = {rank.rank: rank for rank in ranks}
+    programs = {rank.rank: execute_rank(rank, batch) for rank in ranks}
+    waiting: dict[int, Waiting] = {}
+    while programs:
+        moved = False
+        for number, program in list(programs.items()):
+            rank, before = by_number[number], waiting.pop(number, None)
+            done = len(rank.recorder)
+            now = next(program, None)
+            if now is None:
+                del programs[number]
+            else:
+                waiting[number] = now
+            moved = moved or now != before or len(rank.recorder) != done
+        if not moved:
+            raise ExecutionError("deadlock: " + ", ".join(map(str, waiting.values())))
+    for rank in ranks:
+        end(rank)

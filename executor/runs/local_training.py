@@ -1,0 +1,124 @@
+"""Training: the lists of many steps on real samples, all ranks in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from pipesched.executor import Averaging, MessagePrecision
+from pipesched.executor.core import Batch, ModuleStage, OnLoss, Stage, build_stages, check_fits
+from pipesched.executor.runs.local import local_ranks, run_local
+from pipesched.executor.training import LossHistory, NotComingBack, OnStep, Scores, Trained, make_feeds, score_model
+from pipesched.profiles.models import Model, draw_held_out
+from pipesched.schedules import LazySchedule
+from pipesched.schedules.weights import PredictionRule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSetup:
+    """What is trained, and how.
+
+    Attributes:
+        model: Its initial weights depend on `seed` alone.
+        bounds: Half-open range of layers of every stage.
+        batch_size: Samples of a step, all pipelines together.
+        microbatches_per_step: That they are cut into.
+        optimizer: Name in `OPTIMIZERS`.
+        prediction: How weights are predicted where an op looks ahead; None: as the catalogue says of the schedule.
+        averaging: How pipelines are drawn to their reference model, where they are.
+        compression: Of the messages between stages; None for none.
+    """
+
+    model: Model
+    bounds: tuple[tuple[int, int], ...]
+    batch_size: int
+    microbatches_per_step: int
+    optimizer: str
+    lr: float
+    seed: int
+    dtype: torch.dtype
+    device: torch.device
+    prediction: PredictionRule | None = None
+    averaging: Averaging = "asynchronous"
+    compression: MessagePrecision | None = None
+
+    def stages(self, lists: LazySchedule, on_loss: OnLoss) -> Callable[[int], dict[int, Stage]]:
+        """Return what builds the stages of a rank; those of the last one tell `on_loss` of every forward.
+
+        Raises:
+            ExecutionError: The model is cut into another number of stages than the lists have.
+        """
+        check_fits(lists, len(self.bounds), f"the partition of {self.model.name}")
+
+        def build(rank: int) -> dict[int, Stage]:
+            return build_stages(
+                lists,
+                rank,
+                self.model,
+                self.bounds,
+                optimizer=self.optimizer,
+                lr=self.lr,
+                seed=self.seed,
+                dtype=self.dtype,
+                device=self.device,
+                prediction=self.prediction,
+                on_loss=on_loss,
+            )
+
+        return build
+
+    def batch(self, lists: LazySchedule, first: int = 0) -> Batch:
+        """Return the samples of `lists`, from micro-batch `first` of the run on; they are drawn as they are read.
+
+        Raises:
+            ExecutionError: The samples of a step cannot be cut into equal micro-batches.
+        """
+        inputs, targets = make_feeds(
+            self.model,
+            self.batch_size,
+            self.microbatches_per_step,
+            lists.num_microbatches,
+            seed=self.seed,
+            dtype=self.dtype,
+            device=self.device,
+            first=first,
+        )
+        return Batch(inputs, targets)
+
+    def judge(self, stages: Iterable[nn.Module]) -> Scores | None:
+        """Return the scores of all stages in a row on the samples kept from training; None if there are none."""
+        samples = draw_held_out(self.model, dtype=self.dtype, device=self.device)
+        if samples is None:
+            return None
+        return score_model(nn.Sequential(*stages).eval(), self.model.loss, samples, self.batch_size)
+
+
+def train(lists: LazySchedule, training: TrainingSetup, on_step: OnStep | None = None) -> Trained:
+    """Run `lists`, all ranks in this process on one device.
+
+    Args:
+        lists: Of all steps, with or without communication.
+        training: What they train.
+        on_step: Told of each step.
+
+    Raises:
+        ExecutionError: The samples cannot be cut, or an op failed: with rank, op and micro-batch.
+        ProfileError: A layer cannot be built, or there are no samples.
+    """
+    course = LossHistory(training.microbatches_per_step, on_step)
+    build = training.stages(lists, course.listen)
+    ranks = local_ranks(lists, build, training.averaging, training.compression)
+    try:
+        run_local(ranks, training.batch(lists))
+    except NotComingBack:
+        return course.end()
+    for rank in ranks:
+        for stage in rank.stages.values():
+            stage.settle()
+    modules = {
+        index: stage.module for rank in ranks for index, stage in rank.stages.items() if isinstance(stage, ModuleStage)
+    }
+    return course.end(training.judge(modules[index] for index in range(lists.num_stages)))

@@ -1,0 +1,26 @@
+"""The un-pipelined model: what every run has to agree with."""
+
+from __future__ import annotations
+
+import torch
+
+from pipesched.executor.core import LayerGenerators, make_batch
+from pipesched.executor.launch import RunSpec
+from pipesched.profiles.models import build_layers, resolve_model
+from pipesched.schedules.formats import from_json
+
+
+def whole_model_losses(job: RunSpec) -> tuple[float, ...]:
+    """Return the mean loss of every micro-batch of `job`, from its initial weights, without a pipeline."""
+    assert job.model is not None, "an emulated job has no losses"
+    model, dtype, device = resolve_model(job.model), getattr(torch, job.dtype), torch.device(job.device)
+    num_microbatches = from_json(job.schedule, "the job's schedule").num_microbatches
+    batch = make_batch(model, num_microbatches, job.microbatch_size, seed=job.seed, dtype=dtype, device=device)
+    module = build_layers(model, 0, len(model.layers), seed=job.seed, dtype=dtype, device=device)
+    draws = LayerGenerators(module, 0, job.seed, device)
+    draws.begin()
+    losses = []
+    for microbatch, (x, y) in enumerate(zip(batch.inputs, batch.targets, strict=True)):
+        with torch.no_grad(), draws.of(microbatch):
+            losses.append(model.loss(module(x), y).item())
+    return tuple(losses)

@@ -1,0 +1,63 @@
+"""The words that say how a run computes: devices, number types, what carries messages, and their limits."""
+
+from __future__ import annotations
+
+import signal
+from typing import Literal, TypeAlias
+
+from pipesched.schedules.weights import PredictionRule
+
+How: TypeAlias = Literal["sleep", "busy"]
+"""Asleep, an emulated stage leaves its core to others; busy, it keeps it."""
+
+
+DeviceKind: TypeAlias = Literal["cpu", "cuda"]
+
+
+Backend: TypeAlias = Literal["auto", "gloo", "nccl"]
+
+
+Averaging: TypeAlias = Literal["asynchronous", "synchronous"]
+"""Elastically, as executor.averaging.elastic says."""
+
+
+MessagePrecision: TypeAlias = Literal["half"]
+"""Half precision where it fits, as executor.transport.half_precision says."""
+
+
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+"""What a run may compute in; names of torch dtypes."""
+
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""What ends a run early; held back while its processes are being started."""
+
+
+START_S = 300.0
+"""How long the ranks may take to get ready for their lists [s]: importing, building, meeting."""
+
+
+def epsilon_fault(dtype: str, optimizer: str, rule: PredictionRule | None = None) -> str | None:
+    """Return what is wrong with training so; None if nothing is.
+
+    Adam divides by the root of its second moment plus an epsilon of 1e-8. In float16 that is 0, and so is the moment
+    where gradients are small: after a step the weights are no numbers.
+
+    Args:
+        optimizer: Name in `OPTIMIZERS`.
+        rule: Of weights that are predicted; Adam's has moments of its own beside another optimizer.
+    """
+    adam = (
+        optimizer
+        if optimizer in ("adam", "adamw")
+        else "Adam's rule of prediction"
+        if rule is PredictionRule.ADAM
+        else None
+    )
+    if dtype != "float16" or adam is None:
+        return None
+    other = "--optimizer momentum" if adam == optimizer else "--prediction momentum"
+    return (
+        f"got float16 with {adam}, whose epsilon of 1e-08 is 0 in it, expected bfloat16, float32 or float64; "
+        f"try bfloat16, or {other}"
+    )

@@ -1,0 +1,15 @@
+from .advance_policy import BATCHES as BATCHES
+from .advance_policy import AdvancePolicy as AdvancePolicy
+from .advance_policy import AdvanceTrials as AdvanceTrials
+from .advance_policy import Trial as Trial
+from .batches import make_feeds as make_feeds
+from .batches import step_seed as step_seed
+from .checkpoint import save_stages as save_stages
+from .loss_history import LossHistory as LossHistory
+from .loss_history import NotComingBack as NotComingBack
+from .loss_history import OnStep as OnStep
+from .loss_history import Scores as Scores
+from .loss_history import Trained as Trained
+from .loss_history import score as score
+from .loss_history import score_model as score_model
+from .loss_history import step_line as step_line

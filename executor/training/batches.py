@@ -1,0 +1,101 @@
+"""The samples of a training run, drawn while it goes on: step by step, whatever the schedule."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import overload
+
+import torch
+from torch import Tensor
+
+from pipesched.executor import ExecutionError
+from pipesched.profiles.models import Model, draw_batch
+
+_KEPT = 4
+"""Steps whose samples are kept; a stage reads its micro-batches nearly in order, and others can be drawn again."""
+
+
+class Feed(Sequence[Tensor]):
+    """Inputs, or targets, by micro-batch.
+
+    Args:
+        draw: Returns the samples of a step.
+        microbatches_per_step: That they are cut into.
+        num_microbatches: How many there are.
+        first: Of the run, which is micro-batch 0 here.
+    """
+
+    def __init__(
+        self, draw: Callable[[int], Tensor], microbatches_per_step: int, num_microbatches: int, first: int = 0
+    ) -> None:
+        self._draw = lru_cache(_KEPT)(draw)
+        self._per_step = microbatches_per_step
+        self._length = num_microbatches
+        self._first = first
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Tensor]: ...
+    def __getitem__(self, index: int | slice) -> Tensor | list[Tensor]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(self._length))]
+        if not 0 <= index < self._length:
+            raise IndexError(f"micro-batch: got {index}, expected 0 to {self._length - 1}")
+        step, place = divmod(self._first + index, self._per_step)
+        samples = self._draw(step)
+        size = len(samples) // self._per_step
+        return samples[place * size : (place + 1) * size]
+
+
+def make_feeds(
+    model: Model,
+    batch_size: int,
+    microbatches_per_step: int,
+    num_microbatches: int,
+    *,
+    seed: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    first: int = 0,
+) -> tuple[Feed, Feed]:
+    """Return inputs and targets; the samples of step t depend on the model, `batch_size`, `seed` and t alone.
+
+    Floating-point data gets `dtype`. Micro-batches before the `first` of the run are left out.
+
+    Raises:
+        ExecutionError: The samples of a step cannot be cut into equal micro-batches.
+    """
+    if batch_size % microbatches_per_step:
+        below = batch_size - batch_size % microbatches_per_step
+        raise ExecutionError(
+            f"batch size: got {batch_size} samples for {microbatches_per_step} micro-batches, expected a multiple; "
+            f"try {below or microbatches_per_step}"
+        )
+
+    def drawn(which: int) -> Feed:
+        def draw(step: int) -> Tensor:
+            samples = draw_batch(model, batch_size, step_seed(seed, step), dtype=dtype, device=device)[which]
+            if len(samples) != batch_size:
+                raise ExecutionError(
+                    f"model {model.name}: its batch has {len(samples)} samples, expected {batch_size}; mend it"
+                )
+            return samples
+
+        return Feed(draw, microbatches_per_step, num_microbatches, first)
+
+    return drawn(0), drawn(1)
+
+
+def step_seed(seed: int, step: int) -> int:
+    """Return the seed of the samples of a step: a hash, so that neighbouring seeds and steps share nothing.
+
+    It has 32 bits, the most that NumPy's generators take, which a user's model may draw from.
+    """
+    digest = hashlib.blake2b(f"samples of step {step} of seed {seed}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big")

@@ -1,0 +1,161 @@
+"""The course of a training run: the loss and accuracy of each step, and where it diverged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from pipesched.executor import RunEnded
+from pipesched.executor.training.advance_policy import AdvanceTrials
+
+DIVERGED = 10.0
+"""A loss above so many times the first one is not coming back: the run has diverged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """How well samples were told.
+
+    Attributes:
+        loss: Mean.
+        accuracy: Share of targets with the highest score; None where targets are no classes.
+    """
+
+    loss: float
+    accuracy: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Diverged:
+    """Where a run was lost.
+
+    Attributes:
+        step: The first of such a loss; behind the last where only the final weights show it.
+        loss: Not finite, or `DIVERGED` times above the first.
+    """
+
+    step: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What a run gave.
+
+    Attributes:
+        steps: The scores of every step, before its update, as far as the run came.
+        diverged: Why it ended early; None if it did not.
+        held_out: The scores of the final weights on samples kept from training; None if there are none, or the run
+            diverged.
+        ahead: How far ahead the forwards came to run; None where that was not sought.
+    """
+
+    steps: tuple[Scores, ...]
+    diverged: Diverged | None
+    held_out: Scores | None
+    ahead: AdvanceTrials | None = None
+
+
+class NotComingBack(RunEnded):
+    """The run has diverged."""
+
+
+OnStep: TypeAlias = Callable[[int, Scores], None]
+"""Told a step and its scores as soon as they are known; may raise to end the run."""
+
+
+class LossHistory:
+    """Takes the scores of micro-batches as they come, and makes steps of them, in order.
+
+    Args:
+        microbatches_per_step: Of each step.
+        on_step: Told of each step.
+    """
+
+    def __init__(self, microbatches_per_step: int, on_step: OnStep | None = None) -> None:
+        self._per_step = microbatches_per_step
+        self._on_step = on_step
+        self._waiting: dict[int, list[Scores]] = {}
+        self._steps: list[Scores] = []
+        self._diverged: Diverged | None = None
+
+    def add(self, microbatch: int, scores: Scores) -> None:
+        """Take note of one micro-batch.
+
+        Raises:
+            NotComingBack: The loss of its step has diverged.
+        """
+        self._waiting.setdefault(microbatch // self._per_step, []).append(scores)
+        while len(self._waiting.get(len(self._steps), ())) == self._per_step:
+            step = len(self._steps)
+            self._steps.append(mean(self._waiting.pop(step)))
+            if self._on_step is not None:
+                self._on_step(step, self._steps[step])
+            self._require_coming_back(step, self._steps[step].loss)
+
+    def listen(self, microbatch: int, output: Tensor, target: Tensor, loss: Tensor) -> None:
+        """Take note of one forward of the last stage."""
+        self.add(microbatch, score(output, target, loss))
+
+    def end(self, held_out: Scores | None = None) -> Trained:
+        """Return what the run gave, with the scores of the final weights on held-out samples."""
+        if self._diverged is None and held_out is not None and not math.isfinite(held_out.loss):
+            self._diverged = Diverged(len(self._steps), held_out.loss)
+        return Trained(tuple(self._steps), self._diverged, held_out if self._diverged is None else None)
+
+    def _require_coming_back(self, step: int, loss: float) -> None:
+        if not math.isfinite(loss) or loss > DIVERGED * abs(self._steps[0].loss):
+            self._diverged = Diverged(step, loss)
+            raise NotComingBack
+
+
+def step_line(scheme: str, step: int, scores: Scores, batch_size: int) -> dict[str, str | int | float | None]:
+    """Return what a log says of a step; None stands for a loss that is not finite, for JSON knows none."""
+    loss = scores.loss if math.isfinite(scores.loss) else None
+    line: dict[str, str | int | float | None] = {"scheme": scheme, "step": step, "samples": (step + 1) * batch_size}
+    line["loss"] = loss
+    if scores.accuracy is not None:
+        line["accuracy"] = scores.accuracy
+    return line
+
+
+def score(output: Tensor, target: Tensor, loss: Tensor) -> Scores:
+    """Return the scores of one output; its accuracy if each target is the number of one of the last dimension."""
+    is_class = not target.is_floating_point() and output.shape[:-1] == target.shape
+    accuracy = (output.argmax(-1) == target).double().mean().item() if is_class else None
+    return Scores(loss.item(), accuracy)
+
+
+def score_model(
+    module: nn.Module,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    samples: tuple[Tensor, Tensor],
+    batch_size: int,
+) -> Scores:
+    """Return the scores of the whole model on (inputs, targets), so many samples at a time."""
+    found: list[Scores] = []
+    sizes: list[int] = []
+    with torch.no_grad():
+        for start in range(0, len(samples[0]), batch_size):
+            x, y = (tensor[start : start + batch_size] for tensor in samples)
+            output = module(x)
+            found.append(score(output, y, loss(output, y)))
+            sizes.append(len(x))
+    return mean(found, sizes)
+
+
+def mean(scores: Sequence[Scores], sizes: Sequence[int] | None = None) -> Scores:
+    """Return the mean of `scores`, which count as much as their `sizes`; None: all alike."""
+    weights = [1] * len(scores) if sizes is None else sizes
+    accuracies = [each.accuracy for each in scores if each.accuracy is not None]
+    return Scores(
+        sum(weight * each.loss for each, weight in zip(scores, weights, strict=True)) / sum(weights),
+        sum(weight * each for each, weight in zip(accuracies, weights, strict=True)) / sum(weights)
+        if accuracies
+        else None,
+    )

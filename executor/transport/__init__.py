@@ -1,0 +1,5 @@
+"""Messages between ranks: within one process, or over torch.distributed."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

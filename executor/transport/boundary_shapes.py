@@ -1,0 +1,88 @@
+"""What crosses each boundary between stages: found by running every stage once on a sample."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pipesched.executor import ExecutionError, waiting_for
+from pipesched.executor.core import AnySchedule, ModuleStage, Stage, held_stages
+from pipesched.executor.transport.gloo import TensorShape
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import Message, Payload
+
+_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_MAX_DIMENSIONS = 8
+
+
+def emulated_shapes(costs: StageCosts, most_bytes: int = sys.maxsize) -> dict[int, TensorShape]:
+    """Return the shapes of emulated messages: as many bytes as `costs` says, but not more than `most_bytes`."""
+    return {
+        index: TensorShape((min(most_bytes, costs.message_bytes(Message(Payload.ACTIVATION, index, 0))),), torch.uint8)
+        for index in range(costs.num_stages)
+    }
+
+
+def find_shapes(
+    schedule: AnySchedule, rank: int, stages: Mapping[int, Stage], sample: Tensor, control: dist.ProcessGroup | None
+) -> dict[int, TensorShape]:
+    """Return the shape of every stage's output but the last's; all ranks call this together.
+
+    Stage by stage, the lowest rank that holds it runs it on a sample of the right shape, without gradients and in
+    evaluation mode, and tells the others.
+
+    Raises:
+        ExecutionError: A stage gives anything but one floating-point tensor.
+    """
+    shapes: dict[int, TensorShape] = {}
+    for index in range(schedule.num_stages - 1):
+        owner = next(r for r in range(schedule.num_ranks) if index in held_stages(schedule, r))
+        header = torch.zeros(2 + 2 * _MAX_DIMENSIONS, dtype=torch.int64)
+        if owner == rank:
+            stage = stages[index]
+            assert isinstance(stage, ModuleStage)
+            x = sample if index == 0 else _zeros(shapes[index - 1], sample.device)
+            header = _header(index, _try(index, stage, x))
+        with waiting_for(f"rank {owner} to say what stage {index} gives"):
+            dist.broadcast(header, owner, group=control)
+        shapes[index] = _shape(header)
+    return shapes
+
+
+def _zeros(shape: TensorShape, device: torch.device) -> Tensor:
+    return shape.of(torch.zeros(shape.num_elements, dtype=shape.dtype, device=device))
+
+
+def _try(index: int, stage: ModuleStage, x: Tensor) -> object:
+    training = stage.module.training
+    try:
+        with torch.no_grad(), torch.random.fork_rng():
+            y: object = stage.module.eval()(x)
+    except Exception as error:  # a user's layer may raise anything
+        message = " ".join(str(error).split())[:200]
+        raise ExecutionError(
+            f"stage {index}: got {type(error).__name__} ({message}) for an input of {tuple(x.shape)}, "
+            "expected it to run; mend the model"
+        ) from error
+    stage.module.train(training)
+    return y
+
+
+def _header(index: int, y: object) -> Tensor:
+    if not isinstance(y, Tensor) or y.dtype not in _DTYPES or y.dim() > _MAX_DIMENSIONS:
+        got = f"a tensor of {y.dtype}, {y.dim()} dimensions" if isinstance(y, Tensor) else type(y).__name__
+        raise ExecutionError(f"stage {index} gives {got}, expected one floating-point tensor; cut the model elsewhere")
+    like = torch.empty_like(y)  # without gaps, and else as it lies
+    strides = [0] * y.dim() if like.is_contiguous() else like.stride()
+    rest = [0] * (_MAX_DIMENSIONS - y.dim())
+    return torch.tensor([_DTYPES.index(y.dtype), y.dim(), *y.shape, *rest, *strides, *rest], dtype=torch.int64)
+
+
+def _shape(header: Tensor) -> TensorShape:
+    dtype, dimensions, *rest = header.tolist()
+    strides = tuple(rest[_MAX_DIMENSIONS:][:dimensions])
+    return TensorShape(tuple(rest[:dimensions]), _DTYPES[dtype], strides if any(strides) else None)

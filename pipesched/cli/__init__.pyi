@@ -1,0 +1,10 @@
+from . import commands as commands
+from . import flows as flows
+from . import options as options
+from . import output as output
+from .errors import NEGATIVE as NEGATIVE
+from .errors import RANK_FAILED as RANK_FAILED
+from .errors import InputError as InputError
+from .errors import NotThereError as NotThereError
+from .main import app as app
+from .main import main as main

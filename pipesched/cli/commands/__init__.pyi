@@ -1,0 +1,16 @@
+from .check import check as check
+from .compare import compare as compare
+from .gantt import gantt as gantt
+from .list import list_schedules as list_schedules
+from .partition import partition as partition
+from .plan import plan as plan
+from .profile import profile as profile
+from .profile_links import profile_links as profile_links
+from .run import run as run
+from .show import show as show
+from .simulate import simulate as simulate
+from .trace import trace as trace
+from .train import train as train
+from .tune import tune as tune
+from .verify import verify as verify
+from .versions import versions as versions

@@ -1,0 +1,115 @@
+"""``pipesched check``: can this schedule run to its end?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipesched.cli.errors import NEGATIVE
+from pipesched.cli.options.schedule_options import Json, ScheduleOptions, grouped
+from pipesched.cli.output.terminal import print_json
+from pipesched.schedules.check import BACKENDS, Cell, Finding, Judgement, MessageBackend, excerpt, judge
+
+if TYPE_CHECKING:
+    from pipesched.schedules import Schedule
+    from pipesched.schedules.semantics import Deadlock
+
+_MOST_SHOWN = 20
+"""Findings; data have them all."""
+
+
+@grouped
+def check(
+    schedule: ScheduleOptions,
+    backend: Annotated[
+        MessageBackend, typer.Option(help="Who carries the messages; gloo and nccl: as 'pipesched run' uses them.")
+    ] = MessageBackend.GLOO,
+    json: Json = False,
+) -> None:
+    """Check a schedule: complete, matched, free of deadlock; and on which backends. Exit code 1: not on --backend."""
+    loaded = schedule.load()
+    found = judge(loaded)
+    findings = found.findings[backend]
+    if json:
+        print_json(_data(loaded.name, backend, found))
+    else:
+        num_ops = sum(map(len, loaded.ops))
+        if not findings:
+            print(f"{loaded.name}: fine: {loaded.num_ranks} ranks, {loaded.num_stages} stages, "
+                  f"{loaded.num_microbatches} micro-batches, {num_ops} ops; every rank reaches its end")  # fmt: skip
+        _print_findings(loaded.name, findings, found.lists[backend])
+        is_whole = loaded.is_lowered or findings
+        print("" if is_whole else "\nwith the Sends and Recvs that pipesched, or PyTorch for its runtime, adds:")
+        _print_backends(findings, found)
+    if findings:
+        raise typer.Exit(NEGATIVE)
+
+
+def _print_findings(name: str, findings: tuple[Finding, ...], lists: Schedule) -> None:
+    """Print each finding, then the grid around their places."""
+    for finding in findings[:_MOST_SHOWN]:
+        print(f"{name}: {finding}")
+    if len(findings) > _MOST_SHOWN:
+        print(f"{name}: and {len(findings) - _MOST_SHOWN} more; --json has them all")
+    rows = excerpt(lists, [place for finding in findings[:_MOST_SHOWN] for place in finding.places])
+    if not rows:
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=True)
+    width = max(len(cell.text) for cells in rows.values() for cell in cells) + 2
+    print()
+    for rank, cells in rows.items():
+        line = Text(f"rank {rank}".ljust(len(f"rank {max(rows)}") + 1))
+        for cell in cells:
+            line.append(_text(cell, console.is_terminal).ljust(width), "bold reverse red" if cell.is_marked else "")
+        line.rstrip()
+        console.print(line)
+
+
+def _text(cell: Cell, has_colours: bool) -> str:
+    return f">{cell.text}<" if cell.is_marked and not has_colours else f" {cell.text} "
+
+
+def _print_backends(findings: tuple[Finding, ...], found: Judgement) -> None:
+    """Print where it is safe, and why not elsewhere, unless that has been said."""
+    for backend, traits in BACKENDS.items():
+        here = found.findings[backend]
+        verdict = "safe" if not here else "hangs" if all(finding.hang for finding in here) else "wrong"
+        print(f"{backend:13} {verdict:6} {traits.text}")
+        for finding in here:
+            if finding.hang and finding not in findings:
+                print(f"{'':21}{finding}")
+
+
+def _data(name: str, backend: MessageBackend, found: Judgement) -> dict[str, object]:
+    return {
+        "schedule": name,
+        "backend": backend.value,
+        "runs": not found.findings[backend],
+        "findings": [_finding(finding) for finding in found.findings[backend]],
+        "backends": {
+            each.value: {"safe": not here, "text": BACKENDS[each].text, "findings": [_finding(one) for one in here]}
+            for each, here in found.findings.items()
+        },
+    }
+
+
+def _finding(finding: Finding) -> dict[str, object]:
+    hang = None if finding.hang is None else _hang(finding.hang)
+    return {"kind": finding.kind, "rank": finding.rank, "op": finding.index, "text": finding.text, "hang": hang}
+
+
+def _hang(hang: Deadlock) -> dict[str, object]:
+    missing = hang.missing
+    return {
+        "is_circle": missing is None,
+        "links": [
+            {"rank": link.rank, "op": link.index, "text": str(link.op), "next": link.why.name.lower()}
+            for link in hang.links
+        ],
+        "missing": None if missing is None else {"rank": missing.rank, "op": missing.op, "text": missing.text},
+        "others": hang.others,
+    }

@@ -1,0 +1,41 @@
+"""``pipesched gantt``: a picture of one or more Timelines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipesched.cli.flows.memory_limit import end_if_over
+from pipesched.cli.flows.timelines import timelines_of
+from pipesched.cli.options.schedule_options import CostOptions, ScheduleOptions, grouped, out_option
+from pipesched.cli.options.traffic_options import TrafficOptions
+from pipesched.cli.output.output_files import check_outputs
+from pipesched.cli.output.terminal import terminal_line
+
+
+@grouped
+def gantt(
+    schedule: ScheduleOptions,
+    costs: CostOptions,
+    files: Annotated[list[Path] | None, typer.Argument(help="Timelines (JSON); none: simulate the schedule.")] = None,
+    out: Annotated[Path | None, out_option("Draw a picture: .png, .svg or .pdf.")] = None,
+    columns: Annotated[int, typer.Option(help="Characters of a line, without --out.", min=20)] = 100,
+    title: Annotated[str, typer.Option(help="Above the picture.")] = "",
+    traffic: TrafficOptions = TrafficOptions(),  # noqa: B008 -- frozen
+) -> None:
+    """Draw Timelines, one under another on one time axis (.png, .svg, .pdf), or as text.
+
+    Exit code 1 when what is predicted for a schedule does not fit into --memory-limit.
+    """
+    from pipesched.simulator.views import SUFFIXES, draw_gantt, text_gantt
+
+    check_outputs((out, SUFFIXES))
+    shown = timelines_of(files, schedule, costs, traffic)
+    if out is not None:
+        draw_gantt(shown.timelines, out, title=title)
+    else:
+        texts = (text_gantt(timeline, columns) for timeline in shown.timelines)
+        print("\n".join([*([terminal_line(title)] if title else []), *texts, *shown.notes]))
+    end_if_over(shown.over)

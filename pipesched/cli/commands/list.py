@@ -1,0 +1,61 @@
+"""``pipesched list``: every schedule of the catalogue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipesched.cli.options.schedule_options import Json
+from pipesched.cli.output.terminal import print_json, print_table
+
+if TYPE_CHECKING:
+    from pipesched.schedules.builders import Parameter
+
+
+def list_schedules(json: Json = False) -> None:
+    """List the schedules, their other names and their parameters; a name is read in any case."""
+    from pipesched.schedules.builders import CATALOGUE
+
+    entries = CATALOGUE.values()
+    if json:
+        print_json(
+            [
+                {
+                    "name": entry.name,
+                    "text": entry.text,
+                    "source": entry.source,
+                    "is_asynchronous": entry.is_asynchronous,
+                    "averages": entry.averages,
+                    "takes_chunks": entry.takes_chunks,
+                    "chunks": None if entry.takes_chunks else entry.chunks_with(None, {}),
+                    "aliases": list(entry.aliases),
+                    "parameters": [
+                        {"name": parameter.name, "default": parameter.default, "text": parameter.text}
+                        for parameter in entry.parameters
+                    ],
+                }
+                for entry in entries
+            ]
+        )
+        return
+    print_table(
+        "Schedules",
+        [
+            {
+                "name": entry.name,
+                "steps": "without a flush" if entry.is_asynchronous else "every batch",
+                "options": " ".join(
+                    ["-p", "-m", *(["-v"] if entry.takes_chunks else [])]
+                    + [f"--set {parameter.name}={_shown(parameter)}" for parameter in entry.parameters]
+                ),
+                "source": entry.source,
+                "what": entry.text,
+                "also": ", ".join(entry.aliases),
+            }
+            for entry in entries
+        ],
+    )
+
+
+def _shown(parameter: Parameter) -> str:
+    """Return the default; ".." where the counts decide."""
+    return ".." if parameter.default is None else str(parameter.default)

@@ -1,0 +1,78 @@
+"""``pipesched plan``: how to train this model on these machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipesched.cli.errors import NEGATIVE
+from pipesched.cli.flows.memory_limit import limit_lines
+from pipesched.cli.options.plan_options import ModelOptions, RequestOptions
+from pipesched.cli.options.schedule_options import Json, grouped, out_option
+from pipesched.cli.output.output_files import JSON as PLAN
+from pipesched.cli.output.output_files import PICTURE, check_outputs
+from pipesched.cli.output.terminal import complain, print_json, progress_bar
+
+if TYPE_CHECKING:
+    from pipesched.simulator.planner import PlanRanking, Request
+
+
+@grouped
+def plan(
+    profile: Annotated[
+        str, typer.Argument(help="Profile (JSON), graph of PipeDream's profiler (.txt), or a model, measured first.")
+    ],
+    request: RequestOptions,
+    model: ModelOptions = ModelOptions(),  # noqa: B008 -- frozen
+    top: Annotated[int, typer.Option(help="Plans to rank.", min=1, max=1000)] = 10,
+    time_limit: Annotated[
+        float, typer.Option(help="Seconds; then it is the best so far, once there is one.", min=0.0, max=1e6)
+    ] = 20.0,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Why every device idles under the best plan, and the critical path.")
+    ] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw where everything is, and when: .png, .svg or .pdf.")] = None,
+    json: Json = False,
+    out: Annotated[Path | None, out_option("Write the best plan: .json.")] = None,
+) -> None:
+    """Find the fastest layout, schedule and partition that fits (--out: a plan for 'run --plan' and 'train --plan').
+
+    Ctrl-C ends the search with the best so far. Exit code 1 when nothing fits.
+    """
+    from pipesched.cli.output.plan_print import explained, nothing_fits, plans_to_dict, print_explained, print_plans
+
+    check_outputs((out, PLAN), (plot, PICTURE))
+    asked = request.load(profile, model)
+    found = _found(asked, top, time_limit)
+    if not found.ranked and not found.is_complete:
+        raise KeyboardInterrupt  # before there was anything to say
+    if not found.ranked:
+        if json:
+            print_json(plans_to_dict(found, asked))
+        complain(nothing_fits(found, asked))
+        raise typer.Exit(NEGATIVE)
+    if out is not None:
+        from pipesched.profiles.io import save_plan
+        from pipesched.simulator.planner import plan_of
+
+        save_plan(plan_of(found.ranked[0], asked), out)
+    if json:
+        print_json(plans_to_dict(found, asked) | (explained(found.ranked[0], asked) if explain else {}))
+    else:
+        devices = range(len(asked.cluster.devices))
+        print_plans(found, asked, limit_lines(request.machines, asked.cluster, devices))
+        if explain:
+            print_explained(found.ranked[0], asked)
+    if plot is not None:
+        from pipesched.simulator.views import draw_plan
+
+        draw_plan(found.ranked[0], asked, plot)
+
+
+def _found(request: Request, top: int, time_limit_s: float) -> PlanRanking:
+    from pipesched.simulator.planner import search_plans
+
+    with progress_bar(f"planning for {len(request.cluster.devices)} devices") as tick:
+        return search_plans(request, top=top, time_limit_s=time_limit_s, tick=lambda so_far: tick(so_far.settled))

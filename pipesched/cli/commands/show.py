@@ -1,0 +1,82 @@
+"""``pipesched show``: the op lists of a schedule."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipesched.cli.options.schedule_options import ScheduleOptions, grouped, out_option
+from pipesched.cli.output.output_files import CSV, JSON, check_outputs, emit
+from pipesched.cli.output.terminal import complain
+
+if TYPE_CHECKING:
+    from pipesched.schedules import Schedule
+
+
+class ListFormat(StrEnum):
+    """How to write a schedule."""
+
+    GRID = "grid"
+    JSON = "json"
+    CSV = "csv"
+    CSV_COMMS = "csv-comms"
+
+
+_ANY = (".txt", ".json", ".csv", "")
+_SUFFIXES: dict[ListFormat | None, tuple[str, ...]] = {None: _ANY, ListFormat.GRID: _ANY, ListFormat.JSON: JSON}
+
+
+@grouped
+def show(
+    schedule: ScheduleOptions,
+    format: Annotated[  # noqa: A002 -- the option's name
+        ListFormat | None,
+        typer.Option(
+            help="grid; our JSON; PyTorch's CSV: csv compute-only, csv-comms with communication. "
+            "Without it: what the suffix of --out says, a CSV in the dialect of the schedule; else the grid."
+        ),
+    ] = None,
+    out: Annotated[Path | None, out_option("Write the lists: .json or .csv; or the grid: .txt.")] = None,
+) -> None:
+    """Show the op lists: a grid for people, or a file for PyTorch and for us; warn of a file that cannot run."""
+    from pipesched.schedules.formats import to_json, write_csv, write_csv_comms
+    from pipesched.schedules.lowering import lower_for_torch
+
+    check_outputs((out, _SUFFIXES.get(format, CSV)))
+    loaded = schedule.load()
+    match format or _format_of(out, loaded):
+        case ListFormat.GRID:
+            emit(str(loaded), out)
+        case ListFormat.JSON:
+            emit(to_json(loaded), out)
+        case ListFormat.CSV:
+            emit(write_csv(loaded), out)
+        case ListFormat.CSV_COMMS:
+            emit(write_csv_comms(lower_for_torch(loaded)), out)
+    if schedule.schedule_file is not None:
+        _warn(loaded, schedule.schedule_file)
+
+
+def _warn(schedule: Schedule, path: Path) -> None:
+    """Say on stderr of a file that its lists cannot run; they are written all the same, to be mended."""
+    from pipesched.schedules.check import check
+
+    findings = check(schedule)
+    if findings:
+        more = f" and {len(findings) - 1} more" if len(findings) > 1 else ""
+        complain(f"warning: {path}: {findings[0]}{more}; see 'pipesched check -f {path}'")
+
+
+def _format_of(out: Path | None, schedule: Schedule) -> ListFormat:
+    match out.suffix if out is not None else "":
+        case ".json":
+            return ListFormat.JSON
+        case ".csv":
+            from pipesched.schedules.formats import has_communication
+
+            return ListFormat.CSV_COMMS if has_communication(schedule.ops) else ListFormat.CSV
+        case _:
+            return ListFormat.GRID

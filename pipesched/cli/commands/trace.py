@@ -1,0 +1,34 @@
+"""``pipesched trace``: Timelines for Perfetto."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipesched.cli.flows.memory_limit import end_if_over
+from pipesched.cli.flows.timelines import timelines_of
+from pipesched.cli.options.schedule_options import CostOptions, ScheduleOptions, grouped, out_option
+from pipesched.cli.options.traffic_options import TrafficOptions
+from pipesched.cli.output.output_files import JSON, check_outputs, emit
+
+
+@grouped
+def trace(
+    schedule: ScheduleOptions,
+    costs: CostOptions,
+    files: Annotated[list[Path] | None, typer.Argument(help="Timelines (JSON); none: simulate the schedule.")] = None,
+    out: Annotated[Path | None, out_option("Write the trace: .json.")] = None,
+    traffic: TrafficOptions = TrafficOptions(),  # noqa: B008 -- frozen
+) -> None:
+    """Write a trace that ui.perfetto.dev opens: lanes per rank, arrows for messages, memory as counters.
+
+    Exit code 1 when what is predicted for a schedule does not fit into --memory-limit.
+    """
+    from pipesched.simulator.views import to_trace
+
+    check_outputs((out, JSON))
+    shown = timelines_of(files, schedule, costs, traffic)
+    emit(to_trace(*shown.timelines), out)
+    end_if_over(shown.over)

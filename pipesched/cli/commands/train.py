@@ -1,0 +1,236 @@
+"""``pipesched train``: train a model under any schedule, or under several."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipesched.cli.errors import NEGATIVE, InputError
+from pipesched.cli.flows.planned_run import planned_training, read_plan
+from pipesched.cli.flows.run_jobs import require_epsilon, require_used
+from pipesched.cli.options.schedule_list import options_of_each, schedule_names
+from pipesched.cli.options.schedule_options import CostOptions, Json, ScheduleOptions, grouped, out_option
+from pipesched.cli.options.torch_options import MODEL, TrustModel, load_model
+from pipesched.cli.options.train_options import TrainOptions
+from pipesched.cli.output.live_training import live
+from pipesched.cli.output.output_files import JSON, check_outputs, emit
+from pipesched.cli.output.terminal import complain, print_json, seconds
+from pipesched.executor.launch import fork_client as forks
+
+if TYPE_CHECKING:
+    from pipesched.cli.flows.training_forecast import TrainingForecast
+    from pipesched.cli.output.training_table import TrainedRun
+    from pipesched.executor.training import AdvanceTrials, Scores, Trained
+    from pipesched.profiles.models import Model
+    from pipesched.schedules.transforms import ScheduleSpec
+
+_TABLES = (".md", ".csv", ".json")
+
+
+@grouped
+def train(
+    context: typer.Context,
+    schedule: ScheduleOptions,
+    costs: CostOptions,
+    options: TrainOptions,
+    model: Annotated[str | None, MODEL] = None,
+    trust_model: TrustModel = False,
+    compare: Annotated[
+        str | None, typer.Option(help="Schedules, as gpipe,pipedream: from the same weights, on the same samples.")
+    ] = None,
+    target_loss: Annotated[float | None, typer.Option(help="Training loss that is to be reached.")] = None,
+    job: Annotated[
+        Path | None, typer.Option(help="Only write the job (.json), for 'torchrun ... -m pipesched.executor'.")
+    ] = None,
+    log: Annotated[
+        Path | None, typer.Option(help="Write loss and accuracy of every step, a line each: .jsonl.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the losses against steps and predicted time: .png, .svg or .pdf.")
+    ] = None,
+    json: Json = False,
+    out: Annotated[Path | None, out_option("Write the table: .md, .csv or .json.")] = None,
+) -> None:
+    """Train MODEL, all ranks in this process unless --distributed; the wall time of the run on real ranks is predicted.
+
+    A step is an optimizer step on --batch-size samples, for every schedule: those that step after each micro-batch
+    take them whole, others cut them into -m (unless given: as many as ranks). A run that diverges is a result: it ends
+    there, is reported with step and loss, and the exit code is 0. Exit code 1: a run would not fit into --memory-limit.
+    """
+    from pipesched.simulator.views import SUFFIXES
+
+    check_outputs((job, JSON), (log, (".jsonl",)), (plot, SUFFIXES), (out, _TABLES))
+    if target_loss is not None and not math.isfinite(target_loss):
+        raise InputError(f"--target-loss: got {target_loss}, expected a finite number; try 0.5")
+    if job is not None:
+        _require_alone([log, plot, out], costs.machines.memory_limit)
+    model, costs, options = _as_planned(context, schedule, model, trust_model, compare, costs, options)
+    if job is None:
+        options.require_possible()
+    recipes = [options.begun(recipe) for recipe in _recipes(schedule, compare)]
+    if all(recipe.lists is None for recipe in recipes):
+        require_used(options, [recipe.name for recipe in recipes])
+    require_epsilon(options, [recipe.name for recipe in recipes])
+    from pipesched.cli.flows.training_forecast import make_outlooks
+    from pipesched.cli.output.training_table import make_outcome, print_outcomes
+    from pipesched.profiles.models import draw_batch
+    from pipesched.profiles.processes import prints_to_stderr
+
+    built = load_model(model)
+    with prints_to_stderr():
+        draw_batch(built, 1, options.seed)  # data that are not there are found before anything is done
+    if job is not None:
+        emit(_job(recipes, built, costs, options), job)
+        return
+    outlooks, origin = make_outlooks(recipes, built, costs, options)
+    _require_fitting(outlooks)
+    if options.distributed:
+        forks.prepare()
+    found = list(_train(outlooks, built, options, log, costs.machines.limit_bytes()))
+    outcomes = [
+        make_outcome(outlook, trained, options.steps, target_loss)
+        for outlook, trained in zip(outlooks, found, strict=True)
+    ]
+    if plot is not None:
+        _plot(outlooks, found, plot, f"{built.name}, {options.optimizer}, lr {options.lr:g}", target_loss)
+    if out is not None:
+        emit(_text(outcomes, out.suffix), out)
+    ahead = {
+        outlook.run.name: each.ahead for outlook, each in zip(outlooks, found, strict=True) if each.ahead is not None
+    }
+    if json:
+        data = {"model": built.name, "costs": origin, "runs": [outcome.to_row() for outcome in outcomes]}
+        print_json(data | ({"ahead": {name: asdict(each) for name, each in ahead.items()}} if ahead else {}))
+        return
+    limits = dict.fromkeys(line for outlook in outlooks for line in outlook.limit)
+    print_outcomes(outcomes, "; ".join([origin, *limits]), target_loss)
+    _print_ahead(ahead)
+
+
+def _require_alone(outputs: Sequence[Path | None], limit: str | None) -> None:
+    """Refuse what --job leaves no room for: other outputs, and predictions."""
+    if any(output is not None for output in outputs):
+        raise InputError("--job: got an output too, expected none: the job only is written; leave it out")
+    if limit is not None:
+        raise InputError("--job: got --memory-limit too, expected none: nothing is predicted; leave it out")
+
+
+def _print_ahead(found: Mapping[str, AdvanceTrials]) -> None:
+    """Print how far ahead the forwards came to run, and what was tried."""
+    for name, ahead in found.items():
+        tried = ", ".join(f"{trial.advance}: {seconds(trial.seconds)}" for trial in ahead.trials) or "nothing"
+        print(f"{name}: forwards run {ahead.advance} further ahead than in 1f1b; a batch took, by advance: {tried}")
+
+
+def _require_fitting(outlooks: list[TrainingForecast]) -> None:
+    """End the command where a run would not fit into the memory that the machines are said to have."""
+    over = [f"{outlook.run.name}: {outlook.over_memory}" for outlook in outlooks if outlook.over_memory is not None]
+    if over:
+        advice = "try a smaller --batch-size, more stages or --recompute all"
+        complain(f"over memory: {'; '.join(over)}; {advice}")
+        raise typer.Exit(NEGATIVE)
+
+
+def _as_planned(
+    context: typer.Context,
+    schedule: ScheduleOptions,
+    model: str | None,
+    trusts: bool,
+    compare: str | None,
+    costs: CostOptions,
+    options: TrainOptions,
+) -> tuple[str, CostOptions, TrainOptions]:
+    """Return the model, costs and options, those of the plan if there is one."""
+    plan = read_plan(schedule)
+    if plan is None:
+        if model is None:
+            raise InputError("MODEL: got none, expected one, or --plan; try gpt:layers=8")
+        return model, costs, options
+    source = context.get_parameter_source("batch_size")
+    is_given = source is not None and source.name == "COMMANDLINE"
+    given = {"--compare": compare is not None, "--batch-size": is_given}
+    return planned_training(plan, model, given, costs, options, trusts=trusts)
+
+
+def _recipes(schedule: ScheduleOptions, compare: str | None) -> list[ScheduleSpec]:
+    if compare is None:
+        return [schedule.recipe()]
+    if schedule.schedule is not None or schedule.schedule_file is not None:
+        raise InputError("--compare: got --schedule or --schedule-file too, expected one of them; leave it out")
+    names = schedule_names(compare)
+    if not names:
+        raise InputError(f"--compare: got {compare!r}, expected names of schedules; try gpipe,pipedream")
+    return [each.recipe() for each in options_of_each(names, schedule).values()]
+
+
+def _job(recipes: list[ScheduleSpec], model: Model, costs: CostOptions, options: TrainOptions) -> str:
+    """Return the job of one training run, as JSON."""
+    from pipesched.cli.flows.training_forecast import training_bounds
+    from pipesched.executor.launch import training_job_to_json
+
+    if len(recipes) != 1:
+        raise InputError(f"--job: got {len(recipes)} schedules, expected one; write a job for each")
+    return training_job_to_json(options.job(recipes[0], model, training_bounds(recipes[0], model, costs, options)))
+
+
+def _train(
+    outlooks: list[TrainingForecast], model: Model, options: TrainOptions, log: Path | None, limit_bytes: int | None
+) -> Iterator[Trained]:
+    """Train one after the other."""
+    from pipesched.executor.training import step_line
+
+    with _logging(log) as write, live([outlook.run.name for outlook in outlooks], options.steps) as show:
+        for outlook in outlooks:
+            num_samples = outlook.run.pipelines * options.batch_size
+
+            def on_step(
+                step: int, scores: Scores, name: str = outlook.run.name, num_samples: int = num_samples
+            ) -> None:
+                write(step_line(name, step, scores, num_samples))
+                show(name, step, scores)
+
+            yield options.train(outlook, model, on_step, limit_bytes)
+
+
+@contextmanager
+def _logging(path: Path | None) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Yield what writes a line of the log; each is whole as soon as it is written."""
+    if path is None:
+        yield lambda line: None  # noqa: ARG005
+        return
+    with path.open("w", encoding="utf-8", buffering=1) as file:
+        yield lambda line: print(jsonlib.dumps(line, allow_nan=False), file=file)
+
+
+def _plot(
+    outlooks: list[TrainingForecast], found: list[Trained], path: Path, title: str, target_loss: float | None
+) -> None:
+    from pipesched.simulator.views import Curve, draw_curves
+
+    curves = [
+        Curve(
+            outlook.run.name,
+            tuple(scores.loss for scores in trained.steps),
+            tuple(outlook.time.at_s(step) for step in range(len(trained.steps))),
+            has_diverged=trained.diverged is not None,
+            batches=outlook.run.pipelines,
+        )
+        for outlook, trained in zip(outlooks, found, strict=True)
+    ]
+    draw_curves(curves, path, title, target_loss)
+
+
+def _text(outcomes: list[TrainedRun], suffix: str) -> str:
+    from pipesched.simulator.analysis import to_csv, to_markdown
+
+    rows = [outcome.to_row() for outcome in outcomes]
+    if suffix == ".json":
+        return jsonlib.dumps(rows, indent=2, allow_nan=False)
+    return (to_markdown if suffix == ".md" else to_csv)(rows)

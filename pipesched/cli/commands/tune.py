@@ -1,0 +1,131 @@
+"""``pipesched tune``: which setting should I use?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from pipesched.cli.errors import NEGATIVE
+from pipesched.cli.flows.memory_limit import limit_lines
+from pipesched.cli.flows.run_jobs import RunOptions, require_epsilon
+from pipesched.cli.flows.tune_measure import Measurement, require_model, with_trust
+from pipesched.cli.flows.tune_search import Method, TuneResult, search_all
+from pipesched.cli.flows.tune_verify import print_verified, run_best, verdict_to_dict
+from pipesched.cli.options.byte_sizes import enough
+from pipesched.cli.options.machine_options import MachineOptions
+from pipesched.cli.options.schedule_options import Json, grouped, out_option
+from pipesched.cli.options.torch_options import TrustModel
+from pipesched.cli.options.tune_options import ProblemOptions, SpaceOptions
+from pipesched.cli.output.command_lines import CommandLines
+from pipesched.cli.output.output_files import PICTURE, check_outputs, emit
+from pipesched.cli.output.terminal import complain, num_bytes, print_json
+from pipesched.cli.output.tune_print import print_settings
+
+_SUFFIXES = (".csv", ".md", ".json")
+
+
+@grouped
+def tune(
+    problem: ProblemOptions,
+    space: SpaceOptions = SpaceOptions(),  # noqa: B008 -- frozen
+    machines: MachineOptions = MachineOptions(),  # noqa: B008
+    runs: RunOptions = RunOptions(),  # noqa: B008
+    evaluator: Annotated[
+        Literal["simulate", "avgpipe", "measure", "max_num", "max_size"],
+        typer.Option(
+            help="Who chooses: our model, AvgPipe's equations, a run of every setting here, or a guideline (most or "
+            "largest micro-batches)."
+        ),
+    ] = "simulate",
+    accounting: Annotated[
+        Literal["paper", "consistent"], typer.Option(help="AvgPipe's equations as printed, or all terms per iteration.")
+    ] = "paper",
+    workers: Annotated[int | None, typer.Option(help="Processes; unless given, as many as cores.", min=1)] = None,
+    ray: Annotated[
+        str | None, typer.Option(help="Ray cluster to search on in place of them: its address, or local.")
+    ] = None,
+    verify: Annotated[
+        int | None,
+        typer.Option(help="Run the best K here, and plain 1F1B, and set them beside the prediction.", min=1),
+    ] = None,
+    trust_model: TrustModel = False,
+    resume: Annotated[
+        Path | None, typer.Option(help="File that keeps what is found, so that a stopped search goes on from there.")
+    ] = None,
+    top: Annotated[int, typer.Option(help="Rows to show of those that fit, and of those that do not.", min=1)] = 10,
+    plot: Annotated[Path | None, typer.Option(help="Draw time and memory over M and N: .png, .svg or .pdf.")] = None,
+    json: Json = False,
+    out: Annotated[Path | None, out_option("Write every setting: .csv, .md or .json.")] = None,
+) -> None:
+    """Choose micro-batches M, pipelines N and more for a model, a batch and a memory limit (--out: .csv, .md, .json).
+
+    A model is profiled here first, at the micro-batches that there may be.
+
+    The batch is that of one pipeline, and so are its micro-batches M: N of them are under way at once, and times are
+    those of one. Several pipelines are averaged elastically, which is another training; unless --pipelines asks for
+    it, the answer is a setting that trains as plain training does, with the best of the others beside it. Exit code 1
+    when nothing fits.
+    """
+    check_outputs((plot, PICTURE), (out, _SUFFIXES), (resume, ()))
+    method = Method(evaluator, accounting, workers, ray, resume)
+    method.require_possible(problem)
+    loaded = problem.load(machines, space, runs)
+    loaded = with_trust(loaded) if trust_model else loaded
+    measurement = None
+    if verify is not None or evaluator == "measure":
+        runs.require_possible()
+        require_epsilon(runs)
+        require_model(loaded, "--verify" if verify is not None else "--evaluator measure")
+        measurement = Measurement(loaded, runs)
+    averages = space.pipelines is not None
+    found = search_all(loaded, space.load(loaded).settings(), method, measurement, averages=averages)
+    commands = CommandLines(loaded, problem, runs)
+    rows = [outcome.to_row() for outcome in found.outcomes]
+    if plot is not None:
+        from pipesched.simulator.views import draw_heat_maps
+
+        draw_heat_maps(
+            found.outcomes, plot, f"{loaded.profile.model}, batch {loaded.batch_size}, {problem.devices} devices"
+        )
+    if out is not None:
+        emit(_text(rows, out.suffix), out)
+    verified = None
+    if verify is not None and measurement is not None:
+        verified = run_best(found.candidates, found.plain, verify, measurement)
+    if json:
+        print_json(
+            found.to_dict(rows, commands) | ({} if verified is None else {"verified": verdict_to_dict(verified)})
+        )
+    elif out is None:
+        limit = limit_lines(machines, loaded.cluster, range(problem.devices))
+        print_settings(found, loaded, top, commands, [*limit, *commands.warnings()])
+    if verified is not None and not json and found.fitting:
+        print_verified(verified)
+    if not found.fitting:
+        complain(_nothing_fits(found, machines.memory_limit))
+        raise typer.Exit(NEGATIVE)
+
+
+def _text(rows: list[dict[str, Any]], suffix: str) -> str:
+    import json
+
+    from pipesched.simulator.analysis import to_csv, to_markdown
+
+    if suffix == ".json":
+        return json.dumps(rows, indent=2, allow_nan=False)
+    return (to_csv if suffix == ".csv" else to_markdown)(rows)
+
+
+def _nothing_fits(found: TuneResult, limit: str | None) -> str:
+    from pipesched.simulator.tuner import least
+
+    nearest = least(found.outcomes)
+    assert nearest is not None, "some setting has a time, and so a memory"
+    assert nearest.held_bytes is not None
+    needed = f"{nearest.held_bytes} bytes ({num_bytes(nearest.held_bytes)})"
+    return (
+        f"nothing fits into {limit or 'what the devices have'}: {nearest.setting} needs least, {needed}; "
+        f"try --memory-limit {enough(nearest.held_bytes)}, --recompute both, more --devices"
+    )

@@ -1,0 +1,203 @@
+"""A plan in place of options: what it says need not be said, and must not be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from pipesched.cli.errors import InputError
+from pipesched.cli.options.torch_options import load_model
+
+if TYPE_CHECKING:
+    from pipesched.cli.flows.run_jobs import RunOptions
+    from pipesched.cli.options.schedule_options import CostOptions, ScheduleOptions
+    from pipesched.cli.options.traffic_options import TrafficOptions
+    from pipesched.cli.options.train_options import TrainOptions
+    from pipesched.profiles.io import Plan
+    from pipesched.schedules import Schedule
+
+_STEPS_PER_RANK = 4
+"""Steps of a list without a flush, for each rank of a copy: in so many every reading has settled."""
+
+
+def read_plan(schedule: ScheduleOptions) -> Plan | None:
+    """Read the plan; None if there is none.
+
+    Raises:
+        InputError: Other options say a schedule too, or the plan's parts do not fit together.
+        ProfileError: The file is no plan.
+    """
+    if schedule.plan is None:
+        return None
+    if schedule != type(schedule)(plan=schedule.plan):
+        raise InputError(
+            "--plan: got another option of the schedule too, expected none: the plan says it all; leave it out"
+        )
+    from pipesched.profiles.io import load_plan
+
+    plan = load_plan(schedule.plan)
+    try:
+        plan.run(1)
+    except ValueError as error:
+        raise InputError(f"{schedule.plan}: {error}") from error
+    return plan
+
+
+def planned_schedule(plan: Plan, times: int = 1) -> Schedule:
+    """Return the lists of one step; without a flush, of as many as it takes to settle; or `times` as many."""
+    from pipesched.schedules.builders import lookup
+
+    entry = lookup(plan.recipe.name)
+    flushes = entry is None or not entry.is_asynchronous
+    num_steps = times * (1 if flushes else _STEPS_PER_RANK * plan.recipe.num_ranks)
+    return plan.run(num_steps).lists(num_steps).schedule()
+
+
+def planned_costs(
+    schedule: ScheduleOptions, costs: CostOptions, traffic: TrafficOptions
+) -> tuple[CostOptions, TrafficOptions]:
+    """Return the costs, cut into stages, and the traffic, compressed as the plan says, if there is one.
+
+    Raises:
+        InputError: They contradict the plan.
+        ProfileError: A file is bad.
+    """
+    plan = read_plan(schedule)
+    if plan is None:
+        return costs, traffic
+    return _costs(plan, costs), replace(traffic, compression=_compression(plan, traffic.compression))
+
+
+def _costs(plan: Plan, costs: CostOptions) -> CostOptions:
+    """Return `costs` cut as planned.
+
+    Raises:
+        InputError: They say how to cut, too, or are of another model.
+        ProfileError: The file is no profile.
+    """
+    if costs.partition is not None or costs.microbatch_size is not None:
+        raise InputError(
+            "--plan: got --partition or --microbatch-size too, expected neither: the plan says them; leave them out"
+        )
+    if costs.profile is None:
+        return costs
+    from pipesched.profiles.io import load_profile
+
+    model = load_profile(costs.profile).model
+    if not _is_of(model, plan.model):
+        raise InputError(
+            f"{costs.profile}: got a profile of {model}, expected one of {plan.model}, as the plan says; "
+            "give the profile that the plan was made from"
+        )
+    return replace(costs, partition=_layers(plan), microbatch_size=plan.microbatch_size)
+
+
+def _is_of(model: str, planned: str) -> bool:
+    """Return whether a profile of `model` is one of what was planned; of a graph, wherever the file now is."""
+    from pipesched.profiles.io import graph_of, is_built_in
+
+    if model == planned:
+        return True
+    if graph_of(planned) is not None:
+        return graph_of(model) == graph_of(planned)
+    if not is_built_in(planned):
+        return False  # names are compared, not what they would import
+
+    return model == load_model(planned).name
+
+
+def _model_of(plan: Plan, model: str | None, option: str, trusts: bool) -> str:
+    """Return the name of the model that is built and run.
+
+    Args:
+        plan: Names it.
+        model: The name that the user gave too, if any.
+        option: By which.
+        trusts: Whether the plan may name what is imported; what the user named may be in any case.
+
+    Raises:
+        InputError: There is none behind a graph, or the user named another.
+        ProfileError: The plan is not trusted.
+    """
+    from pipesched.profiles.io import graph_of, require_trusted, trusted
+
+    if model is not None and model != plan.model:
+        raise InputError(f"--plan: got {option} {model} too, expected none: the plan says {plan.model}; leave it out")
+    if graph_of(plan.model) is not None:
+        raise InputError(
+            f"--plan: got a plan of {plan.model}, expected one of a model: a graph has only its costs; "
+            "emulate it with 'pipesched run --plan .. --profile' and the graph"
+        )
+    name = trusted(plan.model) if trusts or model is not None else plan.model
+    require_trusted(name)
+    return name
+
+
+def planned_run(
+    plan: Plan, model: str | None, costs: CostOptions, options: RunOptions, *, trusts: bool
+) -> tuple[str | None, CostOptions, RunOptions]:
+    """Return the model, costs and options of a run: of the plan's model, or with costs of their emulation.
+
+    Args:
+        plan: What is run.
+        model: That the user gave too.
+        costs: To emulate, if they have a source.
+        options: How it is run.
+        trusts: Whether the plan may name what is imported.
+
+    Raises:
+        InputError: They contradict the plan.
+        ProfileError: The profile is bad, or the plan is not trusted.
+    """
+    chosen = replace(options, compression=_compression(plan, options.compression))
+    cut_costs = _costs(plan, costs)
+    if model is None and any(source is not None for source in (costs.profile, costs.stage_costs, costs.uniform)):
+        return None, cut_costs, chosen
+    name = _model_of(plan, model, "--model", trusts)
+    return name, replace(cut_costs, partition=_layers(plan), microbatch_size=plan.microbatch_size), chosen
+
+
+def planned_training(
+    plan: Plan,
+    model: str | None,
+    given: Mapping[str, bool],
+    costs: CostOptions,
+    options: TrainOptions,
+    *,
+    trusts: bool,
+) -> tuple[str, CostOptions, TrainOptions]:
+    """Return the model, costs and options of training as planned.
+
+    Args:
+        plan: What is trained.
+        model: That the user gave too.
+        given: Whether the options are there that the plan leaves no room for.
+        costs: How its time is predicted.
+        options: How it is trained.
+        trusts: Whether the plan may name what is imported.
+
+    Raises:
+        InputError: They contradict the plan.
+        ProfileError: The plan is not trusted.
+    """
+    name = _model_of(plan, model, "MODEL", trusts)
+    named = [name for name, is_there in given.items() if is_there]
+    if named or costs.partition is not None:
+        raise InputError(
+            f"--plan: got {', '.join(named) or '--partition'} too, expected none: the plan says it; leave it out"
+        )
+    chosen = replace(options, batch_size=plan.batch_size, compression=_compression(plan, options.compression))
+    return name, replace(costs, partition=_layers(plan)), chosen
+
+
+def _compression(plan: Plan, asked: Literal["half"] | None) -> Literal["half"] | None:
+    if asked is not None and asked != plan.compression:
+        raise InputError(
+            f"--plan: got --compression {asked} too, expected none: the plan compresses nothing; leave it out"
+        )
+    return plan.compression
+
+
+def _layers(plan: Plan) -> str:
+    return ",".join(map(str, plan.partition))

@@ -1,0 +1,118 @@
+"""``pipesched``: simulate, run and compare pipeline schedules."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+import typer
+from typer.core import HAS_RICH
+
+from pipesched.cli.commands.check import check
+from pipesched.cli.commands.compare import compare
+from pipesched.cli.commands.gantt import gantt
+from pipesched.cli.commands.list import list_schedules
+from pipesched.cli.commands.partition import partition
+from pipesched.cli.commands.plan import plan
+from pipesched.cli.commands.profile import profile
+from pipesched.cli.commands.profile_links import profile_links
+from pipesched.cli.commands.run import run
+from pipesched.cli.commands.show import show
+from pipesched.cli.commands.simulate import simulate
+from pipesched.cli.commands.trace import trace
+from pipesched.cli.commands.train import train
+from pipesched.cli.commands.tune import tune
+from pipesched.cli.commands.verify import verify
+from pipesched.cli.commands.versions import versions
+from pipesched.cli.errors import BAD_INPUT, FINE, NEGATIVE, NOT_THERE, RANK_FAILED, STOPPED, NotThereError
+from pipesched.cli.output.terminal import complain
+from pipesched.cli.usage_errors import complaint
+
+app = typer.Typer(
+    help="Pipeline-parallel schedules: describe once, simulate, run, compare.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("list")(list_schedules)
+app.command()(show)
+app.command()(check)
+app.command()(versions)
+app.command()(simulate)
+app.command()(compare)
+app.command()(gantt)
+app.command()(trace)
+app.command()(profile)
+app.command()(partition)
+app.command()(plan)
+app.command("profile-links")(profile_links)
+app.command()(run)
+app.command()(train)
+app.command()(tune)
+app.command()(verify)
+
+
+def main() -> None:
+    """Run the command line; a mistake of the user is one line on stderr, never a traceback."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that processes that we started end with us
+    try:
+        code = _invoke(sys.argv[1:] or ["--help"])
+        sys.stdout.flush()
+    except (typer.TyperException, ValueError, NotThereError, ImportError, OSError, KeyboardInterrupt) as error:
+        code = _say(error)
+    sys.exit(code)
+
+
+def _invoke(arguments: list[str]) -> int:
+    """Run one subcommand; typer's own main would turn an interrupt and a closed pipe into exit codes of its choice."""
+    try:
+        with _command().make_context("pipesched", arguments) as context:
+            context.command.invoke(context)
+    except typer.Exit as done:
+        return done.exit_code
+    return FINE
+
+
+def _command() -> Any:
+    """Return the command line, with brackets in its help that rich shows and does not read as markup."""
+    group: Any = typer.main.get_command(app)
+    if HAS_RICH:
+        for each in [part for command in group.commands.values() for part in (command, *command.params)]:
+            each.help = each.help and each.help.replace("[", r"\[")
+    return group
+
+
+def _say(error: BaseException) -> int:
+    """Print what went wrong and return the exit code; what nobody foresaw goes on as it is."""
+    match error:
+        case BrokenPipeError():  # the reader has seen enough; what is left to flush goes nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return FINE
+        case KeyboardInterrupt():
+            return _print("stopped", STOPPED)
+        case typer.TyperException():
+            return _print(complaint(error), BAD_INPUT)
+        case NotThereError():
+            return _print(str(error), NOT_THERE)
+        case ModuleNotFoundError(name=str(name)):
+            return _print(f"{name} is not installed; try pip install {name}", NOT_THERE)
+        case OSError():
+            return _print(
+                f"{error.filename or 'output'}: got {error.strerror}, expected it to work; try another place", BAD_INPUT
+            )
+        case UnicodeEncodeError():
+            return _print(f"output: got {error.object[error.start]!a}, expected {error.encoding}; try UTF-8", BAD_INPUT)
+    from pipesched.executor import RankFailed
+    from pipesched.schedules import NotRunnableError
+
+    if isinstance(error, NotRunnableError):
+        return _print(str(error), NEGATIVE)
+    if type(error).__module__.startswith("pipesched."):
+        return _print(str(error), RANK_FAILED if isinstance(error, RankFailed) else BAD_INPUT)
+    raise error
+
+
+def _print(text: str, code: int) -> int:
+    complain(text)
+    return code

@@ -1,0 +1,5 @@
+"""The options that subcommands share, and how their texts are read."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,67 @@
+"""Sizes as people write them: ``16GB``, ``16GiB``, ``1.6e10``."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from pipesched.cli.errors import InputError
+
+_UNITS: dict[str, int] = {"": 1, "B": 1} | {
+    f"{letter}{end}": base ** (power + 1)
+    for power, letter in enumerate("KMGT")
+    for end, base in (("B", 1000), ("iB", 1024))
+}
+_BY_LOWER_CASE = {unit.lower(): size for unit, size in _UNITS.items()}
+_MAX_BYTES = 2**63
+_LEAST_BARE = 1024
+"""A smaller number without a unit is no memory: its unit was forgotten."""
+
+
+def parse_bytes(text: str, option: str) -> int:
+    """Return the bytes that `text` says: GB is 10^9, GiB 2^30.
+
+    Raises:
+        InputError: It says none, or more than any machine has.
+    """
+    found = re.fullmatch(r"\s*([0-9.]+(?:[eE]\+?[0-9]+)?)\s*([A-Za-z]*)\s*", text)
+    try:
+        value = float(found[1]) * _BY_LOWER_CASE[found[2].lower()] if found else math.nan
+    except (ValueError, KeyError):
+        value = math.nan
+    if not 0 < value < _MAX_BYTES:
+        hint = (
+            f"{text.strip()}B"
+            if re.fullmatch(r"\s*[1-9][0-9]*\s*[KMGT]i?\s*", text, re.IGNORECASE)
+            else "64KiB or 16GB"
+        )
+        raise InputError(f"{option}: got {text!r}, expected a size above 0; try {hint}")
+    return round(value)
+
+
+def parse_memory(text: str, option: str) -> int:
+    """Return the bytes of a memory, which are too few to be one where a number stands without its unit.
+
+    Raises:
+        InputError: As `parse_bytes`; or it says less than 1024, and no unit.
+    """
+    found = parse_bytes(text, option)
+    bare = text.strip()
+    if found < _LEAST_BARE and not bare[-1].isalpha():
+        raise InputError(
+            f"{option}: got {bare}, expected bytes, or a number with a unit; try {bare}GB; write {bare}B for bytes"
+        )
+    return found
+
+
+def enough(num_bytes: int) -> int:
+    """Return a number that `parse_memory` takes without a unit, and that is as many bytes or more."""
+    return max(num_bytes, _LEAST_BARE)
+
+
+def byte_units(unit: str) -> float | None:
+    """Return the bytes of a unit, of bits too (``Gbit``, ``Gb``); None if it is none."""
+    bits = re.fullmatch(r"([KMGTkmgt]?)(bit|b)", unit)
+    if bits is not None:
+        return _BY_LOWER_CASE[f"{bits[1].lower()}b"] / 8
+    return _BY_LOWER_CASE.get(unit.lower())

@@ -1,0 +1,149 @@
+"""Options that say which machines: a file, equal links, or nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipesched.cli.errors import InputError
+from pipesched.cli.options.byte_sizes import parse_memory
+from pipesched.cli.options.pairs import numbers
+
+if TYPE_CHECKING:
+    from pipesched.profiles.clusters import Cluster, Link
+
+_MAX_DEVICES = 100_000
+_MACHINES = "aws-g5.48xlarge, aws-p3.16xlarge, dgx-a100, dgx-h100, wpipe-v100"
+"""Those of `profiles.io.machine_presets`, which would take the time of loading the package."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineOptions:
+    """Devices and links."""
+
+    cluster: Annotated[Path | None, typer.Option(help="Devices and links (JSON).")] = None
+    link: Annotated[str | None, typer.Option(help="Equal links: latency_s=0.1,bandwidth_bytes_per_s=1e9.")] = None
+    nodes: Annotated[int | None, typer.Option(help="Nodes of equal devices, in place of --cluster.", min=1)] = None
+    gpus: Annotated[int | None, typer.Option(help="Devices of a node.", min=1, max=1024)] = None
+    intra: Annotated[str | None, typer.Option(help="Links inside a node, as --link.")] = None
+    inter: Annotated[str | None, typer.Option(help="Links between nodes, as --link.")] = None
+    nics: Annotated[
+        int | None,
+        typer.Option(help="Network interfaces of a node, shared by its devices; else only links are.", min=1, max=1024),
+    ] = None
+    machine: Annotated[str | None, typer.Option(help=f"A node by name, for --nodes: {_MACHINES}.")] = None
+    memory_limit: Annotated[str | None, typer.Option(help="What every device has: 16GB or 16GiB.")] = None
+
+    @property
+    def are_given(self) -> bool:
+        """Whether anything is said but the memory."""
+        return replace(self, memory_limit=None) != MachineOptions()
+
+    def load(self, num_devices: int, what: str) -> Cluster:
+        """Return at least `num_devices` devices.
+
+        Args:
+            num_devices: At least 1.
+            what: Who needs them, for messages.
+
+        Raises:
+            InputError: The options do not say one cluster, or one that is too small.
+            ProfileError: The file is none.
+        """
+        if num_devices > _MAX_DEVICES:
+            raise InputError(f"devices: got {num_devices} for {what}, expected at most {_MAX_DEVICES}; use fewer")
+        cluster = self._given(num_devices)
+        if len(cluster.devices) < num_devices:
+            place = self.cluster or "--nodes"
+            raise InputError(
+                f"{place}: devices: got {len(cluster.devices)}, expected {num_devices} for {what}; "
+                "add devices, or use fewer ranks"
+            )
+        limit = self.limit_bytes()
+        if limit is None:
+            return cluster
+        return replace(cluster, devices=tuple(replace(device, memory_bytes=limit) for device in cluster.devices))
+
+    def limit_bytes(self) -> int | None:
+        """Return what every device may hold; None where that is not said.
+
+        Raises:
+            InputError: It is no size.
+        """
+        return None if self.memory_limit is None else parse_memory(self.memory_limit, "--memory-limit")
+
+    def limit_text(self) -> str | None:
+        """Return what `--memory-limit` says, with its unit; None where it is not given."""
+        if self.memory_limit is None:
+            return None
+        text = self.memory_limit.strip()
+        return text if text[-1].isalpha() else f"{text} B"
+
+    def _given(self, num_devices: int) -> Cluster:
+        from pipesched.profiles.clusters import Link, flat, of_nodes
+
+        of_nodes_only = {
+            "--gpus": self.gpus,
+            "--intra": self.intra,
+            "--inter": self.inter,
+            "--nics": self.nics,
+            "--machine": self.machine,
+        }
+        ways = {"--cluster": self.cluster, "--link": self.link, "--nodes": self.nodes}
+        given = [name for name, value in ways.items() if value is not None]
+        if len(given) > 1:
+            raise InputError(f"links: got {' and '.join(given)}, expected one of them")
+        if self.nodes is not None:
+            node = self._node(self.nodes)
+            if self.nodes * len(node.devices) > _MAX_DEVICES:
+                raise InputError(
+                    f"--nodes: got {self.nodes} of {len(node.devices)} devices, expected at most {_MAX_DEVICES} "
+                    "in all; use fewer"
+                )
+            return of_nodes(node, self.nodes)
+        stray = [name for name, value in of_nodes_only.items() if value is not None]
+        if stray:
+            raise InputError(f"{stray[0]}: got it without --nodes, expected both; try --nodes 2")
+        if self.cluster is not None:
+            from pipesched.profiles.io import load_cluster
+
+            return load_cluster(self.cluster)
+        return flat(num_devices, Link() if self.link is None else _link(self.link, "--link"))
+
+    def _node(self, num_nodes: int) -> Cluster:
+        """Return one node: that of --machine, with what the other options change."""
+        from pipesched.profiles.clusters import Cluster, Device, dealt
+
+        if self.machine is not None:
+            from pipesched.profiles.io import load_machine
+
+            node = load_machine(self.machine)
+            if self.gpus is not None:
+                nics = dealt(self.gpus, len(node.nics)) if node.nics else ()
+                node = replace(node, devices=node.devices[:1] * self.gpus, nics=nics)
+        elif self.gpus is None:
+            raise InputError("--nodes: got no --gpus, expected the devices of a node; try --gpus 4, or --machine")
+        else:
+            node = Cluster((Device(),) * self.gpus, origin="nodes of equal devices")
+            if self.gpus > 1 and self.intra is None:
+                raise InputError("--gpus: got no --intra, expected the links in a node; try --intra latency_s=0")
+            if num_nodes > 1 and self.inter is None:
+                raise InputError("--nodes: got no --inter, expected the links between them; try --inter latency_s=0")
+        return replace(
+            node,
+            intra=node.intra if self.intra is None else _link(self.intra, "--intra"),
+            inter=node.inter if self.inter is None else _link(self.inter, "--inter"),
+            nics=node.nics if self.nics is None else dealt(len(node.devices), self.nics),
+        )
+
+
+def _link(text: str, option: str) -> Link:
+    from pipesched.profiles.clusters import Link
+
+    values = numbers(text, option, ("latency_s", "bandwidth_bytes_per_s"))
+    if values.get("bandwidth_bytes_per_s") == 0:
+        raise InputError(f"{option}: bandwidth_bytes_per_s: got 0, expected more; leave it out for no limit")
+    return Link(**values)

@@ -1,0 +1,171 @@
+"""What the planner is asked, as options say it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from pipesched.cli.errors import InputError
+from pipesched.cli.flows.memory_limit import require_judged_profile
+from pipesched.cli.options.count_list import counts
+from pipesched.cli.options.machine_options import MachineOptions
+from pipesched.cli.options.schedule_list import schedule_names
+from pipesched.cli.options.torch_options import (
+    DeviceOption,
+    Dtype,
+    Optimizer,
+    Threads,
+    load_model,
+    require_gpu,
+    torch_dtype,
+)
+from pipesched.cli.output.terminal import progress_bar
+
+if TYPE_CHECKING:
+    from pipesched.profiles.costs import Profile
+    from pipesched.simulator.planner import Request
+
+_COMPRESSIONS: dict[str, tuple[Literal["half"] | None, ...]] = {
+    "no": (None,),
+    "half": ("half",),
+    "both": (None, "half"),
+}
+_MOST_PROFILED = 8
+"""Samples in the largest micro-batch that is measured unless sizes are given."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """How a model is profiled, where no profile of it is given."""
+
+    microbatch_sizes: Annotated[
+        str | None, typer.Option(help="Of a model that is profiled first: samples, as 1,2,4.")
+    ] = None
+    optimizer: Optimizer = "adamw"
+    dtype: Dtype = "float32"
+    device: DeviceOption = "cpu"
+    threads: Threads = 1
+
+    def load(self, what: str, batch_size: int, num_devices: int) -> Profile:
+        """Read a profile, or measure the model of that name.
+
+        Raises:
+            InputError: A profile, and options for measuring one.
+            ProfileError: It is neither a file nor a model, or the model fails.
+        """
+        if Path(what).suffix in (".json", ".txt") or Path(what).is_file():
+            if self != ModelOptions():
+                raise InputError(
+                    f"{what}: got a profile, and an option for measuring one, expected one of them; leave it out"
+                )
+            from pipesched.profiles.io import load_profile
+
+            return load_profile(Path(what))
+        from pipesched.profiles.measuring import profile_model
+        from pipesched.profiles.processes import num_cores
+
+        if self.device == "cuda":
+            require_gpu("--device: got cuda", "--device cpu")
+        sizes = [2**power for power in range(4) if 2**power <= min(batch_size, _MOST_PROFILED)]
+        if self.microbatch_sizes is not None:
+            sizes = list(counts(self.microbatch_sizes, "--microbatch-sizes", 1))
+        model = load_model(what)
+        with progress_bar(f"profiling {model.name}") as tick:
+            return profile_model(
+                model,
+                microbatch_sizes=sizes,
+                optimizer=self.optimizer,
+                dtype=torch_dtype(self.dtype),
+                device=self.device,
+                threads=self.threads,
+                companions=min(num_devices, num_cores()) - 1 if self.device == "cpu" else 0,
+                progress=lambda done, total, text: tick(done / total),  # noqa: ARG005
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOptions:
+    """Machines, batch, and what may be tried."""
+
+    machines: MachineOptions
+    batch_size: Annotated[int, typer.Option("--batch-size", "-b", help="Samples of an optimizer step.", min=1)]
+    devices: Annotated[
+        int | None, typer.Option("--devices", help="Of --link, or the first of the cluster; else all.", min=1)
+    ] = None
+    schedules: Annotated[
+        str | None, typer.Option("--schedules", "-s", help="Names, as 1f1b,zb_h1; else gpipe,1f1b,interleaved,zb_h1.")
+    ] = None
+    asynchronous: Annotated[
+        bool,
+        typer.Option("--asynchronous", help="Also what trains on stale weights: pipedream_2bw, wpipe, 1f1b_rr."),
+    ] = False
+    depth: Annotated[str | None, typer.Option(help="Ranks of a copy of the pipeline, as 2,4-8; else any.")] = None
+    chunks: Annotated[str, typer.Option("--chunks", "-v", help="Stages per rank, where a schedule takes them.")] = "2"
+    recompute: Annotated[Literal["no", "yes", "both"], typer.Option(help="Keep only the input of each stage.")] = "both"
+    compression: Annotated[
+        Literal["no", "half", "both"], typer.Option(help="Send activations and gradients in half precision.")
+    ] = "no"
+    convert: Annotated[
+        float | None,
+        typer.Option(
+            help="How quickly a device compresses messages, in bytes/s as they were; else in no time.", min=1.0
+        ),
+    ] = None
+    fewer: Annotated[bool, typer.Option("--fewer", help="Devices may also be left idle.")] = False
+
+    def load(self, profile: str, model: ModelOptions) -> Request:
+        """Return what is asked.
+
+        Raises:
+            InputError: Options that do not go together.
+            ProfileError: A bad file, or more stages than layers.
+            ScheduleError: There is no such schedule.
+        """
+        from dataclasses import replace
+
+        from pipesched.simulator.planner import Request
+
+        names = self._names()
+        if self.devices is None and self.machines.cluster is None and self.machines.nodes is None:
+            raise InputError(
+                "plan: got no machines, expected some; try --cluster F, --nodes 2 --gpus 4, or --devices 4"
+            )
+        cluster = self.machines.load(self.devices or 1, "--devices")
+        cluster = replace(cluster, devices=cluster.devices[: self.devices])
+        loaded = model.load(profile, self.batch_size, len(cluster.devices))
+        require_judged_profile(self.machines, loaded)
+        return Request(
+            profile=loaded,
+            cluster=cluster,
+            batch_size=self.batch_size,
+            schedules=names,
+            depths=None if self.depth is None else counts(self.depth, "--depth", 1),
+            chunks=counts(self.chunks, "--chunks", 1),
+            recomputes={"no": (False,), "yes": (True,), "both": (False, True)}[self.recompute],
+            compressions=_COMPRESSIONS[self.compression],
+            fewer=self.fewer,
+            convert_bytes_per_s=self.convert,
+        )
+
+    def _names(self) -> tuple[str, ...]:
+        from pipesched.schedules.builders import find
+        from pipesched.simulator.planner import ASYNCHRONOUS, SCHEDULES
+
+        if self.schedules is None:
+            return SCHEDULES + (ASYNCHRONOUS if self.asynchronous else ())
+        names = schedule_names(self.schedules)
+        if not names:
+            raise InputError(f"--schedules: got {self.schedules!r}, expected names; try 1f1b,zb_h1")
+        for name in names:
+            entry = find(name)
+            if entry.averages or name == "data_parallel":
+                advice = "try pipesched tune" if entry.averages else "it is the layout of depth 1: leave it out"
+                raise InputError(f"--schedules: got {name}, expected schedules of one pipeline; {advice}")
+            if entry.is_asynchronous and not self.asynchronous:
+                raise InputError(
+                    f"--schedules: got {name}, which trains on stale weights, expected --asynchronous with it; add it"
+                )
+        return names

@@ -1,0 +1,82 @@
+"""Options on how torch works, and what they stand for; torch is loaded only when one is used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from pipesched.cli.errors import InputError, NotThereError
+
+if TYPE_CHECKING:
+    import torch
+
+    from pipesched.profiles.costs import Profile
+    from pipesched.profiles.models import Model
+
+MODEL = typer.Argument(
+    help="gpt, conv, lstm, digits, mlp, with arguments as gpt:layers=8,width=320; or module:factory."
+)
+ModelName = Annotated[str, MODEL]
+TrustModel = Annotated[
+    bool,
+    typer.Option("--trust-model", help="Import the package.module:factory that the file names as its model."),
+]
+Dtype = Annotated[
+    Literal["float32", "float64", "bfloat16", "float16"],
+    typer.Option(help="Of weights and activations, as torch names it."),
+]
+DeviceOption = Annotated[Literal["cpu", "cuda"], typer.Option(help="Where to compute.")]
+Optimizer = Annotated[Literal["sgd", "momentum", "adam", "adamw"], typer.Option(help="PyTorch's.")]
+CompressionOption = Annotated[
+    Literal["half"] | None, typer.Option(help="Send activations and gradients in half precision where it fits.")
+]
+Threads = Annotated[int, typer.Option(help="CPU threads per rank.", min=1, max=1024)]
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """Return torch's dtype of that name."""
+    import torch
+
+    found: torch.dtype = getattr(torch, name)
+    return found
+
+
+def require_gpu(got: str, advice: str) -> None:
+    """Refuse an option that needs a GPU where there is none; `got` says which option, `advice` what to try.
+
+    Raises:
+        NotThereError: There is none.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise NotThereError(f"{got}, expected a GPU, and torch sees none here; try {advice}")
+
+
+def load_model(text: str) -> Model:
+    """Return the model that `text` names, as `resolve_model` does; what a user's factory prints goes to stderr."""
+    from pipesched.profiles.models import resolve_model
+    from pipesched.profiles.processes import prints_to_stderr
+
+    with prints_to_stderr():
+        return resolve_model(text)
+
+
+def load_profile_of(path: Path, model: Model) -> Profile:
+    """Return the profile in `path`, which must be of `model`.
+
+    Raises:
+        InputError: It is of another model.
+        ProfileError: The file is no profile.
+    """
+    from pipesched.profiles.io import load_profile
+
+    profile = load_profile(path)
+    if profile.model != model.name:
+        raise InputError(
+            f"{path}: got a profile of {profile.model}, expected one of {model.name}; "
+            f"try pipesched profile {model.name} --out {path}"
+        )
+    return profile

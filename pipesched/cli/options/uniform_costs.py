@@ -1,0 +1,108 @@
+"""Equal stages, as ``--uniform`` gives them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from fractions import Fraction
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from pipesched.cli.errors import InputError
+from pipesched.cli.options.pairs import numbers
+
+if TYPE_CHECKING:
+    from pipesched.profiles.costs import StageCosts
+    from pipesched.schedules import LazySchedule, Op, Schedule
+
+_SECONDS = {"f": "forward_s", "b": "backward_s", "i": "backward_input_s", "w": "backward_weight_s"} | {
+    name: name for name in ("step_s", "copy_s", "predict_s", "average_s")
+}
+_BYTES = ("output_bytes", "saved_bytes", "saved_for_weight_bytes", "weight_bytes", "optimizer_bytes")
+_MAX_BYTES = 2**63
+
+
+def uniform_costs(text: str, schedule: Schedule | LazySchedule) -> StageCosts:
+    """Return equal stages for `schedule` from ``f=1,b=2`` or ``f=1,i=1,w=1,saved_bytes=1e9``.
+
+    All that is given is what a device holds of the model, shared among its stages (`schedules.lazy.stage_share`), but
+    that the output of each has all of `output_bytes`, wherever a model is cut.
+
+    Args:
+        text: What the user wrote.
+        schedule: Says how many stages, on how many devices, and whether the backward is split.
+
+    Raises:
+        InputError: A value is missing or cannot be.
+    """
+    from pipesched.profiles.costs import StageCost, StageCosts
+    from pipesched.schedules import stage_share
+
+    values, share = numbers(text, "--uniform", (*_SECONDS, *_BYTES, "overlap")), float(stage_share(schedule))
+    _require_complete(text, values, schedule)
+    for name in _BYTES:
+        if name in values and (not values[name].is_integer() or values[name] >= _MAX_BYTES):
+            near = math.ceil(values[name]) if values[name] < _MAX_BYTES else "1e18"
+            raise InputError(
+                f"--uniform: {name}: got {values[name]:g}, expected whole bytes below 2^63; try {name}={near}"
+            )
+    overlap = values.pop("overlap", 0.0)
+    if overlap > 1:
+        raise InputError(f"--uniform: overlap: got {overlap:g}, expected a share of at most 1; try overlap=1")
+    output_bytes = int(values.pop("output_bytes", 0))
+    times = {name: values[key] * share for key, name in _SECONDS.items() if key in values}
+    sizes = {name: round(values[name] * share) for name in _BYTES if name in values}
+    cost = StageCost(**times, **sizes, output_bytes=output_bytes)  # type: ignore[arg-type]  # names are checked
+    return StageCosts((cost,) * schedule.num_stages, origin="uniform", overlap=overlap)
+
+
+def shares_note(text: str, schedules: Iterable[Schedule | LazySchedule], *, named: bool = True) -> list[str]:
+    """Return a line for each share, other than all, that stages of `schedules` have of what a device holds.
+
+    Args:
+        text: What the user wrote.
+        schedules: Each took these costs.
+        named: Whether a line says of which schedules it is.
+    """
+    from pipesched.schedules import stage_share
+
+    values = numbers(text, "--uniform", (*_SECONDS, *_BYTES, "overlap"))
+    by_share: dict[Fraction, list[str]] = {}
+    for schedule in schedules:
+        by_share.setdefault(stage_share(schedule), []).append(schedule.name)
+    lines = []
+    for share, names in by_share.items():
+        if share == 1:
+            continue
+        whose = f"each stage, {share} devices' worth"
+        if share.numerator == 1:
+            whose = f"each of {share.denominator} stages of a device"
+        takes = ", ".join(f"{key} {values[key] * float(share):.4g} s" for key in "fbiw" if key in values)
+        lines.append(f"{', '.join(names)}: {whose}: {takes}" if named else f"{whose}: {takes}")
+    return lines
+
+
+def _require_complete(text: str, values: dict[str, float], schedule: Schedule | LazySchedule) -> None:
+    if "f" not in values:
+        raise InputError(f"--uniform: got {text!r}, expected f, the seconds of a forward; try f=1,b=2")
+    is_split = {"i", "w"} <= values.keys()
+    if "b" not in values and not is_split:
+        raise InputError(f"--uniform: got {text!r}, expected b, or both i and w; try f=1,b=2 or f=1,i=1,w=1")
+    if not is_split and _splits(schedule):
+        raise InputError(
+            f"--uniform: got {text!r}, expected i and w too, because {schedule.name} splits the backward; "
+            "try f=1,i=1,w=1 (B then takes i + w)"
+        )
+
+
+def _splits(schedule: Schedule | LazySchedule) -> bool:
+    """Whether there is an I or W; a list that goes on is read as far as its first Step, before which all kinds come."""
+    from pipesched.schedules import Phase, Schedule, Step, computes
+
+    split = (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
+    rows: Iterable[Iterable[Op]] = (
+        schedule.ops
+        if isinstance(schedule, Schedule)
+        else (takewhile(lambda op: not isinstance(op, Step), ops()) for ops in schedule.rank_ops)
+    )
+    return any(part.phase in split for row in rows for op in row for part in computes(op))

@@ -1,0 +1,86 @@
+"""The command lines that run a setting of ``tune``, and train with it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import MISSING, dataclass, fields
+from typing import TYPE_CHECKING
+
+from pipesched.cli.flows.run_jobs import RunOptions
+from pipesched.cli.options.train_options import TrainOptions
+
+if TYPE_CHECKING:
+    from pipesched.cli.options.tune_options import ProblemOptions
+    from pipesched.simulator.tuner import Problem, Setting
+
+_NOT_TUNED = {"prediction", "averaging"}
+"""Options of runs that have no meaning for the schedules that are tuned, or for those without averaging."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLines:
+    """Writes the lines down; the options of `runs` that are not as they would be anyway are in them."""
+
+    problem: Problem
+    given: ProblemOptions
+    runs: RunOptions
+
+    def __call__(self, setting: Setting) -> dict[str, str]:
+        """Return the line that runs `setting`, and the one that trains with it if there is a model behind the profile.
+
+        ``-m`` of both counts the micro-batches of all pipelines together.
+        """
+        from pipesched.profiles.io import graph_of
+
+        size = self.problem.microbatch_size(setting.num_microbatches)
+        model, schedule = self.problem.profile.model, self._schedule(setting)
+        cut = ["--partition", self._partition(setting, size)]
+        profile = ["--profile", self.given.model] if self.given.is_file else []
+        sized = ["--microbatch-size", str(size)]
+        if graph_of(model) is not None:
+            return {"run": _line("run", *schedule, *profile, *cut, *sized, *self._options(setting, RunOptions))}
+        batch = ["--batch-size", str(self.problem.batch_size)]
+        return {
+            "run": _line("run", *schedule, "--model", model, *cut, *sized, *self._options(setting, RunOptions)),
+            "train": _line("train", model, *schedule, *profile, *cut, *batch, *self._options(setting, TrainOptions)),
+        }
+
+    def warnings(self) -> list[str]:
+        """Return what to know before the lines are typed: a file, not the user, says what they import."""
+        from pipesched.profiles.io import graph_of, imports_of
+
+        model = self.problem.profile.model
+        file = None if graph_of(model) is not None else imports_of(model)
+        return [] if file is None else [f"these lines import {model}, as {file} says: run them only if it is yours"]
+
+    def _schedule(self, setting: Setting) -> list[str]:
+        num_microbatches = setting.num_microbatches * setting.num_pipelines
+        words = ["-s", setting.name, "-p", str(len(self.problem.cluster.devices)), "-m", str(num_microbatches)]
+        words += [] if setting.num_chunks is None else ["-v", str(setting.num_chunks)]
+        words += [word for name, value in setting.parameters.items() for word in ("--set", f"{name}={value}")]
+        return [*words, *(["--recompute", "all"] if setting.recomputes else [])]
+
+    def _partition(self, setting: Setting, size: int) -> str:
+        """Return the layers of each stage; what is balanced at one size need not be at another."""
+        from pipesched.profiles.costs import layer_seconds
+        from pipesched.profiles.partitioning import parse_partition
+
+        problem = self.problem
+        num_stages = setting.build_one(len(problem.cluster.devices)).num_stages
+        bounds = parse_partition(problem.partition, layer_seconds(problem.profile, size), num_stages)
+        return ",".join(str(end - start) for start, end in bounds)
+
+    def _options(self, setting: Setting, kind: type[RunOptions | TrainOptions]) -> list[str]:
+        """Return those that `kind` has too, where they are not what they would be without a word."""
+        known = {field.name for field in fields(kind)} - (_NOT_TUNED if setting.num_pipelines == 1 else {"prediction"})
+        known -= {"backend"} if kind is TrainOptions else set()  # it trains in one process
+        words = []
+        for field in fields(self.runs):
+            value = getattr(self.runs, field.name)
+            if field.name in known and field.default is not MISSING and value != field.default:
+                words += [f"--{field.name.replace('_', '-')}", *([] if value is True else [str(value)])]
+        return words
+
+
+def _line(*words: str) -> str:
+    return shlex.join(["pipesched", *words])

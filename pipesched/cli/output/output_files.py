@@ -1,0 +1,83 @@
+"""Files to write: refused before the work begins, written when it is done."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipesched.cli.errors import InputError, NotThereError
+
+if TYPE_CHECKING:
+    from pipesched.schedules import Timeline
+
+TIMELINE = (".json", ".csv", ".parquet")
+JSON = (".json",)
+CSV = (".csv",)
+PICTURE = (".png", ".svg", ".pdf")
+
+
+def check_outputs(*outputs: tuple[Path | None, Collection[str]]) -> None:
+    """Refuse files that could not be written, before any of them is.
+
+    Args:
+        outputs: Each a path, None if it was not asked for, and the suffixes that it may have, an empty one where it
+            may have none; no suffixes: any.
+
+    Raises:
+        InputError: Another suffix, no such folder, no file's name, or one name twice.
+        NotThereError: Parquet without pyarrow.
+    """
+    seen: set[Path] = set()
+    for path, suffixes in outputs:
+        if path is None:
+            continue
+        if suffixes and path.suffix not in suffixes:
+            expected = " or ".join(suffix or "none" for suffix in suffixes)
+            drawn = f"; a picture is drawn by 'pipesched gantt --out {path}'" if path.suffix.lower() in PICTURE else ""
+            raise InputError(
+                f"{path}: got suffix {path.suffix!r}, expected {expected}; try {path.stem}{next(iter(suffixes))}{drawn}"
+            )
+        if path.is_dir():
+            raise InputError(f"{path}: got a folder, expected a file's name; try {path / 'result'}{path.suffix}")
+        check_folder(path.parent, path)
+        if path.resolve() in seen:
+            raise InputError(f"{path}: got it for two outputs, expected a file for each; try another name for one")
+        seen.add(path.resolve())
+        if path.suffix == ".parquet" and find_spec("pyarrow") is None:
+            raise NotThereError(
+                f"{path}: Parquet needs pyarrow, which is not installed; pip install pyarrow, or try .csv"
+            )
+
+
+def check_folder(folder: Path, path: Path) -> None:
+    """Refuse to write `path` where `folder` is none, or may not be written to."""
+    if not folder.is_dir():
+        raise InputError(f"{path}: got no folder {str(folder)!r}, expected one; create it first")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"{path}: got a folder {str(folder)!r} without permission to write, expected it; try another")
+
+
+def write_timeline(timeline: Timeline, path: Path) -> None:
+    """Write every span: .json (ours, lossless), .csv or .parquet."""
+    if path.suffix == ".json":
+        from pipesched.schedules.formats import timeline_to_json
+
+        emit(timeline_to_json(timeline), path)
+    else:
+        from pipesched.simulator.views import write_frame
+
+        write_frame(timeline, path)
+
+
+def emit(text: str, out: Path | None) -> None:
+    """Write `text` to `out`, or print it."""
+    if out is None:
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        return
+    from pipesched.schedules.formats import write_text
+
+    write_text(out, text)

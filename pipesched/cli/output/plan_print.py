@@ -1,0 +1,218 @@
+"""What people and programs see of a planner's result."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from pipesched.cli.options.byte_sizes import enough
+from pipesched.cli.output.terminal import num_bytes, percent, print_table, seconds
+
+if TYPE_CHECKING:
+    from pipesched.schedules import Timeline
+    from pipesched.simulator.planner import PlanOutcome, PlanRanking, Request
+
+_MOST_REJECTED = 5
+_MOST_STAYS = 24
+"""Of the critical path; of a longer one the middle is left out."""
+
+
+def print_plans(found: PlanRanking, request: Request, limit: Sequence[str]) -> None:
+    """Print the ranking, the limit, the reasons, and what was rejected."""
+    lines = [f"  {line}" for line in _reasons(found, request)]
+    instead = ["instead of the first:", *lines] if lines else []
+    print_table(
+        f"{request.profile.model}, {request.batch_size} samples per batch, {len(request.cluster.devices)} devices",
+        _table(found, request),
+        "\n".join([_effort(found), *limit, *instead]),
+    )
+    if found.rejected:
+        _print_rejected(found.rejected)
+
+
+def _row(outcome: PlanOutcome) -> dict[str, str]:
+    candidate, costs = outcome.candidate, outcome.costs
+    assert costs is not None, "what fits was predicted"
+    total_s = outcome.seconds or 0.0
+    return {
+        "depth x width": f"{candidate.depth} x {candidate.width}",
+        "in a node": "-" if 1 in (candidate.depth, candidate.width) else candidate.placement,
+        "schedule": candidate.named_schedule,
+        "M x size": f"{candidate.num_microbatches} x {candidate.microbatch_size}",
+        "recompute": "yes" if candidate.recomputes else "no",
+        "messages": candidate.compression or "whole",
+        "partition": short_partition(candidate.partition),
+        "samples": str(outcome.samples),
+        "per step": seconds(total_s),
+        "samples/s": f"{outcome.throughput:.4g}",
+        "bubble_fraction": percent(outcome.bubble_fraction),
+        "steady_bubble_fraction": percent(outcome.steady_bubble_fraction) if candidate.is_asynchronous else "-",
+        "waits for messages": seconds(costs.transfer_s),
+        "for sums": seconds(costs.reduce_s),
+        "sent": num_bytes(outcome.sent_bytes),
+        "memory": num_bytes(outcome.most_bytes),
+        "staleness": str(outcome.staleness),
+    }
+
+
+def short_partition(partition: Sequence[int]) -> str:
+    """Return ``3,3,4``, with ``6x3`` for six equal stages in a row."""
+    runs = [(layers, len(list(group))) for layers, group in groupby(partition)]
+    return ",".join(str(layers) if count == 1 else f"{count}x{layers}" for layers, count in runs)
+
+
+def _table(found: PlanRanking, request: Request) -> list[dict[str, str]]:
+    """Return a row per plan; columns that would say the same of all are left out."""
+    rows = [{"": str(number), **_row(outcome)} for number, outcome in enumerate(found.ranked, 1)]
+    usual = {
+        "samples": str(request.batch_size),
+        "recompute": "no",
+        "messages": "whole",
+        "staleness": "0",
+        "steady_bubble_fraction": "-",
+        "waits for messages": "0 s",
+        "for sums": "0 s",
+    }
+    dull = {name for name, value in usual.items() if all(row[name] == value for row in rows)}
+    return [{name: cell for name, cell in row.items() if name not in dull} for row in rows]
+
+
+def _effort(found: PlanRanking) -> str:
+    text = f"{len(found.considered)} candidates, {found.num_predicted} predicted in full; "
+    if found.is_complete:
+        return text + "no other can be faster"
+    if found.headroom > 0:
+        return text + f"stopped with the best so far, than which another may be {found.headroom:.1%} faster"
+    return text + "stopped: the first is the best, between the others may be more"
+
+
+def _print_rejected(rejected: Sequence[PlanOutcome]) -> None:
+    """Print why, each reason of one kind once with the candidate that is nearest to fitting."""
+    rows = []
+    for what, group in _by_reason(rejected).items():
+        nearest = min(group, key=lambda outcome: outcome.most_bytes)
+        rows.append(
+            {
+                "rejected": str(len(group)),
+                "why": what,
+                "the nearest": str(nearest.candidate),
+                "because": nearest.reason or "",
+            }
+        )
+    print_table("", rows[:_MOST_REJECTED])
+
+
+def _by_reason(rejected: Sequence[PlanOutcome]) -> dict[str, list[PlanOutcome]]:
+    found: dict[str, list[PlanOutcome]] = {}
+    for outcome in rejected:
+        reason = outcome.reason or ""
+        found.setdefault("over memory" if reason.startswith("over memory") else "cannot be predicted", []).append(
+            outcome
+        )
+    return found
+
+
+def nothing_fits(found: PlanRanking, request: Request) -> str:
+    """Say what would fit if there were more memory, in a line."""
+    known = [outcome for outcome in found.rejected if outcome.seconds is not None]
+    if not known:
+        return f"plan: nothing can be predicted; the first: {found.rejected[0].reason}"
+    nearest = min(known, key=lambda outcome: outcome.most_bytes)
+    limits = [device.memory_bytes for device in request.cluster.devices if device.memory_bytes is not None]
+    needed = f"{nearest.most_bytes} bytes ({num_bytes(nearest.most_bytes)})"
+    return (
+        f"plan: nothing fits into {num_bytes(min(limits))}: the nearest is {nearest.candidate}, which needs {needed} "
+        f"and would do {nearest.throughput:.4g} samples/s; try --memory-limit {enough(nearest.most_bytes)}, "
+        "more devices or a smaller batch"
+    )
+
+
+def plans_to_dict(found: PlanRanking, request: Request) -> dict[str, Any]:
+    """Return plain data."""
+    return {
+        "model": request.profile.model,
+        "batch_size": request.batch_size,
+        "devices": len(request.cluster.devices),
+        "candidates": len(found.considered),
+        "predicted": found.num_predicted,
+        "complete": found.is_complete,
+        "headroom": found.headroom if found.ranked else None,
+        "plans": [_data(outcome) for outcome in found.ranked],
+        "reasons": list(_reasons(found, request)) if found.ranked else [],
+        "rejected": dict(Counter({what: len(group) for what, group in _by_reason(found.rejected).items()})),
+    }
+
+
+def _data(outcome: PlanOutcome) -> dict[str, Any]:
+    return {
+        **asdict(outcome),
+        "throughput": outcome.throughput,
+        "most_bytes": outcome.most_bytes,
+        "steady_bubble_fraction": outcome.steady_bubble_fraction,
+    }
+
+
+def _reasons(found: PlanRanking, request: Request) -> list[str]:
+    from pipesched.simulator.planner import reasons
+
+    return list(reasons(found, request))
+
+
+def explained(outcome: PlanOutcome, request: Request) -> dict[str, Any]:
+    """Return, as plain data, why each device idles, and the critical path."""
+    from pipesched.simulator.analysis import critical_path, shares, usage
+
+    timeline, steps = _timeline(outcome, request)
+    path = critical_path(timeline)
+    return {
+        "explained_steps": steps,
+        "makespan_s": timeline.makespan_s,
+        "devices": [
+            {"device": use.device, "busy_s": use.busy_s, "idle_by_cause_s": dict(use.idle_by_cause_s)}
+            for use in usage(timeline)
+        ],
+        "critical_path_shares_s": {kind.value: share for kind, share in shares(path).items()},
+        "critical_path": [
+            {
+                "kind": piece.kind.value,
+                "where": piece.place,
+                "op": str(piece.span.op),
+                "start_s": piece.start_s,
+                "end_s": piece.end_s,
+            }
+            for piece in path
+        ],
+    }
+
+
+def print_explained(outcome: PlanOutcome, request: Request) -> None:
+    """Print the same for people."""
+    from pipesched.simulator.analysis import critical_path, readable_path, shares, usage
+
+    timeline, steps = _timeline(outcome, request)
+    rows = []
+    for use in usage(timeline):
+        causes = {cause: seconds(idle_s) for cause, idle_s in use.idle_by_cause_s}
+        rows.append({"device": str(use.device), "busy": seconds(use.busy_s), "idle": seconds(use.idle_s), **causes})
+    used = [name for name in rows[0] if any(row[name] != "0 s" for row in rows)]
+    what = f"{outcome.candidate}: where the time of {'a batch' if steps == 1 else f'{steps} steps'} goes"
+    print_table(what, [{name: row[name] for name in used} for row in rows])
+    path = critical_path(timeline)
+    total_s = timeline.makespan_s
+    parts = ", ".join(f"{kind} {seconds(share)} ({share / total_s:.1%})" for kind, share in shares(path).items())
+    stays = readable_path(path)
+    if len(stays) > _MOST_STAYS:
+        half = _MOST_STAYS // 2
+        stays = [*stays[:half], f".. {len(stays) - 2 * half} more ..", *stays[-half:]]
+    print(f"critical path of {seconds(total_s)}: {parts}\n  " + "; ".join(stays))
+
+
+def _timeline(outcome: PlanOutcome, request: Request) -> tuple[Timeline, int]:
+    from pipesched.simulator.planner import predict_candidate
+
+    candidate = outcome.candidate
+    timeline, _, steps = predict_candidate(candidate, request.cuts().costs_of(candidate), request.cluster)
+    return timeline, steps

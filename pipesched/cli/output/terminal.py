@@ -1,0 +1,110 @@
+"""What people see: tables, data, progress."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+
+def print_json(data: object) -> None:
+    """Print plain data as JSON; NaN and infinity never get there."""
+    print(json.dumps(data, indent=2, allow_nan=False))
+
+
+def complain(text: str) -> None:
+    """Print one line on stderr."""
+    print(f"pipesched: {terminal_line(' '.join(text.split()))}", file=sys.stderr)
+
+
+def terminal_line(text: str) -> str:
+    """Return `text` as a line of a terminal, whatever is in its names."""
+    from pipesched.schedules import printable
+
+    return printable(text)
+
+
+def as_text(text: str, style: str = "") -> Text:
+    """Return `text` as rich shows it, letter by letter: nothing in it is markup, an emoji's code or a control."""
+    from rich.text import Text
+
+    return Text(terminal_line(text), style)
+
+
+def print_table(title: str, rows: Sequence[Mapping[str, str]], caption: str = "") -> None:
+    """Print rows of ready-made cells; columns of numbers are aligned right, and the first is never folded."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=as_text(title, "table.title") if title else None, title_justify="left")
+    for index, name in enumerate(rows[0]):
+        is_number = all(row[name][:1] in "-+0123456789" for row in rows)
+        table.add_column(as_text(name), justify="right" if is_number else "left", no_wrap=index == 0)
+    for row in rows:
+        table.add_row(*map(as_text, row.values()))
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, 200)
+    with console.capture() as drawn:
+        console.print(table)
+        if caption:  # below the table, not inside it: there it would be folded to the table's width
+            console.print(*map(as_text, caption.split("\n")), sep="\n", soft_wrap=True)
+    sys.stdout.write(drawn.get())
+
+
+def seconds(value: float) -> str:
+    """Return a time as people read it."""
+    from pipesched.simulator.analysis import readable_s
+
+    return readable_s(value)
+
+
+def num_bytes(value: float | None) -> str:
+    """Return a size as people read it."""
+    if value is None:
+        return "-"
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(value) >= size:
+            return f"{value / size:.4g} {unit}"
+    return f"{value:.0f} B"
+
+
+def percent(value: float | None) -> str:
+    """Return a share as people read it."""
+    return "-" if value is None else f"{value:.2%}"
+
+
+@contextmanager
+def spinner(text: str, *, if_long: bool) -> Iterator[None]:
+    """Show on a terminal that something is under way, where it may take long and nobody knows how far it is."""
+    if not if_long or not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(as_text(text)):
+        yield
+
+
+@contextmanager
+def progress_bar(text: str) -> Iterator[Callable[[float], None]]:
+    """Show a bar on a terminal; yield what is told the fraction done. What a model prints meanwhile goes to stderr."""
+    from pipesched.profiles.processes import prints_to_stderr
+
+    if not sys.stderr.isatty():
+        with prints_to_stderr():
+            yield lambda fraction: None  # noqa: ARG005
+        return
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn
+
+    described = TextColumn("{task.description}", style="progress.description", markup=False)
+    columns = [described, *Progress.get_default_columns()[1:]]
+    with prints_to_stderr(), Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(terminal_line(text), total=1.0)
+        yield lambda fraction: bar.update(task, completed=fraction)

@@ -1,0 +1,105 @@
+"""What ``tune`` found, as people read it: the settings in tables, and below them the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from pipesched.cli.output.terminal import num_bytes, print_table, seconds
+
+if TYPE_CHECKING:
+    from pipesched.cli.flows.tune_search import TuneResult
+    from pipesched.simulator.tuner import Problem, Setting, SettingOutcome
+
+
+def print_settings(
+    found: TuneResult,
+    problem: Problem,
+    top: int,
+    commands: Callable[[Setting], dict[str, str]],
+    limit: Sequence[str],
+) -> None:
+    """Print `top` of those that the answer is among, and it; of the others that fit; and of the rejected."""
+    num_fitting = len(found.fitting)
+    candidates, others, rejected = found.candidates, found.others, found.outcomes[num_fitting:]
+    if candidates:
+        title = f"{len(candidates)} of {num_fitting} settings that fit train as plain training does"
+        caption = [_chosen(found, candidates[0]), *_typed(commands, candidates[0]), *_left_out(candidates, top), *limit]
+        title = title if others else f"{num_fitting} settings fit"
+        print_table(title, _rows(found, candidates[:top], problem), "\n".join(caption))
+    if others:
+        caption = [
+            f"of these {found.evaluator} chooses {_told(found, others[0])}; -n makes it the answer",
+            *_typed(commands, others[0]),
+        ]
+        caption = caption if found.averaged is not None else ["none of these comes before the one chosen above"]
+        title = f"{len(others)} settings that fit have elastic averaging, which is another training"
+        caption += [*_left_out(others, top), *([] if candidates else limit)]
+        print_table(title, _rows(found, others[:top], problem), "\n".join(caption))
+    if rejected:
+        more = "" if len(rejected) <= top else f"; {len(rejected) - top} more are left out (--top, --out)"
+        print_table(f"{len(rejected)} settings are rejected{more}", _rejected(rejected[:top]))
+
+
+def _chosen(found: TuneResult, best: SettingOutcome) -> str:
+    line = f"chosen by {found.evaluator}: {_told(found, best)}; training: {best.setting.training}"
+    if found.advanced is not None:
+        line += f"; advance={found.advanced.setting.advance} is the least that takes the time of AFAB"
+    return line
+
+
+def _told(found: TuneResult, outcome: SettingOutcome) -> str:
+    told, gain = f"{outcome.setting}, {seconds(outcome.seconds or 0.0)} per batch", found.gain(outcome)
+    if found.plain is None or gain is None:
+        return told
+    return f"{told}, {gain:.3g} x as fast as plain 1F1B at its best ({found.plain.setting})"
+
+
+def _typed(commands: Callable[[Setting], dict[str, str]], outcome: SettingOutcome) -> list[str]:
+    return [f"    {line}" for line in commands(outcome.setting).values()]
+
+
+def _left_out(outcomes: Sequence[SettingOutcome], top: int) -> list[str]:
+    return [f"{len(outcomes) - top} that come after these are left out (--top, --out)"] if len(outcomes) > top else []
+
+
+def _rows(found: TuneResult, outcomes: Sequence[SettingOutcome], problem: Problem) -> list[dict[str, str]]:
+    rows = []
+    for number, outcome in enumerate(outcomes, 1):
+        time_s, gain = outcome.seconds or 0.0, found.gain(outcome)
+        rows.append(
+            {
+                "": str(number),
+                **_named(outcome),
+                "time per batch": seconds(time_s),
+                "samples/s": f"{problem.batch_size / time_s:.4g}" if time_s else "-",
+                "memory": num_bytes(outcome.held_bytes),
+                "over plain 1F1B": "-" if gain is None else f"{gain:.3f} x",
+            }
+        )
+    return rows
+
+
+def _rejected(outcomes: Sequence[SettingOutcome]) -> list[dict[str, str]]:
+    return [
+        {
+            **_named(outcome),
+            "time per batch": "-" if outcome.seconds is None else seconds(outcome.seconds),
+            "memory": num_bytes(outcome.held_bytes),
+            "why": outcome.reason or "",
+        }
+        for outcome in outcomes
+    ]
+
+
+def _named(outcome: SettingOutcome) -> dict[str, str]:
+    setting = outcome.setting
+    return {
+        "schedule": setting.name,
+        "M per pipeline": str(setting.num_microbatches),
+        "N": str(setting.num_pipelines),
+        "advance": str(setting.parameters.get("advance", "-")),
+        "chunks": "-" if setting.num_chunks is None else str(setting.num_chunks),
+        "recompute": "yes" if setting.recomputes else "no",
+        "training": setting.training.value,
+    }

@@ -1,0 +1,23 @@
+"""What typer finds wrong with a command line, in one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+
+def complaint(error: typer.TyperException) -> str:
+    """Return what was got, what was expected, and where to read on."""
+    text = error.format_message().replace("Value error, ", "got ").replace(" is not one of ", ", expected one of ")
+    cause: Any = error.__cause__  # pydantic's, where a value does not fit its option; it knows the value
+    if hasattr(cause, "errors"):
+        from pipesched.profiles.io import in_our_words
+
+        got = cause.errors()[0]["input"]
+        text = in_our_words(text.replace("Input should be ", f"got {got!r}, expected "))
+        if str(got).lower().endswith("nan"):  # it is not above any limit either
+            text = f"{text.partition(', expected ')[0]}, expected a number"
+    context = getattr(error, "ctx", None)
+    command = "pipesched" if context is None else context.command_path
+    return f"{text.rstrip('.')}; see '{command} --help'"

@@ -1,0 +1,15 @@
+from .cluster import Cluster as Cluster
+from .cluster import Device as Device
+from .cluster import Link as Link
+from .cluster import dealt as dealt
+from .cluster import flat as flat
+from .cluster import of_nodes as of_nodes
+from .cluster import with_slow_device as with_slow_device
+from .cluster import with_slow_link as with_slow_link
+from .links import cluster_of as cluster_of
+from .links import fit_link as fit_link
+from .reduction_time import AllReduce as AllReduce
+from .reduction_time import Hop as Hop
+from .reduction_time import Rounds as Rounds
+from .reduction_time import all_reduce as all_reduce
+from .reduction_time import possible_hops as possible_hops

@@ -1,0 +1,128 @@
+"""How gradients are summed over the replicas of a stage, and how long that takes on the real links.
+
+A *ring* goes through the replicas in their order: 2 (r - 1) rounds, in each of which every replica passes on 1 / r of
+the bytes to the next one (Patarasuk and Yuan, 2009). A round takes as long as its slowest hop; the hops that leave by
+one shared NIC, or come in by one, take their turns there.
+
+Where the replicas stand k by k on n > 1 nodes there is a *hierarchical* way too (Mikami et al., arXiv:1811.05233):
+
+    scatter   k - 1 rounds of 1 / k in a ring inside every node: each replica then has the node's sum of a k-th
+    across    2 (n - 1) rounds of 1 / (k n) in k rings, each of them through one replica of every node
+    gather    k - 1 rounds of 1 / k inside
+
+The quicker of the two is taken, as NCCL looks for one; gloo knows the ring alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from pipesched.profiles.clusters.cluster import Cluster
+
+Hop: TypeAlias = tuple[int, int]
+"""(from device, to device)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """Equal rounds, one after the other.
+
+    Attributes:
+        hops: Who passes on to whom, in each of them.
+        occupied_s: How long bytes flow in one round, over the link or NIC where they flow longest [s].
+        seconds: Of one round, the latency included.
+    """
+
+    count: int
+    hops: tuple[Hop, ...]
+    occupied_s: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce:
+    """One way to sum, phase by phase."""
+
+    way: Literal["ring", "hierarchical"]
+    phases: tuple[Rounds, ...]
+
+    @property
+    def seconds(self) -> float:
+        """From the first byte sent to the last one there [s]."""
+        return math.fsum(phase.count * phase.seconds for phase in self.phases)
+
+    @property
+    def hops(self) -> tuple[Hop, ...]:
+        """All links that it needs, each once."""
+        return tuple(dict.fromkeys(hop for phase in self.phases for hop in phase.hops))
+
+    @property
+    def occupied_s(self) -> float:
+        """How long it keeps the last of its links [s]."""
+        return max(self.until_s().values(), default=0.0)
+
+    def until_s(self) -> dict[Hop, float]:
+        """Return for how long, from the start on, it keeps each of its links [s]."""
+        found: dict[Hop, float] = {}
+        begin_s = 0.0
+        for phase in self.phases:
+            found |= dict.fromkeys(phase.hops, begin_s + phase.count * phase.occupied_s)
+            begin_s += phase.count * phase.seconds
+        return found
+
+
+def all_reduce(num_bytes: int, devices: Sequence[int], cluster: Cluster) -> AllReduce:
+    """Return the quicker way to sum `num_bytes` over replicas on `devices`; of equal ones the ring."""
+    return min(_ways(num_bytes, devices, cluster), key=lambda each: each.seconds)
+
+
+def possible_hops(devices: Sequence[int], cluster: Cluster) -> tuple[Hop, ...]:
+    """Return the links that a sum over `devices` may go over, however many bytes it is of."""
+    return tuple(dict.fromkeys(hop for way in _ways(0, devices, cluster) for hop in way.hops))
+
+
+def _ways(num_bytes: int, devices: Sequence[int], cluster: Cluster) -> Iterator[AllReduce]:
+    size = len(devices)
+    yield AllReduce("ring", (_rounds(2 * (size - 1), num_bytes, size, ring_hops(devices), cluster),))
+    by_node: defaultdict[int, list[int]] = defaultdict(list)
+    for device in devices:
+        by_node[cluster.devices[device].node].append(device)
+    nodes = list(by_node.values())
+    inner, outer = len(nodes[0]), len(nodes)
+    if outer < 2 or inner < 2 or any(len(members) != inner for members in nodes):
+        return
+    inside = tuple(hop for members in nodes for hop in ring_hops(members))
+    across = tuple(hop for members in zip(*nodes, strict=True) for hop in ring_hops(members))
+    scatter = _rounds(inner - 1, num_bytes, inner, inside, cluster)
+    between = _rounds(2 * (outer - 1), num_bytes, inner * outer, across, cluster)
+    yield AllReduce("hierarchical", (scatter, between, scatter))
+
+
+def ring_hops(devices: Sequence[int]) -> tuple[Hop, ...]:
+    """Return who passes on to whom: each to the next, the last to the first; none if there is but one."""
+    return tuple(zip(devices, (*devices[1:], *devices[:1]), strict=True)) if len(devices) > 1 else ()
+
+
+def _rounds(count: int, num_bytes: int, shares: int, hops: tuple[Hop, ...], cluster: Cluster) -> Rounds:
+    """Return rounds in which each hop carries one of so many shares of the bytes."""
+    through: defaultdict[tuple[str, int], float] = defaultdict(float)
+    ends: dict[Hop, list[tuple[str, int]]] = {}
+    for hop in hops:
+        out, into = cluster.nics_between(*hop)
+        ends[hop] = [(side, nic) for side, nic in (("out", out), ("in", into)) if nic is not None]
+        for end in ends[hop]:
+            through[end] += cluster.link(*hop).occupied_s(num_bytes) / shares
+    occupied_s = {
+        hop: max([cluster.link(*hop).occupied_s(num_bytes) / shares, *(through[end] for end in ends[hop])])
+        for hop in hops
+    }
+    return Rounds(
+        count,
+        hops,
+        max(occupied_s.values(), default=0.0),
+        max((occupied_s[hop] + cluster.link(*hop).latency_s for hop in hops), default=0.0),
+    )

@@ -1,0 +1,5 @@
+"""What the layers and stages of a model cost in seconds and bytes."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,314 @@
+"""What each layer of a model costs, as measured, and what a stage of such layers costs.
+
+Bytes are counted by storage, because autograd keeps storages: neighbours often keep the same one (a ReLU's output is
+the next linear layer's input). So each layer says which of its two boundary tensors it keeps and how much it keeps
+besides, and `costs_of_stages` counts a storage once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.costs.saved_bytes import output_is_saved, saved_bytes, saved_for_weight_bytes
+from pipesched.profiles.costs.stage_costs import StageCost, StageCosts
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSplit:
+    """The backward of one layer in two halves: I, then W (arXiv:2401.10241).
+
+    The last three fields are those of the measurement as they are when I is over, for a layer that is the last of its
+    stage: what autograd keeps above the topmost parameters goes with I, all below stays for W.
+
+    Attributes:
+        backward_input_s: Seconds of I.
+        backward_weight_s: Seconds of W.
+        gradient_bytes: Gradients that I keeps for W.
+    """
+
+    backward_input_s: float
+    backward_weight_s: float
+    gradient_bytes: int
+    saved_bytes: int
+    input_saved: bool
+    output_saved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMeasurement:
+    """One layer on one micro-batch. The last layer includes the loss.
+
+    Attributes:
+        microbatch_size: Samples.
+        forward_s: Seconds of the forward.
+        backward_s: Seconds of the full backward; the first layer's makes no gradient for its input.
+        input_bytes: The input, as a message.
+        output_bytes: The output, as a message; 0 for the last layer.
+        output_storage_bytes: The storage behind the output; more than `output_bytes` if the output is a view of a part.
+        saved_bytes: Storages that autograd keeps inside, parameters, buffers, input and output excluded.
+        input_saved: Autograd keeps the input's storage.
+        output_saved: Autograd keeps the output's storage.
+        output_is_input: Both have the same storage, as in a reshaping layer.
+        split: None for the first layer, which has no I, where PyTorch cannot split the backward, and in profiles that
+            were measured before there was an I.
+    """
+
+    microbatch_size: int
+    forward_s: float
+    backward_s: float
+    input_bytes: int
+    output_bytes: int
+    output_storage_bytes: int
+    saved_bytes: int
+    input_saved: bool
+    output_saved: bool
+    output_is_input: bool
+    split: LayerSplit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWork:
+    """What a run does with the weights of one layer besides stepping them.
+
+    Attributes:
+        copy_s: Seconds of a copy, as of a version that is kept for later.
+        predict_s: Seconds of a copy that is moved ahead by the rule of the optimizer.
+        average_s: Seconds of elastic averaging: the update told apart, the weights drawn to the reference.
+    """
+
+    copy_s: float
+    predict_s: float
+    average_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCost:
+    """One layer.
+
+    Attributes:
+        weight_bytes: Its parameters.
+        optimizer_bytes: The optimizer's state for them.
+        step_s: Seconds of one optimizer step, zeroing the gradients included.
+        measurements: By rising micro-batch size; the same sizes for every layer.
+        work: None in profiles that were measured before it was; such a layer adds nothing to that of its stage, and the
+            origin of the costs says so.
+    """
+
+    name: str
+    weight_bytes: int
+    optimizer_bytes: int
+    step_s: float
+    measurements: tuple[LayerMeasurement, ...]
+    work: LayerWork | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """How the numbers were made.
+
+    Attributes:
+        device: The processor's or accelerator's own name.
+        kind: Which of the two it is: ``cpu`` or ``cuda``.
+        dtype: Of the weights and activations.
+        threads: Threads of one operation on the CPU.
+        companions: Processes that ran the same model beside the measurement, as the ranks of a pipeline do.
+        optimizer: Its name.
+        warmup: Runs before the measured ones.
+        repeats: Measured runs; the medians are kept.
+        seed: Of weights and data.
+        host_cores: Cores that the operating system shows.
+        versions: (name, version) of the libraries.
+        date: UTC, ISO 8601.
+    """
+
+    device: str
+    dtype: str
+    threads: int
+    companions: int
+    optimizer: str
+    warmup: int
+    repeats: int
+    seed: int
+    host_cores: int
+    versions: tuple[tuple[str, str], ...]
+    date: str
+    kind: Literal["cpu", "cuda"] = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A measured model.
+
+    Attributes:
+        model: Its name, as `resolve_model` reads it.
+    """
+
+    model: str
+    layers: tuple[LayerCost, ...]
+    provenance: Provenance
+
+    @property
+    def microbatch_sizes(self) -> tuple[int, ...]:
+        """The sizes measured, rising."""
+        return tuple(measurement.microbatch_size for measurement in self.layers[0].measurements)
+
+
+def costs_of_stages(profile: Profile, bounds: Sequence[tuple[int, int]], microbatch_size: int) -> StageCosts:
+    """Sum the layers of each stage, on a straight line between the measured micro-batch sizes around `microbatch_size`.
+
+    Args:
+        profile: Of the whole model.
+        bounds: (first, last) layers of each stage, last exclusive, in order and without gaps.
+        microbatch_size: Samples, between the smallest and the largest measured.
+
+    Raises:
+        ProfileError: The size is outside the measured ones, or the bounds do not cut the layers up.
+    """
+    _check_bounds(profile, bounds)
+    stages = tuple(stage_cost(profile, first, last, microbatch_size) for first, last in bounds)
+    origin = f"profile of {profile.model} on {profile.provenance.device}"
+    if any(layer.work is None for layer in profile.layers):
+        origin += ", without copies of weights"
+    return StageCosts(stages, microbatch_size, origin)
+
+
+def stage_cost(profile: Profile, first: int, last: int, microbatch_size: int) -> StageCost:
+    """Return what layers `first` to `last` (exclusive) cost as one stage; see `costs_of_stages`.
+
+    Its utilisation of an accelerator is its throughput over the best at any size measured: what small micro-batches
+    leave idle, others can have. A core has nothing to spare while it computes, however slowly: 1.
+
+    Raises:
+        ProfileError: The size is outside the measured ones.
+    """
+    lower, upper = _sizes_around(profile, microbatch_size)
+    share = 0.0 if lower == upper else (microbatch_size - lower) / (upper - lower)
+    index = {size: i for i, size in enumerate(profile.microbatch_sizes)}
+    layers = profile.layers[first:last]
+    sums = [_stage_cost(layers, i, is_first=first == 0) for i in range(len(index))]
+    cost = _between(sums[index[lower]], sums[index[upper]], share)
+    best = max(_throughput(size, sums[i]) for size, i in index.items())
+    has_spare = best > 0 and profile.provenance.kind == "cuda"
+    utilisation = min(1.0, _throughput(microbatch_size, cost) / best) if has_spare else 1.0
+    return replace(cost, utilisation=utilisation)
+
+
+def layer_seconds(profile: Profile, microbatch_size: int) -> tuple[float, ...]:
+    """Return forward plus backward of every layer [s], for `balanced_partition`.
+
+    Raises:
+        ProfileError: The size is outside the measured ones.
+    """
+    bounds = tuple((i, i + 1) for i in range(len(profile.layers)))
+    return tuple(_both_s(cost) for cost in costs_of_stages(profile, bounds, microbatch_size).stages)
+
+
+def _check_bounds(profile: Profile, bounds: Sequence[tuple[int, int]]) -> None:
+    num_layers = len(profile.layers)
+    if len(bounds) > num_layers:
+        raise ProfileError(
+            f"partition of {profile.model}: got {len(bounds)} stages, expected at most {num_layers}, its layers; "
+            "use fewer stages"
+        )
+    expected = 0
+    for stage, (first, last) in enumerate(bounds):
+        if first != expected or not first < last <= num_layers:
+            raise ProfileError(
+                f"partition of {profile.model}: stage {stage}: got layers {first} to {last} (exclusive), "
+                f"expected to start at {expected}, hold at least 1 layer and end by {num_layers}; "
+                "make the stages follow each other"
+            )
+        expected = last
+    if expected != num_layers:
+        raise ProfileError(
+            f"partition of {profile.model}: got {expected} layers in all stages, expected {num_layers}; "
+            "was it made for another model?"
+        )
+
+
+def _sizes_around(profile: Profile, microbatch_size: int) -> tuple[int, int]:
+    sizes = profile.microbatch_sizes
+    if not sizes[0] <= microbatch_size <= sizes[-1] or (microbatch_size not in sizes and len(sizes) < 2):
+        covered = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+        raise ProfileError(
+            f"profile of {profile.model}: micro-batch size: got {microbatch_size}, expected {covered}, as measured; "
+            "use a size it covers, or profile the model again with this one"
+        )
+    return max(s for s in sizes if s <= microbatch_size), min(s for s in sizes if s >= microbatch_size)
+
+
+def _stage_cost(layers: Sequence[LayerCost], index: int, is_first: bool) -> StageCost:
+    """Sum `layers` at the measured size number `index`."""
+    measured = [layer.measurements[index] for layer in layers]
+    work = [layer.work for layer in layers if layer.work is not None]
+    cost = StageCost(
+        forward_s=sum(m.forward_s for m in measured),
+        backward_s=sum(m.backward_s for m in measured),
+        step_s=sum(layer.step_s for layer in layers),
+        output_bytes=measured[-1].output_bytes,
+        saved_bytes=saved_bytes(measured),
+        weight_bytes=sum(layer.weight_bytes for layer in layers),
+        optimizer_bytes=sum(layer.optimizer_bytes for layer in layers),
+        copy_s=sum(each.copy_s for each in work),
+        predict_s=sum(each.predict_s for each in work),
+        average_s=sum(each.average_s for each in work),
+        output_is_saved=output_is_saved(measured),
+    )
+    return _split_first(cost) if is_first else _split(cost, measured)
+
+
+def _split_first(cost: StageCost) -> StageCost:
+    """Add I and W of the first stage: it needs no gradient of its input, so its W is the whole backward.
+
+    The gradient that came back waits for it, beside all that was saved.
+    """
+    for_weight = cost.saved_bytes + cost.output_bytes
+    return replace(cost, backward_input_s=0.0, backward_weight_s=cost.backward_s, saved_for_weight_bytes=for_weight)
+
+
+def _split(cost: StageCost, measured: Sequence[LayerMeasurement]) -> StageCost:
+    """Add I and W of any other stage, if all its layers know them."""
+    splits = [m.split for m in measured if m.split is not None]
+    if len(splits) < len(measured):
+        return cost
+    return replace(
+        cost,
+        backward_input_s=sum(split.backward_input_s for split in splits),
+        backward_weight_s=sum(split.backward_weight_s for split in splits),
+        saved_for_weight_bytes=saved_for_weight_bytes(measured),
+    )
+
+
+def _between(lower: StageCost, upper: StageCost, share: float) -> StageCost:
+    """Return the point `share` of the way from `lower` to `upper`; what no micro-batch size changes stays."""
+
+    def line(a: float, b: float) -> float:
+        return a + share * (b - a)
+
+    def line_if_known(a: float | None, b: float | None) -> float | None:
+        return None if a is None or b is None else line(a, b)
+
+    for_weight = line_if_known(lower.saved_for_weight_bytes, upper.saved_for_weight_bytes)
+    return replace(
+        lower,
+        forward_s=line(lower.forward_s, upper.forward_s),
+        backward_s=line(lower.backward_s or 0.0, upper.backward_s or 0.0),
+        backward_input_s=line_if_known(lower.backward_input_s, upper.backward_input_s),
+        backward_weight_s=line_if_known(lower.backward_weight_s, upper.backward_weight_s),
+        output_bytes=round(line(lower.output_bytes, upper.output_bytes)),
+        saved_bytes=round(line(lower.saved_bytes, upper.saved_bytes)),
+        saved_for_weight_bytes=None if for_weight is None else round(for_weight),
+    )
+
+
+def _both_s(cost: StageCost) -> float:
+    return cost.forward_s + (cost.backward_s or 0.0)
+
+
+def _throughput(microbatch_size: int, cost: StageCost) -> float:
+    """Return samples per second of forward and backward; 0 if they take no time."""
+    seconds = _both_s(cost)
+    return microbatch_size / seconds if seconds else 0.0

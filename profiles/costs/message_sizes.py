@@ -1,0 +1,38 @@
+"""What messages in half precision weigh and cost; how they are made is `executor.transport.half_precision`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_HEAD_BYTES = 8
+_HALF_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Compression:
+    """Activations and their gradients in half precision, behind a head of 8 bytes.
+
+    Attributes:
+        element_bytes: Of an element as it is computed with; of 2 and fewer nothing is gained, and nothing is converted.
+        convert_bytes_per_s: How quickly a device converts, counted in bytes as they were; None: in no time.
+    """
+
+    element_bytes: int = 4
+    convert_bytes_per_s: float | None = None
+
+    def message_bytes(self, num_bytes: int) -> int:
+        """Return what a tensor of `num_bytes` is on its way; nothing stays nothing."""
+        if self.element_bytes <= _HALF_BYTES or not num_bytes:
+            return num_bytes
+        return _HEAD_BYTES + -(-num_bytes * _HALF_BYTES // self.element_bytes)
+
+    def convert_s(self, num_bytes: int) -> float:
+        """Return how long one end works on a tensor of `num_bytes` [s]."""
+        if self.element_bytes <= _HALF_BYTES or self.convert_bytes_per_s is None:
+            return 0.0
+        return num_bytes / self.convert_bytes_per_s
+
+
+def element_bytes(dtype: str) -> int:
+    """Return the size of an element; of a dtype that this does not know, that of float32."""
+    return {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}.get(dtype, 4)

@@ -1,0 +1,166 @@
+"""What each op of a stage costs, for one micro-batch size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.costs.message_sizes import Compression
+from pipesched.schedules import Compute, Message, Phase
+from pipesched.schedules.weights import looks_ahead
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """One stage on one micro-batch.
+
+    Attributes:
+        forward_s: Seconds of F, and of R.
+        backward_s: Seconds of B. None: the sum of the two below.
+        backward_input_s: Seconds of I; None when not known.
+        backward_weight_s: Seconds of W; None when not known.
+        step_s: Seconds of one optimizer step.
+        output_bytes: The activation handed to the next stage, and the gradient that comes back for it.
+        saved_bytes: Held from F to the end of B or I of one micro-batch, the stage's input included (M_B of
+            arXiv:2401.10241).
+        weight_bytes: One version of the weights; the gradients take the same again.
+        optimizer_bytes: The optimizer's state.
+        utilisation: Share of the device that the stage's ops can use at this micro-batch size, in (0, 1].
+        saved_for_weight_bytes: Held from the end of I to the end of W (M_W of arXiv:2401.10241); None: `saved_bytes`,
+            as where W alone lets go of what F saved.
+        copy_s: Seconds of one copy of the weights: a version that a Step keeps for later.
+        average_s: Seconds of one elastic averaging with the reference model.
+        predict_s: Seconds of one copy that is predicted for an op, so that it is also moved; None: as `copy_s`.
+        output_is_saved: Whether `saved_bytes` has the output in it, so that to send it takes no memory more.
+    """
+
+    forward_s: float
+    backward_s: float | None = None
+    backward_input_s: float | None = None
+    backward_weight_s: float | None = None
+    step_s: float = 0.0
+    output_bytes: int = 0
+    saved_bytes: int = 0
+    weight_bytes: int = 0
+    optimizer_bytes: int = 0
+    utilisation: float = 1.0
+    saved_for_weight_bytes: int | None = None
+    copy_s: float = 0.0
+    average_s: float = 0.0
+    predict_s: float | None = None
+    output_is_saved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StageCosts:
+    """Every stage of a model.
+
+    Attributes:
+        stages: ``stages[s]`` is the cost of stage ``s``.
+        microbatch_size: Samples in one micro-batch; None for costs that came without.
+        origin: Where the numbers come from, in a few words.
+        overlap: How much of the shorter op of an Overlap hides behind the longer, in [0, 1]. 0: one runs after the
+            other, as in PyTorch's runtime; 1: the pair takes as long as the longer.
+        compression: Of the messages between stages; F, B and I then convert what they get and what they give, also
+            where both stages are on one rank. None: none.
+    """
+
+    stages: tuple[StageCost, ...]
+    microbatch_size: int | None = None
+    origin: str = ""
+    overlap: float = 0.0
+    compression: Compression | None = None
+
+    @property
+    def num_stages(self) -> int:
+        """Number of stages."""
+        return len(self.stages)
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether anything is said of what the stages hold or send."""
+        return any(
+            cost.output_bytes or cost.saved_bytes or cost.weight_bytes or cost.optimizer_bytes for cost in self.stages
+        )
+
+    def of_share(self, share: float) -> StageCosts:
+        """Return the costs of a micro-batch of `share` of the samples, in proportion; a Step takes what it took."""
+        stages = [
+            replace(
+                cost,
+                forward_s=cost.forward_s * share,
+                backward_s=_times(cost.backward_s, share),
+                backward_input_s=_times(cost.backward_input_s, share),
+                backward_weight_s=_times(cost.backward_weight_s, share),
+                output_bytes=round(cost.output_bytes * share),
+                saved_bytes=round(cost.saved_bytes * share),
+                saved_for_weight_bytes=None
+                if cost.saved_for_weight_bytes is None
+                else round(cost.saved_for_weight_bytes * share),
+            )
+            for cost in self.stages
+        ]
+        return replace(self, stages=tuple(stages))
+
+    def message_bytes(self, message: Message) -> int:
+        """Return the size of `message` on its way."""
+        num_bytes = self.stages[message.origin].output_bytes
+        return num_bytes if self.compression is None else self.compression.message_bytes(num_bytes)
+
+    def seconds(self, op: Compute) -> float:
+        """Return the duration of `op` on a device of speed 1 [s].
+
+        With that of predicting its weights if they are predicted, of converting its messages if they are compressed.
+
+        Raises:
+            ProfileError: The costs do not say it.
+        """
+        if not 0 <= op.stage < len(self.stages):
+            raise ProfileError(
+                f"op {op}: no cost for stage {op.stage}, the costs ({self.origin}) have {len(self.stages)} stages"
+            )
+        cost = self.stages[op.stage]
+        match op.phase:
+            case Phase.FORWARD | Phase.RECOMPUTE:
+                seconds: float | None = cost.forward_s
+            case Phase.BACKWARD:
+                seconds = cost.backward_s
+                if seconds is None and cost.backward_input_s is not None and cost.backward_weight_s is not None:
+                    seconds = cost.backward_input_s + cost.backward_weight_s
+            case Phase.BACKWARD_INPUT:
+                seconds = cost.backward_input_s
+            case Phase.BACKWARD_WEIGHT:
+                seconds = cost.backward_weight_s
+        if seconds is None:
+            raise ProfileError(
+                f"op {op}: the costs ({self.origin}) do not say the seconds of {op.phase.value} on stage {op.stage}; "
+                "give backward_s for B, backward_input_s and backward_weight_s for I and W; measure old profiles again"
+            )
+        seconds += self._convert_s(op)
+        if not looks_ahead(op):
+            return seconds
+        return seconds + (cost.copy_s if cost.predict_s is None else cost.predict_s)
+
+    def _convert_s(self, op: Compute) -> float:
+        """Return what converting takes: the tensors at both ends of the stage, one comes in and one goes out."""
+        if self.compression is None or op.phase in (Phase.RECOMPUTE, Phase.BACKWARD_WEIGHT):
+            return 0.0
+        ends = (op.stage - 1, op.stage if op.stage < len(self.stages) - 1 else -1)
+        return sum(self.compression.convert_s(self.stages[end].output_bytes) for end in ends if end >= 0)
+
+
+def _times(seconds: float | None, share: float) -> float | None:
+    return None if seconds is None else seconds * share
+
+
+def uniform(
+    num_stages: int,
+    forward_s: float,
+    backward_s: float | None = None,
+    backward_input_s: float | None = None,
+    backward_weight_s: float | None = None,
+    overlap: float = 0.0,
+) -> StageCosts:
+    """Return equal stages that move and hold nothing."""
+    cost = StageCost(forward_s, backward_s, backward_input_s, backward_weight_s)
+    return StageCosts((cost,) * num_stages, origin="uniform", overlap=overlap)

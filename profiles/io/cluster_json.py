@@ -1,0 +1,131 @@
+"""A cluster as JSON: ``{"format": "pipesched-cluster", "version": 1, "devices": [...], "intra": {...}, ...}``.
+
+A bandwidth of null is unlimited, a memory of null too; `inter` of null is as `intra`. ``"nics": [[0, 1], [2, 3]]``:
+devices 0 and 1 share a network interface for what leaves and enters their node, 2 and 3 another.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.clusters import Cluster, Device, Link
+from pipesched.profiles.io.faults import one_line
+from pipesched.profiles.io.validation import Bytes, Count, Record, Seconds, Text, parse_record
+
+_ADVICE = "correct it, or measure the links again"
+
+
+class _Link(Record):
+    latency_s: Seconds
+    bandwidth_bytes_per_s: Annotated[float, Field(gt=0)] | None
+
+    def link(self) -> Link:
+        bandwidth = self.bandwidth_bytes_per_s
+        return Link(self.latency_s, math.inf if bandwidth is None else bandwidth)
+
+
+class _PairLink(_Link):
+    source: Count
+    target: Count
+
+
+class _Device(Record):
+    speed: Annotated[float, Field(gt=0)] = 1.0
+    memory_bytes: Bytes | None = None
+    node: Count = 0
+
+
+class _Cluster(Record):
+    format: Literal["pipesched-cluster"]
+    version: Literal[1]
+    devices: Annotated[tuple[_Device, ...], Field(min_length=1, max_length=100_000)]
+    intra: _Link
+    inter: _Link | None = None
+    loopback: _Link = _Link(latency_s=0.0, bandwidth_bytes_per_s=None)
+    links: Annotated[tuple[_PairLink, ...], Field(max_length=1_000_000)] = ()
+    nics: Annotated[tuple[tuple[Count, ...], ...], Field(max_length=100_000)] = ()
+    origin: Text = ""
+
+
+def read_cluster(text: str, file: str) -> Cluster:
+    """Return the cluster in `text`.
+
+    Raises:
+        ProfileError: It is none; names `file`, the place, what was got and expected.
+    """
+    record = parse_record(_Cluster, text, file, _ADVICE)
+    faults = _inconsistencies(record)
+    if faults:
+        raise ProfileError(f"{file}: {one_line(faults)}; {_ADVICE}")
+    return Cluster(
+        devices=tuple(Device(device.speed, device.memory_bytes, device.node) for device in record.devices),
+        intra=record.intra.link(),
+        inter=None if record.inter is None else record.inter.link(),
+        loopback=record.loopback.link(),
+        links=tuple((pair.source, pair.target, pair.link()) for pair in record.links),
+        origin=record.origin,
+        nics=record.nics,
+    )
+
+
+def cluster_text(cluster: Cluster, file: str) -> str:
+    """Return `cluster` as JSON that `read_cluster` reads again.
+
+    Raises:
+        ProfileError: It holds numbers that no cluster may, such as NaN.
+    """
+    fields = {
+        "format": "pipesched-cluster",
+        "version": 1,
+        "devices": [{"speed": d.speed, "memory_bytes": d.memory_bytes, "node": d.node} for d in cluster.devices],
+        "intra": _fields(cluster.intra),
+        "inter": None if cluster.inter is None else _fields(cluster.inter),
+        "loopback": _fields(cluster.loopback),
+        "links": [{"source": a, "target": b, **_fields(link)} for a, b, link in cluster.links],
+        "nics": [list(devices) for devices in cluster.nics],
+        "origin": cluster.origin,
+    }
+    text = json.dumps(fields, indent=1) + "\n"
+    read_cluster(text, file)
+    return text
+
+
+def _fields(link: Link) -> dict[str, Any]:
+    bandwidth = link.bandwidth_bytes_per_s
+    return {"latency_s": link.latency_s, "bandwidth_bytes_per_s": None if bandwidth == math.inf else bandwidth}
+
+
+def _inconsistencies(record: _Cluster) -> list[str]:
+    faults = []
+    seen = set()
+    for index, pair in enumerate(record.links):
+        if max(pair.source, pair.target) >= len(record.devices):
+            faults.append(
+                f"links.{index}: got a link from device {pair.source} to {pair.target}, "
+                f"expected devices 0 to {len(record.devices) - 1}"
+            )
+        if (pair.source, pair.target) in seen:
+            faults.append(f"links.{index}: got a second link from device {pair.source} to {pair.target}, expected one")
+        seen.add((pair.source, pair.target))
+    return faults + _nic_faults(record)
+
+
+def _nic_faults(record: _Cluster) -> list[str]:
+    faults = []
+    seen: set[int] = set()
+    for index, devices in enumerate(record.nics):
+        if not devices or max(devices) >= len(record.devices):
+            faults.append(
+                f"nics.{index}: got devices {list(devices)[:8]}, expected some of 0 to {len(record.devices) - 1}"
+            )
+        elif len({record.devices[device].node for device in devices}) > 1:
+            faults.append(f"nics.{index}: got devices of several nodes, expected those of one")
+        if seen & set(devices) or len(set(devices)) < len(devices):
+            faults.append(f"nics.{index}: got a device again, expected each in one NIC")
+        seen.update(devices)
+    return faults

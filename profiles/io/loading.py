@@ -1,0 +1,109 @@
+"""Profiles, clusters and plans as files: the light side, which loads the validating library only when it is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import Profile
+from pipesched.profiles.io.plan import Plan
+
+
+def load_profile(path: str | Path) -> Profile:
+    """Read a profile; a file that ends in ``.txt`` is a graph of PipeDream's profiler.
+
+    Raises:
+        ProfileError: It cannot be read, or is not one; says where and why.
+    """
+    if Path(path).suffix == ".txt":
+        from pipesched.profiles.io.pipedream_graph import read_pipedream_graph
+
+        return read_pipedream_graph(read_profile_text(path), str(path))
+    from pipesched.profiles.io.profile_json import read_profile
+
+    return read_profile(read_profile_text(path), str(path))
+
+
+def save_profile(profile: Profile, path: str | Path) -> None:
+    """Write `profile`, completely or not at all.
+
+    Raises:
+        ProfileError: It cannot be written, or could not be read again.
+    """
+    from pipesched.profiles.io.profile_json import profile_text
+
+    write_profile_text(path, profile_text(profile, str(path)))
+
+
+def load_cluster(path: str | Path) -> Cluster:
+    """Read a cluster.
+
+    Raises:
+        ProfileError: It cannot be read, or is not one; says where and why.
+    """
+    from pipesched.profiles.io.cluster_json import read_cluster
+
+    return read_cluster(read_profile_text(path), str(path))
+
+
+def save_cluster(cluster: Cluster, path: str | Path) -> None:
+    """Write `cluster`, completely or not at all.
+
+    Raises:
+        ProfileError: It cannot be written, or could not be read again.
+    """
+    from pipesched.profiles.io.cluster_json import cluster_text
+
+    write_profile_text(path, cluster_text(cluster, str(path)))
+
+
+def load_plan(path: str | Path) -> Plan:
+    """Read a plan.
+
+    Raises:
+        ProfileError: It cannot be read, or is not one; says where and why.
+    """
+    from pipesched.profiles.io.plan_json import read_plan
+
+    return read_plan(read_profile_text(path), str(path))
+
+
+def save_plan(plan: Plan, path: str | Path) -> None:
+    """Write `plan`, completely or not at all.
+
+    Raises:
+        ProfileError: It cannot be written, or could not be read again.
+    """
+    from pipesched.profiles.io.plan_json import plan_text
+
+    write_profile_text(path, plan_text(plan, str(path)))
+
+
+def read_profile_text(path: str | Path) -> str:
+    """Return the text of a file from outside, as `schedules.formats.files.read_text` does; it may be empty.
+
+    Raises:
+        ProfileError: It cannot be opened, is above 64 MiB, or is not UTF-8.
+    """
+    from pipesched.schedules import ScheduleError
+    from pipesched.schedules.formats import files
+
+    try:
+        return files.read_text(path, may_be_empty=True)
+    except ScheduleError as error:
+        raise ProfileError(str(error)) from error
+
+
+def write_profile_text(path: str | Path, text: str) -> None:
+    """Write a file: all of it, or nothing.
+
+    Raises:
+        ProfileError: It cannot be written; nothing is left behind.
+    """
+    from pipesched.schedules.formats import replace_whole
+
+    try:
+        replace_whole(Path(path), text.encode("utf-8"))
+    except OSError as error:
+        raise ProfileError(f"{path}: got {error.strerror}, expected to write it; check the folder") from error

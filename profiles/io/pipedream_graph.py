@@ -1,0 +1,203 @@
+"""PipeDream's ``graph.txt``: layers as nodes of a graph, measured on one mini-batch; read as a `Profile`.
+
+    node2 -- Conv2d(3, 64, ...) -- forward_compute_time=22.3, backward_compute_time=6.4, activation_size=198246400.0, \
+parameter_size=93184.0
+    <tab>node1 -- node2
+
+Times are milliseconds; an activation of several tensors is ``[6291456.0; 131072.0]``. A pipeline needs a chain: the
+nodes are put in an order in which each comes after those it needs, a branch right before the node that joins it, the
+longest branch first. Whatever is made before a cut and used behind it crosses the cut.
+
+    0 ─┬─ 1 ── 2 ─┬─ 4        chain 0 1 2 3 4; a cut behind 2 sends the outputs of 0 and 2
+       └──── 3 ───┘
+
+Nodes whose name begins with Input read data: they are left out, with their time.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.costs import LayerCost, LayerMeasurement, Profile, Provenance
+from pipesched.profiles.io.faults import shown
+
+_NODE = re.compile(
+    r"(?P<name>\S+) -- (?P<what>.*) -- forward_compute_time=(?P<forward>[^,]*), "
+    r"backward_compute_time=(?P<backward>[^,]*), activation_size=(?P<activation>[^,]*), "
+    r"parameter_size=(?P<parameters>[^,\s]*)(?: -- stage_id=\d+)?\s*"
+)
+_EDGE = re.compile(r"\t(?P<source>\S+) -- (?P<target>\S+)\s*")
+_MAX_BYTES = 2**63
+_MAX_LINE = 10_000
+_GRAPH = "graph "
+"""Before the file, in the name of its profile's model."""
+_PROVENANCE = Provenance(
+    device="a device that the file does not name",
+    dtype="not said",
+    threads=0,
+    companions=0,
+    optimizer="not said",
+    warmup=0,
+    repeats=0,
+    seed=0,
+    host_cores=0,
+    versions=(),
+    date="not said",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    what: str
+    forward_s: float
+    backward_s: float
+    output_bytes: int
+    weight_bytes: int
+
+    @property
+    def is_input(self) -> bool:
+        return self.what.startswith("Input")
+
+
+def read_pipedream_graph(text: str, file: str) -> Profile:
+    """Return the graph in `text` as a profile of a chain, of one micro-batch size.
+
+    The file does not say how many samples its mini-batch had: it counts as a micro-batch of 1. Every output is taken to
+    be kept from forward to backward, as PipeDream's optimizer does; of an optimizer the file says nothing.
+
+    Raises:
+        ProfileError: It is none, or cyclic; names `file` and line.
+    """
+    nodes, sources = _parse(text, file)
+    order = _chain(nodes, sources, file)
+    cuts = _cut_bytes(order, nodes, sources)
+    layers = []
+    for name, (before, after) in zip(order, pairwise(cuts), strict=True):
+        node = nodes[name]
+        measured = LayerMeasurement(
+            microbatch_size=1,
+            forward_s=node.forward_s,
+            backward_s=node.backward_s,
+            input_bytes=before,
+            output_bytes=after,
+            output_storage_bytes=after,
+            saved_bytes=node.output_bytes,
+            input_saved=False,
+            output_saved=False,
+            output_is_input=False,
+        )
+        layers.append(LayerCost(f"{name} {node.what}"[:200], node.weight_bytes, 0, 0.0, (measured,)))
+    return Profile(f"{_GRAPH}{file}", tuple(layers), _PROVENANCE)
+
+
+def graph_of(model: str) -> str | None:
+    """Return the file name of the graph that the profile of `model` was read from; None of one that was measured."""
+    return Path(model.removeprefix(_GRAPH)).name if model.startswith(_GRAPH) else None
+
+
+def _parse(text: str, file: str) -> tuple[dict[str, _Node], dict[str, list[str]]]:
+    """Return the nodes by name, and what each needs."""
+    nodes: dict[str, _Node] = {}
+    edges: list[tuple[int, str, str]] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        place = f"{file}: line {number}"
+        if len(line) > _MAX_LINE:
+            raise ProfileError(f"{place}: got {len(line)} characters, expected at most {_MAX_LINE}; is it a graph?")
+        if found := _EDGE.fullmatch(line):
+            edges.append((number, found["source"], found["target"]))
+        elif found := _NODE.fullmatch(line):
+            if found["name"] in nodes:
+                raise ProfileError(f"{place}: got a second {shown(found['name'])}, expected each node once; rename it")
+            nodes[found["name"]] = _node(found, place)
+        elif line.strip():
+            raise ProfileError(
+                f"{place}: got {shown(line)}, expected a node (name -- what -- forward_compute_time=.., ..) or an edge "
+                "(tab, name -- name); is it a graph of PipeDream's profiler?"
+            )
+    sources: dict[str, list[str]] = {name: [] for name in nodes}
+    for number, source, target in edges:
+        for name in (source, target):
+            if name not in nodes:
+                raise ProfileError(
+                    f"{file}: line {number}: got an edge of {shown(name)}, expected a node of the file; add its line"
+                )
+        sources[target].append(source)
+    return nodes, sources
+
+
+def _node(found: re.Match[str], place: str) -> _Node:
+    sizes = found["activation"].removeprefix("[").removesuffix("]").split(";")
+    return _Node(
+        found["what"],
+        _number(found["forward"], place, "forward_compute_time") / 1e3,
+        _number(found["backward"], place, "backward_compute_time") / 1e3,
+        round(sum(_number(size, place, "activation_size") for size in sizes)),
+        round(_number(found["parameters"], place, "parameter_size")),
+    )
+
+
+def _number(text: str, place: str, key: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < _MAX_BYTES:
+        raise ProfileError(f"{place}: {key}: got {shown(text)}, expected a finite number of 0 or more; correct it")
+    return value
+
+
+def _chain(nodes: Mapping[str, _Node], sources: Mapping[str, Sequence[str]], file: str) -> list[str]:
+    """Return the nodes but the inputs in the order of the chain."""
+    try:
+        order = list(TopologicalSorter(sources).static_order())
+    except CycleError as error:
+        circle = " -> ".join(error.args[1])
+        raise ProfileError(f"{file}: got a circle {circle[:200]}, expected none; remove an edge of it") from error
+    longest_s: dict[str, float] = {}
+    for name in order:
+        own_s = nodes[name].forward_s + nodes[name].backward_s
+        longest_s[name] = own_s + max((longest_s[source] for source in sources[name]), default=0.0)
+    used = {source for needed in sources.values() for source in needed}
+    ends = sorted((name for name in order if name not in used), key=lambda name: (longest_s[name], name))
+    needed = {name: sorted(set(of), key=lambda source: (-longest_s[source], source)) for name, of in sources.items()}
+    chain = [name for name in dict.fromkeys(_depth_first(ends, needed)) if not nodes[name].is_input]
+    if not chain:
+        raise ProfileError(f"{file}: got no layers, expected at least one beside inputs; is it the right file?")
+    return chain
+
+
+def _depth_first(ends: Sequence[str], needed: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield each node after all that it needs, in the order in which `needed` names them; some more than once."""
+    seen: set[str] = set()
+    stack = [(name, False) for name in reversed(ends)]
+    while stack:
+        name, is_ready = stack.pop()
+        if is_ready:
+            yield name
+        elif name not in seen:
+            seen.add(name)
+            stack.append((name, True))
+            stack += [(source, False) for source in reversed(needed[name])]
+
+
+def _cut_bytes(order: Sequence[str], nodes: Mapping[str, _Node], sources: Mapping[str, Sequence[str]]) -> list[int]:
+    """Return what crosses the cut before each layer, and 0 behind the last; before the first it is the data."""
+    place = {name: index for index, name in enumerate(order)}
+    changes = [0] * (len(order) + 1)
+    last_use: dict[str, int] = {}
+    for name in order:
+        for source in sources[name]:
+            last_use[source] = max(last_use.get(source, 0), place[name])
+    for source, last in last_use.items():
+        if source in place:
+            changes[place[source] + 1] += nodes[source].output_bytes
+            changes[last + 1] -= nodes[source].output_bytes
+    data_bytes = sum(nodes[name].output_bytes for name in last_use if nodes[name].is_input)
+    return [data_bytes, *accumulate(changes[1:-1]), 0]

@@ -1,0 +1,81 @@
+"""A plan: how to train a model on the machines it was made for, as `simulator.planner` finds it and a run takes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Literal
+
+from pipesched.profiles import ProfileError
+from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """What the plan was chosen for.
+
+    Attributes:
+        seconds: Of an optimizer step.
+        throughput: Samples per second.
+        memory_bytes: The most that each device holds; empty if that is not known.
+        bubble_fraction: Share of all device time in which a device idles; None if that was not asked.
+        communication_fraction: Share of all device time in which one waits for a transfer or a sum of gradients; None
+            if that was not asked.
+    """
+
+    seconds: float
+    throughput: float
+    memory_bytes: tuple[float, ...] = ()
+    bubble_fraction: float | None = None
+    communication_fraction: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything that a run must be told.
+
+    Attributes:
+        model: As for `profiles.models.resolve.resolve_model`.
+        recipe: The schedule, its copies and where they are.
+        partition: Layers of each stage.
+        microbatch_size: Samples.
+        batch_size: Samples of an optimizer step, over all copies.
+        compression: Of the messages between stages.
+        predicted: By whoever made the plan.
+        origin: Whose profile and cluster it was made from, in a few words.
+    """
+
+    model: str
+    recipe: ScheduleSpec
+    partition: tuple[int, ...]
+    microbatch_size: int
+    batch_size: int
+    compression: Literal["half"] | None
+    predicted: Predicted
+    origin: str = ""
+
+    @property
+    def bounds(self) -> tuple[tuple[int, int], ...]:
+        """Half-open range of layers of every stage."""
+        return tuple(pairwise(accumulate(self.partition, initial=0)))
+
+    def run(self, num_steps: int) -> TrainingRun:
+        """Return the training run of `num_steps` steps.
+
+        Raises:
+            ProfileError: The plan is of another number of stages or samples than its schedule.
+            ScheduleError: There is no such schedule.
+        """
+        run = self.recipe.run(num_steps)
+        num_stages = run.lists(num_steps).num_stages
+        if num_stages != len(self.partition):
+            raise ProfileError(
+                f"plan: partition: got {len(self.partition)} stages, expected the {num_stages} of {run.name}; "
+                "make the plan again"
+            )
+        if self.microbatch_size * run.microbatches_per_step != self.batch_size:
+            raise ProfileError(
+                f"plan: batch_size: got {self.batch_size} samples, expected {run.microbatches_per_step} micro-batches "
+                f"of {self.microbatch_size}, as {run.name} takes for a step; make the plan again"
+            )
+        return run

@@ -1,0 +1,78 @@
+"""A plan as JSON: ``{"format": "pipesched-plan", "version": 1, "model": ..., "recipe": {...}, ...}``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from pipesched.profiles.io.model_name import NameFromFile
+from pipesched.profiles.io.plan import Plan, Predicted
+from pipesched.profiles.io.validation import Record, Seconds, Text, parse_record
+from pipesched.schedules.transforms import ScheduleSpec
+
+_ADVICE = "correct it, or make the plan again"
+
+_Least1 = Annotated[int, Field(ge=1, lt=2**31)]
+_Ranks = Annotated[int, Field(ge=1, le=65_536)]
+_Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+_Wholes = Annotated[tuple[_Whole, ...], Field(max_length=100_000)]
+_Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class _Recipe(Record):
+    name: Annotated[str, Field(max_length=100)] = ""
+    num_ranks: _Ranks = 1
+    num_microbatches: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    num_chunks: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    parameters: dict[Text, _Whole | float | _Wholes | None] = Field(default_factory=dict, max_length=100)
+    lists: str | None = None
+    recompute: _Wholes | Literal["all"] | None = None
+    width: _Ranks = 1
+    placement: Literal["pipeline", "data"] = "pipeline"
+
+
+class _Predicted(Record):
+    seconds: Seconds
+    throughput: Annotated[float, Field(ge=0)]
+    memory_bytes: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(max_length=100_000)] = ()
+    bubble_fraction: _Share | None = None
+    communication_fraction: _Share | None = None
+
+
+class _Plan(Record):
+    format: Literal["pipesched-plan"]
+    version: Literal[1]
+    model: Text
+    recipe: _Recipe
+    partition: Annotated[tuple[_Least1, ...], Field(min_length=1, max_length=100_000)]
+    microbatch_size: _Least1
+    batch_size: _Least1
+    compression: Literal["half"] | None
+    predicted: _Predicted
+    origin: Text = ""
+
+
+def read_plan(text: str, file: str) -> Plan:
+    """Return the plan in `text`.
+
+    Raises:
+        ProfileError: It is none; names `file`, the place, what was got and expected.
+    """
+    fields = parse_record(_Plan, text, file, _ADVICE).model_dump(exclude={"format", "version"})
+    recipe, predicted = fields.pop("recipe"), fields.pop("predicted")
+    name = NameFromFile(fields.pop("model"), file)
+    return Plan(model=name, recipe=ScheduleSpec(**recipe), predicted=Predicted(**predicted), **fields)
+
+
+def plan_text(plan: Plan, file: str) -> str:
+    """Return `plan` as JSON that `read_plan` reads again.
+
+    Raises:
+        ProfileError: It holds numbers that no plan may, such as NaN.
+    """
+    text = json.dumps({"format": "pipesched-plan", "version": 1, **asdict(plan)}, indent=1) + "\n"
+    read_plan(text, file)
+    return text

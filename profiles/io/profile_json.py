@@ -1,0 +1,169 @@
+"""A profile as JSON: ``{"format": "pipesched-profile", "version": 3, "model": ..., "layers": [...], ...}``.
+
+Version 2 has in each measurement what it knows of I and W (``split``), version 3 in each layer what it knows of copies
+of weights (``work``), and what kind of device it was measured on; the earlier ones were measured on CPUs.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.costs import LayerCost, LayerMeasurement, LayerSplit, LayerWork, Profile, Provenance
+from pipesched.profiles.io.faults import one_line
+from pipesched.profiles.io.model_name import NameFromFile
+from pipesched.profiles.io.validation import Bytes, Count, Record, Seconds, Text, parse_record
+
+_ADVICE = "correct it, or measure the profile again"
+
+
+class _Split(Record):
+    backward_input_s: Seconds
+    backward_weight_s: Seconds
+    gradient_bytes: Bytes
+    saved_bytes: Bytes
+    input_saved: bool
+    output_saved: bool
+
+
+class _Measurement(Record):
+    microbatch_size: Annotated[int, Field(ge=1, lt=2**31)]
+    forward_s: Seconds
+    backward_s: Seconds
+    input_bytes: Bytes
+    output_bytes: Bytes
+    output_storage_bytes: Bytes
+    saved_bytes: Bytes
+    input_saved: bool
+    output_saved: bool
+    output_is_input: bool
+    split: _Split | None = None
+
+
+class _Work(Record):
+    copy_s: Seconds
+    predict_s: Seconds
+    average_s: Seconds
+
+
+class _Layer(Record):
+    name: Text
+    weight_bytes: Bytes
+    optimizer_bytes: Bytes
+    step_s: Seconds
+    measurements: Annotated[tuple[_Measurement, ...], Field(min_length=1, max_length=1000)]
+    work: _Work | None = None
+
+
+class _Provenance(Record):
+    device: Text
+    dtype: Text
+    threads: Count
+    companions: Count
+    optimizer: Text
+    warmup: Count
+    repeats: Count
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)]
+    host_cores: Count
+    versions: Annotated[dict[Text, Text], Field(max_length=100)]
+    date: Text
+    kind: Literal["cpu", "cuda"] = "cpu"
+
+
+class _Profile(Record):
+    format: Literal["pipesched-profile"]
+    version: Literal[1, 2, 3]
+    model: Text
+    layers: Annotated[tuple[_Layer, ...], Field(min_length=1, max_length=100_000)]
+    provenance: _Provenance
+
+
+def read_profile(text: str, file: str) -> Profile:
+    """Return the profile in `text`.
+
+    Raises:
+        ProfileError: It is none; names `file`, the place, what was got and expected.
+    """
+    record = parse_record(_Profile, text, file, _ADVICE)
+    fields = record.provenance.model_dump()
+    fields["versions"] = tuple(record.provenance.versions.items())
+    name = NameFromFile(record.model, file)
+    profile = Profile(name, tuple(_layer(layer) for layer in record.layers), Provenance(**fields))
+    faults = _inconsistencies(profile) + _version_faults(record)
+    if faults:
+        raise ProfileError(f"{file}: {one_line(faults)}; {_ADVICE}")
+    return profile
+
+
+def profile_text(profile: Profile, file: str) -> str:
+    """Return `profile` as JSON that `read_profile` reads again.
+
+    Raises:
+        ProfileError: It holds numbers that no profile may, such as NaN.
+    """
+    fields = asdict(profile)
+    fields["provenance"]["versions"] = dict(profile.provenance.versions)
+    text = json.dumps({"format": "pipesched-profile", "version": 3, **fields}, indent=1) + "\n"
+    read_profile(text, file)
+    return text
+
+
+def _layer(record: _Layer) -> LayerCost:
+    measurements = tuple(map(_measurement, record.measurements))
+    work = None if record.work is None else LayerWork(**record.work.model_dump())
+    return LayerCost(record.name, record.weight_bytes, record.optimizer_bytes, record.step_s, measurements, work)
+
+
+def _measurement(record: _Measurement) -> LayerMeasurement:
+    fields = record.model_dump()
+    split = fields.pop("split")
+    return LayerMeasurement(**fields, split=None if split is None else LayerSplit(**split))
+
+
+def _version_faults(record: _Profile) -> list[str]:
+    """Return where there is what came with a later version, or nothing said of what its own has."""
+    named: list[tuple[str, Record, str, int]] = []
+    for index, layer in enumerate(record.layers):
+        named.append((f"layers.{index}", layer, "work", 3))
+        named += [
+            (f"layers.{index}.measurements.{number}", measurement, "split", 2)
+            for number, measurement in enumerate(layer.measurements)
+        ]
+    named.append(("provenance", record.provenance, "kind", 3))
+    faults = []
+    for place, part, name, since in named:
+        expected = record.version >= since
+        if (name in part.model_fields_set) != expected:
+            got, wanted = ("no", "one, or null,") if expected else ("a", "none")
+            faults.append(f"{place}: got {got} {name}, expected {wanted} in version {record.version}")
+    return faults
+
+
+def _inconsistencies(profile: Profile) -> list[str]:
+    """Return what is wrong between fields that are each well formed."""
+    faults = []
+    sizes = list(profile.microbatch_sizes)
+    if sizes != sorted(set(sizes)):
+        faults.append(f"layers.0.measurements: got micro-batch sizes {sizes[:8]}, expected them rising")
+    for index, layer in enumerate(profile.layers):
+        own = [measurement.microbatch_size for measurement in layer.measurements]
+        if own != sizes:
+            faults.append(
+                f"layers.{index}.measurements: got micro-batch sizes {own[:8]}, expected {sizes[:8]} as in layer 0"
+            )
+    if faults:
+        return faults
+    for index in range(1, len(profile.layers)):
+        for before, after in zip(
+            profile.layers[index - 1].measurements, profile.layers[index].measurements, strict=True
+        ):
+            if before.output_bytes != after.input_bytes:
+                faults.append(
+                    f"layers.{index}: got input_bytes {after.input_bytes} at micro-batch size {after.microbatch_size}, "
+                    f"expected {before.output_bytes}, the output_bytes of the layer before"
+                )
+    return faults

@@ -1,0 +1,108 @@
+"""What the readers of JSON files share: strict records, and pydantic's findings told in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.io.faults import STRICT, in_our_words, one_line, shown
+
+Seconds = Annotated[float, Field(ge=0, le=1e12)]
+"""So few that no square of a sum of them is infinite."""
+Bytes = Annotated[int, Field(ge=0, lt=2**63)]
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+Text = Annotated[str, Field(max_length=2000)]
+
+
+class Record(BaseModel):
+    """A JSON object: no type is guessed, no field is unknown, no number is infinite."""
+
+    model_config: ClassVar[ConfigDict] = {**STRICT, "frozen": True}
+
+
+_R = TypeVar("_R")
+
+
+def parse_record(kind: type[_R], text: str, file: str, advice: str) -> _R:
+    """Return `text` as a record, or as a dataclass whose ``__pydantic_config__`` is `STRICT`.
+
+    Raises:
+        ProfileError: It is not one; every fault as `<file>: <place>: got <x>, expected <y>; <advice>`.
+    """
+    try:
+        found: _R = TypeAdapter(kind).validate_json(text)
+    except ValidationError as error:
+        raise ProfileError(f"{file}: {one_line(_told(error, text))}; {advice}") from error
+    return found
+
+
+_GOT = {
+    "missing": "nothing",
+    "extra_forbidden": "an unknown field",
+    "unexpected_keyword_argument": "an unknown field",
+}
+
+
+def _told(error: ValidationError, text: str) -> list[str]:
+    """Return a fault for each place, with all that would do there."""
+    details = error.errors(include_url=False)
+    if any(detail["type"] == "json_invalid" for detail in details):
+        return [f"got {' '.join(details[0]['msg'].split())}, expected JSON"]
+    document = json.loads(text, parse_int=str)  # of however many digits; no deeper than pydantic has read it
+    found: dict[tuple[str, ...], tuple[str, list[str]]] = {}
+    for detail in details:
+        if detail["type"] == "value_error":  # a dataclass says itself what is wrong with it
+            return [str(detail["ctx"]["error"])]
+        place = _place(detail, document)
+        got = _GOT.get(detail["type"]) or shown(detail["input"])
+        found.setdefault(place, (got, []))[1].append(_expected(detail))
+    # a list with a faulty member is said to be too short, and to be none of what else might stand there
+    inner = {place[:length] for place in found for length in range(1, len(place))}
+    return [
+        f"{_shown(place)}: got {got}, expected {' or '.join(dict.fromkeys(expected))}"
+        for place, (got, expected) in found.items()
+        if place not in inner
+    ]
+
+
+def _place(detail: ErrorDetails, document: Any) -> tuple[str, ...]:
+    """Return where in the document it is: without pydantic's names for the alternatives of a union."""
+    place = []
+    for part in detail["loc"]:
+        if isinstance(document, list) and isinstance(part, int):
+            document = document[part] if part < len(document) else None  # too short for a pair
+        elif isinstance(document, dict) and (part in document or detail["type"] == "missing"):
+            document = document.get(str(part))
+        else:
+            continue
+        place.append(str(part))
+    return tuple(place)
+
+
+def _shown(place: Sequence[str]) -> str:
+    text = ascii(".".join(place))[1:-1] or "top"
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def _expected(detail: ErrorDetails) -> str:
+    limits = detail.get("ctx", {})
+    match detail["type"]:
+        case "missing":
+            return "this field"
+        case "extra_forbidden" | "unexpected_keyword_argument":
+            return "only the known ones"
+        case "too_short":
+            return f"{limits['min_length']} or more entries"
+        case "too_long":
+            return f"{limits['max_length']} or fewer entries"
+        case "string_too_long":
+            return f"{limits['max_length']} or fewer characters"
+        case "int_parsing_size":
+            return "fewer digits"
+        case _:
+            return in_our_words(detail["msg"])

@@ -1,0 +1,180 @@
+"""Processes that run the same model beside a measurement.
+
+The ranks of a pipeline on one machine share its caches, its memory bandwidth and its clock rate; a layer measured
+alone would look faster than it will be. A companion is ``python -P -m pipesched.profiles.measuring.background_load
+MODEL ...``. It is told micro-batch sizes over a socket, runs forward and backward over and over at the last one, tells
+each size back after its first run, and ends when the other end of the socket is closed or its parent is gone. Standard
+output is not its own: a user's model may print.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+from types import TracebackType
+from typing import IO
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.processes import command, descriptor_as, end_with, environment
+
+_READY_S = 120.0
+"""How long a companion may take to start, or to finish its first run at a new size."""
+_SIZE = struct.Struct("<q")
+"""A micro-batch size, as it is told and told back."""
+_LAST_BYTES = 4096
+"""Of what a companion wrote to stderr, in which its last words are looked for."""
+
+
+class Companions:
+    """Background processes that run `model` until the ``with`` block is left, however it is left."""
+
+    def __init__(self, model: str, count: int, *, dtype: str, device: str, threads: int, seed: int) -> None:
+        self._model = model
+        self._count = count
+        self._arguments = [model, "--dtype", dtype, "--device", device, "--threads", str(threads), "--seed", str(seed)]
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._connections: list[socket.socket] = []
+        self._errors: list[IO[bytes]] = []
+
+    def __enter__(self) -> Companions:
+        try:
+            for _ in range(self._count):
+                self._start()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def use(self, microbatch_size: int) -> None:
+        """Let every companion run at `microbatch_size`; return when all do.
+
+        Raises:
+            ProfileError: One failed or took too long.
+        """
+        told = _SIZE.pack(microbatch_size)
+        for connection, errors in zip(self._connections, self._errors, strict=True):
+            try:
+                connection.sendall(told)
+            except ConnectionError as error:
+                raise self._fault(errors) from error
+        for connection, errors in zip(self._connections, self._errors, strict=True):
+            if _received(connection) != told:
+                raise self._fault(errors)
+
+    def _start(self) -> None:
+        connection, theirs = socket.socketpair()
+        connection.settimeout(_READY_S)
+        self._connections.append(connection)
+        self._errors.append(tempfile.TemporaryFile())  # noqa: SIM115  # closed by _stop
+        ends = [str(theirs.fileno()), str(os.getpid())]
+        with theirs:
+            self._processes.append(
+                subprocess.Popen(  # noqa: S603  # our own module, no shell
+                    command("pipesched.profiles.measuring.background_load", *self._arguments, "--ends", *ends),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=self._errors[-1],
+                    env=environment(),
+                    pass_fds=[theirs.fileno()],
+                )
+            )
+
+    def _fault(self, errors: IO[bytes]) -> ProfileError:
+        errors.seek(max(0, errors.seek(0, os.SEEK_END) - _LAST_BYTES))
+        lines = errors.read().decode(errors="replace").split("\n")
+        reason = next((line.strip() for line in reversed(lines) if line.strip()), f"no answer in {_READY_S:.0f} s")
+        return ProfileError(
+            f"companions of {self._model}: got {reason[:300]}, expected them to run it; "
+            "name the model so that resolve_model finds it, or use companions=0"
+        )
+
+    def _stop(self) -> None:
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()
+        for connection, errors in zip(self._connections, self._errors, strict=True):
+            connection.close()
+            errors.close()
+        self._processes, self._connections, self._errors = [], [], []
+
+
+def _received(connection: socket.socket) -> bytes:
+    """Return the next size as it was packed; less where the other end is gone, or silent for too long."""
+    try:
+        return connection.recv(_SIZE.size, socket.MSG_WAITALL)
+    except (ConnectionError, TimeoutError):
+        return b""
+
+
+def _read_sizes(connection: socket.socket, sizes: queue.SimpleQueue[int | None]) -> None:
+    """Put each size that comes in `sizes`, then None at their end."""
+    while len(packed := _received(connection)) == _SIZE.size:
+        sizes.put(*_SIZE.unpack(packed))
+    sizes.put(None)
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m pipesched.profiles.measuring.background_load")
+    parser.add_argument("model")
+    parser.add_argument("--dtype", required=True)
+    parser.add_argument("--device", required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--ends", type=int, nargs=2, required=True, help="descriptor of the socket, parent")
+    arguments = parser.parse_args()
+
+    descriptor, parent = arguments.ends
+    end_with(parent)  # before what takes long to load
+    import torch
+
+    from pipesched.profiles.measuring.layer_chain import LayerChain
+    from pipesched.profiles.models import resolve_model
+
+    connection = socket.socket(fileno=descriptor)
+    torch.set_num_threads(arguments.threads)
+    device = torch.device(arguments.device)
+    chain = LayerChain(
+        resolve_model(arguments.model), seed=arguments.seed, dtype=getattr(torch, arguments.dtype), device=device
+    )
+    sizes: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+    threading.Thread(target=_read_sizes, args=(connection, sizes), daemon=True).start()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    size = sizes.get()
+    while size is not None:
+        inputs, targets = chain.batch(size)
+        chain.run(inputs, targets, _no_mark)
+        _wait(device)
+        connection.sendall(_SIZE.pack(size))
+        with descriptor_as(2, nowhere):  # or what a model says in every run would fill the disk
+            while sizes.empty():
+                chain.run(inputs, targets, _no_mark)
+                _wait(device)
+        size = sizes.get()
+
+
+def _wait(device: object) -> None:
+    """Let the accelerator catch up, so that no endless queue builds up before it."""
+    import torch
+
+    if isinstance(device, torch.device) and device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _no_mark() -> None:
+    """Note nothing."""
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,231 @@
+"""A whole model run in the manner of a pipeline: layer after layer, cut from each other at every boundary.
+
+    forward   x0 -> layer 0 -> y0 | x1 = y0.detach() -> layer 1 -> y1 | x2 ... -> layer L-1 -> loss
+    backward  layer L-1 from the loss, then layer L-2 from x(L-1).grad, ...
+    split     I of layer L-1 from the loss, W of layer L-1, I of layer L-2 from x(L-1).grad, W of layer L-2, ...
+
+So each layer can be timed, and finds the caches as cold as in a real run. W follows I at once, so that memory is let go
+of and used again as in the backward of a stage: all I first, then all W, would hold the gradients of the whole model,
+and the page faults of that would count as I (18 % more for GPT blocks on a CPU).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.measuring.saved_tensors import SavedTensors, address, storage_bytes
+from pipesched.profiles.models import Model, build_layers, draw_batch
+
+if TYPE_CHECKING:
+    from pipesched.profiles.measuring.split_backward import Rest
+
+_LOSS_SCALE = 1 / 8
+"""As for eight micro-batches: any number takes the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBytes:
+    """The byte fields of a `LayerSplit`."""
+
+    gradient_bytes: int
+    saved_bytes: int
+    input_saved: bool
+    output_saved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LayerBytes:
+    """The byte fields of a `LayerMeasurement`; `kept` is None where there is no I."""
+
+    input_bytes: int
+    output_bytes: int
+    output_storage_bytes: int
+    saved_bytes: int
+    input_saved: bool
+    output_saved: bool
+    output_is_input: bool
+    kept: KeptBytes | None = None
+
+
+class LayerChain:
+    """The layers of `model` with weights and data on one device.
+
+    Gradients accumulate over runs, as they do over the micro-batches of a batch.
+    """
+
+    def __init__(self, model: Model, *, seed: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.model = model
+        self.layers: list[nn.Module] = list(
+            build_layers(model, 0, len(model.layers), seed=seed, dtype=dtype, device=device)
+        )
+        self._seed = seed
+        self._dtype = dtype
+        self._device = device
+
+    def batch(self, num_samples: int) -> tuple[Tensor, Tensor]:
+        """Return (inputs, targets) of one micro-batch."""
+        return draw_batch(self.model, num_samples, self._seed, dtype=self._dtype, device=self._device)
+
+    def run(self, inputs: Tensor, targets: Tensor, mark: Callable[[], None]) -> None:
+        """Run forward and backward of one micro-batch.
+
+        Args:
+            inputs: As from `batch`.
+            targets: As from `batch`.
+            mark: Called at the start, after each forward in order and after each backward in reverse.
+        """
+        ins, outs = self._forwards(inputs, targets, mark)
+        gradient: Tensor | None = torch.full_like(outs[-1], _LOSS_SCALE)
+        while outs:
+            x, y = ins.pop(), outs.pop()
+            if gradient is not None and y.requires_grad:
+                torch.autograd.backward(y, gradient)
+            gradient = x.grad
+            mark()
+
+    def run_split(self, inputs: Tensor, targets: Tensor, mark: Callable[[], None], layers: Container[int]) -> None:
+        """Run forward, I and W of one micro-batch.
+
+        Args:
+            inputs: As from `batch`.
+            targets: As from `batch`.
+            mark: Called at the start of the backward, then after I and after W of each layer in reverse.
+            layers: Those that can be split; the others run their backward whole at the time of I.
+        """
+        from pipesched.profiles.measuring.split_backward import run_input_pass, run_weight_pass
+
+        ins, outs = self._forwards(inputs, targets, _no_mark)
+        gradient: Tensor | None = torch.full_like(outs[-1], _LOSS_SCALE)
+        mark()
+        for index in range(len(self.layers) - 1, -1, -1):
+            x, y = ins.pop(), outs.pop()
+            parameters, rest = _trained(self.layers[index]), None
+            if gradient is not None and index in layers:
+                rest = run_input_pass(y, gradient, x, parameters)
+            elif gradient is not None and y.requires_grad:
+                torch.autograd.backward(y, gradient)
+            gradient = x.grad
+            mark()
+            if rest is not None:
+                run_weight_pass(rest, parameters)
+            mark()
+
+    def measure_bytes(self, num_samples: int) -> list[LayerBytes]:
+        """Return what crosses each layer's boundaries and what autograd keeps inside, at one micro-batch size.
+
+        Raises:
+            ProfileError: A layer fails, or returns something else than one tensor.
+        """
+        x, targets = self.batch(num_samples)
+        found = []
+        for index, layer in enumerate(self.layers):
+            with self._blaming(index), SavedTensors() as saved:
+                y = self._forward(index, x, targets)
+            last = index == len(self.layers) - 1
+            if last and y.numel() != 1:
+                raise self._fault(
+                    index,
+                    f"got a loss of shape {tuple(y.shape)}, expected one number; return the mean over the micro-batch",
+                )
+            whole, following = _layer_bytes(layer, x, y, saved, last), _cut(y)
+            rest = _input_half(layer, x, y)
+            del y
+            found.append(whole if rest is None else replace(whole, kept=_kept_bytes(layer, x, following, saved, rest)))
+            x = following
+        return found
+
+    def _forwards(self, inputs: Tensor, targets: Tensor, mark: Callable[[], None]) -> tuple[list[Tensor], list[Tensor]]:
+        """Run every layer, cut from the next; return their inputs and outputs."""
+        ins: list[Tensor] = []
+        outs: list[Tensor] = []
+        x = inputs
+        mark()
+        for index in range(len(self.layers)):
+            y = self._forward(index, x, targets)
+            ins.append(x)
+            outs.append(y)
+            x = _cut(y)
+            mark()
+        return ins, outs
+
+    def _forward(self, index: int, x: Tensor, targets: Tensor) -> Tensor:
+        y = self.layers[index](x)
+        if not isinstance(y, Tensor):
+            raise self._fault(index, f"got {type(y).__name__}, expected it to return one tensor; pack or split it")
+        return self.model.loss(y, targets) if index == len(self.layers) - 1 else y
+
+    @contextmanager
+    def _blaming(self, index: int) -> Iterator[None]:
+        try:
+            yield
+        except ProfileError:
+            raise
+        except Exception as error:  # a user's layer or loss may raise anything
+            message = " ".join(str(error).split())[:200]
+            raise self._fault(
+                index, f"got {type(error).__name__} ({message}), expected it to run; try fewer samples or mend it"
+            ) from error
+
+    def _fault(self, index: int, what: str) -> ProfileError:
+        return ProfileError(f"model {self.model.name}: layer {index} ({self.model.layer_names[index]}): {what}")
+
+
+def _cut(y: Tensor) -> Tensor:
+    """Return `y` as the next layer gets it: no graph behind it, and a gradient only if someone behind wants one."""
+    return y.detach().requires_grad_(y.requires_grad)
+
+
+def _layer_bytes(layer: nn.Module, x: Tensor, y: Tensor, saved: SavedTensors, last: bool) -> LayerBytes:
+    boundary = [x] if last else [x, y]
+    resident = [*layer.parameters(), *layer.buffers()]
+    return LayerBytes(
+        input_bytes=x.nbytes,
+        output_bytes=0 if last else y.nbytes,
+        output_storage_bytes=0 if last else storage_bytes(y),
+        saved_bytes=saved.num_bytes(without=[*boundary, *resident]),
+        input_saved=saved.holds(x),
+        output_saved=not last and saved.holds(y),
+        output_is_input=not last and address(x) == address(y),
+    )
+
+
+def _input_half(layer: nn.Module, x: Tensor, y: Tensor) -> Rest | None:
+    """Run I; return what waits for W, None where there is no I or PyTorch cannot split the backward."""
+    if not x.requires_grad:
+        return None
+    from pipesched.profiles.measuring.split_backward import run_input_pass
+
+    try:
+        return run_input_pass(y, torch.ones_like(y), x, _trained(layer))
+    except ProfileError:
+        return None
+
+
+def _kept_bytes(layer: nn.Module, x: Tensor, y: Tensor, saved: SavedTensors, rest: Rest) -> KeptBytes:
+    """Return what is held after I, of the output's graph all that nobody but `rest` holds."""
+    from pipesched.profiles.measuring.split_backward import kept_gradients
+
+    x.grad = None
+    saved.forget_released()
+    gradients = {address(gradient): storage_bytes(gradient) for gradient in kept_gradients(rest)}
+    return KeptBytes(
+        gradient_bytes=sum(gradients.values()),
+        saved_bytes=saved.num_bytes(without=[x, y, *layer.parameters(), *layer.buffers()]),
+        input_saved=saved.holds(x),
+        output_saved=saved.holds(y),
+    )
+
+
+def _trained(layer: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in layer.parameters() if parameter.requires_grad]
+
+
+def _no_mark() -> None:
+    """Note nothing."""

@@ -1,0 +1,181 @@
+"""Measure latency and bandwidth between ranks by ping-pong.
+
+Under torchrun: ``torchrun ... -m pipesched.profiles.measuring.link_profiler``.
+
+Every pair of ranks plays alone while the others wait. A message's time is half of the median round trip; a link is the
+line latency + bytes / bandwidth through the times of several sizes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import signal
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import combinations
+
+import torch
+import torch.distributed as dist
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.clusters import Cluster, cluster_of, fit_link
+from pipesched.profiles.io import save_cluster
+from pipesched.profiles.processes import end_with
+from pipesched.schedules import LONGEST_S
+
+SIZES_BYTES = (1024, 16 * 1024, 128 * 1024, 1024**2, 4 * 1024**2)
+
+
+def measure_links(
+    *,
+    sizes_bytes: Sequence[int] = SIZES_BYTES,
+    repeats: int = 20,
+    warmup: int = 5,
+    device: torch.device | str = "cpu",
+) -> Cluster:
+    """Measure the link of every pair of ranks; call it on all ranks of an initialised process group.
+
+    Waits no longer than the timeout that the group was made with.
+
+    Returns:
+        The same cluster on every rank: one device per rank.
+
+    Raises:
+        ProfileError: There is one rank only, or an argument is out of range.
+    """
+    size = dist.get_world_size()
+    if size < 2:
+        raise ProfileError(
+            f"links: got {size} rank, expected at least 2; start more, as with torchrun --nproc-per-node 2"
+        )
+    if len(set(sizes_bytes)) < 2 or min(sizes_bytes) < 1 or repeats < 1 or warmup < 0:
+        raise ProfileError(
+            f"links: got sizes {list(sizes_bytes)}, repeats {repeats}, warmup {warmup}, expected two sizes or more of "
+            "at least 1 byte, 1 repeat and 0 warmup or more; leave them out for the defaults"
+        )
+    pairs = list(combinations(range(size), 2))
+    times_s = torch.zeros(len(pairs), len(sizes_bytes), dtype=torch.float64, device=device)
+    for row, pair in enumerate(pairs):
+        dist.barrier()
+        if dist.get_rank() in pair:
+            for column, num_bytes in enumerate(sizes_bytes):
+                seconds = _ping_pong_s(pair, num_bytes, repeats, warmup, torch.device(device))
+                times_s[row, column] = seconds if dist.get_rank() == pair[0] else 0.0
+    dist.all_reduce(times_s)
+    links = {
+        pair: fit_link(list(zip(sizes_bytes, row, strict=True)))
+        for pair, row in zip(pairs, times_s.tolist(), strict=True)
+    }
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    origin = f"ping-pong over {dist.get_backend()} on {device}, {repeats} repeats, torch {torch.__version__}, {date}"
+    return cluster_of(_nodes(torch.device(device)), links, origin)
+
+
+def _ping_pong_s(pair: tuple[int, int], num_bytes: int, repeats: int, warmup: int, device: torch.device) -> float:
+    """Return the median time of one message from one of `pair` to the other [s]."""
+    buffer = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
+    first, second = pair
+    trips = []
+    for _ in range(warmup + repeats):
+        start_s = time.perf_counter()
+        if dist.get_rank() == first:
+            dist.send(buffer, second)
+            dist.recv(buffer, second)
+        else:
+            dist.recv(buffer, first)
+            dist.send(buffer, first)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        trips.append(time.perf_counter() - start_s)
+    return statistics.median(trips[warmup:]) / 2
+
+
+def _nodes(device: torch.device) -> list[int]:
+    """Return each rank's node, numbered by first appearance: one host name, and one of torchrun's nodes if it says so.
+
+    Two of torchrun's nodes may be on one host, in namespaces or containers that share its name.
+    """
+    where = f"{socket.gethostname()} {os.environ.get('GROUP_RANK', '')}"
+    digest = hashlib.blake2b(where.encode(), digest_size=8).digest()
+    names = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=device)
+    names[dist.get_rank()] = int.from_bytes(digest, "big") >> 1
+    dist.all_reduce(names)
+    found: dict[int, int] = {}
+    return [found.setdefault(name, len(found)) for name in names.tolist()]
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m pipesched.profiles.measuring.link_profiler", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--out", required=True, help="the cluster, as JSON")
+    parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES_BYTES), help="message sizes [bytes]")
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--timeout-s", type=float, default=60.0, help="how long any wait may take [s]")
+    parser.add_argument("--meet", default="env://", help=argparse.SUPPRESS)
+    parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure under torchrun's environment and let rank 0 write the cluster.
+
+    Returns:
+        The exit code: 0 fine, 2 bad input, 3 a rank failed.
+    """
+    options = _arguments(arguments)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))  # the launcher held them back
+    if options.parent is not None:
+        end_with(options.parent)
+    try:
+        if not 0 < options.timeout_s <= LONGEST_S:
+            raise ProfileError(
+                f"links: --timeout-s: got {options.timeout_s:g}, expected seconds above 0, and at most a week "
+                f"({LONGEST_S:g}); try 60"
+            )
+        device = _device(options.backend, options.meet)
+        patience = timedelta(seconds=options.timeout_s)
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        dist.init_process_group(options.backend, options.meet, timeout=patience, rank=rank, world_size=size)
+        try:
+            cluster = measure_links(sizes_bytes=options.sizes, repeats=options.repeats, device=device)
+            if dist.get_rank() == 0:
+                save_cluster(cluster, options.out)
+        finally:
+            dist.destroy_process_group()
+    except ProfileError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except (RuntimeError, ValueError) as error:  # what torch.distributed raises when a rank is gone or late
+        reason = " ".join(str(error).split())[:300]
+        print(f"links: rank {os.environ.get('RANK')}: {reason}; is every rank up?", file=sys.stderr)
+        return 3
+    return 0
+
+
+def _device(backend: str, meet: str) -> torch.device:
+    """Return the device of this rank's messages."""
+    needed = ["RANK", "WORLD_SIZE", *(["MASTER_ADDR", "MASTER_PORT"] if meet == "env://" else [])]
+    missing = [name for name in needed if name not in os.environ]
+    if missing:
+        raise ProfileError(
+            f"links: got no {', '.join(missing)} in the environment, expected it from torchrun; start it with torchrun"
+        )
+    if backend == "gloo":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ProfileError("links: --backend: got nccl without a GPU, expected one per rank; use gloo")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    return device
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,284 @@
+"""Measure what each layer of a model costs on this machine."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+import torch
+from torch import optim
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.costs import LayerCost, LayerMeasurement, LayerSplit, LayerWork, Profile, Provenance
+from pipesched.profiles.io import one_line
+from pipesched.profiles.measuring.background_load import Companions
+from pipesched.profiles.measuring.layer_chain import LayerBytes, LayerChain
+from pipesched.profiles.measuring.timer import Timer, timer_for
+from pipesched.profiles.measuring.weight_costs import WeightWork
+from pipesched.profiles.models import Model, make_optimizer
+from pipesched.profiles.processes import device_name, library_versions, num_cores
+
+OnProgress = Callable[[int, int, str], None]
+"""(runs done, runs in all, what is going on)."""
+
+_TURNS = 5
+"""How often all sizes are come back to."""
+_LEARNING_RATE = 1e-6
+"""Small: the weights of a profile go nowhere, and any rate takes the same time."""
+
+
+def profile_model(
+    model: Model,
+    *,
+    microbatch_sizes: Sequence[int],
+    repeats: int = 10,
+    warmup: int = 3,
+    optimizer: str = "adamw",
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    threads: int = 1,
+    companions: int = 0,
+    seed: int = 0,
+    splits: bool = True,
+    progress: OnProgress | None = None,
+) -> Profile:
+    """Measure every layer's forward, backward, I, W, optimizer step and copies, and the bytes it keeps and hands on.
+
+    Times are medians over `repeats` runs of the whole chain of layers (`LayerChain`), after `warmup` runs; I and W have
+    runs
+    of their own, and sizes take turns. Gradients accumulate over the runs, as over the micro-batches of a batch.
+
+    Args:
+        model: Run whole, on one device.
+        microbatch_sizes: Samples; costs are known from the smallest to the largest.
+        repeats: Measured runs.
+        warmup: Runs before them.
+        optimizer: A name in `OPTIMIZERS`.
+        dtype: Of weights and activations.
+        device: Where to measure.
+        threads: Of one operation on the CPU, here and in each companion.
+        companions: Background processes that run the model meanwhile, one for each further rank on this machine.
+        seed: Of weights and data.
+        splits: Whether to measure I and W too, which is half of the work; schedules with a whole backward need neither.
+        progress: Called after every run.
+
+    Raises:
+        ProfileError: An argument is out of range, the device is not there, or the model fails.
+    """
+    sizes = tuple(sorted(set(microbatch_sizes)))
+    target = _check(sizes, repeats, warmup, threads, companions, device)
+    runs = _Runs(warmup, repeats, (1 + splits) * len(sizes) + 1, progress)
+    dtype_name = str(dtype).removeprefix("torch.")
+    with _threads(threads):
+        chain = LayerChain(model, seed=seed, dtype=dtype, device=target)
+        optimizers = _optimizers(chain, optimizer)
+        bytes_of = [chain.measure_bytes(size) for size in sizes]
+        seconds_of: dict[int, list[tuple[float, float]]] = {}
+        splits_of: dict[int, list[tuple[float, float] | None]] = {}
+        with Companions(
+            model.name, companions, dtype=dtype_name, device=str(target), threads=threads, seed=seed
+        ) as others:
+            for _ in runs.turns():
+                for size, found in zip(sizes, bytes_of, strict=True):
+                    others.use(size)
+                    seconds_of[size] = _measure_passes(chain, size, timer_for(target), runs)
+                    splits_of[size] = [None] * len(found)
+                    if splits:
+                        splits_of[size] = _measure_splits(chain, size, timer_for(target), runs, found)
+                others.use(sizes[0])
+                steps = _measure_steps(chain, sizes[0], timer_for(target), runs, optimizers)
+    layers = []
+    for index, (name, layer) in enumerate(zip(model.layer_names, chain.layers, strict=True)):
+        measurements = tuple(
+            _measurement(size, seconds_of[size][index], found[index], splits_of[size][index])
+            for size, found in zip(sizes, bytes_of, strict=True)
+        )
+        step_s, optimizer_bytes, work = steps[index]
+        layers.append(LayerCost(name, _num_bytes(layer.parameters()), optimizer_bytes, step_s, measurements, work))
+    provenance = Provenance(
+        device=device_name(target),
+        dtype=dtype_name,
+        threads=threads,
+        companions=companions,
+        optimizer=optimizer,
+        warmup=warmup,
+        repeats=repeats,
+        seed=seed,
+        host_cores=num_cores(),
+        versions=library_versions(),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        kind="cuda" if target.type == "cuda" else "cpu",
+    )
+    return Profile(model.name, tuple(layers), provenance)
+
+
+class _Runs:
+    """How often each thing is run, and who is told.
+
+    Things take turns: where the machine's speed drifts, it does not speak for one of them.
+    """
+
+    def __init__(self, warmup: int, repeats: int, num_things: int, progress: OnProgress | None) -> None:
+        self._num_turns = min(_TURNS, repeats)
+        self._warmup = warmup
+        self._repeats = repeats
+        self._total = num_things * (warmup + self._num_turns - 1 + repeats)
+        self._progress = progress
+        self._turn = 0
+        self._done = 0
+        self._rows: defaultdict[str, list[list[float]]] = defaultdict(list)
+
+    def turns(self) -> Iterator[int]:
+        """Yield the turns; in each every thing is to be run."""
+        for turn in range(self._num_turns):
+            self._turn = turn
+            yield turn
+
+    def medians(self, run: Callable[[], list[float]], what: str) -> list[float]:
+        """Return the median of each of the numbers that `run` returns, over the measured runs of all turns so far."""
+        rows, share, more = self._rows[what], *divmod(self._repeats, self._num_turns)
+        warmup = 1 if self._turn else self._warmup
+        for number in range(warmup + share + (self._turn < more)):
+            found = run()
+            if number >= warmup:
+                rows.append(found)
+            self._done += 1
+            if self._progress is not None:
+                self._progress(self._done, self._total, what)
+        return [statistics.median(column) for column in zip(*rows, strict=True)]
+
+
+def _check(
+    sizes: Sequence[int], repeats: int, warmup: int, threads: int, companions: int, device: torch.device | str
+) -> torch.device:
+    faults = []
+    if not sizes or sizes[0] < 1:
+        faults.append(f"micro-batch sizes: got {list(sizes)}, expected at least one size of 1 or more; try 1, 2, 4")
+    for name, got, least in (
+        ("repeats", repeats, 1),
+        ("warmup", warmup, 1),
+        ("threads", threads, 1),
+        ("companions", companions, 0),
+    ):
+        if got < least:
+            faults.append(f"{name}: got {got}, expected at least {least}; raise it")
+    if faults:
+        raise ProfileError(f"profiling: {one_line(faults)}")
+    try:
+        target = torch.device(device)
+        torch.empty(1, device=target)
+    except (RuntimeError, AssertionError) as error:  # torch asserts when it was built without the accelerator
+        reason = (str(error).splitlines() or ["no such device"])[0]
+        raise ProfileError(
+            f"profiling: device: got {device} ({reason}), expected one of this machine; try cpu"
+        ) from error
+    return target
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _measure_passes(chain: LayerChain, size: int, timer: Timer, runs: _Runs) -> list[tuple[float, float]]:
+    """Return (forward, backward) of each layer at one micro-batch size [s]."""
+    inputs, targets = chain.batch(size)
+
+    def run() -> list[float]:
+        chain.run(inputs, targets, timer.mark)
+        return timer.laps_s()
+
+    medians = runs.medians(run, f"micro-batch size {size}")
+    num_layers = len(chain.layers)
+    return list(zip(medians[:num_layers], reversed(medians[num_layers:]), strict=True))
+
+
+def _measure_splits(
+    chain: LayerChain, size: int, timer: Timer, runs: _Runs, found: Sequence[LayerBytes]
+) -> list[tuple[float, float] | None]:
+    """Return (I, W) of each layer that can be split, at one micro-batch size [s]."""
+    inputs, targets = chain.batch(size)
+    layers = {index for index, each in enumerate(found) if each.kept is not None}
+
+    def run() -> list[float]:
+        chain.run_split(inputs, targets, timer.mark, layers)
+        return timer.laps_s()
+
+    medians = runs.medians(run, f"micro-batch size {size}, I and W")
+    both = list(zip(medians[::2], medians[1::2], strict=True))[::-1]
+    return [seconds if index in layers else None for index, seconds in enumerate(both)]
+
+
+def _measurement(
+    size: int, seconds: tuple[float, float], found: LayerBytes, split: tuple[float, float] | None
+) -> LayerMeasurement:
+    fields = asdict(found)
+    kept = fields.pop("kept")
+    return LayerMeasurement(size, *seconds, **fields, split=LayerSplit(*split, **kept) if split and kept else None)
+
+
+def _optimizers(chain: LayerChain, name: str) -> list[optim.Optimizer | None]:
+    """Return one optimizer for each layer, None where there is nothing to train."""
+    found = []
+    for layer in chain.layers:
+        parameters = [parameter for parameter in layer.parameters() if parameter.requires_grad]
+        found.append(make_optimizer(name, parameters, _LEARNING_RATE) if parameters else None)
+    return found
+
+
+def _measure_steps(
+    chain: LayerChain, size: int, timer: Timer, runs: _Runs, optimizers: Sequence[optim.Optimizer | None]
+) -> list[tuple[float, int, LayerWork]]:
+    """Return (seconds of a step, bytes of state, work on the weights) of each layer; 0 where there is nothing of it.
+
+    Each kind of work goes over the whole model before the next, so that it finds the caches as cold as in a run.
+    """
+    inputs, targets = chain.batch(size)
+    works = [WeightWork(list(layer.parameters()), o) for layer, o in zip(chain.layers, optimizers, strict=True)]
+
+    def run() -> list[float]:
+        chain.run(inputs, targets, _no_mark)
+        timer.mark()
+        for optimizer in optimizers:
+            if optimizer is not None:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            timer.mark()
+        for kind in (WeightWork.copy, WeightWork.predict, WeightWork.average):
+            for work in works:
+                kind(work)
+                timer.mark()
+        return timer.laps_s()
+
+    medians = runs.medians(run, "optimizer steps")
+    by_layer = (medians[index :: len(optimizers)] for index in range(len(optimizers)))
+    return [
+        (
+            0.0 if optimizer is None else step_s,
+            0 if optimizer is None else _state_bytes(optimizer),
+            LayerWork(*work_s) if any(True for _ in layer.parameters()) else LayerWork(0.0, 0.0, 0.0),
+        )
+        for layer, optimizer, (step_s, *work_s) in zip(chain.layers, optimizers, by_layer, strict=True)
+    ]
+
+
+def _state_bytes(optimizer: optim.Optimizer) -> int:
+    values = (value for state in optimizer.state.values() for value in state.values())
+    return _num_bytes(value for value in values if isinstance(value, torch.Tensor))
+
+
+def _num_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def _no_mark() -> None:
+    """Note nothing."""

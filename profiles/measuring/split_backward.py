@@ -1,0 +1,117 @@
+"""A backward in two halves: I, the gradient of the input, and W, those of the weights (arXiv:2401.10241, section 2).
+
+PyTorch does the splitting, with the two functions that its own pipeline runtime uses. They are private, so this is the
+only file that knows them, and its tests pin what they do. `run_input_pass` keeps the gradients that arrive at the ops
+with parameters; `run_weight_pass` starts from there. In between all of the graph below the topmost of these ops is
+kept, with what it saved: PyTorch lets go only of what is above.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
+
+from pipesched.profiles import ProfileError
+
+Rest: TypeAlias = list[dict[str, Any]]
+"""What I leaves for W: for each group of parameters the ops that use them, and the gradients that arrived there."""
+
+_IS_RIGHT_FOR_REUSE = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+"""Before, W adds up wrongly what reaches a parameter from several ops, or an op with several outputs."""
+
+
+class _Output(GradientEdge):
+    """An edge that looks like the stage's output to PyTorch, so that the output itself need not be kept."""
+
+    requires_grad = True
+
+    @property
+    def grad_fn(self) -> torch.autograd.graph.Node:
+        return self.node
+
+    def detach_(self) -> None:
+        """Nothing to cut: the caller lets go of the edge."""
+
+
+def run_input_pass(
+    output: Tensor | GradientEdge, gradient: Tensor, x: Tensor, parameters: Sequence[nn.Parameter]
+) -> Rest:
+    """Run I: give `x` its gradient, and return what is left for `run_weight_pass`.
+
+    Args:
+        output: What the stage made of `x`, or the edge where its graph starts.
+        gradient: Of the output.
+        x: The stage's input; a leaf that requires a gradient.
+        parameters: Of the stage.
+
+    Raises:
+        ProfileError: The output does not depend on `x`, or PyTorch cannot split this graph.
+    """
+    edge = _Output(*(get_gradient_edge(output) if isinstance(output, Tensor) else output))
+    try:
+        _, rest = stage_backward_input([edge], [gradient], [x], iter(parameters))  # type: ignore[list-item]  # as good as one
+    except RuntimeError as error:  # PyTorch tells the reason among its own arguments, on many lines
+        reason = str(error.__cause__ or error).strip().partition("\n")[0]
+        raise ProfileError(f"the backward for the input failed: {reason}") from error
+    if x.grad is None:
+        raise ProfileError("the output does not depend on the input, expected it to; a stage cannot be cut off there")
+    _require_possible(rest)
+    return rest
+
+
+def run_weight_pass(rest: Rest, parameters: Sequence[nn.Parameter]) -> None:
+    """Run W: add to the gradients of `parameters` what `run_input_pass` left; `rest` is used up."""
+    fresh = [parameter for parameter in parameters if parameter.grad is None]
+    foreign = {_address(gradient) for gradient in kept_gradients(rest)} if fresh else set()
+    # what one group's ops saved may be needed by another's, where ops share a parameter
+    is_shared = any(len(group["intermediates"]) > 1 for group in rest)
+    stage_backward_weight(iter(parameters), rest, retain_graph=is_shared)
+    _own(fresh, foreign)
+
+
+def kept_gradients(rest: Rest) -> Iterator[Tensor]:
+    """Yield the gradients that wait for W."""
+    for group in rest:
+        yield from (gradient for arrived in group["grads"] for gradient in arrived if gradient is not None)
+
+
+def _require_possible(rest: Rest) -> None:
+    """Refuse the graphs for which PyTorch's W would be wrong."""
+    uses = Counter(parameter for group in rest for parameter in group["params"])
+    is_possible = all(count == 1 for count in uses.values())
+    if not _IS_RIGHT_FOR_REUSE:
+        for group in rest:
+            many = len(group["intermediates"]) > 1 or any(
+                g is not None for arrived in group["grads"] for g in arrived[1:]
+            )
+            is_possible = is_possible and not many
+            group["grads"] = [arrived[:1] for arrived in group["grads"]]  # 2.6 wants no more, even if they are None
+    if not is_possible:
+        raise ProfileError(
+            f"a parameter is used by several ops in a way that torch {torch.__version__} cannot split into I and W; "
+            "use a schedule with B" + ("" if _IS_RIGHT_FOR_REUSE else ", or torch 2.13")
+        )
+
+
+def _own(parameters: Sequence[nn.Parameter], foreign: set[int]) -> None:
+    """Give each of `parameters` a gradient of its own to add to.
+
+    PyTorch's W hands over tensors as they come: one may be the gradient that arrived, another parameter's, or a view.
+    """
+    taken = set(foreign)
+    for parameter in parameters:
+        if parameter.grad is None:
+            continue
+        if _address(parameter.grad) in taken or parameter.grad.stride() != parameter.stride():
+            parameter.grad = torch.empty_like(parameter).copy_(parameter.grad).detach()
+        taken.add(_address(parameter.grad))
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

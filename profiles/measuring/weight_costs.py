@@ -1,0 +1,69 @@
+"""What a run does with the weights of a layer besides stepping them, as it is timed: copies, predictions, averaging."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+_SHARE, _STEPS = 0.5, 3
+"""Of elastic averaging, and of a prediction: any numbers take the same time."""
+
+
+@final
+class WeightWork:
+    """The work on the weights of one layer, which is trained by `optimizer` and has been stepped; None: by nothing."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], optimizer: Optimizer | None) -> None:
+        self._weights = tuple(parameters)
+        self._trained = [parameter for parameter in parameters if parameter.requires_grad]
+        self._optimizer = optimizer
+        self._reference = [parameter.detach().clone() for parameter in self._trained]
+
+    @torch.no_grad()
+    def copy(self) -> dict[nn.Parameter, Tensor]:
+        """Copy the weights, as a Step does that keeps them for later."""
+        return {weight: weight.clone() for weight in self._weights}
+
+    @torch.no_grad()
+    def predict(self) -> dict[nn.Parameter, Tensor]:
+        """Copy the weights and move the copy as the optimizer would step (`PredictionRule.OPTIMIZER`)."""
+        moved = self.copy()
+        for group in [] if self._optimizer is None else self._optimizer.param_groups:
+            for parameter in group["params"]:
+                delta = self._direction(parameter)
+                if delta is not None:
+                    moved[parameter].sub_(delta, alpha=float(group["lr"]) * _STEPS)
+        return moved
+
+    @torch.no_grad()
+    def average(self) -> list[Tensor]:
+        """Average elastically: keep the weights before the Step, draw those after it to the reference; the updates."""
+        before = [parameter.clone() for parameter in self._trained]
+        updates = [now - then for now, then in zip(self._trained, before, strict=True)]
+        for now, then, reference in zip(self._trained, before, self._reference, strict=True):
+            now.add_(reference - then, alpha=_SHARE)
+        return updates
+
+    def _direction(self, parameter: nn.Parameter) -> Tensor | None:
+        assert self._optimizer is not None, "it was asked before"
+        state = self._optimizer.state.get(parameter, {})
+        if isinstance(self._optimizer, SGD):
+            buffer: Tensor | None = state.get("momentum_buffer")
+            return parameter if buffer is None else buffer  # its last gradient takes the same time
+        if "exp_avg" not in state:
+            return None  # it never had a gradient
+        return adams_direction(state["exp_avg"], state["exp_avg_sq"], float(state["step"]))
+
+
+def adams_direction(
+    first: Tensor, second: Tensor, num_steps: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
+) -> Tensor:
+    """Return the direction in which Adam steps after `num_steps` updates of its two moments, per learning rate."""
+    m_hat = first / (1 - betas[0] ** num_steps)
+    v_hat = second / (1 - betas[1] ** num_steps)
+    delta: Tensor = m_hat / (v_hat.sqrt() + eps)
+    return delta

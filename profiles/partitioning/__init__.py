@@ -1,0 +1,5 @@
+"""Partitioning cuts the layers of a model into stages."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,15 @@
+from .device_memory import held_bytes as held_bytes
+from .for_cluster import StagedLayers as StagedLayers
+from .for_cluster import Staging as Staging
+from .for_cluster import by_memory as by_memory
+from .for_cluster import by_replicas as by_replicas
+from .for_cluster import by_time as by_time
+from .for_cluster import over_memory as over_memory
+from .minimax import balanced_partition as balanced_partition
+from .minimax import cheapest_partition as cheapest_partition
+from .minimax import parse_partition as parse_partition
+from .minimax import uniform_partition as uniform_partition
+from .pipedream import ChainLayer as ChainLayer
+from .pipedream import Level as Level
+from .pipedream import ReplicatedStage as ReplicatedStage
+from .pipedream import replicated_partition as replicated_partition

@@ -1,0 +1,42 @@
+"""What a device holds under the schedule that its stages were cut for; buffers of messages are not in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipesched.profiles.costs import StageCost
+from pipesched.schedules import Phase, computes
+from pipesched.schedules.builders import build
+
+
+def held_bytes(cost: StageCost, in_flight: int) -> int:
+    """Return weights, gradients, optimizer state and the activations of `in_flight` micro-batches.
+
+    Further versions of the weights, which some schedules have, are not in it.
+    """
+    return 2 * cost.weight_bytes + cost.optimizer_bytes + in_flight * cost.saved_bytes
+
+
+def stashed_bytes(cost: StageCost) -> tuple[int, int]:
+    """Return what 1F1B-RR, like PipeDream, holds always, and for each micro-batch in flight.
+
+    Always: gradients and optimizer state. For each: its activations, and the version of the weights that it read. That
+    is a bound: a version lives on until its Step, when the activations are gone already.
+    """
+    return cost.weight_bytes + cost.optimizer_bytes, cost.weight_bytes + cost.saved_bytes
+
+
+def interleaved_bytes(costs: Sequence[StageCost], num_devices: int) -> list[int]:
+    """Return what each device holds under interleaved 1F1B, stage s being on device s mod `num_devices`.
+
+    What is in flight is counted op by op, over more micro-batches than it takes to fill the pipeline.
+    """
+    schedule = build("interleaved", num_devices, 4 * num_devices, len(costs) // num_devices)
+    found = []
+    for device, row in enumerate(schedule.ops):
+        saved = most = 0
+        for part in (part for op in row for part in computes(op)):
+            saved += costs[part.stage].saved_bytes * (1 if part.phase is Phase.FORWARD else -1)
+            most = max(most, saved)
+        found.append(most + sum(held_bytes(cost, 0) for cost in costs[device::num_devices]))
+    return found

@@ -1,0 +1,266 @@
+"""A profile cut into stages for the devices of a cluster: by time, by memory, or with replicas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import accumulate
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import Profile, StageCost, layer_seconds, stage_cost
+from pipesched.profiles.partitioning.device_memory import held_bytes, interleaved_bytes, stashed_bytes
+from pipesched.profiles.partitioning.minimax import cheapest_partition
+from pipesched.profiles.partitioning.pipedream import (
+    ChainLayer,
+    Level,
+    ReplicationForm,
+    replicated_in_flight,
+    replicated_partition,
+    slowest_s,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedLayers:
+    """One stage and what it costs; times are per micro-batch of the whole pipeline unless said otherwise.
+
+    Attributes:
+        first: Its first layer.
+        last: The layer behind its last.
+        devices: Those that hold it.
+        forward_s: One forward on a device of speed 1.
+        backward_s: One backward on a device of speed 1.
+        compute_s: Forward and backward, on its devices together, at their speed.
+        reduce_s: Averaging the gradients of the replicas.
+        transfer_s: Its input and the gradient of it, between it and the stage before; 0 for the first.
+        weight_bytes: One version of its weights.
+        output_bytes: What it hands on.
+        memory_bytes: Held by one of its devices at most, for all stages that it has; see `partitioning.device_memory`.
+    """
+
+    first: int
+    last: int
+    devices: tuple[int, ...]
+    forward_s: float
+    backward_s: float
+    compute_s: float
+    reduce_s: float
+    transfer_s: float
+    weight_bytes: int
+    output_bytes: int
+    memory_bytes: int
+
+    @property
+    def replicas(self) -> int:
+        """How many devices hold it."""
+        return len(self.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """All stages.
+
+    Attributes:
+        stages: In order.
+        slowest_s: The slowest stage; for `by_replicas`, the averaging of gradients and the transfers count as well [s].
+    """
+
+    stages: tuple[StagedLayers, ...]
+    slowest_s: float
+
+    @property
+    def partition(self) -> str:
+        """The layers of each stage, as ``--partition`` takes them: ``3,3,4``."""
+        return ",".join(str(stage.last - stage.first) for stage in self.stages)
+
+    @property
+    def replicas(self) -> str:
+        """The devices of each stage, as 1f1b_rr takes them: ``3:1``."""
+        return ":".join(str(stage.replicas) for stage in self.stages)
+
+
+def by_time(profile: Profile, microbatch_size: int, cluster: Cluster, num_devices: int, num_chunks: int = 1) -> Staging:
+    """Return the stages whose slowest is as fast as can be, each on its device's speed and within its memory.
+
+    Stage s is on device s mod `num_devices`. Memory is that of 1F1B, where stage s of p has p - s micro-batches in
+    flight. With several chunks on a device it is that of interleaved 1F1B, and what comes out may not fit: see
+    `over_memory`.
+
+    Raises:
+        ProfileError: There are more stages than layers, or no partition fits.
+    """
+    num_stages = num_devices * num_chunks
+    cost_of = _costs(profile, microbatch_size)
+    seconds = (0.0, *accumulate(layer_seconds(profile, microbatch_size)))
+    devices = cluster.devices[:num_devices]
+    limited = num_chunks == 1 and any(device.memory_bytes is not None for device in devices)
+
+    def stage_s(stage: int, first: int, last: int) -> float:
+        device = devices[stage % num_devices]
+        limit = device.memory_bytes if limited else None
+        if limit is not None and held_bytes(cost_of(first, last), num_stages - stage) > limit:
+            return math.inf
+        return (seconds[last] - seconds[first]) / device.speed
+
+    try:
+        bounds = cheapest_partition(stage_s, len(profile.layers), num_stages)
+    except ProfileError as error:
+        if not limited or num_stages > len(profile.layers):
+            raise
+        raise ProfileError(_does_not_fit(profile, microbatch_size, cluster, num_devices)) from error
+    return _straight(cost_of, bounds, cluster, num_devices)
+
+
+def by_memory(profile: Profile, microbatch_size: int, cluster: Cluster, num_devices: int) -> Staging:
+    """Return the stages whose largest holds as little as can be under 1F1B: stage s of p has p - s micro-batches.
+
+    Raises:
+        ProfileError: There are more stages than layers.
+    """
+    cost_of = _costs(profile, microbatch_size)
+    bounds = cheapest_partition(
+        lambda stage, first, last: held_bytes(cost_of(first, last), num_devices - stage),
+        len(profile.layers),
+        num_devices,
+    )
+    return _straight(cost_of, bounds, cluster, num_devices)
+
+
+def by_replicas(
+    profile: Profile,
+    microbatch_size: int,
+    cluster: Cluster,
+    num_devices: int,
+    *,
+    form: ReplicationForm = "paper",
+    straight: bool = False,
+) -> Staging:
+    """Return PipeDream's stages and replicas, on the speeds of the devices and within their memory.
+
+    Devices are handed out in their order, node by node. Memory is that of 1F1B-RR; see `stashed_bytes`.
+
+    Raises:
+        ProfileError: Nodes have different numbers of devices, or no partition uses all, or none fits.
+    """
+    cost_of = _costs(profile, microbatch_size)
+    chain = []
+    for index, layer in enumerate(profile.layers):
+        cost = cost_of(index, index + 1)
+        chain.append(ChainLayer(_both_s(cost), cost.output_bytes, layer.weight_bytes))
+    order = sorted(range(num_devices), key=lambda device: cluster.devices[device].node)
+    found = replicated_partition(
+        chain,
+        levels(cluster, num_devices),
+        form=form,
+        straight=straight,
+        devices=[cluster.devices[device] for device in order],
+        stage_bytes=lambda first, last: stashed_bytes(cost_of(first, last)),
+    )
+    stages = []
+    for stage, num_in_flight in zip(found, replicated_in_flight(found), strict=True):
+        always, each = stashed_bytes(cost_of(stage.first, stage.last))
+        stages.append(
+            replace(
+                _staged(cost_of(stage.first, stage.last), stage.first, stage.last, always + num_in_flight * each),
+                devices=tuple(order[device] for device in stage.devices),
+                compute_s=stage.compute_s,
+                reduce_s=stage.reduce_s,
+                transfer_s=stage.transfer_s,
+            )
+        )
+    return Staging(tuple(stages), slowest_s(found))
+
+
+def over_memory(staging: Staging, cluster: Cluster) -> tuple[int, int, int] | None:
+    """Return the first stage that holds more than one of its devices has, the bytes it holds and those there are."""
+    limits = [math.inf if device.memory_bytes is None else device.memory_bytes for device in cluster.devices]
+    for index, stage in enumerate(staging.stages):
+        limit = min(limits[device] for device in stage.devices)
+        if stage.memory_bytes > limit:
+            return index, stage.memory_bytes, int(limit)
+    return None
+
+
+def levels(cluster: Cluster, num_devices: int) -> tuple[Level, ...]:
+    """Return the first `num_devices` as PipeDream's levels: those of a node, then the nodes; exceptions are left out.
+
+    Raises:
+        ProfileError: Their nodes have different numbers of them.
+    """
+    devices = cluster.devices[:num_devices]
+    sizes = [sum(device.node == node for device in devices) for node in sorted({device.node for device in devices})]
+    if len(set(sizes)) > 1:
+        raise ProfileError(
+            f"partition: got nodes of {', '.join(map(str, sizes[:8]))} devices, expected as many in each where stages "
+            "are replicated; use whole nodes, or try --by time"
+        )
+    inter = cluster.intra if cluster.inter is None else cluster.inter
+    found = [Level(sizes[0], cluster.intra.bandwidth_bytes_per_s), Level(len(sizes), inter.bandwidth_bytes_per_s)]
+    return tuple(level for level in found if level.num_groups > 1) or (found[0],)
+
+
+def _costs(profile: Profile, microbatch_size: int) -> Callable[[int, int], StageCost]:
+    @cache
+    def cost_of(first: int, last: int) -> StageCost:
+        return stage_cost(profile, first, last, microbatch_size)
+
+    return cost_of
+
+
+def _straight(
+    cost_of: Callable[[int, int], StageCost], bounds: Sequence[tuple[int, int]], cluster: Cluster, num_devices: int
+) -> Staging:
+    """Return stages that have one device each, by turns."""
+    costs = [cost_of(first, last) for first, last in bounds]
+    if len(bounds) == num_devices:
+        held = [held_bytes(cost, num_devices - stage) for stage, cost in enumerate(costs)]
+    else:
+        held = interleaved_bytes(costs, num_devices)
+    stages: list[StagedLayers] = []
+    for index, (first, last) in enumerate(bounds):
+        device = index % num_devices
+        alone = _staged(costs[index], first, last, held[device])
+        link = cluster.link((index - 1) % num_devices, device)
+        stages.append(
+            replace(
+                alone,
+                devices=(device,),
+                compute_s=alone.compute_s / cluster.devices[device].speed,
+                transfer_s=2 * link.transfer_s(stages[-1].output_bytes) if stages else 0.0,
+            )
+        )
+    return Staging(tuple(stages), max(stage.compute_s for stage in stages))
+
+
+def _staged(cost: StageCost, first: int, last: int, memory_bytes: int) -> StagedLayers:
+    """Return a stage that is alone on a device of speed 1."""
+    return StagedLayers(
+        first,
+        last,
+        devices=(0,),
+        forward_s=cost.forward_s,
+        backward_s=cost.backward_s or 0.0,
+        compute_s=_both_s(cost),
+        reduce_s=0.0,
+        transfer_s=0.0,
+        weight_bytes=cost.weight_bytes,
+        output_bytes=cost.output_bytes,
+        memory_bytes=memory_bytes,
+    )
+
+
+def _does_not_fit(profile: Profile, microbatch_size: int, cluster: Cluster, num_devices: int) -> str:
+    best = by_memory(profile, microbatch_size, cluster, num_devices)
+    least = max(stage.memory_bytes for stage in best.stages)
+    given = min(d.memory_bytes for d in cluster.devices[:num_devices] if d.memory_bytes is not None)
+    return (
+        f"partition of {profile.model}: got devices with {given} bytes, the smallest of them, expected {least} on each "
+        f"for {num_devices} stages of 1F1B; use more devices, or a smaller micro-batch"
+    )
+
+
+def _both_s(cost: StageCost) -> float:
+    return cost.forward_s + (cost.backward_s or 0.0)

@@ -1,0 +1,194 @@
+"""The tables of PipeDream's programme, over layers i (first) to j (behind the last); see `partitioning.pipedream`.
+
+Whatever a level asks of the one below it asks for one group that stands for all replicas: device d of it is as slow and
+as small as the least of the devices d, and `behind` it, once for every replica, are so many devices of later stages.
+With a devices behind m groups that is ceil(a / m), and ceilings of ceilings add up to 1F1B-RR's ceil(R / r) in flight.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
+
+import numpy as np
+
+from pipesched.profiles.clusters import Device
+from pipesched.profiles.partitioning.pipedream import ChainLayer, Level, ReplicatedStage, ReplicationForm, StageBytes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Times: TypeAlias = "NDArray[np.float64]"
+
+
+@final
+class LayerSums:
+    """What all levels share: the layers, summed over every i and j, and what is made least.
+
+    With ``form="bytes"`` that is what the fullest device holds, and their memory is not limited.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[ChainLayer],
+        form: ReplicationForm | Literal["bytes"],
+        straight: bool,
+        stage_bytes: StageBytes | None,
+    ) -> None:
+        self.layers, self.form, self.straight = layers, form, straight
+        self.num_layers = len(layers)
+        self.looks_at_bytes = stage_bytes is not None
+        work_s = np.array([0.0, *accumulate(layer.seconds for layer in layers)])
+        weights = np.array([0.0, *accumulate(float(layer.weight_bytes) for layer in layers)])
+        later = np.arange(self.num_layers + 1)
+        self.work_s = np.where(later[:, None] < later, work_s - work_s[:, None], np.inf)
+        self.weights = weights - weights[:, None]
+        self._bytes = np.zeros((2, *self.work_s.shape))
+        if stage_bytes is not None:
+            for first, last in zip(*np.triu_indices(self.num_layers + 1, 1), strict=True):
+                self._bytes[:, first, last] = stage_bytes(int(first), int(last))
+        self.tables: dict[tuple[int, tuple[Device, ...], int], Tables] = {}
+
+    def alone(self, device: Device, in_flight: int) -> Times:
+        """Return what each i..j costs on one device; infinite where it is none, or does not fit."""
+        held = self._bytes[0] + in_flight * self._bytes[1]
+        if self.form == "bytes":
+            return np.where(np.isfinite(self.work_s), held, np.inf)
+        limit = math.inf if device.memory_bytes is None or not self.looks_at_bytes else device.memory_bytes
+        return np.where(held <= limit, self.work_s / device.speed, np.inf)
+
+    def cut_s(self, level: Level) -> Times:
+        """Return what a cut before each layer costs."""
+        if self.form != "paper":
+            return np.zeros(self.num_layers + 1)
+        return np.array([0.0, *(2.0 * layer.output_bytes / level.bandwidth_bytes_per_s for layer in self.layers)])
+
+    def reduce_s(self, level: Level, count: int, weights: Any) -> Any:
+        """Return the seconds of averaging gradients over `count` groups, per micro-batch of one of them."""
+        if self.form == "paper":
+            return 2 * (count - 1) * weights / level.bandwidth_bytes_per_s
+        return 4 * (count - 1) * weights / (level.bandwidth_bytes_per_s * count)
+
+    def both_s(self, inner_s: Any, reduce_s: Any, count: int) -> Any:
+        """Return what a stage on `count` groups costs."""
+        match self.form:
+            case "paper":
+                return np.maximum(inner_s, reduce_s) / count
+            case "published":
+                return (inner_s + reduce_s) / count
+            case "bytes":
+                return inner_s
+
+
+def pipelines(chain: LayerSums, levels: Sequence[Level], devices: Sequence[Device]) -> Tables:
+    """Return the best pipelines of the first layers, up to any j, on all devices."""
+    return Tables(chain, tuple(levels), tuple(replace(device, node=0) for device in devices), behind=0, rows=1)
+
+
+@final
+class Tables:
+    """The best pipelines of one level on its devices, with `behind` more devices behind.
+
+    Attributes:
+        best_s: On all groups, by (i, j), i below `rows`.
+    """
+
+    def __init__(
+        self, chain: LayerSums, levels: tuple[Level, ...], devices: tuple[Device, ...], *, behind: int, rows: int
+    ) -> None:
+        self._chain, self._levels, self._level, self._devices, self._behind = chain, levels, levels[-1], devices, behind
+        self._num_groups = self._level.num_groups
+        self._group_size = len(devices) // self._num_groups
+        self._cut_s = chain.cut_s(self._level)
+        self._best_s = self._filled(rows)
+        self.best_s: Times = self._best_s[self._num_groups]
+
+    def stages(self, first: int, last: int) -> list[ReplicatedStage]:
+        """Return the stages of the best pipeline of these layers over all groups."""
+        count, found = self._num_groups, list[ReplicatedStage]()
+        while self._best_s[count, first, last] < self._stage_s(count, count)[first, last]:
+            cut, own = self._split(first, last, count)
+            found[:0] = self._stage(cut, last, own, count, transfer_s=float(self._cut_s[cut]))
+            last, count = cut, count - own
+        return self._stage(first, last, count, count, transfer_s=0.0) + found
+
+    def _filled(self, rows: int) -> Times:
+        """Return A: by (groups, i, j), on the first groups of all."""
+        best = np.full((self._num_groups + 1, rows, self._chain.num_layers + 1), np.inf)
+        for count in range(1, self._num_groups + 1):
+            best[count] = self._stage_s(count, count)[:rows]
+            for own in self._shares(count):
+                before, stage_s = np.maximum(best[count - own], self._cut_s), self._stage_s(own, count)
+                for i in range(rows):
+                    either = np.maximum(before[i, i + 1 :, None], stage_s[i + 1 :]).min(axis=0, initial=np.inf)
+                    np.minimum(best[count, i], either, out=best[count, i])
+        return best
+
+    def _shares(self, count: int) -> range:
+        """Return how many of `count` groups the last stage of several may have."""
+        return range(1, min(count, 2) if self._chain.straight else count)
+
+    def _split(self, first: int, last: int, count: int) -> tuple[int, int]:
+        """Return where the last stage begins, and on how many groups it is."""
+        for own in self._shares(count):
+            before = np.maximum(self._best_s[count - own, first], self._cut_s)
+            either = np.maximum(before, self._stage_s(own, count)[:, last])
+            cut = first + 1 + int(either[first + 1 :].argmin())
+            if either[cut] == self._best_s[count, first, last]:
+                return cut, own
+        raise AssertionError("the tables were filled from these")
+
+    def _stage_s(self, own: int, count: int) -> Times:
+        """Return what each i..j costs as one stage on `own` groups, the last of the first `count`."""
+        chain = self._chain
+        if chain.straight and own > 1:
+            return np.full_like(chain.work_s, np.inf)
+        below = self._below(own, count)
+        inner_s = below.best_s if isinstance(below, Tables) else chain.alone(*below)
+        return np.asarray(chain.both_s(inner_s, chain.reduce_s(self._level, own, chain.weights), own))
+
+    def _below(self, own: int, count: int) -> Tables | tuple[Device, int]:
+        """Return the tables of a group that stands for those; of a device, itself and what it has in flight."""
+        chain, size = self._chain, self._group_size
+        groups = [self._devices[group * size : (group + 1) * size] for group in range(count - own, count)]
+        behind = math.ceil(((self._num_groups - count) * size + self._behind) / own)
+        group = tuple(map(_least, zip(*groups, strict=True)))
+        if len(self._levels) == 1:
+            return group[0], 1 + behind
+        key = (len(self._levels), group, behind if chain.looks_at_bytes else 0)
+        if key not in chain.tables:
+            rows = chain.num_layers + 1
+            chain.tables[key] = Tables(chain, self._levels[:-1], group, behind=behind, rows=rows)
+        return chain.tables[key]
+
+    def _stage(self, first: int, last: int, own: int, count: int, transfer_s: float) -> list[ReplicatedStage]:
+        """Return layers that are one stage here, on each of these groups, and may be a pipeline in the level below."""
+        chain, below = self._chain, self._below(own, count)
+        if isinstance(below, Tables):
+            inner = below.stages(first, last)
+        else:
+            work_s = float(chain.work_s[first, last]) / below[0].speed
+            inner = [ReplicatedStage(first, last, (0,), work_s, 0.0, 0.0, work_s)]
+        reduce_s = float(chain.reduce_s(self._level, own, chain.weights[first, last]))
+        return [
+            replace(
+                stage,
+                devices=tuple(
+                    group * self._group_size + device for group in range(count - own, count) for device in stage.devices
+                ),
+                compute_s=stage.compute_s / own,
+                reduce_s=max(stage.reduce_s, reduce_s) / own,
+                transfer_s=transfer_s if index == 0 else stage.transfer_s / own,
+                seconds=float(chain.both_s(stage.seconds, reduce_s, own)),
+            )
+            for index, stage in enumerate(inner)
+        ]
+
+
+def _least(devices: Sequence[Device]) -> Device:
+    """Return a device as slow and as small as the least of these."""
+    limits = [device.memory_bytes for device in devices if device.memory_bytes is not None]
+    return Device(min(device.speed for device in devices), min(limits, default=None))

@@ -1,0 +1,68 @@
+"""A process that this one starts: what it finds to import, and that it ends with this one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import sysconfig
+import threading
+import time
+from itertools import dropwhile
+from pathlib import Path
+
+import pipesched
+
+MODEL_PATH = "PIPESCHED_MODEL_PATH"
+"""Names, in a child's environment, the folders where the process that started it looks for a user's model."""
+_END_WITH_PARENT = 1
+"""Linux: ``PR_SET_PDEATHSIG``."""
+_LOOK_S = 0.5
+"""How often a process looks whether its parent is there, where the system cannot tell it."""
+
+
+def command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs one of our modules; nothing in the working directory shadows what it imports."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def environment() -> dict[str, str]:
+    """Return this process' environment for a child, which finds the same pipesched, and the same users' models."""
+    root = str(Path(pipesched.__file__).absolute().parents[1])
+    standard = sysconfig.get_path("stdlib")
+    is_installed = root in dropwhile(lambda entry: entry != standard, sys.path)  # where the child looks too
+    path = [*([] if is_installed else [root]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    models = [str(Path(entry).absolute()) for entry in sys.path]
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, dict.fromkeys(path))),
+        MODEL_PATH: os.pathsep.join(models),
+    }
+
+
+def end_with(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
+    """Let this process be ended when its parent is gone, however that ended.
+
+    Args:
+        parent: The process that started this one; it may be gone already.
+        by: The signal that ends it.
+    """
+    if sys.platform == "linux":
+        import ctypes
+
+        # sent when the thread that started us ends: one that outlives us, or the system would end us too early
+        ctypes.CDLL(None).prctl(_END_WITH_PARENT, by)
+    else:
+        threading.Thread(target=_outlive, args=(parent, by), daemon=True).start()
+    if os.getppid() != parent:  # it was gone before the system was asked
+        os.kill(os.getpid(), by)
+
+
+def _outlive(parent: int, by: signal.Signals) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_S)
+    os.kill(os.getpid(), by)
+
+
+def can_fork() -> bool:
+    """Whether a process that has loaded torch can be forked safely here: not where the system's libraries forbid it."""
+    return sys.platform == "linux"

@@ -1,0 +1,153 @@
+"""Every schedule by name: found, and built within bounds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from pipesched.schedules import MAX_CELLS, LazySchedule, Schedule, ScheduleError, integer, positive, repeat, shown
+from pipesched.schedules.builders.catalogue_entries import ENTRIES
+from pipesched.schedules.builders.catalogue_entry import Entry, ParameterValue
+
+_MAX_LAZY_STAGES = 100_000
+"""Most stages of a run whose lists are made while they are read: each rank is known, however long the run."""
+
+_LONGEST = 100
+"""Characters of a name that are compared with those that there are."""
+
+CATALOGUE: Mapping[str, Entry] = {entry.name: entry for entry in ENTRIES}
+
+_BY_ANY_NAME: Mapping[str, Entry] = {name.lower(): entry for entry in ENTRIES for name in (entry.name, *entry.aliases)}
+
+
+def build(
+    name: str, num_ranks: int, num_microbatches: int, num_chunks: int | None = None, **parameters: ParameterValue
+) -> Schedule:
+    """Build the schedule `name`.
+
+    Raises:
+        ScheduleError: No such schedule or parameter, or counts that it cannot have.
+    """
+    entry = find(name)
+    p, m, keywords = _arguments(entry, num_ranks, num_microbatches, num_chunks, parameters)
+    num_stages = _num_stages(entry, p, keywords)
+    if num_stages * m > MAX_CELLS:
+        raise ScheduleError(
+            f"schedule {entry.name}: got {shown(m)} micro-batches on {shown(num_stages)} stages, expected at most "
+            f"{MAX_CELLS} in all; try fewer of either"
+        )
+    return entry.build(p, m, **keywords)
+
+
+def build_lazily(
+    name: str, num_ranks: int, num_microbatches: int, num_chunks: int | None = None, **parameters: ParameterValue
+) -> LazySchedule:
+    """Build the schedule `name` without holding its lists, if it is asynchronous; another one once.
+
+    Raises:
+        ScheduleError: No such schedule or parameter, or counts that it cannot have.
+    """
+    entry = find(name)
+    if entry.lazy is None:
+        return repeat(build(name, num_ranks, num_microbatches, num_chunks, **parameters), 1)
+    p, m, keywords = _arguments(entry, num_ranks, num_microbatches, num_chunks, parameters)
+    num_stages = _num_stages(entry, p, keywords)
+    if num_stages > _MAX_LAZY_STAGES:
+        raise ScheduleError(
+            f"schedule {entry.name}: got {shown(num_stages)} stages, expected at most {_MAX_LAZY_STAGES}; "
+            "try fewer ranks"
+        )
+    return entry.lazy(p, m, **keywords)
+
+
+def _num_stages(entry: Entry, num_ranks: int, keywords: Mapping[str, ParameterValue]) -> int:
+    num_chunks = keywords.get("num_chunks")
+    assert num_chunks is None or isinstance(num_chunks, int), "as its type says"
+    return num_ranks * entry.chunks_with(num_chunks, keywords) // entry.replicas
+
+
+def _arguments(
+    entry: Entry, num_ranks: object, num_microbatches: object, num_chunks: object, parameters: Mapping[str, object]
+) -> tuple[int, int, dict[str, ParameterValue]]:
+    """Return ranks, micro-batches and keywords as the builder of `entry` takes them.
+
+    Raises:
+        ScheduleError: One is of another type, a count is below 1, or it takes no such parameter or chunks.
+    """
+    given = {"num_ranks": num_ranks, "num_microbatches": num_microbatches}
+    given |= {} if num_chunks is None else {"num_chunks": num_chunks}
+    counts: dict[str, Any] = {key: value if integer(value) is None else integer(value) for key, value in given.items()}
+    positive(**counts)
+    keywords = _settings(entry, parameters)
+    if num_chunks is not None:
+        _require_chunks(entry, counts["num_chunks"], keywords)
+        keywords |= {"num_chunks": counts["num_chunks"]} if entry.takes_chunks else {}
+    return counts["num_ranks"], counts["num_microbatches"], keywords
+
+
+def _settings(entry: Entry, parameters: Mapping[str, object]) -> dict[str, ParameterValue]:
+    require_known(entry, parameters)
+    known = {parameter.name: parameter for parameter in entry.parameters}
+    try:
+        return {key: known[key].read(value) for key, value in parameters.items()}
+    except ScheduleError as error:
+        raise ScheduleError(f"schedule {entry.name}: {error}") from None
+
+
+def require_known(entry: Entry, parameters: Iterable[str]) -> None:
+    """Refuse names that are no parameters of the schedule.
+
+    Raises:
+        ScheduleError: There are some.
+    """
+    known = [parameter.name for parameter in entry.parameters]
+    unknown = [key for key in parameters if key not in known]
+    if unknown:
+        expected = f"expected {', '.join(known)}" if known else "it takes none"
+        raise ScheduleError(f"schedule {entry.name}: got unknown parameter {', '.join(unknown)}, {expected}")
+
+
+def _require_chunks(entry: Entry, num_chunks: int, settings: Mapping[str, ParameterValue]) -> None:
+    """Refuse another number of stages per rank than there are, where that is fixed."""
+    expected = entry.chunks_with(num_chunks, settings)
+    if num_chunks == expected:
+        return
+    factors = [f"{each.name}={settings.get(each.name, each.default)}" for each in entry.parameters
+               if each.multiplies_chunks]  # fmt: skip
+    where = f" with {', '.join(factors)}" if factors else ""
+    takers = ", ".join(other.name for other in ENTRIES if other.takes_chunks)
+    raise ScheduleError(
+        f"schedule {entry.name}: got {num_chunks} chunks, expected {expected}{where}: its stages per rank are fixed; "
+        f"try {takers}"
+    )
+
+
+def lookup(name: str) -> Entry | None:
+    """Return the entry that has this name, or alias, in any case; None if there is none."""
+    return CATALOGUE.get(name) or _BY_ANY_NAME.get(name.lower())
+
+
+def find(name: str) -> Entry:
+    """Return the entry that has this name, or alias, in any case.
+
+    Raises:
+        ScheduleError: There is none; with the name that comes nearest, and all.
+    """
+    entry = lookup(name) if isinstance(name, str) else None
+    if entry is None:
+        near = get_close_matches(name[:_LONGEST].lower(), _BY_ANY_NAME, n=1) if isinstance(name, str) else []
+        hint = f" did you mean {_BY_ANY_NAME[near[0]].name}?" if near else ""
+        raise ScheduleError(
+            f"schedule: got {shown(name)},{hint} expected one of {', '.join(CATALOGUE)}; see 'pipesched list'"
+        )
+    return entry
+
+
+def origin_of(name: str) -> Entry | None:
+    """Return the entry that a schedule of this name was made from, copied (``x2``), recomputing (``+R``) or as it is.
+
+    None if it was made from none.
+    """
+    return CATALOGUE.get(re.sub(r"(x\d+|\+R)*$", "", name))

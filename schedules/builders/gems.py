@@ -1,0 +1,44 @@
+"""GEMS-MASTER, two replicas of the model that take turns: SC 2020, doi:10.1109/SC41405.2020.00049.
+
+p = 4 ranks, m = 3 micro-batches: the even ones go down, with stage k on rank k, the odd ones up, with stage k on rank
+3 - k. Written stage F micro-batch:
+
+    rank 0  0F0 ..  ..  ..  ..  ..  ..  0B0 3F1 3B1 0F2 ..  ..  ..  ..  ..  ..  0B2
+    rank 1  ..  1F0 ..  ..  ..  ..  1B0 2F1 ..  ..  2B1 1F2 ..  ..  ..  ..  1B2 ..
+    rank 2  ..  ..  2F0 ..  ..  2B0 1F1 ..  ..  ..  ..  1B1 2F2 ..  ..  2B2 ..  ..
+    rank 3  ..  ..  ..  3F0 3B0 0F1 ..  ..  ..  ..  ..  ..  0B1 3F2 3B2 ..  ..  ..
+
+The first stage of one replica is where the last of the other is, so the next micro-batch follows the gradient of this
+one from rank to rank. Each rank holds one micro-batch at a time, the least that there can be, and the weights of two
+stages. Gradients are reduced once, at the end.
+
+A micro-batch enters every min(t_f, t_b) + p max(t_f, t_b) seconds. With t_b = 2 t_f and many micro-batches a rank is
+idle for (p - 1) / (p + 1 / 2) of the time, the ratio in Chimera's comparison (arXiv:2107.06925, table 2).
+"""
+
+from __future__ import annotations
+
+from pipesched.schedules import Op, Reduce, Schedule, ScheduleError, Step, backward, forward, make_schedule, positive
+
+
+def gems(num_ranks: int, num_microbatches: int) -> Schedule:
+    """Build GEMS; replicas reduce their gradients before they step (with p odd, the middle stage has none).
+
+    Raises:
+        ScheduleError: One of the two replicas would have nothing to do, or both would be on one rank.
+    """
+    positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
+    p, m = num_ranks, num_microbatches
+    if p < 2 or m < 2:
+        raise ScheduleError(
+            f"gems: got {p} ranks and {m} micro-batches, expected at least 2 of each, for two replicas of the model; "
+            f"try {max(p, 2)} and {max(m, 2)}"
+        )
+    rows: list[list[Op]] = []
+    for rank in range(p):
+        homes = (rank, p - 1 - rank)
+        turns = [op for i in range(m) for op in (forward(homes[i % 2], i), backward(homes[i % 2], i))]
+        stages = sorted(set(homes))
+        reduces = map(Reduce, stages if len(stages) > 1 else ())
+        rows.append([*turns, *reduces, *map(Step, stages)])
+    return make_schedule("gems", p, m, rows)

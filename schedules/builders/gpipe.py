@@ -1,0 +1,26 @@
+"""GPipe, all forwards then all backwards (AFAB): arXiv:1811.06965, section 2.3.
+
+    rank 0  F0 F1 F2 F3 .. .. .. .. B0 B1 B2 B3
+    rank 1  .. F0 F1 F2 F3 .. .. B0 B1 B2 B3 ..
+    rank 2  .. .. F0 F1 F2 F3 B0 B1 B2 B3 .. ..
+
+Backwards run in the order of the forwards, as in PyTorch. Every rank holds m micro-batches at the turn.
+"""
+
+from __future__ import annotations
+
+from pipesched.schedules import Op, Schedule, Step, backward, forward, make_schedule, positive
+
+
+def gpipe(num_ranks: int, num_microbatches: int) -> Schedule:
+    """Build GPipe: (m + p - 1)(t_f + t_b) on equal stages with free links."""
+    positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
+    rows: list[list[Op]] = [
+        [
+            *(forward(rank, i) for i in range(num_microbatches)),
+            *(backward(rank, i) for i in range(num_microbatches)),
+            Step(rank),
+        ]
+        for rank in range(num_ranks)
+    ]
+    return make_schedule("gpipe", num_ranks, num_microbatches, rows)

@@ -1,0 +1,42 @@
+"""Hanayo, waves over the ranks: SC 2023, arXiv:2308.15762.
+
+p = 2 ranks, w = 2 waves, m = 2 micro-batches: stages go down the ranks and up again, w times, so that a rank holds
+2 w of them. Written stage F micro-batch:
+
+    rank 0  0F0 0F1 ..  3F0 4F0 3F1 4F1 7F0 7B0 7F1 7B1 4B0 3B0 4B1 3B1 0B0 ..  0B1
+    rank 1  ..  1F0 2F0 1F1 2F1 5F0 6F0 5F1 6F1 6B0 5B0 6B1 5B1 2B0 1B0 2B1 1B1 ..
+
+So every rank has work from both directions, as with Chimera's two pipelines, and nothing is there twice. The order
+follows Chimera's rule: a micro-batch crosses a stage in every slot, there and back, one enters in every other slot, and
+rounds of p micro-batches follow one another without a gap. A rank that takes a backward where it can and else a
+forward, with at most p micro-batches let into the pipeline, is no faster and no slower.
+
+Where B takes as long as F, a rank is idle for 2 (p - 1) chunk times however many rounds there are: bubble_overhead
+(p - 1) / (2 w m), as with 2 w interleaved chunks. The longer B is, the less the rounds fit together: idle for
+2 (p - 1)(t_f + m / p (t_b - t_f)), both of one chunk. A rank holds min(m, p) micro-batches at most.
+"""
+
+from __future__ import annotations
+
+from pipesched.schedules import Compute, Op, Schedule, Step, make_schedule, positive
+from pipesched.schedules.builders._time_grid import crossing, in_order
+
+
+def hanayo(num_ranks: int, num_microbatches: int, waves: int = 2) -> Schedule:
+    """Build Hanayo with 2 `waves` chunks per rank.
+
+    Raises:
+        ScheduleError: A count below 1.
+    """
+    positive(num_ranks=num_ranks, num_microbatches=num_microbatches, waves=waves)
+    p, m, num_stages = num_ranks, num_microbatches, 2 * waves * num_ranks
+    rows: list[list[Op]] = []
+    for rank in range(p):
+        stages = [stage for turn in range(0, num_stages, 2 * p) for stage in (turn + rank, turn + 2 * p - 1 - rank)]
+        slots: dict[int, Compute] = {}
+        for i in range(m):
+            start = 2 * (i % p + i // p * num_stages)
+            for stage in stages:
+                slots |= crossing(stage, num_stages, i, start)
+        rows.append([*in_order(slots), *map(Step, stages)])
+    return make_schedule("hanayo", num_stages, m, rows)

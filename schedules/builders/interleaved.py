@@ -1,0 +1,62 @@
+"""Interleaved 1F1B, several chunks of the model per rank: arXiv:2104.04473, section 2.2 (Megatron-LM).
+
+p = 2 ranks, v = 2 chunks, m = 4 micro-batches; stage = chunk * p + rank, written stage F micro-batch:
+
+    rank 0  0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 ..  2B2 ..  2B3 0B2 0B3
+    rank 1  ..  1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3 ..
+
+Micro-batches go in rounds: a round passes through all chunks before the next begins. Where m is not a multiple
+of p, PyTorch's rule holds: max(1, m // p) rounds of equal size, so m must be a multiple of the number of rounds.
+"""
+
+from __future__ import annotations
+
+from pipesched.schedules import Op, Schedule, ScheduleError, Step, backward, forward, make_schedule, positive
+from pipesched.schedules.builders.one_f_one_b import alternate
+
+
+def interleaved(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> Schedule:
+    """Build interleaved 1F1B: bubble_overhead (p - 1) / (v m) on equal stages with m a multiple of p.
+
+    Raises:
+        ScheduleError: A count below 1, or m not a multiple of the number of rounds.
+    """
+    positive(num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks)
+    p, m, v = num_ranks, num_microbatches, num_chunks
+    per_round = round_size("interleaved", p, m)
+    rows: list[list[Op]] = []
+    for rank in range(p):
+        warmup = min(m * v, (v - 1) * per_round + 2 * (p - 1 - rank))
+        order = list(chunk_order(m, v, per_round))
+        forwards = [forward(chunk * p + rank, i) for chunk, i in order]
+        backwards = [backward((v - 1 - chunk) * p + rank, i) for chunk, i in order]
+        steps = [Step(chunk * p + rank) for chunk in range(v)]
+        rows.append([*alternate(forwards, backwards, warmup), *steps])
+    return make_schedule("interleaved", p * v, m, rows)
+
+
+def round_size(name: str, num_ranks: int, num_microbatches: int) -> int:
+    """Return how many micro-batches pass through all chunks of schedule `name` before the next ones begin.
+
+    Raises:
+        ScheduleError: The rounds would not be of equal size.
+    """
+    num_rounds = max(1, num_microbatches // num_ranks)
+    if num_microbatches % num_rounds:
+        below = num_microbatches - num_microbatches % num_rounds
+        above = min(below + num_rounds, (num_rounds + 1) * num_ranks)
+        raise ScheduleError(
+            f"{name}: got {num_microbatches} micro-batches for {num_ranks} ranks, expected a multiple of the "
+            f"{num_rounds} rounds that this makes; try {below} or {above}"
+        )
+    return num_microbatches // num_rounds
+
+
+def chunk_order(num_microbatches: int, num_chunks: int, per_round: int) -> list[tuple[int, int]]:
+    """Return (chunk, microbatch) in the order of the forwards: round by round, chunk by chunk."""
+    return [
+        (chunk, microbatch)
+        for start in range(0, num_microbatches, per_round)
+        for chunk in range(num_chunks)
+        for microbatch in range(start, start + per_round)
+    ]

@@ -1,0 +1,42 @@
+"""Interleaved zero bubble, as PyTorch 2.13's ScheduleInterleavedZeroBubble orders it: ZB-H1 over several chunks.
+
+p = 2 ranks, v = 2 chunks, m = 4 micro-batches; stage = chunk * p + rank, written stage F micro-batch:
+
+    rank 0  0F0 0F1 2F0 2F1 ..  2I0 2W0 0F2 2I1 2W1 0F3 0I0 0W0 2F2 0I1 0W1 2F3 2I2 2W2 2I3 2W3 0I2 0W2 0I3 0W3
+    rank 1  ..  1F0 1F1 3F0 3I0 3F1 3I1 3W0 1F2 1I0 3W1 1F3 1I1 1W0 3F2 3I2 1W1 3F3 3I3 3W2 1I2 3W3 1I3 1W2 1W3
+
+Rounds and chunks are those of `interleaved`. Rank k runs min(v m, (v - 1) round + p - 1 - k) forwards ahead, then
+alternates F and I; from the (k + 1)-th I on, the oldest W follows each I, and the others come at the end
+(arXiv:2401.10241, section 2.1, with one chunk: `zb_h1`). In flight, from F to W: up to (v - 1) round + p on every rank.
+
+The optimizer steps after the last W; there is no validation after the step, as in `zero_bubble`.
+"""
+
+from __future__ import annotations
+
+from pipesched.schedules import Op, Schedule, Step, backward_input, backward_weight, forward, make_schedule, positive
+from pipesched.schedules.builders.interleaved import chunk_order, round_size
+from pipesched.schedules.builders.one_f_one_b import alternate
+from pipesched.schedules.builders.zero_bubble import with_weights
+
+
+def interleaved_zb(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> Schedule:
+    """Build interleaved zero bubble: (p - 1)(t_f + t_i - t_w) / v longer than its work, m a multiple of p.
+
+    Raises:
+        ScheduleError: A count below 1, or m not a multiple of the number of rounds.
+    """
+    positive(num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks)
+    p, m, v = num_ranks, num_microbatches, num_chunks
+    per_round = round_size("interleaved_zb", p, m)
+    order = chunk_order(m, v, per_round)
+    rows: list[list[Op]] = []
+    for rank in range(p):
+        warmup = min(m * v, (v - 1) * per_round + p - 1 - rank)
+        forwards = [forward(chunk * p + rank, i) for chunk, i in order]
+        back = [((v - 1 - chunk) * p + rank, i) for chunk, i in order]
+        inputs = [backward_input(stage, i) for stage, i in back]
+        weights = [backward_weight(stage, i) for stage, i in back]
+        steps = [Step(chunk * p + rank) for chunk in range(v)]
+        rows.append([*with_weights(alternate(forwards, inputs, warmup), weights, delay=rank), *steps])
+    return make_schedule("interleaved_zb", p * v, m, rows)

@@ -1,0 +1,22 @@
+"""Naive model parallelism: one micro-batch at a time through all stages.
+
+    rank 0  F0 .. .. .. .. B0 F1 .. .. .. .. B1
+    rank 1  .. F0 .. .. B0 .. .. F1 .. .. B1 ..
+    rank 2  .. .. F0 B0 .. .. .. .. F1 B1 .. ..
+
+The baseline that every pipeline must beat: one device works at a time.
+"""
+
+from __future__ import annotations
+
+from pipesched.schedules import Op, Schedule, Step, backward, forward, make_schedule, positive
+
+
+def naive(num_ranks: int, num_microbatches: int) -> Schedule:
+    """Build the schedule without any pipelining: m p (t_f + t_b) on equal stages."""
+    positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
+    rows: list[list[Op]] = [
+        [*(op for i in range(num_microbatches) for op in (forward(rank, i), backward(rank, i))), Step(rank)]
+        for rank in range(num_ranks)
+    ]
+    return make_schedule("naive", num_ranks, num_microbatches, rows)

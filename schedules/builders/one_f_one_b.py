@@ -1,0 +1,67 @@
+"""1F1B with a flush (PipeDream-flush, DAPPLE): arXiv:2006.09503, section 2.2.
+
+    rank 0  F0 F1 F2 .. .. B0 F3 B1 .. B2 .. B3
+    rank 1  .. F0 F1 .. B0 F2 B1 F3 B2 .. B3 ..
+    rank 2  .. .. F0 B0 F1 B1 F2 B2 F3 B3 .. ..
+
+Rank k runs min(m, p - 1 - k) forwards ahead, then alternates F and B, then drains: at most
+min(m, p - k) micro-batches are in flight on it, in the time of GPipe.
+
+Advance forward propagation (AvgPipe, PPoPP 2023, section 4.2 and Algorithm 1) lets every rank but the last run
+`advance` more forwards ahead, so that a slow link no longer starves the ranks behind it:
+
+    1f1b, p = 2, a transfer takes as long as F         advance = 1
+    rank 0  F0 F1 .. .. .. B0 F2 B1 F3 .. .. B2 .. B3  rank 0  F0 F1 F2 .. .. B0 F3 B1 .. B2 .. B3
+    rank 1  .. .. F0 B0 F1 B1 .. .. F2 B2 F3 B3 .. ..  rank 1  .. .. F0 B0 F1 B1 F2 B2 F3 B3 .. ..
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipesched.schedules import Compute, Op, Schedule, ScheduleError, Step, backward, forward, make_schedule, positive
+
+
+def alternate(forwards: list[Compute], backwards: list[Compute], warmup: int) -> list[Compute]:
+    """Return `warmup` forwards, then one forward and one backward in turn, then the backwards that are left."""
+    steady = [op for pair in zip(forwards[warmup:], backwards, strict=False) for op in pair]
+    return forwards[:warmup] + steady + backwards[len(forwards) - warmup :]
+
+
+def one_f_one_b(num_ranks: int, num_microbatches: int) -> Schedule:
+    """Build 1F1B: (m + p - 1)(t_f + t_b) on equal stages with free links."""
+    return _build("1f1b", num_ranks, num_microbatches, advance=0)
+
+
+def one_f_one_b_afp(num_ranks: int, num_microbatches: int, advance: int = 1) -> Schedule:
+    """Build 1F1B with advance forward propagation: `advance` 0 is 1F1B, m or more is GPipe's order of forwards."""
+    require_advance(advance)
+    return _build("1f1b_afp", num_ranks, num_microbatches, advance)
+
+
+def pipeline_rows(num_ranks: int, microbatches: Sequence[int], advance: int) -> list[list[Op]]:
+    """Return the lists of one pipeline on these micro-batches, `advance` forwards further ahead than 1F1B."""
+    last = num_ranks - 1
+    rows: list[list[Op]] = []
+    for rank in range(num_ranks):
+        warmup = min(len(microbatches), last - rank + advance) if rank < last else 0
+        forwards = [forward(rank, i) for i in microbatches]
+        backwards = [backward(rank, i) for i in microbatches]
+        rows.append([*alternate(forwards, backwards, warmup), Step(rank)])
+    return rows
+
+
+def require_advance(advance: int) -> None:
+    """Refuse what is no number of forwards.
+
+    Raises:
+        ScheduleError: It is below 0 or not an integer.
+    """
+    if not isinstance(advance, int) or isinstance(advance, bool) or advance < 0:
+        raise ScheduleError(f"advance: got {advance!r}, expected an integer of at least 0; try 1")
+
+
+def _build(name: str, num_ranks: int, num_microbatches: int, advance: int) -> Schedule:
+    positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
+    rows = pipeline_rows(num_ranks, range(num_microbatches), advance)
+    return make_schedule(name, num_ranks, num_microbatches, rows)

@@ -1,0 +1,83 @@
+"""1F1B-RR, PipeDream with replicated stages: arXiv:1806.03377, section 3.2.
+
+Stage s has replicas[s] ranks, numbered stage by stage; micro-batch i goes to replica i mod replicas[s], F and B
+alike. A replica with R - 1 - (ranks of the stages before) ranks beside and behind its stage runs
+floor((R - 1 - before) / replicas[s]) of its own forwards ahead, R being all ranks; so NOAM = ceil(R / replicas[0])
+micro-batches enter each replica of the first stage before the first comes back. replicas = (2, 1):
+
+    rank 0  F0@0 F2@0 ..   B0@0 F4@1 ..   ..   B2@0 F6@2 ..   ..   B4@1
+    rank 1  F1@0 F3@0 ..   ..   ..   B1@0 F5@1 ..   ..   B3@0 F7@2 ..
+    rank 2  ..   F0@0 B0@0 F1@1 B1@1 F2@2 B2@2 F3@3 B3@3 F4@4 B4@4 F5@5
+
+A round is one micro-batch for every replica of a stage. After its B of a round, a replica averages gradients with
+the others (Reduce) and steps; the weights of a stage so have one history, and versions count rounds. As in PipeDream
+F reads the newest and B the same again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import accumulate
+from math import lcm
+
+from pipesched.schedules import LazySchedule, Op, ScheduleError, backward, forward, make_lazy, positive, whole
+from pipesched.schedules.builders.pipedream import without_flush
+
+
+def lazy_one_f_one_b_rr(num_ranks: int, num_microbatches: int, replicas: Sequence[int] | None = None) -> LazySchedule:
+    """Build a run over ``len(replicas)`` stages.
+
+    Args:
+        replicas: Ranks of each stage, `num_ranks` together; unless given, two of the first stage and one of every
+            other, or one of each on fewer than three ranks.
+
+    Raises:
+        ScheduleError: Counts below 1, replicas that are not as many as ranks, or a last round that is not full.
+    """
+    positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
+    counts = _default(num_ranks) if replicas is None else tuple(replicas)
+    _check(counts, num_ranks, num_microbatches)
+    before = (0, *accumulate(counts))
+    homes = [tuple(range(start, start + count)) for start, count in zip(before, counts, strict=False)]
+
+    def ops(stage: int, replica: int) -> Iterator[Op]:
+        count = counts[stage]
+        warmup = (num_ranks - 1 - before[stage]) // count
+        own = range(replica, num_microbatches, count)
+        forwards = (forward(stage, i, max(0, i // count - warmup)) for i in own)
+        backwards = (backward(stage, i, max(0, i // count - warmup)) for i in own)
+        return without_flush(forwards, backwards, warmup, is_replicated=count > 1)
+
+    rank_ops = [partial(ops, stage, replica) for stage, count in enumerate(counts) for replica in range(count)]
+    return make_lazy("1f1b_rr", len(counts), num_microbatches, rank_ops, homes)
+
+
+_SHOWN = 60
+"""Characters of the replicas in a message."""
+
+one_f_one_b_rr = whole(lazy_one_f_one_b_rr)
+
+
+def _default(num_ranks: int) -> tuple[int, ...]:
+    return (1,) * num_ranks if num_ranks < 3 else (2, *(1,) * (num_ranks - 2))
+
+
+def _check(counts: Sequence[int], num_ranks: int, num_microbatches: int) -> None:
+    text = ":".join(map(str, counts))
+    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}.."
+    if not counts or any(not isinstance(count, int) or isinstance(count, bool) or count < 1 for count in counts):
+        raise ScheduleError(f"1f1b_rr: got replicas {shown or 'of no stage'}, expected at least 1 of each; try 2:1")
+    if sum(counts) != num_ranks:
+        raise ScheduleError(
+            f"1f1b_rr: got replicas {shown}, {sum(counts)} together, expected {num_ranks}, one per rank; "
+            f"try replicas={':'.join(map(str, _default(num_ranks)))}"
+        )
+    per_round = lcm(*counts)
+    if num_microbatches % per_round:
+        above = num_microbatches + per_round - num_microbatches % per_round
+        near = f"{above - per_round} or {above}" if above > per_round else f"{above}"
+        raise ScheduleError(
+            f"1f1b_rr: got {num_microbatches} micro-batches for replicas {shown}, expected a multiple of {per_round}: "
+            f"every replica has one in every round; try {near}"
+        )

@@ -1,0 +1,69 @@
+"""Weight prediction: SpecTrain (arXiv:1809.02839), XPipe (arXiv:1911.04610), PipeOptim (arXiv:2312.00839).
+
+PipeDream's order, a Step after every B, and no old weights: an op reads the newest ones, or weights predicted from
+them for a later step. F2@0+2 looks 2 steps ahead of version 0. PipeOptim on p = 3 ranks:
+
+    rank 0  F0@0+2 F1@0+2 F2@0+2 ..     ..     B0@0   F3@1+2 B1@1   F4@2+2 B2@2
+    rank 1  ..     F0@0+1 F1@0+1 ..     B0@0   F2@1+1 B1@1   F3@2+1 B2@2   F4@3+1
+    rank 2  ..     ..     F0@0   B0@0   F1@1   B1@1   F2@2   B2@2   F3@3   B3@3
+
+PipeOptim (section III-A): F looks s = p - 1 - k steps ahead, for the version that its B will find, and B reads the
+newest weights as they are. The last stage needs no prediction. The authors' code looks one step further, on every
+stage: `extra` = 1.
+
+SpecTrain (section 3.2): F and B both aim at the weights of the moment when the micro-batch comes back to stage 0.
+Half as many steps as the k backwards that are left until then lie between: floor(k / 2) for B, and p - 1 - k more
+for F. XPipe looks as far; only its rule for the step ahead is another one.
+
+How the weights are predicted is not in the list: Rule names it.
+"""
+
+from __future__ import annotations
+
+from pipesched.schedules import Compute, LazySchedule, Phase, ScheduleError, whole
+from pipesched.schedules.builders.pipedream import unflushed
+
+
+def lazy_spectrain(num_ranks: int, num_microbatches: int) -> LazySchedule:
+    """Build a run with SpecTrain's look-ahead, each micro-batch with a Step of its own."""
+    return _ahead_twice("spectrain", num_ranks, num_microbatches)
+
+
+def lazy_xpipe(num_ranks: int, num_microbatches: int) -> LazySchedule:
+    """Build a run with XPipe's look-ahead, which is SpecTrain's."""
+    return _ahead_twice("xpipe", num_ranks, num_microbatches)
+
+
+def lazy_pipeoptim(num_ranks: int, num_microbatches: int, extra: int = 0) -> LazySchedule:
+    """Build a run with PipeOptim's look-ahead: in forwards only, `extra` steps beyond their backward.
+
+    Raises:
+        ScheduleError: A count below 1, or `extra` below 0.
+    """
+    if not isinstance(extra, int) or isinstance(extra, bool) or extra < 0:
+        raise ScheduleError(f"pipeoptim: got extra {extra!r}, expected 0 or more steps; try extra=1")
+
+    def forward(stage: int, i: int) -> Compute:
+        ahead = num_ranks - 1 - stage
+        return Compute(Phase.FORWARD, stage, i, max(0, i - ahead), ahead + extra)
+
+    def backward(stage: int, i: int) -> Compute:
+        return Compute(Phase.BACKWARD, stage, i, i)
+
+    return unflushed("pipeoptim", num_ranks, num_microbatches, forward, backward)
+
+
+def _ahead_twice(name: str, num_ranks: int, num_microbatches: int) -> LazySchedule:
+    def forward(stage: int, i: int) -> Compute:
+        ahead = num_ranks - 1 - stage
+        return Compute(Phase.FORWARD, stage, i, max(0, i - ahead), stage // 2 + ahead)
+
+    def backward(stage: int, i: int) -> Compute:
+        return Compute(Phase.BACKWARD, stage, i, i, stage // 2)
+
+    return unflushed(name, num_ranks, num_microbatches, forward, backward)
+
+
+spectrain = whole(lazy_spectrain)
+xpipe = whole(lazy_xpipe)
+pipeoptim = whole(lazy_pipeoptim)

@@ -1,0 +1,47 @@
+"""ZBV, zero bubble in a V: arXiv:2401.10241, section 6; the order is that of PyTorch's ``ScheduleZBVZeroBubble``.
+
+p = 2 ranks, m = 3 micro-batches, stages k and 3 - k on rank k, written stage F micro-batch:
+
+    rank 0  0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2 ..
+    rank 1  ..  1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1I1 2I2 1I2 1W1 2W2 1W2
+
+A micro-batch comes back to the rank where it started, so the first rank has its first gradient as early as the last.
+The order is made for equal times of F, I and W and for at least 2 p - 1 micro-batches; then no rank is idle between
+its first op and its last, and none holds more than 2 p chunks, p micro-batches' worth, from F to W. With fewer
+micro-batches it is the same order with those left out that are not there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from pipesched.schedules import Compute, Op, Phase, Schedule, Step, make_schedule, positive
+
+
+def zbv(num_ranks: int, num_microbatches: int) -> Schedule:
+    """Build ZBV: 6 m + p - 1 chunk times where F, I and W take as long and m is at least 2 p - 1."""
+    positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
+    p, m = num_ranks, num_microbatches
+    rows: list[list[Op]] = []
+    for rank in range(p):
+        stages = (rank, 2 * p - 1 - rank)
+        word = _word(p, max(m, 2 * p - 1), rank)
+        rows.append([*(op for op in _spelt(word, *stages) if op.microbatch < m), *map(Step, stages)])
+    return make_schedule("zbv", 2 * p, m, rows)
+
+
+def _word(p: int, m: int, rank: int) -> str:
+    """Return the phases of `rank` in order: F, I, W of its chunk on the way down, f, i, w of that on the way up."""
+    warmup = "F" * (2 * (p - rank) - 1) + "fF" * rank + "fiw" * (p - rank)
+    steady = "FIWfiw" * (m - 2 * p + 1 + rank) + "IWfiw" * (p - 1 - rank)
+    cooldown = "Ii" * rank + "IW" * (p - rank) + "w" * rank + "W" * rank
+    return warmup + steady + cooldown
+
+
+def _spelt(word: str, down: int, up: int) -> Iterator[Compute]:
+    """Yield the computations of a word: each letter takes its next micro-batch."""
+    numbers: Counter[str] = Counter()
+    for letter in word:
+        yield Compute(Phase(letter.upper()), down if letter.isupper() else up, numbers[letter])
+        numbers[letter] += 1

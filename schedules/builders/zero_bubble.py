@@ -1,0 +1,79 @@
+"""Zero bubble, the handcrafted schedules ZB-H1 and ZB-H2: arXiv:2401.10241, section 2 (their B is our I).
+
+The backward is split: only I is waited for by another rank, and W fills the time that would be idle. ZB-H1:
+
+    rank 0  F0 F1 F2 .. .. I0 W0 F3 I1 W1 I2 W2 I3 W3
+    rank 1  .. F0 F1 .. I0 F2 I1 W0 F3 I2 W1 I3 W2 W3
+    rank 2  .. .. F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3
+
+ZB-H2 runs as many forwards ahead as fill the time until the first I comes back:
+
+    rank 0  F0 F1 F2 F3 F4 I0 W0 F5 I1 W1 I2 W2 I3 W3 I4 W4 I5 W5 .. ..
+    rank 1  .. F0 F1 F2 I0 F3 I1 F4 I2 W0 F5 I3 W1 I4 W2 I5 W3 W4 W5 ..
+    rank 2  .. .. F0 I0 F1 I1 F2 I2 F3 I3 F4 I4 W0 F5 I5 W1 W2 W3 W4 W5
+
+With h = 1 or 2, rank k runs min(m, h (p - 1 - k)) forwards ahead, then alternates F and I. From the (h k + 1)-th I on,
+the oldest W follows each I; the others come at the end. So every rank holds up to h (p - 1) + 1 micro-batches from F
+to W, p as 1F1B's first rank (H1) or 2 p - 1 (H2), of which h k wait for W alone: of those, less is kept.
+
+Zero bubble means that no rank is idle between its own first and last op. Ranks begin one F after the other all the
+same, so the makespan is longer than the work by that much, and only the next batch would fill the gap.
+
+The optimizer steps after the last W of its stage. The paper's way around the synchronisation before it (step first,
+validate afterwards, roll back) is not part of these lists: no rank waits for another one here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pipesched.schedules import (
+    Compute,
+    Op,
+    Phase,
+    Schedule,
+    Step,
+    backward_input,
+    backward_weight,
+    forward,
+    make_schedule,
+    positive,
+)
+from pipesched.schedules.builders.one_f_one_b import alternate
+
+
+def zb_h1(num_ranks: int, num_microbatches: int) -> Schedule:
+    """Build ZB-H1: the longest span of a rank is (p - 1)(t_f + t_i - t_w) over its work, in the memory of 1F1B."""
+    return _build("zb_h1", num_ranks, num_microbatches, ahead=1)
+
+
+def zb_h2(num_ranks: int, num_microbatches: int) -> Schedule:
+    """Build ZB-H2: the longest span of a rank is (p - 1)(t_f + t_i - 2 t_w) over its work, m of 2 p - 1 or more."""
+    return _build("zb_h2", num_ranks, num_microbatches, ahead=2)
+
+
+def with_weights(ops: Iterable[Compute], weights: Iterable[Compute], delay: int) -> list[Compute]:
+    """Return `ops` with the oldest of `weights` after each I but the first `delay`, and the rest at the end."""
+    waiting = iter(weights)
+    merged: list[Compute] = []
+    num_inputs = 0
+    for op in ops:
+        merged.append(op)
+        if op.phase is Phase.BACKWARD_INPUT:
+            num_inputs += 1
+            if num_inputs > delay:
+                merged.append(next(waiting))
+    return [*merged, *waiting]
+
+
+def _build(name: str, num_ranks: int, num_microbatches: int, ahead: int) -> Schedule:
+    positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
+    microbatches = range(num_microbatches)
+    rows: list[list[Op]] = []
+    for rank in range(num_ranks):
+        warmup = min(num_microbatches, ahead * (num_ranks - 1 - rank))
+        forwards = [forward(rank, i) for i in microbatches]
+        inputs = [backward_input(rank, i) for i in microbatches]
+        weights = [backward_weight(rank, i) for i in microbatches]
+        rows.append([*with_weights(alternate(forwards, inputs, warmup), weights, ahead * rank), Step(rank)])
+    return make_schedule(name, num_ranks, num_microbatches, rows)

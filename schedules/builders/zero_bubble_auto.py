@@ -1,0 +1,291 @@
+"""Zero bubble, scheduled for given costs under a memory limit: arXiv:2401.10241, section 3.1 (their B is our I).
+
+The paper's heuristic, which walks through the batch in time and decides op by op:
+
+* Warm-up: as many F as fit, in time before the first I and in memory, each rank at least one more than the next.
+* Then rounds of one F and one I per rank. W is put where a rank would wait for longer than W takes, where a shorter
+  wait would make it the rank that has waited longest, and where F needs memory; what is left comes at the end.
+
+Three questions stay open: whether the last F of the warm-up may delay the first I; whether a rank that is two F ahead
+of the next one leaves out an F rather than keep an I waiting; whether W also fills a wait that is shorter than W on a
+rank that has waited less than others. All eight answers are tried, and the list is kept whose longest span of a rank,
+from its first F to its last W, is the shortest.
+
+ZB-1p is a limit of p micro-batches, ZB-2p one of 2 p. With equal costs and limit = 4, between ZB-H1's 3 and ZB-H2's 5:
+
+    rank 0  F0 F1 F2 F3 .. I0 W0 F4 I1 W1 F5 I2 W2 I3 W3 I4 W4 I5 W5 ..
+    rank 1  .. F0 F1 F2 I0 F3 I1 W0 F4 I2 W1 F5 I3 I4 W2 W3 I5 W4 W5 ..
+    rank 2  .. .. F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 I4 W1 F5 I5 W2 W3 W4 W5
+
+The optimizer steps after the last W of its stage. The paper's way around the synchronisation before it (step first,
+validate afterwards, roll back) is not part of these lists, and neither is its integer program.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+from typing import final
+
+from pipesched.schedules import (
+    Compute,
+    Op,
+    Schedule,
+    ScheduleError,
+    Step,
+    backward_input,
+    backward_weight,
+    forward,
+    make_schedule,
+    positive,
+)
+
+
+def zb_auto(
+    num_ranks: int,
+    num_microbatches: int,
+    f: float = 1.0,
+    i: float = 1.0,
+    w: float = 1.0,
+    c: float = 0.0,
+    limit: float | None = None,
+    kept: float = 1.0,
+) -> Schedule:
+    """Build the best list of the heuristic for these costs, the same on every rank.
+
+    Args:
+        num_ranks: p.
+        num_microbatches: m.
+        f: Seconds of F; only the ratios of `f`, `i`, `w` and `c` matter.
+        i: Seconds of I.
+        w: Seconds of W.
+        c: Seconds of one transfer.
+        limit: Most that a rank may hold at once, in what one micro-batch holds from F to I (M_B); None: p, as 1F1B.
+        kept: Share of that which is kept from I to W (M_W / M_B).
+
+    Raises:
+        ScheduleError: A count below 1, a cost below 0, a limit below 1, or a share outside of 0 to 1.
+    """
+    positive(num_ranks=num_ranks, num_microbatches=num_microbatches)
+    limit = num_ranks if limit is None else limit
+    _require_numbers(f=f, i=i, w=w, c=c, limit=limit, kept=kept)
+    seconds = _Seconds(*_integers(f, i, w, c))
+    room = _Room(*_integers(1, kept, limit))
+    plans = (
+        _Plan(num_ranks, num_microbatches, seconds, room, _Choices(*answers)).run()
+        for answers in product((False, True), repeat=3)
+    )
+    best = min(plans, key=_Plan.longest_span)
+    rows: list[list[Op]] = [[*rank.ops, Step(k)] for k, rank in enumerate(best.ranks)]
+    return make_schedule("zb_auto", num_ranks, num_microbatches, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seconds:
+    """What ops and transfers take, as whole numbers of some unit: comparisons are exact, ties are ties."""
+
+    f: int
+    i: int
+    w: int
+    c: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What one micro-batch holds from F to I and from I to W, and the most that a rank may hold."""
+
+    until_input: int
+    until_weight: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Choices:
+    """Answers to the three open questions."""
+
+    late_forward: bool  # the last F of the warm-up may delay the first I
+    leave_out: bool  # a rank two F ahead may leave one out
+    fill_short: bool  # W also fills short waits of a rank that has waited less
+
+
+@final
+class _Rank:
+    """One rank's list as it grows, with its clock; F, I and W each count up."""
+
+    def __init__(self, stage: int, seconds: _Seconds, room: _Room) -> None:
+        self._stage, self._seconds, self._room = stage, seconds, room
+        self.ops: list[Compute] = []
+        self.forward_ends: list[int] = []
+        self.input_ends: list[int] = []
+        self.num_weights = 0
+        self.begin = self.free = self.waited = 0
+
+    @property
+    def num_waiting(self) -> int:
+        """Micro-batches between I and W."""
+        return len(self.input_ends) - self.num_weights
+
+    def lacks_room(self, num_forwards: int, num_weights: int = 0) -> bool:
+        """Whether so many more F do not fit, after so many more W."""
+        open_forwards = len(self.forward_ends) - len(self.input_ends) + num_forwards
+        held = open_forwards * self._room.until_input + (self.num_waiting - num_weights) * self._room.until_weight
+        return held > self._room.limit
+
+    def forward(self, arrival: int) -> None:
+        """Run the next F, not before `arrival`."""
+        self.ops.append(forward(self._stage, len(self.forward_ends)))
+        if not self.forward_ends:
+            self.begin = self.free = arrival
+        self._run(arrival, self._seconds.f)
+        self.forward_ends.append(self.free)
+
+    def input(self, arrival: int) -> None:
+        """Run the next I, not before `arrival`."""
+        self.ops.append(backward_input(self._stage, len(self.input_ends)))
+        self._run(arrival, self._seconds.i)
+        self.input_ends.append(self.free)
+
+    def weight(self) -> None:
+        """Run the oldest W that is waiting."""
+        self.ops.append(backward_weight(self._stage, self.num_weights))
+        self._run(self.free, self._seconds.w)
+        self.num_weights += 1
+
+    def _run(self, arrival: int, duration: int) -> None:
+        start = max(self.free, arrival)
+        self.waited += start - self.free
+        self.free = start + duration
+
+
+@final
+class _Plan:
+    """One walk of the heuristic through a batch."""
+
+    def __init__(self, p: int, m: int, seconds: _Seconds, room: _Room, choices: _Choices) -> None:
+        self.ranks = [_Rank(k, seconds, room) for k in range(p)]
+        self._m, self._seconds, self._choices = m, seconds, choices
+
+    def run(self) -> _Plan:
+        self._warm_up()
+        for _ in range(1, self._m):
+            self._forwards()
+            self._inputs()
+        for rank in self.ranks:
+            while rank.num_waiting:
+                rank.weight()
+        return self
+
+    def longest_span(self) -> int:
+        return max(rank.free - rank.begin for rank in self.ranks)
+
+    def _warm_up(self) -> None:
+        for k, rank in enumerate(self.ranks):
+            rank.forward(self._forward_arrival(k))
+        extra = self._extra_forwards()
+        for k, rank in enumerate(self.ranks):
+            for _ in range(extra[k]):
+                rank.forward(self._forward_arrival(k))
+        self._inputs()
+
+    def _extra_forwards(self) -> list[int]:
+        """Return how many F each rank runs between its first F and its first I."""
+        s, last = self._seconds, len(self.ranks) - 1
+        extra = [0] * (last + 1)
+        input_end = self.ranks[last].free + s.i
+        for k in range(last - 1, -1, -1):
+            end, arrival = self.ranks[k].free, input_end + s.c
+            while extra[k] < self._m - 1 and not self.ranks[k].lacks_room(extra[k] + 1):
+                if end >= arrival or (end + s.f > arrival and not self._choices.late_forward):
+                    break
+                extra[k] += 1
+                end += s.f
+            input_end = max(end, arrival) + s.i
+        for k in range(1, last + 1):
+            if extra[k] < self._m - 1:
+                extra[k] = max(0, min(extra[k], extra[k - 1] - 1))
+        return extra
+
+    def _forwards(self) -> None:
+        """Run one F on every rank that has one left; where one rank leaves it out, all before it do."""
+        first = len(self.ranks)
+        while first and len(self.ranks[first - 1].forward_ends) < self._m and not self._leaves_out(first - 1):
+            first -= 1
+        for k in range(first, len(self.ranks)):
+            rank, arrival = self.ranks[k], self._forward_arrival(k)
+            while rank.lacks_room(1):
+                rank.weight()
+            self._fill(rank, arrival)
+            rank.forward(arrival)
+
+    def _leaves_out(self, k: int) -> bool:
+        """Whether rank k, two F ahead of the next one, had better wait for its next I than run an F."""
+        if not self._choices.leave_out or k + 1 == len(self.ranks):
+            return False
+        s, rank, after = self._seconds, self.ranks[k], self.ranks[k + 1]
+        if len(rank.forward_ends) < len(after.forward_ends) + 2:
+            return False
+        arrival = after.free + s.f + s.i + s.c
+        if rank.free >= arrival:
+            return True
+        num_weights = 0
+        while rank.lacks_room(1, num_weights):
+            num_weights += 1
+        if rank.free + s.f + num_weights * s.w <= arrival:
+            return False
+        return arrival - rank.free <= self._worst_wait() - rank.waited
+
+    def _inputs(self) -> None:
+        """Run one I on every rank, from the last to the first."""
+        for k in range(len(self.ranks) - 1, -1, -1):
+            rank, arrival = self.ranks[k], self._input_arrival(k)
+            self._fill(rank, arrival)
+            if k == 0 and len(rank.forward_ends) == self._m:  # nobody waits for these I
+                while rank.num_waiting:
+                    rank.weight()
+            rank.input(arrival)
+
+    def _fill(self, rank: _Rank, arrival: int) -> None:
+        """Put W where `rank` would wait until `arrival`."""
+        while rank.num_waiting and rank.free + self._seconds.w <= arrival:
+            rank.weight()
+        wait = arrival - rank.free
+        if rank.num_waiting and wait > 0 and (self._choices.fill_short or wait > self._worst_wait() - rank.waited):
+            rank.weight()
+
+    def _worst_wait(self) -> int:
+        return max(rank.waited for rank in self.ranks)
+
+    def _forward_arrival(self, k: int) -> int:
+        """Return when the next F of rank k has its activation."""
+        if k == 0:
+            return 0
+        return self.ranks[k - 1].forward_ends[len(self.ranks[k].forward_ends)] + self._seconds.c
+
+    def _input_arrival(self, k: int) -> int:
+        """Return when the next I of rank k has its gradient."""
+        if k + 1 == len(self.ranks):
+            return 0
+        return self.ranks[k + 1].input_ends[len(self.ranks[k].input_ends)] + self._seconds.c
+
+
+def _integers(*values: float) -> tuple[int, ...]:
+    """Return whole numbers in the same ratios, exactly those of the decimals that `values` print as."""
+    fractions = [Fraction(str(value)) for value in values]
+    common = math.lcm(*(fraction.denominator for fraction in fractions))
+    return tuple(int(fraction * common) for fraction in fractions)
+
+
+def _require_numbers(**numbers: float) -> None:
+    lowest = {"limit": 1.0}
+    highest = {"kept": 1.0}
+    faults = []
+    for name, value in numbers.items():
+        low, high = lowest.get(name, 0.0), highest.get(name, math.inf)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not is_number or not low <= value <= high:
+            upper = "" if high == math.inf else f" and at most {high:g}"
+            faults.append(f"{name} is {value!r}, expected a finite number of at least {low:g}{upper}")
+    if faults:
+        raise ScheduleError("zb_auto: " + "; ".join(faults))

@@ -1,0 +1,5 @@
+"""The checker finds what is wrong with op lists before anything runs."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,135 @@
+"""Can these lists run? Found without running anything, each finding with rank, op and place.
+
+Structure: `check.structure` and `check.gradient_flow`. Matching: `check.matching`. Progress, that no rank waits
+forever, is found by `progress` and explained by `deadlock`; it depends on which Sends and Recvs wait
+for one another, and so on the backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from pipesched.schedules import NotRunnableError, Schedule
+from pipesched.schedules.check.finding import Finding
+from pipesched.schedules.check.gradient_flow import updates
+from pipesched.schedules.check.matching import matching
+from pipesched.schedules.check.structure import structure, unreached_versions
+from pipesched.schedules.lowering import lower, lower_for_torch
+from pipesched.schedules.semantics import Communication, Deadlock, deadlocks
+
+__all__ = ["BACKENDS", "Finding", "Judgement", "MessageBackend", "Traits", "check", "judge", "require_runnable"]
+
+
+Lowering: TypeAlias = Callable[[Schedule], Schedule]
+
+
+class MessageBackend(StrEnum):
+    """Who carries the messages."""
+
+    GLOO = "gloo"
+    NCCL = "nccl"
+    NCCL_PAIR = "nccl-pair"
+    NCCL_RANK = "nccl-rank"
+    NCCL_BATCHED = "nccl-batched"
+    BUFFERED = "buffered"
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """How a backend behaves, where one meets it, and who puts Sends and Recvs into lists without."""
+
+    communication: Communication
+    text: str
+    lower: Lowering = lower
+
+
+BACKENDS: Mapping[MessageBackend, Traits] = {
+    MessageBackend.GLOO: Traits(Communication.CHANNEL, "isend and irecv on CPUs: pipesched's executor, PyTorch"),
+    MessageBackend.NCCL: Traits(Communication.DEVICE, "one communicator per direction: pipesched's executor"),
+    MessageBackend.NCCL_PAIR: Traits(
+        Communication.PAIR, "one per pair of ranks: PyTorch's isend and irecv", lower_for_torch
+    ),
+    MessageBackend.NCCL_RANK: Traits(
+        Communication.RANK, "one for all: PyTorch's isend and irecv, group bound to a device", lower_for_torch
+    ),
+    MessageBackend.NCCL_BATCHED: Traits(
+        Communication.BATCHED, "one for all, neighbours at once: PyTorch's batch_isend_irecv", lower_for_torch
+    ),
+    MessageBackend.BUFFERED: Traits(Communication.BUFFERED, "sends that wait for nobody"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What is wrong with a schedule, by backend.
+
+    Attributes:
+        lists: Those that the findings speak of: as given, or lowered as the backend's user lowers them.
+        findings: None for a backend that it is safe on.
+    """
+
+    lists: Mapping[MessageBackend, Schedule]
+    findings: Mapping[MessageBackend, tuple[Finding, ...]]
+
+
+def check(schedule: Schedule) -> tuple[Finding, ...]:
+    """Return every fault of `schedule`, lowered or not; none means that it runs to its end in our executor."""
+    return (*_faults(schedule), *map(_finding, deadlocks(schedule)))
+
+
+def judge(schedule: Schedule) -> Judgement:
+    """Return every fault of `schedule` on every backend; if it has none, lists without communication are lowered."""
+    faults = _faults(schedule)
+    if not schedule.is_lowered:
+        faults += map(_finding, deadlocks(schedule))
+        if faults:
+            return Judgement(dict.fromkeys(MessageBackend, schedule), dict.fromkeys(MessageBackend, tuple(faults)))
+    lowered: dict[Lowering, Schedule] = {
+        way: schedule if schedule.is_lowered else way(schedule) for way in (lower, lower_for_torch)
+    }
+    lists = {backend: lowered[traits.lower] for backend, traits in BACKENDS.items()}
+    hangs_of = {way: _hangs_by_communication(each) for way, each in lowered.items()}
+    return Judgement(
+        lists,
+        {
+            backend: (*faults, *map(_finding, hangs_of[traits.lower][traits.communication]))
+            for backend, traits in BACKENDS.items()
+        },
+    )
+
+
+def require_runnable(schedule: Schedule) -> None:
+    """Refuse a schedule that `check` finds fault with.
+
+    Raises:
+        NotRunnableError: With the first findings, in one line.
+    """
+    findings = check(schedule)
+    if findings:
+        shown = "; ".join(str(finding) for finding in findings[:3])
+        more = f"; and {len(findings) - 3} more" if len(findings) > 3 else ""
+        raise NotRunnableError(f"{schedule.name}: {shown}{more}")
+
+
+def _faults(schedule: Schedule) -> list[Finding]:
+    return [*structure(schedule), *unreached_versions(schedule), *updates(schedule), *matching(schedule)]
+
+
+def _hangs_by_communication(lowered: Schedule) -> dict[Communication, tuple[Deadlock, ...]]:
+    found = {Communication.BATCHED: deadlocks(lowered, Communication.BATCHED)}
+    reasons: tuple[Deadlock, ...] | None = None
+    for communication in (
+        Communication.RANK, Communication.PAIR, Communication.DEVICE, Communication.CHANNEL, Communication.BUFFERED,
+    ):  # fmt: skip
+        # each waits for less than the one before it: where that comes to its end, so does this
+        reasons = reasons if reasons == () else deadlocks(lowered, communication)
+        found[communication] = reasons
+    return found
+
+
+def _finding(hang: Deadlock) -> Finding:
+    first = hang.links[0]
+    return Finding("progress", first.rank, first.index, str(hang), hang)

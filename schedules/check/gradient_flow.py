@@ -1,0 +1,113 @@
+"""Does every gradient reach every copy of its stage's weights, once?
+
+    on one rank     G G G G  Step       G stands for B or W
+
+    replicas that   G G  Reduce Step    the same Reduces and Steps on all of them, a Reduce right before each Step;
+    are one copy    G G  Reduce Step
+                         Reduce Step    a replica without micro-batches gives nothing, and keeps up
+
+    replicas that   G G  Step Average   pipelines with optimizers of their own (elastic averaging)
+    are several     G G  Step Average
+
+A list without any Step leaves the optimizer to its caller, as PyTorch's files do.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise, zip_longest
+
+from pipesched.schedules import Average, Op, Phase, Reduce, Reshard, Schedule, Step, Unshard, computes, stages_of
+from pipesched.schedules.check.finding import Finding
+
+_Events = list[tuple[int, Op]]
+"""(index, op) of what one rank does with the gradients of one stage."""
+
+
+def updates(schedule: Schedule) -> Iterator[Finding]:
+    """Yield the gradients that are lost, summed twice, or not summed; and what is of a stage that is elsewhere."""
+    holders = _holders(schedule)
+    for rank, row in enumerate(schedule.ops):
+        for index, op in enumerate(row):
+            if isinstance(op, Step | Reduce | Average | Unshard | Reshard) and rank not in holders.get(op.stage, ()):
+                yield Finding("structure", rank, index, f"{op} is of a stage that this rank does not compute")
+    has_steps = any(isinstance(op, Step) for row in schedule.ops for op in row)
+    for stage, replicas in sorted(holders.items()):
+        if has_steps:
+            for rank, events in replicas.items():
+                yield from _applied(stage, rank, events)
+        if len(replicas) > 1:
+            yield from _shared(stage, replicas)
+
+
+def _holders(schedule: Schedule) -> dict[int, dict[int, _Events]]:
+    """Return, for each stage, the ranks that have a copy of it: those that compute it, or reduce with one that does."""
+    computed = [set(stages_of(row)) for row in schedule.ops]
+    reduced = [{op.stage for op in row if isinstance(op, Reduce)} for row in schedule.ops]
+    common = {stage for own, more in zip(computed, reduced, strict=True) for stage in own & more}
+    holders: defaultdict[int, dict[int, _Events]] = defaultdict(dict)
+    for rank, row in enumerate(schedule.ops):
+        for stage in computed[rank] | (reduced[rank] & common):
+            holders[stage][rank] = []
+        for index, op in enumerate(row):
+            if isinstance(op, Step | Reduce | Average) and rank in holders.get(op.stage, ()):
+                holders[op.stage][rank].append((index, op))
+            for part in computes(op):
+                if part.phase in (Phase.BACKWARD, Phase.BACKWARD_WEIGHT):
+                    holders[part.stage][rank].append((index, part))
+    return holders
+
+
+def _applied(stage: int, rank: int, events: _Events) -> Iterator[Finding]:
+    """Every gradient is applied by a Step, and every Step has one to apply."""
+    steps = [at for at, (_, op) in enumerate(events) if isinstance(op, Step)]
+    if not steps:
+        yield Finding("structure", rank, None, f"{Step(stage)} is missing, which other stages or ranks have")
+        return
+    for before, at in pairwise([-1, *steps]):
+        if all(isinstance(op, Average) for _, op in events[before + 1 : at]):
+            index, op = events[at]
+            yield Finding("structure", rank, index, f"{op} has no backward of its stage to apply")
+    for index, op in events[steps[-1] + 1 :]:
+        if not isinstance(op, Average):
+            yield Finding("structure", rank, index, f"{op} comes after the last {Step(stage)}, which should apply it")
+            return
+
+
+def _shared(stage: int, replicas: dict[int, _Events]) -> Iterator[Finding]:
+    """Replicas stay alike: by Reduce, or by Average."""
+    kinds = {rank: {type(op) for _, op in events} for rank, events in replicas.items()}
+    ranks = ", ".join(map(str, replicas))
+    if any(Reduce in kind for kind in kinds.values()):
+        yield from _reduced(stage, replicas)
+    elif any(Average in kind for kind in kinds.values()):
+        for rank, kind in kinds.items():
+            if Average not in kind:
+                yield Finding("structure", rank, None, f"{Average(stage)} is missing, which other ranks {ranks} have")
+    elif any(Step in kind for kind in kinds.values()):
+        rank, events = next((rank, events) for rank, events in replicas.items() if Step in kinds[rank])
+        index, op = next((index, op) for index, op in events if isinstance(op, Step))
+        text = f"{op} comes without {Reduce(stage)}, but the stage is on ranks {ranks}: they would drift apart"
+        yield Finding("structure", rank, index, text)
+
+
+def _reduced(stage: int, replicas: dict[int, _Events]) -> Iterator[Finding]:
+    """Every replica reduces and steps alike: once each, with nothing in between."""
+    orders = {rank: [one for one in events if isinstance(one[1], Reduce | Step)] for rank, events in replicas.items()}
+    first = next(iter(orders))
+    for rank, order in orders.items():
+        for (index, here), (_, there) in zip_longest(order, orders[first], fillvalue=(None, "no more")):
+            if here != there:
+                text = f"there is {here} where rank {first} has {there}, expected the same order on all its replicas"
+                yield Finding("structure", rank, index, f"among the Reduces and Steps of stage {stage} {text}")
+                return
+    for rank, events in replicas.items():
+        is_summed = False
+        for index, op in events:
+            if isinstance(op, Step) and not is_summed:
+                yield Finding("structure", rank, index, f"{op} comes without {Reduce(stage)} before it")
+            elif not isinstance(op, Step | Average) and is_summed:
+                what = "would sum the same gradients again" if isinstance(op, Reduce) else "would not be summed"
+                yield Finding("structure", rank, index, f"{op} comes between {Reduce(stage)} and Step: {what}")
+            is_summed = isinstance(op, Reduce) or (is_summed and not isinstance(op, Step))

@@ -1,0 +1,88 @@
+"""Does every Send meet its Recv?
+
+Every message is sent once, after it is made, to the rank that uses it; and on every channel (a directed pair of ranks)
+the k-th Send and the k-th Recv name the same message.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from pipesched.schedules import Message, Recv, Schedule, Send, computes, gives, routes
+from pipesched.schedules.check.finding import Finding
+
+
+def matching(schedule: Schedule) -> Iterator[Finding]:
+    """Yield what is wrong with the Sends and Recvs; nothing for lists without communication."""
+    if not schedule.is_lowered:
+        return
+    sends, recvs = _posts(schedule, Send), _posts(schedule, Recv)
+    for channel in sorted(sends.keys() | recvs.keys()):
+        sender, receiver = channel
+        if not 0 <= sender < schedule.num_ranks or not 0 <= receiver < schedule.num_ranks:
+            index, op = (sends.get(channel) or recvs[channel])[0]
+            rank = sender if channel in sends else receiver
+            yield Finding("matching", rank, index, f"{op} names a peer outside of {schedule.num_ranks} ranks")
+            continue
+        yield from _compare(channel, sends.get(channel, []), recvs.get(channel, []))
+    yield from _addresses(schedule)
+
+
+_Posts = list[tuple[int, Send | Recv]]
+
+
+def _posts(schedule: Schedule, kind: type[Send] | type[Recv]) -> dict[tuple[int, int], _Posts]:
+    """Return the (index, op) posted on each channel, a channel being (sender, receiver)."""
+    found: defaultdict[tuple[int, int], _Posts] = defaultdict(list)
+    for rank, row in enumerate(schedule.ops):
+        for index, op in enumerate(row):
+            if isinstance(op, kind):
+                found[(rank, op.peer) if isinstance(op, Send) else (op.peer, rank)].append((index, op))
+    return dict(found)
+
+
+def _compare(channel: tuple[int, int], sends: _Posts, recvs: _Posts) -> Iterator[Finding]:
+    sender, receiver = channel
+    unsent = Counter(op.message for _, op in recvs) - Counter(op.message for _, op in sends)
+    unreceived = Counter(op.message for _, op in sends) - Counter(op.message for _, op in recvs)
+    if unsent or unreceived:
+        for index, op in recvs:
+            if unsent[op.message] > 0:
+                unsent[op.message] -= 1
+                yield Finding("matching", receiver, index, f"{op} has no Send on rank {sender}")
+        for index, op in sends:
+            if unreceived[op.message] > 0:
+                unreceived[op.message] -= 1
+                yield Finding("matching", sender, index, f"{op} has no Recv on rank {receiver}")
+        return
+    for (i, send), (j, recv) in zip(sends, recvs, strict=True):
+        if send.message != recv.message:
+            expected = Recv(send.message, sender)
+            yield Finding(
+                "matching", receiver, j,
+                f"{recv} is out of order: rank {sender} sends {send} at this place (its op {i}), expected {expected}",
+            )  # fmt: skip
+            return
+
+
+def _addresses(schedule: Schedule) -> Iterator[Finding]:
+    """Each message is sent once, after it is made, to the rank that uses it."""
+    route = routes(schedule)
+    for rank, row in enumerate(schedule.ops):
+        made: set[Message] = set()
+        sent: set[Message] = set()
+        for index, op in enumerate(row):
+            made.update(message for part in computes(op) if (message := gives(part)) is not None)
+            if not isinstance(op, Send):
+                continue
+            if op.message not in made:
+                yield Finding("matching", rank, index, f"{op} comes before the op that makes it")
+            if op.message in sent:
+                yield Finding("matching", rank, index, f"{op} is there again, expected each message to be sent once")
+            sent.add(op.message)
+            user = route.get((op.message.receiver, op.message.microbatch))
+            if user is None or user == rank:
+                yield Finding("matching", rank, index, f"{op} is sent, but no other rank uses it")
+            elif user != op.peer:
+                yield Finding("matching", rank, index, f"{op} goes to rank {op.peer}, expected rank {user}")

@@ -1,0 +1,14 @@
+from .files import load_json as load_json
+from .files import read_bytes as read_bytes
+from .files import read_text as read_text
+from .files import replace_whole as replace_whole
+from .files import write_text as write_text
+from .schedule_json import from_json as from_json
+from .schedule_json import read_schedule as read_schedule
+from .schedule_json import to_json as to_json
+from .timeline_json import read_timeline as read_timeline
+from .timeline_json import timeline_to_json as timeline_to_json
+from .torch_csv import has_communication as has_communication
+from .torch_csv import read_csv as read_csv
+from .torch_csv import write_csv as write_csv
+from .torch_csv import write_csv_comms as write_csv_comms

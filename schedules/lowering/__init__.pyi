@@ -1,0 +1,3 @@
+from .insertion import lower as lower
+from .streamed_insertion import lowered_ranks as lowered_ranks
+from .torch_insertion import lower_for_torch as lower_for_torch

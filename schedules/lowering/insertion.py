@@ -1,0 +1,123 @@
+"""Lowering: put the sends and receives between the computations.
+
+A Send comes right after the op that makes its message. A Recv comes right after the last op of the receiving rank
+that the making of the message depends on. Posting it any earlier could not make the transfer start sooner, because
+the Send cannot be posted before then, whatever the ops cost; posting it later might. So a transfer always starts
+when its Send is posted, and no rank holds more receive buffers than its sender can be ahead.
+
+Which of two ops of different ranks must come first is read off vector clocks: ``clock[r]`` counts the ops of rank r
+that are surely over.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+
+from pipesched.schedules import (
+    Message,
+    NotRunnableError,
+    Op,
+    Recv,
+    Reduce,
+    Schedule,
+    ScheduleError,
+    Send,
+    Step,
+    computes,
+    gives,
+    needs,
+    routes,
+)
+from pipesched.schedules.semantics import explain, progress
+
+_MAX_CLOCKS = 500_000_000
+"""Numbers in the clocks of all ops, one for each rank: half a minute's work."""
+
+
+def lower(schedule: Schedule) -> Schedule:
+    """Return `schedule` with its communication; one that has it already comes back as it is.
+
+    A message whose maker and user share a rank stays there and is not sent.
+
+    Raises:
+        NotRunnableError: The lists cannot finish, so that there is no order to put messages in.
+        ScheduleError: They are too long for so many ranks.
+    """
+    if schedule.is_lowered:
+        return schedule
+    num_ops = sum(map(len, schedule.ops))
+    if schedule.num_ranks * num_ops > _MAX_CLOCKS:
+        raise ScheduleError(
+            f"{schedule.name}: cannot be lowered: got {schedule.num_ranks} ranks with {num_ops} ops in all, expected "
+            f"ranks x ops up to {_MAX_CLOCKS}; try fewer ranks, or fewer micro-batches"
+        )
+    outcome = progress(schedule)
+    if outcome.blocked:
+        hang = explain(schedule, outcome)[0]
+        where = f"rank {hang.links[0].rank} op {hang.links[0].index}"
+        raise NotRunnableError(f"{schedule.name}: cannot be lowered: {where}: {hang}; reorder these ops")
+    sends, recvs = _place(schedule, outcome.order)
+    rows: list[tuple[Op, ...]] = []
+    for rank, row in enumerate(schedule.ops):
+        lowered: list[Op] = _in_order(recvs[rank].get(0, ()))
+        for index, op in enumerate(row):
+            lowered.append(op)
+            lowered += sends[rank].get(index, ())
+            lowered += _in_order(recvs[rank].get(index + 1, ()))
+        rows.append(tuple(lowered))
+    return replace(schedule, ops=tuple(rows))
+
+
+def _in_order(recvs: Iterable[Recv]) -> list[Op]:
+    """Return the Recvs of one peer in their order; of several in one order always."""
+    return [*sorted(recvs, key=lambda recv: recv.peer)]
+
+
+def _place(
+    schedule: Schedule, order: tuple[tuple[int, int], ...]
+) -> tuple[list[dict[int, list[Send]]], list[dict[int, list[Recv]]]]:
+    """Return, per rank, the Sends after op `index` and the Recvs after the first `count` ops."""
+    num_ranks, route = schedule.num_ranks, routes(schedule)
+    sends: list[dict[int, list[Send]]] = [defaultdict(list) for _ in range(num_ranks)]
+    recvs: list[dict[int, list[Recv]]] = [defaultdict(list) for _ in range(num_ranks)]
+    clocks = [[0] * num_ranks for _ in range(num_ranks)]
+    made: dict[Message, tuple[int, tuple[int, ...]]] = {}
+    sums = _Sums()
+    for rank, index in order:
+        op, clock = schedule.ops[rank][index], clocks[rank]
+        if isinstance(op, Step):
+            sums.learn(rank, op.stage, clock)
+        for part in computes(op):
+            for message in needs(part, schedule.num_stages):
+                if message in made:
+                    clock[:] = map(max, clock, made[message][1])
+        clock[rank] = index + 1
+        if isinstance(op, Reduce):
+            sums.tell(rank, op.stage, clock)
+        for part in computes(op):
+            result = gives(part)
+            peer = None if result is None else route.get((result.receiver, result.microbatch))
+            if result is None or peer is None or peer == rank:
+                continue
+            made[result] = (rank, tuple(clock))
+            sends[rank][index].append(Send(result, peer))
+            recvs[peer][clock[peer]].append(Recv(result, rank))
+    return sends, recvs
+
+
+class _Sums:
+    """What replicas know at their Reduces, which each of them knows at the Step behind."""
+
+    def __init__(self) -> None:
+        self._num_told: Counter[tuple[int, int]] = Counter()
+        self._told: dict[tuple[int, int], tuple[int, ...]] = {}
+
+    def tell(self, rank: int, stage: int, clock: list[int]) -> None:
+        self._num_told[rank, stage] += 1
+        key = stage, self._num_told[rank, stage]
+        self._told[key] = tuple(map(max, clock, self._told.get(key, clock)))
+
+    def learn(self, rank: int, stage: int, clock: list[int]) -> None:
+        clock[:] = map(max, clock, self._told.get((stage, self._num_told[rank, stage]), clock))

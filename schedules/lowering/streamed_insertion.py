@@ -1,0 +1,198 @@
+"""Lowering while the lists are made: the places of `schedules.lowering.insertion`, in little memory.
+
+A Recv stands behind the last op of its rank that the making of its message depends on, so it may have to go in front
+of ops that have been read already. An op is handed out when no message can still ask for that: a sender's vector
+clock never goes down, so once all senders of a rank know that its op n is over, no more Recvs come before op n + 1.
+Senders hear from their receivers soon, through what comes back, and that is how few ops wait.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from math import inf, lcm
+
+from pipesched.schedules import (
+    LazySchedule,
+    Message,
+    NotRunnableError,
+    Op,
+    Recv,
+    Reduce,
+    Send,
+    Step,
+    computes,
+    gives,
+    needs,
+)
+
+
+def lower_lazily(schedule: LazySchedule) -> LazySchedule:
+    """Return `schedule` with its communication; one that has it already comes back as it is.
+
+    Each of its lists, when it is read, works all ranks through for itself; `lowered_ranks` does so once for several.
+    """
+    if schedule.is_lowered:
+        return schedule
+
+    def ops(rank: int) -> Iterator[Op]:
+        return lowered_ranks(schedule, (rank,))[rank]
+
+    rank_ops = tuple(partial(ops, rank) for rank in range(schedule.num_ranks))
+    return replace(schedule, rank_ops=rank_ops, is_lowered=True)
+
+
+def lowered_ranks(schedule: LazySchedule, ranks: Collection[int]) -> Mapping[int, Iterator[Op]]:
+    """Return the lists of `ranks` with their communication, made in one go.
+
+    What one of them is ahead of the others is held in memory, as with `itertools.tee`.
+
+    Raises:
+        NotRunnableError: When it is read: the lists cannot go on.
+    """
+    if schedule.is_lowered:
+        return {rank: schedule.rank_ops[rank]() for rank in ranks}
+    machine = _Machine(schedule, ranks)
+    return {rank: machine.read(rank) for rank in ranks}
+
+
+class _Machine:
+    """Works the lists of all ranks through together, an op of each in turn.
+
+    Attributes:
+        clocks: ``clocks[rank][other]``: how many ops of `other` are surely over for `rank`.
+        made: The messages that nobody has used yet, and their makers' clocks.
+        waiting: Of each rank that is read, the ops that are not handed out yet.
+        recvs: Of each such rank, the Recvs before its op n.
+        reduced: By stage and number of the Reduce, the clocks of the replicas that have come to it.
+    """
+
+    def __init__(self, schedule: LazySchedule, ranks: Collection[int]) -> None:
+        num_ranks = schedule.num_ranks
+        self._schedule = schedule
+        self._lists = [ops() for ops in schedule.rank_ops]
+        self._heads = [next(ops, None) for ops in self._lists]
+        self._senders = _senders(schedule)
+        self._clocks = [[0] * num_ranks for _ in range(num_ranks)]
+        self._made: dict[Message, tuple[int, ...]] = {}
+        self._waiting: dict[int, deque[list[Op]]] = {rank: deque() for rank in ranks}
+        self._recvs: dict[int, defaultdict[int, list[Recv]]] = {rank: defaultdict(list) for rank in ranks}
+        self._handed_out = dict.fromkeys(ranks, 0)
+        self._reduced: dict[tuple[int, int], tuple[int, ...]] = {}  # what replicas know together, by stage and number
+        self._num_reduced: Counter[tuple[int, int]] = Counter()
+        self._num_told: Counter[tuple[int, int]] = Counter()
+        self._num_learnt: Counter[tuple[int, int]] = Counter()
+
+    def read(self, rank: int) -> Iterator[Op]:
+        """Yield the lowered list of `rank`, working on as far as needed."""
+        waiting = self._waiting[rank]
+        while waiting or self._heads[rank] is not None:
+            while waiting and self._handed_out[rank] < self._settled(rank):
+                yield from self._take_recvs(rank)
+                yield from waiting.popleft()
+                self._handed_out[rank] += 1
+            if (waiting or self._heads[rank] is not None) and not self._round():
+                self._refuse()
+        yield from self._take_recvs(rank)
+
+    def _settled(self, rank: int) -> float:
+        """Return the index before which no more Recvs can come to stand in the list of `rank`."""
+        clocks = (self._clocks[sender][rank] for sender in self._senders[rank] if self._heads[sender] is not None)
+        return min(clocks, default=inf)
+
+    def _take_recvs(self, rank: int) -> list[Recv]:
+        found = self._recvs[rank].pop(self._handed_out[rank], [])
+        return sorted(found, key=lambda recv: recv.peer)
+
+    def _round(self) -> bool:
+        """Let every rank do an op if it can; return whether one could."""
+        return sum(self._advance(rank) for rank in range(self._schedule.num_ranks)) > 0
+
+    def _advance(self, rank: int) -> bool:
+        op = self._heads[rank]
+        if op is None:
+            return False
+        if isinstance(op, Reduce):
+            self._reduce(rank, op)
+            return True
+        if isinstance(op, Step) and not self._learn(rank, op):
+            return False
+        return self._compute(rank, op)
+
+    def _reduce(self, rank: int, op: Reduce) -> None:
+        clock = self._clocks[rank]
+        clock[rank] += 1
+        self._num_reduced[rank, op.stage] += 1
+        key = op.stage, self._num_reduced[rank, op.stage]
+        self._reduced[key] = tuple(map(max, clock, self._reduced.get(key, clock)))
+        self._num_told[key] += 1
+        self._emit(rank, [op])
+
+    def _learn(self, rank: int, op: Step) -> bool:
+        """Let a rank at a Step know what all replicas knew at the Reduce before it, if they have come to it."""
+        key = (op.stage, self._num_reduced[rank, op.stage])
+        if not key[1]:
+            return True
+        num_replicas = len(self._schedule.replicas(op.stage))
+        if self._num_told[key] < num_replicas:
+            return False
+        self._clocks[rank][:] = map(max, self._clocks[rank], self._reduced[key])
+        self._num_learnt[key] += 1
+        if self._num_learnt[key] == num_replicas:
+            del self._reduced[key], self._num_told[key], self._num_learnt[key]
+        return True
+
+    def _compute(self, rank: int, op: Op) -> bool:
+        needed = [
+            message
+            for part in computes(op)
+            for message in needs(part, self._schedule.num_stages)
+            if message.stage != part.stage
+        ]
+        if any(message not in self._made for message in needed):
+            return False
+        clock = self._clocks[rank]
+        for message in needed:
+            clock[:] = map(max, clock, self._made.pop(message))
+        clock[rank] += 1
+        self._emit(rank, [op, *self._sends(rank, op)])
+        return True
+
+    def _sends(self, rank: int, op: Op) -> Iterator[Send]:
+        """Make the messages of `op`; yield the Sends of those that leave the rank, and place their Recvs."""
+        for part in computes(op):
+            message = gives(part)
+            if message is None or not 0 <= message.receiver < self._schedule.num_stages:
+                continue
+            self._made[message] = tuple(self._clocks[rank])
+            peer = self._schedule.home(message.receiver, message.microbatch)
+            if peer == rank:
+                continue
+            if peer in self._recvs:
+                self._recvs[peer][self._clocks[rank][peer]].append(Recv(message, rank))
+            yield Send(message, peer)
+
+    def _emit(self, rank: int, ops: list[Op]) -> None:
+        if rank in self._waiting:
+            self._waiting[rank].append(ops)
+        self._heads[rank] = next(self._lists[rank], None)
+
+    def _refuse(self) -> None:
+        rank, op = next((rank, op) for rank, op in enumerate(self._heads) if op is not None)
+        raise NotRunnableError(
+            f"{self._schedule.name}: cannot be lowered: rank {rank} waits forever at op {self._clocks[rank][rank]} "
+            f"({op}); check the schedule"
+        )
+
+
+def _senders(schedule: LazySchedule) -> list[set[int]]:
+    """Return, for each rank, the ranks that ever send it a message."""
+    found: list[set[int]] = [set() for _ in range(schedule.num_ranks)]
+    for stage in range(schedule.num_stages - 1):
+        for microbatch in range(lcm(len(schedule.homes[stage]), len(schedule.homes[stage + 1]))):
+            ends = schedule.home(stage, microbatch), schedule.home(stage + 1, microbatch)
+            found[ends[0]].add(ends[1])
+            found[ends[1]].add(ends[0])
+    return found

@@ -1,0 +1,148 @@
+"""Sends and Recvs under way: which of them waits for which, as backends do it.
+
+A rank posts its Sends and Recvs and goes on. What it has posted waits in *streams*, each in order: only the first of a
+stream is under way. The k-th Send of a channel (a directed pair of ranks) and its k-th Recv belong together; they
+are over when both are under way. What differs between backends is which posts share a stream:
+
+    BUFFERED   Recvs of a channel; Sends wait for nothing and nobody
+    CHANNEL    Sends of a channel, Recvs of a channel                   0: S>1 | R<1 | S>2
+    DEVICE     the same; but reductions of a rank go one after the other (`semantics.reductions`), as in those below
+    PAIR       all between two ranks, both ways                         0: S>1 R<1   | S>2
+    RANK       all of a rank                                            0: S>1 R<1 S>2
+    BATCHED    all of a rank, neighbours in its list at the same time   0: (S>1 R<1) (S>2)
+
+So under PAIR the k-th post of rank a for rank b has to meet the k-th post of b for a, one a Send and the other a Recv.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias, assert_never
+
+from pipesched.schedules import Recv, Send
+
+ListPosition: TypeAlias = tuple[int, int]
+"""(rank, position in its list)."""
+
+
+class Communication(StrEnum):
+    """Which Sends and Recvs wait for one another."""
+
+    BUFFERED = "buffered"
+    CHANNEL = "channel"
+    DEVICE = "device"
+    PAIR = "pair"
+    RANK = "rank"
+    BATCHED = "batched"
+
+    @property
+    def orders_sums(self) -> bool:
+        """Whether a rank's reductions go one after the other, whatever stage they are of."""
+        return self not in (Communication.BUFFERED, Communication.CHANNEL)
+
+
+@dataclass(slots=True, eq=False)
+class PostBatch:
+    """Sends and Recvs that start and end together; nearly always one.
+
+    Attributes:
+        start: Position of the first in the rank's list.
+        stream: What it waits in; None if it need not.
+        num_open: How many have not met their counterpart.
+    """
+
+    rank: int
+    start: int
+    ops: Sequence[Send | Recv]
+    stream: deque[PostBatch] | None
+    num_open: int
+
+
+class Streams:
+    """All that every rank has posted."""
+
+    def __init__(self, communication: Communication) -> None:
+        self.communication = communication
+        self.num_unsent: Counter[int] = Counter()
+        """How many Sends of each rank are not over; a rank's list ends when they are."""
+        self.crossed: set[ListPosition] = set()
+        """What has met a counterpart that names another message."""
+        self._streams: defaultdict[tuple[int, ...], deque[PostBatch]] = defaultdict(deque)
+        self._under_way: defaultdict[tuple[int, int, bool], list[tuple[PostBatch, int]]] = defaultdict(list)
+
+    def post(self, rank: int, start: int, ops: Sequence[Send | Recv]) -> list[PostBatch]:
+        """Post what `rank` has from `start` on, as one batch; return all, of any rank, that are over now."""
+        is_send = isinstance(ops[0], Send)
+        if is_send and self.communication is Communication.BUFFERED:
+            return self._start(PostBatch(rank, start, ops, None, len(ops)))
+        stream = self._streams[self._key(rank, ops[0].peer, is_send)]
+        batch = PostBatch(rank, start, ops, stream, len(ops))
+        stream.append(batch)
+        self.num_unsent[rank] += sum(isinstance(op, Send) for op in ops)
+        return self._start(batch) if len(stream) == 1 else []
+
+    def held_by(self) -> dict[ListPosition, ListPosition]:
+        """Return, for each post that is not over, the post of its stream that must meet its counterpart first."""
+        found: dict[ListPosition, ListPosition] = {}
+        for stream in self._streams.values():
+            if stream:
+                first = stream[0]
+                held = [(first.rank, first.start + offset) for offset in self._open(first)]
+                for batch in stream:
+                    found |= {(batch.rank, batch.start + offset): held[0] for offset in range(len(batch.ops))}
+                found |= {place: place for place in held}
+        return found
+
+    def _key(self, rank: int, peer: int, is_send: bool) -> tuple[int, ...]:
+        match self.communication:
+            case Communication.BUFFERED | Communication.CHANNEL | Communication.DEVICE:
+                return (rank, peer, is_send)
+            case Communication.PAIR:
+                return (rank, peer)
+            case Communication.RANK | Communication.BATCHED:
+                return (rank,)
+            case _:
+                assert_never(self.communication)
+
+    def _start(self, first: PostBatch) -> list[PostBatch]:
+        """Put a batch under way, and those that come after what is over with that."""
+        over: list[PostBatch] = []
+        starting = [first]
+        while starting:
+            batch = starting.pop()
+            for offset, op in enumerate(batch.ops):
+                mine, theirs = self._ends(batch.rank, op)
+                mine.append((batch, offset))
+                if len(mine) > len(theirs):
+                    continue
+                other, at = theirs[len(mine) - 1]
+                if other.ops[at].message != op.message:
+                    self.crossed |= {(batch.rank, batch.start + offset), (other.rank, other.start + at)}
+                for end in (batch, other):
+                    end.num_open -= 1
+                    if not end.num_open:
+                        over.append(end)
+                        starting += self._finish(end)
+        return over
+
+    def _finish(self, batch: PostBatch) -> list[PostBatch]:
+        """Take a batch that is over out of its stream; return the one that starts now."""
+        if batch.stream is None:
+            return []
+        batch.stream.popleft()
+        self.num_unsent[batch.rank] -= sum(isinstance(op, Send) for op in batch.ops)
+        return [batch.stream[0]] if batch.stream else []
+
+    def _ends(self, rank: int, op: Send | Recv) -> tuple[list[tuple[PostBatch, int]], list[tuple[PostBatch, int]]]:
+        """Return what is, or was, under way at this end of the channel of `op`, and at the other end."""
+        if isinstance(op, Send):
+            return self._under_way[rank, op.peer, True], self._under_way[rank, op.peer, False]
+        return self._under_way[op.peer, rank, False], self._under_way[op.peer, rank, True]
+
+    def _open(self, batch: PostBatch) -> list[int]:
+        """Return which ops of a batch under way have not met their counterpart."""
+        ends = (self._ends(batch.rank, op) for op in batch.ops)
+        return [at for at, (mine, theirs) in enumerate(ends) if mine.index((batch, at)) >= len(theirs)]

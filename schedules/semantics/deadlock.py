@@ -1,0 +1,289 @@
+"""Why ranks stand still: who waits for whom, until that closes to a circle or ends at an op that is missing.
+
+What stands still waits for something that stands still too, or that is not there at all. So following one reason
+after another from any rank comes to a circle, or to a gap:
+
+    0B0 of rank 0 --needs--> 1B0 of rank 1 --comes after--> 1F1 --needs--> 0F1 of rank 0 --comes after--> 0B0
+    1F0 of rank 1 --needs--> 1RECV_F0 --meets--> 0SEND_F0 of rank 0, which is missing
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice, pairwise
+from typing import TypeAlias
+
+from pipesched.schedules import Message, Op, Payload, Recv, Reduce, Schedule, Send, Step, computes, gives, needs, routes
+from pipesched.schedules.semantics.communicators import Communication, ListPosition
+from pipesched.schedules.semantics.progress import Progress, batch_at, progress
+
+_MOST_STEPS = 7
+"""More than these are not all written out in the text of a hang."""
+
+
+class Why(StrEnum):
+    """How one op keeps another from being over; the values are words for people."""
+
+    NEEDS = "waits for"
+    """A computation: the op that makes a message, or the Recv that brings it; a Step: the Reduce before it."""
+    MEETS = "waits for the other end,"
+    """A Send or Recv: its counterpart."""
+    REPLICAS = "waits for its replica"
+    """A Reduce: that of another rank."""
+    AFTER = "comes after"
+    """The rank's list has not come that far."""
+    BEHIND = "is queued behind"
+    """A Send or Recv: another one is the first of the stream. A Reduce: the rank has posted another one before."""
+    WITH = "is in one batch with"
+    """A Send or Recv: another one of its batch has not met its counterpart."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingOp:
+    """An op that is not over, and how it waits for the next one."""
+
+    rank: int
+    index: int
+    op: Op
+    why: Why
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What a chain ends in.
+
+    Attributes:
+        rank: Whose list has it not; None where any rank's would do.
+        op: As in the lists.
+        text: What there is instead.
+    """
+
+    rank: int | None
+    op: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.op}{'' if self.rank is None else f' of rank {self.rank}'}, {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlock:
+    """One reason why ranks stand still.
+
+    Attributes:
+        links: Each waits for the next one; the last for the first, or for what is missing.
+        missing: What the chain ends in; None: it is a circle.
+        others: Ranks that have no part in it, but wait for it in the end.
+    """
+
+    links: tuple[WaitingOp, ...]
+    missing: Missing | None
+    others: tuple[int, ...]
+
+    def __str__(self) -> str:
+        first = self.links[0]
+        steps = [f"{_name(link, before.rank)}, which {link.why.value} " for before, link in pairwise(self.links)]
+        if len(steps) > _MOST_STEPS:
+            steps[3:-2] = [f"(and so on over {len(steps) - 5} ops) "]
+        end = f"{_name(first, self.links[-1].rank)}: a circle" if self.missing is None else str(self.missing)
+        others = f"; {_ranks(self.others)} for it" if self.others else ""
+        return f"{first.op} {first.why.value.replace('waits', 'waits forever', 1)} {''.join(steps)}{end}{others}"
+
+
+def deadlocks(schedule: Schedule, communication: Communication = Communication.CHANNEL) -> tuple[Deadlock, ...]:
+    """Return why ranks stand still, each reason once; nothing where all come to their end."""
+    outcome = progress(schedule, communication)
+    return explain(schedule, outcome, communication) if outcome.blocked else ()
+
+
+def explain(
+    schedule: Schedule, outcome: Progress, communication: Communication = Communication.CHANNEL
+) -> tuple[Deadlock, ...]:
+    """Return the reasons for what `progress` found blocked."""
+    reasons = _Reasons(schedule, outcome, communication)
+    root_of: dict[ListPosition, int] = {}
+    roots: list[tuple[tuple[WaitingOp, ...], Missing | None]] = []
+    ranks: defaultdict[int, list[int]] = defaultdict(list)
+    for stuck in outcome.blocked:
+        path: dict[ListPosition, Why] = {}
+        place: ListPosition | Missing = (stuck.rank, stuck.index)
+        while isinstance(place, tuple) and place not in path and place not in root_of:
+            why, following = reasons.of(place)
+            path[place] = why
+            place = following
+        if isinstance(place, Missing):
+            roots.append((_links(schedule, _tail(schedule, path)), place))
+        elif place in path:
+            roots.append((_links(schedule, _turned(path, place)), None))
+        root = root_of[place] if isinstance(place, tuple) and place in root_of else len(roots) - 1
+        root_of |= dict.fromkeys(path, root)
+        ranks[root].append(stuck.rank)
+    return tuple(
+        Deadlock(links, missing, tuple(rank for rank in ranks[root] if rank not in {link.rank for link in links}))
+        for root, (links, missing) in enumerate(roots)
+    )
+
+
+_Path: TypeAlias = dict[ListPosition, Why]
+
+
+def _links(schedule: Schedule, path: _Path) -> tuple[WaitingOp, ...]:
+    return tuple(WaitingOp(rank, index, schedule.ops[rank][index], why) for (rank, index), why in path.items())
+
+
+def _tail(schedule: Schedule, path: _Path) -> _Path:
+    """Return the end of a chain, from the last computation or Reduce in it; none: from where a Send waits."""
+    places = list(path)
+    stands = [
+        at
+        for at, (rank, index) in enumerate(places)
+        if index < len(schedule.ops[rank]) and not isinstance(schedule.ops[rank][index], Send | Recv)
+    ]
+    waits = [at for at, place in enumerate(places) if path[place] is Why.MEETS]
+    return {place: path[place] for place in places[stands[-1] if stands else waits[0] :]}
+
+
+def _turned(path: _Path, start: ListPosition) -> _Path:
+    """Return the circle through `start`, from its first place that waits for something else than its turn."""
+    places = list(path)
+    circle = places[places.index(start) :]
+    first = min(place for place in circle if path[place] in (Why.NEEDS, Why.MEETS, Why.REPLICAS))
+    at = circle.index(first)
+    return {place: path[place] for place in circle[at:] + circle[:at]}
+
+
+class _Reasons:
+    """Says what an op that is not over waits for; one reason, though there may be more."""
+
+    def __init__(self, schedule: Schedule, outcome: Progress, communication: Communication) -> None:
+        self._ops, self._num_stages = schedule.ops, schedule.num_stages
+        self._reached, self._held_by = outcome.reached, outcome.held_by
+        self._stuck = {stuck.rank: stuck.waits_for for stuck in outcome.blocked}
+        self._communication = communication
+        self._routes = None if schedule.is_lowered else routes(schedule)
+        self._makers: dict[Message, ListPosition] = {}
+        self._own: dict[tuple[int, Message], ListPosition] = {}
+        self._recvs: defaultdict[tuple[int, Message], list[ListPosition]] = defaultdict(list)
+        self._channels: defaultdict[tuple[type, int, int], list[ListPosition]] = defaultdict(list)
+        self._numbers: dict[ListPosition, int] = {}
+        for rank, row in enumerate(schedule.ops):
+            for index, op in enumerate(row):
+                self._note((rank, index), op)
+
+    def _note(self, place: ListPosition, op: Op) -> None:
+        if isinstance(op, Send | Recv):
+            channel = self._channels[_channel(place[0], op)]
+            self._numbers[place] = len(channel)
+            channel.append(place)
+            if isinstance(op, Recv):
+                self._recvs[place[0], op.message].append(place)
+        for part in computes(op):
+            message = gives(part)
+            if message is not None:
+                self._makers.setdefault(message, place)
+                self._own.setdefault((place[0], message), place)
+
+    def of(self, place: ListPosition) -> tuple[Why, ListPosition | Missing]:
+        rank, index = place
+        row, reached = self._ops[rank], self._reached[rank]
+        if index > reached:
+            return Why.AFTER, (rank, reached)
+        if index == len(row):
+            return Why.NEEDS, self._held(rank, lambda op: isinstance(op, Send | Reduce))
+        op = row[index]
+        if isinstance(op, Send | Recv):
+            return self._post(place, op)
+        if isinstance(op, Reduce):
+            holder = self._held_by[place]
+            return (Why.BEHIND, holder) if holder != place else (Why.REPLICAS, self._replica(place, op))
+        if isinstance(op, Step):
+            return Why.NEEDS, self._held(rank, lambda posted: posted == Reduce(op.stage))
+        return Why.NEEDS, self._supply(rank, op)
+
+    def _held(self, rank: int, is_it: Callable[[Op], bool]) -> ListPosition:
+        """Return the first post of `rank` of this kind that is not over."""
+        return next((rank, i) for i, op in enumerate(self._ops[rank]) if (rank, i) in self._held_by and is_it(op))
+
+    def _post(self, place: ListPosition, op: Send | Recv) -> tuple[Why, ListPosition | Missing]:
+        """Why a Send or Recv that is posted is not over, or did not bring what it names."""
+        rank, index = place
+        holder = self._held_by.get(place, place)
+        if holder != place:
+            low, high = min(index, holder[1]), max(index, holder[1])
+            is_together = low + len(batch_at(self._ops[rank], low, self._communication)) > high
+            return (Why.WITH if is_together else Why.BEHIND), holder
+        others, number = self._channels[_channel(rank, op, is_other_end=True)], self._numbers[place]
+        wanted = str(Recv(op.message, rank) if isinstance(op, Send) else Send(op.message, rank))
+        if number < len(others) and place in self._held_by:
+            return Why.MEETS, others[number]
+        text = "which is missing"
+        if number < len(others):
+            peer, there = others[number]
+            text = f"at whose place of the channel there is {self._ops[peer][there]} (op {there})"
+        elif any(str(self._ops[peer][there]) == wanted for peer, there in others):
+            text = "which is not at this place of the channel"
+        return Why.MEETS, Missing(op.peer, wanted, text)
+
+    def _supply(self, rank: int, op: Op) -> ListPosition | Missing:
+        """Where the message comes from that the computation `op` waits for."""
+        message = self._stuck[rank]
+        assert message is not None, "a computation waits for messages alone"
+        name = _maker_name(message)
+        if (rank, message) in self._own:
+            return self._own[rank, message]
+        if message not in self._makers:
+            return Missing(None, name, "which nobody computes")
+        maker = self._makers[message]
+        if any(part.stage == message.stage and message in needs(part, self._num_stages) for part in computes(op)):
+            return Missing(rank, name, f"which rank {maker[0]} computes instead")
+        if self._routes is None:
+            found = self._recvs[rank, message]
+            waiting = [place for place in found if place[1] > self._reached[rank] or place in self._held_by]
+            wrong = Missing(rank, str(Recv(message, maker[0])), "which is missing")
+            return waiting[0] if waiting else found[0] if found else wrong
+        if maker[1] >= self._reached[maker[0]]:
+            return maker
+        user = self._routes.get((message.receiver, message.microbatch))
+        forward = f"{message.receiver}F{message.microbatch}"
+        return Missing(
+            rank, forward, "which nobody computes" if user is None else f"which rank {user} computes instead"
+        )
+
+    def _replica(self, place: ListPosition, op: Reduce) -> ListPosition | Missing:
+        """Where the Reduce of another replica is that has not been reached, or has to wait for its turn."""
+        rank, index = place
+        number = self._ops[rank][:index].count(op)
+        for other, row in enumerate(self._ops):
+            if other == rank or op not in row:
+                continue
+            there = next(islice(((other, i) for i, its in enumerate(row) if its == op), number, None), None)
+            if there is None:
+                return Missing(other, str(op), "which is missing")
+            if there[1] >= self._reached[other] or self._held_by[there] != there:
+                return there
+        raise AssertionError("a Reduce that all replicas have posted, each as its first, is over")
+
+
+def _channel(rank: int, op: Send | Recv, is_other_end: bool = False) -> tuple[type, int, int]:
+    """Return (Send or Recv, sender, receiver): the channel's end that `op` is posted at, or the other one."""
+    kind = Send if isinstance(op, Send) is not is_other_end else Recv
+    return (kind, rank, op.peer) if isinstance(op, Send) else (kind, op.peer, rank)
+
+
+def _maker_name(message: Message) -> str:
+    letter = "F" if message.payload is Payload.ACTIVATION else "B"
+    return f"{message.stage}{letter}{message.microbatch}"
+
+
+def _name(link: WaitingOp, rank: int) -> str:
+    """Name an op as seen from `rank`."""
+    return f"{link.op}{'' if link.rank == rank else f' of rank {link.rank}'} (op {link.index})"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} waits"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]} wait"

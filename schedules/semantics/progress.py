@@ -1,0 +1,161 @@
+"""Which op can run when: the op lists worked through without any times.
+
+Every rank goes down its list. A Compute waits until the messages that it needs are there; Send and Recv post and
+go on; a message is there when its Send and its Recv are over (`communicators` says when). Reduce posts too, and
+the stage's next Step waits until all its replicas have come to it (`reductions`); the end of a list waits for the
+rank's Sends and Reduces. In lists without communication a message is there as soon as it is made.
+
+No op that runs can keep another one from running, so all orders come equally far: one of them is enough.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from pipesched.schedules import Message, Op, Recv, Reduce, Schedule, Send, Step, computes, gives, needs, routes
+from pipesched.schedules.semantics.communicators import Communication, ListPosition, Streams
+from pipesched.schedules.semantics.reductions import Sums
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Where a rank stands still.
+
+    Attributes:
+        index: Of `op` in the rank's list; its length where all ops have run, but not all Sends and Reduces are over.
+        op: None at the end of the list.
+        waits_for: The message that it waits for; None for other replicas at a Step, and at the end.
+    """
+
+    rank: int
+    index: int
+    op: Op | None
+    waits_for: Message | None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the lists come.
+
+    Attributes:
+        order: (rank, index) of every op that ran, each after all that it depends on.
+        reached: Ops that ran, for each rank.
+        blocked: One entry for every rank that never finishes; empty when all do.
+        held_by: For each Send, Recv and Reduce that ran but is not over, the one of its stream that must meet its
+            counterparts first: often itself.
+    """
+
+    order: tuple[ListPosition, ...]
+    reached: tuple[int, ...]
+    blocked: tuple[Blocked, ...]
+    held_by: dict[ListPosition, ListPosition]
+
+
+def progress(schedule: Schedule, communication: Communication = Communication.CHANNEL) -> Progress:
+    """Work the lists through as far as they go; linear in the number of ops."""
+    return _Machine(schedule, communication).run()
+
+
+class _Machine:
+    def __init__(self, schedule: Schedule, communication: Communication) -> None:
+        self._schedule = schedule
+        self._routes = {} if schedule.is_lowered else routes(schedule)
+        self._next = [0] * schedule.num_ranks
+        self._there: set[tuple[int, Message]] = set()
+        self._waiters: defaultdict[tuple[int, Message], list[int]] = defaultdict(list)
+        self._streams = Streams(communication)
+        self._sums = Sums(ranks_by_reduced_stage(schedule), are_ordered=communication.orders_sums)
+        self._blocked: dict[int, Message | None] = {}
+        self._order: list[ListPosition] = []
+        self._ready = list(range(schedule.num_ranks))
+
+    def run(self) -> Progress:
+        while self._ready:
+            self._advance(self._ready.pop())
+        blocked = []
+        for rank, message in sorted(self._blocked.items()):
+            index, row = self._next[rank], self._schedule.ops[rank]
+            blocked.append(Blocked(rank, index, row[index] if index < len(row) else None, message))
+        held_by = self._streams.held_by() | self._sums.held_by() if blocked else {}
+        return Progress(tuple(self._order), tuple(self._next), tuple(blocked), held_by)
+
+    def _advance(self, rank: int) -> None:
+        """Run ops of `rank` until one must wait."""
+        row = self._schedule.ops[rank]
+        self._blocked.pop(rank, None)
+        while self._next[rank] < len(row):
+            op = row[self._next[rank]]
+            if isinstance(op, Send | Recv):
+                self._post(rank)
+                continue
+            missing = self._missing(rank, op)
+            if missing is not None:
+                self._blocked[rank] = missing
+                self._waiters[rank, missing].append(rank)
+                return
+            if isinstance(op, Step) and self._sums.is_waiting(rank, op.stage):
+                self._blocked[rank] = None
+                return
+            if isinstance(op, Reduce):
+                self._ready += self._sums.post((rank, self._next[rank]), op) - {rank}
+            self._finish(rank, op)
+        if self._streams.num_unsent[rank] or self._sums.is_waiting(rank):
+            self._blocked[rank] = None
+
+    def _finish(self, rank: int, op: Op) -> None:
+        self._order.append((rank, self._next[rank]))
+        self._next[rank] += 1
+        for part in computes(op):
+            message = gives(part)
+            if message is None:
+                continue
+            self._arrive(rank, message)
+            target = self._routes.get((message.receiver, message.microbatch))
+            if target is not None and target != rank:
+                self._arrive(target, message)
+
+    def _missing(self, rank: int, op: Op) -> Message | None:
+        for part in computes(op):
+            for message in needs(part, self._schedule.num_stages):
+                if (rank, message) not in self._there:
+                    return message
+        return None
+
+    def _post(self, rank: int) -> None:
+        """Post the next Send or Recv, with its neighbours where the communication batches them."""
+        start, row = self._next[rank], self._schedule.ops[rank]
+        ops = batch_at(row, start, self._streams.communication)
+        self._order += [(rank, index) for index in range(start, start + len(ops))]
+        self._next[rank] += len(ops)
+        for batch in self._streams.post(rank, start, ops):
+            for index, op in enumerate(batch.ops, batch.start):
+                if isinstance(op, Recv) and (batch.rank, index) not in self._streams.crossed:
+                    self._arrive(batch.rank, op.message)
+            if batch.rank != rank and self._next[batch.rank] == len(self._schedule.ops[batch.rank]):
+                self._ready.append(batch.rank)
+
+    def _arrive(self, rank: int, message: Message) -> None:
+        self._there.add((rank, message))
+        self._ready.extend(self._waiters.pop((rank, message), ()))
+
+
+def batch_at(row: tuple[Op, ...], start: int, communication: Communication) -> list[Send | Recv]:
+    """Return the Send or Recv at `start`, with those right after it where `communication` batches neighbours."""
+    ops: list[Send | Recv] = []
+    for index in range(start, len(row) if communication is Communication.BATCHED else start + 1):
+        op = row[index]
+        if not isinstance(op, Send | Recv):
+            break
+        ops.append(op)
+    return ops
+
+
+def ranks_by_reduced_stage(schedule: Schedule) -> dict[int, set[int]]:
+    """Return, for each stage that is reduced, the ranks that reduce it."""
+    found: defaultdict[int, set[int]] = defaultdict(set)
+    for rank, row in enumerate(schedule.ops):
+        for op in row:
+            if isinstance(op, Reduce):
+                found[op.stage].add(rank)
+    return dict(found)

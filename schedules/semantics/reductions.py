@@ -1,0 +1,81 @@
+"""Reductions under way: which of them waits for which.
+
+A rank posts a Reduce and goes on; the next Step of the stage waits until it is over. The k-th Reduce of a stage on each
+of its replicas belong together, and are over when all of them are posted. Each stage has a communicator of its own;
+where a device works through all collectives in the order in which they were posted, there is one condition more:
+
+    apart     rank 0  0REDUCE 1REDUCE 0STEP 1STEP        both are over when they are posted
+              rank 1  1REDUCE 0REDUCE 0STEP 1STEP
+
+    ordered   0REDUCE of rank 1 is behind its 1REDUCE, which meets that of rank 0, which is behind 0REDUCE: a circle
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from pipesched.schedules import Reduce
+from pipesched.schedules.semantics.communicators import ListPosition
+
+
+@dataclass(slots=True, eq=False)
+class _Sum:
+    """One reduction that is not over, and where the ranks that have come to it have it in their lists."""
+
+    stage: int
+    places: dict[int, int] = field(default_factory=dict)
+
+
+class Sums:
+    """All that every rank has posted, and is not over.
+
+    Args:
+        replicas: The ranks that reduce each stage.
+        are_ordered: Whether a rank's reductions go one after the other.
+    """
+
+    def __init__(self, replicas: Mapping[int, Collection[int]], *, are_ordered: bool) -> None:
+        self._replicas = replicas
+        self._are_ordered = are_ordered
+        self._open: defaultdict[int, list[_Sum]] = defaultdict(list)
+        self._sums: dict[tuple[int, int], _Sum] = {}
+        self._num_posted: Counter[tuple[int, int]] = Counter()
+
+    def post(self, place: ListPosition, op: Reduce) -> set[int]:
+        """Post a Reduce; return the ranks of all reductions that are over with it."""
+        rank, index = place
+        mine = self._sums.setdefault((op.stage, self._num_posted[rank, op.stage]), _Sum(op.stage))
+        self._num_posted[rank, op.stage] += 1
+        mine.places[rank] = index
+        self._open[rank].append(mine)
+        ranks: set[int] = set()
+        ending = [mine]
+        while ending:
+            one = ending.pop()
+            if not self._is_over(one):
+                continue
+            ranks.update(one.places)
+            for member in one.places:
+                self._open[member].remove(one)
+                ending += self._open[member][:1]
+        return ranks
+
+    def is_waiting(self, rank: int, stage: int | None = None) -> bool:
+        """Whether a reduction that `rank` has posted is not over: one of `stage`, or any."""
+        return any(stage is None or one.stage == stage for one in self._open[rank])
+
+    def held_by(self) -> dict[ListPosition, ListPosition]:
+        """Return, for each Reduce that is not over, the one of its rank that must be over first: often itself."""
+        found: dict[ListPosition, ListPosition] = {}
+        for rank, sums in self._open.items():
+            for one in sums:
+                first = sums[0] if self._are_ordered else one
+                found[rank, one.places[rank]] = (rank, first.places[rank])
+        return found
+
+    def _is_over(self, one: _Sum) -> bool:
+        if len(one.places) < len(self._replicas[one.stage]):
+            return False
+        return not self._are_ordered or all(self._open[member][:1] == [one] for member in one.places)

@@ -1,0 +1,11 @@
+from .delayed_reduce import late_sums as late_sums
+from .recomputation import recompute as recompute
+from .replication import MAX_REPLICATED_RANKS as MAX_REPLICATED_RANKS
+from .replication import Placement as Placement
+from .replication import place as place
+from .replication import replicate as replicate
+from .schedule_spec import ScheduleSpec as ScheduleSpec
+from .training_run import TrainingRun as TrainingRun
+from .training_run import microbatches_per_step as microbatches_per_step
+from .training_run import training_run as training_run
+from .training_run import with_steps as with_steps

@@ -1,0 +1,50 @@
+"""Sums of gradients put off until their Step, a transform over any schedule with replicas.
+
+One rank of two that both have two stages; every Reduce takes as long as B:
+
+    as soon as they are there   F0 F1 B1 B0 .. Step Step
+                                         R1 R0
+    late                        F0 F1 B1 B0 .. Step .. Step
+                                            R1      R0
+
+A Reduce only posts, and the stage's next Step waits for it: so what stands between the two hides it. Put off, nothing
+does, as where gradients are summed after the whole backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from pipesched.schedules import LazySchedule, Op, Ops, Reduce, Schedule, Step
+
+_Lists = TypeVar("_Lists", Schedule, LazySchedule)
+
+
+def late_sums(schedule: _Lists) -> _Lists:
+    """Return `schedule`, lowered or not, with every Reduce right before the next Step of its stage.
+
+    What no Step follows comes at the end.
+    """
+    if isinstance(schedule, Schedule):
+        return replace(schedule, ops=tuple(tuple(_late(row)) for row in schedule.ops))
+    return replace(schedule, rank_ops=tuple(partial(_begun, ops) for ops in schedule.rank_ops))
+
+
+def _begun(ops: Ops) -> Iterator[Op]:
+    return _late(ops())
+
+
+def _late(row: Iterable[Op]) -> Iterator[Op]:
+    waiting: list[Reduce] = []
+    for op in row:
+        if isinstance(op, Reduce):
+            waiting.append(op)
+            continue
+        if isinstance(op, Step) and Reduce(op.stage) in waiting:
+            waiting.remove(Reduce(op.stage))
+            yield Reduce(op.stage)
+        yield op
+    yield from waiting

@@ -1,0 +1,232 @@
+"""Layouts, a transform over any schedule: copies of a pipeline side by side, data parallelism of width w.
+
+1F1B with p = 2 ranks and m = 2 micro-batches each, twice:
+
+    rank 0  F0 F1 .. B0 .. B1
+    rank 1  .. F0 B0 F1 B1 ..
+    rank 2  F2 F3 .. B2 .. B3
+    rank 3  .. F2 B2 F3 B3 ..
+
+Rank r of copy j is rank j p + r; of the w m micro-batches of every batch copy j has the j-th m. Before each Step of a
+stage its copies sum their gradients (Reduce), right after its last backward of that Step, so that they stay equal:
+one step of w copies is one of the original with micro-batches w times as large, whatever it reads. A stage that is on
+several ranks already is reduced over all of them together.
+
+Depth times width is a layout; where its ranks run is its *placement*. On devices numbered node by node, p = 4 by
+w = 2 on two nodes of four, as copy.rank:
+
+    pipeline   0.0 0.1 0.2 0.3 | 1.0 1.1 1.2 1.3      activations stay inside the node, gradients are summed across
+    data       0.0 1.0 0.1 1.1 | 0.2 1.2 0.3 1.3      gradients are summed inside the node, activations go across
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from math import lcm
+from typing import Literal, TypeAlias, TypeVar
+
+from pipesched.schedules import (
+    Average,
+    Compute,
+    LazySchedule,
+    Op,
+    Ops,
+    Phase,
+    Recv,
+    Reduce,
+    Schedule,
+    ScheduleError,
+    Send,
+    Step,
+    computes,
+    positive,
+    repeat,
+    rewritten,
+)
+from pipesched.schedules.transforms.training_run import microbatches_per_step
+
+_Lists = TypeVar("_Lists", Schedule, LazySchedule)
+
+Placement: TypeAlias = Literal["pipeline", "data"]
+"""What is side by side on the devices: the ranks of a copy, or the copies of a rank."""
+
+MAX_REPLICATED_RANKS = 100_000
+"""Of all copies together, as many as a cluster may have devices."""
+
+_LAST = (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
+
+
+def replicate(schedule: _Lists, width: int) -> _Lists:
+    """Return `width` copies of `schedule`, lowered or not, that are kept equal; with one it comes back as it is.
+
+    Args:
+        schedule: Of one copy; its name gets an ``x`` and the width.
+        width: Copies, each on devices of its own and with as many micro-batches as `schedule` has.
+
+    Raises:
+        ScheduleError: A width below 1 or with more than `MAX_REPLICATED_RANKS` ranks, or pipelines that are
+            averaged, which are
+            no copies. Where lists are made while they are read, the latter then.
+    """
+    positive(width=width)
+    if width == 1:
+        return schedule
+    if width * schedule.num_ranks > MAX_REPLICATED_RANKS:
+        raise ScheduleError(
+            f"{schedule.name}: got {width} copies of {schedule.num_ranks} ranks, "
+            f"expected at most {MAX_REPLICATED_RANKS} ranks "
+            "in all; try fewer copies"
+        )
+    batch = _batch(schedule)
+    copies = [_Copy(schedule.name, index, width, schedule.num_ranks, batch) for index in range(width)]
+    num_devices = max(schedule.rank_to_device) + 1
+    name = copied_name(schedule.name, width)
+    num_microbatches = width * schedule.num_microbatches
+    devices = tuple(index * num_devices + device for index in range(width) for device in schedule.rank_to_device)
+    if isinstance(schedule, Schedule):
+        rows = tuple(tuple(copy.read(row)) for copy in copies for row in schedule.ops)
+        return replace(
+            schedule,
+            name=name,
+            num_microbatches=num_microbatches,
+            ops=rows,
+            rank_to_device=devices,
+            width=width * schedule.width,
+        )
+    return replace(
+        schedule,
+        name=name,
+        width=width * schedule.width,
+        num_microbatches=num_microbatches,
+        rank_ops=tuple(partial(_begun, copy, ops) for copy in copies for ops in schedule.rank_ops),
+        homes=tuple(_homes(home, batch, copies) for home in schedule.homes),
+        rank_to_device=devices,
+    )
+
+
+def place(schedule: _Lists, placement: Placement, width: int) -> _Lists:
+    """Return what `replicate` gave for `width` with its ranks on the devices that `placement` says."""
+    if placement == "pipeline":
+        return schedule
+    depth = (max(schedule.rank_to_device) + 1) // width
+    devices = tuple(device % depth * width + device // depth for device in schedule.rank_to_device)
+    return replace(schedule, rank_to_device=devices)
+
+
+def copied_name(name: str, width: int) -> str:
+    """Return the name of `width` copies of the schedule `name`."""
+    return name if width == 1 else f"{name}x{width}"
+
+
+def require_equal(name: str, width: int) -> None:
+    """Refuse copies of a schedule whose pipelines are averaged elastically: they are kept near, not equal.
+
+    Raises:
+        ScheduleError: There would be several.
+    """
+    if width != 1:
+        raise ScheduleError(
+            f"{name}: got width {width}, expected 1: its pipelines are averaged, not kept equal; try more pipelines"
+        )
+
+
+def _batch(schedule: Schedule | LazySchedule) -> int:
+    """Return the micro-batches that a copy steps after; all, where nobody steps."""
+    if isinstance(schedule, LazySchedule):
+        return microbatches_per_step(schedule)
+    if not any(isinstance(op, Step) for row in schedule.ops for op in row):
+        return schedule.num_microbatches
+    return microbatches_per_step(repeat(schedule, 1))
+
+
+def _begun(copy: _Copy, ops: Ops) -> Iterator[Op]:
+    return copy.read(ops())
+
+
+def _homes(home: tuple[int, ...], batch: int, copies: list[_Copy]) -> tuple[int, ...]:
+    """Return the ranks that take the micro-batches of a stage in turn."""
+    period = lcm(len(home), batch)
+    ranks = {copy.microbatch(i): copy.rank(home[i % len(home)]) for copy in copies for i in range(period)}
+    return tuple(ranks[i] for i in range(len(ranks)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """One of the copies.
+
+    Attributes:
+        name: Of the schedule.
+        index: Of the copy, from 0.
+        width: Copies.
+        num_ranks: Of each.
+        batch: Micro-batches of each that a step takes.
+    """
+
+    name: str
+    index: int
+    width: int
+    num_ranks: int
+    batch: int
+
+    def rank(self, rank: int) -> int:
+        """Return the number, among the ranks of all copies, of a rank of the schedule."""
+        return self.index * self.num_ranks + rank
+
+    def microbatch(self, microbatch: int) -> int:
+        """Return the number, among the micro-batches of all copies, of a micro-batch of the schedule."""
+        batch, place = divmod(microbatch, self.batch)
+        return (batch * self.width + self.index) * self.batch + place
+
+    def read(self, ops: Iterable[Op]) -> Iterator[Op]:
+        """Yield the list of a rank of this copy, given that of the schedule."""
+        for op in _reduced(ops):
+            if isinstance(op, Average):
+                require_equal(self.name, self.width)
+            yield rewritten(op, self._compute, self._post)
+
+    def _compute(self, op: Compute) -> Compute:
+        return Compute(op.phase, op.stage, self.microbatch(op.microbatch), op.version, op.lookahead)
+
+    def _post(self, op: Send | Recv) -> Send | Recv:
+        message = replace(op.message, microbatch=self.microbatch(op.message.microbatch))
+        return replace(op, message=message, peer=self.rank(op.peer))
+
+
+class _Held:
+    """An op that is not handed out yet, for a Reduce may have to follow it."""
+
+    __slots__ = ("op", "reduces")
+
+    def __init__(self, op: Op) -> None:
+        self.op = op
+        self.reduces: list[Reduce] = []
+
+
+def _reduced(ops: Iterable[Op]) -> Iterator[Op]:
+    """Yield `ops`, and after a stage's last gradient before each Step, or the end, the Reduce that it lacks.
+
+    Which gradient is the last shows at the Step; what comes between waits. Sends and Recvs directly behind a gradient
+    stay there: others need not wait for the sum to get their messages.
+    """
+    waiting: deque[_Held] = deque()
+    last: dict[int, _Held] = {}
+    for op in ops:
+        held = _Held(op)
+        if isinstance(op, Send | Recv):
+            last |= {stage: held for stage, gradient in last.items() if gradient is waiting[-1]}
+        waiting.append(held)
+        last |= {part.stage: held for part in computes(op) if part.phase in _LAST}
+        if isinstance(op, Reduce):
+            last.pop(op.stage, None)
+        elif isinstance(op, Step) and op.stage in last:
+            last.pop(op.stage).reduces.append(Reduce(op.stage))
+        while waiting and waiting[0] not in last.values():
+            first = waiting.popleft()
+            yield from (first.op, *first.reduces)
+    for stage, held in last.items():
+        held.reduces.append(Reduce(stage))
+    for held in waiting:
+        yield from (held.op, *held.reduces)

@@ -1,0 +1,88 @@
+"""How to make a schedule's lists, as plain data: what is told to another process, which makes them itself.
+
+A training run of a million steps is a few words, not a file of lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from pipesched.schedules import LazySchedule, ScheduleError
+from pipesched.schedules.builders import ParameterValue, find, require_known
+from pipesched.schedules.transforms.recomputation import recompute
+from pipesched.schedules.transforms.replication import Placement, copied_name, place, replicate, require_equal
+from pipesched.schedules.transforms.training_run import TrainingRun, repeated_run, training_run, with_steps
+
+MAX_TRAINING_RANKS = 4096
+"""Of a training run, all copies together: each rank knows how far every other has come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleSpec:
+    """A schedule by name and counts, or by its lists.
+
+    Attributes:
+        name: In the catalogue.
+        num_ranks: Of one copy of the pipeline.
+        num_microbatches: Of a batch of one copy.
+        num_chunks: Stages per rank, where the schedule takes them.
+        parameters: Of the schedule.
+        lists: In JSON (`schedules.formats.schedule_json`), instead of all above.
+        recompute: Stages that keep only their input.
+        width: Copies of all that, kept equal (`schedules.transforms.replication`).
+        placement: What is side by side on the devices.
+    """
+
+    name: str = ""
+    num_ranks: int = 1
+    num_microbatches: int = 1
+    num_chunks: int | None = None
+    parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
+    lists: str | None = None
+    recompute: tuple[int, ...] | Literal["all"] | None = None
+    width: int = 1
+    placement: Placement = "pipeline"
+
+    def takes(self, parameter: str) -> bool:
+        """Return whether the schedule has such a parameter; lists have none."""
+        return self.lists is None and parameter in (each.name for each in find(self.name).parameters)
+
+    def run(self, num_steps: int) -> TrainingRun:
+        """Return the schedule as a training run of `num_steps` steps.
+
+        Raises:
+            ScheduleError: No such schedule or parameter, bad counts, above `MAX_TRAINING_RANKS` ranks, or bad lists.
+        """
+        if self.width * self.num_ranks > MAX_TRAINING_RANKS:
+            raise ScheduleError(
+                f"schedule {self.name}: got {self.width} x {self.num_ranks} ranks, "
+                f"expected at most {MAX_TRAINING_RANKS} in a "
+                "training run; try fewer"
+            )
+        return self._copies(num_steps).changed(self._finished)
+
+    def _copies(self, num_steps: int) -> TrainingRun:
+        if self.lists is not None:
+            from pipesched.schedules.formats import from_json
+
+            return repeated_run(replicate(with_steps(from_json(self.lists, "the recipe's lists")), self.width))
+        entry = find(self.name)
+        if entry.averages:
+            require_equal(self.name, self.width)
+        require_known(entry, self.parameters)  # before they stand beside the arguments below
+        one = training_run(
+            self.name, self.num_ranks, self.num_microbatches, num_steps, self.num_chunks, **self.parameters
+        )
+        return replace(
+            one.changed(lambda lists: replicate(lists, self.width)),
+            name=copied_name(one.name, self.width),
+            microbatches_per_step=self.width * one.microbatches_per_step,
+        )
+
+    def _finished(self, lists: LazySchedule) -> LazySchedule:
+        placed = place(lists, self.placement, self.width)
+        if self.recompute is None:
+            return placed
+        return recompute(placed, None if self.recompute == "all" else self.recompute)

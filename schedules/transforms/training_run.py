@@ -1,0 +1,207 @@
+"""A training run: a schedule carried on for any number of steps, and how many micro-batches a step takes.
+
+A *step* is one optimizer step of the model: the fewest micro-batches after which every stage has stepped, each as
+often as the others, or, where replicas take turns (1F1B-RR), a whole number of times. How many that are is read off
+the lists, whatever the schedule is called: all m of a batch under GPipe, `accumulate` under PipeDream-2BW, one under
+PipeDream. So runs of different schedules can be given the same samples, step by step, each cut as its lists want it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import ceil, lcm
+
+from pipesched.schedules import (
+    LazySchedule,
+    Op,
+    Phase,
+    Reduce,
+    Schedule,
+    ScheduleError,
+    Step,
+    computes,
+    positive,
+    repeat,
+    stages_of,
+)
+from pipesched.schedules.builders import ParameterValue, build, build_lazily, find
+from pipesched.schedules.weights import PredictionRule
+
+_LAST = (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRun:
+    """A schedule as something that trains.
+
+    Attributes:
+        name: The schedule's.
+        microbatches_per_step: Micro-batches that the samples of a step are cut into.
+        lists: Makes the lists of so many steps.
+        beginning: Makes lists of at least so many, which go as a longer run does in its first steps: what a parameter
+            counts over the whole run is counted as far as they reach.
+        prediction: The rule for weights that are predicted; None where none are.
+        pipelines: Copies of the model that are averaged, each of which takes a batch of its own in a step.
+    """
+
+    name: str
+    microbatches_per_step: int
+    lists: Callable[[int], LazySchedule]
+    beginning: Callable[[int], LazySchedule]
+    prediction: PredictionRule | None = None
+    pipelines: int = 1
+
+    def microbatch_size(self, batch_size: int) -> int:
+        """Return the samples of a micro-batch, given those of a batch."""
+        return self.pipelines * batch_size // self.microbatches_per_step
+
+    def changed(self, change: Callable[[LazySchedule], LazySchedule]) -> TrainingRun:
+        """Return the run with `change` made to its lists, however many steps they have."""
+        return replace(
+            self,
+            lists=lambda steps: change(self.lists(steps)),
+            beginning=lambda steps: change(self.beginning(steps)),
+        )
+
+
+def training_run(
+    name: str,
+    num_ranks: int,
+    num_microbatches: int,
+    num_steps: int,
+    num_chunks: int | None = None,
+    **parameters: ParameterValue,
+) -> TrainingRun:
+    """Return the run of the schedule `name`.
+
+    Args:
+        name: In the catalogue.
+        num_ranks: Of the pipeline.
+        num_microbatches: Of a batch, where the schedule accumulates gradients over one; unless given, also the
+            parameter `accumulate`. Others step more often, and take fewer.
+        num_steps: That the run will have: parameters that count over it (``pipelined``) are held against it.
+        num_chunks: Stages per rank, where the schedule takes them.
+        parameters: Of the schedule.
+
+    Raises:
+        ScheduleError: No such schedule or parameter, or counts that it cannot have.
+    """
+    entry = find(name)
+    if entry.lazy is None:
+        return repeated_run(build(name, num_ranks, num_microbatches, num_chunks, **parameters))
+    positive(num_steps=num_steps, num_microbatches=num_microbatches)
+    if any(parameter.name == "accumulate" for parameter in entry.parameters):
+        parameters.setdefault("accumulate", num_microbatches)
+    counting = {parameter.name for parameter in entry.parameters if parameter.counts_run}
+
+    def reaching(count: int) -> LazySchedule:
+        within = {
+            key: min(value, count) for key, value in parameters.items() if key in counting and isinstance(value, int)
+        }
+        return build_lazily(name, num_ranks, count, num_chunks, **(parameters | within))
+
+    per_step = microbatches_per_step(reaching(num_steps * num_microbatches))
+
+    def lists(steps: int) -> LazySchedule:
+        return build_lazily(name, num_ranks, steps * per_step, num_chunks, **parameters)
+
+    lists(num_steps)  # what counts over the run is refused here, however few of it are looked at
+    return TrainingRun(entry.name, per_step, lists, lambda steps: reaching(steps * per_step), entry.prediction)
+
+
+def repeated_run(schedule: Schedule) -> TrainingRun:
+    """Return the run that goes through the lists of `schedule` again and again.
+
+    Raises:
+        ScheduleError: Some stage never steps, or not always after as many micro-batches.
+    """
+    once = repeat(schedule, 1)
+    per_step = microbatches_per_step(once)
+    _require_even(schedule)
+    steps_per_list = schedule.num_microbatches // per_step
+
+    def lists(steps: int) -> LazySchedule:
+        times, rest = divmod(steps, steps_per_list)
+        if rest or not times:
+            near = steps_per_list * max(1, times)
+            raise ScheduleError(
+                f"{schedule.name}: got {steps} steps, expected a multiple of the {steps_per_list} of its lists; "
+                f"try {near}"
+            )
+        return repeat(schedule, times)
+
+    def beginning(steps: int) -> LazySchedule:
+        return repeat(schedule, ceil(steps / steps_per_list))
+
+    return TrainingRun(schedule.name, per_step, lists, beginning, pipelines=once.pipelines)
+
+
+def with_steps(schedule: Schedule) -> Schedule:
+    """Return `schedule` with a Step of every stage at the end of its lists, if it has none at all.
+
+    PyTorch's files leave the optimizer to their caller. Replicas sum their gradients first.
+    """
+    if any(isinstance(op, Step) for row in schedule.ops for op in row):
+        return schedule
+    holders = Counter(stage for row in schedule.ops for stage in stages_of(row))
+    rows = []
+    for row in schedule.ops:
+        more: list[Op] = []
+        for stage in stages_of(row):
+            if holders[stage] > 1 and Reduce(stage) not in row:
+                more.append(Reduce(stage))
+            more.append(Step(stage))
+        rows.append((*row, *more))
+    return replace(schedule, ops=tuple(rows))
+
+
+def microbatches_per_step(schedule: LazySchedule) -> int:
+    """Return the fewest micro-batches after which every stage has stepped a whole number of times.
+
+    Reads each list up to the first Step of its stages.
+
+    Raises:
+        ScheduleError: A stage never steps.
+    """
+    per_stage: Counter[int] = Counter()
+    for rank in range(schedule.num_ranks):
+        mine = [stage for stage in range(schedule.num_stages) if rank in schedule.homes[stage]]
+        per_stage.update(_before_first_steps(schedule, rank, mine))
+    return lcm(*per_stage.values())
+
+
+def _require_even(schedule: Schedule) -> None:
+    """Refuse lists in which some Step of a stage follows on more micro-batches, on its rank, than another."""
+    for rank, row in enumerate(schedule.ops):
+        for stage in stages_of(row):
+            sizes, size = set(), 0
+            for op in row:
+                size += sum(part.stage == stage and part.phase in _LAST for part in computes(op))
+                if op == Step(stage):
+                    sizes.add(size)
+                    size = 0
+            if len(sizes) > 1 or size:
+                raise ScheduleError(
+                    f"{schedule.name}: got {Step(stage)} on rank {rank} after {', '.join(map(str, sorted(sizes)))} "
+                    f"micro-batches and {size} behind the last, expected equally many before each; move it"
+                )
+
+
+def _before_first_steps(schedule: LazySchedule, rank: int, stages: list[int]) -> Mapping[int, int]:
+    """Return how many micro-batches of each stage come back to `rank` before the stage's first Step."""
+    found: Counter[int] = Counter()
+    waiting = set(stages)
+    for op in schedule.rank_ops[rank]():
+        if not waiting:
+            break
+        if isinstance(op, Step):
+            waiting.discard(op.stage)
+        for part in computes(op):
+            found[part.stage] += part.phase in _LAST and part.stage in waiting
+    if waiting:
+        raise ScheduleError(
+            f"{schedule.name}: got no {Step(min(waiting))} on rank {rank}, expected every stage to step; add it"
+        )
+    return found

@@ -1,0 +1,5 @@
+"""Which weights every op reads: versions, their staleness, and how they are predicted."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,14 @@
+from .prediction_rule import PredictionRule as PredictionRule
+from .staleness import Reading as Reading
+from .staleness import Staleness as Staleness
+from .staleness import Uses as Uses
+from .staleness import first_uses as first_uses
+from .staleness import rank_uses as rank_uses
+from .staleness import staleness as staleness
+from .versions import Agreement as Agreement
+from .versions import Use as Use
+from .versions import live_copies as live_copies
+from .versions import live_versions as live_versions
+from .versions import looks_ahead as looks_ahead
+from .versions import stashing_steps as stashing_steps
+from .versions import uses as uses

@@ -1,0 +1,212 @@
+"""The staleness of a run, stage by stage: what its op lists amount to, whatever its length."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from pipesched.schedules import LazySchedule, Phase, Schedule, ScheduleError
+from pipesched.schedules.weights.versions import Agreement, Use, looks_ahead, uses
+
+Uses: TypeAlias = dict[tuple[int, int], Use]
+"""By (stage, micro-batch)."""
+
+_TELL_EVERY = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How one direction of a stage reads, over all its micro-batches.
+
+    Attributes:
+        staleness: The most steps that the weights read are behind those that the gradient changes.
+        lookahead: The most steps that are predicted.
+        lag: The most steps that prediction leaves; readings that cannot look ahead yet, before the stage's first
+            Step, do not count. None if there are no others.
+    """
+
+    staleness: int
+    lookahead: int
+    lag: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StageStaleness:
+    """One stage of a run.
+
+    Attributes:
+        ranks: Those that hold it.
+        forward: Of F.
+        backward: Of all other phases.
+        same: Micro-batches whose F and backward read the same weights,
+        predicted: of one version at least one prediction,
+        different: or weights of different versions.
+        live_versions: Most versions held by a rank at once, the newest included.
+        live_copies: Most copies of the weights held by a rank at once: versions, and a predicted one.
+        predicts: Whether an op reads a predicted copy, one more while it runs.
+        in_flight: Most micro-batches on a rank between F and the end of the backward.
+    """
+
+    stage: int
+    ranks: tuple[int, ...]
+    forward: Reading
+    backward: Reading
+    same: int
+    predicted: int
+    different: int
+    live_versions: int
+    live_copies: int
+    predicts: bool
+    in_flight: int
+
+    @property
+    def num_microbatches(self) -> int:
+        """Micro-batches of the run that came back to this stage."""
+        return self.same + self.predicted + self.different
+
+
+@dataclass(frozen=True, slots=True)
+class Staleness:
+    """A run: its stages, and the most (stage, micro-batch) pairs in flight at once on each rank."""
+
+    stages: tuple[StageStaleness, ...]
+    in_flight: tuple[int, ...]
+
+    def stale_share(self, weights: Sequence[float]) -> float:
+        """Return the share of weights whose forward is ever stale, of `weights` in each stage.
+
+        Source: arXiv:1912.12675, section 4.1: the weights before the last pair of pipeline registers, over all.
+
+        Raises:
+            ScheduleError: Not one number for each stage, or none above 0.
+        """
+        if len(weights) != len(self.stages) or min(weights) < 0 or sum(weights) <= 0:
+            raise ScheduleError(
+                f"weights: got {', '.join(map(str, weights)) or 'none'}, expected {len(self.stages)} numbers of 0 or "
+                f"more, one per stage and not all 0; try {','.join('1' for _ in self.stages)}"
+            )
+        stale = (size for size, stage in zip(weights, self.stages, strict=True) if stage.forward.staleness > 0)
+        return sum(stale) / sum(weights)
+
+
+def staleness(schedule: Schedule | LazySchedule, tell: Callable[[float], None] | None = None) -> Staleness:
+    """Return what the op lists of `schedule` say of staleness, versions and micro-batches in flight.
+
+    Args:
+        tell: Told now and then which share of the lists has been read.
+
+    Raises:
+        ScheduleError: A stage is computed by nobody, or an op reads a version that is not there.
+    """
+    kinds: list[set[_Kind]] = []
+    counts: Counter[tuple[int, Agreement | None]] = Counter()
+    for rank in range(schedule.num_ranks):
+        seen: Counter[_Kind] = Counter()
+        for number, use in enumerate(rank_uses(schedule, rank)):
+            seen[_kind(use)] += 1
+            if tell is not None and number % _TELL_EVERY == 0:
+                tell((rank + use.op.microbatch / schedule.num_microbatches) / schedule.num_ranks)
+        kinds.append(set(seen))
+        for kind, count in seen.items():
+            counts[kind.stage, kind.agreement] += count if kind.is_forward else 0
+    stages = tuple(_stage(stage, kinds, counts) for stage in range(schedule.num_stages))
+    return Staleness(stages, tuple(max((kind.on_rank for kind in mine), default=0) for mine in kinds))
+
+
+def rank_uses(schedule: Schedule | LazySchedule, rank: int) -> Iterator[Use]:
+    """Yield every reading of weights on `rank`; of a LazySchedule without holding its list."""
+    if isinstance(schedule, Schedule):
+        return uses(schedule.ops[rank], in_order=False)
+    return uses(schedule.rank_ops[rank](), in_order=True)
+
+
+def first_uses(schedule: Schedule | LazySchedule, count: int) -> tuple[Uses, Uses]:
+    """Return the F and the last backward of each (stage, micro-batch), of the first `count`."""
+    forwards: Uses = {}
+    backwards: Uses = {}
+    for rank in range(schedule.num_ranks):
+        left = _num_on(schedule, rank, count)
+        for use in rank_uses(schedule, rank) if left else ():
+            if use.op.microbatch >= count:
+                continue
+            place = (use.op.stage, use.op.microbatch)
+            if use.op.phase is Phase.FORWARD:
+                forwards[place] = use
+            elif use.op.phase in (Phase.BACKWARD, Phase.BACKWARD_WEIGHT):
+                backwards[place] = use
+                left -= 1
+                if not left:
+                    break
+    return forwards, backwards
+
+
+def _num_on(schedule: Schedule | LazySchedule, rank: int, count: int) -> int:
+    """Return how many (stage, micro-batch) of the first `count` come back to `rank`, or more."""
+    places = [(stage, i) for stage in range(schedule.num_stages) for i in range(count)]
+    if isinstance(schedule, Schedule):
+        return len(places)
+    return sum(schedule.home(*place) == rank for place in places)
+
+
+class _Kind(NamedTuple):
+    """A Use but for its numbers: a run of any length has few of them."""
+
+    stage: int
+    is_forward: bool
+    staleness: int
+    lookahead: int
+    lag: int | None
+    agreement: Agreement | None
+    live: int
+    copies: int
+    in_flight: int
+    on_rank: int
+    predicts: bool
+
+
+def _kind(use: Use) -> _Kind:
+    op = use.op
+    return _Kind(
+        op.stage,
+        op.phase is Phase.FORWARD,
+        use.staleness or 0,
+        op.lookahead,
+        use.lag if op.version or not op.lookahead else None,
+        use.agreement,
+        len(use.held),
+        use.copies,
+        use.in_flight,
+        use.on_rank,
+        looks_ahead(op),
+    )
+
+
+def _stage(stage: int, kinds: Sequence[set[_Kind]], counts: Counter[tuple[int, Agreement | None]]) -> StageStaleness:
+    ranks = tuple(rank for rank, seen in enumerate(kinds) if any(kind.stage == stage for kind in seen))
+    mine = [kind for rank in ranks for kind in kinds[rank] if kind.stage == stage]
+    if not mine:
+        raise ScheduleError(f"stage {stage}: got no op, expected every stage to be computed; check the schedule")
+    return StageStaleness(
+        stage=stage,
+        ranks=ranks,
+        forward=_reading(kind for kind in mine if kind.is_forward),
+        backward=_reading(kind for kind in mine if not kind.is_forward),
+        same=counts[stage, Agreement.SAME],
+        predicted=counts[stage, Agreement.PREDICTED],
+        different=counts[stage, Agreement.DIFFERENT],
+        live_versions=max(kind.live for kind in mine),
+        live_copies=max(kind.copies for kind in mine),
+        predicts=any(kind.predicts for kind in mine),
+        in_flight=max(kind.in_flight for kind in mine),
+    )
+
+
+def _reading(kinds: Iterable[_Kind]) -> Reading:
+    known = list(kinds)
+    return Reading(
+        staleness=max((kind.staleness for kind in known), default=0),
+        lookahead=max((kind.lookahead for kind in known), default=0),
+        lag=max((kind.lag for kind in known if kind.lag is not None), default=None),
+    )

@@ -1,0 +1,272 @@
+"""Which weights each op reads: versions, their age, and how many live at once.
+
+A version is live from the Step that makes it to the Step that makes the next one, and beyond it (stashed) until its
+last reader is done. Only the versions that live on make this hard: whether a later op still reads one is known when
+that op comes. `uses` therefore yields an op when all is known of it, a few ops late, and needs no more memory than
+that for a run of any length.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pipesched.schedules import Compute, Op, Phase, Schedule, ScheduleError, Step, computes
+
+_LAST = (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
+"""What ends a micro-batch on its stage."""
+
+
+class Agreement(StrEnum):
+    """Whether all ops of one (stage, micro-batch), its F and its backward, read the same weights.
+
+    PREDICTED: predictions of one version, made at different times, or its prediction and that version itself.
+    """
+
+    SAME = "same"
+    PREDICTED = "predicted"
+    DIFFERENT = "different"
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One reading of weights.
+
+    Attributes:
+        op: Names the version and the look-ahead.
+        current: Steps that the stage has done when the op runs.
+        update: Steps that the stage has done when the last backward of the op's micro-batch runs: the version that
+            its gradient changes. None if there is no backward.
+        held: The versions of the stage's weights that are held while the op runs, in ascending order.
+        in_flight: Micro-batches of the stage on this rank between F and the end of the backward, its own included.
+        on_rank: The same for all stages of the rank together.
+        agreement: Of the op's stage and micro-batch; None if there is no backward.
+    """
+
+    op: Compute
+    current: int
+    update: int | None
+    held: tuple[int, ...]
+    in_flight: int
+    on_rank: int
+    agreement: Agreement | None
+
+    @property
+    def copies(self) -> int:
+        """How many copies of the stage's weights are held while the op runs: versions, and a predicted one."""
+        return len(self.held) + looks_ahead(self.op)
+
+    @property
+    def staleness(self) -> int | None:
+        """How many steps the weights read are behind those that the gradient changes."""
+        return None if self.update is None else self.update - self.op.version
+
+    @property
+    def lag(self) -> int | None:
+        """What prediction leaves of the staleness; below 0 it looks further ahead than to the gradient's Step."""
+        return None if self.update is None else self.update - target(self.op)
+
+
+def looks_ahead(op: Compute) -> bool:
+    """Whether `op` reads a predicted copy; before its first Step a stage has no state to predict from."""
+    return op.lookahead > 0 and op.version > 0
+
+
+def stashing_steps(ops: Sequence[Op]) -> frozenset[int]:
+    """Return the positions of the Steps that keep a copy of the weights they replace: a later op reads them."""
+    last_read = {(part.stage, part.version): index for index, op in enumerate(ops) for part in computes(op)}
+    version: Counter[int] = Counter()
+    found = set()
+    for index, op in enumerate(ops):
+        if isinstance(op, Step):
+            if last_read.get((op.stage, version[op.stage]), -1) > index:
+                found.add(index)
+            version[op.stage] += 1
+    return frozenset(found)
+
+
+def target(op: Compute) -> int:
+    """Return the version that `op` reads, or whose prediction it reads."""
+    return op.version + op.lookahead if looks_ahead(op) else op.version
+
+
+def uses(ops: Iterable[Op], *, in_order: bool) -> Iterator[Use]:
+    """Yield every reading of weights in one rank's list, in its order.
+
+    Args:
+        ops: The list; it is read once.
+        in_order: The versions that one phase of one stage reads never go down, so that a version is over when all
+            phases have read later ones; the list is read no further than needed. False: it is read to its end first.
+
+    Raises:
+        ScheduleError: An op reads a version that does not exist yet, or, in order, one that is over.
+    """
+    stages: defaultdict[int, _Stage] = defaultdict(_Stage)
+    if not in_order:
+        ops = tuple(ops)
+        for part in (part for op in ops for part in computes(op)):
+            left = stages[part.stage].left = stages[part.stage].left or Counter()
+            left[part.version] += 1
+    waiting: deque[_Read] = deque()
+    on_rank = 0
+    for op in ops:
+        if isinstance(op, Step):
+            stages[op.stage].step()
+        for part in computes(op):
+            on_rank += part.phase is Phase.FORWARD
+            waiting.append(stages[part.stage].read(part, on_rank))
+            on_rank -= part.phase in _LAST
+        while waiting and stages[waiting[0].op.stage].knows(waiting[0]):
+            read = waiting.popleft()
+            stages[read.op.stage].reads.popleft()
+            yield read.use()
+    for read in waiting:
+        yield read.use()
+
+
+@dataclass(slots=True)
+class _Read:
+    """A Use of which not all is known yet; `place` counts the reads and Steps of its stage."""
+
+    op: Compute
+    place: int
+    current: int
+    in_flight: int
+    on_rank: int
+    held: list[int]
+    update: int | None = None
+    agreement: Agreement | None = None
+
+    def use(self) -> Use:
+        held = tuple(self.held) if len(self.held) == 1 else tuple(sorted(self.held))
+        return Use(self.op, self.current, self.update, held, self.in_flight, self.on_rank, self.agreement)
+
+
+@dataclass(slots=True)
+class _Stage:
+    """One stage of one rank, as far as its list has been read.
+
+    Attributes:
+        old: The replaced versions that may still be read: where each was last read, or was replaced.
+        reads: Those not yet yielded.
+        open: Of them, those that wait for their micro-batch's backward.
+        latest: The version that each phase read last.
+        left: How many reads of each version are to come; None if that is not known.
+    """
+
+    place: int = 0
+    steps: int = 0
+    in_flight: int = 0
+    old: dict[int, int] = field(default_factory=dict)
+    reads: deque[_Read] = field(default_factory=deque)
+    open: dict[int, list[_Read]] = field(default_factory=dict)
+    latest: dict[Phase, int] = field(default_factory=dict)
+    left: Counter[int] | None = None
+
+    def step(self) -> None:
+        self.place += 1
+        self.old[self.steps] = self.place
+        self.steps += 1
+        self._forget()
+
+    def read(self, op: Compute, on_rank: int) -> _Read:
+        self.place += 1
+        self.in_flight += op.phase is Phase.FORWARD
+        read = _Read(op, self.place, self.steps, self.in_flight, on_rank, [self.steps])
+        self.reads.append(read)
+        if op.version != self.steps:
+            self._hold(op)
+        self.latest[op.phase] = op.version
+        if self.left is not None:
+            self.left[op.version] -= 1
+        self._forget()
+        mates = self.open.setdefault(op.microbatch, [])
+        mates.append(read)
+        if op.phase in _LAST:
+            self.in_flight -= 1
+            self._settle(self.open.pop(op.microbatch))
+        return read
+
+    def _hold(self, op: Compute) -> None:
+        """Let all reads since the version was last seen know that it was held for `op`."""
+        if op.version not in self.old:
+            when = "is not made yet" if op.version > self.steps else "is over: every phase of the stage has read later"
+            raise ScheduleError(
+                f"{op} after {self.steps} steps of stage {op.stage}: version {op.version} {when}; check the schedule"
+            )
+        for other in reversed(self.reads):
+            if other.place <= self.old[op.version]:
+                break
+            other.held.append(op.version)
+        self.old[op.version] = self.place
+
+    def _forget(self) -> None:
+        """Drop the old versions that are over."""
+        if self.left is not None:
+            for version in [version for version in self.old if not self.left[version]]:
+                del self.old[version]
+            return
+        if not self.old:
+            return
+        oldest_read = min(self.latest.values(), default=0)
+        while self.old and (oldest := next(iter(self.old))) < oldest_read:
+            del self.old[oldest]
+
+    def _settle(self, mates: list[_Read]) -> None:
+        """The last backward of a micro-batch: now its reads can be compared."""
+        agreement = _agreement([read.op for read in mates])
+        for read in mates:
+            read.update, read.agreement = self.steps, agreement
+
+    def knows(self, read: _Read) -> bool:
+        """Whether no later op can change what is known of `read`, the first of `reads`."""
+        return read.update is not None and (not self.old or min(self.old.values()) >= read.place)
+
+
+def _agreement(ops: list[Compute]) -> Agreement:
+    first = ops[0]
+    if all(op.version == first.version and op.lookahead == first.lookahead for op in ops):
+        return Agreement.SAME
+    if len({target(op) for op in ops}) > 1:
+        return Agreement.DIFFERENT
+    return Agreement.SAME if len({op.version for op in ops}) == 1 else Agreement.PREDICTED
+
+
+def is_consistent(schedule: Schedule) -> bool:
+    """Whether F and the backward of every (stage, microbatch) read the same weights."""
+    fine = (Agreement.SAME, None)
+    return all(use.agreement in fine for row in schedule.ops for use in uses(row, in_order=False))
+
+
+def live_versions(schedule: Schedule) -> dict[tuple[int, int], int]:
+    """Return, for each (rank, stage), how many versions are held at most at once, the newest included."""
+    return _most(schedule, lambda use: len(use.held))
+
+
+def live_copies(schedule: Schedule) -> dict[tuple[int, int], int]:
+    """Return the same of all copies of the weights: a predicted one, made for an op, is held while that op runs."""
+    return _most(schedule, lambda use: use.copies)
+
+
+def _most(schedule: Schedule, count: Callable[[Use], int]) -> dict[tuple[int, int], int]:
+    most: dict[tuple[int, int], int] = {}
+    for rank, row in enumerate(schedule.ops):
+        for use in uses(row, in_order=False):
+            place = (rank, use.op.stage)
+            most[place] = max(most.get(place, 0), count(use))
+    return most
+
+
+def stages_in_flight(schedule: Schedule) -> tuple[int, ...]:
+    """Return, for each rank, the most (stage, microbatch) pairs between F and the end of the backward at once."""
+    peaks = []
+    for row in schedule.ops:
+        held = peak = 0
+        for op in row:
+            for part in computes(op):
+                held += (part.phase is Phase.FORWARD) - (part.phase in _LAST)
+                peak = max(peak, held)
+        peaks.append(peak)
+    return tuple(peaks)

@@ -1,0 +1,10 @@
+from . import analysis as analysis
+from . import engine as engine
+from . import fast as fast
+from . import memory as memory
+from . import planner as planner
+from . import theory as theory
+from . import tuner as tuner
+from . import views as views
+from .errors import SimulationError as SimulationError
+from .network_options import NetworkOptions as NetworkOptions

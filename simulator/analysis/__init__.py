@@ -1,0 +1,5 @@
+"""What a timeline tells in numbers: makespan, bubbles, idle causes, critical path, differences."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

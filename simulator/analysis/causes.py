@@ -1,0 +1,274 @@
+"""What the makespan is made of: one chain of ops and messages, each waiting for the one before it.
+
+From the end of the last work back to the start, always to what the start waited for last:
+
+    Compute, Step    the op before it on its rank, or the last message, or the last Reduce, to come
+    transfer         the op that posted its Send, or its Recv, or what its link had to let pass before
+    Reduce           the op that the last of its replicas did before it, or what its links had to let pass before
+
+The links of the chain touch, so their times add up to the makespan. Where nothing that the Timeline has ends at the
+instant at which something starts, it was held up by what ranks share (a NIC, a link, a device), or in a measured run by
+the runtime: the time since the last thing that it did wait for is a link of its own, a wait.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+from typing import NamedTuple, assert_never, final
+
+from pipesched.schedules import (
+    Average,
+    Compute,
+    Message,
+    Op,
+    Overlap,
+    Phase,
+    Recv,
+    Reduce,
+    Reshard,
+    Send,
+    Span,
+    Step,
+    Timeline,
+    Unshard,
+    computes,
+    needs,
+)
+from pipesched.simulator.analysis.idle import SAME
+from pipesched.simulator.analysis.labels import readable_s
+
+
+class Kind(StrEnum):
+    """What a link of the chain is, in the words of the printed path."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    RECOMPUTE = "recompute"
+    OVERLAP = "forward beside backward"
+    STEP = "step"
+    REDUCE = "reduce"
+    MESSAGE = "message"
+    WAIT = "wait"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One link of the chain.
+
+    Attributes:
+        kind: What it is.
+        span: The op; of a message its Recv; of a wait what waits.
+        start_s: Of its part of the chain, which of a message that delays the next one is not all of it [s].
+        end_s: Where the next link begins.
+    """
+
+    kind: Kind
+    span: Span
+    start_s: float
+    end_s: float
+
+    @property
+    def seconds(self) -> float:
+        """Its part of the makespan [s]."""
+        return self.end_s - self.start_s
+
+    @property
+    def place(self) -> str:
+        """Where it happens, for people: a rank, or two."""
+        match self.span.op:
+            case Recv(peer=peer):
+                return f"{peer}->{self.span.rank}"
+            case Send(peer=peer):
+                return f"{self.span.rank}->{peer}"
+            case _:
+                return f"rank {self.span.rank}"
+
+
+def critical_path(timeline: Timeline) -> tuple[Piece, ...]:
+    """Return the chain in order of time; each piece starts where the one before it ends.
+
+    Args:
+        timeline: Predicted, or measured; with communication.
+    """
+    return tuple(reversed(tuple(_Walk(timeline).pieces()))) if timeline.work else ()
+
+
+def shares(path: Sequence[Piece]) -> dict[Kind, float]:
+    """Return the seconds of each kind, the longest first."""
+    found: defaultdict[Kind, list[float]] = defaultdict(list)
+    for piece in path:
+        found[piece.kind].append(piece.seconds)
+    seconds = {kind: math.fsum(parts) for kind, parts in found.items()}
+    return dict(sorted(((kind, s) for kind, s in seconds.items() if s > 0), key=lambda item: -item[1]))
+
+
+def readable_path(path: Sequence[Piece]) -> list[str]:
+    """Return the path for people: a text for each stay on a rank and each message.
+
+    ``rank 0: 8 forwards 12.1 ms, 3 backwards 9 ms``, ``message 0->1 3.2 ms``
+    """
+    texts = []
+    timed = [piece for piece in path if piece.seconds > 0]
+    for (place, is_on_rank), group in groupby(timed, key=lambda piece: (piece.place, piece.place.startswith("rank"))):
+        stay = list(group)
+        parts = [_counted(kind, [piece for piece in stay if piece.kind is kind]) for kind in shares(stay)]
+        if parts:
+            texts.append(
+                f"{place}: {', '.join(parts)}" if is_on_rank else ", ".join(f"{part} {place}" for part in parts)
+            )
+    return texts
+
+
+def _counted(kind: Kind, pieces: Sequence[Piece]) -> str:
+    seconds = readable_s(math.fsum(piece.seconds for piece in pieces))
+    several = f"{len(pieces)} {kind}s" if kind not in (Kind.OVERLAP, Kind.RECOMPUTE) else f"{len(pieces)} x {kind}"
+    return f"{kind} {seconds}" if len(pieces) == 1 else f"{several} {seconds}"
+
+
+class _Cause(NamedTuple):
+    """Something that ends at `end_s` and lets go of what comes next; without a span, the start of the run."""
+
+    end_s: float
+    span: Span | None
+
+
+@final
+class _Walk:
+    """The Timeline by rank, and who waits for whom in it."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._begin_s = timeline.start_s
+        self._same_s = SAME * timeline.makespan_s
+        self._num_stages = 1 + max((part.stage for span in timeline.spans for part in computes(span.op)), default=-1)
+        self._rows: list[list[Span]] = [[] for _ in timeline.rank_to_device]
+        self._place: dict[int, int] = {}  # in its rank's list, by id: equal spans are not the same
+        self._sends: dict[tuple[int, int, Message], Span] = {}
+        self._recvs: dict[tuple[int, Message], Span] = {}
+        self._channels: defaultdict[tuple[int, int], list[Span]] = defaultdict(list)  # Recvs, in order of the channel
+        self._reduces: defaultdict[int, defaultdict[int, list[Span]]] = defaultdict(lambda: defaultdict(list))
+        self._sums: defaultdict[int, list[Span]] = defaultdict(list)  # the Reduces of a rank
+        for span in timeline.spans:
+            row = self._rows[span.rank]
+            self._place[id(span)] = len(row)
+            row.append(span)
+            match span.op:
+                case Send(message, peer):
+                    self._sends[span.rank, peer, message] = span
+                case Recv(message, peer):
+                    self._recvs[span.rank, message] = span
+                    self._channels[peer, span.rank].append(span)
+                case Reduce(stage):
+                    self._reduces[stage][span.rank].append(span)
+                    self._sums[span.rank].append(span)
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the chain from its end."""
+        span: Span | None = max(self._timeline.work, key=lambda span: (span.end_s, span.start_s))
+        assert span is not None
+        end_s = span.end_s
+        while span is not None:
+            start_s = min(max(span.start_s, self._begin_s), end_s)
+            yield Piece(_kind(span.op), span, start_s, end_s)
+            end_s = start_s
+            cause = self._cause(span)
+            if end_s - cause.end_s > self._same_s:
+                yield Piece(Kind.WAIT, span, max(cause.end_s, self._begin_s), end_s)
+                end_s = max(cause.end_s, self._begin_s)
+            span = cause.span
+
+    def _cause(self, span: Span) -> _Cause:
+        """Return what the start of `span` waited for, the last of it; on a tie what its own rank did."""
+        causes = [_Cause(self._begin_s, None), *self._causes(span)]
+        possible = [cause for cause in causes if cause.end_s <= span.start_s + self._same_s]
+        return max(possible, key=lambda cause: cause.end_s)
+
+    def _causes(self, span: Span) -> Iterator[_Cause]:
+        op = span.op
+        match op:
+            case Send():
+                recv = self._recvs.get((op.peer, op.message))
+                yield from [] if recv is None else self._causes(recv)
+            case Recv():
+                yield from self._of_transfer(span, op)
+            case Reduce():
+                yield from self._of_reduce(span, op)
+            case Compute() | Overlap():
+                yield self._reached(span)
+                messages = [message for part in computes(op) for message in needs(part, self._num_stages)]
+                recvs = [self._recvs.get((span.rank, message)) for message in messages]
+                yield from (_Cause(recv.end_s, recv) for recv in recvs if recv is not None)
+            case Step() | Average():
+                yield self._reached(span)
+                before = [s for s in self._reduces[op.stage][span.rank] if self._index(s) < self._index(span)]
+                yield from (_Cause(reduce.end_s, reduce) for reduce in before[-1:])
+            case Unshard() | Reshard():
+                yield self._reached(span)
+            case _:
+                assert_never(op)
+
+    def _of_transfer(self, span: Span, op: Recv) -> Iterator[_Cause]:
+        """Yield who posted it, and what it may have had to let pass: a message of its channel, or a Reduce."""
+        yield self._reached(span)
+        send = self._sends.get((op.peer, span.rank, op.message))
+        if send is not None:
+            yield self._reached(send)
+        yield from self._in_the_way(span, self._channels[op.peer, span.rank])
+        yield from self._in_the_way(span, self._sums[span.rank])
+
+    def _of_reduce(self, span: Span, op: Reduce) -> Iterator[_Cause]:
+        """Yield who posted it, and what it may have had to let pass."""
+        index = next(index for index, mine in enumerate(self._reduces[op.stage][span.rank]) if mine is span)
+        replicas = [spans[index] for spans in self._reduces[op.stage].values() if index < len(spans)]
+        for replica in replicas:
+            yield self._reached(replica)
+            yield from self._in_the_way(span, self._sums[replica.rank])
+            for peer in replicas:
+                yield from self._in_the_way(span, self._channels[peer.rank, replica.rank])
+
+    def _in_the_way(self, span: Span, others: Sequence[Span]) -> Iterator[_Cause]:
+        """Yield the last of `others` that was under way when `span` started: it may have kept a link until then."""
+        under_way = [s for s in others if s.start_s < span.start_s <= s.end_s + self._same_s and s.op != span.op]
+        if under_way:
+            yield _Cause(span.start_s, max(under_way, key=lambda other: other.start_s))
+
+    def _reached(self, span: Span) -> _Cause:
+        """Return what kept the rank until it reached `span`: the op before it that does not merely post."""
+        row = self._rows[span.rank]
+        for index in range(self._index(span) - 1, -1, -1):
+            before = row[index]
+            if not isinstance(before.op, Send | Recv | Reduce) or not self._merely_posts(before, span.posted_s):
+                return _Cause(min(before.end_s, span.posted_s), before)
+        return _Cause(self._begin_s, None)
+
+    def _merely_posts(self, span: Span, next_s: float) -> bool:
+        """Whether the rank went on without waiting for the message or the sum."""
+        return next_s - span.posted_s <= self._same_s or span.end_s > next_s + self._same_s
+
+    def _index(self, span: Span) -> int:
+        return self._place[id(span)]
+
+
+def _kind(op: Op) -> Kind:
+    match op:
+        case Overlap():
+            return Kind.OVERLAP
+        case Compute(phase=Phase.FORWARD):
+            return Kind.FORWARD
+        case Compute(phase=Phase.RECOMPUTE):
+            return Kind.RECOMPUTE
+        case Compute():
+            return Kind.BACKWARD
+        case Send() | Recv():
+            return Kind.MESSAGE
+        case Reduce():
+            return Kind.REDUCE
+        case Step() | Average() | Unshard() | Reshard():
+            return Kind.STEP
+        case _:
+            assert_never(op)

@@ -1,0 +1,146 @@
+"""What a Timeline amounts to: makespan, bubbles, throughput, and each device's time and memory.
+
+The papers use three measures of a bubble, and each has its own name here:
+
+    bubble_fraction         idle / (devices * makespan)
+    bubble_overhead         (makespan - ideal) / ideal, where ideal is the busy time of the busiest device
+    bubble_of_longest_span  (span - work) / span of the rank with the longest span, from its first start to its last end
+                            (the rate of Zero Bubble Pipeline Parallelism, arXiv:2401.10241, Table 6)
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pipesched.schedules import Span, Timeline, computes
+from pipesched.simulator import SimulationError
+from pipesched.simulator.analysis.idle import is_work, usage
+from pipesched.simulator.memory import peak_memory
+
+_NOTHING_S = 1e-100
+"""Less than this is no time [s]: a rate over it would not be finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMetrics:
+    """One device.
+
+    Attributes:
+        busy_s: Length of the union of its works [s].
+        idle_s: The rest of the makespan: the sum of `idle_by_cause_s` [s].
+        span_s: From the first start of its works to their last end [s].
+        idle_by_cause_s: (cause, seconds), the causes as in `simulator.analysis.idle`.
+        peak_memory_bytes: None when the timeline has no memory samples.
+        peak_memory_by_kind: (kind, bytes) at the moment of the peak; empty without samples.
+    """
+
+    device: int
+    busy_s: float
+    idle_s: float
+    span_s: float
+    idle_by_cause_s: tuple[tuple[str, float], ...]
+    peak_memory_bytes: int | None
+    peak_memory_by_kind: tuple[tuple[str, int], ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "device": self.device,
+            "busy_s": self.busy_s,
+            "idle_s": self.idle_s,
+            "span_s": self.span_s,
+            "idle_by_cause_s": dict(self.idle_by_cause_s),
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "peak_memory_by_kind": dict(self.peak_memory_by_kind),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """One run; the bubbles are defined at the top of this file.
+
+    Attributes:
+        makespan_s: From the first start of work to its last end [s].
+        throughput: Micro-batches per second.
+        devices: In ascending order of device.
+    """
+
+    makespan_s: float
+    bubble_fraction: float
+    bubble_overhead: float
+    bubble_of_longest_span: float
+    throughput: float
+    devices: tuple[DeviceMetrics, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, as ``pipesched simulate --json`` prints it."""
+        return {
+            "makespan_s": self.makespan_s,
+            "bubble_fraction": self.bubble_fraction,
+            "bubble_overhead": self.bubble_overhead,
+            "throughput": self.throughput,
+            "devices": [device.to_dict() for device in self.devices],
+        }
+
+
+def metrics(timeline: Timeline) -> Metrics:
+    """Return what `timeline` amounts to; memory from its samples, if it has any.
+
+    Raises:
+        SimulationError: Nothing in the timeline takes any time.
+    """
+    devices = _devices(timeline)
+    makespan_s, ideal_s = timeline.makespan_s, max((device.busy_s for device in devices), default=0.0)
+    if ideal_s <= _NOTHING_S:
+        raise SimulationError(
+            f"{timeline.name}: got a timeline in which no op takes time, expected some work; try costs above 0 s"
+        )
+    microbatches = {part.microbatch for span in timeline.spans for part in computes(span.op)}
+    return Metrics(
+        makespan_s=makespan_s,
+        bubble_fraction=math.fsum(device.idle_s for device in devices) / (len(devices) * makespan_s),
+        bubble_overhead=(makespan_s - ideal_s) / ideal_s,
+        bubble_of_longest_span=_bubble_of_longest_span(timeline),
+        throughput=len(microbatches) / makespan_s,
+        devices=devices,
+    )
+
+
+def _devices(timeline: Timeline) -> tuple[DeviceMetrics, ...]:
+    peaks = peak_memory(timeline.memory)
+    works: defaultdict[int, list[Span]] = defaultdict(list)
+    for span in filter(is_work, timeline.spans):
+        works[timeline.rank_to_device[span.rank]].append(span)
+    found = []
+    for use in usage(timeline):
+        peak = peaks.get(use.device)
+        found.append(
+            DeviceMetrics(
+                device=use.device,
+                busy_s=use.busy_s,
+                idle_s=use.idle_s,
+                span_s=_span_s(works[use.device]),
+                idle_by_cause_s=use.idle_by_cause_s,
+                peak_memory_bytes=None if peak is None else peak.total_bytes,
+                peak_memory_by_kind=() if peak is None else peak.bytes_by_kind,
+            )
+        )
+    return tuple(found)
+
+
+def _span_s(works: Iterable[Span]) -> float:
+    works = tuple(works)
+    return max((span.end_s for span in works), default=0.0) - min((span.start_s for span in works), default=0.0)
+
+
+def _bubble_of_longest_span(timeline: Timeline) -> float:
+    works: defaultdict[int, list[Span]] = defaultdict(list)
+    for span in filter(is_work, timeline.spans):
+        works[span.rank].append(span)
+    longest = max(works.values(), key=_span_s)
+    span_s = _span_s(longest)
+    return (span_s - math.fsum(span.end_s - span.start_s for span in longest)) / span_s

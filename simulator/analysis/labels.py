@@ -1,0 +1,82 @@
+"""What people read: of an op its kind, stage and micro-batch; names that tell Timelines apart; times in their unit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from pipesched.schedules import (
+    Average,
+    Compute,
+    Op,
+    Overlap,
+    Recv,
+    Reduce,
+    Reshard,
+    Send,
+    Step,
+    Timeline,
+    Unshard,
+    printable,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """One op, for a table, a picture or a trace.
+
+    Attributes:
+        kind: ``F``, ``B``, ``I``, ``W``, ``R``, ``F+B`` (an Overlap), ``SEND_F``, ``RECV_B``, ``Step``, ``Reduce``, ...
+        stage: The stage that runs the op; of an Overlap, of its first half.
+        microbatch: None where the op has none; of an Overlap, of its first half.
+    """
+
+    kind: str
+    stage: int
+    microbatch: int | None = None
+
+
+def label(op: Op) -> Label:
+    """Return what people read of `op`."""
+    match op:
+        case Compute():
+            return Label(op.phase.value, op.stage, op.microbatch)
+        case Overlap():
+            return Label(f"{op.first.phase.value}+{op.second.phase.value}", op.first.stage, op.first.microbatch)
+        case Send():
+            return Label(f"SEND_{op.message.payload.value}", op.message.stage, op.message.microbatch)
+        case Recv():
+            return Label(f"RECV_{op.message.payload.value}", op.message.receiver, op.message.microbatch)
+        case Reduce() | Step() | Average() | Unshard() | Reshard():
+            return Label(type(op).__name__, op.stage)
+        case _:
+            assert_never(op)
+
+
+def sources(timelines: Sequence[Timeline]) -> tuple[str, ...]:
+    """Return a different name for each Timeline: its source if that will do, else with its schedule, else numbered."""
+    for names in ([t.source for t in timelines], [f"{t.name} {t.source}" for t in timelines]):
+        if len(set(names)) == len(names):
+            return tuple(names)
+    return tuple(f"{t.source} {number}" for number, t in enumerate(timelines, start=1))
+
+
+def literal(text: str) -> str:
+    """Return `text` so that matplotlib draws it letter by letter: a name between dollars is no formula."""
+    return printable(text).replace("$", r"\$")
+
+
+def unit_of(largest_s: float) -> tuple[float, str]:
+    """Return the unit in which people read times up to `largest_s`: its seconds, and its name in ASCII."""
+    for seconds, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")):
+        if largest_s >= seconds:
+            return seconds, name
+    return 1.0, "s"
+
+
+def readable_s(time_s: float) -> str:
+    """Return a time [s] in the unit that people read it in."""
+    seconds, unit = unit_of(abs(time_s))
+    value = time_s / seconds
+    return f"{value:,.0f} {unit}" if abs(value) >= 1000 else f"{value:.4g} {unit}"

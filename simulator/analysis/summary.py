@@ -1,0 +1,115 @@
+"""One schedule in one row: what people compare before they choose."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import Schedule, Timeline
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.weights import live_copies, live_versions
+from pipesched.simulator.analysis.comm_volume import traffic
+from pipesched.simulator.analysis.device_metrics import metrics
+from pipesched.simulator.analysis.tables import CellValue
+from pipesched.simulator.memory import in_flight, over_capacity, peak_in_flight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """One schedule; the fields are the columns, and None stands where something is not known.
+
+    Attributes:
+        name: The schedule's.
+        makespan_s: From the first start of work to its last end [s].
+        bubble_fraction: idle / (devices x makespan).
+        bubble_overhead: (makespan - busiest device) / busiest device.
+        bubble_of_longest_span: Idle share of the rank with the longest span, from its first start to its last end.
+        throughput: Micro-batches per second.
+        steady_s_per_microbatch: Seconds of a micro-batch when batches follow one another, or without a flush in the
+            long run (`simulator.fast.steady_state`); None where that is not known.
+        peak_memory_worst_bytes: Of the device that holds most; None where the costs have no bytes.
+        peak_memory_best_bytes: Of the device that holds least.
+        peak_microbatches_worst: The same in micro-batches, as in `simulator.memory.microbatches`: activations alone.
+        peak_microbatches_best: Of the device that holds least.
+        weight_versions: Versions of one stage's weights that a rank holds at most.
+        model_copies: Weights on all devices together, in whole models of equal stages: versions, predicted copies and
+            replicas, each stage when it holds most.
+        messages: How many, as in `simulator.analysis.comm_volume`.
+        sent_bytes: In all messages; None where the costs have no bytes.
+        fits: Whether no device holds more than it has; None where either is not known.
+        reason: Why nothing else is known.
+    """
+
+    name: str
+    makespan_s: float | None = None
+    bubble_fraction: float | None = None
+    bubble_overhead: float | None = None
+    bubble_of_longest_span: float | None = None
+    throughput: float | None = None
+    steady_s_per_microbatch: float | None = None
+    peak_memory_worst_bytes: int | None = None
+    peak_memory_best_bytes: int | None = None
+    peak_microbatches_worst: float | None = None
+    peak_microbatches_best: float | None = None
+    weight_versions: int | None = None
+    model_copies: float | None = None
+    messages: int | None = None
+    sent_bytes: int | None = None
+    fits: bool | None = None
+    reason: str | None = None
+
+    def to_row(self) -> dict[str, CellValue]:
+        """Return plain data."""
+        return asdict(self)
+
+
+def summarize(
+    schedule: Schedule,
+    timeline: Timeline,
+    costs: StageCosts,
+    cluster: Cluster,
+    steady_s_per_microbatch: float | None = None,
+) -> Summary:
+    """Return the row of a schedule.
+
+    Args:
+        schedule: Lowered or not.
+        timeline: Of `schedule`; with memory samples where the costs have bytes.
+        costs: As it was simulated with.
+        cluster: Says how much memory the devices have.
+        steady_s_per_microbatch: Of the schedule, where it is known how it goes on.
+
+    Raises:
+        SimulationError: Nothing in the timeline takes time.
+    """
+    found = metrics(timeline)
+    peaks = [device.peak_memory_bytes for device in found.devices if device.peak_memory_bytes is not None]
+    counts = [peak.microbatches for peak in peak_in_flight(in_flight(timeline, costs, schedule)).values()]
+    sent = traffic(lower(schedule), costs)
+    return Summary(
+        name=schedule.name,
+        makespan_s=found.makespan_s,
+        bubble_fraction=found.bubble_fraction,
+        bubble_overhead=found.bubble_overhead,
+        bubble_of_longest_span=found.bubble_of_longest_span,
+        throughput=found.throughput,
+        steady_s_per_microbatch=steady_s_per_microbatch,
+        peak_memory_worst_bytes=max(peaks, default=None),
+        peak_memory_best_bytes=min(peaks, default=None),
+        peak_microbatches_worst=max(counts),
+        peak_microbatches_best=min(counts),
+        weight_versions=max(live_versions(schedule).values()),
+        model_copies=sum(live_copies(schedule).values()) / schedule.num_stages,
+        messages=sent.num_messages,
+        sent_bytes=sent.num_bytes if costs.has_bytes else None,
+        fits=fits(timeline, cluster),
+    )
+
+
+def fits(timeline: Timeline, cluster: Cluster) -> bool | None:
+    """Whether no device ever holds more than it has; None without memory samples, or if no device has a limit."""
+    capacities = [cluster.devices[device].memory_bytes for device in timeline.devices]
+    if not timeline.memory or all(capacity is None for capacity in capacities):
+        return None
+    return over_capacity(timeline.memory, cluster, timeline) is None

@@ -1,0 +1,5 @@
+"""The discrete-event engine: op lists under SimPy."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

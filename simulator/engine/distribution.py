@@ -1,0 +1,71 @@
+"""How long a schedule takes when its ops do not always take the same: many simulations, each with a seed of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from statistics import quantiles
+
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import StageCosts
+from pipesched.profiles.processes import worker_pool
+from pipesched.schedules import Schedule
+from pipesched.simulator import NetworkOptions
+from pipesched.simulator.engine.simulation import simulate
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Makespans of several runs [s]; a percentile lies between two of them, in proportion."""
+
+    runs: int
+    min_s: float
+    p50_s: float
+    p90_s: float
+    p99_s: float
+    max_s: float
+
+    def to_dict(self) -> dict[str, float]:
+        """Return plain data."""
+        return asdict(self)
+
+
+def distribution(makespans_s: Sequence[float]) -> Distribution:
+    """Return the distribution of at least one makespan."""
+    several = [*makespans_s] * 2 if len(makespans_s) == 1 else makespans_s  # there is nothing between one and itself
+    cuts = quantiles(several, n=100, method="inclusive")
+    return Distribution(len(makespans_s), min(makespans_s), cuts[49], cuts[89], cuts[98], max(makespans_s))
+
+
+def makespans(
+    schedule: Schedule,
+    costs: StageCosts,
+    cluster: Cluster,
+    *,
+    rules: NetworkOptions,
+    jitter: float,
+    seeds: Sequence[int],
+    num_processes: int = 1,
+) -> Iterator[float]:
+    """Yield the makespan under each of `seeds`, in their order [s].
+
+    Args:
+        schedule: Lowered.
+        num_processes: More than one: new processes share the work.
+
+    Raises:
+        As `simulate` does.
+    """
+    one = partial(_makespan_s, schedule, costs, cluster, rules, jitter)
+    if num_processes == 1:
+        yield from map(one, seeds)
+        return
+    with worker_pool(num_processes) as pool:
+        yield from pool.map(one, seeds, chunksize=max(1, len(seeds) // (8 * num_processes)))
+
+
+def _makespan_s(
+    schedule: Schedule, costs: StageCosts, cluster: Cluster, rules: NetworkOptions, jitter: float, seed: int
+) -> float:
+    return simulate(schedule, costs, cluster, rules=rules, jitter=jitter, seed=seed).makespan_s

@@ -1,0 +1,70 @@
+"""What carries messages: the links between devices, and the shared NICs that they cross."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from simpy import Environment
+
+from pipesched.profiles.clusters import Cluster, Link
+from pipesched.simulator.engine.device import SharedDevice
+
+
+@dataclass(slots=True, eq=False)
+class LinkQueue:
+    """A link, or one direction of a shared NIC, and when the last that went over it has made room [s]."""
+
+    free_s: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Wire:
+    """All that a message from one device to another needs at once.
+
+    Attributes:
+        ways: The link first, then the NICs that it crosses.
+        shared: Divides the bandwidth of a link that several ranks use at once; None: one message after the other.
+    """
+
+    link: Link
+    ways: tuple[LinkQueue, ...]
+    shared: SharedDevice | None = None
+
+    @property
+    def crosses_nic(self) -> bool:
+        """Whether messages between other devices are in its way."""
+        return len(self.ways) > 1
+
+
+@final
+class Wires:
+    """The wires of a cluster, made when they are asked for."""
+
+    def __init__(self, env: Environment, cluster: Cluster, rank_to_device: Sequence[int]) -> None:
+        self._env = env
+        self._cluster = cluster
+        self._num_ranks = Counter(rank_to_device)
+        self._wires: dict[tuple[int, int], Wire] = {}
+        self._nics: defaultdict[tuple[str, int], LinkQueue] = defaultdict(LinkQueue)
+
+    def between(self, source: int, target: int) -> Wire:
+        """Return the wire from one device to another."""
+        ends = (source, target)
+        if ends not in self._wires:
+            out, into = self._cluster.nics_between(source, target)
+            nics = [self._nics[side, nic] for side, nic in (("out", out), ("in", into)) if nic is not None]
+            is_shared = not nics and max(self._num_ranks[device] for device in ends) > 1
+            shared = SharedDevice(self._env, 1.0) if is_shared else None
+            self._wires[ends] = Wire(self._cluster.link(source, target), (LinkQueue(), *nics), shared)
+        return self._wires[ends]
+
+
+def occupy(ways: Collection[LinkQueue], now_s: float, seconds: float) -> float:
+    """Take all ways for so long, as soon as they are free; return from when on [s]."""
+    start_s = max([now_s, *(way.free_s for way in ways)])
+    for way in ways:
+        way.free_s = start_s + seconds
+    return start_s

@@ -1,0 +1,40 @@
+"""What can be simulated: is everything there that the lists need, and are the options in their range?"""
+
+from __future__ import annotations
+
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import Schedule
+from pipesched.simulator import NetworkOptions, SimulationError
+
+_MAX_JITTER = 10.0
+"""Far beyond any machine; much more would overflow."""
+
+
+def require_simulable(
+    schedule: Schedule, costs: StageCosts, cluster: Cluster, rules: NetworkOptions, jitter: float
+) -> None:
+    """Refuse what cannot be simulated, all faults in one line.
+
+    Raises:
+        SimulationError: Costs or devices are missing, or an option is out of its range.
+    """
+    faults = []
+    if schedule.num_stages > costs.num_stages:
+        faults.append(
+            f"got costs ({costs.origin}) of {costs.num_stages} stages, expected {schedule.num_stages}; "
+            "partition the model into as many stages as the schedule has"
+        )
+    num_devices = max(schedule.rank_to_device, default=-1) + 1
+    if num_devices > len(cluster.devices):
+        faults.append(
+            f"got a cluster ({cluster.origin}) of {len(cluster.devices)} devices, expected {num_devices}; "
+            "add devices or use fewer ranks"
+        )
+    faults += rules.faults()
+    if not 0 <= costs.overlap <= 1:
+        faults.append(f"got costs ({costs.origin}) of overlap {costs.overlap}, expected 0 to 1; it is a share")
+    if not 0 <= jitter <= _MAX_JITTER:
+        faults.append(f"jitter: got {jitter}, expected 0 to {_MAX_JITTER:g}; it is the sigma of a log-normal factor")
+    if faults:
+        raise SimulationError(f"{schedule.name}: " + "; ".join(faults))

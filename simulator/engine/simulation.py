@@ -1,0 +1,302 @@
+"""The op lists under SimPy: a process per rank, and to wait is to yield.
+
+    Compute       waits for the messages it needs, then occupies the device
+    Overlap       waits for the messages of both; then they run at once until the costs' `overlap` of the shorter is
+                  done, and what is left of them one after the other: longer + (1 - overlap) * shorter
+    Send, Recv    post and go on; a blocking Send keeps its rank until the message has left
+    Reduce        posts and goes on; a ring all-reduce of the gradients starts when all replicas of the stage have come
+                  to it, and its links and shared NICs are free
+    Step          waits for the Reduce of its stage before it, then occupies the device; the end of a list waits for all
+    Average       occupies the device
+    Unshard, Reshard    take no time
+
+SimPy's `run` returns quietly while a process still waits, so a deadlock would look finished: the ranks that are not
+over are looked for, and reported.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, assert_never, final
+
+from simpy import Environment, Event
+
+from pipesched.profiles.clusters import AllReduce, Cluster, all_reduce, flat
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.schedules import (
+    Average,
+    Compute,
+    Message,
+    NotRunnableError,
+    Overlap,
+    Phase,
+    Recv,
+    Reduce,
+    Reshard,
+    Schedule,
+    ScheduleError,
+    Send,
+    Span,
+    Step,
+    Timeline,
+    Unshard,
+    computes,
+    gives,
+    needs,
+    reducing_ranks,
+)
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.weights import looks_ahead, stashing_steps
+from pipesched.simulator import NetworkOptions, SimulationError
+from pipesched.simulator.engine.collectives import Collectives
+from pipesched.simulator.engine.device import OwnDevice, SharedDevice, SimulatedDevice
+from pipesched.simulator.engine.network import Network, Transfer
+from pipesched.simulator.engine.preconditions import require_simulable
+from pipesched.simulator.engine.transfer import Flight
+
+
+def simulate(
+    schedule: Schedule,
+    costs: StageCosts,
+    cluster: Cluster | None = None,
+    *,
+    rules: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
+    jitter: float = 0.0,
+    seed: int = 0,
+) -> Timeline:
+    """Predict the time of every op of `schedule`.
+
+    Args:
+        schedule: Lowered or not; compute-only lists are lowered first.
+        costs: Seconds and bytes of every stage.
+        cluster: Devices and links; None: equal devices and links that take no time.
+        rules: How messages go.
+        jitter: Sigma of a log-normal factor on the seconds of each op; 0 for none. It is drawn in the order of the
+            rank's list, so that the same op has the same factor whatever it waits for.
+        seed: Of the factors.
+
+    Returns:
+        The timeline, source ``"predicted"``, from 0 s.
+
+    Raises:
+        ScheduleError: A message is used on a rank that neither makes nor receives it, or the two sides of a channel
+            name different messages.
+        SimulationError: Costs or devices are missing, a rule or the jitter is none, the lists deadlock, or only one
+            side of a channel posts a message.
+        ProfileError: The costs do not say the seconds of a phase that the lists have.
+    """
+    cluster = flat(max(schedule.rank_to_device, default=-1) + 1) if cluster is None else cluster
+    require_simulable(schedule, costs, cluster, rules, jitter)
+    run = _Run(lower(schedule), costs, cluster, rules, jitter, seed)
+    try:
+        return run.timeline()
+    except ScheduleError as error:
+        raise type(error)(f"{schedule.name}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Posted:
+    """A Send, Recv or Reduce, whose times are known only later."""
+
+    op: Send | Recv | Reduce
+    posted_s: float
+    flight: Flight
+
+
+@final
+class _Run:
+    def __init__(
+        self, schedule: Schedule, costs: StageCosts, cluster: Cluster, rules: NetworkOptions, jitter: float, seed: int
+    ) -> None:
+        self._schedule = schedule
+        self._costs = costs
+        self._cluster = cluster
+        self._rules = rules
+        self._jitter = jitter
+        self._seed = seed
+        self._env = Environment()
+        self._members = reducing_ranks(schedule.ops)
+        self._collectives = Collectives(self._members, self._begin_sum)
+        self._sums: dict[int, AllReduce] = {}
+        self._devices = self._make_devices()
+        on_start = self._slow_down if rules.slowdown else None
+        self._network = Network(self._env, costs, cluster, schedule.rank_to_device, rules, on_start)
+        self._seconds: dict[tuple[Phase, int, bool], float] = {}
+        self._made: list[set[Message | None]] = [set() for _ in schedule.ops]
+        self._done: list[list[Span | _Posted]] = [[] for _ in schedule.ops]
+
+    def timeline(self) -> Timeline:
+        processes = [
+            self._env.process(self._rank(rank, self._devices[device]))
+            for rank, device in enumerate(self._schedule.rank_to_device)
+        ]
+        self._env.run()
+        stuck = [rank for rank, process in enumerate(processes) if process.is_alive]
+        if stuck:
+            waits = ", ".join(self._wait(rank) for rank in stuck)
+            raise SimulationError(f"{self._schedule.name}: deadlock: {waits}; check the schedule")
+        unmet = list(self._network.unmet())
+        if unmet:
+            more = f"; and {len(unmet) - 3} more" if len(unmet) > 3 else ""
+            raise SimulationError(f"{self._schedule.name}: {'; '.join(unmet[:3])}{more}; check the schedule")
+        spans = tuple(span for rank in range(len(processes)) for span in self._spans(rank))
+        timeline = Timeline(self._schedule.name, "predicted", spans, self._schedule.rank_to_device)
+        if not math.isfinite(timeline.makespan_s):
+            raise SimulationError(
+                f"{self._schedule.name}: got a makespan of {timeline.makespan_s} s, expected a finite one; "
+                "try smaller costs or faster links"
+            )
+        return timeline
+
+    def _rank(  # noqa: C901 -- one arm per word
+        self, rank: int, device: SimulatedDevice
+    ) -> Generator[Event, Any, None]:
+        """Work through the list of one rank."""
+        env, network = self._env, self._network
+        done, made = self._done[rank], self._made[rank]
+        sums: dict[int, Flight] = {}
+        factors = self._factors(rank)
+        stashing = stashing_steps(self._schedule.ops[rank])
+        for index, op in enumerate(self._schedule.ops[rank]):
+            posted_s = env.now
+            match op:
+                case Compute() | Overlap():
+                    for transfer in self._awaited(rank, op):
+                        yield from transfer.flight.over(env)
+                    start_s = env.now
+                    for seconds, utilisation in self._pieces(op, factors):
+                        yield device.run(seconds, utilisation)
+                    made.update(map(gives, computes(op)))
+                case Send():
+                    flight = network.send(rank, op).flight
+                    done.append(_Posted(op, posted_s, flight))
+                    if self._rules.sends == "blocking":
+                        is_eager = self._rules.protocol == "eager"
+                        yield from flight.over(env, network.latency_s(rank, op.peer) if is_eager else 0.0)
+                    continue
+                case Recv():
+                    done.append(_Posted(op, posted_s, network.recv(rank, op).flight))
+                    continue
+                case Reduce():
+                    sums[op.stage] = self._collectives.post(rank, op.stage)
+                    done.append(_Posted(op, posted_s, sums[op.stage]))
+                    continue
+                case Step() | Average():
+                    if isinstance(op, Step) and op.stage in sums:
+                        yield from sums.pop(op.stage).over(env)
+                    start_s, cost = env.now, self._cost(op)
+                    seconds = cost.step_s if isinstance(op, Step) else cost.average_s
+                    seconds += cost.copy_s if index in stashing else 0.0
+                    yield device.run(seconds * next(factors), cost.utilisation)
+                case Unshard() | Reshard():
+                    start_s = posted_s
+                case _:
+                    assert_never(op)
+            done.append(Span(rank, op, posted_s, start_s, env.now))
+        for flight in sums.values():
+            yield from flight.over(env)
+
+    def _begin_sum(self, flight: Flight, stage: int) -> None:
+        if stage not in self._sums:
+            devices = [self._schedule.rank_to_device[rank] for rank in self._members[stage]]
+            self._sums[stage] = all_reduce(self._cost(Reduce(stage)).weight_bytes, devices, self._cluster)
+        self._network.reduce(flight, self._sums[stage])
+
+    def _slow_down(self, flight: Flight, devices: Sequence[int]) -> None:
+        """Let the devices be slower while something between them is in flight."""
+
+        def slow() -> Generator[Event, Any, None]:
+            assert flight.start_s is not None
+            yield self._env.timeout(max(0.0, flight.start_s - self._env.now))
+            for device in devices:
+                self._devices[device].begin_flight()
+            yield from flight.over(self._env)
+            for device in devices:
+                self._devices[device].end_flight()
+
+        self._env.process(slow())
+
+    def _awaited(self, rank: int, op: Compute | Overlap) -> Iterator[Transfer]:
+        """Yield the transfers that `op` waits for; what the rank made itself is just there."""
+        for part in computes(op):
+            for message in needs(part, self._schedule.num_stages):
+                if message in self._made[rank]:
+                    continue
+                transfer = self._network.incoming(rank, message)
+                if transfer is None:
+                    raise NotRunnableError(
+                        f"rank {rank}: {op} waits forever for {message.payload.name.lower()} {message.microbatch} of "
+                        f"stage {message.stage}, expected it to be made or received by this rank before; "
+                        "check the schedule"
+                    )
+                yield transfer
+
+    def _pieces(self, op: Compute | Overlap, factors: Iterator[float]) -> tuple[tuple[float, float], ...]:
+        """Return (seconds, utilisation) of what runs one after the other: the op, or the three pieces of an Overlap."""
+        if isinstance(op, Compute):
+            return ((self._seconds_of(op) * next(factors), self._costs.stages[op.stage].utilisation),)
+        (first_s, first), (second_s, second) = (*self._pieces(op.first, factors), *self._pieces(op.second, factors))
+        both_s = self._costs.overlap * min(first_s, second_s)
+        both = min(1.0, first + second)
+        return ((both_s, both), (first_s - both_s, first), (second_s - both_s, second))
+
+    def _seconds_of(self, op: Compute) -> float:
+        key = (op.phase, op.stage, looks_ahead(op))
+        if key not in self._seconds:
+            self._seconds[key] = self._costs.seconds(op)
+        return self._seconds[key]
+
+    def _cost(self, op: Step | Reduce | Average) -> StageCost:
+        if not 0 <= op.stage < self._schedule.num_stages:
+            raise ScheduleError(f"{op}: expected a stage below {self._schedule.num_stages}; check the schedule")
+        return self._costs.stages[op.stage]
+
+    def _factors(self, rank: int) -> Iterator[float]:
+        """Yield a factor for each op in turn; a rank's do not depend on the other ranks."""
+        if self._jitter == 0:
+            return repeat(1.0)
+        draw = random.Random(f"{self._seed} {rank}").lognormvariate
+        return (draw(0.0, self._jitter) for _ in repeat(None))
+
+    def _make_devices(self) -> dict[int, SimulatedDevice]:
+        slowdown, num_ranks = self._rules.slowdown, Counter(self._schedule.rank_to_device)
+        devices: dict[int, SimulatedDevice] = {}
+        for device, count in num_ranks.items():
+            speed = self._cluster.devices[device].speed
+            is_even = count == 1 and not slowdown
+            devices[device] = OwnDevice(self._env, speed) if is_even else SharedDevice(self._env, speed, slowdown)
+        return devices
+
+    def _spans(self, rank: int) -> Iterator[Span]:
+        for entry in self._done[rank]:
+            if isinstance(entry, Span):
+                yield entry
+                continue
+            start_s, end_s = entry.flight.start_s, entry.flight.end_s
+            assert start_s is not None, "a channel without an unmet side has started all its transfers"
+            assert end_s is not None
+            yield Span(rank, entry.op, entry.posted_s, start_s, end_s)
+
+    def _wait(self, rank: int) -> str:
+        """Say what a stuck rank waits for."""
+        row, at = self._schedule.ops[rank], len(self._done[rank])
+        open_posts = [each for each in self._done[rank] if isinstance(each, _Posted) and each.flight.end_s is None]
+        if self._rules.sends == "blocking" and open_posts and open_posts[-1] is self._done[rank][-1]:
+            send = open_posts[-1].op
+            if isinstance(send, Send):
+                return f"rank {rank} at {send} waits for {Recv(send.message, rank)} of rank {send.peer}"
+        op = row[at] if at < len(row) else None
+        if op is None or isinstance(op, Step):
+            posts = (each for each in open_posts if isinstance(each.op, Reduce))
+            first = next(each for each in posts if op is None or each.op == Reduce(op.stage))
+            absent = " and ".join(f"rank {other}" for other in self._collectives.absent(first.flight))
+            return f"rank {rank} at {op or 'the end of its list'} waits for {first.op} of {absent}"
+        assert isinstance(op, Compute | Overlap), "nothing else waits"
+        unsent = [transfer for transfer in self._awaited(rank, op) if transfer.flight.end_s is None]
+        sends = " and ".join(f"{Send(each.message, rank)} of rank {each.source}" for each in unsent)
+        return f"rank {rank} at {op} waits for {sends}"

@@ -1,0 +1,13 @@
+from .drift_arrays import DriftArrays as DriftArrays
+from .drift_arrays import in_numbers as in_numbers
+from .drifting import steady_s as steady_s
+from .lockstep import InStep as InStep
+from .lockstep import in_step as in_step
+from .longest_path import is_unshared as is_unshared
+from .longest_path import longest_path as longest_path
+from .run_time import RunTime as RunTime
+from .run_time import loss_times_s as loss_times_s
+from .run_time import run_time as run_time
+from .steady_state import batch_period_s as batch_period_s
+from .steady_state import repeated_pace_s as repeated_pace_s
+from .steady_state import unflushed_pace_s as unflushed_pace_s

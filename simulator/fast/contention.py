@@ -1,0 +1,45 @@
+"""Whether nothing in a simulation is shared, so that all times follow from the lists."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+
+from pipesched.profiles.clusters import Cluster, possible_hops
+from pipesched.schedules import Message, Op, Recv, Reduce, Schedule, Send, reducing_ranks
+from pipesched.schedules.lowering import lower
+
+
+def is_unshared(schedule: Schedule, cluster: Cluster) -> bool:
+    """Whether nothing is shared, which is what `longest_path` supposes.
+
+    Every rank has a device of its own, and every device a NIC. A link that a reduction needs is used in one order only:
+    both ends post messages and reductions alike, and where more than two ranks reduce there are no messages.
+    """
+    return schedule.num_devices == schedule.num_ranks and not cluster.nics and _has_ordered_rings(schedule, cluster)
+
+
+def _has_ordered_rings(schedule: Schedule, cluster: Cluster) -> bool:
+    members = reducing_ranks(schedule.ops)
+    rank_of = {device: rank for rank, device in enumerate(schedule.rank_to_device)}
+    rings: defaultdict[tuple[int, int], set[tuple[int, ...]]] = defaultdict(set)
+    for ranks in members.values():
+        for source, target in possible_hops([schedule.rank_to_device[rank] for rank in ranks], cluster):
+            rings[rank_of[source], rank_of[target]].add(ranks)
+    lists = lower(schedule).ops if rings else ()
+    for (source, target), ranks_of in rings.items():
+        stages = {stage for stage, ranks in members.items() if ranks in ranks_of}
+        sent, got = _along(lists[source], Send, target, stages), _along(lists[target], Recv, source, stages)
+        has_messages = any(isinstance(each, Message) for each in sent)
+        if sent != got or len(ranks_of) > 1 or (has_messages and len(next(iter(ranks_of))) > 2):
+            return False
+    return True
+
+
+def _along(row: Sequence[Op], kind: type[Send] | type[Recv], peer: int, stages: Collection[int]) -> list[Message | int]:
+    """Return what one end of a link posts to it: messages, and reductions by stage."""
+    return [
+        op.stage if isinstance(op, Reduce) else op.message
+        for op in row
+        if (isinstance(op, Reduce) and op.stage in stages) or (isinstance(op, kind) and op.peer == peer)
+    ]

@@ -1,0 +1,91 @@
+"""Equal pipelines that share devices, iteration after iteration, each at its own pace.
+
+Nobody waits at the end of an iteration for the other pipelines. So they do not stay in step: whichever is ahead finds
+the device free for a moment, runs at full speed and gets further ahead, until one computes where another waits for a
+message. Two pipelines, a and b, of two stages and one micro-batch; device 0 in step, and at best:
+
+    in step     Fa+Fb Fa+Fb ..    ..    Ba+Bb Ba+Bb      each half as fast while both compute
+    drifted     Fa    Bb    Bb    Fb    Ba    Ba         one's bubble is the other's time
+
+`simulate` has the same devices, links and meetings for one iteration that all begin together, and `side_by_side` equals
+it there; but over many iterations of many settings SimPy would take minutes. So there is an event loop of its own
+(`simulator.fast.drift_loop`), for the words that AvgPipe's lists have.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+
+from pipesched.simulator import SimulationError
+from pipesched.simulator.fast.drift_arrays import DriftArrays
+
+_JITTER = 0.05
+"""Sigma of the factor on an op's seconds: without it nothing would tell equal pipelines apart."""
+_COMPUTATIONS = 3000
+_LEAST, _MOST = 6, 24
+"""Iterations: of short lists as many as make up so many computations, for each drives pipelines a bit further apart."""
+
+
+def steady_s(lists: DriftArrays, num_pipelines: int) -> float:
+    """Return the seconds of an iteration in the long run, in which every pipeline does a batch.
+
+    They begin together; the first half of the iterations, in which they drift apart, does not count. Of long lists
+    there are few, of which parts count too; however it comes out, no device or link does more than it can.
+
+    Raises:
+        SimulationError: The lists deadlock.
+    """
+    computations = num_pipelines * lists.num_computations
+    iterations = min(_MOST, max(_LEAST, round(_COMPUTATIONS / max(1, computations))))
+    ends_s = side_by_side(lists, [0.0] * num_pipelines, iterations, _JITTER)
+    from_s = min(ends[iterations // 2 - 1] for ends in ends_s)
+    until_s = min(ends[-1] for ends in ends_s)  # after that the others have the devices for themselves
+    done = sum(_done(ends, until_s) - _done(ends, from_s) for ends in ends_s)
+    measured_s = num_pipelines * (until_s - from_s) / done if done else 0.0
+    return max(measured_s, _work_s(lists, num_pipelines))
+
+
+def _done(ends_s: Sequence[float], now_s: float) -> float:
+    """Return how many iterations of a pipeline are over at a time, with the part of the one that is going on."""
+    whole = bisect_right(ends_s, now_s)
+    if whole == len(ends_s):
+        return whole
+    begin_s = ends_s[whole - 1] if whole else 0.0
+    return whole + (now_s - begin_s) / (ends_s[whole] - begin_s)
+
+
+def _work_s(lists: DriftArrays, num_pipelines: int) -> float:
+    """Return what the busiest device or link has to do in an iteration of all pipelines [s]."""
+    num_ranks = len(lists.begins) - 1
+    busy_s = [sum(lists.seconds[begin:end]) for begin, end in pairwise(lists.begins)]
+    links_s = [num_pipelines * sum(lists.transfer_s[begin:end]) for begin, end in pairwise(lists.lines)]
+    devices_s = [max(1.0, num_pipelines * lists.utilisations[rank]) * busy_s[rank] for rank in range(num_ranks)]
+    return max(devices_s + links_s, default=0.0)
+
+
+def side_by_side(
+    lists: DriftArrays, starts_s: Sequence[float], iterations: int = 1, jitter: float = 0.0, seed: int = 0
+) -> list[list[float]]:
+    """Run equal pipelines on the same devices, `iterations` times each.
+
+    Args:
+        lists: Of each, as `in_numbers` has them.
+        starts_s: Of each pipeline.
+        iterations: At least 1.
+        jitter: Sigma of a log-normal factor on the seconds of each op; 0 for none.
+        seed: Of the factors.
+
+    Returns:
+        For each pipeline, when each iteration was over on all its devices [s].
+
+    Raises:
+        SimulationError: The lists deadlock.
+    """
+    from pipesched.simulator.fast.drift_loop import race
+
+    ends_s = race(lists, starts_s, iterations, jitter, seed)
+    if not ends_s:
+        raise SimulationError(f"{lists.name}: deadlock: some rank waits forever; check the schedule")
+    return ends_s

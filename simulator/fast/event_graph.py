@@ -1,0 +1,148 @@
+"""A schedule in numbers: moments, each of them some seconds after the last of up to three others.
+
+Where nothing is shared all times follow from the lists, one maximum and one sum per moment. Which moments there are,
+and what each waits for, costs do not change. So they are found once (`simulator.fast.longest_path.moments_of`), and the
+times of any costs are a loop over integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias, assert_never
+
+from pipesched.profiles.clusters import Cluster, Hop, all_reduce
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import Average, Compute, Message, Op, Overlap, Schedule, Span, Step, Timeline
+from pipesched.simulator import SimulationError
+
+
+class DeviceWork(NamedTuple):
+    """An op on a device; a Step may copy the weights first."""
+
+    device: int
+    op: Compute | Overlap | Step | Average
+    copies: bool = False
+
+
+class Flow(NamedTuple):
+    """The bytes of a message on their way into a link."""
+
+    hop: Hop
+    message: Message
+
+
+class Latency(NamedTuple):
+    """Of a link."""
+
+    hop: Hop
+
+
+class StageReduction(NamedTuple):
+    """A reduction of a stage over devices, or the part of it that keeps one link."""
+
+    stage: int
+    devices: tuple[int, ...]
+    way: Literal["ring", "hierarchical"]
+    hop: Hop | None = None
+
+
+Duration: TypeAlias = DeviceWork | Flow | Latency | StageReduction | None
+"""What is over at a moment; None: nothing."""
+
+
+BEGINNING = 1
+"""The number of the time at which nothing is waited for."""
+
+
+class NumberedSpan(NamedTuple):
+    """A span that has numbers of times in place of the times: see `Moments.times_s`."""
+
+    rank: int
+    op: Op
+    posted: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class EventGraph:
+    """Moment 0 is the beginning, and every other comes behind those that it waits for.
+
+    Attributes:
+        schedule: Lowered.
+        waits: For what each moment waits, thrice: numbers of times.
+        takes: Which of `durations` follows when all that is there.
+        durations: Each once.
+        places: In order of rank, then of the rank's list.
+    """
+
+    schedule: Schedule
+    waits: tuple[Sequence[int], Sequence[int], Sequence[int]]
+    takes: Sequence[int]
+    durations: tuple[Duration, ...]
+    places: tuple[NumberedSpan, ...]
+
+    def times_s(self, costs: StageCosts, cluster: Cluster) -> list[float]:
+        """Return when moment k has all that it waits for, as number 2 k, and when it is there, as number 2 k + 1 [s].
+
+        Raises:
+            ProfileError: The costs do not say the seconds of a phase that the lists have.
+            SimulationError: A reduction would go another way than the moments say.
+        """
+        lasts_s = [_seconds(duration, costs, cluster) for duration in self.durations]
+        times_s: list[float] = []
+        append = times_s.append
+        times_s += (0.0, 0.0)
+        for first, second, third, takes in zip(*self.waits, self.takes, strict=True):
+            last_s = times_s[first]
+            if times_s[second] > last_s:
+                last_s = times_s[second]
+            if times_s[third] > last_s:
+                last_s = times_s[third]
+            append(last_s)
+            append(last_s + lasts_s[takes])
+        return times_s
+
+    def timeline(self, times_s: Sequence[float]) -> Timeline:
+        """Return the Timeline that has these times."""
+        spans = [
+            Span(rank, op, times_s[posted], times_s[start], times_s[end])
+            for rank, op, posted, start, end in self.places
+        ]
+        return Timeline(self.schedule.name, "predicted", tuple(spans), self.schedule.rank_to_device)
+
+
+def _seconds(duration: Duration, costs: StageCosts, cluster: Cluster) -> float:
+    match duration:
+        case None:
+            return 0.0
+        case DeviceWork(device, op, copies):
+            return _work_s(op, costs, cluster.devices[device].speed, copies=copies)
+        case Flow(hop, message):
+            return cluster.link(*hop).occupied_s(costs.message_bytes(message))
+        case Latency(hop):
+            return cluster.link(*hop).latency_s
+        case StageReduction(stage, devices, way, through):
+            plan = all_reduce(costs.stages[stage].weight_bytes, devices, cluster)
+            if plan.way != way:
+                raise SimulationError(f"stage {stage} is reduced: got the way {plan.way}, expected {way}; try simulate")
+            return plan.seconds if through is None else plan.until_s()[through]
+        case _:
+            assert_never(duration)
+
+
+def _work_s(op: Compute | Overlap | Step | Average, costs: StageCosts, speed: float, *, copies: bool) -> float:
+    match op:
+        case Compute():
+            return costs.seconds(op) / speed
+        case Overlap():
+            first_s, second_s = costs.seconds(op.first) / speed, costs.seconds(op.second) / speed
+            return first_s + second_s - costs.overlap * min(first_s, second_s)
+        case Step():
+            cost = costs.stages[op.stage]
+            return (cost.step_s + (cost.copy_s if copies else 0.0)) / speed
+        case Average():
+            return costs.stages[op.stage].average_s / speed
+        case _:
+            assert_never(op)

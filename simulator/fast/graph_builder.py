@@ -1,0 +1,267 @@
+"""The way through all lists at once, each as far as what it waits for is known: it finds the moments that there are.
+
+    Compute     begins when the op before it is over and its messages are there
+    Send, Recv  the k-th of a channel meet; the transfer begins when both are posted and the one before it has left
+    Reduce      begins when all replicas have posted it, and what was before it has left the links of the ring
+    Step        begins when the op before it and the Reduce of its stage are over
+
+The order in which the ranks are worked through does not matter.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import assert_never, final
+
+from pipesched.profiles.clusters import AllReduce
+from pipesched.schedules import (
+    Average,
+    Compute,
+    Message,
+    NotRunnableError,
+    Overlap,
+    Recv,
+    Reduce,
+    Reshard,
+    Schedule,
+    Send,
+    Step,
+    Unshard,
+    computes,
+    gives,
+    needs,
+    reducing_ranks,
+)
+from pipesched.schedules.weights import looks_ahead, stashing_steps
+from pipesched.simulator import SimulationError
+from pipesched.simulator.engine import require_matching
+from pipesched.simulator.fast.event_graph import (
+    BEGINNING,
+    DeviceWork,
+    Duration,
+    EventGraph,
+    Flow,
+    Latency,
+    NumberedSpan,
+    StageReduction,
+)
+
+
+@dataclass(slots=True, eq=False)
+class _Posted:
+    """One side of a transfer or reduction, with the numbers of its times."""
+
+    op: Send | Recv | Reduce
+    posted: int
+    start: int = -1
+    arrival: int = -1  # not known yet
+
+
+@dataclass(slots=True, eq=False)
+class _Channel:
+    hop: tuple[int, int]  # devices
+    sends: deque[_Posted] = field(default_factory=deque)  # not met by a Recv yet
+    recvs: deque[_Posted] = field(default_factory=deque)
+    left: int = BEGINNING
+    """When the last message or sum has left the link: the number of a time."""
+
+
+@final
+class Walk:
+    """Goes through all lists, each as far as what it waits for is known."""
+
+    def __init__(self, schedule: Schedule, plans: Mapping[int, AllReduce]) -> None:
+        self._schedule = schedule
+        self._plans = plans
+        self._waits: tuple[list[int], list[int], list[int]] = ([], [], [])
+        self._takes: list[int] = []
+        self._durations: list[Duration] = [None]
+        self._numbers: dict[Hashable, int] = {None: 0}
+        self._now = [BEGINNING] * schedule.num_ranks
+        self._at = [0] * schedule.num_ranks
+        self._done: list[list[NumberedSpan | _Posted]] = [[] for _ in schedule.ops]
+        self._there: list[dict[Message | None, _Posted | None]] = [{} for _ in schedule.ops]  # None: made here
+        self._channels: dict[tuple[int, int], _Channel] = {}
+        self._members = reducing_ranks(schedule.ops)
+        self._num_reduced: Counter[tuple[int, int]] = Counter()
+        self._sums: defaultdict[tuple[int, int], dict[int, _Posted]] = defaultdict(dict)
+        self._rank_of = {device: rank for rank, device in enumerate(schedule.rank_to_device)}
+        self._last_sum: list[dict[int, _Posted]] = [{} for _ in schedule.ops]
+        self._stashing = [stashing_steps(row) for row in schedule.ops]
+        self._awaited: list[_Posted | None] = [None] * schedule.num_ranks
+        self._ready = list(range(schedule.num_ranks))
+
+    def moments(self) -> EventGraph:
+        while self._ready:
+            self._advance(self._ready.pop())
+        for rank, row in enumerate(self._schedule.ops):
+            if self._at[rank] < len(row) or self._awaited[rank] is not None:
+                where = row[self._at[rank]] if self._at[rank] < len(row) else "the end of its list"
+                raise SimulationError(
+                    f"{self._schedule.name}: deadlock: rank {rank} waits at {where}; check the schedule"
+                )
+        unmet = [each.op for channel in self._channels.values() for each in (*channel.sends, *channel.recvs)]
+        if unmet:
+            raise SimulationError(f"{self._schedule.name}: only one side posts {unmet[0]}; check the schedule")
+        places = [
+            each
+            if isinstance(each, NumberedSpan)
+            else NumberedSpan(rank, each.op, each.posted, each.start, each.arrival)
+            for rank, done in enumerate(self._done)
+            for each in done
+        ]
+        return EventGraph(self._schedule, self._waits, self._takes, tuple(self._durations), tuple(places))
+
+    def _advance(self, rank: int) -> None:
+        """Work through the list of `rank` until something is not known yet."""
+        row, done = self._schedule.ops[rank], self._done[rank]
+        self._awaited[rank] = None
+        while self._at[rank] < len(row):
+            op, posted = row[self._at[rank]], self._now[rank]
+            start = posted
+            match op:
+                case Compute() | Overlap():
+                    awaited = self._arrivals(rank, op)
+                    if awaited is None:
+                        return
+                    start = self._moment(self._work(rank, op), posted, *awaited)
+                    self._there[rank].update((gives(part), None) for part in computes(op))
+                case Send() | Recv():
+                    done.append(self._post(rank, op))
+                    self._at[rank] += 1
+                    continue
+                case Reduce():
+                    self._last_sum[rank][op.stage] = mine = self._reduce(rank, op)
+                    done.append(mine)
+                    self._at[rank] += 1
+                    continue
+                case Step():
+                    reduced = self._last_sum[rank].get(op.stage)
+                    if reduced is not None and reduced.arrival < 0:
+                        self._awaited[rank] = reduced
+                        return
+                    copies = self._at[rank] in self._stashing[rank]
+                    work = self._number((rank, copies, op), DeviceWork(self._device(rank), op, copies))
+                    start = self._moment(work, posted, reduced.arrival if reduced else BEGINNING)
+                case Average():
+                    start = self._moment(self._number((rank, op), DeviceWork(self._device(rank), op)), posted)
+                case Unshard() | Reshard():
+                    done.append(NumberedSpan(rank, op, posted, posted, posted))
+                    self._at[rank] += 1
+                    continue
+                case _:
+                    assert_never(op)
+            self._now[rank] = start + 1
+            done.append(NumberedSpan(rank, op, posted, start, start + 1))
+            self._at[rank] += 1
+        self._awaited[rank] = next((mine for mine in self._last_sum[rank].values() if mine.arrival < 0), None)
+
+    def _arrivals(self, rank: int, op: Compute | Overlap) -> list[int] | None:
+        """Return when the messages that `op` needs are there; None if that is not known yet."""
+        found = []
+        for part in computes(op):
+            for message in needs(part, self._schedule.num_stages):
+                if message not in self._there[rank]:
+                    raise NotRunnableError(
+                        f"{self._schedule.name}: rank {rank}: {op} waits forever for {message.payload.name.lower()} "
+                        f"{message.microbatch} of stage {message.stage}; check the schedule"
+                    )
+                transfer = self._there[rank][message]
+                if transfer is None:
+                    continue
+                if transfer.arrival < 0:
+                    self._awaited[rank] = transfer
+                    return None
+                found.append(transfer.arrival)
+        return found
+
+    def _post(self, rank: int, op: Send | Recv) -> _Posted:
+        """Post one side of a transfer; with the second side its moments are known."""
+        mine = _Posted(op, self._now[rank])
+        if isinstance(op, Send):
+            channel = self._channel(rank, op.peer)
+            channel.sends.append(mine)
+        else:
+            channel = self._channel(op.peer, rank)
+            channel.recvs.append(mine)
+            self._there[rank][op.message] = mine
+        if channel.sends and channel.recvs:
+            send, recv = channel.sends.popleft(), channel.recvs.popleft()
+            self._start(channel, send, recv)
+            receiver = rank if mine is recv else op.peer
+            self._wake(receiver, recv)
+        return mine
+
+    def _wake(self, rank: int, known: _Posted) -> None:
+        if self._awaited[rank] is known:
+            self._ready.append(rank)
+
+    def _start(self, channel: _Channel, send: _Posted, recv: _Posted) -> None:
+        assert isinstance(send.op, Send)
+        assert isinstance(recv.op, Recv)
+        require_matching(recv.op.peer, send.op.peer, sent=send.op.message, received=recv.op.message)
+        message = send.op.message
+        flow = self._number((channel.hop, message.origin), Flow(channel.hop, message))
+        send.start = recv.start = self._moment(flow, send.posted, recv.posted, channel.left)
+        channel.left = send.start + 1
+        latency = self._number(channel.hop, Latency(channel.hop))
+        send.arrival = recv.arrival = self._moment(latency, channel.left) + 1
+
+    def _reduce(self, rank: int, op: Reduce) -> _Posted:
+        """Post one replica's side of a reduction; with the last one its moments are known."""
+        members, key = self._members[op.stage], (op.stage, self._num_reduced[rank, op.stage])
+        self._num_reduced[rank, op.stage] += 1
+        posts = self._sums[key]
+        mine = posts[rank] = _Posted(op, self._now[rank])
+        if len(posts) == len(members):
+            start, arrival = self._sum(op.stage, [each.posted for each in posts.values()])
+            for member, post in posts.items():
+                post.start, post.arrival = start, arrival
+                self._wake(member, post)
+            del self._sums[key]
+        return mine
+
+    def _sum(self, stage: int, posted: Iterable[int]) -> tuple[int, int]:
+        """Return when a reduction starts, and when it is there."""
+        plan, start = self._plans[stage], BEGINNING
+        whole = StageReduction(stage, tuple(self._device(rank) for rank in self._members[stage]), plan.way)
+        channels = [(self._channel(self._rank_of[a], self._rank_of[b]), (a, b)) for a, b in plan.hops]
+        for wait in (*posted, *(channel.left for channel, _ in channels)):
+            start = self._moment(0, start, wait) + 1
+        for channel, hop in channels:
+            kept = whole._replace(hop=hop)
+            left = self._moment(self._number(kept, kept), start) + 1
+            channel.left = self._moment(0, channel.left, left) + 1
+        return start, self._moment(self._number(whole, whole), start) + 1
+
+    def _moment(self, takes: int, first: int, second: int = BEGINNING, third: int = BEGINNING) -> int:
+        """Add one; return the number of the time when it has what it waits for: that of its own is the next."""
+        firsts, seconds, thirds = self._waits
+        firsts.append(first)
+        seconds.append(second)
+        thirds.append(third)
+        self._takes.append(takes)
+        return 2 * len(self._takes)
+
+    def _work(self, rank: int, op: Compute | Overlap) -> int:
+        """Return the number of what `op` takes; other micro-batches take the same."""
+        alike = tuple((part.phase, part.stage, looks_ahead(part)) for part in computes(op))
+        return self._number((rank, alike), DeviceWork(self._device(rank), op))
+
+    def _number(self, alike: Hashable, duration: Duration) -> int:
+        """Return the number of a duration, the same for all that are `alike`."""
+        number = self._numbers.setdefault(alike, len(self._durations))
+        if number == len(self._durations):
+            self._durations.append(duration)
+        return number
+
+    def _channel(self, source: int, target: int) -> _Channel:
+        channel = self._channels.get((source, target))
+        if channel is None:
+            channel = self._channels[source, target] = _Channel((self._device(source), self._device(target)))
+        return channel
+
+    def _device(self, rank: int) -> int:
+        return self._schedule.rank_to_device[rank]

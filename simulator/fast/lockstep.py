@@ -1,0 +1,131 @@
+"""Equal pipelines on the same devices, predicted from one of them, as long as they are in step.
+
+They are in an iteration that all begin together, and where nobody is slowed; else see `simulator.fast.drifting`. All
+N pipelines have the same lists and costs, and nothing tells them apart. So each op of one runs beside the same op of
+all others, and is slowed as far as N of them want more than the device; each message shares its link with N - 1
+that are just as long. That makes one pipeline with a device and a link for itself, on which
+
+    an op takes max(1, N u) times its seconds, u being its utilisation,
+    a message takes N times its bytes over the bandwidth,
+
+and its longest path is the Timeline that `simulate` gives every pipeline. Each device holds N times what the one
+pipeline does, and the reference model once. A shared NIC would tell pipelines apart: it takes messages in turn.
+
+What N does not change is found once: the moments that there are, and what is held from which to which of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pipesched.profiles.clusters import Cluster, Link
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.schedules import Average, Recv, Schedule, Send, Timeline
+from pipesched.simulator.fast.event_graph import EventGraph
+from pipesched.simulator.fast.lockstep_memory import Held, held_on_devices
+from pipesched.simulator.fast.longest_path import moments_of
+from pipesched.simulator.memory import OverCapacity, taken_over
+
+
+@dataclass(frozen=True, slots=True)
+class InStep:
+    """One of N pipelines. N is open; of one alone, an Average takes no time and no memory: there is no reference.
+
+    Attributes:
+        costs: As they are for one op alone.
+        works: (start, end) of each op that is no message, as numbers of times.
+        held: By each device that holds something, in ascending order.
+    """
+
+    costs: StageCosts
+    cluster: Cluster
+    moments: EventGraph
+    works: tuple[tuple[int, ...], tuple[int, ...]]
+    held: tuple[Held, ...]
+
+    def times_s(self, num_pipelines: int) -> list[float]:
+        """Return all times of one of so many, as `Moments.times_s` does."""
+        slowed = tuple(_slowed(cost, num_pipelines) for cost in self.costs.stages)
+        return self.moments.times_s(replace(self.costs, stages=slowed), _divided(self.cluster, num_pipelines))
+
+    def makespan_s(self, times_s: Sequence[float]) -> float:
+        """Return from when to when all together work [s]."""
+        starts, ends = self.works
+        return max((times_s[end] for end in ends), default=0.0) - min((times_s[start] for start in starts), default=0.0)
+
+    def peaks(self, times_s: Sequence[float], num_pipelines: int) -> dict[int, int]:
+        """Return the most that all together hold on each device [bytes]."""
+        return {held.device: held.peak_bytes(times_s, num_pipelines) for held in self.held}
+
+    def over_capacity(
+        self, times_s: Sequence[float], num_pipelines: int, peaks: Mapping[int, int]
+    ) -> OverCapacity | None:
+        """Return what `simulator.memory.usage.over_capacity` does, out of what `times_s` and `peaks` have returned."""
+        found = []
+        for held in self.held:
+            capacity = self.cluster.devices[held.device].memory_bytes
+            if capacity is not None and peaks[held.device] > capacity:
+                time_s, held_bytes, passes = held.first_over(times_s, num_pipelines, capacity)
+                found.append((time_s, held.device, held_bytes, capacity, passes))
+        if not found:
+            return None
+        time_s, device, held_bytes, capacity, passes = min(found)
+        timeline = self.timeline(times_s, num_pipelines)
+        return taken_over(timeline, device, time_s, held_bytes, capacity, passes=passes)
+
+    def timeline(self, times_s: Sequence[float], num_pipelines: int) -> Timeline:
+        """Return the Timeline of one of so many."""
+        timeline = self.moments.timeline(times_s)
+        if num_pipelines > 1:
+            return timeline
+        return replace(timeline, spans=tuple(span for span in timeline.spans if not isinstance(span.op, Average)))
+
+
+def in_step(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> InStep:
+    """Predict one of several equal pipelines, whose number is not known yet.
+
+    Args:
+        schedule: Of one pipeline, lowered, a device for every rank.
+        costs: As they are for one op alone.
+        cluster: Without shared NICs.
+
+    Raises:
+        As `longest_path` does.
+    """
+    moments = moments_of(schedule, costs, cluster)
+    places = [place for place in moments.places if not isinstance(place.op, Send | Recv)]
+    works = tuple(place.start for place in places), tuple(place.end for place in places)
+    return InStep(costs, cluster, moments, works, held_on_devices(moments, costs))
+
+
+def _slowed(cost: StageCost, num_pipelines: int) -> StageCost:
+    factor = max(1.0, num_pipelines * cost.utilisation)
+    return replace(
+        cost,
+        forward_s=cost.forward_s * factor,
+        backward_s=_times(cost.backward_s, factor),
+        backward_input_s=_times(cost.backward_input_s, factor),
+        backward_weight_s=_times(cost.backward_weight_s, factor),
+        step_s=cost.step_s * factor,
+        copy_s=cost.copy_s * factor,
+        predict_s=_times(cost.predict_s, factor),
+        average_s=cost.average_s * factor if num_pipelines > 1 else 0.0,
+    )
+
+
+def _times(seconds: float | None, factor: float) -> float | None:
+    return None if seconds is None else seconds * factor
+
+
+def _divided(cluster: Cluster, num_pipelines: int) -> Cluster:
+    def share(link: Link) -> Link:
+        return replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / num_pipelines)
+
+    return replace(
+        cluster,
+        intra=share(cluster.intra),
+        inter=None if cluster.inter is None else share(cluster.inter),
+        loopback=share(cluster.loopback),
+        links=tuple((source, target, share(link)) for source, target, link in cluster.links),
+    )

@@ -1,0 +1,106 @@
+"""What a device holds, by numbers of times: the most of it is `simulator.memory.usage`'s, without its samples."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby, zip_longest
+from operator import itemgetter
+
+from pipesched.profiles.costs import StageCosts
+from pipesched.simulator import SimulationError
+from pipesched.simulator.fast.event_graph import BEGINNING, EventGraph
+from pipesched.simulator.memory import HOLDING, NEVER, Hold, Instant, holds, seen_at_once
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """By one of several equal pipelines in step; how many there are is open.
+
+    There is one rank on the device, so the numbers of times go up as the times do.
+
+    Attributes:
+        times: Numbers of the times from which it holds something else, ascending; the beginning is the first.
+        totals: How much it then holds [bytes].
+        inside: Whether that is inside an op: from its start on (an even number: see `Moments.times_s`), or at its end
+            with a predicted copy not dropped yet. So it is held even if the next number is that of the same time.
+        update_bytes: For an Average, of each pipeline, always; 0 if there is one alone.
+        reference_bytes: For all of them together.
+    """
+
+    device: int
+    times: tuple[int, ...]
+    totals: tuple[int, ...]
+    inside: tuple[bool, ...]
+    update_bytes: int
+    reference_bytes: int
+
+    def peak_bytes(self, times_s: Sequence[float], num_pipelines: int) -> int:
+        """Return the most that so many hold together."""
+        most = max(held_bytes for _, held_bytes in self._states(times_s))
+        return num_pipelines * most + self._always_bytes(num_pipelines)
+
+    def first_over(self, times_s: Sequence[float], num_pipelines: int, capacity_bytes: int) -> tuple[float, int, bool]:
+        """Return when so many hold more than `capacity_bytes` for the first time [s], how much, and whether in passing.
+
+        Raises:
+            SimulationError: They never do.
+        """
+        for time_s, group in groupby(self._states(times_s), key=itemgetter(0)):
+            states = seen_at_once([num_bytes for _, num_bytes in group], float)
+            for index, num_bytes in enumerate(states, 1):
+                held_bytes = num_pipelines * num_bytes + self._always_bytes(num_pipelines)
+                if held_bytes > capacity_bytes:
+                    return time_s, held_bytes, index < len(states)
+        raise SimulationError(f"device {self.device}: got {capacity_bytes} bytes, expected less than it ever holds")
+
+    def _states(self, times_s: Sequence[float]) -> Iterator[tuple[float, int]]:
+        """Yield (time, bytes) of all that is held for a time, or inside an op that takes none."""
+        since_s = [times_s[number] for number in self.times]
+        for now_s, next_s, held_bytes, is_inside in zip(
+            since_s, [*since_s[1:], math.inf], self.totals, self.inside, strict=True
+        ):
+            if now_s < next_s or is_inside:
+                yield now_s, held_bytes
+
+    def _always_bytes(self, num_pipelines: int) -> int:
+        return num_pipelines * self.update_bytes + self.reference_bytes if num_pipelines > 1 else 0
+
+
+def held_on_devices(moments: EventGraph, costs: StageCosts) -> tuple[Held, ...]:
+    """Return what each device holds that does hold something, in ascending order.
+
+    Raises:
+        SimulationError: The schedule has more stages than the costs.
+    """
+    numbers = moments.timeline(range(2 * len(moments.takes) + 2))  # in place of times
+    starts: defaultdict[int, list[Instant]] = defaultdict(list)
+    for place in moments.places:
+        if isinstance(place.op, HOLDING):
+            starts[numbers.rank_to_device[place.rank]].append(Instant(place.start))
+    by_device = holds(numbers, costs, moments.schedule)
+    return tuple(_held(device, mine, starts[device]) for device, mine in sorted(by_device.items()))
+
+
+def _held(device: int, all_holds: Iterable[Hold], starts: Sequence[Instant]) -> Held:
+    changes = defaultdict(int, dict.fromkeys([Instant(BEGINNING), *starts], 0))
+    always = Counter[str]()
+    for kind, num_bytes, since, until in all_holds:
+        if kind in ("updates", "reference"):
+            always[kind] += num_bytes
+        elif since < until:
+            changes[since] += num_bytes
+            if until < NEVER:
+                changes[until] -= num_bytes
+    instants = sorted(changes)
+    times = tuple(int(instant.time_s) for instant in instants)
+    return Held(
+        device,
+        times,
+        tuple(accumulate(map(changes.__getitem__, instants))),
+        tuple(number % 2 == 0 or number == following for number, following in zip_longest(times, times[1:])),
+        always["updates"],
+        always["reference"],
+    )

@@ -1,0 +1,134 @@
+"""How long a whole training run takes, and when each of its steps is done: without simulating all of it.
+
+    step    0      1      2    3    4    5    ..    n-1
+            |--warm-up--|                |drain|
+    known   ------>F      F    F    F    F    ..    F        the loss of a step: its last F of the last stage
+                        |<->|  period_s: seconds per step once the pipeline is full
+
+A run of few steps is simulated as it is. Of a longer one two short runs are, the second twice as long as the first:
+if in both the last steps come equally fast, all steps in between do too, and what is added to the length of a run is
+that many periods. A run whose steps change their pace (`hybrid`, which stops pipelining half way) has no such period
+and is simulated whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import LazySchedule, Phase, ScheduleError, Timeline, computes
+from pipesched.simulator import SimulationError
+from pipesched.simulator.engine import simulate
+
+_MAX_CELLS = 200_000
+"""Most stages times micro-batches of a run that is simulated whole."""
+
+_STEADY = 1e-3
+"""How far, relatively, the pace of two runs may differ to be the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunTime:
+    """The predicted times of a run.
+
+    Attributes:
+        num_steps: Of the run.
+        known_s: When the loss of each step is known, of as many steps as were simulated [s].
+        period_s: Seconds per step: in the steady state, and of a run that was simulated whole on average, from the
+            first loss to the last.
+        makespan_s: Of the whole run, with warm-up and drain [s].
+    """
+
+    num_steps: int
+    known_s: tuple[float, ...]
+    period_s: float
+    makespan_s: float
+
+    @property
+    def steps_per_s(self) -> float:
+        """Throughput of the run, with warm-up and drain."""
+        return self.num_steps / self.makespan_s
+
+    def at_s(self, step: int) -> float:
+        """Return when the loss of `step` is known [s].
+
+        Raises:
+            SimulationError: The run has no such step.
+        """
+        if not 0 <= step < self.num_steps:
+            raise SimulationError(f"run: got step {step}, expected 0 to {self.num_steps - 1}")
+        beyond = max(0, step - len(self.known_s) + 1)
+        return self.known_s[step - beyond] + beyond * self.period_s
+
+
+def run_time(
+    lists: Callable[[int], LazySchedule],
+    num_steps: int,
+    microbatches_per_step: int,
+    costs: StageCosts,
+    cluster: Cluster | None = None,
+) -> RunTime:
+    """Predict a run of `num_steps` steps.
+
+    Args:
+        lists: Makes the lists of so many steps.
+        num_steps: Of the run.
+        microbatches_per_step: Micro-batches of one step.
+        costs: Of every stage, for a micro-batch.
+        cluster: Devices and links; None: equal devices and links that take no time.
+
+    Raises:
+        SimulationError: No steady pace, and too long to be simulated whole; or as `simulate`.
+        ScheduleError: The lists cannot have that many steps, or as `simulate`.
+    """
+    whole = lists(num_steps)
+    short = max(16, math.ceil(8 * whole.num_stages / microbatches_per_step))
+    if num_steps > 2 * short:
+        steady = _steady(lists, num_steps, short, microbatches_per_step, costs, cluster)
+        if steady is not None:
+            return steady
+    if whole.num_microbatches * whole.num_stages > _MAX_CELLS:
+        raise SimulationError(
+            f"{whole.name}: got {num_steps} steps that do not settle to one pace, expected at most "
+            f"{_MAX_CELLS // (whole.num_stages * microbatches_per_step)}, to be simulated whole; try fewer steps"
+        )
+    timeline = simulate(whole.schedule(), costs, cluster)
+    known_s = loss_times_s(timeline, whole.num_stages, microbatches_per_step)
+    period_s = (known_s[-1] - known_s[0]) / (num_steps - 1) if num_steps > 1 else timeline.makespan_s
+    return RunTime(num_steps, known_s, period_s, timeline.makespan_s)
+
+
+def _steady(
+    lists: Callable[[int], LazySchedule],
+    num_steps: int,
+    short: int,
+    microbatches_per_step: int,
+    costs: StageCosts,
+    cluster: Cluster | None,
+) -> RunTime | None:
+    """Return what two short runs amount to; None if they have no common pace."""
+    try:
+        runs = [lists(short), lists(2 * short)]
+    except ScheduleError:  # a parameter that only fits the whole run
+        return None
+    first, second = (simulate(run.schedule(), costs, cluster) for run in runs)
+    known_s = loss_times_s(second, runs[1].num_stages, microbatches_per_step)
+    period_s = (second.makespan_s - first.makespan_s) / short
+    pace_s = (known_s[-1] - known_s[short - 1]) / short
+    if not math.isclose(period_s, pace_s, rel_tol=_STEADY):
+        return None
+    return RunTime(num_steps, known_s, period_s, second.makespan_s + (num_steps - 2 * short) * period_s)
+
+
+def loss_times_s(timeline: Timeline, num_stages: int, microbatches_per_step: int) -> tuple[float, ...]:
+    """Return when the last F of the last stage in each step is over [s]."""
+    ends_s: dict[int, float] = {}
+    for span in timeline.spans:
+        for part in computes(span.op):
+            if part.phase is Phase.FORWARD and part.stage == num_stages - 1:
+                step = part.microbatch // microbatches_per_step
+                ends_s[step] = max(ends_s.get(step, 0.0), span.end_s)
+    return tuple(ends_s[step] for step in range(len(ends_s)))

@@ -1,0 +1,17 @@
+from .activations import Part as Part
+from .activations import activations as activations
+from .instants import HOLDING as HOLDING
+from .instants import NEVER as NEVER
+from .instants import Instant as Instant
+from .instants import seen_at_once as seen_at_once
+from .instants import timed_ops as timed_ops
+from .lifetimes import Hold as Hold
+from .lifetimes import holds as holds
+from .microbatches import InFlight as InFlight
+from .microbatches import in_flight as in_flight
+from .microbatches import peak_in_flight as peak_in_flight
+from .usage import OverCapacity as OverCapacity
+from .usage import memory as memory
+from .usage import over_capacity as over_capacity
+from .usage import peak_memory as peak_memory
+from .usage import taken_over as taken_over

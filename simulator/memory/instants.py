@@ -1,0 +1,79 @@
+"""The ops of a rank at their instants: those that take no time come one after the other too.
+
+    op        F         B         Step      F
+    start     (0, 0)    (1, 0)    (3, 0)    (3, 1)
+    end       (1, 0)    (3, 0)    (3, 1)    (4, 0)
+
+An instant is a time and how much the rank has left behind at that time already: B is over at 3 s, then the Step that
+takes no time runs, and then the next F begins. So what is held during the Step alone is held at some instant, whether
+the Step takes 0 s or a nanosecond. A predicted copy of the weights, too, is dropped one instant after its op has ended.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+from pipesched.schedules import Compute, Op, Overlap, Span, Step, computes
+from pipesched.schedules.weights import looks_ahead
+
+HOLDING = (Compute, Overlap, Step)
+"""The ops that hold something of their own; all others post, or leave what is held as it is."""
+
+_State = TypeVar("_State")
+
+
+class Instant(NamedTuple):
+    """A time, and the number of things that were over before on the same rank at the same time."""
+
+    time_s: float
+    order: int = 0
+
+
+NEVER = Instant(math.inf)
+
+
+class TimedOp(NamedTuple):
+    """A span whose times are instants.
+
+    Attributes:
+        over: When a predicted copy of the weights is dropped: one instant after the end; the end where there is none.
+    """
+
+    op: Op
+    posted: Instant
+    start: Instant
+    end: Instant
+    over: Instant
+
+
+def timed_ops(spans: Iterable[Span]) -> list[TimedOp]:
+    """Return the ops of one rank, given in its list's order; instants of other ranks begin at order 0 like its own."""
+    found = []
+    now = Instant(-math.inf)
+    for span in spans:
+        posted = now if span.posted_s == now.time_s else Instant(span.posted_s)
+        start = now if span.start_s == now.time_s else Instant(span.start_s)
+        end = over = start if span.end_s == span.start_s else Instant(span.end_s)
+        if isinstance(span.op, HOLDING):
+            if end is start:
+                end = over = Instant(start.time_s, start.order + 1)
+            if any(map(looks_ahead, computes(span.op))):
+                over = Instant(end.time_s, end.order + 1)
+            now = over
+        found.append(TimedOp(span.op, posted, start, end, over))
+    return found
+
+
+def seen_at_once(states: Sequence[_State], size: Callable[[_State], float]) -> Sequence[_State]:
+    """Return what there is to see of one time: its last state, and before it the largest on the way, if that is larger.
+
+    Args:
+        states: At the instants of that time, one after the other.
+        size: What is looked at.
+    """
+    if len(states) == 1:
+        return states
+    largest = max(states, key=size)
+    return states[-1:] if size(largest) <= size(states[-1]) else (largest, states[-1])

@@ -1,0 +1,263 @@
+"""What ranks hold on their devices, and from when to when.
+
+    weights          one version of every stage on the rank, always
+    optimizer        its state, always
+    weight_versions  a copy of the weights that a Step overwrites while a later op still reads them, from the Step to
+                     the end of the last such op; a predicted copy from the start of its op to just after its end
+    reference        of stages that are averaged: one reference model on the device, always
+    updates          of such a stage, each rank's: a place for its update, or the weights before its Step, always
+    gradients        as large as the weights, from the end of a stage's first B or W to the end of its next Step
+    activations      from F to the end of B; when the backward is split, to the end of I, and from there to the end of
+                     W what W still needs; with R only the stage's input until R
+    receive_buffers  pooled (as our executor does): from the Recv to the start of F (then it is the stage's input, part
+                     of the activations), and for a gradient until B or I is over. Per micro-batch (as PyTorch
+                     allocates them): one for every message of the whole run, always; the stage's input stays there
+                     and is no part of the activations
+    send_buffers     an output, from the end of its op. Pooled: until its rank takes a message that the receiver sent
+                     after it had used this one, which is how the rank knows (nobody can be asked whether a message has
+                     left); for a stage on the same rank until that stage's op starts (F) or ends (B, I). Per
+                     micro-batch: to the end of its transfer. Nothing of the kind where the activations have it already
+
+A Reduce holds nothing of its own: its ring works in the buckets that hold the gradients until the Step.
+
+This is what is held between ops, and inside of them where they hold most on purpose: a Step its gradients and the
+copy that it keeps, an op on predicted weights its copy, at its end beside what it has made. So the executor measures
+it. Within the first B of a batch gradients grow while activations go, so the peak inside an op may be higher, by the
+smaller of the two at most; and what an optimizer or a prediction makes and drops on the way is not counted.
+
+From when to when is told in instants (`memory.instants`): an op that takes no time holds what it holds all the same.
+
+The input of stage 0 is data: its bytes are not in the costs, and with R it counts as nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import (
+    Average,
+    Compute,
+    Message,
+    Phase,
+    Recv,
+    Schedule,
+    Send,
+    Span,
+    Step,
+    Timeline,
+    computes,
+    gives,
+    needs,
+)
+from pipesched.schedules.semantics import Letters
+from pipesched.schedules.weights import looks_ahead
+from pipesched.simulator import SimulationError
+from pipesched.simulator.memory.activations import Part, activation_bytes, activations
+from pipesched.simulator.memory.instants import NEVER, Instant, TimedOp, timed_ops
+
+KINDS = (
+    "weights",
+    "weight_versions",
+    "reference",
+    "updates",
+    "gradients",
+    "optimizer",
+    "activations",
+    "receive_buffers",
+    "send_buffers",
+)  # fmt: skip
+"""Every sample has these, in this order."""
+
+Buffers: TypeAlias = Literal["pooled", "per_microbatch"]
+_Parts: TypeAlias = Sequence[tuple[Compute, TimedOp]]
+
+
+class Hold(NamedTuple):
+    """Bytes of a kind, held for a time."""
+
+    kind: str
+    num_bytes: int
+    since: Instant
+    until: Instant = NEVER
+
+
+def holds(
+    timeline: Timeline, costs: StageCosts, schedule: Schedule, *, buffers: Buffers = "pooled"
+) -> Mapping[int, Sequence[Hold]]:
+    """Return, per device, all that it holds at some time; arguments and errors as those of `memory`.
+
+    The times of the timeline are not looked at, so they may be numbers of times.
+    """
+    if schedule.num_stages > costs.num_stages:
+        raise SimulationError(
+            f"{schedule.name}: got costs ({costs.origin}) of {costs.num_stages} stages, expected {schedule.num_stages}"
+        )
+    begin = Instant(min((span.posted_s for span in timeline.spans), default=0.0))
+    found: defaultdict[int, list[Hold]] = defaultdict(list)
+    for device, hold in _reference(timeline, costs, begin):
+        found[device].append(hold)
+    by_rank = _by_rank(timeline)
+    let_go = _let_go(by_rank, schedule.num_stages) if buffers == "pooled" else {}
+    for rank, ops in by_rank.items():
+        mine = found[timeline.rank_to_device[rank]]
+        parts = [(part, timed) for timed in ops for part in computes(timed.op)]
+        mine += _weights(ops, costs, begin)
+        mine += _gradients(ops, costs)
+        mine += _activations(parts, costs, buffers)
+        kept = _kept_outputs(parts, costs)
+        if buffers == "pooled":
+            mine += _outputs(ops, parts, costs, kept, let_go)
+            mine += _pooled_buffers(ops, parts, costs, schedule.num_stages, kept)
+        else:
+            mine += _outputs(ops, parts, costs, kept)
+            mine += _own_buffers(parts, costs, schedule.num_stages, begin)
+    return found
+
+
+def _by_rank(timeline: Timeline) -> dict[int, list[TimedOp]]:
+    spans: defaultdict[int, list[Span]] = defaultdict(list)
+    for span in timeline.spans:
+        spans[span.rank].append(span)
+    return {rank: timed_ops(its) for rank, its in spans.items()}
+
+
+def _weights(ops: Sequence[TimedOp], costs: StageCosts, begin: Instant) -> Iterator[Hold]:
+    """Weights, their optimizer's state, and the copies of versions that a Step would destroy too early."""
+    last_read: dict[tuple[int, int], tuple[int, Instant]] = {}
+    stages: set[int] = set()
+    for index, timed in enumerate(ops):
+        for part in computes(timed.op):
+            stages.add(part.stage)
+            last_read[part.stage, part.version] = (index, timed.end)
+            if looks_ahead(part):
+                yield Hold("weight_versions", costs.stages[part.stage].weight_bytes, timed.start, timed.over)
+    for stage in stages:
+        yield Hold("weights", costs.stages[stage].weight_bytes, begin)
+        yield Hold("optimizer", costs.stages[stage].optimizer_bytes, begin)
+    version: Counter[int] = Counter()
+    for index, timed in enumerate(ops):
+        if isinstance(timed.op, Step):
+            stage = timed.op.stage
+            read, until = last_read.get((stage, version[stage]), (-1, begin))
+            version[stage] += 1
+            if read > index:
+                yield Hold("weight_versions", costs.stages[stage].weight_bytes, timed.start, until)
+
+
+def _reference(timeline: Timeline, costs: StageCosts, begin: Instant) -> Iterator[tuple[int, Hold]]:
+    """Yield (device, what is held there) beside the models that are averaged."""
+    averages = {(span.rank, span.op.stage) for span in timeline.spans if isinstance(span.op, Average)}
+    for rank, stage in averages:
+        yield timeline.rank_to_device[rank], Hold("updates", costs.stages[stage].weight_bytes, begin)
+    for device, stage in {(timeline.rank_to_device[rank], stage) for rank, stage in averages}:
+        yield device, Hold("reference", costs.stages[stage].weight_bytes, begin)
+
+
+def _gradients(ops: Sequence[TimedOp], costs: StageCosts) -> Iterator[Hold]:
+    since: dict[int, Instant] = {}
+    for timed in ops:
+        for part in computes(timed.op):
+            if part.phase in (Phase.BACKWARD, Phase.BACKWARD_WEIGHT):
+                since.setdefault(part.stage, timed.end)
+        if isinstance(timed.op, Step) and timed.op.stage in since:
+            stage = timed.op.stage
+            yield Hold("gradients", costs.stages[stage].weight_bytes, since.pop(stage), timed.end)
+    for stage, made in since.items():
+        yield Hold("gradients", costs.stages[stage].weight_bytes, made)
+
+
+def _activations(parts: _Parts, costs: StageCosts, buffers: Buffers) -> Iterator[Hold]:
+    """With a buffer per micro-batch the stage's input stays there, and is not held once more."""
+    for part, stage, since, until in activations(parts):
+        num_bytes = activation_bytes(costs, part, stage)
+        if buffers == "per_microbatch":
+            num_bytes = max(0, num_bytes - activation_bytes(costs, Part.INPUT, stage))
+        yield Hold("activations", num_bytes, since, until)
+
+
+def _own_buffers(parts: _Parts, costs: StageCosts, num_stages: int, begin: Instant) -> Iterator[Hold]:
+    """A buffer for every message that a rank will ever get, made before the run and never dropped.
+
+    A message from a stage of the same rank is put in place of its buffer, so it counts like any other.
+    """
+    for part, _ in parts:
+        for message in needs(part, num_stages):
+            if message.stage != part.stage:
+                yield Hold("receive_buffers", costs.message_bytes(message), begin)
+
+
+def _pooled_buffers(
+    ops: Sequence[TimedOp], parts: _Parts, costs: StageCosts, num_stages: int, kept: Container[Message | None]
+) -> Iterator[Hold]:
+    """A buffer from its Recv until its message was used; on a rank of its own a message is held from op to op."""
+    taken = {
+        message: timed.start if part.phase is Phase.FORWARD else timed.over
+        for part, timed in parts
+        for message in needs(part, num_stages)
+        if message.stage != part.stage
+    }
+    for timed in ops:
+        if isinstance(timed.op, Recv):
+            message = timed.op.message
+            until = taken.pop(message, NEVER)
+            yield Hold("receive_buffers", costs.message_bytes(message), timed.posted, until)
+    made = _made(parts)
+    for message, until in taken.items():  # not received, so made on this rank
+        if message in made and message not in kept:
+            yield Hold("send_buffers", costs.stages[message.origin].output_bytes, made[message], until)
+
+
+def _outputs(
+    ops: Sequence[TimedOp],
+    parts: _Parts,
+    costs: StageCosts,
+    kept: Container[Message | None],
+    let_go: Mapping[Message, Instant] | None = None,
+) -> Iterator[Hold]:
+    """What is sent, until it is let go; None: until it has left."""
+    made = _made(parts)
+    for timed in ops:
+        if isinstance(timed.op, Send) and (costs.compression is not None or timed.op.message not in kept):
+            message = timed.op.message
+            until = timed.end if let_go is None else let_go.get(message, NEVER)
+            yield Hold("send_buffers", costs.message_bytes(message), made.get(message, timed.posted), until)
+
+
+def _kept_outputs(parts: _Parts, costs: StageCosts) -> set[Message | None]:
+    """Return the outputs that are among the activations for as long as they could be held for sending."""
+    again = {(part.stage, part.microbatch) for part, _ in parts if part.phase is Phase.RECOMPUTE}
+    return {
+        gives(part)
+        for part, _ in parts
+        if part.phase is Phase.FORWARD
+        and costs.stages[part.stage].output_is_saved
+        and (part.stage, part.microbatch) not in again
+    }
+
+
+def _let_go(by_rank: Mapping[int, Sequence[TimedOp]], num_stages: int) -> dict[Message, Instant]:
+    """Return when each message is let go of, as our executor does it; some are at the end only, and not in it."""
+    let_go: dict[Message, Instant] = {}
+    lists = {rank: [timed.op for timed in ops] for rank, ops in by_rank.items()}
+    for rank, ops in by_rank.items():
+        peers = {op.peer for op in lists[rank] if isinstance(op, Send) and op.peer in lists}
+        proofs = {answer: (peer, count) for peer in peers for answer, count in Letters(lists[peer], rank, num_stages)}
+        sent: dict[int, deque[Message]] = {peer: deque() for peer in peers}
+        num_gone = Counter[int]()
+        for timed in ops:
+            if isinstance(timed.op, Send) and timed.op.peer in sent:
+                sent[timed.op.peer].append(timed.op.message)
+            for answer in (message for part in computes(timed.op) for message in needs(part, num_stages)):
+                peer, count = proofs.get(answer, (rank, 0))
+                for _ in range(count - num_gone[peer]):
+                    let_go[sent[peer].popleft()] = timed.start
+                num_gone[peer] = max(num_gone[peer], count)
+    return let_go
+
+
+def _made(parts: _Parts) -> dict[Message | None, Instant]:
+    """Return when each message of a rank was made."""
+    return {gives(part): timed.end for part, timed in parts}

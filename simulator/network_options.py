@@ -1,0 +1,43 @@
+"""What a simulation supposes of messages, beside the machines and the costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+Protocol: TypeAlias = Literal["rendezvous", "eager"]
+Sends: TypeAlias = Literal["posted", "blocking"]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkOptions:
+    """How messages go, and what that does to those who send them.
+
+    Attributes:
+        protocol: Whether a transfer waits for the receiver's buffer (``"rendezvous"``) or not (``"eager"``).
+        sends: Whether a Send only posts (``"posted"``), or keeps its rank until the message has left, and under
+            rendezvous until it is there (``"blocking"``).
+        chunk_bytes: Messages pass shared NICs in pieces of this size, those of others between them, and reductions
+            round by round; None: each in one piece.
+        slowdown: A device's computations run 1 + this times as long while a message or a reduction of its is in flight.
+    """
+
+    protocol: Protocol = "rendezvous"
+    sends: Sends = "posted"
+    chunk_bytes: int | None = None
+    slowdown: float = 0.0
+
+    def faults(self) -> Iterator[str]:
+        """Say which of them are out of their range."""
+        if self.protocol not in get_args(Protocol):
+            yield f"protocol: got {self.protocol!r}, expected {' or '.join(get_args(Protocol))}"
+        if self.sends not in get_args(Sends):
+            yield f"sends: got {self.sends!r}, expected {' or '.join(get_args(Sends))}"
+        if self.chunk_bytes is not None and self.chunk_bytes < 1:
+            yield f"chunk_bytes: got {self.chunk_bytes}, expected at least 1; None sends whole messages"
+        if not 0 <= self.slowdown <= _MOST_SLOWDOWN:
+            yield f"slowdown: got {self.slowdown}, expected 0 to {_MOST_SLOWDOWN:g}; 0.1 is a tenth longer"
+
+
+_MOST_SLOWDOWN = 100.0

@@ -1,0 +1,13 @@
+from .candidate import Candidate as Candidate
+from .evaluate import predict_candidate as predict_candidate
+from .outcome import Costs as Costs
+from .outcome import PlanOutcome as PlanOutcome
+from .plan_of import plan_of as plan_of
+from .reasons import reasons as reasons
+from .request import ASYNCHRONOUS as ASYNCHRONOUS
+from .request import SCHEDULES as SCHEDULES
+from .request import Request as Request
+from .search import PlanRanking as PlanRanking
+from .search import SearchProgress as SearchProgress
+from .search import search_plans as search_plans
+from .shape import shape as shape

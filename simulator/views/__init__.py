@@ -1,0 +1,5 @@
+"""Pictures, traces and tables of timelines and of search results."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

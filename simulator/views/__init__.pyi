@@ -1,0 +1,16 @@
+from .frame import to_frame as to_frame
+from .frame import write_frame as write_frame
+from .gantt_chart import draw_gantt as draw_gantt
+from .gantt_chart import gantt_layout as gantt_layout
+from .gantt_chart import text_gantt as text_gantt
+from .gantt_figure import draw as draw
+from .heat_maps import draw_heat_maps as draw_heat_maps
+from .learning_curves import SUFFIXES as SUFFIXES
+from .learning_curves import Curve as Curve
+from .learning_curves import draw_curves as draw_curves
+from .learning_curves import smoothed as smoothed
+from .learning_curves import window_of as window_of
+from .memory_table import memory_table as memory_table
+from .plan_figure import draw_plan as draw_plan
+from .staleness_figure import draw_staleness as draw_staleness
+from .trace import to_trace as to_trace

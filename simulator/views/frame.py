@@ -1,0 +1,77 @@
+"""A Timeline as a pandas table, a row per span; CSV and Parquet from it."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipesched.schedules import Overlap, Recv, Send, Span, Timeline, computes
+from pipesched.simulator import SimulationError
+from pipesched.simulator.analysis import label
+from pipesched.simulator.views.figure import suffix_of, write_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_WHOLE = ("rank", "device", "stage", "microbatch", "version", "lookahead", "peer")
+_COLUMNS = (
+    "rank", "device", "op", "phase", "stage", "microbatch", "version", "lookahead", "peer",
+    "posted_s", "start_s", "end_s",
+)  # fmt: skip
+
+
+def to_frame(timeline: Timeline) -> pd.DataFrame:
+    """Return a row per span, in the Timeline's order.
+
+    `phase` is the kind of op (``F``, ``SEND_F``, ``Step``, ``F+B`` for an Overlap). Numbers that an op does not have
+    are missing (pandas' nullable integers); an Overlap has two of some, so those are missing too, and `op` says them.
+    """
+    import pandas as pd
+
+    frame = pd.DataFrame([_record(span, timeline) for span in timeline.spans], columns=list(_COLUMNS))
+    types = dict.fromkeys(_WHOLE, "Int64") | dict.fromkeys(("posted_s", "start_s", "end_s"), "float64")
+    return frame.astype(types)
+
+
+def write_frame(timeline: Timeline, path: Path | str) -> None:
+    """Write the table of `timeline` to a .csv or .parquet file.
+
+    Raises:
+        SimulationError: The suffix is another one, Parquet is asked for without pyarrow, or the file cannot be written.
+    """
+    suffix = suffix_of(path, (".csv", ".parquet"))
+    if suffix == ".parquet" and find_spec("pyarrow") is None:
+        raise SimulationError(
+            f"{path}: got no package pyarrow, expected it for Parquet; try pip install pyarrow, or .csv"
+        )
+    frame = to_frame(timeline)
+    if suffix == ".csv":
+        write_bytes(path, frame.to_csv(index=False, lineterminator="\n").encode())
+        return
+    data = BytesIO()
+    frame.to_parquet(data, index=False, engine="pyarrow")
+    write_bytes(path, data.getvalue())
+
+
+def _record(span: Span, timeline: Timeline) -> dict[str, Any]:
+    """Return one row; what is left out is missing."""
+    shown = label(span.op)
+    row: dict[str, Any] = {
+        "rank": span.rank,
+        "device": timeline.rank_to_device[span.rank],
+        "op": str(span.op),
+        "phase": shown.kind,
+        "posted_s": span.posted_s,
+        "start_s": span.start_s,
+        "end_s": span.end_s,
+    }
+    if isinstance(span.op, Overlap):
+        return row
+    row |= {"stage": shown.stage, "microbatch": shown.microbatch}
+    for op in computes(span.op):
+        row |= {"version": op.version, "lookahead": op.lookahead}
+    if isinstance(span.op, Send | Recv):
+        row["peer"] = span.op.peer
+    return row

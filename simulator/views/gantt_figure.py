@@ -1,0 +1,248 @@
+"""A Chart drawn with matplotlib. Imported only by who draws: matplotlib takes long to load."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from pipesched.schedules import Message, Payload, Recv, Send, Span
+from pipesched.simulator.analysis import is_work, literal, unit_of
+from pipesched.simulator.views.gantt_chart import Box, Chart
+
+# B is I and W together, and its colour lies between theirs. Blue against orange also for the colour-blind.
+_LOOKS = {
+    "F": ("forward", "#4477b8"),
+    "B": ("backward", "#ee9a4d"),
+    "I": ("backward, inputs", "#d9605b"),
+    "W": ("backward, weights", "#f2c75c"),
+    "R": ("recompute", "#8c79bd"),
+    "Reduce": ("reduce", "#3fa294"),
+    "Step": ("step", "#3d4653"),
+    "Average": ("average", "#c06fa6"),
+    "Unshard": ("unshard", "#9aa3ad"),
+    "Reshard": ("reshard", "#c3c9d0"),
+}
+_TRANSFERS = {Payload.ACTIVATION: ("activation", "#2b5a98"), Payload.GRADIENT: ("gradient", "#c4691a")}
+_IDLE, _INK, _FAINT = "#edf0f4", "#22272e", "#6f7a87"
+_ENDS: tuple[Any, ...] = ((0, (3.5, 2)), "-", "-.", ":")
+_MOST_TRANSFERS = 600  # more are a grey veil
+_SMALLEST, _LARGEST = 5.0, 8.5  # points; smaller is not read
+_MOST_NAMES = 5  # more do not fit beside each other, and are in the headings
+_FOOT_IN, _RIGHT_IN = 0.68, 0.6
+
+
+def width_of(chart: Chart) -> float:
+    """Return how wide the picture of `chart` is [inches]."""
+    return min(18.0, max(11.0, 0.2 * max(map(len, chart.works))))
+
+
+def draw(chart: Chart, title: str, above_in: float = 0.0) -> Figure:
+    """Return the picture of `chart`, with room between title and chart for something else."""
+    width_in = width_of(chart)
+    row_in = min(0.52, max(0.28, 3.4 / chart.depth))
+    head_in = 0.55 if chart.headings else 0.95
+    paired_in = 0.1 + 0.07 * max(map(len, chart.names)) if chart.is_paired else 0.0
+    left_in = 0.8 + paired_in + (0.5 if _shares_devices(chart) else 0.0)
+    height_in = chart.depth * row_in + head_in + above_in + _FOOT_IN
+    figure = Figure(figsize=(width_in, height_in), facecolor="white")
+    span_in = width_in - left_in - _RIGHT_IN
+    box = (left_in / width_in, _FOOT_IN / height_in, span_in / width_in, chart.depth * row_in / height_in)
+    axes = figure.add_axes(box)
+    end_s = _shown_s(chart)
+    seconds, unit = unit_of(end_s)
+    axes.set_xlim(0, end_s / seconds)
+    axes.set_ylim(chart.depth, 0)
+    boxes = [box for box in chart.boxes if box.start_s < end_s]
+    _draw_idle(axes, chart, seconds)
+    has_transfers = not chart.is_paired and _draw_transfers(axes, chart, seconds)
+    _draw_boxes(axes, boxes, seconds, span_in * 72 / end_s * seconds, row_in * 72)
+    _draw_ends(axes, chart, seconds, end_s)
+    _write_names(axes, chart, left_in)
+    _dress(axes, unit)
+    _write_head(figure, chart, title)
+    _draw_legend(figure, boxes, has_transfers)
+    return figure
+
+
+def _shown_s(chart: Chart) -> float:
+    """Return where the axis ends: a few that take more than twice as long as most are cut, so that most can be seen."""
+    makespans = chart.makespans_s
+    usual_s = 2 * sorted(makespans)[len(makespans) // 2]
+    return 1.1 * max(s for s in makespans if s <= usual_s) if max(makespans) > usual_s else max(makespans)
+
+
+def _shares_devices(chart: Chart) -> bool:
+    return any(len(set(timeline.rank_to_device)) < len(timeline.rank_to_device) for timeline in chart.timelines)
+
+
+def _draw_idle(axes: Axes, chart: Chart, seconds: float) -> None:
+    for row in chart.rows:
+        end = chart.makespans_s[row.timeline] / seconds
+        axes.broken_barh([(0, end)], (row.y - row.height / 2, row.height), facecolors=_IDLE, linewidth=0, zorder=1)
+
+
+def _draw_boxes(axes: Axes, boxes: Sequence[Box], seconds: float, unit_points: float, row_points: float) -> None:
+    """Draw the boxes, and in each the micro-batch if that can be read there: as large as in its row, or smaller."""
+    corners, faces = [], []
+    for box in boxes:
+        x0, x1 = box.start_s / seconds, box.end_s / seconds
+        y0, y1 = box.y - box.height / 2, box.y + box.height / 2
+        corners.append([(x0, y0), (x1, y0), (x1, y1), (x0, y1)])
+        faces.append(tuple(channel + (1 - channel) * box.lightness for channel in to_rgb(_LOOKS[box.kind][1])))
+    widths = [(shape[1][0] - shape[0][0]) * unit_points for shape in corners]
+    edge = min(0.9, 0.06 * sorted(widths)[len(widths) // 2]) if widths else 0.0
+    axes.add_collection(PolyCollection(corners, facecolors=faces, edgecolors="white", linewidths=edge, zorder=3))
+    sizes = _row_sizes(boxes, widths)
+    for box, face, width in zip(boxes, faces, widths, strict=True):
+        fitting = _fitting(width, len(box.text))
+        if box.text and fitting >= min(_SMALLEST, 0.6 * box.height * row_points):
+            dark = 0.299 * face[0] + 0.587 * face[1] + 0.114 * face[2] < 0.56
+            ink, size = "white" if dark else _INK, min(sizes[box.row], fitting, 0.6 * box.height * row_points)
+            middle = (box.start_s + box.end_s) / 2 / seconds
+            axes.text(middle, box.y, box.text, color=ink, size=size, ha="center", va="center_baseline", zorder=4)
+
+
+def _row_sizes(boxes: Sequence[Box], widths: Sequence[float]) -> dict[int, float]:
+    """Return for each row the size [points] in which the widest number of all rows fits into most of its boxes."""
+    digits = max((len(box.text) for box in boxes), default=0)
+    of_row: defaultdict[int, list[float]] = defaultdict(list)
+    for box, width in zip(boxes, widths, strict=True):
+        of_row[box.row].append(width)
+    return {row: max(_SMALLEST, _fitting(sorted(own)[len(own) // 4], digits)) for row, own in of_row.items()}
+
+
+def _fitting(width: float, digits: int) -> float:
+    """Return the size [points] in which so many digits fit into a box of that width [points], with a little room."""
+    return min(_LARGEST, (width - 1.9) / (0.66 * max(1, digits)))
+
+
+def _draw_transfers(axes: Axes, chart: Chart, seconds: float) -> bool:
+    """Draw a line from where a transfer starts to where it has arrived, behind the boxes, if there are few enough."""
+    at = {(row.timeline, row.rank): row for row in chart.rows}
+    lines: dict[Payload, list[list[tuple[float, float]]]] = {payload: [] for payload in Payload}
+    for index, timeline in enumerate(chart.timelines):
+        sends: dict[Message, Span] = {span.op.message: span for span in timeline.spans if isinstance(span.op, Send)}
+        for span in timeline.spans:
+            if isinstance(span.op, Recv) and (send := sends.get(span.op.message)) is not None:
+                a, b = at[index, send.rank], at[index, span.rank]
+                side = a.height / 2 if b.y > a.y else -a.height / 2
+                line = [(send.start_s / seconds, a.y + side), (span.end_s / seconds, b.y - side)]
+                lines[span.op.message.payload].append(line)
+    if not 0 < sum(map(len, lines.values())) <= _MOST_TRANSFERS:
+        return False
+    for payload, (_, colour) in _TRANSFERS.items():
+        axes.add_collection(LineCollection(lines[payload], colors=colour, linewidths=0.8, alpha=0.75, zorder=2))
+        ends = [line[1] for line in lines[payload]]
+        axes.scatter([x for x, _ in ends], [y for _, y in ends], s=6, color=colour, linewidths=0, zorder=5)
+    return True
+
+
+def _end_style(chart: Chart, index: int) -> Any:
+    return _ENDS[index % len(_ENDS)] if chart.is_paired else "-"
+
+
+def _draw_ends(axes: Axes, chart: Chart, seconds: float, end_s: float) -> None:
+    """Mark the makespan of each Timeline beside its rows, but not of those that are cut."""
+    for index, makespan_s in enumerate(chart.makespans_s):
+        if makespan_s > end_s:
+            continue
+        own = [row for row in chart.rows if row.timeline == index]
+        heights = [own[0].y - own[0].height / 2 - 0.1, own[-1].y + own[-1].height / 2 + 0.1]
+        end = makespan_s / seconds
+        style = _end_style(chart, index)
+        axes.plot([end, end], heights, color=_INK, linewidth=1.2, linestyle=style, zorder=6, clip_on=False)
+
+
+def _write_names(axes: Axes, chart: Chart, left_in: float) -> None:
+    """Write ranks (and what is paired) left of the rows, busy shares right of them, headings above."""
+    beside: dict[str, Any] = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "va": "center"}
+    beside["annotation_clip"] = False
+    for row, works in zip(chart.rows, chart.works, strict=True):
+        timeline = chart.timelines[row.timeline]
+        device = timeline.rank_to_device[row.rank]
+        name = f"rank {row.rank}" + (f" (dev {device})" if timeline.rank_to_device.count(device) > 1 else "")
+        busy_s = sum(span.end_s - span.start_s for span in works if is_work(span))
+        share = f"{busy_s / chart.makespans_s[row.timeline]:.0%}"
+        axes.annotate(share, (1, row.y), (7, 0), ha="left", color=_FAINT, size=8.5, **beside)
+        if not chart.is_paired:
+            axes.annotate(name, (0, row.y), (-7, 0), ha="right", color=_INK, size=9.5, **beside)
+            continue
+        axes.annotate(
+            literal(chart.names[row.timeline]), (0, row.y), (-7, 0), ha="right", color=_FAINT, size=8.5, **beside
+        )
+        if row.timeline == 0:
+            own = [other.y for other in chart.rows if other.rank == row.rank]
+            left = 9 - left_in * 72
+            axes.annotate(name, (0, sum(own) / len(own)), (left, 0), ha="left", color=_INK, size=9.5, **beside)
+    end_s = _shown_s(chart)
+    for index, y in enumerate(chart.headings):
+        timeline = chart.timelines[index]
+        text = literal(f"{timeline.name}, {timeline.source}: {chart.captions[index]}")
+        if chart.makespans_s[index] > end_s:
+            text += " (goes on beyond the axis)"
+        axes.annotate(text, (0, y), (0, 0), ha="left", color=_INK, size=10, weight="bold", **beside)
+    height = chart.rows[0].y - chart.rows[0].height / 2
+    axes.annotate("busy", (1, height), (7, 7), ha="left", color=_FAINT, size=8.5, **beside)
+
+
+def _dress(axes: Axes, unit: str) -> None:
+    """Leave of the frame only the axis of time."""
+    for side in ("top", "left", "right"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(_FAINT)
+    axes.spines["bottom"].set_position(("outward", 5))
+    axes.set_yticks([])
+    axes.tick_params(axis="x", colors=_FAINT, labelsize=8.5, length=3)
+    axes.annotate(
+        unit, (1, 0), (7, -15.5), xycoords="axes fraction", textcoords="offset points", color=_FAINT, size=8.5,
+        va="center", annotation_clip=False,
+    )  # fmt: skip
+
+
+def _write_head(figure: Figure, chart: Chart, title: str) -> None:
+    """Write the title, and under it what one Timeline or the paired ones amount to, with the marks of their ends."""
+    width_in, height_in = figure.get_size_inches()
+    left = 0.125 / width_in
+    names = list(dict.fromkeys(timeline.name for timeline in chart.timelines))
+    name = title or (", ".join(names) if len(names) <= _MOST_NAMES else f"{len(names)} schedules")
+    figure.text(left, 1 - 0.28 / height_in, literal(name), color=_INK, size=14, weight="bold", va="center")
+    if chart.headings:
+        return
+    ends = [
+        Line2D(
+            [], [], color=_INK, linewidth=1.2, linestyle=_end_style(chart, index), label=literal(f"{name}: {caption}")
+        )
+        for index, (name, caption) in enumerate(zip(chart.names, chart.captions, strict=True))
+    ]
+    figure.legend(
+        handles=ends, loc="center left", bbox_to_anchor=(left, 1 - 0.57 / height_in), ncols=len(ends), frameon=False,
+        fontsize=10, labelcolor=_FAINT, handlelength=1.7, handletextpad=0.6, borderpad=0, borderaxespad=0,
+    )  # fmt: skip
+
+
+def _draw_legend(figure: Figure, boxes: Sequence[Box], has_transfers: bool) -> None:
+    """Explain the colours, below the axis."""
+    width_in, height_in = figure.get_size_inches()
+    kinds = {box.kind for box in boxes}
+    handles: list[Any] = [
+        Patch(facecolor=colour, label=name) for kind, (name, colour) in _LOOKS.items() if kind in kinds
+    ]
+    handles.append(Patch(facecolor=_IDLE, label="idle"))
+    if has_transfers:
+        for name, colour in _TRANSFERS.values():
+            handles.append(Line2D([], [], color=colour, linewidth=1, marker="o", markersize=2.5, label=name))
+    if any(box.lightness for box in boxes):
+        handles.append(Line2D([], [], linestyle="none", label="lighter: later stage"))
+    figure.legend(
+        handles=handles, loc="lower left", bbox_to_anchor=(0.125 / width_in, 0.12 / height_in), ncols=len(handles),
+        frameon=False, fontsize=9, labelcolor=_INK, handlelength=1.1, handleheight=1.0, handletextpad=0.5,
+        columnspacing=1.3, borderpad=0, borderaxespad=0,
+    )  # fmt: skip

@@ -1,0 +1,152 @@
+"""Learning curves: the measured loss of several runs against their steps, and against their predicted wall time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipesched.simulator import SimulationError
+from pipesched.simulator.analysis import literal, unit_of
+from pipesched.simulator.views.figure import suffix_of, write_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
+SUFFIXES = (".png", ".svg", ".pdf")
+_COLOURS = ("black", *(f"C{index}" for index in range(10)))
+_DASHES = ("-", "--", "-.", ":")
+_ABOVE = 1.3
+"""How far above the first loss a curve is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One run.
+
+    Attributes:
+        name: Of its schedule.
+        losses: The loss of every step, as far as the run came.
+        times_s: When each was known [s]; None where no time was predicted.
+        has_diverged: Whether the run was ended because of its last loss.
+        batches: Batches of samples that a step takes: one of each pipeline, where several are averaged.
+    """
+
+    name: str
+    losses: tuple[float, ...]
+    times_s: tuple[float, ...] | None = None
+    has_diverged: bool = False
+    batches: int = 1
+
+
+def smoothed(losses: Sequence[float], window: int) -> list[float]:
+    """Return of each step the mean of the last `window` losses, or of as many as there are."""
+    sums = [0.0, *accumulate(losses)]
+    return [(sums[end] - sums[max(0, end - window)]) / min(end, window) for end in range(1, len(sums))]
+
+
+def window_of(num_steps: int) -> int:
+    """Return over how many steps the losses of a run are smoothed: a twentieth of them."""
+    return max(1, num_steps // 20)
+
+
+def draw_curves(curves: Sequence[Curve], path: Path | str, title: str = "", target_loss: float | None = None) -> None:
+    """Draw the losses against steps and, if times are known, against time, and write the picture (.png, .svg, .pdf).
+
+    Where a run takes several batches in a step, its steps are as far apart as others need for as many samples.
+
+    The smoothed curve is the mean of the last twentieth of the steps; the raw one is thin. A cross ends a run that
+    diverged.
+
+    Raises:
+        SimulationError: The suffix is another one, no loss is a finite number, a run has not as many times as losses,
+            or the file cannot be written.
+    """
+    suffix = suffix_of(path, SUFFIXES)
+    shown = [curve for curve in curves if curve.losses]
+    if not shown:
+        raise SimulationError(f"{path}: got no curve with a step, expected at least one; train for a step")
+    _require_drawable(shown, path)
+    from matplotlib.figure import Figure  # takes a second to load
+
+    timed = any(curve.times_s for curve in shown)
+    num_rows = math.ceil(len(shown) / 5)
+    figure = Figure(figsize=(11.0 if timed else 6.4, 4.2 + 0.22 * num_rows), facecolor="white", layout="constrained")
+    panels = figure.subplots(1, 1 + timed, sharey=True, squeeze=False)[0]
+    steps = [[float(step * curve.batches) for step in range(len(curve.losses))] for curve in shown]
+    handles = _draw(panels[0], shown, steps)
+    panels[0].set_xlabel("optimizer step" if all(curve.batches == 1 for curve in shown) else "batches of samples")
+    panels[0].set_ylabel("training loss")
+    if timed:
+        seconds, unit = unit_of(max(curve.times_s[-1] for curve in shown if curve.times_s))
+        _draw(panels[1], shown, [[time_s / seconds for time_s in curve.times_s or ()] for curve in shown])
+        panels[1].set_xlabel(f"predicted wall time [{unit}]")
+    for axes in panels:
+        _dress(axes, shown, target_loss)
+    figure.suptitle(literal(title), x=0.01, ha="left", fontsize=11)
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(5, len(shown)), frameon=False, fontsize=9)
+    data = BytesIO()
+    figure.savefig(data, format=suffix[1:], dpi=160)
+    write_bytes(path, data.getvalue())
+
+
+def _require_drawable(curves: Sequence[Curve], path: Path | str) -> None:
+    for curve in curves:
+        if curve.times_s and len(curve.times_s) != len(curve.losses):
+            raise SimulationError(
+                f"{path}: {curve.name}: got {len(curve.times_s)} times, expected {len(curve.losses)}, one for each loss"
+            )
+    if not any(map(math.isfinite, (loss for curve in curves for loss in curve.losses))):
+        raise SimulationError(
+            f"{path}: got no loss that is a finite number, expected at least one; try a smaller learning rate"
+        )
+
+
+def _draw(axes: Axes, curves: Sequence[Curve], places: Sequence[Sequence[float]]) -> list[Line2D]:
+    """Draw each curve over its places, if it has any; return the smoothed ones."""
+    window = window_of(max(len(curve.losses) for curve in curves))
+    handles = []
+    for index, (curve, xs) in enumerate(zip(curves, places, strict=True)):
+        if not xs:
+            continue
+        colour, dashes = _COLOURS[index % len(_COLOURS)], _DASHES[index % len(_DASHES)]
+        losses = [loss if math.isfinite(loss) else math.nan for loss in curve.losses]
+        axes.plot(xs, losses, color=colour, linewidth=0.6, alpha=0.25)
+        finite = [loss for loss in losses if not math.isnan(loss)]
+        ys = smoothed(finite, window)
+        handles += axes.plot(
+            xs[: len(ys)], ys, color=colour, linewidth=1.6, linestyle=dashes, label=literal(curve.name)
+        )
+        if curve.has_diverged:
+            axes.plot(
+                xs[-1],
+                min([_top(curves), *ys[-1:]]),
+                marker="x",
+                color=colour,
+                markersize=8,
+                markeredgewidth=2,
+                clip_on=False,
+            )
+    return handles
+
+
+def _top(curves: Sequence[Curve]) -> float:
+    """Return the loss up to which curves are shown."""
+    return _ABOVE * next(loss for curve in curves for loss in curve.losses if math.isfinite(loss))
+
+
+def _dress(axes: Axes, curves: Sequence[Curve], target_loss: float | None) -> None:
+    lowest = min(loss for curve in curves for loss in curve.losses if math.isfinite(loss))
+    if lowest > 0:
+        axes.set_yscale("log")
+    axes.set_ylim(top=_top(curves))
+    axes.set_xlim(left=0)
+    axes.grid(visible=True, linewidth=0.4, alpha=0.5)
+    axes.spines[["top", "right"]].set_visible(False)
+    if target_loss is not None:
+        axes.axhline(target_loss, color="black", linewidth=0.8, linestyle=(0, (1, 2)))

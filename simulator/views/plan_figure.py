@@ -1,0 +1,259 @@
+"""Where everything is, and when: the nodes with their devices, above the Timeline.
+
+┌ node 0 ────────────┐          ┌ node 1 ────────────┐
+│ 0.0  0.1  0.2  0.3 ├─ 3 GB/s ─┤ 1.0  1.1  1.2  1.3 │      each device in the colour of its rank, as copy.rank
+└ 300 GB/s ──────────┘          └────────────────────┘
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from io import BytesIO
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipesched.profiles.clusters import Cluster, Link, all_reduce
+from pipesched.schedules import Timeline
+from pipesched.simulator.analysis import readable_s
+from pipesched.simulator.planner import Candidate, PlanOutcome, Request, predict_candidate, shape
+from pipesched.simulator.views.figure import suffix_of, write_bytes
+from pipesched.simulator.views.gantt_chart import SUFFIXES, gantt_layout
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_COLOURS = ("#4477b8", "#8c79bd", "#d9605b", "#ee9a4d")  # of the Gantt chart
+_MESSAGE, _SUM, _INK, _FAINT, _PAPER, _IDLE = "#2b5a98", "#3fa294", "#22272e", "#6f7a87", "#f7f8fa", "#edf0f4"
+_MOST_ROWS = 16
+"""Ranks in the Timeline; of more, those of the first copy are shown."""
+_CELL_IN, _SMALL_IN = 0.62, 0.42  # the latter where there are more nodes than fit beside each other
+_GAP_IN, _HEAD_IN, _FOOT_IN, _BETWEEN_IN = 0.1, 0.3, 0.3, 0.95
+_TOP_IN = 0.75
+_ARROW = {"arrowstyle": "-|>", "linewidth": 1.2, "mutation_scale": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """One node: its devices, and where it is [inches, upwards]."""
+
+    node: int
+    devices: tuple[int, ...]
+    columns: int
+    cell: float
+    x: float
+    y: float
+
+    @property
+    def width(self) -> float:
+        return self.columns * self.cell + (self.columns + 1) * _GAP_IN
+
+    @property
+    def height(self) -> float:
+        rows = math.ceil(len(self.devices) / self.columns)
+        return _HEAD_IN + _FOOT_IN + rows * (self.cell + _GAP_IN)
+
+    def middle(self, device: int) -> tuple[float, float]:
+        """Return the middle of a device."""
+        row, column = divmod(self.devices.index(device), self.columns)
+        step = self.cell + _GAP_IN
+        x = self.x + _GAP_IN + column * step + self.cell / 2
+        return x, self.y + self.height - _HEAD_IN - row * step - self.cell / 2
+
+
+def draw_plan(outcome: PlanOutcome, request: Request, path: Path | str) -> None:
+    """Draw a plan and write the picture (.png, .svg or .pdf).
+
+    Raises:
+        SimulationError: The suffix is another one, or the file cannot be written.
+    """
+    suffix = suffix_of(path, SUFFIXES)
+    from pipesched.simulator.views.gantt_figure import draw, width_of
+
+    candidate = outcome.candidate
+    timeline, _, _ = predict_candidate(candidate, request.cuts().costs_of(candidate), request.cluster)
+    chart = replace(gantt_layout([_shown(timeline, candidate)]), captions=(_caption(timeline, outcome),))
+    boxes = _boxes(request.cluster, width_of(chart))
+    height_in = max(box.y + box.height for box in boxes)
+    name = request.profile.model.split("/")[-1].split(":")[0]
+    title = f"{name} on {len(request.cluster.devices)} devices: {candidate}, {outcome.throughput:.4g} samples/s"
+    if len(chart.rows) < len(timeline.rank_to_device):
+        title += f"; below, the first of {candidate.width} copies"
+    figure = draw(chart, title, above_in=height_in + 0.05)
+    width, height = figure.get_size_inches()
+    bottom = height - _TOP_IN - height_in
+    axes = figure.add_axes((0, bottom / height, 1, height_in / height))
+    axes.set_xlim(0, width)
+    axes.set_ylim(0, height_in)
+    axes.set_axis_off()
+    _Placement(axes, request.cluster, candidate, boxes).draw()
+    _explain_arrows(figure, candidate)
+    data = BytesIO()
+    figure.savefig(data, format=suffix[1:], dpi=160)
+    write_bytes(path, data.getvalue())
+
+
+def _caption(timeline: Timeline, outcome: PlanOutcome) -> str:
+    """Return what the whole Timeline amounts to, in the measures of the planner's table."""
+    text = f"{readable_s(timeline.makespan_s)}, bubble_fraction {outcome.bubble_fraction:.1%}"
+    if outcome.candidate.is_asynchronous:
+        text += f"; at its pace, steady_bubble_fraction {outcome.steady_bubble_fraction:.1%}"
+    return text
+
+
+def _shown(timeline: Timeline, candidate: Candidate) -> Timeline:
+    """Return the Timeline of the ranks that there is room for."""
+    if len(timeline.rank_to_device) <= _MOST_ROWS:
+        return timeline
+    spans = tuple(span for span in timeline.spans if span.rank < candidate.depth)
+    return replace(timeline, spans=spans, rank_to_device=timeline.rank_to_device[: candidate.depth], memory=())
+
+
+def _boxes(cluster: Cluster, width_in: float) -> list[_Box]:
+    """Place the nodes, in rows from the top left."""
+    nodes: dict[int, list[int]] = {}
+    for index, device in enumerate(cluster.devices):
+        nodes.setdefault(device.node, []).append(index)
+    columns = min(4 if len(nodes) > 1 else 8, max(map(len, nodes.values())))
+    line_in = len(nodes) * (columns * (_CELL_IN + _GAP_IN) + _BETWEEN_IN)
+    cell, between_in = (_CELL_IN, _BETWEEN_IN) if line_in < width_in else (_SMALL_IN, 0.7 * _BETWEEN_IN)
+    found: list[_Box] = []
+    x, lines = 0.15, 0
+    for node, devices in nodes.items():
+        box = _Box(node, tuple(devices), min(columns, len(devices)), cell, x, 0.0)
+        if found and x + box.width > width_in - 0.15:
+            x, lines = 0.15, lines + 1
+        found.append(replace(box, x=x, y=-float(lines)))
+        x += box.width + between_in
+    pitch = max(box.height for box in found) + 0.25
+    return [replace(box, y=(lines + box.y) * pitch + 0.05) for box in found]
+
+
+@dataclass(frozen=True, slots=True)
+class _Placement:
+    """Nodes, devices and links of one plan on axes whose unit is an inch."""
+
+    axes: Axes
+    cluster: Cluster
+    candidate: Candidate
+    boxes: list[_Box]
+
+    def draw(self) -> None:
+        for index, box in enumerate(self.boxes):
+            self._draw_node(box)
+            if index:
+                self._draw_link(self.boxes[index - 1], box)
+        self._draw_ways()
+        for copy in range(self.candidate.width):
+            for rank in range(self.candidate.depth):
+                self._draw_device(rank, copy)
+
+    def _draw_node(self, box: _Box) -> None:
+        from matplotlib.patches import FancyBboxPatch
+
+        self.axes.add_patch(
+            FancyBboxPatch(
+                (box.x, box.y), box.width, box.height, boxstyle="round,pad=0,rounding_size=0.08",
+                facecolor=_PAPER, edgecolor=_FAINT, linewidth=0.9, zorder=1,
+            )
+        )  # fmt: skip
+        self._write(box.x + _GAP_IN, box.y + box.height - _HEAD_IN / 2, f"node {box.node}", size=9, weight="bold")
+        if len(box.devices) > 1:
+            self._write(
+                box.x + _GAP_IN, box.y + _FOOT_IN / 2, f"inside: {_bandwidth(self.cluster.intra)}", color=_FAINT
+            )
+        for device in box.devices:
+            self._fill(device, _IDLE)
+
+    def _draw_link(self, left: _Box, right: _Box) -> None:
+        """Draw the link between neighbouring nodes, which stands for those between any two."""
+        link = self.cluster.link(left.devices[-1], right.devices[0])
+        if left.y != right.y:
+            return
+        y = left.y + left.height / 2
+        self.axes.plot([left.x + left.width, right.x], [y, y], color=_FAINT, linewidth=2.2, zorder=1)
+        self._write((left.x + left.width + right.x) / 2, y + 0.12, _bandwidth(link), ha="center", color=_FAINT)
+        nics = sum(set(group) <= set(left.devices) for group in self.cluster.nics)
+        if nics:
+            text = f"{nics} NIC{'s' if nics > 1 else ''} each"
+            self._write((left.x + left.width + right.x) / 2, y - 0.13, text, ha="center", color=_FAINT, size=6.5)
+
+    def _draw_device(self, rank: int, copy: int) -> None:
+        candidate, device = self.candidate, self.candidate.device(rank, copy)
+        (x, y), cell = self._fill(device, _blend(rank / max(1, candidate.depth - 1)))
+        stages = shape(candidate.schedule, candidate.depth, candidate.num_chunks, candidate.replicas).stages[rank]
+        text = ",".join(map(str, stages)) if len(stages) <= 3 else f"{stages[0]},{stages[1]},.."
+        name, size = ("stage" if len(stages) == 1 else "stages"), 11.3 * cell
+        bold: dict[str, Any] = {"ha": "center", "size": size, "color": "white", "weight": "bold", "zorder": 6}
+        self._write(x, y + 0.15 * cell, f"{name} {text}", **bold)
+        if candidate.width > 1:
+            self._write(x, y - 0.15 * cell, f"copy {copy}", ha="center", size=size, color="white", zorder=6)
+
+    def _fill(self, device: int, colour: Any) -> tuple[tuple[float, float], float]:
+        """Paint a device; return its middle and its size."""
+        from matplotlib.patches import Rectangle
+
+        box = self._box(device)
+        (x, y), cell = box.middle(device), box.cell
+        self.axes.add_patch(
+            Rectangle((x - cell / 2, y - cell / 2), cell, cell, facecolor=colour, linewidth=0, zorder=3)
+        )
+        return (x, y), cell
+
+    def _draw_ways(self) -> None:
+        """Draw the way of the first copy's activations, and of the first stage's sum of gradients."""
+        devices = [self.candidate.device(rank, 0) for rank in range(self.candidate.depth)]
+        self._draw_way(list(pairwise(devices)), _MESSAGE, 0.36)
+        form = shape(self.candidate.schedule, self.candidate.depth, self.candidate.num_chunks, self.candidate.replicas)
+        replicas = [self.candidate.device(rank, copy) for copy in range(self.candidate.width) for rank in form.homes[0]]
+        self._draw_way(list(all_reduce(1, replicas, self.cluster).hops), _SUM, -0.36)
+
+    def _draw_way(self, hops: list[tuple[int, int]], colour: str, side: float) -> None:
+        """Draw an arrow for each hop, at this height of the devices in their size."""
+        for source, target in hops:
+            box = self._box(source)
+            (x0, y0), (x1, y1) = box.middle(source), self._box(target).middle(target)
+            up, arrow = side * box.cell, {**_ARROW, "shrinkA": 27 * box.cell, "shrinkB": 27 * box.cell, "color": colour}
+            self.axes.annotate("", (x1, y1 + up), (x0, y0 + up), arrowprops=arrow, zorder=5)
+
+    def _box(self, device: int) -> _Box:
+        return next(box for box in self.boxes if device in box.devices)
+
+    def _write(self, x: float, y: float, text: str, **looks: Any) -> None:
+        self.axes.text(x, y, text, **{"size": 7.5, "color": _INK, "va": "center", **looks})
+
+
+def _bandwidth(link: Link) -> str:
+    value = link.bandwidth_bytes_per_s
+    return "no limit" if math.isinf(value) else f"{value / 1e9:.4g} GB/s"
+
+
+def _blend(share: float) -> tuple[float, ...]:
+    """Return the colour of a rank, from the first's (0) to the last's (1)."""
+    from matplotlib.colors import to_rgb
+
+    place = share * (len(_COLOURS) - 1)
+    index = min(int(place), len(_COLOURS) - 2)
+    pair = zip(to_rgb(_COLOURS[index]), to_rgb(_COLOURS[index + 1]), strict=True)
+    return tuple(a + (b - a) * (place - index) for a, b in pair)
+
+
+def _explain_arrows(figure: Figure, candidate: Candidate) -> None:
+    from matplotlib.lines import Line2D
+
+    width_in, height_in = figure.get_size_inches()
+    texts: dict[str, str] = {}
+    if candidate.depth > 1:
+        texts[_MESSAGE] = "way of copy 0's activations" if candidate.width > 1 else "way of the activations"
+    if candidate.width > 1:
+        texts[_SUM] = "sum of stage 0's gradients"
+    handles = [
+        Line2D([], [], color=colour, linewidth=1.4, marker=">", markersize=4, label=text)
+        for colour, text in texts.items()
+    ]
+    figure.legend(
+        handles=handles, loc="center right", bbox_to_anchor=(1 - 0.15 / width_in, 1 - 0.57 / height_in), frameon=False,
+        ncols=2, fontsize=9, labelcolor=_FAINT, borderpad=0, borderaxespad=0,
+    )  # fmt: skip
