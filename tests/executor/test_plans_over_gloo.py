@@ -13,7 +13,7 @@ from pipesched.profiles.models import build_layers
 from pipesched.schedules.transforms import ScheduleSpec
 from tests.executor.many_jobs import run_together
 from tests.executor.pipelines import CPU
-from tests.executor.test_training import MODEL, plain_loop
+from tests.executor.runs.test_local_training import MODEL, plain_loop
 
 pytestmark = pytest.mark.distributed
 

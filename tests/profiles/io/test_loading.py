@@ -13,7 +13,7 @@ from pipesched.schedules import backward, backward_input
 from tests.processes import run
 from tests.profiles.hand_profiles import layer, measurement, profile, split
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 CLUSTER = Cluster(
     (Device(), Device(0.5, 10**9, 1)),

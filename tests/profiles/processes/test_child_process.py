@@ -8,7 +8,7 @@ import pytest
 
 from tests.processes import eventually, processes_in, run, started
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 IMPORT = (
     "import os, signal, sys, time\n"
     "from pipesched.profiles.processes.child_process import command, end_with, environment\n"

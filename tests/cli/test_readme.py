@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from pipesched.profiles.io import save_profile
-from tests.pipesched.conftest import BLOCKS
+from tests.cli.conftest import BLOCKS
 from tests.profiles.hand_profiles import layer, measurement, profile
 
 QUICK = ("check", "simulate", "gantt", "show", "list", "compare")

@@ -15,7 +15,7 @@ from pipesched.profiles.costs import layer_seconds
 from pipesched.profiles.io import load_profile
 from pipesched.profiles.partitioning.pipedream import ChainLayer, Level, replicated_partition, slowest_s
 
-PUBLISHED = Path(__file__).parents[2] / "profiles" / "data" / "pipedream"
+PUBLISHED = Path(__file__).parents[3] / "profiles" / "data" / "pipedream"
 
 
 def compositions(total, parts):

@@ -8,7 +8,7 @@ from pipesched.profiles.io import load_cluster
 from pipesched.profiles.measuring import main
 from tests.processes import run, run_all
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def profiled(folder, *arguments, size=2, ranks=None):

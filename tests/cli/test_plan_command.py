@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipesched.profiles.io import load_plan, save_profile
-from tests.pipesched.conftest import BLOCKS
+from tests.cli.conftest import BLOCKS
 from tests.profiles.hand_profiles import layer, measurement, profile
 
 PUBLISHED = Path(__file__).parents[2] / "profiles" / "data" / "pipedream"

@@ -9,8 +9,8 @@ from pipesched.schedules.weights import staleness
 from pipesched.schedules.weights.versions import is_consistent
 from tests.schedules.asynchronous_rules import assert_runs, reads_of
 from tests.schedules.builder_rules import assert_one_line, most_in_flight
+from tests.schedules.builders.test_pipedream import periods
 from tests.schedules.drawings import cells, drawn, is_in
-from tests.schedules.test_pipedream import periods
 
 DRAWING = """
     rank 0  0F0@0 0F1@0 2F0@0 2F1@0 ..    2B0@0 0F2@0 2B1@0 0F3@0 0B0@0 2F2@1 0B1@0 2F3@1 2B2@1 ..    2B3@1 0B2@0 0B3@0

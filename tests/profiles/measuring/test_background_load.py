@@ -60,7 +60,7 @@ def test_a_profile_says_that_it_was_measured_in_company():
 def test_a_companion_ends_with_its_parent_also_while_torch_is_loaded(tmp_path):
     (tmp_path / "torch.py").write_text("raise SystemExit(7)")
     sizes = ["--dtype", "float32", "--device", "cpu", "--threads", "1", "--seed", "0"]
-    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[3])])
 
     def code(parent):
         words = command("pipesched.profiles.measuring.background_load", "mlp", *sizes, "--ends", "0", str(parent))

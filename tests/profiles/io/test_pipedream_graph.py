@@ -16,7 +16,7 @@ from pipesched.profiles.io.profile_json import profile_text, read_profile
 from pipesched.profiles.partitioning import balanced_partition
 from pipesched.profiles.partitioning.pipedream import ChainLayer, Level, replicated_partition, slowest_s
 
-PUBLISHED = Path(__file__).parents[2] / "profiles" / "data" / "pipedream"
+PUBLISHED = Path(__file__).parents[3] / "profiles" / "data" / "pipedream"
 
 
 def node(name, forward=1.0, backward=2.0, activation="10.0", parameters=8.0, what="Linear(4, 4)"):

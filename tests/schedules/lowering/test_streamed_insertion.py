@@ -12,8 +12,8 @@ from pipesched.schedules.builders.one_f_one_b_rr import lazy_one_f_one_b_rr
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.lowering.streamed_insertion import lower_lazily, lowered_ranks
 from tests.schedules.builder_rules import assert_one_line
+from tests.schedules.builders.test_one_f_one_b_rr import layouts
 from tests.schedules.hand_schedules import replicated, v_shaped
-from tests.schedules.test_one_f_one_b_rr import layouts
 
 ASYNCHRONOUS = [name for name, entry in CATALOGUE.items() if entry.is_asynchronous]
 

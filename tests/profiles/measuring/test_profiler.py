@@ -15,7 +15,7 @@ from pipesched.profiles.models import Model, build_layers, draw_batch, resolve_m
 from pipesched.profiles.models.optimizers import OPTIMIZERS
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.schedules import backward_weight
-from tests.profiles.test_split_backward import Tied
+from tests.profiles.measuring.test_split_backward import Tied
 
 MLP = "mlp:width=6,layers=4"
 GPT = "gpt:layers=2,width=16,heads=4,context=8"
