@@ -10,7 +10,8 @@ from pathlib import Path
 
 import torch
 
-from pipesched.profiles.processes import device_name, num_cores
+from pipesched.profiles.measuring import device_name
+from pipesched.profiles.processes import num_cores
 
 
 def arguments_of(doc: str | None) -> argparse.ArgumentParser:

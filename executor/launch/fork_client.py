@@ -23,6 +23,8 @@ from typing import final
 from pipesched.profiles.processes import can_fork, command, environment
 
 _POLL_S = 0.02
+_RANK = "pipesched.executor.__main__"
+"""What most processes run: loaded before they are forked."""
 
 
 @final
@@ -73,7 +75,7 @@ def fork(
     environment: Mapping[str, str],
     log: Path,
     *,
-    module: str = "pipesched.executor.__main__",
+    module: str = _RANK,
     is_fresh: bool = False,
 ) -> Forked:
     """Start ``python -P -m MODULE`` with these arguments, in this folder.
@@ -107,7 +109,7 @@ class _Server:
             # importing torch._dynamo makes a folder for it
             settings = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": gettempdir()}
             self._process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
-                command("pipesched.executor.launch.fork_server", str(theirs.fileno()), str(os.getpid())),
+                command("pipesched.executor.launch.fork_server", str(theirs.fileno()), str(os.getpid()), _RANK),
                 env=environment() | settings,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # ours is for what the launcher prints

@@ -1,4 +1,4 @@
-"""The process that ranks are started by: ``python -P -m pipesched.executor.launch.fork_server SOCKET LAUNCHER``.
+"""The process that ranks are started by: ``python -P -m pipesched.executor.launch.fork_server SOCKET LAUNCHER MODULE``.
 
 `fork_client` starts it. It imports what a rank needs, torch above all, and waits. Asked for a rank, it forks one,
 which has nothing left to import; when one ends it tells how. It computes nothing itself and starts no thread, so what
@@ -19,6 +19,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias, final
@@ -183,13 +184,14 @@ def _redirect(log: str) -> None:
 
 def main() -> None:
     """Serve the launcher at the other end of the socket."""
-    Server(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), _load).serve()
+    _, connection, launcher, module = sys.argv
+    Server(socket.socket(fileno=int(connection)), int(launcher), partial(_load, module)).serve()
 
 
-def _load() -> ModuleRunner:
+def _load(module: str) -> ModuleRunner:
     import torch
 
-    import pipesched.executor.__main__  # noqa: F401 -- what most ranks run
+    import_module(module)  # what most processes run
 
     torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # the first optimizer loads half as much again
 

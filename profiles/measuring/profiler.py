@@ -17,10 +17,11 @@ from pipesched.profiles.costs import LayerCost, LayerMeasurement, LayerSplit, La
 from pipesched.profiles.io import one_line
 from pipesched.profiles.measuring.background_load import Companions
 from pipesched.profiles.measuring.layer_chain import LayerBytes, LayerChain
+from pipesched.profiles.measuring.provenance import device_name, library_versions
 from pipesched.profiles.measuring.timer import Timer, timer_for
 from pipesched.profiles.measuring.weight_costs import WeightWork
 from pipesched.profiles.models import Model, make_optimizer
-from pipesched.profiles.processes import device_name, library_versions, num_cores
+from pipesched.profiles.processes import num_cores
 
 OnProgress = Callable[[int, int, str], None]
 """(runs done, runs in all, what is going on)."""

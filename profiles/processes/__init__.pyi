@@ -3,8 +3,6 @@ from .child_process import can_fork as can_fork
 from .child_process import command as command
 from .child_process import end_with as end_with
 from .child_process import environment as environment
-from .host import device_name as device_name
-from .host import library_versions as library_versions
 from .host import num_cores as num_cores
 from .prints import descriptor_as as descriptor_as
 from .prints import prints_to_stderr as prints_to_stderr

@@ -1,35 +1,8 @@
-"""What this machine is called, for provenance."""
+"""How much of this machine there is."""
 
 from __future__ import annotations
 
 import os
-import platform
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import torch
-
-
-def device_name(device: torch.device) -> str:
-    """Return the product name of the processor or accelerator."""
-    if device.type == "cuda":
-        import torch
-
-        return torch.cuda.get_device_name(device)
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
-
-
-def library_versions() -> tuple[tuple[str, str], ...]:
-    """Return (name, version) of what decides the speed."""
-    import torch
-
-    return (("python", platform.python_version()), ("torch", str(torch.__version__)))
 
 
 def num_cores() -> int:
