@@ -18,8 +18,8 @@ from pipesched.executor import (
 )
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import StageCosts
-from pipesched.profiles.io import STRICT, NameFromFile, one_line, shown
-from pipesched.schedules import LONGEST_S
+from pipesched.profiles.io import STRICT, NameFromFile, one_line
+from pipesched.schedules import LONGEST_S, shown
 from pipesched.schedules.weights import PredictionRule
 
 _Kind = TypeVar("_Kind")

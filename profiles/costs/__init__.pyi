@@ -3,14 +3,14 @@ from .analytic import bert as bert
 from .analytic import computed_profile as computed_profile
 from .analytic import resnext as resnext
 from .layer_profile import LayerCost as LayerCost
-from .layer_profile import LayerMeasurement as LayerMeasurement
-from .layer_profile import LayerSplit as LayerSplit
 from .layer_profile import LayerWork as LayerWork
 from .layer_profile import Profile as Profile
 from .layer_profile import Provenance as Provenance
 from .layer_profile import costs_of_stages as costs_of_stages
 from .layer_profile import layer_seconds as layer_seconds
 from .layer_profile import stage_cost as stage_cost
+from .measurement import LayerMeasurement as LayerMeasurement
+from .measurement import LayerSplit as LayerSplit
 from .message_sizes import Compression as Compression
 from .message_sizes import element_bytes as element_bytes
 from .stage_costs import StageCost as StageCost

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pipesched.profiles.costs.layer_profile import LayerCost, LayerMeasurement, Profile, Provenance
+from pipesched.profiles.costs.layer_profile import LayerCost, Profile, Provenance
+from pipesched.profiles.costs.measurement import LayerMeasurement
 
 _FLOAT_BYTES = 4
 _GROUPS, _GROUP_WIDTH = 32, 4

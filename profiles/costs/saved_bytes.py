@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pipesched.profiles.costs.layer_profile import LayerMeasurement
+from pipesched.profiles.costs.measurement import LayerMeasurement
 
 
 def saved_bytes(measured: Sequence[LayerMeasurement]) -> int:

@@ -3,7 +3,6 @@ from .cluster_json import read_cluster as read_cluster
 from .faults import STRICT as STRICT
 from .faults import in_our_words as in_our_words
 from .faults import one_line as one_line
-from .faults import shown as shown
 from .loading import load_cluster as load_cluster
 from .loading import load_plan as load_plan
 from .loading import load_profile as load_profile

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.io.faults import shown
+from pipesched.schedules import shown
 
 BUILT_IN = ("conv", "digits", "gpt", "lstm", "mlp")
 """The models that come with pipesched."""

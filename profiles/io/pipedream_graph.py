@@ -26,7 +26,7 @@ from pathlib import Path
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import LayerCost, LayerMeasurement, Profile, Provenance
-from pipesched.profiles.io.faults import shown
+from pipesched.schedules import shown
 
 _NODE = re.compile(
     r"(?P<name>\S+) -- (?P<what>.*) -- forward_compute_time=(?P<forward>[^,]*), "

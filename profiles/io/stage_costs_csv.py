@@ -20,8 +20,9 @@ from typing import Any
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.profiles.io.faults import one_line, shown
+from pipesched.profiles.io.faults import one_line
 from pipesched.profiles.io.loading import read_profile_text
+from pipesched.schedules import shown
 
 _BACKWARDS = ("backward_s", "backward_input_s", "backward_weight_s")
 _SECONDS = ("forward_s", *_BACKWARDS, "step_s", "copy_s", "predict_s", "average_s")

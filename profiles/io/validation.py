@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.io.faults import STRICT, in_our_words, one_line, shown
+from pipesched.profiles.io.faults import STRICT, in_our_words, one_line
+from pipesched.schedules import shown
 
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
 """So few that no square of a sum of them is infinite."""

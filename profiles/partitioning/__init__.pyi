@@ -9,7 +9,7 @@ from .minimax import balanced_partition as balanced_partition
 from .minimax import cheapest_partition as cheapest_partition
 from .minimax import parse_partition as parse_partition
 from .minimax import uniform_partition as uniform_partition
-from .pipedream import ChainLayer as ChainLayer
-from .pipedream import Level as Level
-from .pipedream import ReplicatedStage as ReplicatedStage
 from .pipedream import replicated_partition as replicated_partition
+from .replicated_stage import ChainLayer as ChainLayer
+from .replicated_stage import Level as Level
+from .replicated_stage import ReplicatedStage as ReplicatedStage

@@ -13,14 +13,8 @@ from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import Profile, StageCost, layer_seconds, stage_cost
 from pipesched.profiles.partitioning.device_memory import held_bytes, interleaved_bytes, stashed_bytes
 from pipesched.profiles.partitioning.minimax import cheapest_partition
-from pipesched.profiles.partitioning.pipedream import (
-    ChainLayer,
-    Level,
-    ReplicationForm,
-    replicated_in_flight,
-    replicated_partition,
-    slowest_s,
-)
+from pipesched.profiles.partitioning.pipedream import replicated_in_flight, replicated_partition, slowest_s
+from pipesched.profiles.partitioning.replicated_stage import ChainLayer, Level, ReplicationForm
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 import numpy as np
 
 from pipesched.profiles.clusters import Device
-from pipesched.profiles.partitioning.pipedream import ChainLayer, Level, ReplicatedStage, ReplicationForm, StageBytes
+from pipesched.profiles.partitioning.replicated_stage import (
+    ChainLayer,
+    Level,
+    ReplicatedStage,
+    ReplicationForm,
+    StageBytes,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

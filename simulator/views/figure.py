@@ -1,11 +1,23 @@
-"""Write what readers make of a Timeline: the whole file, or nothing."""
+"""What all pictures share: their suffixes and colours, and how they are written: the whole file, or nothing."""
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipesched.schedules.formats import replace_whole
 from pipesched.simulator import SimulationError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
+INK, FAINT, IDLE, PAPER = "#22272e", "#6f7a87", "#edf0f4", "#f7f8fa"
+"""Colours of text, of less important text, of idle time, and of what lies behind."""
+BLUE, ORANGE, RED, VIOLET, TEAL, DARK_BLUE = "#4477b8", "#ee9a4d", "#d9605b", "#8c79bd", "#3fa294", "#2b5a98"
+
+_MOST_PIXELS = 65_000  # a side; more is refused by matplotlib
 
 
 def suffix_of(path: Path | str, known: tuple[str, ...]) -> str:
@@ -33,3 +45,14 @@ def write_bytes(path: Path | str, data: bytes) -> None:
         raise SimulationError(
             f"{path}: got {reason!r}, expected a file that can be written; try another path"
         ) from error
+
+
+def save_figure(figure: Figure, path: Path | str, dpi: float = 160.0) -> None:
+    """Write `figure` to `path` (.png, .svg or .pdf): all of it, or nothing.
+
+    Raises:
+        SimulationError: The suffix is another one, or it cannot be written.
+    """
+    suffix, data = suffix_of(path, FIGURE_SUFFIXES), BytesIO()
+    figure.savefig(data, format=suffix[1:], dpi=min(dpi, _MOST_PIXELS / max(figure.get_size_inches())))
+    write_bytes(path, data.getvalue())

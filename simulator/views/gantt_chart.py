@@ -6,17 +6,11 @@ from bisect import bisect
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from io import BytesIO
 from operator import attrgetter
-from pathlib import Path
 
 from pipesched.schedules import Overlap, Recv, Reduce, Send, Span, Timeline, computes, printable
-from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import label, metrics, readable_s, sources
-from pipesched.simulator.views.figure import suffix_of, write_bytes
 
-SUFFIXES = (".png", ".svg", ".pdf")
-_MOST_PIXELS = 65_000  # a side; more is refused by matplotlib
 _LETTERS = {"Step": "S", "Reduce": "+", "Average": "A", "Unshard": "u", "Reshard": "r"}
 
 
@@ -94,28 +88,6 @@ class Chart:
                     lightness = stages.index(shown.stage) / max(2, len(stages)) if shown.stage in stages else 0.0
                     y = row.y + (index - (len(parts) - 1) / 2) * height
                     yield Box(shown.kind, text, place, span.start_s, span.end_s, y, height, lightness)
-
-
-def draw_gantt(timelines: Sequence[Timeline], path: Path | str, title: str = "") -> None:
-    """Draw the Timelines on one time axis and write the picture (.png, .svg or .pdf).
-
-    Runs of one schedule on the same devices are paired: the rows of a rank stand together. Others stand one under
-    another.
-
-    Raises:
-        SimulationError: The suffix is another one, there is no Timeline, nothing in one takes time, or the file cannot
-            be written.
-    """
-    suffix = suffix_of(path, SUFFIXES)
-    if not timelines:
-        raise SimulationError(f"{path}: got no timeline, expected at least one; try one that was simulated or measured")
-    chart = gantt_layout(timelines)
-    from pipesched.simulator.views.gantt_figure import draw
-
-    data, figure = BytesIO(), draw(chart, title)
-    dpi = min(160.0, _MOST_PIXELS / max(figure.get_size_inches()))
-    figure.savefig(data, format=suffix[1:], dpi=dpi)
-    write_bytes(path, data.getvalue())
 
 
 def gantt_layout(timelines: Sequence[Timeline]) -> Chart:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -13,30 +14,69 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from pipesched.schedules import Message, Payload, Recv, Send, Span
+from pipesched.schedules import Message, Payload, Recv, Send, Span, Timeline
+from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import is_work, literal, unit_of
-from pipesched.simulator.views.gantt_chart import Box, Chart
+from pipesched.simulator.views.figure import (
+    BLUE,
+    DARK_BLUE,
+    FAINT,
+    FIGURE_SUFFIXES,
+    IDLE,
+    INK,
+    ORANGE,
+    RED,
+    TEAL,
+    VIOLET,
+    save_figure,
+    suffix_of,
+)
+from pipesched.simulator.views.gantt_chart import Box, Chart, gantt_layout
 
 # B is I and W together, and its colour lies between theirs. Blue against orange also for the colour-blind.
 _LOOKS = {
-    "F": ("forward", "#4477b8"),
-    "B": ("backward", "#ee9a4d"),
-    "I": ("backward, inputs", "#d9605b"),
+    "F": ("forward", BLUE),
+    "B": ("backward", ORANGE),
+    "I": ("backward, inputs", RED),
     "W": ("backward, weights", "#f2c75c"),
-    "R": ("recompute", "#8c79bd"),
-    "Reduce": ("reduce", "#3fa294"),
+    "R": ("recompute", VIOLET),
+    "Reduce": ("reduce", TEAL),
     "Step": ("step", "#3d4653"),
     "Average": ("average", "#c06fa6"),
     "Unshard": ("unshard", "#9aa3ad"),
     "Reshard": ("reshard", "#c3c9d0"),
 }
-_TRANSFERS = {Payload.ACTIVATION: ("activation", "#2b5a98"), Payload.GRADIENT: ("gradient", "#c4691a")}
-_IDLE, _INK, _FAINT = "#edf0f4", "#22272e", "#6f7a87"
+_TRANSFERS = {Payload.ACTIVATION: ("activation", DARK_BLUE), Payload.GRADIENT: ("gradient", "#c4691a")}
 _ENDS: tuple[Any, ...] = ((0, (3.5, 2)), "-", "-.", ":")
 _MOST_TRANSFERS = 600  # more are a grey veil
 _SMALLEST, _LARGEST = 5.0, 8.5  # points; smaller is not read
 _MOST_NAMES = 5  # more do not fit beside each other, and are in the headings
 _FOOT_IN, _RIGHT_IN = 0.68, 0.6
+
+
+def draw_gantt(timelines: Sequence[Timeline], path: Path | str, title: str = "") -> None:
+    """Draw the Timelines on one time axis and write the picture (.png, .svg or .pdf); see `gantt_figure`.
+
+    Raises:
+        SimulationError: The suffix is another one, there is no Timeline, nothing in one takes time, or the file cannot
+            be written.
+    """
+    suffix_of(path, FIGURE_SUFFIXES)
+    save_figure(gantt_figure(timelines, title), path)
+
+
+def gantt_figure(timelines: Sequence[Timeline], title: str = "") -> Figure:
+    """Return the Timelines on one time axis as a picture.
+
+    Runs of one schedule on the same devices are paired: the rows of a rank stand together. Others stand one under
+    another.
+
+    Raises:
+        SimulationError: There is no Timeline, or nothing in one takes time.
+    """
+    if not timelines:
+        raise SimulationError("timelines: got none, expected at least one; try one that was simulated or measured")
+    return draw(gantt_layout(timelines), title)
 
 
 def width_of(chart: Chart) -> float:
@@ -86,7 +126,7 @@ def _shares_devices(chart: Chart) -> bool:
 def _draw_idle(axes: Axes, chart: Chart, seconds: float) -> None:
     for row in chart.rows:
         end = chart.makespans_s[row.timeline] / seconds
-        axes.broken_barh([(0, end)], (row.y - row.height / 2, row.height), facecolors=_IDLE, linewidth=0, zorder=1)
+        axes.broken_barh([(0, end)], (row.y - row.height / 2, row.height), facecolors=IDLE, linewidth=0, zorder=1)
 
 
 def _draw_boxes(axes: Axes, boxes: Sequence[Box], seconds: float, unit_points: float, row_points: float) -> None:
@@ -105,7 +145,7 @@ def _draw_boxes(axes: Axes, boxes: Sequence[Box], seconds: float, unit_points: f
         fitting = _fitting(width, len(box.text))
         if box.text and fitting >= min(_SMALLEST, 0.6 * box.height * row_points):
             dark = 0.299 * face[0] + 0.587 * face[1] + 0.114 * face[2] < 0.56
-            ink, size = "white" if dark else _INK, min(sizes[box.row], fitting, 0.6 * box.height * row_points)
+            ink, size = "white" if dark else INK, min(sizes[box.row], fitting, 0.6 * box.height * row_points)
             middle = (box.start_s + box.end_s) / 2 / seconds
             axes.text(middle, box.y, box.text, color=ink, size=size, ha="center", va="center_baseline", zorder=4)
 
@@ -158,7 +198,7 @@ def _draw_ends(axes: Axes, chart: Chart, seconds: float, end_s: float) -> None:
         heights = [own[0].y - own[0].height / 2 - 0.1, own[-1].y + own[-1].height / 2 + 0.1]
         end = makespan_s / seconds
         style = _end_style(chart, index)
-        axes.plot([end, end], heights, color=_INK, linewidth=1.2, linestyle=style, zorder=6, clip_on=False)
+        axes.plot([end, end], heights, color=INK, linewidth=1.2, linestyle=style, zorder=6, clip_on=False)
 
 
 def _write_names(axes: Axes, chart: Chart, left_in: float) -> None:
@@ -171,38 +211,38 @@ def _write_names(axes: Axes, chart: Chart, left_in: float) -> None:
         name = f"rank {row.rank}" + (f" (dev {device})" if timeline.rank_to_device.count(device) > 1 else "")
         busy_s = sum(span.end_s - span.start_s for span in works if is_work(span))
         share = f"{busy_s / chart.makespans_s[row.timeline]:.0%}"
-        axes.annotate(share, (1, row.y), (7, 0), ha="left", color=_FAINT, size=8.5, **beside)
+        axes.annotate(share, (1, row.y), (7, 0), ha="left", color=FAINT, size=8.5, **beside)
         if not chart.is_paired:
-            axes.annotate(name, (0, row.y), (-7, 0), ha="right", color=_INK, size=9.5, **beside)
+            axes.annotate(name, (0, row.y), (-7, 0), ha="right", color=INK, size=9.5, **beside)
             continue
         axes.annotate(
-            literal(chart.names[row.timeline]), (0, row.y), (-7, 0), ha="right", color=_FAINT, size=8.5, **beside
+            literal(chart.names[row.timeline]), (0, row.y), (-7, 0), ha="right", color=FAINT, size=8.5, **beside
         )
         if row.timeline == 0:
             own = [other.y for other in chart.rows if other.rank == row.rank]
             left = 9 - left_in * 72
-            axes.annotate(name, (0, sum(own) / len(own)), (left, 0), ha="left", color=_INK, size=9.5, **beside)
+            axes.annotate(name, (0, sum(own) / len(own)), (left, 0), ha="left", color=INK, size=9.5, **beside)
     end_s = _shown_s(chart)
     for index, y in enumerate(chart.headings):
         timeline = chart.timelines[index]
         text = literal(f"{timeline.name}, {timeline.source}: {chart.captions[index]}")
         if chart.makespans_s[index] > end_s:
             text += " (goes on beyond the axis)"
-        axes.annotate(text, (0, y), (0, 0), ha="left", color=_INK, size=10, weight="bold", **beside)
+        axes.annotate(text, (0, y), (0, 0), ha="left", color=INK, size=10, weight="bold", **beside)
     height = chart.rows[0].y - chart.rows[0].height / 2
-    axes.annotate("busy", (1, height), (7, 7), ha="left", color=_FAINT, size=8.5, **beside)
+    axes.annotate("busy", (1, height), (7, 7), ha="left", color=FAINT, size=8.5, **beside)
 
 
 def _dress(axes: Axes, unit: str) -> None:
     """Leave of the frame only the axis of time."""
     for side in ("top", "left", "right"):
         axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(_FAINT)
+    axes.spines["bottom"].set_color(FAINT)
     axes.spines["bottom"].set_position(("outward", 5))
     axes.set_yticks([])
-    axes.tick_params(axis="x", colors=_FAINT, labelsize=8.5, length=3)
+    axes.tick_params(axis="x", colors=FAINT, labelsize=8.5, length=3)
     axes.annotate(
-        unit, (1, 0), (7, -15.5), xycoords="axes fraction", textcoords="offset points", color=_FAINT, size=8.5,
+        unit, (1, 0), (7, -15.5), xycoords="axes fraction", textcoords="offset points", color=FAINT, size=8.5,
         va="center", annotation_clip=False,
     )  # fmt: skip
 
@@ -213,18 +253,18 @@ def _write_head(figure: Figure, chart: Chart, title: str) -> None:
     left = 0.125 / width_in
     names = list(dict.fromkeys(timeline.name for timeline in chart.timelines))
     name = title or (", ".join(names) if len(names) <= _MOST_NAMES else f"{len(names)} schedules")
-    figure.text(left, 1 - 0.28 / height_in, literal(name), color=_INK, size=14, weight="bold", va="center")
+    figure.text(left, 1 - 0.28 / height_in, literal(name), color=INK, size=14, weight="bold", va="center")
     if chart.headings:
         return
     ends = [
         Line2D(
-            [], [], color=_INK, linewidth=1.2, linestyle=_end_style(chart, index), label=literal(f"{name}: {caption}")
+            [], [], color=INK, linewidth=1.2, linestyle=_end_style(chart, index), label=literal(f"{name}: {caption}")
         )
         for index, (name, caption) in enumerate(zip(chart.names, chart.captions, strict=True))
     ]
     figure.legend(
         handles=ends, loc="center left", bbox_to_anchor=(left, 1 - 0.57 / height_in), ncols=len(ends), frameon=False,
-        fontsize=10, labelcolor=_FAINT, handlelength=1.7, handletextpad=0.6, borderpad=0, borderaxespad=0,
+        fontsize=10, labelcolor=FAINT, handlelength=1.7, handletextpad=0.6, borderpad=0, borderaxespad=0,
     )  # fmt: skip
 
 
@@ -235,7 +275,7 @@ def _draw_legend(figure: Figure, boxes: Sequence[Box], has_transfers: bool) -> N
     handles: list[Any] = [
         Patch(facecolor=colour, label=name) for kind, (name, colour) in _LOOKS.items() if kind in kinds
     ]
-    handles.append(Patch(facecolor=_IDLE, label="idle"))
+    handles.append(Patch(facecolor=IDLE, label="idle"))
     if has_transfers:
         for name, colour in _TRANSFERS.values():
             handles.append(Line2D([], [], color=colour, linewidth=1, marker="o", markersize=2.5, label=name))
@@ -243,6 +283,6 @@ def _draw_legend(figure: Figure, boxes: Sequence[Box], has_transfers: bool) -> N
         handles.append(Line2D([], [], linestyle="none", label="lighter: later stage"))
     figure.legend(
         handles=handles, loc="lower left", bbox_to_anchor=(0.125 / width_in, 0.12 / height_in), ncols=len(handles),
-        frameon=False, fontsize=9, labelcolor=_INK, handlelength=1.1, handleheight=1.0, handletextpad=0.5,
+        frameon=False, fontsize=9, labelcolor=INK, handlelength=1.1, handleheight=1.0, handletextpad=0.5,
         columnspacing=1.3, borderpad=0, borderaxespad=0,
     )  # fmt: skip

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import literal
 from pipesched.simulator.tuner import Evaluator, Learning, SettingOutcome, pareto, ranked
-from pipesched.simulator.views.figure import suffix_of, write_bytes
+from pipesched.simulator.views.figure import BLUE, FAINT, FIGURE_SUFFIXES, INK, save_figure, suffix_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-SUFFIXES = (".png", ".svg", ".pdf")
 _MARKERS = {Learning.PLAIN: "o", Learning.AVERAGING: "^"}
-_INK, _QUIET, _FRONT = "#22272e", "#6e7781", "#c2410c"
+_FRONT = "#c2410c"
 
 
 def draw_heat_maps(outcomes: Iterable[SettingOutcome], path: str | Path, title: str = "") -> None:
@@ -36,8 +35,17 @@ def draw_heat_maps(outcomes: Iterable[SettingOutcome], path: str | Path, title: 
     Raises:
         SimulationError: The suffix is another one, no setting has a time and a memory, or the file cannot be written.
     """
-    suffix = suffix_of(path, SUFFIXES)
-    outcomes = _known(tuple(outcomes), path)
+    suffix_of(path, FIGURE_SUFFIXES)
+    save_figure(heat_map_figure(outcomes, title), path, dpi=140)
+
+
+def heat_map_figure(outcomes: Iterable[SettingOutcome], title: str = "") -> Figure:
+    """Return the picture that `draw_heat_maps` writes.
+
+    Raises:
+        SimulationError: No setting has a time and a memory.
+    """
+    outcomes = _known(tuple(outcomes))
     from matplotlib.figure import Figure  # takes a second to load
 
     cells = _cells(outcomes)
@@ -46,7 +54,7 @@ def draw_heat_maps(outcomes: Iterable[SettingOutcome], path: str | Path, title: 
     ns = sorted({n for _, n in cells})
     width_in = 2 * (2.2 + 0.72 * len(ns)) + 5.2
     figure = Figure(figsize=(width_in, max(3.6, 1.8 + 0.42 * len(ms))), layout="constrained")
-    figure.suptitle(literal(title), x=0.01, ha="left", fontweight="bold", color=_INK)
+    figure.suptitle(literal(title), x=0.01, ha="left", fontweight="bold", color=INK)
     first, second, third = figure.subplots(1, 3, width_ratios=[2.2 + 0.72 * len(ns)] * 2 + [5.2])
     unit, scale = _unit([_number(o.seconds) for o in cells.values()])
     _heat_map(
@@ -56,18 +64,16 @@ def draw_heat_maps(outcomes: Iterable[SettingOutcome], path: str | Path, title: 
     for axes in (first, second):
         _frame(axes, front, ms, ns)
     _scatter(third, outcomes, front, unit, scale)
-    data = BytesIO()
-    figure.savefig(data, format=suffix[1:], dpi=140)
-    write_bytes(path, data.getvalue())
+    return figure
 
 
-def _known(outcomes: Sequence[SettingOutcome], path: str | Path) -> tuple[SettingOutcome, ...]:
+def _known(outcomes: Sequence[SettingOutcome]) -> tuple[SettingOutcome, ...]:
     """Return those that can be drawn: their time and memory are finite numbers."""
     known = tuple(o for o in outcomes if all(map(math.isfinite, map(_number, (o.seconds, o.held_bytes)))))
     if not known:
         reason = next((f"; of the first: {o.reason}" for o in outcomes if o.reason), "")
         raise SimulationError(
-            f"{path}: got {len(outcomes)} settings without a time and a memory, expected at least one with both{reason}"
+            f"outcomes: got {len(outcomes)} without a time and a memory, expected at least one with both{reason}"
         )
     return known
 
@@ -128,18 +134,18 @@ def _heat_map(
                 ha="center",
                 va="center",
                 fontsize=8,
-                color="white" if is_dark else _INK,
+                color="white" if is_dark else INK,
             )
             if not cells[m, n].fits:
                 axes.add_patch(
-                    Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, hatch="///", edgecolor=_QUIET, linewidth=0)
+                    Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, hatch="///", edgecolor=FAINT, linewidth=0)
                 )
     axes.set_xticks(range(len(ns)), [str(n) for n in ns])
     axes.set_yticks(range(len(ms)), [str(m) for m in ms])
-    axes.set_xlabel("pipelines N" + ("; above 1: elastic averaging" if max(ns) > 1 else ""), color=_QUIET)
-    axes.set_ylabel("micro-batches M of each pipeline", color=_QUIET)
-    axes.set_title(title, loc="left", fontsize=10, color=_INK)
-    axes.tick_params(length=0, colors=_QUIET)
+    axes.set_xlabel("pipelines N" + ("; above 1: elastic averaging" if max(ns) > 1 else ""), color=FAINT)
+    axes.set_ylabel("micro-batches M of each pipeline", color=FAINT)
+    axes.set_title(title, loc="left", fontsize=10, color=INK)
+    axes.tick_params(length=0, colors=FAINT)
     axes.spines[:].set_visible(False)
 
 
@@ -175,7 +181,7 @@ def _scatter(
     for training, marker in _MARKERS.items():
         fitting = [o for o in outcomes if o.fits and o.setting.training is training]
         if fitting:
-            axes.scatter(*points(fitting), s=14, marker=marker, color="#4477b8", label=f"fits, {training}")
+            axes.scatter(*points(fitting), s=14, marker=marker, color=BLUE, label=f"fits, {training}")
             on_front = [o for o in front if o.setting.training is training]
             axes.scatter(*points(on_front), s=28, marker=marker, color=_FRONT, zorder=3)
     for outcome in (front[0], front[-1]) if front else ():
@@ -191,9 +197,9 @@ def _scatter(
         axis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
         axis.set_major_formatter(_plain_number)
         axis.set_minor_formatter(_plain_number)
-    axes.set_xlabel("memory [MiB]", color=_QUIET)
-    axes.set_ylabel(f"time per batch [{unit}]", color=_QUIET)
-    axes.set_title("every setting", loc="left", fontsize=10, color=_INK)
-    axes.tick_params(which="both", colors=_QUIET, labelsize=8)
+    axes.set_xlabel("memory [MiB]", color=FAINT)
+    axes.set_ylabel(f"time per batch [{unit}]", color=FAINT)
+    axes.set_title("every setting", loc="left", fontsize=10, color=INK)
+    axes.tick_params(which="both", colors=FAINT, labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)

@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import literal, unit_of
-from pipesched.simulator.views.figure import suffix_of, write_bytes
+from pipesched.simulator.views.figure import FIGURE_SUFFIXES, save_figure, suffix_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-SUFFIXES = (".png", ".svg", ".pdf")
 _COLOURS = ("black", *(f"C{index}" for index in range(10)))
 _DASHES = ("-", "--", "-.", ":")
 _ABOVE = 1.3
@@ -67,11 +66,20 @@ def draw_curves(curves: Sequence[Curve], path: Path | str, title: str = "", targ
         SimulationError: The suffix is another one, no loss is a finite number, a run has not as many times as losses,
             or the file cannot be written.
     """
-    suffix = suffix_of(path, SUFFIXES)
+    suffix_of(path, FIGURE_SUFFIXES)
+    save_figure(learning_curve_figure(curves, title, target_loss), path)
+
+
+def learning_curve_figure(curves: Sequence[Curve], title: str = "", target_loss: float | None = None) -> Figure:
+    """Return the picture that `draw_curves` writes.
+
+    Raises:
+        SimulationError: No loss is a finite number, or a run has not as many times as losses.
+    """
     shown = [curve for curve in curves if curve.losses]
     if not shown:
-        raise SimulationError(f"{path}: got no curve with a step, expected at least one; train for a step")
-    _require_drawable(shown, path)
+        raise SimulationError("curves: got none with a step, expected at least one; train for a step")
+    _require_drawable(shown)
     from matplotlib.figure import Figure  # takes a second to load
 
     timed = any(curve.times_s for curve in shown)
@@ -90,20 +98,18 @@ def draw_curves(curves: Sequence[Curve], path: Path | str, title: str = "", targ
         _dress(axes, shown, target_loss)
     figure.suptitle(literal(title), x=0.01, ha="left", fontsize=11)
     figure.legend(handles=handles, loc="outside lower center", ncols=min(5, len(shown)), frameon=False, fontsize=9)
-    data = BytesIO()
-    figure.savefig(data, format=suffix[1:], dpi=160)
-    write_bytes(path, data.getvalue())
+    return figure
 
 
-def _require_drawable(curves: Sequence[Curve], path: Path | str) -> None:
+def _require_drawable(curves: Sequence[Curve]) -> None:
     for curve in curves:
         if curve.times_s and len(curve.times_s) != len(curve.losses):
             raise SimulationError(
-                f"{path}: {curve.name}: got {len(curve.times_s)} times, expected {len(curve.losses)}, one for each loss"
+                f"{curve.name}: got {len(curve.times_s)} times, expected {len(curve.losses)}, one for each loss"
             )
     if not any(map(math.isfinite, (loss for curve in curves for loss in curve.losses))):
         raise SimulationError(
-            f"{path}: got no loss that is a finite number, expected at least one; try a smaller learning rate"
+            "curves: got no loss that is a finite number, expected at least one; try a smaller learning rate"
         )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,15 +17,29 @@ from pipesched.profiles.clusters import Cluster, Link, all_reduce
 from pipesched.schedules import Timeline
 from pipesched.simulator.analysis import readable_s
 from pipesched.simulator.planner import Candidate, PlanOutcome, Request, predict_candidate, shape
-from pipesched.simulator.views.figure import suffix_of, write_bytes
-from pipesched.simulator.views.gantt_chart import SUFFIXES, gantt_layout
+from pipesched.simulator.views.figure import (
+    BLUE,
+    DARK_BLUE,
+    FAINT,
+    FIGURE_SUFFIXES,
+    IDLE,
+    INK,
+    ORANGE,
+    PAPER,
+    RED,
+    TEAL,
+    VIOLET,
+    save_figure,
+    suffix_of,
+)
+from pipesched.simulator.views.gantt_chart import gantt_layout
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_COLOURS = ("#4477b8", "#8c79bd", "#d9605b", "#ee9a4d")  # of the Gantt chart
-_MESSAGE, _SUM, _INK, _FAINT, _PAPER, _IDLE = "#2b5a98", "#3fa294", "#22272e", "#6f7a87", "#f7f8fa", "#edf0f4"
+_COLOURS = (BLUE, VIOLET, RED, ORANGE)
+_MESSAGE, _SUM = DARK_BLUE, TEAL
 _MOST_ROWS = 16
 """Ranks in the Timeline; of more, those of the first copy are shown."""
 _CELL_IN, _SMALL_IN = 0.62, 0.42  # the latter where there are more nodes than fit beside each other
@@ -69,7 +82,12 @@ def draw_plan(outcome: PlanOutcome, request: Request, path: Path | str) -> None:
     Raises:
         SimulationError: The suffix is another one, or the file cannot be written.
     """
-    suffix = suffix_of(path, SUFFIXES)
+    suffix_of(path, FIGURE_SUFFIXES)
+    save_figure(plan_figure(outcome, request), path)
+
+
+def plan_figure(outcome: PlanOutcome, request: Request) -> Figure:
+    """Return the nodes with their devices above the Timeline of a plan, as a picture."""
     from pipesched.simulator.views.gantt_figure import draw, width_of
 
     candidate = outcome.candidate
@@ -90,9 +108,7 @@ def draw_plan(outcome: PlanOutcome, request: Request, path: Path | str) -> None:
     axes.set_axis_off()
     _Placement(axes, request.cluster, candidate, boxes).draw()
     _explain_arrows(figure, candidate)
-    data = BytesIO()
-    figure.savefig(data, format=suffix[1:], dpi=160)
-    write_bytes(path, data.getvalue())
+    return figure
 
 
 def _caption(timeline: Timeline, outcome: PlanOutcome) -> str:
@@ -156,16 +172,14 @@ class _Placement:
         self.axes.add_patch(
             FancyBboxPatch(
                 (box.x, box.y), box.width, box.height, boxstyle="round,pad=0,rounding_size=0.08",
-                facecolor=_PAPER, edgecolor=_FAINT, linewidth=0.9, zorder=1,
+                facecolor=PAPER, edgecolor=FAINT, linewidth=0.9, zorder=1,
             )
         )  # fmt: skip
         self._write(box.x + _GAP_IN, box.y + box.height - _HEAD_IN / 2, f"node {box.node}", size=9, weight="bold")
         if len(box.devices) > 1:
-            self._write(
-                box.x + _GAP_IN, box.y + _FOOT_IN / 2, f"inside: {_bandwidth(self.cluster.intra)}", color=_FAINT
-            )
+            self._write(box.x + _GAP_IN, box.y + _FOOT_IN / 2, f"inside: {_bandwidth(self.cluster.intra)}", color=FAINT)
         for device in box.devices:
-            self._fill(device, _IDLE)
+            self._fill(device, IDLE)
 
     def _draw_link(self, left: _Box, right: _Box) -> None:
         """Draw the link between neighbouring nodes, which stands for those between any two."""
@@ -173,12 +187,12 @@ class _Placement:
         if left.y != right.y:
             return
         y = left.y + left.height / 2
-        self.axes.plot([left.x + left.width, right.x], [y, y], color=_FAINT, linewidth=2.2, zorder=1)
-        self._write((left.x + left.width + right.x) / 2, y + 0.12, _bandwidth(link), ha="center", color=_FAINT)
+        self.axes.plot([left.x + left.width, right.x], [y, y], color=FAINT, linewidth=2.2, zorder=1)
+        self._write((left.x + left.width + right.x) / 2, y + 0.12, _bandwidth(link), ha="center", color=FAINT)
         nics = sum(set(group) <= set(left.devices) for group in self.cluster.nics)
         if nics:
             text = f"{nics} NIC{'s' if nics > 1 else ''} each"
-            self._write((left.x + left.width + right.x) / 2, y - 0.13, text, ha="center", color=_FAINT, size=6.5)
+            self._write((left.x + left.width + right.x) / 2, y - 0.13, text, ha="center", color=FAINT, size=6.5)
 
     def _draw_device(self, rank: int, copy: int) -> None:
         candidate, device = self.candidate, self.candidate.device(rank, copy)
@@ -222,7 +236,7 @@ class _Placement:
         return next(box for box in self.boxes if device in box.devices)
 
     def _write(self, x: float, y: float, text: str, **looks: Any) -> None:
-        self.axes.text(x, y, text, **{"size": 7.5, "color": _INK, "va": "center", **looks})
+        self.axes.text(x, y, text, **{"size": 7.5, "color": INK, "va": "center", **looks})
 
 
 def _bandwidth(link: Link) -> str:
@@ -255,5 +269,5 @@ def _explain_arrows(figure: Figure, candidate: Candidate) -> None:
     ]
     figure.legend(
         handles=handles, loc="center right", bbox_to_anchor=(1 - 0.15 / width_in, 1 - 0.57 / height_in), frameon=False,
-        ncols=2, fontsize=9, labelcolor=_FAINT, borderpad=0, borderaxespad=0,
+        ncols=2, fontsize=9, labelcolor=FAINT, borderpad=0, borderaxespad=0,
     )  # fmt: skip

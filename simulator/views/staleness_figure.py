@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,12 +11,12 @@ from pipesched.schedules import LazySchedule, Schedule
 from pipesched.schedules.weights import Use, Uses, first_uses, looks_ahead
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import literal
-from pipesched.simulator.views.figure import suffix_of, write_bytes
+from pipesched.simulator.views.figure import FIGURE_SUFFIXES, save_figure, suffix_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-SUFFIXES = (".png", ".svg", ".pdf")
 _STEPS, _VERSIONS = "PuOr_r", "PRGn"  # orange: behind, violet: ahead; green: copies
 _MOST_CELLS = 640
 """More are shown as colours, without their numbers."""
@@ -69,7 +68,16 @@ def draw_staleness(
     Raises:
         SimulationError: The suffix is another one, or the file cannot be written.
     """
-    suffix = suffix_of(path, SUFFIXES)
+    suffix_of(path, FIGURE_SUFFIXES)
+    save_figure(staleness_figure(schedule, num_microbatches, title), path)
+
+
+def staleness_figure(schedule: Schedule | LazySchedule, num_microbatches: int = 32, title: str = "") -> Figure:
+    """Return the panels of the first `num_microbatches` as a picture.
+
+    Raises:
+        SimulationError: There is no micro-batch to show.
+    """
     if num_microbatches < 1:
         raise SimulationError(f"staleness: got {num_microbatches} micro-batches, expected at least 1; try 32")
     shown = panels(schedule, num_microbatches)
@@ -86,9 +94,7 @@ def draw_staleness(
         _draw(axes, panel, _most(shown, panel.counts_versions))
     axes.tick_params(labelbottom=True)
     axes.set_xlabel("micro-batch", fontsize=9)
-    data = BytesIO()
-    figure.savefig(data, format=suffix[1:], dpi=160)
-    write_bytes(path, data.getvalue())
+    return figure
 
 
 def _most(shown: Sequence[Panel], counts_versions: bool) -> int:

@@ -51,9 +51,9 @@ def compare(
     out: Annotated[Path | None, out_option("Write the table: .md, .csv or .json.")] = None,
 ) -> None:
     """Compare schedules of one model in one table (--out: .md, .csv or .json), or two Timelines of one schedule."""
-    from pipesched.simulator.views import SUFFIXES
+    from pipesched.simulator.views import FIGURE_SUFFIXES
 
-    check_outputs((gantt, SUFFIXES), (out, tuple(_SUFFIXES)))
+    check_outputs((gantt, FIGURE_SUFFIXES), (out, tuple(_SUFFIXES)))
     if schedule.schedule_file is not None:
         raise InputError("--schedule-file: got it in compare, expected the file as an argument; leave out the option")
     form = "json" if json else form

@@ -29,9 +29,9 @@ def gantt(
 
     Exit code 1 when what is predicted for a schedule does not fit into --memory-limit.
     """
-    from pipesched.simulator.views import SUFFIXES, draw_gantt, text_gantt
+    from pipesched.simulator.views import FIGURE_SUFFIXES, draw_gantt, text_gantt
 
-    check_outputs((out, SUFFIXES))
+    check_outputs((out, FIGURE_SUFFIXES))
     shown = timelines_of(files, schedule, costs, traffic)
     if out is not None:
         draw_gantt(shown.timelines, out, title=title)

@@ -10,7 +10,7 @@ import typer
 
 from pipesched.cli.errors import InputError
 from pipesched.cli.flows.memory_limit import limit_lines, require_fits
-from pipesched.cli.flows.planned_run import planned_run, read_plan
+from pipesched.cli.flows.planned_run import plan_of_options, planned_run
 from pipesched.cli.flows.run_jobs import HowOption, RunOptions, require_epsilon, require_used
 from pipesched.cli.options.schedule_options import CostOptions, Json, ScheduleOptions, grouped, out_option
 from pipesched.cli.options.torch_options import TrustModel, load_model, load_profile_of
@@ -50,7 +50,7 @@ def run(
     check_outputs((out, TIMELINE), (job, JSON))
     if job is not None and out is not None:
         raise InputError("--job: got --out too, expected one; give --out to 'torchrun ... -m pipesched.executor'")
-    plan = read_plan(schedule)
+    plan = plan_of_options(schedule)
     if plan is not None:
         model, costs, options = planned_run(plan, model, costs, options, trusts=trust_model)
     if costs.machines.are_given and model is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipesched.cli.errors import NEGATIVE, InputError
-from pipesched.cli.flows.planned_run import planned_training, read_plan
+from pipesched.cli.flows.planned_run import plan_of_options, planned_training
 from pipesched.cli.flows.run_jobs import require_epsilon, require_used
 from pipesched.cli.options.schedule_list import options_of_each, schedule_names
 from pipesched.cli.options.schedule_options import CostOptions, Json, ScheduleOptions, grouped, out_option
@@ -64,9 +64,9 @@ def train(
     take them whole, others cut them into -m (unless given: as many as ranks). A run that diverges is a result: it ends
     there, is reported with step and loss, and the exit code is 0. Exit code 1: a run would not fit into --memory-limit.
     """
-    from pipesched.simulator.views import SUFFIXES
+    from pipesched.simulator.views import FIGURE_SUFFIXES
 
-    check_outputs((job, JSON), (log, (".jsonl",)), (plot, SUFFIXES), (out, _TABLES))
+    check_outputs((job, JSON), (log, (".jsonl",)), (plot, FIGURE_SUFFIXES), (out, _TABLES))
     if target_loss is not None and not math.isfinite(target_loss):
         raise InputError(f"--target-loss: got {target_loss}, expected a finite number; try 0.5")
     if job is not None:
@@ -148,7 +148,7 @@ def _as_planned(
     options: TrainOptions,
 ) -> tuple[str, CostOptions, TrainOptions]:
     """Return the model, costs and options, those of the plan if there is one."""
-    plan = read_plan(schedule)
+    plan = plan_of_options(schedule)
     if plan is None:
         if model is None:
             raise InputError("MODEL: got none, expected one, or --plan; try gpt:layers=8")

@@ -21,7 +21,7 @@ _STEPS_PER_RANK = 4
 """Steps of a list without a flush, for each rank of a copy: in so many every reading has settled."""
 
 
-def read_plan(schedule: ScheduleOptions) -> Plan | None:
+def plan_of_options(schedule: ScheduleOptions) -> Plan | None:
     """Read the plan; None if there is none.
 
     Raises:
@@ -63,7 +63,7 @@ def planned_costs(
         InputError: They contradict the plan.
         ProfileError: A file is bad.
     """
-    plan = read_plan(schedule)
+    plan = plan_of_options(schedule)
     if plan is None:
         return costs, traffic
     return _costs(plan, costs), replace(traffic, compression=_compression(plan, traffic.compression))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from pipesched.cli.flows.planned_run import read_plan
+from pipesched.cli.flows.planned_run import plan_of_options
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.traffic_options import TrafficOptions
 
@@ -77,7 +77,7 @@ def _longer(options: ScheduleOptions) -> Callable[[int], Schedule] | None:
     from pipesched.cli.flows.planned_run import planned_schedule
     from pipesched.schedules.builders import lookup
 
-    plan = read_plan(options)
+    plan = plan_of_options(options)
     name = options.schedule if plan is None else plan.recipe.name
     entry = None if name is None else lookup(name)
     if name is None or entry is None or not entry.is_asynchronous:

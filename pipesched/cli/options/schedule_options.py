@@ -75,9 +75,9 @@ class ScheduleOptions:
             InputError: The options do not say one schedule.
             ScheduleError: No such schedule, bad counts, or a bad file.
         """
-        from pipesched.cli.flows.planned_run import planned_schedule, read_plan
+        from pipesched.cli.flows.planned_run import plan_of_options, planned_schedule
 
-        plan = read_plan(self)
+        plan = plan_of_options(self)
         if plan is not None:
             return planned_schedule(plan)
         if self.schedule_file is not None:
@@ -119,13 +119,13 @@ class ScheduleOptions:
             InputError: The options do not say one schedule.
             ScheduleError: No such schedule, a bad file, or one that cannot run.
         """
-        from pipesched.cli.flows.planned_run import read_plan
+        from pipesched.cli.flows.planned_run import plan_of_options
         from pipesched.schedules.builders import find
         from pipesched.schedules.check import require_runnable
         from pipesched.schedules.formats import to_json
         from pipesched.schedules.transforms import ScheduleSpec
 
-        plan = read_plan(self)
+        plan = plan_of_options(self)
         if plan is not None:
             return plan.recipe
         if self.schedule is None or self.schedule_file is not None or self.late_sums:

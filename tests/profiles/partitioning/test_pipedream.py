@@ -13,7 +13,8 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Device
 from pipesched.profiles.costs import layer_seconds
 from pipesched.profiles.io import load_profile
-from pipesched.profiles.partitioning.pipedream import ChainLayer, Level, replicated_partition, slowest_s
+from pipesched.profiles.partitioning.pipedream import replicated_partition, slowest_s
+from pipesched.profiles.partitioning.replicated_stage import ChainLayer, Level
 
 PUBLISHED = Path(__file__).parents[3] / "profiles" / "data" / "pipedream"
 

@@ -34,7 +34,7 @@ def test_without_times_there_is_one_panel_with_the_names(tmp_path):
 
 
 def test_a_picture_of_nothing_or_in_no_format_is_refused(tmp_path):
-    with pytest.raises(SimulationError, match="got no curve with a step"):
+    with pytest.raises(SimulationError, match="got none with a step"):
         draw_curves([Curve("gpipe", ())], tmp_path / "c.png")
     with pytest.raises(SimulationError, match="got suffix"):
         draw_curves([Curve("gpipe", (1.0,))], tmp_path / "c.jpg")

@@ -1,0 +1,58 @@
+"""What was measured of one layer on one micro-batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSplit:
+    """The backward of one layer in two halves: I, then W (arXiv:2401.10241).
+
+    The last three fields are those of the measurement as they are when I is over, for a layer that is the last of its
+    stage: what autograd keeps above the topmost parameters goes with I, all below stays for W.
+
+    Attributes:
+        backward_input_s: Seconds of I.
+        backward_weight_s: Seconds of W.
+        gradient_bytes: Gradients that I keeps for W.
+    """
+
+    backward_input_s: float
+    backward_weight_s: float
+    gradient_bytes: int
+    saved_bytes: int
+    input_saved: bool
+    output_saved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMeasurement:
+    """One layer on one micro-batch. The last layer includes the loss.
+
+    Attributes:
+        microbatch_size: Samples.
+        forward_s: Seconds of the forward.
+        backward_s: Seconds of the full backward; the first layer's makes no gradient for its input.
+        input_bytes: The input, as a message.
+        output_bytes: The output, as a message; 0 for the last layer.
+        output_storage_bytes: The storage behind the output; more than `output_bytes` if the output is a view of a part.
+        saved_bytes: Storages that autograd keeps inside, parameters, buffers, input and output excluded.
+        input_saved: Autograd keeps the input's storage.
+        output_saved: Autograd keeps the output's storage.
+        output_is_input: Both have the same storage, as in a reshaping layer.
+        split: None for the first layer, which has no I, where PyTorch cannot split the backward, and in profiles that
+            were measured before there was an I.
+    """
+
+    microbatch_size: int
+    forward_s: float
+    backward_s: float
+    input_bytes: int
+    output_bytes: int
+    output_storage_bytes: int
+    saved_bytes: int
+    input_saved: bool
+    output_saved: bool
+    output_is_input: bool
+    split: LayerSplit | None = None

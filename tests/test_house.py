@@ -1,0 +1,152 @@
+"""The rooms: what they export, what importing them loads, and that no imports run in a circle."""
+
+import ast
+import importlib
+import json
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from tests.processes import run
+
+PACKAGE = Path(__file__).parents[1] / "pipesched"
+HEAVY = ("simpy", "torch", "numpy", "pandas", "matplotlib", "pydantic", "typer", "rich")
+COMMAND_LINE = "pipesched.cli"
+
+
+def files() -> Iterator[Path]:
+    """Yield every file of the package, also below the links to the four folders."""
+    folders = [PACKAGE]
+    while folders:
+        for entry in sorted(folders.pop().iterdir()):
+            if entry.is_dir() and entry.name != "__pycache__":
+                folders.append(entry)
+            elif entry.suffix == ".py":
+                yield entry
+
+
+def module_name(file: Path) -> str:
+    parts = ("pipesched", *file.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(file): file for file in files()}
+ROOMS = sorted(name for name, file in MODULES.items() if file.name == "__init__.py")
+
+
+def exports(room: str) -> dict[str, str]:
+    """Return the module that each name of the room's stub is defined in."""
+    stub = MODULES[room].with_suffix(".pyi")
+    if not stub.exists():
+        return {}
+    return {
+        alias.name: f"{room}.{node.module}" if node.module else f"{room}.{alias.name}"
+        for node in ast.parse(stub.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+EXPORTS = {room: exports(room) for room in ROOMS}
+
+
+def home(module: str, name: str) -> str:
+    """Return the module that ``from module import name`` loads, through as many rooms as it takes."""
+    while (inner := EXPORTS.get(module, {}).get(name)) is not None and inner != module:
+        module = inner
+    return f"{module}.{name}" if f"{module}.{name}" in MODULES and name not in EXPORTS.get(module, {}) else module
+
+
+def imports(file: Path) -> Iterator[str]:
+    """Yield every module of ours that `file` imports: at its top, in functions, and for types alone."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "pipesched":
+            yield from (home(node.module, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in MODULES)
+
+
+def public_names(file: Path) -> Iterator[str]:
+    """Yield the public classes, functions, aliases and constants that `file` defines."""
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AnnAssign(target=ast.Name(id=name)):
+                found = [name]
+            case ast.Assign(targets=targets):
+                found = [target.id for target in targets if isinstance(target, ast.Name)]
+            case _:
+                found = []
+        yield from (name for name in found if not name.startswith("_"))
+
+
+def test_no_imports_run_in_a_circle():
+    graph = {name: set(imports(file)) - {name} for name, file in MODULES.items()}
+    assert sum(map(len, graph.values())) > 1000, "the graph is that of the whole project"
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_says_what_happens_in_it_and_what_it_offers(room):
+    module = importlib.import_module(room)
+    assert module.__doc__, room
+    assert module.__doc__.strip().splitlines()[0].endswith("."), module.__doc__
+    assert sorted(EXPORTS[room]) == sorted(module.__all__)
+    for name in module.__all__:
+        assert getattr(module, name) is not None, name
+    assert set(module.__all__) <= set(dir(module))
+
+
+def test_no_two_public_things_share_a_name():
+    """Commands are named after what they do, as is the function of the library behind each."""
+    homes = defaultdict(list)
+    for name, file in MODULES.items():
+        if not name.startswith(f"{COMMAND_LINE}.commands"):
+            for public in set(public_names(file)) - {"main"}:
+                homes[public].append(name)
+    assert {public: names for public, names in homes.items() if len(names) > 1} == {}
+
+
+def test_no_room_exports_a_name_that_another_of_its_modules_has():
+    """Else ``from room import name`` would be the module or the object, whichever was loaded last."""
+    for room, names in EXPORTS.items():
+        for name, module in names.items():
+            assert f"{room}.{name}" not in MODULES or module == f"{room}.{name}", (room, name)
+
+
+def test_a_module_is_imported_through_its_room():
+    """Names of another room come from the room, so that it can change inside."""
+    for name, file in MODULES.items():
+        own_room = name.rsplit(".", 1)[0]
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module in MODULES and node.module not in ROOMS:
+                is_inside = node.module.rsplit(".", 1)[0] == own_room
+                assert is_inside or name.startswith(("pipesched.__main__", COMMAND_LINE)), (name, node.module)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import pipesched",
+        "from pipesched.simulator import NetworkOptions, SimulationError",
+        "from pipesched.schedules import Schedule, Timeline",
+        "from pipesched.profiles.costs import StageCosts",
+        "from pipesched.profiles.clusters import Cluster",
+        "from pipesched.executor import ExecutionError",
+        "from pipesched.simulator.tuner import Setting, SettingOutcome",
+        "from pipesched.simulator.planner import Candidate",
+        "from pipesched.simulator.analysis import Comparison, Metrics",
+    ],
+)
+def test_a_value_type_loads_no_engine(line):
+    code = f"{line}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
+    loaded = json.loads(run([sys.executable, "-P", "-c", code]).stdout)
+    assert Counter(name for name in loaded if name in HEAVY) == {}
+    engines = ("pipesched.simulator.engine.", "pipesched.simulator.fast.")
+    assert not [name for name in loaded if name.startswith(engines)]
