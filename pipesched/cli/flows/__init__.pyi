@@ -3,11 +3,11 @@ from .memory_limit import limit_lines as limit_lines
 from .memory_limit import require_fits as require_fits
 from .memory_limit import require_judged as require_judged
 from .memory_limit import require_judged_profile as require_judged_profile
+from .planned_run import plan_of_options as plan_of_options
 from .planned_run import planned_costs as planned_costs
 from .planned_run import planned_run as planned_run
 from .planned_run import planned_schedule as planned_schedule
 from .planned_run import planned_training as planned_training
-from .planned_run import plan_of_options as plan_of_options
 from .prediction import BuffersOption as BuffersOption
 from .prediction import predict_schedule as predict_schedule
 from .run_jobs import AveragingOption as AveragingOption

@@ -4,11 +4,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Link, flat, of_nodes
-from pipesched.profiles.costs import StageCost, StageCosts, uniform
+from pipesched.profiles.costs import StageCosts, uniform
 from pipesched.schedules import Compute, Recv, Reduce, ScheduleError, Step, gives, needs
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
@@ -16,19 +16,15 @@ from pipesched.simulator.analysis.causes import Kind, critical_path, readable_pa
 from pipesched.simulator.engine import simulate
 from pipesched.simulator.fast import longest_path
 from tests.simulator.longest_path import longest_path as brute_force
+from tests.strategies import random_costs
 
 NAMES = ("gpipe", "1f1b", "interleaved", "zb_h1", "chimera", "data_parallel", "pipedream", "wpipe")
 
 
-def random_costs(chance, num_stages):
-    stages = tuple(
-        StageCost(
-            chance.uniform(0.1, 2), chance.uniform(0.1, 4), chance.uniform(0.1, 2), chance.uniform(0.1, 2),
-            step_s=chance.uniform(0, 1), output_bytes=chance.randint(0, 30), weight_bytes=chance.randint(0, 30),
-        )
-        for _ in range(num_stages)
-    )  # fmt: skip
-    return StageCosts(stages)
+def known_costs(chance, num_stages):
+    """Draw costs that the oracle knows: every Step takes time, and nothing is copied, predicted or overlapped."""
+    stages = random_costs(chance, num_stages).stages
+    return StageCosts(tuple(replace(s, step_s=chance.uniform(0.1, 1), copy_s=0.0, predict_s=None) for s in stages))
 
 
 def comes_before(first, second, num_stages):
@@ -74,8 +70,8 @@ def test_the_chain_is_a_longest_path_of_the_lists(name, p, m, seed):
     try:
         schedule = build(name, p, m)
     except ScheduleError:
-        return
-    costs = random_costs(chance, schedule.num_stages)
+        reject()
+    costs = known_costs(chance, schedule.num_stages)
     link = Link(chance.choice([0.0, 0.3]), chance.choice([1.0, 50.0, math.inf]))
     lowered = lower(schedule)
     timeline = longest_path(lowered, costs, flat(schedule.num_ranks, link))
@@ -92,9 +88,9 @@ def test_the_pieces_touch_and_reach_from_start_to_end_also_where_nics_are_shared
     try:
         schedule = build(name, 4, m)
     except ScheduleError:
-        return
+        reject()
     node = replace(flat(2, Link(0.1, 9.0)), inter=Link(0.2, 5.0), nics=((0, 1),))
-    timeline = simulate(schedule, random_costs(chance, schedule.num_stages), of_nodes(node, 2))
+    timeline = simulate(schedule, known_costs(chance, schedule.num_stages), of_nodes(node, 2))
     path = critical_path(timeline)
     assert path[0].start_s == timeline.start_s
     assert path[-1].end_s == timeline.start_s + timeline.makespan_s

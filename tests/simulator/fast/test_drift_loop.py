@@ -9,7 +9,7 @@ from pipesched.schedules.lowering import lower
 from pipesched.simulator.fast import drift_loop as module
 from pipesched.simulator.fast import in_numbers
 from pipesched.simulator.fast.drift_loop import race
-from tests.simulator.fast.test_lockstep import random_cluster, random_costs
+from tests.strategies import random_cluster, random_costs
 
 
 def some_lists(seed):

@@ -17,7 +17,7 @@ from pipesched.simulator import SimulationError
 from pipesched.simulator.engine import simulate
 from pipesched.simulator.fast import in_numbers
 from pipesched.simulator.fast.drifting import side_by_side, steady_s
-from tests.simulator.fast.test_lockstep import random_cluster, random_costs
+from tests.strategies import random_cluster, random_costs
 
 
 def simpy_ends(schedule, costs, cluster, num_ranks, num_pipelines, iterations, jitter=0.0):

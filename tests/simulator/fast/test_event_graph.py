@@ -14,7 +14,8 @@ from pipesched.schedules.transforms import replicate
 from pipesched.simulator import SimulationError
 from pipesched.simulator.engine import simulate
 from pipesched.simulator.fast.longest_path import longest_path, moments_of
-from tests.simulator.fast.test_longest_path import UNSHARED, random_cluster, random_costs
+from tests.simulator.fast.test_longest_path import UNSHARED
+from tests.strategies import random_cluster, random_costs
 
 
 @settings(deadline=None, max_examples=40)

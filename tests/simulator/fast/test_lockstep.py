@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Cluster, Device, Link, flat
-from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules import Compute
 from pipesched.schedules.builders import build
 from pipesched.schedules.builders.avgpipe import avgpipe, one_pipeline
@@ -18,38 +17,7 @@ from pipesched.simulator import SimulationError
 from pipesched.simulator.engine import simulate
 from pipesched.simulator.fast import in_step, longest_path
 from pipesched.simulator.memory import memory, over_capacity, peak_memory
-
-
-def random_costs(chance, num_stages):
-    return StageCosts(
-        tuple(
-            StageCost(
-                chance.uniform(0.1, 2),
-                chance.uniform(0.1, 4),
-                step_s=chance.choice([0.0, chance.uniform(0, 1)]),
-                copy_s=chance.uniform(0, 1),
-                predict_s=chance.choice([None, chance.uniform(0, 1)]),
-                average_s=chance.uniform(0, 1),
-                output_bytes=chance.randint(0, 100),
-                saved_bytes=chance.randint(0, 100),
-                weight_bytes=chance.randint(0, 1000),
-                optimizer_bytes=chance.randint(0, 1000),
-                utilisation=chance.uniform(0.1, 1.0),
-            )
-            for _ in range(num_stages)
-        )
-    )
-
-
-def random_cluster(chance, num_devices):
-    devices = tuple(Device(chance.uniform(0.5, 2)) for _ in range(num_devices))
-    links = tuple(
-        (a, b, Link(chance.uniform(0, 1), chance.uniform(20, 500)))
-        for a in range(num_devices)
-        for b in range(num_devices)
-        if chance.random() < 0.5
-    )
-    return Cluster(devices, Link(chance.uniform(0, 1), chance.uniform(20, 500)), links=links)
+from tests.strategies import random_cluster, random_costs
 
 
 def totals(samples, device, instants):

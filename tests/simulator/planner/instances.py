@@ -41,7 +41,7 @@ def random_profile(chance, num_layers):
     return Profile("random", tuple(layers), origin)
 
 
-def random_cluster(chance):
+def random_machines(chance):
     """One node or two, of unlike devices or not, with shared NICs or not."""
     size, is_one = chance.choice([(2, True), (2, False), (4, True), (3, False)])
     devices = tuple(Device(chance.choice([1.0, 1.0, 0.7])) for _ in range(size))
@@ -54,7 +54,7 @@ def random_cluster(chance):
 
 def random_request(chance, **changes):
     """A request whose answer can be found by looking at all of them."""
-    cluster = random_cluster(chance)
+    cluster = random_machines(chance)
     limit = chance.choice([None, None, 150, 400])
     cluster = replace(cluster, devices=tuple(replace(device, memory_bytes=limit) for device in cluster.devices))
     request = Request(
