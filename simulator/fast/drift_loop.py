@@ -16,21 +16,21 @@ import random
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from heapq import heappop, heappush
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from pipesched.simulator.fast.drift_arrays import SEND, WORK, DriftArrays
 
-try:
-    import numba
-except ImportError:
-    numba = None
+numba: Any = import_module("numba") if find_spec("numba") else None
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def _compiled(function: _F) -> _F:
     """Return `function` as machine code, which is kept on disk; without fast mathematics, so the sums are the same."""
-    return function if numba is None else numba.njit(cache=True)(function)
+    compiled: _F = function if numba is None else numba.njit(cache=True)(function)
+    return compiled
 
 
 def race(

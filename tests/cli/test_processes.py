@@ -94,7 +94,7 @@ def test_a_run_that_is_stopped_leaves_no_process_and_no_file(tmp_path, stop, lin
     assert list(tmp_path.iterdir()) == []
 
 
-FRESH = "from pipesched.executor import processes; processes.can_fork = lambda: False;"
+FRESH = "from pipesched.executor.launch import supervisor; supervisor.can_fork = lambda: False;"
 MAIN = "from pipesched.cli.main import main; main()"
 EMULATED = "run -s 1f1b -p 2 -m 4 --uniform f=9,b=9"
 
