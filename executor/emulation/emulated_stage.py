@@ -12,7 +12,7 @@ from torch import Tensor
 from pipesched.executor import ExecutionError, How
 from pipesched.executor.core import Bucket, Stage, buckets
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import LONGEST_S, Compute, Op, Phase, Step, gives, stages_of
+from pipesched.schedules import LONGEST_S, Average, Compute, Op, Phase, Step, gives, stages_of
 from pipesched.schedules.weights import stashing_steps
 
 _SPIN_S = 0.0002
@@ -43,12 +43,10 @@ class EmulatedStage(Stage):
     ) -> None:
         self._costs = costs
         self._speed = speed
-        self._copy_s = costs.stages[index].copy_s
+        self._index = index
         self._stashing = stashing
         self._num_steps = 0
         self._weight_bytes = min(most_bytes, costs.stages[index].weight_bytes)
-        self._step_s = costs.stages[index].step_s
-        self._average_s = costs.stages[index].average_s
         self._how = how
         self._outputs = {
             phase: torch.zeros(min(most_bytes, costs.message_bytes(message)), dtype=torch.uint8)
@@ -69,10 +67,10 @@ class EmulatedStage(Stage):
     def step(self) -> None:
         keeps = any(self._stashing[self._num_steps : self._num_steps + 1])
         self._num_steps += 1
-        self._spend(self._step_s + (self._copy_s if keeps else 0.0))
+        self._spend(self._costs.seconds(Step(self._index), copies=keeps))
 
     def average(self) -> None:
-        self._spend(self._average_s)
+        self._spend(self._costs.seconds(Average(self._index)))
 
     def settle(self) -> None:
         """Nothing to take: there are no weights."""

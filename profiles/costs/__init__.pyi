@@ -15,4 +15,5 @@ from .message_sizes import Compression as Compression
 from .message_sizes import element_bytes as element_bytes
 from .stage_costs import StageCost as StageCost
 from .stage_costs import StageCosts as StageCosts
+from .stage_costs import WorkPiece as WorkPiece
 from .stage_costs import uniform as uniform

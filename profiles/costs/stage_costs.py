@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple, assert_never
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs.message_sizes import Compression
-from pipesched.schedules import Compute, Message, Phase
+from pipesched.schedules import Average, Compute, Message, Overlap, Phase, Step
 from pipesched.schedules.weights import looks_ahead
 
 
@@ -49,6 +50,18 @@ class StageCost:
     average_s: float = 0.0
     predict_s: float | None = None
     output_is_saved: bool = False
+
+
+class WorkPiece(NamedTuple):
+    """A part of an op that asks its device for the same all the while.
+
+    Attributes:
+        seconds: On a device of speed 1 that nobody else uses [s].
+        utilisation: Share of the device that it can use.
+    """
+
+    seconds: float
+    utilisation: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,19 +120,56 @@ class StageCosts:
         num_bytes = self.stages[message.origin].output_bytes
         return num_bytes if self.compression is None else self.compression.message_bytes(num_bytes)
 
-    def seconds(self, op: Compute) -> float:
-        """Return the duration of `op` on a device of speed 1 [s].
-
-        With that of predicting its weights if they are predicted, of converting its messages if they are compressed.
+    def seconds(self, op: Compute | Overlap | Step | Average, *, copies: bool = False) -> float:
+        """Return the duration of `op` on a device of speed 1 that nobody else uses [s]; arguments as of `pieces`.
 
         Raises:
             ProfileError: The costs do not say it.
         """
+        return sum(piece.seconds for piece in self.pieces(op, copies=copies))
+
+    def pieces(self, op: Compute | Overlap | Step | Average, *, copies: bool = False) -> tuple[WorkPiece, ...]:
+        """Return what `op` asks of its device, one piece after the other.
+
+        Args:
+            op: A Compute has with it what predicting its weights takes, if they are predicted, and what converting its
+                messages takes, if they are compressed.
+            copies: Whether a Step keeps a copy of the weights that it replaces.
+
+        Raises:
+            ProfileError: The costs do not say its seconds.
+        """
+        if isinstance(op, Overlap):
+            return self.beside(*self.pieces(op.first), *self.pieces(op.second))
+        cost = self._stage(op)
+        match op:
+            case Compute():
+                seconds = self._compute_s(op, cost)
+            case Step():
+                seconds = cost.step_s + (cost.copy_s if copies else 0.0)
+            case Average():
+                seconds = cost.average_s
+            case _:
+                assert_never(op)
+        return (WorkPiece(seconds, cost.utilisation),)
+
+    def beside(self, first: WorkPiece, second: WorkPiece) -> tuple[WorkPiece, WorkPiece, WorkPiece]:
+        """Return the pieces of an Overlap: both ops at once, then what is left of the first, and of the second."""
+        both_s = self.overlap * min(first.seconds, second.seconds)
+        return (
+            WorkPiece(both_s, min(1.0, first.utilisation + second.utilisation)),
+            WorkPiece(first.seconds - both_s, first.utilisation),
+            WorkPiece(second.seconds - both_s, second.utilisation),
+        )
+
+    def _stage(self, op: Compute | Step | Average) -> StageCost:
         if not 0 <= op.stage < len(self.stages):
             raise ProfileError(
                 f"op {op}: no cost for stage {op.stage}, the costs ({self.origin}) have {len(self.stages)} stages"
             )
-        cost = self.stages[op.stage]
+        return self.stages[op.stage]
+
+    def _compute_s(self, op: Compute, cost: StageCost) -> float:
         match op.phase:
             case Phase.FORWARD | Phase.RECOMPUTE:
                 seconds: float | None = cost.forward_s

@@ -27,7 +27,7 @@ from typing import Any, assert_never, final
 from simpy import Environment, Event
 
 from pipesched.profiles.clusters import AllReduce, Cluster, all_reduce, flat
-from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.profiles.costs import StageCosts, WorkPiece
 from pipesched.schedules import (
     Average,
     Compute,
@@ -126,7 +126,7 @@ class _Run:
         self._devices = self._make_devices()
         on_start = self._slow_down if rules.slowdown else None
         self._network = Network(self._env, costs, cluster, schedule.rank_to_device, rules, on_start)
-        self._seconds: dict[tuple[Phase, int, bool], float] = {}
+        self._pieces_of: dict[tuple[Phase, int, bool], WorkPiece] = {}
         self._made: list[set[Message | None]] = [set() for _ in schedule.ops]
         self._done: list[list[Span | _Posted]] = [[] for _ in schedule.ops]
 
@@ -189,10 +189,10 @@ class _Run:
                 case Step() | Average():
                     if isinstance(op, Step) and op.stage in sums:
                         yield from sums.pop(op.stage).over(env)
-                    start_s, cost = env.now, self._cost(op)
-                    seconds = cost.step_s if isinstance(op, Step) else cost.average_s
-                    seconds += cost.copy_s if index in stashing else 0.0
-                    yield device.run(seconds * next(factors), cost.utilisation)
+                    start_s = env.now
+                    self._require_stage(op)
+                    for seconds, utilisation in self._costs.pieces(op, copies=index in stashing):
+                        yield device.run(seconds * next(factors), utilisation)
                 case Unshard() | Reshard():
                     start_s = posted_s
                 case _:
@@ -204,7 +204,8 @@ class _Run:
     def _begin_sum(self, flight: Flight, stage: int) -> None:
         if stage not in self._sums:
             devices = [self._schedule.rank_to_device[rank] for rank in self._members[stage]]
-            self._sums[stage] = all_reduce(self._cost(Reduce(stage)).weight_bytes, devices, self._cluster)
+            self._require_stage(Reduce(stage))
+            self._sums[stage] = all_reduce(self._costs.stages[stage].weight_bytes, devices, self._cluster)
         self._network.reduce(flight, self._sums[stage])
 
     def _slow_down(self, flight: Flight, devices: Sequence[int]) -> None:
@@ -236,25 +237,19 @@ class _Run:
                     )
                 yield transfer
 
-    def _pieces(self, op: Compute | Overlap, factors: Iterator[float]) -> tuple[tuple[float, float], ...]:
-        """Return (seconds, utilisation) of what runs one after the other: the op, or the three pieces of an Overlap."""
-        if isinstance(op, Compute):
-            return ((self._seconds_of(op) * next(factors), self._costs.stages[op.stage].utilisation),)
-        (first_s, first), (second_s, second) = (*self._pieces(op.first, factors), *self._pieces(op.second, factors))
-        both_s = self._costs.overlap * min(first_s, second_s)
-        both = min(1.0, first + second)
-        return ((both_s, both), (first_s - both_s, first), (second_s - both_s, second))
-
-    def _seconds_of(self, op: Compute) -> float:
+    def _pieces(self, op: Compute | Overlap, factors: Iterator[float]) -> tuple[WorkPiece, ...]:
+        """Return what runs one after the other; each of two ops that overlap has a factor of its own."""
+        if isinstance(op, Overlap):
+            return self._costs.beside(*self._pieces(op.first, factors), *self._pieces(op.second, factors))
         key = (op.phase, op.stage, looks_ahead(op))
-        if key not in self._seconds:
-            self._seconds[key] = self._costs.seconds(op)
-        return self._seconds[key]
+        if key not in self._pieces_of:
+            (self._pieces_of[key],) = self._costs.pieces(op)
+        piece = self._pieces_of[key]
+        return (WorkPiece(piece.seconds * next(factors), piece.utilisation),)
 
-    def _cost(self, op: Step | Reduce | Average) -> StageCost:
+    def _require_stage(self, op: Step | Reduce | Average) -> None:
         if not 0 <= op.stage < self._schedule.num_stages:
             raise ScheduleError(f"{op}: expected a stage below {self._schedule.num_stages}; check the schedule")
-        return self._costs.stages[op.stage]
 
     def _factors(self, rank: int) -> Iterator[float]:
         """Yield a factor for each op in turn; a rank's do not depend on the other ranks."""

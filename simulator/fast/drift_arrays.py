@@ -24,6 +24,7 @@ from pipesched.schedules import (
     Unshard,
     needs,
 )
+from pipesched.schedules.weights import stashing_steps
 from pipesched.simulator import SimulationError
 
 WORK, SEND, RECV = 0, 1, 2
@@ -74,9 +75,16 @@ def in_numbers(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Drift
         cluster: Without shared NICs.
 
     Raises:
-        SimulationError: The lists have a word that AvgPipe's have not.
+        SimulationError: The lists have a word that AvgPipe's have not, ranks share a device, devices share a NIC, or a
+            device has stages of different utilisations.
         ProfileError: The costs do not say the seconds of a phase that the lists have.
     """
+    if cluster.nics or schedule.num_devices < schedule.num_ranks:
+        raise SimulationError(
+            f"{schedule.name}: got {schedule.num_ranks} ranks on {schedule.num_devices} devices and "
+            f"{len(cluster.nics)} shared NICs, expected a device for each rank and no such NIC; try simulate"
+        )
+    devices = schedule.rank_to_device
     channels: dict[tuple[int, int], int] = {}
     places: dict[tuple[int, Message], tuple[int, int]] = {}
     transfers: list[list[float]] = []
@@ -86,24 +94,26 @@ def in_numbers(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Drift
                 channel = channels.setdefault((op.peer, rank), len(channels))
                 if channel == len(transfers):
                     transfers.append([])
-                link = cluster.link(op.peer, rank)
-                transfers[channel].append(costs.message_bytes(op.message) / link.bandwidth_bytes_per_s)
+                link = cluster.link(devices[op.peer], devices[rank])
+                transfers[channel].append(link.occupied_s(costs.message_bytes(op.message)))
                 places[rank, op.message] = channel, len(transfers[channel])
     lists = DriftArrays(
         schedule.name,
         sum(isinstance(op, Compute) for row in schedule.ops for op in row),
         *([], [], [], [], [], []),
         receivers=[receiver for _, receiver in channels],
-        latency_s=[cluster.link(*ends).latency_s for ends in channels],
+        latency_s=[cluster.link(devices[source], devices[target]).latency_s for source, target in channels],
         lines=[*accumulate(map(len, transfers), initial=0)],
         transfer_s=[seconds for line in transfers for seconds in line],
-        utilisations=[costs.stages[rank].utilisation for rank in range(schedule.num_ranks)] + [1.0] * len(channels),
+        utilisations=[_utilisation(schedule, costs, rank) for rank in range(schedule.num_ranks)]
+        + [1.0] * len(channels),
     )
     for rank, row in enumerate(schedule.ops):
         lists.begins.append(len(lists.kinds))
-        for op in row:
+        stashing = stashing_steps(row)
+        for index, op in enumerate(row):
             kind, channel, seconds, (wait_channel, wait_count) = _entry(
-                schedule, costs, cluster, channels, places, rank, op
+                schedule, costs, cluster, channels, places, rank, op, copies=index in stashing
             )
             lists.kinds.append(kind)
             lists.channels.append(channel)
@@ -114,6 +124,18 @@ def in_numbers(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Drift
     return lists
 
 
+def _utilisation(schedule: Schedule, costs: StageCosts, rank: int) -> float:
+    """Return the one utilisation of all stages that a rank works on."""
+    stages = {op.stage for op in schedule.ops[rank] if isinstance(op, Compute | Step | Average)}
+    utilisations = {costs.stages[stage].utilisation for stage in stages}
+    if len(utilisations) > 1:
+        raise SimulationError(
+            f"{schedule.name}: rank {rank}: got stages of utilisations {', '.join(map(str, sorted(utilisations)))}, "
+            "expected one, as each op is slowed alike; try simulate"
+        )
+    return next(iter(utilisations), 1.0)
+
+
 def _entry(
     schedule: Schedule,
     costs: StageCosts,
@@ -122,9 +144,11 @@ def _entry(
     places: Mapping[tuple[int, Message], tuple[int, int]],
     rank: int,
     op: Op,
+    *,
+    copies: bool,
 ) -> tuple[int, int, float, tuple[int, int]]:
     """Return kind, channel, seconds, and the message that must be there: (channel, how many it must have brought)."""
-    speed = cluster.devices[rank].speed
+    speed = cluster.devices[schedule.rank_to_device[rank]].speed
     match op:
         case Compute():
             needed = ((rank, message) for message in needs(op, schedule.num_stages))
@@ -134,10 +158,8 @@ def _entry(
             return SEND, channels[rank, op.peer], 0.0, _NOTHING
         case Recv():
             return RECV, channels[op.peer, rank], 0.0, _NOTHING
-        case Step():
-            return WORK, 0, costs.stages[op.stage].step_s / speed, _NOTHING
-        case Average():
-            return WORK, 0, costs.stages[op.stage].average_s / speed, _NOTHING
+        case Step() | Average():
+            return WORK, 0, costs.seconds(op, copies=copies) / speed, _NOTHING
         case Reduce() | Overlap() | Unshard() | Reshard():
             raise SimulationError(
                 f"{schedule.name}: rank {rank}: got {op}, expected none in one of several pipelines; try simulate"

@@ -83,14 +83,19 @@ class EventGraph:
     durations: tuple[Duration, ...]
     places: tuple[NumberedSpan, ...]
 
-    def times_s(self, costs: StageCosts, cluster: Cluster) -> list[float]:
+    def times_s(self, costs: StageCosts, cluster: Cluster, num_pipelines: int = 1) -> list[float]:
         """Return when moment k has all that it waits for, as number 2 k, and when it is there, as number 2 k + 1 [s].
+
+        Args:
+            costs: As they are for one op alone.
+            cluster: Of one pipeline: with what it has of links that several share.
+            num_pipelines: Equal ones in lockstep, which slow each op as far as all together want more than the device.
 
         Raises:
             ProfileError: The costs do not say the seconds of a phase that the lists have.
             SimulationError: A reduction would go another way than the moments say.
         """
-        lasts_s = [_seconds(duration, costs, cluster) for duration in self.durations]
+        lasts_s = [_seconds(duration, costs, cluster, num_pipelines) for duration in self.durations]
         times_s: list[float] = []
         append = times_s.append
         times_s += (0.0, 0.0)
@@ -113,12 +118,14 @@ class EventGraph:
         return Timeline(self.schedule.name, "predicted", tuple(spans), self.schedule.rank_to_device)
 
 
-def _seconds(duration: Duration, costs: StageCosts, cluster: Cluster) -> float:
+def _seconds(duration: Duration, costs: StageCosts, cluster: Cluster, num_pipelines: int) -> float:
     match duration:
         case None:
             return 0.0
         case DeviceWork(device, op, copies):
-            return _work_s(op, costs, cluster.devices[device].speed, copies=copies)
+            pieces = costs.pieces(op, copies=copies)
+            seconds = sum(piece.seconds * max(1.0, num_pipelines * piece.utilisation) for piece in pieces)
+            return seconds / cluster.devices[device].speed
         case Flow(hop, message):
             return cluster.link(*hop).occupied_s(costs.message_bytes(message))
         case Latency(hop):
@@ -130,19 +137,3 @@ def _seconds(duration: Duration, costs: StageCosts, cluster: Cluster) -> float:
             return plan.seconds if through is None else plan.until_s()[through]
         case _:
             assert_never(duration)
-
-
-def _work_s(op: Compute | Overlap | Step | Average, costs: StageCosts, speed: float, *, copies: bool) -> float:
-    match op:
-        case Compute():
-            return costs.seconds(op) / speed
-        case Overlap():
-            first_s, second_s = costs.seconds(op.first) / speed, costs.seconds(op.second) / speed
-            return first_s + second_s - costs.overlap * min(first_s, second_s)
-        case Step():
-            cost = costs.stages[op.stage]
-            return (cost.step_s + (cost.copy_s if copies else 0.0)) / speed
-        case Average():
-            return costs.stages[op.stage].average_s / speed
-        case _:
-            assert_never(op)

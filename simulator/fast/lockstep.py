@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pipesched.profiles.clusters import Cluster, Link
-from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Average, Recv, Schedule, Send, Timeline
 from pipesched.simulator.fast.event_graph import EventGraph
 from pipesched.simulator.fast.lockstep_memory import Held, held_on_devices
@@ -46,8 +46,8 @@ class InStep:
 
     def times_s(self, num_pipelines: int) -> list[float]:
         """Return all times of one of so many, as `Moments.times_s` does."""
-        slowed = tuple(_slowed(cost, num_pipelines) for cost in self.costs.stages)
-        return self.moments.times_s(replace(self.costs, stages=slowed), _divided(self.cluster, num_pipelines))
+        costs = self.costs if num_pipelines > 1 else _without_averages(self.costs)
+        return self.moments.times_s(costs, _divided(self.cluster, num_pipelines), num_pipelines)
 
     def makespan_s(self, times_s: Sequence[float]) -> float:
         """Return from when to when all together work [s]."""
@@ -99,23 +99,8 @@ def in_step(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> InStep:
     return InStep(costs, cluster, moments, works, held_on_devices(moments, costs))
 
 
-def _slowed(cost: StageCost, num_pipelines: int) -> StageCost:
-    factor = max(1.0, num_pipelines * cost.utilisation)
-    return replace(
-        cost,
-        forward_s=cost.forward_s * factor,
-        backward_s=_times(cost.backward_s, factor),
-        backward_input_s=_times(cost.backward_input_s, factor),
-        backward_weight_s=_times(cost.backward_weight_s, factor),
-        step_s=cost.step_s * factor,
-        copy_s=cost.copy_s * factor,
-        predict_s=_times(cost.predict_s, factor),
-        average_s=cost.average_s * factor if num_pipelines > 1 else 0.0,
-    )
-
-
-def _times(seconds: float | None, factor: float) -> float | None:
-    return None if seconds is None else seconds * factor
+def _without_averages(costs: StageCosts) -> StageCosts:
+    return replace(costs, stages=tuple(replace(cost, average_s=0.0) for cost in costs.stages))
 
 
 def _divided(cluster: Cluster, num_pipelines: int) -> Cluster:

@@ -6,6 +6,7 @@
     1F1B            holds at most p - k micro-batches on rank k: it goes ceil(M / (p - k)) times from its F through all
                     ranks behind to its B
     all devices     together cannot do the work faster than the sum of their speeds
+    an Overlap      hides as much of a forward or a backward as the costs say, and of no stage more than all of it
 
 A run without a flush is measured by its steady pace, so nothing is filled or drained in it.
 """
@@ -14,13 +15,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import final
 
+from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, all_reduce
 from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.schedules import Message, Payload
+from pipesched.schedules import Compute, Message, Payload, Phase, Step
 from pipesched.simulator.planner.candidate import Candidate
 from pipesched.simulator.planner.shape import StageLayout, shape
 
@@ -66,9 +68,9 @@ class Bounds:
         form = shape(candidate.schedule, candidate.depth, candidate.num_chunks, candidate.replicas)
         seconds, held, over = 0.0, 0, None
         for devices in self._unlike(candidate):
-            copy = _Copy(candidate, form, _as_sent(costs), self._cluster, devices)
+            copy = _Copy(candidate, form, costs, self._cluster, devices)
             ends_s = [
-                self.sum_of(candidate, stage, cost).seconds + cost.step_s / copy.speed(stage)
+                self.sum_of(candidate, stage, cost).seconds + copy.step_s(stage)
                 for stage, cost in enumerate(costs.stages)
             ]
             seconds = max(seconds, copy.least_s(ends_s))
@@ -102,19 +104,13 @@ class Bounds:
         return self._sums[key]
 
 
-def _as_sent(costs: StageCosts) -> tuple[StageCost, ...]:
-    """Return the stages, their outputs as large as they are on their way."""
-    outputs = (costs.message_bytes(Message(Payload.ACTIVATION, stage, 0)) for stage in range(costs.num_stages))
-    return tuple(replace(cost, output_bytes=size) for cost, size in zip(costs.stages, outputs, strict=True))
-
-
 @dataclass(frozen=True, slots=True)
 class _Copy:
     """One copy of a pipeline on its devices."""
 
     candidate: Candidate
     form: StageLayout
-    stages: tuple[StageCost, ...]
+    costs: StageCosts
     cluster: Cluster
     devices: tuple[int, ...]
 
@@ -125,9 +121,9 @@ class _Copy:
             ends_s: Of each stage, the sum of its gradients and its step.
         """
         count, speeds = self.candidate.num_microbatches, [self.cluster.devices[d].speed for d in self.devices]
-        seconds = count * sum(map(self._work_s, self.stages)) / sum(speeds)
+        seconds = count * self._work_s(range(self.form.num_stages)) / sum(speeds)
         for stage, ranks in enumerate(self.form.homes):
-            seconds = max(seconds, count * self._work_s(self.stages[stage]) / sum(speeds[rank] for rank in ranks))
+            seconds = max(seconds, count * self._work_s([stage]) / sum(speeds[rank] for rank in ranks))
         if self.form.is_straight:
             of_rank = self._paced_s if self.candidate.is_asynchronous else self._flushed_s
             seconds = max(seconds, *(of_rank(rank, ends_s) for rank in range(len(speeds))))
@@ -135,7 +131,7 @@ class _Copy:
 
     def _paced_s(self, rank: int, ends_s: Sequence[float]) -> float:  # noqa: ARG002 -- as `_flushed_s`
         """Return the least pace of a rank that never drains."""
-        steps_s = sum(self.stages[stage].step_s / self.speed(stage) for stage in self.form.stages[rank])
+        steps_s = sum(map(self.step_s, self.form.stages[rank]))
         round_s = self._round_s(rank) / (self.candidate.depth - rank) if self.form.goes_round else 0.0
         return max(self._busy_s(rank) + steps_s, self.candidate.num_microbatches * round_s)
 
@@ -144,12 +140,12 @@ class _Copy:
         mine, count = self.form.stages[rank], self.candidate.num_microbatches
         before = range(min(mine))
         ways_s = sum(map(self._crossing_s, before))
-        ahead_s = ways_s + sum(self.stages[stage].forward_s / self.speed(stage) for stage in before)
+        ahead_s = ways_s + sum(self._seconds(Phase.FORWARD, stage) for stage in before)
         behind_s = ways_s + sum(self._back_s(stage) for stage in before)
         busy_s = self._busy_s(rank)
         seconds = busy_s + min(ends_s[stage] for stage in mine)
         if self.form.splits:  # W may come when the last gradient has gone on
-            busy_s -= count * sum(self._weight_s(stage) for stage in mine)
+            busy_s -= count * sum(self._seconds(Phase.BACKWARD_WEIGHT, stage) for stage in mine)
         seconds = max(seconds, busy_s + behind_s + ends_s[0])
         if self.form.goes_round:
             rounds = math.ceil(count / min(count, self.candidate.depth - rank))
@@ -158,7 +154,7 @@ class _Copy:
 
     def held_bytes(self, rank: int) -> int:
         """Return the weights and the optimizer's state; and the gradients, or the activations if they are more."""
-        costs = [self.stages[stage] for stage in self.form.stages[rank]]
+        costs = [self.costs.stages[stage] for stage in self.form.stages[rank]]
         fixed = sum(cost.weight_bytes + cost.optimizer_bytes for cost in costs)
         saved = max(cost.saved_bytes for cost in costs)
         if len(costs) == 1 and not self.candidate.recomputes:
@@ -171,13 +167,13 @@ class _Copy:
 
     def _busy_s(self, rank: int) -> float:
         """Return all the work of a rank."""
-        work_s = sum(self._work_s(self.stages[stage]) for stage in self.form.stages[rank])
+        work_s = self._work_s(self.form.stages[rank])
         return self.candidate.num_microbatches * work_s / self.cluster.devices[self.devices[rank]].speed
 
     def _round_s(self, rank: int) -> float:
         """Return the time from the start of F on a rank to the end of B or I there, of one micro-batch."""
         stages = range(rank, self.form.num_stages)
-        work_s = sum(self.stages[stage].forward_s / self.speed(stage) + self._back_s(stage) for stage in stages)
+        work_s = sum(self._seconds(Phase.FORWARD, stage) + self._back_s(stage) for stage in stages)
         return work_s + 2 * sum(map(self._crossing_s, stages[:-1]))
 
     def _crossing_s(self, stage: int) -> float:
@@ -186,19 +182,33 @@ class _Copy:
         if source == target:
             return 0.0
         link = self.cluster.link(self.devices[source], self.devices[target])
-        return link.transfer_s(self.stages[stage].output_bytes)
+        return link.transfer_s(self.costs.message_bytes(Message(Payload.ACTIVATION, stage, 0)))
 
-    def _work_s(self, cost: StageCost) -> float:
-        forward_s = cost.forward_s * (2 if self.candidate.recomputes else 1)
-        if self.form.splits and cost.backward_input_s is not None and cost.backward_weight_s is not None:
-            return forward_s + cost.backward_input_s + cost.backward_weight_s
-        return forward_s + (cost.backward_s or 0.0)
+    def step_s(self, stage: int) -> float:
+        """Return the time of a Step that keeps nothing."""
+        return self.costs.seconds(Step(stage)) / self.speed(stage)
+
+    def _work_s(self, stages: Iterable[int]) -> float:
+        """Return what a micro-batch takes on some stages, at speed 1, where all its forwards and backwards overlap."""
+        forward_s = again_s = backward_s = 0.0
+        for stage in stages:
+            forward_s += self._known_s(Phase.FORWARD, stage)
+            ways_s = [sum(self._known_s(phase, stage) for phase in way) for way in self.form.backwards]
+            backward_s += min(ways_s) or self._known_s(Phase.BACKWARD, stage)
+            again_s += self._known_s(Phase.RECOMPUTE, stage) if self.candidate.recomputes else 0.0
+        hidden_s = self.costs.overlap * min(forward_s, backward_s) if self.form.overlaps else 0.0
+        return forward_s + again_s + backward_s - hidden_s
 
     def _back_s(self, stage: int) -> float:
         """Return the time of B, or of I where that lets go of the gradient."""
-        cost = self.stages[stage]
-        seconds = cost.backward_input_s if self.form.splits else cost.backward_s
-        return (seconds or 0.0) / self.speed(stage)
+        return min(self._seconds(way[0], stage) for way in self.form.backwards)
 
-    def _weight_s(self, stage: int) -> float:
-        return (self.stages[stage].backward_weight_s or 0.0) / self.speed(stage)
+    def _seconds(self, phase: Phase, stage: int) -> float:
+        return self._known_s(phase, stage) / self.speed(stage)
+
+    def _known_s(self, phase: Phase, stage: int) -> float:
+        """Return the seconds of an op at speed 1; what the costs do not say is refused when it is predicted."""
+        try:
+            return self.costs.seconds(Compute(phase, stage, 0))
+        except ProfileError:
+            return 0.0

@@ -1,6 +1,7 @@
 """Pipelines that drift: SimPy is the oracle, iteration by iteration."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from pipesched.profiles.clusters import flat
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules import Average, Reduce, Schedule, repeat
+from pipesched.schedules.builders import build
 from pipesched.schedules.builders.avgpipe import avgpipe, one_pipeline
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.lowering import lower
@@ -120,3 +122,28 @@ def test_lists_that_wait_forever_are_refused():
     stuck = Schedule("stuck", 2, 2, (schedule.ops[0], schedule.ops[1][:-3]), (0, 1))
     with pytest.raises(SimulationError, match="stuck: deadlock"):
         side_by_side(in_numbers(stuck, StageCosts((StageCost(1.0, 2.0),) * 2), flat(2)), [0.0])
+
+
+def test_the_copies_that_steps_keep_take_their_time():
+    schedule = lower(build("pipedream", 2, 4))
+    costs = StageCosts((StageCost(1.0, 2.0, step_s=0.5, copy_s=3.0),) * 2)
+    ends_s = side_by_side(in_numbers(schedule, costs, flat(2)), [0.0])
+    assert ends_s == [[simulate(schedule, costs, flat(2)).makespan_s]] == [[25.0]]
+
+
+def test_the_utilisation_of_a_rank_is_that_of_its_stages():
+    schedule = lower(build("interleaved", 2, 4))
+    stages = tuple(StageCost(1.0, 1.0, utilisation=share) for share in (0.5, 1.0, 0.5, 1.0))
+    assert in_numbers(schedule, StageCosts(stages), flat(2)).utilisations[:2] == [0.5, 1.0]
+    unlike = StageCosts((*stages[:3], stages[2]))
+    with pytest.raises(SimulationError, match=r"rank 1: got stages of utilisations 0.5, 1.0, expected one"):
+        in_numbers(schedule, unlike, flat(2))
+
+
+@pytest.mark.parametrize("changes", [{"nics": ((0, 1),)}, {}])
+def test_what_is_shared_by_unequal_messages_is_refused(changes):
+    cluster = replace(flat(2), **changes)
+    one = lower(one_pipeline(2, 2))
+    schedule = one if changes else replace(one, rank_to_device=(0, 0))
+    with pytest.raises(SimulationError, match="expected a device for each rank and no such NIC; try simulate"):
+        in_numbers(schedule, StageCosts((StageCost(1.0, 2.0),) * 2), cluster)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Cluster, Device, Link, flat
+from pipesched.profiles.costs import Compression, StageCost, StageCosts
 from pipesched.schedules import Compute
 from pipesched.schedules.builders import build
 from pipesched.schedules.builders.avgpipe import avgpipe, one_pipeline
@@ -161,3 +162,12 @@ def test_a_device_that_never_holds_too_much_is_not_asked_when():
     pipeline = in_step(lower(one_pipeline(1, 1)), random_costs(random.Random(0), 1), flat(1))
     with pytest.raises(SimulationError, match="device 0: got 1000000 bytes, expected less than it ever holds"):
         pipeline.held[0].first_over(pipeline.times_s(2), 2, 10**6)
+
+
+def test_pipelines_that_slow_each_other_slow_the_conversion_of_their_messages_too():
+    cost = StageCost(1.0, 2.0, output_bytes=1000, utilisation=0.8)
+    costs = StageCosts((cost, cost), compression=Compression(4, 1000))
+    every, one = pipelines(2, 4, 2, 0, is_recomputed=False)
+    pipeline = in_step(one, costs, flat(2))
+    assert pipeline.makespan_s(pipeline.times_s(2)) == pytest.approx(40.0)
+    assert simulate(every, costs, flat(2)).makespan_s == pytest.approx(40.0)

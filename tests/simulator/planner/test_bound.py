@@ -1,0 +1,37 @@
+"""What a candidate takes at least is never more than it takes."""
+
+import pytest
+
+from pipesched.profiles.clusters import Link, flat
+from pipesched.profiles.costs import Compression, StageCost, StageCosts
+from pipesched.simulator.planner import Candidate
+from pipesched.simulator.planner.bound import Bounds
+from pipesched.simulator.planner.evaluate import predict_candidate
+
+CANDIDATES = (
+    Candidate("dualpipe", 4, 1, 8, 1, (1,) * 4),
+    Candidate("dualpipe_v", 4, 1, 8, 1, (1,) * 8),
+    Candidate("dualpipe", 4, 2, 8, 1, (1,) * 4, recomputes=True),
+)
+
+
+@pytest.mark.parametrize("candidate", CANDIDATES, ids=str)
+@pytest.mark.parametrize("overlap", [0.0, 0.5, 1.0])
+def test_the_bound_knows_what_an_overlap_hides(candidate, overlap):
+    costs = StageCosts((StageCost(1.0, 2.0, 1.0, 1.5, step_s=0.5),) * len(candidate.partition), overlap=overlap)
+    cluster = flat(candidate.num_devices)
+    predicted_s = predict_candidate(candidate, costs, cluster)[0].makespan_s
+    assert 0.5 * predicted_s < Bounds(cluster).of(candidate, costs).seconds <= predicted_s
+
+
+def test_a_bound_without_overlap_is_as_near_as_it_was():
+    costs = StageCosts((StageCost(1.0, 2.0, 1.0, 1.0),) * 4)
+    assert Bounds(flat(4)).of(CANDIDATES[0], costs).seconds == 24.0
+
+
+def test_the_bound_has_the_conversion_of_messages():
+    costs = StageCosts((StageCost(1.0, 2.0, output_bytes=100),) * 2, compression=Compression(4, 100.0))
+    candidate = Candidate("1f1b", 2, 1, 4, 1, (1, 1), compression="half")
+    cluster = flat(2, Link(0.1, 1000.0))
+    predicted_s = predict_candidate(candidate, costs, cluster)[0].makespan_s
+    assert 0.9 * predicted_s < Bounds(cluster).of(candidate, costs).seconds <= predicted_s
