@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from pipesched.profiles.processes import usable_cores
+
 
 def ranks_of_processes(rank_to_device: Sequence[int]) -> list[int]:
     """Return the rank that each process runs.
@@ -35,8 +37,8 @@ def pin(index: int, count: int, threads: int) -> tuple[int, ...]:
     """
     if not hasattr(os, "sched_setaffinity"):
         return ()
-    cores = sorted(os.sched_getaffinity(0))
+    cores = usable_cores()
     if count * threads <= len(cores):
         cores = cores[index * threads : (index + 1) * threads]
         os.sched_setaffinity(0, cores)
-    return tuple(cores)
+    return cores

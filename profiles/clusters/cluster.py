@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 
@@ -38,7 +40,7 @@ class Device:
     node: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: the lookups are kept beside the fields
 class Cluster:
     """Devices and links.
 
@@ -63,9 +65,9 @@ class Cluster:
 
     def link(self, source: int, target: int) -> Link:
         """Return the link from one device to another."""
-        for a, b, link in self.links:
-            if (a, b) == (source, target):
-                return link
+        exception = self._exceptions.get((source, target))
+        if exception is not None:
+            return exception
         if source == target:
             return self.loopback
         if self.inter is not None and self.devices[source].node != self.devices[target].node:
@@ -76,10 +78,16 @@ class Cluster:
         """Return the shared interfaces that a message leaves by and comes in by; None where there is none."""
         if self.devices[source].node == self.devices[target].node:
             return None, None
-        return self._nic(source), self._nic(target)
+        return self._nic_of.get(source), self._nic_of.get(target)
 
-    def _nic(self, device: int) -> int | None:
-        return next((index for index, devices in enumerate(self.nics) if device in devices), None)
+    @cached_property
+    def _exceptions(self) -> Mapping[tuple[int, int], Link]:
+        """The first of `links` between two devices counts."""
+        return {(source, target): link for source, target, link in reversed(self.links)}
+
+    @cached_property
+    def _nic_of(self) -> Mapping[int, int]:
+        return {device: index for index, devices in reversed([*enumerate(self.nics)]) for device in devices}
 
 
 def flat(num_devices: int, link: Link | None = None) -> Cluster:

@@ -67,7 +67,7 @@ class Provenance:
         warmup: Runs before the measured ones.
         repeats: Measured runs; the medians are kept.
         seed: Of weights and data.
-        host_cores: Cores that the operating system shows.
+        host_cores: Cores that the process which measured could use.
         versions: (name, version) of the libraries.
         date: UTC, ISO 8601.
     """

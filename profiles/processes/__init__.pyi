@@ -4,6 +4,7 @@ from .child_process import command as command
 from .child_process import end_with as end_with
 from .child_process import environment as environment
 from .host import num_cores as num_cores
+from .host import usable_cores as usable_cores
 from .prints import descriptor_as as descriptor_as
 from .prints import prints_to_stderr as prints_to_stderr
 from .workers import worker_pool as worker_pool

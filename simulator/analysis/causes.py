@@ -14,11 +14,12 @@ the runtime: the time since the last thing that it did wait for is a link of its
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import NamedTuple, assert_never, final
 
 from pipesched.schedules import (
@@ -138,6 +139,26 @@ class _Cause(NamedTuple):
 
 
 @final
+class _Started:
+    """What goes over one channel, or what one rank reduces, in order of its start."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        by_start = sorted((span.start_s, -index) for index, span in enumerate(spans))  # of equal ones the first is last
+        self._spans = [spans[-index] for _, index in by_start]
+        self._until_s = list(accumulate((span.end_s for span in self._spans), max))  # when all up to it are over
+
+    def last_under_way(self, span: Span, same_s: float) -> Span | None:
+        """Return the last other one that had started before `span` did and was not over then; None if none was."""
+        index = bisect_left(self._spans, span.start_s, key=lambda other: other.start_s) - 1
+        while index >= 0 and self._until_s[index] + same_s >= span.start_s:
+            other = self._spans[index]
+            if other.end_s + same_s >= span.start_s and other.op != span.op:
+                return other
+            index -= 1
+        return None
+
+
+@final
 class _Walk:
     """The Timeline by rank, and who waits for whom in it."""
 
@@ -148,13 +169,19 @@ class _Walk:
         self._num_stages = 1 + max((part.stage for span in timeline.spans for part in computes(span.op)), default=-1)
         self._rows: list[list[Span]] = [[] for _ in timeline.rank_to_device]
         self._place: dict[int, int] = {}  # in its rank's list, by id: equal spans are not the same
+        self._worked: list[list[int]] = [[] for _ in timeline.rank_to_device]  # where the last op before did not post
+        self._posted_s: list[list[float]] = [[] for _ in timeline.rank_to_device]
+        self._turn: dict[int, int] = {}  # of a Reduce among those of its stage and rank, by id
         self._sends: dict[tuple[int, int, Message], Span] = {}
         self._recvs: dict[tuple[int, Message], Span] = {}
         self._channels: defaultdict[tuple[int, int], list[Span]] = defaultdict(list)  # Recvs, in order of the channel
         self._reduces: defaultdict[int, defaultdict[int, list[Span]]] = defaultdict(lambda: defaultdict(list))
         self._sums: defaultdict[int, list[Span]] = defaultdict(list)  # the Reduces of a rank
         for span in timeline.spans:
-            row = self._rows[span.rank]
+            row, worked = self._rows[span.rank], self._worked[span.rank]
+            before = worked[-1] if worked else -1
+            worked.append(len(row) - 1 if row and not isinstance(row[-1].op, Send | Recv | Reduce) else before)
+            self._posted_s[span.rank].append(span.posted_s)
             self._place[id(span)] = len(row)
             row.append(span)
             match span.op:
@@ -164,8 +191,11 @@ class _Walk:
                     self._recvs[span.rank, message] = span
                     self._channels[peer, span.rank].append(span)
                 case Reduce(stage):
+                    self._turn[id(span)] = len(self._reduces[stage][span.rank])
                     self._reduces[stage][span.rank].append(span)
                     self._sums[span.rank].append(span)
+        self._on_channel = {ends: _Started(spans) for ends, spans in self._channels.items()}
+        self._sums_of = [_Started(self._sums[rank]) for rank in range(len(self._rows))]
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the chain from its end."""
@@ -205,8 +235,9 @@ class _Walk:
                 yield from (_Cause(recv.end_s, recv) for recv in recvs if recv is not None)
             case Step() | Average():
                 yield self._reached(span)
-                before = [s for s in self._reduces[op.stage][span.rank] if self._index(s) < self._index(span)]
-                yield from (_Cause(reduce.end_s, reduce) for reduce in before[-1:])
+                reduces = self._reduces[op.stage][span.rank]
+                count = bisect_left(reduces, self._index(span), key=self._index)
+                yield from (_Cause(reduce.end_s, reduce) for reduce in reduces[max(0, count - 1) : count])
             case Unshard() | Reshard():
                 yield self._reached(span)
             case _:
@@ -218,37 +249,37 @@ class _Walk:
         send = self._sends.get((op.peer, span.rank, op.message))
         if send is not None:
             yield self._reached(send)
-        yield from self._in_the_way(span, self._channels[op.peer, span.rank])
-        yield from self._in_the_way(span, self._sums[span.rank])
+        yield from self._in_the_way(span, self._on_channel[op.peer, span.rank])
+        yield from self._in_the_way(span, self._sums_of[span.rank])
 
     def _of_reduce(self, span: Span, op: Reduce) -> Iterator[_Cause]:
         """Yield who posted it, and what it may have had to let pass."""
-        index = next(index for index, mine in enumerate(self._reduces[op.stage][span.rank]) if mine is span)
+        index = self._turn[id(span)]
         replicas = [spans[index] for spans in self._reduces[op.stage].values() if index < len(spans)]
         for replica in replicas:
             yield self._reached(replica)
-            yield from self._in_the_way(span, self._sums[replica.rank])
+            yield from self._in_the_way(span, self._sums_of[replica.rank])
             for peer in replicas:
-                yield from self._in_the_way(span, self._channels[peer.rank, replica.rank])
+                if (peer.rank, replica.rank) in self._on_channel:
+                    yield from self._in_the_way(span, self._on_channel[peer.rank, replica.rank])
 
-    def _in_the_way(self, span: Span, others: Sequence[Span]) -> Iterator[_Cause]:
+    def _in_the_way(self, span: Span, others: _Started) -> Iterator[_Cause]:
         """Yield the last of `others` that was under way when `span` started: it may have kept a link until then."""
-        under_way = [s for s in others if s.start_s < span.start_s <= s.end_s + self._same_s and s.op != span.op]
-        if under_way:
-            yield _Cause(span.start_s, max(under_way, key=lambda other: other.start_s))
+        other = others.last_under_way(span, self._same_s)
+        if other is not None:
+            yield _Cause(span.start_s, other)
 
     def _reached(self, span: Span) -> _Cause:
         """Return what kept the rank until it reached `span`: the op before it that does not merely post."""
-        row = self._rows[span.rank]
-        for index in range(self._index(span) - 1, -1, -1):
-            before = row[index]
-            if not isinstance(before.op, Send | Recv | Reduce) or not self._merely_posts(before, span.posted_s):
-                return _Cause(min(before.end_s, span.posted_s), before)
-        return _Cause(self._begin_s, None)
-
-    def _merely_posts(self, span: Span, next_s: float) -> bool:
-        """Whether the rank went on without waiting for the message or the sum."""
-        return next_s - span.posted_s <= self._same_s or span.end_s > next_s + self._same_s
+        row, worked = self._rows[span.rank], self._worked[span.rank][self._index(span)]
+        at_once = bisect_left(self._posted_s[span.rank], span.posted_s - self._same_s, hi=self._index(span))
+        for index in range(at_once - 1, worked, -1):  # those behind were posted when `span` was: none kept the rank
+            if row[index].end_s <= span.posted_s + self._same_s:
+                worked = index
+                break
+        return (
+            _Cause(min(row[worked].end_s, span.posted_s), row[worked]) if worked >= 0 else _Cause(self._begin_s, None)
+        )
 
     def _index(self, span: Span) -> int:
         return self._place[id(span)]

@@ -10,7 +10,7 @@ A gap between two works of a device is blamed on what the op that ends it was wa
     upstream    an activation was still being computed
     downstream  a gradient was still being computed
     busy_link   it was made, but the channel was busy or the receiver's buffer not posted
-    transfer    it was travelling; or what the rank had sent was, and the Send was a blocking one
+    transfer    it was travelling; or what the rank had sent was, and the Send kept its rank
     collective  a Step waited for its Reduce: the replicas were late, or the gradients travelling
     overhead    everything was there; none in a prediction
     cooldown    after the device's last work
@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple, final
 
@@ -91,8 +91,8 @@ class _Blame:
         waited: defaultdict[int, list[Span]] = defaultdict(list)
         for before, span in pairwise([None, *timeline.spans]):
             assert span is not None
-            if timeline.source == "predicted" and before is not None and _kept_its_rank(before, span):
-                waited[span.rank].append(before)
+            if before is not None and self._kept_its_rank(before, span):
+                waited[span.rank].append(replace(before, end_s=min(before.end_s, span.posted_s)))
             if isinstance(span.op, Step) and span.op.stage in posted[span.rank]:
                 waited[span.rank].append(posted[span.rank].pop(span.op.stage))
             match span.op:
@@ -147,6 +147,11 @@ class _Blame:
             cuts += [(maker, made_s), ("busy_link", last.start_s), ("transfer", last.end_s)]
         return [*cuts, ("overhead", work.span.start_s)]
 
+    def _kept_its_rank(self, before: Span, after: Span) -> bool:
+        """Whether a Send kept its rank: to the op behind it that came only later, when the transfer had begun."""
+        is_late = before.posted_s + self._same_s < after.posted_s >= before.start_s - self._same_s
+        return isinstance(before.op, Send) and before.rank == after.rank and is_late
+
     def _charge(self, charges: dict[str, list[float]], from_s: float, until_s: float, cuts: Iterable[_Cut]) -> None:
         """Cut a gap at the instants given, each clamped to what is left of the gap."""
         for cause, cut_s in cuts:
@@ -154,11 +159,6 @@ class _Blame:
             if end_s > from_s + self._same_s:
                 charges[cause].append(end_s - from_s)
                 from_s = end_s
-
-
-def _kept_its_rank(before: Span, after: Span) -> bool:
-    """Whether the rank of a Send came to its next op only later: a blocking one, as a prediction has no overhead."""
-    return isinstance(before.op, Send) and before.rank == after.rank and before.posted_s < after.posted_s
 
 
 def _meetings(waits: Iterable[Span], before: str) -> list[_Cut]:

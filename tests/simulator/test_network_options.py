@@ -174,6 +174,18 @@ def test_the_time_in_a_blocking_send_is_idle_time_of_its_transfer():
     assert {cause: s for cause, s in idle.items() if s} == {"transfer": 1.5, "cooldown": 2.5}
 
 
+@pytest.mark.parametrize("protocol", ["rendezvous", "eager"])
+@pytest.mark.parametrize("sends", ["posted", "blocking"])
+def test_idle_causes_do_not_depend_on_the_label(protocol, sends):
+    timeline = two_forwards(link=Link(0.5, 10.0), rules=NetworkOptions(protocol, sends))
+    assert usage(replace(timeline, source="measured")) == usage(timeline)
+
+
+def test_the_time_in_an_eager_blocking_send_ends_when_the_message_has_left():
+    timeline = two_forwards(link=Link(0.5, 10.0), rules=NetworkOptions("eager", "blocking"))
+    assert {cause: s for cause, s in usage(timeline)[0].idle_by_cause_s if s} == {"transfer": 1.0, "cooldown": 2.5}
+
+
 def test_blocking_sends_that_wait_for_each_other_are_a_deadlock_with_both_ops():
     rows = [[forward(0, rank), Send((F0, F1)[rank], 1 - rank), Recv((F1, F0)[rank], 1 - rank), forward(1, 1 - rank)]
             for rank in range(2)]  # fmt: skip

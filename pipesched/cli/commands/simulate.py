@@ -94,8 +94,7 @@ def _spread(
     schedule: Schedule, costs: StageCosts, cluster: Cluster, traffic: TrafficOptions, runs: int
 ) -> Distribution:
     """Simulate with as many seeds, in several processes where that takes long."""
-    import os
-
+    from pipesched.profiles.processes import num_cores
     from pipesched.schedules.lowering import lower
     from pipesched.simulator.engine import distribution, makespans
 
@@ -108,7 +107,7 @@ def _spread(
         for makespan_s in makespans(
             lowered, costs, traffic.on(cluster),
             rules=traffic.rules(), jitter=traffic.jitter, seeds=range(traffic.seed, traffic.seed + runs),
-            num_processes=len(os.sched_getaffinity(0)) if is_long else 1,
+            num_processes=num_cores() if is_long else 1,
         ):  # fmt: skip
             found.append(makespan_s)
             tick(len(found) / runs)

@@ -102,3 +102,22 @@ def test_a_straggler_is_slower_by_its_factor_and_a_slow_link_both_ways():
     twice = with_slow_link(flat(3, Link(1.0, 8.0)), 0, 1, 2.0)
     twice = with_slow_link(twice, 0, 1, 2.0)
     assert (twice.link(1, 0), twice.link(0, 2)) == (Link(4.0, 2.0), Link(1.0, 8.0))
+
+
+def test_the_list_of_links_and_nics_is_gone_through_once_however_many_links_are_asked_for():
+    class Watched(tuple):
+        walks = 0
+
+        def __iter__(self):
+            Watched.walks += 1
+            return super().__iter__()
+
+        def __reversed__(self):
+            Watched.walks += 1
+            return iter(self[::-1])
+
+    slow, slower = Link(1.0), Link(2.0)
+    cluster = replace(flat(3), links=Watched([(0, 1, slow), (1, 2, slow), (0, 1, slower)]))
+    assert [cluster.link(0, 1) for _ in range(9)] == [slow] * 9
+    assert cluster.link(1, 0) == Link()
+    assert Watched.walks == 1

@@ -8,7 +8,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Link, flat, of_nodes
-from pipesched.profiles.costs import StageCosts, uniform
+from pipesched.profiles.costs import StageCost, StageCosts, uniform
 from pipesched.schedules import Compute, Recv, Reduce, ScheduleError, Step, gives, needs
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
@@ -119,3 +119,34 @@ def test_a_slow_link_is_a_message_of_the_path():
         "rank 0: backward 2 s",
     ]  # fmt: skip
     assert shares(path)[Kind.MESSAGE] == 5.0
+
+
+class Counted(float):
+    """A time that counts how often it is compared or added to."""
+
+    uses = 0
+
+    def __lt__(self, other):
+        Counted.uses += 1
+        return float(self) < float(other)
+
+    def __le__(self, other):
+        Counted.uses += 1
+        return float(self) <= float(other)
+
+    def __add__(self, other):
+        Counted.uses += 1
+        return float(self) + float(other)
+
+
+def uses_of_a_path(num_microbatches):
+    costs = StageCosts((StageCost(1.0, 2.0, output_bytes=100),) * 4)
+    timeline = simulate(build("1f1b", 4, num_microbatches), costs, flat(4, Link(0.0, 10.0)))
+    spans = tuple(replace(s, start_s=Counted(s.start_s), end_s=Counted(s.end_s)) for s in timeline.spans)
+    Counted.uses = 0
+    critical_path(replace(timeline, spans=spans))
+    return Counted.uses
+
+
+def test_twice_as_many_messages_on_the_path_take_about_twice_as_long_to_follow():
+    assert uses_of_a_path(200) < 2.5 * uses_of_a_path(100)
