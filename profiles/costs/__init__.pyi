@@ -2,6 +2,7 @@ from .analytic import LayerShape as LayerShape
 from .analytic import bert as bert
 from .analytic import computed_profile as computed_profile
 from .analytic import resnext as resnext
+from .device_cost import DeviceCost as DeviceCost
 from .layer_profile import LayerCost as LayerCost
 from .layer_profile import LayerWork as LayerWork
 from .layer_profile import Profile as Profile

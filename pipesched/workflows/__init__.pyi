@@ -1,0 +1,11 @@
+from .arguments import ClusterArgument as ClusterArgument
+from .arguments import CostsArgument as CostsArgument
+from .arguments import ProfileArgument as ProfileArgument
+from .arguments import ScheduleArgument as ScheduleArgument
+from .arguments import ScheduleSource as ScheduleSource
+from .arguments import read_cluster_argument as read_cluster_argument
+from .arguments import read_costs_argument as read_costs_argument
+from .arguments import read_plan_argument as read_plan_argument
+from .arguments import read_profile_argument as read_profile_argument
+from .arguments import read_schedule_argument as read_schedule_argument
+from .errors import ArgumentError as ArgumentError

@@ -1,0 +1,216 @@
+"""The one way in: what a user gives for a schedule, its costs, a profile or the machines becomes the thing itself.
+
+schedule    a Schedule, a Plan, a name of the catalogue with its counts, or a file (.json, .csv)
+costs       StageCosts, a DeviceCost, a Profile, or a file of a profile (.json, .txt) or of stage costs (.csv)
+cluster     a Cluster, a file (.json), or None: equal devices whose links take no time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from pipesched.profiles.clusters import Cluster, flat
+from pipesched.profiles.costs import DeviceCost, Profile, StageCosts, costs_of_stages, layer_seconds
+from pipesched.profiles.io import Plan, load_cluster, load_plan, load_profile, load_stage_costs
+from pipesched.profiles.partitioning import parse_partition
+from pipesched.schedules import LazySchedule, Schedule
+from pipesched.schedules.builders import ParameterValue, build, find
+from pipesched.schedules.formats import read_schedule
+from pipesched.workflows.errors import ArgumentError
+
+MAX_DEVICES = 100_000
+_STEPS_PER_RANK = 4
+"""Steps of a planned list without a flush, for each rank of a copy: in so many every reading has settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleSource:
+    """A schedule, and what is known of where it comes from.
+
+    Attributes:
+        schedule: The lists of one batch, or of a run without a flush.
+        longer: Makes a run without a flush so many times as long; None of a batch, which is repeated.
+        plan: That it is made from, if it is.
+    """
+
+    schedule: Schedule
+    longer: Callable[[int], Schedule] | None = None
+    plan: Plan | None = None
+
+
+ScheduleArgument: TypeAlias = Schedule | LazySchedule | Plan | ScheduleSource | str | Path
+CostsArgument: TypeAlias = StageCosts | DeviceCost | Profile | str | Path
+ProfileArgument: TypeAlias = Profile | str | Path
+ClusterArgument: TypeAlias = Cluster | str | Path | None
+
+
+def read_schedule_argument(
+    schedule: ScheduleArgument,
+    *,
+    num_ranks: int | None = None,
+    num_microbatches: int | None = None,
+    num_chunks: int | None = None,
+    parameters: Mapping[str, ParameterValue] | None = None,
+) -> ScheduleSource:
+    """Return the lists that `schedule` stands for.
+
+    Args:
+        schedule: A schedule, a plan, a name of the catalogue, or a file that ends in ``.json`` or ``.csv``.
+        num_ranks: Of a schedule by name: the ranks of its pipeline.
+        num_microbatches: Of a schedule by name.
+        num_chunks: Of a schedule by name: stages per rank, where it takes them.
+        parameters: Of a schedule by name: as its entry of the catalogue lists them.
+
+    Raises:
+        ArgumentError: A name without its counts, or counts beside lists that have them already.
+        ScheduleError: No such schedule, counts that it cannot have, or a bad file.
+        ProfileError: The parts of a plan do not fit together.
+    """
+    if isinstance(schedule, str) and Path(schedule).suffix not in (".json", ".csv"):
+        return _built(schedule, num_ranks, num_microbatches, num_chunks, dict(parameters or {}))
+    counts = {
+        "num_ranks": num_ranks,
+        "num_microbatches": num_microbatches,
+        "num_chunks": num_chunks,
+        "parameters": parameters or None,
+    }
+    for name, value in counts.items():
+        if value is not None:
+            raise ArgumentError(f"{name}: got {value}, expected it beside a schedule's name alone; leave it out")
+    match schedule:
+        case ScheduleSource():
+            return schedule
+        case Schedule():
+            return ScheduleSource(schedule)
+        case LazySchedule():
+            return ScheduleSource(schedule.schedule())
+        case Plan():
+            return _planned(schedule)
+        case str() | Path():
+            return ScheduleSource(read_schedule(Path(schedule)))
+
+
+def _built(
+    name: str,
+    num_ranks: int | None,
+    num_microbatches: int | None,
+    num_chunks: int | None,
+    parameters: dict[str, ParameterValue],
+) -> ScheduleSource:
+    entry = find(name)
+    if num_ranks is None or num_microbatches is None:
+        counts = {"num_ranks": num_ranks, "num_microbatches": num_microbatches}
+        missing = next(count for count, value in counts.items() if value is None)
+        raise ArgumentError(
+            f"{missing}: got none with schedule {name}, expected it; try num_ranks=4, num_microbatches=8"
+        )
+    num_built = num_microbatches
+
+    def longer(times: int) -> Schedule:
+        return build(entry.name, num_ranks, times * num_built, num_chunks, **parameters)
+
+    return ScheduleSource(longer(1), longer if entry.is_asynchronous else None)
+
+
+def _planned(plan: Plan) -> ScheduleSource:
+    """Return the lists of one step; without a flush, of as many as it takes to settle."""
+    is_asynchronous = find(plan.recipe.name).is_asynchronous if plan.recipe.name else False
+    num_steps = _STEPS_PER_RANK * plan.recipe.num_ranks if is_asynchronous else 1
+
+    def longer(times: int) -> Schedule:
+        return plan.run(times * num_steps).lists(times * num_steps).schedule()
+
+    return ScheduleSource(longer(1), longer if is_asynchronous else None, plan)
+
+
+def read_plan_argument(plan: Plan | str | Path) -> Plan:
+    """Return a plan whose parts fit together.
+
+    Raises:
+        ProfileError: They do not, or the file is no plan.
+        ScheduleError: There is no such schedule.
+    """
+    loaded = plan if isinstance(plan, Plan) else load_plan(plan)
+    loaded.run(1)
+    return loaded
+
+
+def read_profile_argument(profile: ProfileArgument) -> Profile:
+    """Return a profile.
+
+    Raises:
+        ProfileError: The file is none.
+    """
+    return profile if isinstance(profile, Profile) else load_profile(profile)
+
+
+def read_costs_argument(
+    costs: CostsArgument,
+    schedule: Schedule,
+    *,
+    microbatch_size: int | None = None,
+    partition: str | None = None,
+) -> StageCosts:
+    """Return what the stages of `schedule` cost.
+
+    Args:
+        costs: Of stages, of a device, or of the layers of a profile, or a file of either.
+        schedule: Says how many stages there are.
+        microbatch_size: Of a profile: samples of a micro-batch; None: the smallest that was measured.
+        partition: Of a profile: layers to stages, ``balanced`` (None), ``uniform``, or counts as ``3,3,4``.
+
+    Raises:
+        ArgumentError: A partition of what is no profile, or costs of another number of stages.
+        ProfileError: A file is bad, or the partition does not fit.
+    """
+    loaded = _loaded(costs)
+    if isinstance(loaded, Profile):
+        size = microbatch_size or loaded.microbatch_sizes[0]
+        bounds = parse_partition(partition or "balanced", layer_seconds(loaded, size), schedule.num_stages)
+        return costs_of_stages(loaded, bounds, size)
+    for name, value in {"microbatch_size": microbatch_size, "partition": partition}.items():
+        if value is not None:
+            raise ArgumentError(f"{name}: got {value}, expected it with costs of a profile alone; leave it out")
+    stage_costs = loaded.stage_costs(schedule) if isinstance(loaded, DeviceCost) else loaded
+    if stage_costs.num_stages != schedule.num_stages:
+        place = costs if isinstance(costs, str | Path) else "costs"
+        raise ArgumentError(
+            f"{place}: got {stage_costs.num_stages} stages, expected {schedule.num_stages} "
+            f"for schedule {schedule.name}; give one row per stage"
+        )
+    return stage_costs
+
+
+def _loaded(costs: CostsArgument) -> StageCosts | DeviceCost | Profile:
+    if not isinstance(costs, str | Path):
+        return costs
+    return load_stage_costs(costs) if Path(costs).suffix == ".csv" else load_profile(costs)
+
+
+def read_cluster_argument(cluster: ClusterArgument, num_devices: int, what: str) -> Cluster:
+    """Return at least `num_devices` devices.
+
+    Args:
+        cluster: Machines, a file of them, or None: equal devices whose links take no time.
+        num_devices: At least 1.
+        what: Who needs them, for messages.
+
+    Raises:
+        ArgumentError: There are fewer.
+        ProfileError: The file is none.
+    """
+    if num_devices > MAX_DEVICES:
+        raise ArgumentError(f"cluster: got {num_devices} devices for {what}, expected at most {MAX_DEVICES}; use fewer")
+    if cluster is None:
+        return flat(num_devices)
+    loaded = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    if len(loaded.devices) < num_devices:
+        place = "cluster" if isinstance(cluster, Cluster) else cluster
+        raise ArgumentError(
+            f"{place}: devices: got {len(loaded.devices)}, expected {num_devices} for {what}; "
+            "add devices, or use fewer ranks"
+        )
+    return loaded

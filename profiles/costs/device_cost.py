@@ -1,0 +1,61 @@
+"""What one device has of a model whose stages are all equal, before it is known how many stages it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipesched.profiles.costs.stage_costs import StageCost, StageCosts
+from pipesched.schedules import LazySchedule, Schedule, stage_share
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCost:
+    """One device's part of a model, for one micro-batch; a schedule shares it equally among the stages of a device.
+
+    So two schedules that cut one model into different numbers of stages can be compared. The fields are those of a
+    `StageCost`; the output of every stage has all of `output_bytes`, wherever the model is cut.
+
+    Attributes:
+        overlap: As in `StageCosts`: how much of the shorter op of an Overlap hides behind the longer, in [0, 1].
+    """
+
+    forward_s: float
+    backward_s: float | None = None
+    backward_input_s: float | None = None
+    backward_weight_s: float | None = None
+    step_s: float = 0.0
+    copy_s: float = 0.0
+    predict_s: float | None = None
+    average_s: float = 0.0
+    output_bytes: int = 0
+    saved_bytes: int = 0
+    saved_for_weight_bytes: int | None = None
+    weight_bytes: int = 0
+    optimizer_bytes: int = 0
+    overlap: float = 0.0
+
+    def stage_costs(self, schedule: Schedule | LazySchedule) -> StageCosts:
+        """Return the costs of the stages of `schedule`."""
+        share = float(stage_share(schedule))
+
+        def seconds(device_s: float | None) -> float | None:
+            return None if device_s is None else device_s * share
+
+        cost = StageCost(
+            forward_s=self.forward_s * share,
+            backward_s=seconds(self.backward_s),
+            backward_input_s=seconds(self.backward_input_s),
+            backward_weight_s=seconds(self.backward_weight_s),
+            step_s=self.step_s * share,
+            copy_s=self.copy_s * share,
+            predict_s=seconds(self.predict_s),
+            average_s=self.average_s * share,
+            output_bytes=self.output_bytes,
+            saved_bytes=round(self.saved_bytes * share),
+            saved_for_weight_bytes=None
+            if self.saved_for_weight_bytes is None
+            else round(self.saved_for_weight_bytes * share),
+            weight_bytes=round(self.weight_bytes * share),
+            optimizer_bytes=round(self.optimizer_bytes * share),
+        )
+        return StageCosts((cost,) * schedule.num_stages, origin="uniform", overlap=self.overlap)
