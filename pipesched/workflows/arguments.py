@@ -166,7 +166,7 @@ def read_costs_argument(
         ArgumentError: A partition of what is no profile, or costs of another number of stages.
         ProfileError: A file is bad, or the partition does not fit.
     """
-    loaded = _loaded(costs)
+    loaded = load_costs(costs)
     if isinstance(loaded, Profile):
         size = microbatch_size or loaded.microbatch_sizes[0]
         bounds = parse_partition(partition or "balanced", layer_seconds(loaded, size), schedule.num_stages)
@@ -176,15 +176,20 @@ def read_costs_argument(
             raise ArgumentError(f"{name}: got {value}, expected it with costs of a profile alone; leave it out")
     stage_costs = loaded.stage_costs(schedule) if isinstance(loaded, DeviceCost) else loaded
     if stage_costs.num_stages != schedule.num_stages:
-        place = costs if isinstance(costs, str | Path) else "costs"
+        file = stage_costs.origin if stage_costs.origin.endswith(".csv") else "costs"
         raise ArgumentError(
-            f"{place}: got {stage_costs.num_stages} stages, expected {schedule.num_stages} "
+            f"{file}: got {stage_costs.num_stages} stages, expected {schedule.num_stages} "
             f"for schedule {schedule.name}; give one row per stage"
         )
     return stage_costs
 
 
-def _loaded(costs: CostsArgument) -> StageCosts | DeviceCost | Profile:
+def load_costs(costs: CostsArgument) -> StageCosts | DeviceCost | Profile:
+    """Return costs, those of a file read.
+
+    Raises:
+        ProfileError: The file has none.
+    """
     if not isinstance(costs, str | Path):
         return costs
     return load_stage_costs(costs) if Path(costs).suffix == ".csv" else load_profile(costs)

@@ -15,7 +15,9 @@ from .idle import is_work as is_work
 from .idle import usage as usage
 from .labels import label as label
 from .labels import literal as literal
+from .labels import readable_bytes as readable_bytes
 from .labels import readable_s as readable_s
+from .labels import readable_share as readable_share
 from .labels import sources as sources
 from .labels import unit_of as unit_of
 from .summary import Summary as Summary

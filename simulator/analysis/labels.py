@@ -80,3 +80,18 @@ def readable_s(time_s: float) -> str:
     seconds, unit = unit_of(abs(time_s))
     value = time_s / seconds
     return f"{value:,.0f} {unit}" if abs(value) >= 1000 else f"{value:.4g} {unit}"
+
+
+def readable_bytes(num_bytes: float | None) -> str:
+    """Return a size in the unit that people read it in; ``-`` for one that is not known."""
+    if num_bytes is None:
+        return "-"
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(num_bytes) >= size:
+            return f"{num_bytes / size:.4g} {unit}"
+    return f"{num_bytes:.0f} B"
+
+
+def readable_share(share: float | None) -> str:
+    """Return a share in percent; ``-`` for one that is not known."""
+    return "-" if share is None else f"{share:.2%}"

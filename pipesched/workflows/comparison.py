@@ -1,0 +1,413 @@
+"""Several schedules of one model in one table, or two Timelines of one schedule side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipesched.profiles import ProfileError
+from pipesched.schedules import ScheduleError, Timeline
+from pipesched.schedules.builders import Entry, ParameterValue, find, lookup
+from pipesched.schedules.formats import read_timeline
+from pipesched.schedules.lowering import lower
+from pipesched.simulator import NetworkOptions, SimulationError
+from pipesched.simulator.analysis import (
+    CellValue,
+    Comparison,
+    Quantity,
+    Summary,
+    readable_bytes,
+    readable_s,
+    readable_share,
+    summarize,
+)
+from pipesched.simulator.analysis import compare as compare_runs
+from pipesched.workflows.arguments import (
+    ClusterArgument,
+    CostsArgument,
+    ScheduleArgument,
+    ScheduleSource,
+    load_costs,
+    read_schedule_argument,
+)
+from pipesched.workflows.errors import ArgumentError
+from pipesched.workflows.prediction import (
+    BuffersChoice,
+    CompressionChoice,
+    Conditions,
+    Prediction,
+    device_share,
+    predict_schedule,
+    steady_pace_s,
+)
+from pipesched.workflows.table import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedSchedule:
+    """One schedule of a comparison.
+
+    Attributes:
+        summary: Its row; only a name and a reason where it could not be predicted.
+        prediction: None where it could not be.
+        stage_share: What each stage has of a `DeviceCost`; None where other costs are given.
+    """
+
+    summary: Summary
+    prediction: Prediction | None = None
+    stage_share: float | None = None
+
+    def to_row(self) -> dict[str, CellValue]:
+        """Return plain data."""
+        return self.summary.to_row() | {"stage_share": self.stage_share}
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleComparison:
+    """Several schedules under the same conditions, in the order asked for."""
+
+    schedules: tuple[ComparedSchedule, ...]
+
+    @property
+    def summaries(self) -> tuple[Summary, ...]:
+        """The row of each schedule."""
+        return tuple(compared.summary for compared in self.schedules)
+
+    @property
+    def predictions(self) -> tuple[Prediction, ...]:
+        """Of those that could be predicted."""
+        return tuple(compared.prediction for compared in self.schedules if compared.prediction is not None)
+
+    def __getitem__(self, name: str) -> ComparedSchedule:
+        """Return the schedule `name`."""
+        return next(compared for compared in self.schedules if compared.summary.name == name)
+
+    def to_rows(self) -> list[dict[str, CellValue]]:
+        """Return plain data, a row per schedule."""
+        return [compared.to_row() for compared in self.schedules]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per schedule; the columns are the fields of a `Summary`."""
+        import pandas as pd
+
+        return pd.DataFrame(self.to_rows()).set_index("name")
+
+    def plot(self) -> Figure:
+        """Draw the Timelines one under another on one time axis."""
+        from pipesched.simulator.views import gantt_figure
+
+        return gantt_figure([prediction.timeline for prediction in self.predictions])
+
+    def table(self) -> Table:
+        """Return a row per schedule, as people read it; a column of which nothing is known is left out."""
+        return summary_table(self.summaries)
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _count(value: int) -> str:
+    return f"{value:,}"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+_COLUMNS: tuple[tuple[str, tuple[str, ...], Callable[[Any], str]], ...] = (
+    ("schedule", ("name",), str),
+    ("makespan", ("makespan_s",), readable_s),
+    ("bubble fraction", ("bubble_fraction",), readable_share),
+    ("bubble overhead", ("bubble_overhead",), readable_share),
+    ("bubble of longest span", ("bubble_of_longest_span",), readable_share),
+    ("steady / micro-batch", ("steady_s_per_microbatch",), readable_s),
+    ("peak memory", ("peak_memory_worst_bytes", "peak_memory_best_bytes"), readable_bytes),
+    ("micro-batches", ("peak_microbatches_worst", "peak_microbatches_best"), _number),
+    ("weight versions", ("weight_versions",), _count),
+    ("model copies", ("model_copies",), _number),
+    ("messages", ("messages",), _count),
+    ("sent", ("sent_bytes",), readable_bytes),
+    ("fits", ("fits",), _yes),
+)
+"""The title, the fields that stand under it, and how a value is shown; what is not here is for programs only."""
+
+_CAPTION = """\
+bubble_fraction: idle / (devices x makespan); bubble_overhead: (makespan - busiest device) / busiest device; \
+of longest span: its idle share
+steady: seconds per micro-batch when batches follow one another, each stage stepping between, or without a flush in \
+the long run
+peak memory, and micro-batches in flight at most: of the device with most / of the one with least; \
+model copies: weights on all devices together, old versions and predicted ones included"""
+
+
+def summary_table(summaries: Sequence[Summary], notes: Sequence[str] = ()) -> Table:
+    """Return a row per schedule, with the notes and the reasons of those that could not be predicted below."""
+    known = [
+        column for column in _COLUMNS if any(getattr(row, name) is not None for row in summaries for name in column[1])
+    ]
+    rows = [{title: _cell(summary, names, show) for title, names, show in known} for summary in summaries]
+    refused = [
+        reason if reason.startswith(f"{summary.name}:") else f"{summary.name}: {reason}"
+        for summary in summaries
+        if (reason := summary.reason) is not None
+    ]
+    return Table("Schedules, predicted", tuple(rows), "\n".join([_CAPTION, *notes, *refused]))
+
+
+def _cell(summary: Summary, names: Sequence[str], show: Callable[[Any], str]) -> str:
+    values = [getattr(summary, name) for name in names]
+    return "-" if None in values else " / ".join(map(show, values))
+
+
+def compare(
+    schedules: Sequence[ScheduleArgument],
+    costs: CostsArgument,
+    cluster: ClusterArgument = None,
+    *,
+    num_ranks: int | None = None,
+    num_microbatches: int | None = None,
+    num_chunks: int | None = None,
+    parameters: Mapping[str, ParameterValue] | None = None,
+    microbatch_size: int | None = None,
+    partition: str | None = None,
+    network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
+    compression: CompressionChoice | None = None,
+    convert_bytes_per_s: float | None = None,
+    buffers: BuffersChoice = "pooled",
+    jitter: float = 0.0,
+    seed: int = 0,
+    keep_going: bool = False,
+) -> ScheduleComparison:
+    """Predict several schedules under the same conditions, each as `simulate` does.
+
+    Args:
+        schedules: Each as `simulate` takes one. Those by name take of `num_chunks` and `parameters` what they know.
+        costs: As `simulate` takes them; a Profile is cut, and a DeviceCost shared, as each schedule needs it.
+        cluster: As `simulate` takes it, and so all that follow.
+        num_ranks: Of the schedules by name.
+        num_microbatches: Likewise.
+        num_chunks: Of those by name that take chunks.
+        parameters: Of those by name that have them.
+        keep_going: Whether a schedule that cannot be predicted has a row that says why; unless none can be.
+
+    Raises:
+        ArgumentError: There is no schedule, or none takes `num_chunks` or one of `parameters`.
+        ScheduleError: A schedule cannot be built, read or run.
+        ProfileError: A file is bad, or does not fit a schedule.
+        SimulationError: A schedule cannot be simulated.
+    """
+    names = [schedule for schedule in schedules if isinstance(schedule, str) and lookup(schedule) is not None]
+    entries = {name: find(name) for name in names}
+    _require_taken(list(entries.values()), num_chunks, parameters or {})
+    sources: list[tuple[str, Callable[[], ScheduleSource]]] = []
+    for schedule in schedules:
+        entry = entries.get(schedule) if isinstance(schedule, str) else None
+        if entry is None:
+            label = str(schedule) if isinstance(schedule, str | Path) else _name_of(schedule)
+            sources.append((label, partial(read_schedule_argument, schedule)))
+            continue
+        known = [parameter.name for parameter in entry.parameters]
+        build = partial(
+            read_schedule_argument,
+            entry.name,
+            num_ranks=num_ranks,
+            num_microbatches=num_microbatches,
+            num_chunks=num_chunks if entry.takes_chunks else None,
+            parameters={name: value for name, value in (parameters or {}).items() if name in known},
+        )
+        sources.append((entry.name, build))
+    conditions = Conditions(
+        costs=load_costs(costs),
+        cluster=cluster,
+        microbatch_size=microbatch_size,
+        partition=partition,
+        network=network,
+        compression=compression,
+        convert_bytes_per_s=convert_bytes_per_s,
+        buffers=buffers,
+        jitter=jitter,
+        seed=seed,
+    )
+    return compare_sources(sources, conditions, keep_going=keep_going)
+
+
+def _name_of(schedule: Any) -> str:
+    return str(getattr(schedule, "name", "a plan"))
+
+
+def _require_taken(entries: Sequence[Entry], num_chunks: int | None, parameters: Mapping[str, ParameterValue]) -> None:
+    if num_chunks is not None and not any(entry.takes_chunks for entry in entries):
+        raise ArgumentError(f"num_chunks: got {num_chunks}, expected a schedule that takes chunks; try interleaved")
+    known = {parameter.name for entry in entries for parameter in entry.parameters}
+    for name in parameters:
+        if name not in known:
+            expected = ", ".join(sorted(known)) or "none"
+            raise ArgumentError(f"parameters: got {name}, expected those of a schedule here: {expected}")
+
+
+def compare_sources(
+    sources: Sequence[tuple[str, Callable[[], ScheduleSource]]],
+    conditions: Conditions,
+    *,
+    keep_going: bool,
+    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+) -> ScheduleComparison:
+    """Do what `compare` does.
+
+    Args:
+        sources: The name of each schedule, and what builds or reads it.
+        keep_going: Whether a schedule that cannot be predicted has a row that says why; unless none can be.
+        progress: Is told which share of the schedules is done.
+    """
+    if not sources:
+        raise ArgumentError("schedules: got none, expected names; try gpipe,1f1b")
+    compared: list[ComparedSchedule] = []
+    refused: list[Exception] = []
+    for index, (name, read) in enumerate(sources):
+        progress(index / len(sources))
+        try:
+            compared.append(_compared(read(), conditions))
+        except (ArgumentError, ScheduleError, ProfileError, SimulationError) as error:
+            refused.append(error)
+            if not keep_going or len(refused) == len(sources):
+                raise refused[0] from None
+            compared.append(ComparedSchedule(Summary(name=name, reason=str(error))))
+    return ScheduleComparison(tuple(compared))
+
+
+def _compared(source: ScheduleSource, conditions: Conditions) -> ComparedSchedule:
+    prediction = predict_schedule(source, conditions)
+    schedule, costs = prediction.schedule, prediction.costs
+    steady_s = steady_pace_s(source, prediction, conditions)
+    summary = summarize(lower(schedule), prediction.timeline, costs, prediction.cluster, steady_s)
+    return ComparedSchedule(summary, prediction, device_share(schedule, conditions))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TimelineComparison:
+    """Two Timelines of one schedule: a prediction and a measurement, or two of a kind.
+
+    Attributes:
+        timelines: The prediction first; two of a kind in the order given, named so that they can be told apart.
+        comparison: Every quantity in both, and how far they are apart.
+    """
+
+    timelines: tuple[Timeline, Timeline]
+    comparison: Comparison
+
+    def __repr__(self) -> str:
+        first, second = self.timelines
+        makespans = f"{first.makespan_s:.6g} s and {second.makespan_s:.6g} s"
+        return f"TimelineComparison({first.name!r}: {first.source} and {second.source}, makespans {makespans})"
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per quantity: makespan, bubble, and busy, idle and peak memory of each device."""
+        import pandas as pd
+
+        return pd.DataFrame(self.comparison.to_rows()).astype({"device": "Int64"})
+
+    def plot(self) -> Figure:
+        """Draw both on one time axis, the rows of a rank together."""
+        from pipesched.simulator.views import gantt_figure
+
+        return gantt_figure(self.timelines)
+
+    def table(self) -> Table:
+        """Return a row per quantity, as people read it."""
+        return comparison_table([self.comparison])
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+
+def compare_timelines(first: Timeline | str | Path, second: Timeline | str | Path) -> TimelineComparison:
+    """Set two runs of the same op lists side by side.
+
+    Args:
+        first: A Timeline, or a file of one (.json); a prediction and a measurement may come in any order.
+        second: Likewise.
+
+    Raises:
+        ScheduleError: A file is no Timeline.
+        SimulationError: They are not of the same devices and op lists, or nothing in one takes time.
+    """
+    given = (first, second)
+    timelines = [each if isinstance(each, Timeline) else read_timeline(Path(each)) for each in given]
+    if {timeline.source for timeline in timelines} == {"predicted", "measured"}:
+        predicted, measured = sorted(timelines, key=lambda timeline: timeline.source, reverse=True)
+        return TimelineComparison((predicted, measured), compare_runs(predicted, measured))
+    files = [
+        Path(each) if isinstance(each, str | Path) else Path(f"run {index}") for index, each in enumerate(given, 1)
+    ]
+    names = _told_apart(files, timelines)
+    one, other = (replace(timeline, source=name) for timeline, name in zip(timelines, names, strict=True))
+    return TimelineComparison((one, other), compare_runs(timelines[0], timelines[1], names))
+
+
+def _told_apart(paths: Sequence[Path], timelines: Sequence[Timeline]) -> tuple[str, str]:
+    """Return a name for each of two files: what tells them apart in as few words as will do."""
+    (first, second), (one, other) = paths, timelines
+    whole = str(first.with_suffix("")), str(second.with_suffix(""))
+    for names in ((first.stem, second.stem), (one.name, other.name), whole):
+        if len({*names, "quantity", "device", "difference"}) == 5:  # the other columns are called so
+            return names
+    return f"{first.stem} 1", f"{second.stem} 2"
+
+
+def comparison_table(comparisons: Sequence[Comparison]) -> Table:
+    """Return every quantity of every comparison in both runs, and how far apart they are."""
+    rows: dict[str, dict[str, str]] = {}
+    for comparison in comparisons:
+        for quantity in comparison.quantities:
+            name = quantity.name.removesuffix("_s").removesuffix("_bytes").replace("_", " ")
+            where = "" if quantity.device is None else f" of device {quantity.device}"
+            row = rows.setdefault(name + where, {"": name + where})
+            whose = f"{comparison.name} " if comparison.names is None else ""
+            row |= {whose + column: cell for column, cell in _cells(quantity, comparison.names).items()}
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    caption = dict.fromkeys(map(_meaning, comparisons)) | dict.fromkeys(filter(None, map(_furthest_off, comparisons)))
+    cells = tuple({column: row.get(column, "") for column in columns} for row in rows.values())
+    return Table("", cells, "\n".join(caption))
+
+
+def _meaning(comparison: Comparison) -> str:
+    if comparison.names is None:
+        return "error = (predicted - measured) / measured"
+    first, second = comparison.names
+    return f"difference = ({second} - {first}) / {first}"
+
+
+def _cells(quantity: Quantity, names: tuple[str, str] | None) -> dict[str, str]:
+    is_time, is_size = quantity.name.endswith("_s"), quantity.name.endswith("_bytes")
+    show: Callable[[float], str] = readable_s if is_time else readable_bytes if is_size else readable_share
+    first, second = names or ("predicted", "measured")
+    relative = quantity.error if names is None else quantity.difference
+    return {
+        first: "-" if quantity.predicted is None else show(quantity.predicted),
+        second: "-" if quantity.measured is None else show(quantity.measured),
+        "error" if names is None else "difference": "-" if relative is None else f"{relative:+.1%}",
+    }
+
+
+def _furthest_off(comparison: Comparison) -> str | None:
+    worst = comparison.largest_disagreement
+    if worst is None:
+        return None
+    what = f"{worst.kind} of stage {worst.stage}, {worst.count} times"
+    if comparison.names is None:
+        times = f"{readable_s(worst.predicted_s)} predicted, {readable_s(worst.measured_s)} measured"
+        return f"{comparison.name}: furthest off is {what}: {times}"
+    first, second = comparison.names
+    times = f"{readable_s(worst.predicted_s)} in {first}, {readable_s(worst.measured_s)} in {second}"
+    return f"{comparison.name}: furthest apart is {what}: {times}"

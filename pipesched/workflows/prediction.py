@@ -1,0 +1,162 @@
+"""From a schedule, and what is supposed of costs, machines and messages, to the Timeline that is predicted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import Compression, DeviceCost, Profile, StageCosts, element_bytes
+from pipesched.profiles.io import Plan, graph_of
+from pipesched.schedules import Schedule, Timeline, stage_share
+from pipesched.schedules.check import require_runnable
+from pipesched.schedules.lowering import lower
+from pipesched.simulator import NetworkOptions
+from pipesched.simulator.engine import simulate
+from pipesched.simulator.memory import OverCapacity, memory, over_capacity
+from pipesched.workflows.arguments import (
+    ClusterArgument,
+    ScheduleSource,
+    read_cluster_argument,
+    read_costs_argument,
+)
+from pipesched.workflows.errors import ArgumentError
+from pipesched.workflows.steady_time import steady_s_per_microbatch
+
+BuffersChoice: TypeAlias = Literal["pooled", "per_microbatch"]
+CompressionChoice: TypeAlias = Literal["half"]
+_FLOAT32_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What is supposed of all but the schedule.
+
+    Attributes:
+        costs: Of stages, of a device, or of a profile's layers.
+        cluster: As `read_cluster_argument` takes it.
+        microbatch_size: Of a profile: samples of a micro-batch; None: the smallest that was measured.
+        partition: Of a profile: ``balanced`` (None), ``uniform``, or layers per stage as in ``3,3,4``.
+        network: How messages go.
+        compression: ``"half"``: messages go in half precision.
+        convert_bytes_per_s: How quickly a device compresses; None: in no time.
+        buffers: Receive buffers as our executor has them, or as PyTorch's stages: one per micro-batch, always.
+        jitter: Sigma of a log-normal factor on the seconds of every op.
+        seed: Of the jitter.
+    """
+
+    costs: StageCosts | DeviceCost | Profile
+    cluster: ClusterArgument = None
+    microbatch_size: int | None = None
+    partition: str | None = None
+    network: NetworkOptions = NetworkOptions()  # noqa: RUF009 -- frozen
+    compression: CompressionChoice | None = None
+    convert_bytes_per_s: float | None = None
+    buffers: BuffersChoice = "pooled"
+    jitter: float = 0.0
+    seed: int = 0
+
+    def costs_of(self, source: ScheduleSource) -> StageCosts:
+        """Return what the stages of a schedule cost, messages compressed as asked, or as its plan says.
+
+        Raises:
+            ArgumentError: They contradict the plan, or there is nothing to convert.
+            ProfileError: They do not fit the schedule.
+        """
+        cut = self if source.plan is None else self._as_planned(source.plan)
+        if cut.compression is None and cut.convert_bytes_per_s is not None:
+            raise ArgumentError("convert_bytes_per_s: got it alone, expected `compression` half too; add that")
+        costs = read_costs_argument(
+            cut.costs, source.schedule, microbatch_size=cut.microbatch_size, partition=cut.partition
+        )
+        if cut.compression is None:
+            return costs
+        size = element_bytes(cut.costs.provenance.dtype) if isinstance(cut.costs, Profile) else _FLOAT32_BYTES
+        return replace(costs, compression=Compression(size, cut.convert_bytes_per_s))
+
+    def _as_planned(self, plan: Plan) -> Conditions:
+        """Return these conditions with the layers of each stage, and the messages, as the plan has them."""
+        given = {"microbatch_size": self.microbatch_size, "partition": self.partition, "compression": self.compression}
+        for name, value in given.items():
+            if value is not None:
+                raise ArgumentError(f"{name}: got {value} with a plan, expected none: the plan says it; leave it out")
+        planned = replace(self, compression=plan.compression)
+        if not isinstance(self.costs, Profile):
+            return planned
+        model = self.costs.model
+        if model != plan.model and (graph_of(model) is None or graph_of(model) != graph_of(plan.model)):
+            raise ArgumentError(
+                f"costs: got a profile of {model}, expected one of {plan.model}, as the plan says; give the profile "
+                "that the plan was made from"
+            )
+        layers = ",".join(map(str, plan.partition))
+        return replace(planned, partition=layers, microbatch_size=plan.microbatch_size)
+
+    def cluster_of(self, schedule: Schedule) -> Cluster:
+        """Return the machines that a schedule runs on.
+
+        Raises:
+            ArgumentError: There are too few devices.
+            ProfileError: The file is none.
+        """
+        return read_cluster_argument(self.cluster, max(schedule.rank_to_device) + 1, f"schedule {schedule.name}")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Prediction:
+    """A schedule, predicted.
+
+    Attributes:
+        schedule: Its lists.
+        costs: Of its stages, messages compressed if they are to be.
+        cluster: The machines.
+        timeline: With memory samples where the costs have bytes.
+    """
+
+    schedule: Schedule
+    costs: StageCosts
+    cluster: Cluster
+    timeline: Timeline
+
+    def __repr__(self) -> str:
+        return f"Prediction({self.schedule.name!r}, makespan_s={self.timeline.makespan_s:.6g})"
+
+    @property
+    def over(self) -> OverCapacity | None:
+        """Where a device holds more than it has; None where none does, or nothing is known."""
+        return over_capacity(self.timeline.memory, self.cluster, self.timeline)
+
+
+def predict_schedule(source: ScheduleSource, conditions: Conditions) -> Prediction:
+    """Check, simulate, and add the memory, if the costs say anything of it.
+
+    Raises:
+        ArgumentError: The conditions do not fit the schedule.
+        NotRunnableError: The lists cannot run to their end.
+        ProfileError: A file is bad, or does not fit the schedule.
+        SimulationError: It cannot be simulated.
+    """
+    schedule = source.schedule
+    costs, cluster = conditions.costs_of(source), conditions.cluster_of(schedule)
+    require_runnable(schedule)
+    lowered = lower(schedule)
+    timeline = simulate(
+        lowered, costs, cluster, rules=conditions.network, jitter=conditions.jitter, seed=conditions.seed
+    )
+    if costs.has_bytes:
+        timeline = replace(timeline, memory=memory(timeline, costs, lowered, buffers=conditions.buffers))
+    return Prediction(schedule, costs, cluster, timeline)
+
+
+def steady_pace_s(source: ScheduleSource, prediction: Prediction, conditions: Conditions) -> float | None:
+    """Return the seconds of a micro-batch in the long run; None where they are not known, as with jitter."""
+    if conditions.jitter:
+        return None
+    return steady_s_per_microbatch(
+        source, prediction.timeline, prediction.costs, prediction.cluster, conditions.network
+    )
+
+
+def device_share(schedule: Schedule, conditions: Conditions) -> float | None:
+    """Return what each stage has of a `DeviceCost`; None where other costs are given."""
+    return float(stage_share(schedule)) if isinstance(conditions.costs, DeviceCost) else None

@@ -1,0 +1,320 @@
+"""What a schedule would cost: time, bubbles, idle time by cause, and what the devices would hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipesched.profiles.clusters import all_reduce
+from pipesched.profiles.processes import num_cores
+from pipesched.schedules import reducing_ranks
+from pipesched.schedules.builders import ParameterValue
+from pipesched.schedules.lowering import lower
+from pipesched.simulator import NetworkOptions
+from pipesched.simulator.analysis import Metrics, fits, metrics, readable_bytes, readable_s, readable_share
+from pipesched.simulator.engine import Distribution, distribution, makespans
+from pipesched.simulator.memory import InFlight, in_flight, peak_in_flight
+from pipesched.workflows.arguments import (
+    ClusterArgument,
+    CostsArgument,
+    ScheduleArgument,
+    ScheduleSource,
+    load_costs,
+    read_schedule_argument,
+)
+from pipesched.workflows.errors import ArgumentError
+from pipesched.workflows.prediction import (
+    BuffersChoice,
+    CompressionChoice,
+    Conditions,
+    Prediction,
+    device_share,
+    predict_schedule,
+    steady_pace_s,
+)
+from pipesched.workflows.table import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+_LONG = 2_000_000
+"""Ops that take about half a minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageReduction:
+    """How the gradients of a stage are added up over its replicas.
+
+    Attributes:
+        devices: Of the replicas.
+        way: As `AllReduce` names it.
+        seconds: Where nothing is in the way.
+    """
+
+    stage: int
+    devices: tuple[int, ...]
+    way: str
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {"stage": self.stage, "devices": list(self.devices), "way": self.way, "seconds": self.seconds}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Simulation(Prediction):
+    """A schedule that was simulated.
+
+    Attributes:
+        metrics: Makespan, bubbles, throughput, and each device's time and memory.
+        steady_s_per_microbatch: Seconds of a micro-batch when it goes on; None where that is not known.
+        in_flight: Micro-batches that the devices hold, over time.
+        reductions: Of the stages with replicas.
+        stage_share: What each stage has of a `DeviceCost`; None where other costs are given.
+        distribution: Of the makespans of several runs with jitter; None of one.
+    """
+
+    metrics: Metrics
+    steady_s_per_microbatch: float | None
+    in_flight: tuple[InFlight, ...]
+    reductions: tuple[StageReduction, ...]
+    stage_share: float | None
+    distribution: Distribution | None = None
+
+    def __repr__(self) -> str:
+        found = self.metrics
+        return (
+            f"Simulation({self.schedule.name!r}, makespan_s={found.makespan_s:.6g}, "
+            f"bubble_fraction={found.bubble_fraction:.4g}, throughput={found.throughput:.4g})"
+        )
+
+    @property
+    def makespan_s(self) -> float:
+        """From the first start of work to its last end [s]."""
+        return self.metrics.makespan_s
+
+    @property
+    def bubble_fraction(self) -> float:
+        """Idle share of all device time."""
+        return self.metrics.bubble_fraction
+
+    @property
+    def throughput(self) -> float:
+        """Micro-batches per second."""
+        return self.metrics.throughput
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether no device holds more than it has; None where either is not known."""
+        return fits(self.timeline, self.cluster)
+
+    @property
+    def peak_microbatches(self) -> Mapping[int, float]:
+        """The most micro-batches that each device holds."""
+        return {device: peak.microbatches for device, peak in peak_in_flight(self.in_flight).items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, as ``pipesched simulate --json`` prints it."""
+        data = {
+            "schedule": self.schedule.name,
+            **self.metrics.to_dict(),
+            "throughput_unit": "micro-batches per second",
+            "steady_s_per_microbatch": self.steady_s_per_microbatch,
+            "fits": self.fits,
+            "reductions": [reduction.to_dict() for reduction in self.reductions],
+            "stage_share": self.stage_share,
+        }
+        if self.distribution is not None:
+            data["distribution"] = self.distribution.to_dict()
+        peaks = self.peak_microbatches
+        for device in data["devices"]:
+            device["peak_microbatches"] = peaks[device["device"]]
+        return data
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per device: its time [s], idle time by cause, and peak memory."""
+        import pandas as pd
+
+        peaks = self.peak_microbatches
+        rows = [
+            {
+                "device": device.device,
+                "busy_s": device.busy_s,
+                "idle_s": device.idle_s,
+                "span_s": device.span_s,
+                "peak_memory_bytes": device.peak_memory_bytes,
+                "peak_microbatches": peaks[device.device],
+                **{f"idle_{cause}_s": idle_s for cause, idle_s in device.idle_by_cause_s},
+            }
+            for device in self.metrics.devices
+        ]
+        return pd.DataFrame(rows).astype({"peak_memory_bytes": "Int64"})
+
+    def plot(self) -> Figure:
+        """Draw the Timeline."""
+        from pipesched.simulator.views import gantt_figure
+
+        return gantt_figure([self.timeline])
+
+    def table(self) -> Table:
+        """Return a row per device, as people read it."""
+        peaks = self.peak_microbatches
+        rows = []
+        for device in self.metrics.devices:
+            causes = [f"{cause} {readable_s(idle_s)}" for cause, idle_s in device.idle_by_cause_s if idle_s > 0]
+            rows.append(
+                {
+                    "device": str(device.device),
+                    "busy": readable_s(device.busy_s),
+                    "idle": readable_s(device.idle_s),
+                    "span": readable_s(device.span_s),
+                    "peak memory": readable_bytes(device.peak_memory_bytes),
+                    "micro-batches": f"{peaks[device.device]:.4g}",
+                    "idle by cause": ", ".join(causes),
+                }
+            )
+        return Table(self.schedule.name, tuple(rows), "\n".join(self._lines()))
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+    def _lines(self) -> list[str]:
+        """Return what is said of the whole run."""
+        found, spread = self.metrics, self.distribution
+        lines = [
+            f"makespan {readable_s(found.makespan_s)}; bubble_fraction {readable_share(found.bubble_fraction)} of all "
+            f"device time; bubble_overhead {readable_share(found.bubble_overhead)} over the busiest device's work"
+            f"; {found.throughput:.4g} micro-batches/s"
+        ]
+        if spread is not None:
+            lines.append(
+                f"{spread.runs} runs: min {readable_s(spread.min_s)}, p50 {readable_s(spread.p50_s)}, "
+                f"p90 {readable_s(spread.p90_s)}, p99 {readable_s(spread.p99_s)}, max {readable_s(spread.max_s)}"
+            )
+        if self.steady_s_per_microbatch is not None:
+            lines.append(f"steady, when it goes on: {readable_s(self.steady_s_per_microbatch)} per micro-batch")
+        return lines
+
+
+def simulate(
+    schedule: ScheduleArgument,
+    costs: CostsArgument,
+    cluster: ClusterArgument = None,
+    *,
+    num_ranks: int | None = None,
+    num_microbatches: int | None = None,
+    num_chunks: int | None = None,
+    parameters: Mapping[str, ParameterValue] | None = None,
+    microbatch_size: int | None = None,
+    partition: str | None = None,
+    network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
+    compression: CompressionChoice | None = None,
+    convert_bytes_per_s: float | None = None,
+    buffers: BuffersChoice = "pooled",
+    jitter: float = 0.0,
+    seed: int = 0,
+    num_runs: int = 1,
+) -> Simulation:
+    """Predict time, bubbles, idle time by cause and memory of a schedule.
+
+    Args:
+        schedule: A Schedule, a Plan, a file, or a name of the catalogue with `num_ranks` and `num_microbatches`.
+        costs: StageCosts, a DeviceCost, a Profile, or a file of a profile or of stage costs.
+        cluster: Machines, or a file of them; None: equal devices whose links take no time.
+        num_ranks: Of a schedule by name.
+        num_microbatches: Of a schedule by name.
+        num_chunks: Of a schedule by name: stages per rank, where it takes them.
+        parameters: Of a schedule by name, as its entry of the catalogue lists them.
+        microbatch_size: Of a profile: samples of a micro-batch; None: the smallest that was measured.
+        partition: Of a profile: ``balanced`` (None), ``uniform``, or layers per stage as in ``3,3,4``.
+        network: How messages go.
+        compression: ``"half"``: messages go in half precision.
+        convert_bytes_per_s: How quickly a device compresses; None: in no time.
+        buffers: Receive buffers as our executor has them, or as PyTorch's: one per micro-batch, always.
+        jitter: Sigma of a log-normal factor on the seconds of every op.
+        seed: Of the jitter.
+        num_runs: With jitter: runs with seeds from `seed` on, whose makespans are the `distribution`.
+
+    Raises:
+        ArgumentError: An argument, or a combination, makes no sense.
+        NotRunnableError: The lists cannot run to their end.
+        ScheduleError: No such schedule, bad counts, or a bad file.
+        ProfileError: A file is bad, or does not fit the schedule.
+        SimulationError: The schedule cannot be simulated.
+    """
+    source = read_schedule_argument(
+        schedule, num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, parameters=parameters
+    )
+    conditions = Conditions(
+        costs=load_costs(costs),
+        cluster=cluster,
+        microbatch_size=microbatch_size,
+        partition=partition,
+        network=network,
+        compression=compression,
+        convert_bytes_per_s=convert_bytes_per_s,
+        buffers=buffers,
+        jitter=jitter,
+        seed=seed,
+    )
+    return simulate_source(source, conditions, num_runs)
+
+
+def simulate_source(
+    source: ScheduleSource,
+    conditions: Conditions,
+    num_runs: int = 1,
+    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+) -> Simulation:
+    """Do what `simulate` does; `progress` is told which share of several runs is over."""
+    if num_runs > 1 and not conditions.jitter:
+        raise ArgumentError(
+            f"num_runs: got {num_runs} without `jitter`, expected both: all would be the same; try jitter=0.1"
+        )
+    prediction = predict_schedule(source, conditions)
+    schedule, costs, timeline = prediction.schedule, prediction.costs, prediction.timeline
+    return Simulation(
+        schedule,
+        costs,
+        prediction.cluster,
+        timeline,
+        metrics=metrics(timeline),
+        steady_s_per_microbatch=steady_pace_s(source, prediction, conditions),
+        in_flight=tuple(in_flight(timeline, costs, schedule)),
+        reductions=_reductions(prediction),
+        stage_share=device_share(schedule, conditions),
+        distribution=None if num_runs == 1 else _distribution(prediction, conditions, num_runs, progress),
+    )
+
+
+def _distribution(
+    prediction: Prediction, conditions: Conditions, num_runs: int, progress: Callable[[float], None]
+) -> Distribution:
+    """Simulate with as many seeds, in several processes where that takes long."""
+    lowered = lower(prediction.schedule)
+    is_long = num_runs * sum(map(len, lowered.ops)) > _LONG
+    seconds = []
+    for makespan_s in makespans(
+        lowered,
+        prediction.costs,
+        prediction.cluster,
+        rules=conditions.network,
+        jitter=conditions.jitter,
+        seeds=range(conditions.seed, conditions.seed + num_runs),
+        num_processes=num_cores() if is_long else 1,
+    ):
+        seconds.append(makespan_s)
+        progress(len(seconds) / num_runs)
+    return distribution(seconds)
+
+
+def _reductions(prediction: Prediction) -> tuple[StageReduction, ...]:
+    """Return how the gradients of each stage are added up, and how long that takes where nothing is in the way."""
+    schedule, found = prediction.schedule, []
+    for stage, ranks in reducing_ranks(schedule.ops).items():
+        devices = tuple(schedule.rank_to_device[rank] for rank in ranks)
+        plan = all_reduce(prediction.costs.stages[stage].weight_bytes, devices, prediction.cluster)
+        found.append(StageReduction(stage, devices, plan.way, plan.seconds))
+    return tuple(found)

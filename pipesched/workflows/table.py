@@ -1,0 +1,41 @@
+"""A table for people: ready-made cells, which a notebook shows as HTML and the command line draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+
+from pipesched.schedules import printable
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of cells.
+
+    Attributes:
+        title: Above the table; may be empty.
+        rows: Every row has the columns of the first.
+        caption: Lines below the table.
+    """
+
+    title: str
+    rows: tuple[Mapping[str, str], ...]
+    caption: str = ""
+
+    def to_html(self) -> str:
+        """Return the table as HTML; whatever stands in a name is shown letter by letter."""
+        parts = [f"<p><b>{_text(self.title)}</b></p>"] if self.title else []
+        if self.rows:
+            head = "".join(f"<th>{_text(name)}</th>" for name in self.rows[0])
+            body = "".join(
+                "<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row.values()) + "</tr>" for row in self.rows
+            )
+            parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+        if self.caption:
+            parts.append("<p>" + "<br>".join(_text(line) for line in self.caption.split("\n")) + "</p>")
+        return "".join(parts)
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))

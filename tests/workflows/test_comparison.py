@@ -1,0 +1,62 @@
+"""`pipesched.compare` and `pipesched.compare_timelines`."""
+
+import pytest
+from matplotlib.figure import Figure
+
+import pipesched
+from pipesched.schedules.formats import timeline_to_json, write_text
+from pipesched.workflows import ArgumentError
+
+COSTS = pipesched.DeviceCost(forward_s=1.0, backward_s=2.0, backward_input_s=1.0, backward_weight_s=1.0)
+
+
+def test_each_schedule_has_the_row_that_simulate_gives():
+    compared = pipesched.compare(
+        ["gpipe", "Interleaved1F1B", "avgpipe"], COSTS,
+        num_ranks=2, num_microbatches=4, num_chunks=2, parameters={"advance": 1},
+    )  # fmt: skip
+
+    assert [summary.name for summary in compared.summaries] == ["gpipe", "interleaved", "avgpipe"]
+    alone = pipesched.simulate("interleaved", COSTS, num_ranks=2, num_microbatches=4, num_chunks=2)
+    assert compared["interleaved"].summary.makespan_s == alone.makespan_s
+    assert compared["interleaved"].stage_share == 0.5
+    assert compared.to_frame().loc["gpipe", "makespan_s"] == 15.0
+    assert isinstance(compared.plot(), Figure)
+    assert "<td>gpipe</td>" in compared._repr_html_()
+
+
+def test_one_that_cannot_be_built_says_why_if_it_may():
+    names = ["1f1b", "chimera"]
+    with pytest.raises(pipesched.schedules.ScheduleError):
+        pipesched.compare(names, COSTS, num_ranks=3, num_microbatches=4)
+
+    compared = pipesched.compare(names, COSTS, num_ranks=3, num_microbatches=4, keep_going=True)
+    assert compared["1f1b"].summary.reason is None
+    assert compared["chimera"].prediction is None
+    assert "even" in (compared["chimera"].summary.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_chunks": 2}, "^num_chunks: got 2, expected a schedule that takes chunks"),
+        ({"parameters": {"advance": 1}}, "^parameters: got advance, expected those of a schedule here"),
+    ],
+)
+def test_what_no_schedule_takes_is_refused(arguments, message):
+    with pytest.raises(ArgumentError, match=message):
+        pipesched.compare(["gpipe", "1f1b"], COSTS, num_ranks=2, num_microbatches=4, **arguments)
+
+
+def test_two_timelines_are_compared_quantity_by_quantity(tmp_path):
+    slow = pipesched.DeviceCost(forward_s=2.0, backward_s=4.0)
+    one = pipesched.simulate("1f1b", COSTS, num_ranks=2, num_microbatches=4).timeline
+    other = pipesched.simulate("1f1b", slow, num_ranks=2, num_microbatches=4).timeline
+    write_text(tmp_path / "slow.json", timeline_to_json(other))
+
+    compared = pipesched.compare_timelines(one, tmp_path / "slow.json")
+
+    first = compared.to_frame().iloc[0]
+    assert (first["quantity"], first["first"], first["second"], first["difference"]) == ("makespan_s", 15, 30, 1)
+    assert compared.comparison.names == ("run 1", "slow")
+    assert isinstance(compared.plot(), Figure)

@@ -1,0 +1,39 @@
+"""`import pipesched`: cheap, and every name in it there."""
+
+import subprocess
+import sys
+
+import pipesched
+
+HEAVY = ("torch", "simpy", "typer", "rich", "pandas", "matplotlib", "numpy", "pydantic")
+
+
+def in_child(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+def test_importing_the_library_loads_nothing_heavy():
+    loaded = in_child(f"import sys, pipesched; print([name for name in {HEAVY} if name in sys.modules])")
+
+    assert loaded.strip() == "[]"
+
+
+def test_importing_the_library_takes_no_time():
+    bare = in_child("import time; start = time.perf_counter(); import ast; print(time.perf_counter() - start)")
+    code = "import time; start = time.perf_counter(); import pipesched; print(time.perf_counter() - start)"
+
+    assert min(float(in_child(code)) for _ in range(3)) < float(bare) + 0.05
+
+
+def test_every_name_of_the_library_is_there_and_documented():
+    for name in pipesched.__all__:
+        assert getattr(pipesched, name).__doc__, name
+
+
+def test_simulating_loads_no_torch_and_no_terminal():
+    code = """
+import sys, pipesched
+pipesched.simulate("1f1b", pipesched.DeviceCost(1.0, 2.0), num_ranks=2, num_microbatches=2)
+print([name for name in ("torch", "typer", "rich", "pandas", "matplotlib") if name in sys.modules])
+"""
+    assert in_child(code).strip() == "[]"
