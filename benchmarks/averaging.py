@@ -19,11 +19,12 @@ import torch
 from report import provenance, show_seeds
 
 from pipesched.executor import Averaging
-from pipesched.executor.runs import TrainingSetup, train
+from pipesched.executor.launch import RunSpec, Train
+from pipesched.executor.runs import train_locally, training_of
 from pipesched.executor.training import Trained
 from pipesched.profiles.models import resolve_model
 from pipesched.profiles.partitioning import uniform_partition
-from pipesched.schedules.transforms import training_run
+from pipesched.schedules.transforms import ScheduleSpec
 
 STAGES, MICROBATCHES = 2, 2
 PIPELINES = (2, 4)
@@ -87,22 +88,25 @@ def score(setting: Setting, way: Way, optimizer: str, seed: int) -> Score:
     per_step = setting.batch_size * way.pipelines * way.batches
     steps, model = setting.samples // per_step, resolve_model(setting.model)
     if way.averaging is None:
-        run = training_run("gpipe", STAGES, MICROBATCHES, steps)
+        recipe = ScheduleSpec(name="gpipe", num_ranks=STAGES, num_microbatches=MICROBATCHES)
     else:
-        run = training_run("avgpipe", STAGES, MICROBATCHES * way.pipelines, steps, pipelines=way.pipelines)
-    training = TrainingSetup(
-        model=model,
+        recipe = ScheduleSpec(
+            name="avgpipe",
+            num_ranks=STAGES,
+            num_microbatches=MICROBATCHES * way.pipelines,
+            parameters={"pipelines": way.pipelines},
+        )
+    spec = RunSpec(
+        job=Train(recipe=recipe, num_steps=steps, batch_size=setting.batch_size * way.batches),
+        model=setting.model,
         bounds=uniform_partition(len(model.layers), STAGES),
-        batch_size=per_step,
-        microbatches_per_step=run.microbatches_per_step,
         optimizer=optimizer,
         lr=setting.rates[optimizer],
         seed=seed,
-        dtype=torch.float32,
-        device=torch.device("cpu"),
         averaging=way.averaging or "asynchronous",
     )
-    return _scored(train(run.lists(steps), training))
+    training = training_of(spec, torch.device("cpu"), model)
+    return _scored(train_locally(training.run.lists(steps), training))
 
 
 def _scored(trained: Trained) -> Score:

@@ -22,10 +22,11 @@ from published import ORDERINGS, WHOLE, Ordering
 from report import provenance, show_seeds
 from watched import Watched
 
-from pipesched.executor.runs import train
+from pipesched.executor.launch import RunSpec, Train
+from pipesched.executor.runs import train_locally
 from pipesched.profiles.models import resolve_model
 from pipesched.profiles.partitioning import uniform_partition
-from pipesched.schedules.transforms import TrainingRun, training_run
+from pipesched.schedules.transforms import ScheduleSpec
 from pipesched.schedules.weights import staleness
 
 SCHEMES = (
@@ -66,11 +67,12 @@ class Setting:
     wpipe_ranks: int
     held_out: str
 
-    def run(self, scheme: str) -> TrainingRun:
-        """Return the run of a scheme; un-pipelined is one rank with one micro-batch."""
+    def recipe(self, scheme: str) -> ScheduleSpec:
+        """Return how to make the lists of a scheme; un-pipelined is one rank with one micro-batch."""
         if scheme == WHOLE:
-            return training_run("naive", 1, 1, self.steps)
-        return training_run(scheme, self.wpipe_ranks if scheme == "wpipe" else self.ranks, self.ranks, self.steps)
+            return ScheduleSpec(name="naive")
+        num_ranks = self.wpipe_ranks if scheme == "wpipe" else self.ranks
+        return ScheduleSpec(name=scheme, num_ranks=num_ranks, num_microbatches=self.ranks)
 
 
 _DIGITS = Setting(
@@ -121,22 +123,19 @@ class Score:
 
 def score(setting: Setting, scheme: str, optimizer: str, seed: int) -> Score:
     """Train once."""
-    run, model = setting.run(scheme), resolve_model(setting.model)
+    recipe, model = setting.recipe(scheme), resolve_model(setting.model)
+    run = recipe.run(setting.steps)
     lists = run.lists(setting.steps)
-    training = Watched(
-        model=model,
+    spec = RunSpec(
+        job=Train(recipe=recipe, num_steps=setting.steps, batch_size=setting.batch_size),
+        model=setting.model,
         bounds=uniform_partition(len(model.layers), lists.num_stages),
-        batch_size=setting.batch_size,
-        microbatches_per_step=run.microbatches_per_step,
         optimizer=optimizer,
         lr=setting.rates[optimizer],
         seed=seed,
-        dtype=torch.float32,
-        device=torch.device("cpu"),
-        prediction=run.prediction,
-        every=setting.every,
     )
-    trained = train(lists, training)
+    training = Watched(spec=spec, run=run, model=model, device=torch.device("cpu"), every=setting.every)
+    trained = train_locally(lists, training)
     tail = trained.steps[-max(1, len(trained.steps) // 10) :]
     final = 0.0 if trained.held_out is None or trained.held_out.accuracy is None else trained.held_out.accuracy
     return Score(
@@ -196,7 +195,7 @@ def table(setting: Setting, optimizer: str, found: Scores) -> Iterator[str]:
     yield f"| scheme | staleness | {' | '.join(measure.name for measure in MEASURES)} |"
     yield "|---|---:|" + "---:|" * len(MEASURES)
     for scheme in SCHEMES:
-        stages = staleness(setting.run(scheme).lists(setting.steps)).stages
+        stages = staleness(setting.recipe(scheme).run(setting.steps).lists(setting.steps)).stages
         most = max(stage.forward.staleness for stage in stages)
         yield f"| {scheme} | {most} | {' | '.join(_cells(found[scheme, optimizer]))} |"
 

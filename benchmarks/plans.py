@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from report import arguments_of, provenance, show
 
-from pipesched.executor.launch import RunSpec
+from pipesched.executor.launch import Measure, RunSpec
 from pipesched.executor.runs import launch
 from pipesched.profiles.clusters import Cluster, Device, Link, of_nodes
 from pipesched.profiles.costs import Compression, StageCost, StageCosts
@@ -100,13 +100,13 @@ CASES = (
 
 def measured_s(case: Case, cluster: Cluster, runs: int) -> list[float]:
     """Run a plan on processes of this machine."""
-    job = RunSpec(
+    job = Measure(
         schedule=to_json(case.schedule()),
         emulate=case.costs(),
         cluster=cluster_text(cluster, "the cluster"),
         iterations=runs,
     )
-    return list(launch(job).makespans_s)
+    return list(launch(RunSpec(job=job)).makespans_s)
 
 
 def report(node: Cluster, command: str, runs: int) -> Iterator[str]:

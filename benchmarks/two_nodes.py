@@ -19,7 +19,7 @@ from pathlib import Path
 from namespaces import Node, torchrun, two_nodes
 from report import arguments_of, provenance, show
 
-from pipesched.executor.launch import RunSpec, job_to_json
+from pipesched.executor.launch import Measure, RunSpec, job_to_json
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.profiles.io import load_cluster
@@ -63,8 +63,8 @@ def costs(schedule: Schedule) -> StageCosts:
 def makespans_s(nodes: Sequence[Node], schedule: Schedule, runs: int, folder: Path) -> list[float]:
     """Run the schedule on both nodes."""
     path = folder / "job.json"
-    job = RunSpec(schedule=to_json(schedule), emulate=costs(schedule), iterations=runs, is_pinned=False)
-    path.write_text(job_to_json(job))
+    job = Measure(schedule=to_json(schedule), emulate=costs(schedule), iterations=runs)
+    path.write_text(job_to_json(RunSpec(job=job, is_pinned=False)))
     found: list[float] = json.loads(torchrun(nodes, 2, ["pipesched.executor", str(path)]))["makespans_s"]
     return found
 

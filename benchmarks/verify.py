@@ -18,7 +18,7 @@ from pathlib import Path
 
 from report import arguments_of, provenance, show
 
-from pipesched.executor.launch import RunSpec
+from pipesched.executor.launch import Measure, RunSpec
 from pipesched.executor.runs import launch
 from pipesched.profiles.clusters import Cluster, Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts, costs_of_stages, layer_seconds
@@ -80,11 +80,11 @@ def emulated(schedules: Iterable[Schedule], runs: int, link: Link, op_s: float =
         )
         costs = StageCosts(stages, origin="by hand")
         cluster = flat(p, link)
-        job = RunSpec(schedule=to_json(schedule), emulate=costs, iterations=runs)
+        job = Measure(schedule=to_json(schedule), emulate=costs, iterations=runs)
         yield (
             f"{schedule.name}, p = {p}, m = {schedule.num_microbatches}",
             simulate(schedule, costs, cluster).makespan_s,
-            list(launch(job).makespans_s),
+            list(launch(RunSpec(job=job)).makespans_s),
         )
 
 
@@ -98,10 +98,8 @@ def real(runs: int, cluster: Cluster) -> Cases:
             profile = profile_model(model, microbatch_sizes=[MICROBATCH_SIZE], companions=min(2, num_cores()) - 1)
             bounds = balanced_partition(layer_seconds(profile, MICROBATCH_SIZE), schedule.num_stages)
             predicted.append(simulate(schedule, costs_of_stages(profile, bounds, MICROBATCH_SIZE), cluster).makespan_s)
-            job = RunSpec(
-                schedule=to_json(schedule), model=MODEL, bounds=bounds, microbatch_size=MICROBATCH_SIZE, iterations=3
-            )
-            found.append(launch(job).timeline.makespan_s)
+            job = Measure(schedule=to_json(schedule), microbatch_size=MICROBATCH_SIZE, iterations=3)
+            found.append(launch(RunSpec(job=job, model=MODEL, bounds=bounds)).timeline.makespan_s)
         yield f"{name}, p = 2, m = 8", statistics.median(predicted), found
 
 

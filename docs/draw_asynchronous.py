@@ -15,13 +15,14 @@ sys.path[:0] = [str(DOCS.parent)]
 import torch
 from PIL import Image
 
-from pipesched.executor.runs import TrainingSetup, train
+from pipesched.executor.launch import RunSpec, Train
+from pipesched.executor.runs import train_locally, training_of
 from pipesched.executor.training import Trained
 from pipesched.profiles.costs import uniform
 from pipesched.profiles.models import resolve_model
 from pipesched.profiles.partitioning import uniform_partition
 from pipesched.schedules.builders import build_lazily
-from pipesched.schedules.transforms import TrainingRun, training_run
+from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
 from pipesched.simulator.analysis import CellValue, to_markdown
 from pipesched.simulator.fast import RunTime, run_time
 from pipesched.simulator.views import Curve, draw_curves, draw_staleness
@@ -62,8 +63,9 @@ def main() -> None:
     for optimizer, lr in SETTINGS:
         curves = {}
         for name, row in rows.items():
-            run = training_run(name, RANKS, RANKS, STEPS)
-            trained, time = trained_with(run, optimizer, lr), predicted(run)
+            recipe = ScheduleSpec(name=name, num_ranks=RANKS, num_microbatches=RANKS)
+            run = recipe.run(STEPS)
+            trained, time = trained_with(recipe, optimizer, lr), predicted(run)
             curves[name] = curve(run, trained, time)
             row |= {"predicted run [s]": round(time.makespan_s)} | cells(trained, optimizer)
         draw(curves, f"digits, {optimizer} {lr:g}, {RANKS} ranks", optimizer)
@@ -72,22 +74,17 @@ def main() -> None:
     print(to_markdown(list(rows.values())))
 
 
-def trained_with(run: TrainingRun, optimizer: str, lr: float) -> Trained:
+def trained_with(recipe: ScheduleSpec, optimizer: str, lr: float) -> Trained:
     """Train the network under one schedule."""
-    model, lists = resolve_model(MODEL), run.lists(STEPS)
-    training = TrainingSetup(
-        model=model,
+    model, lists = resolve_model(MODEL), recipe.run(STEPS).lists(STEPS)
+    spec = RunSpec(
+        job=Train(recipe=recipe, num_steps=STEPS, batch_size=BATCH_SIZE),
+        model=MODEL,
         bounds=uniform_partition(len(model.layers), lists.num_stages),
-        batch_size=BATCH_SIZE,
-        microbatches_per_step=run.microbatches_per_step,
         optimizer=optimizer,
         lr=lr,
-        seed=0,
-        dtype=torch.float32,
-        device=torch.device("cpu"),
-        prediction=run.prediction,
     )
-    return train(lists, training)
+    return train_locally(lists, training_of(spec, torch.device("cpu"), model))
 
 
 def predicted(run: TrainingRun) -> RunTime:

@@ -14,20 +14,12 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pipesched.executor.errors import ExecutionError, PeerLost, RankFailed
-from pipesched.executor.launch import (
-    ProgressPage,
-    RunSpec,
-    TrainingSpec,
-    is_training_job,
-    job_from_json,
-    training_job_from_json,
-)
-from pipesched.executor.runs import Result, run_rank, train_rank
+from pipesched.executor.launch import ProgressPage, RunSpec, Train, job_from_json
+from pipesched.executor.runs import Measured, RankListener, run_rank
 from pipesched.executor.settings import STOP_SIGNALS
-from pipesched.executor.training import AdvanceTrials, Scores, step_line
+from pipesched.executor.training import AdvanceTrials, Scores, Trained, step_line
 from pipesched.profiles import ProfileError
 from pipesched.profiles.io import require_trusted, trusted
 from pipesched.profiles.processes import end_with, prints_to_stderr
@@ -59,15 +51,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if folder:
             tempfile.tempdir = str(folder)  # what a killed process leaves goes with it
         path = folder / "job.json" if folder else asked.job
-        job = _read_job(path, trusts=bool(folder) or asked.trust_model)  # a folder is the launcher's own
-        meet = (ProgressPage(folder / "board").writer(number), f"file://{folder}/store") if folder else ()
-        if isinstance(job, TrainingSpec):
-            _train(job, number, folder, asked.out, *meet)
+        spec = _read_job(path, trusts=bool(folder) or asked.trust_model)  # a folder is the launcher's own
+        if folder:
+            result = _run_for_launcher(spec, number, folder)
         else:
             with prints_to_stderr():
-                result = run_rank(job, *meet)
-            if result is not None:
+                result = run_rank(spec)
+        match result:
+            case Measured():
                 _report(result, folder, asked.out)
+            case Trained() if not folder:  # else the scores are in their files
+                _report_training(spec, result, asked.out)
     except (ScheduleError, ProfileError, ExecutionError) as error:
         if folder:
             kind = "waited" if isinstance(error, PeerLost) else "error"
@@ -92,10 +86,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _read_job(path: Path, *, trusts: bool) -> RunSpec | TrainingSpec:
+def _read_job(path: Path, *, trusts: bool) -> RunSpec:
     """Return the job in a file, which may name what is imported only if it is trusted."""
     text = read_text(path)
-    job = (training_job_from_json if is_training_job(text) else job_from_json)(text, str(path))
+    job = job_from_json(text, str(path))
     if job.model is None:
         return job
     name = trusted(job.model) if trusts else job.model
@@ -103,36 +97,25 @@ def _read_job(path: Path, *, trusts: bool) -> RunSpec | TrainingSpec:
     return replace(job, model=name)
 
 
-def _train(job: TrainingSpec, number: int, folder: Path | None, out: Path | None, *meet: Any) -> None:
-    """Train; in a folder the scores go to a file as they come, else the first process tells all of them at the end."""
+def _run_for_launcher(spec: RunSpec, number: int, folder: Path) -> Measured | Trained | None:
+    """Run the rank of a process in its launcher's folder, where it writes how far it is, and scores as they come."""
     from pipesched.executor.runs import phase_line, phases_file, scores_file, scores_line
 
-    if folder:
+    at, meet = ProgressPage(folder / "board").writer(number), f"file://{folder}/store"
+    if not isinstance(spec.job, Train):
+        return run_rank(spec, RankListener(at), meet)
 
-        def on_phase(found: AdvanceTrials, num_steps: int) -> None:
-            if number == 0:
-                with phases_file(folder).open("a") as file:
-                    file.write(phase_line(found, num_steps))
+    def on_phase(found: AdvanceTrials, num_steps: int) -> None:
+        if number == 0:
+            with phases_file(folder).open("a") as file:
+                file.write(phase_line(found, num_steps))
 
-        with scores_file(folder, number).open("w", buffering=1) as file:
+    with scores_file(folder, number).open("w", buffering=1) as file:
 
-            def on_scores(microbatch: int, scores: Scores) -> None:
-                file.write(scores_line(microbatch, scores))
+        def on_scores(microbatch: int, scores: Scores) -> None:
+            file.write(scores_line(microbatch, scores))
 
-            at, store = meet
-            train_rank(job, on_scores, at, store, on_phase)
-        return
-    with prints_to_stderr():
-        trained = train_rank(job)
-    if trained is not None:
-        run = job.recipe.run(job.num_steps)
-        samples = run.pipelines * job.batch_size
-        lines = [step_line(run.name, step, scores, samples) for step, scores in enumerate(trained.steps)]
-        if out:
-            write_text(out, "".join(json.dumps(line) + "\n" for line in lines))
-        where = None if trained.diverged is None else trained.diverged.step
-        ahead = {} if trained.ahead is None else {"advance": trained.ahead.advance}
-        print(json.dumps({"first": lines[0], "last": lines[-1], "diverged_at": where, **ahead}))
+        return run_rank(spec, RankListener(at, on_scores, on_phase), meet)
 
 
 def _require_writable(out: Path) -> None:
@@ -145,15 +128,28 @@ def _require_writable(out: Path) -> None:
         raise ExecutionError(f"--out: got {str(out)!r}, expected a file in a folder that is there; try another path")
 
 
-def _report(result: Result, folder: Path | None, out: Path | None) -> None:
-    numbers = {"makespans_s": [timeline.makespan_s for timeline in result.timelines], "losses": result.losses}
+def _report(measured: Measured, folder: Path | None, out: Path | None) -> None:
+    numbers = {"makespans_s": measured.makespans_s, "losses": measured.losses}
     if folder:
         (folder / "result.json").write_text(json.dumps(numbers))
-        write_text(folder / "timeline.json", timeline_to_json(result.median))
+        write_text(folder / "timeline.json", timeline_to_json(measured.timeline))
         return
     if out:
-        write_text(out, timeline_to_json(result.median))
+        write_text(out, timeline_to_json(measured.timeline))
     print(json.dumps(numbers))
+
+
+def _report_training(spec: RunSpec, trained: Trained, out: Path | None) -> None:
+    """Write the scores of all steps, and print the first and the last."""
+    assert isinstance(spec.job, Train), "it has trained"
+    run = spec.job.recipe.run(spec.job.num_steps)
+    samples = run.pipelines * spec.job.batch_size
+    lines = [step_line(run.name, step, scores, samples) for step, scores in enumerate(trained.steps)]
+    if out:
+        write_text(out, "".join(json.dumps(line) + "\n" for line in lines))
+    where = None if trained.diverged is None else trained.diverged.step
+    ahead = {} if trained.ahead is None else {"advance": trained.ahead.advance}
+    print(json.dumps({"first": lines[0], "last": lines[-1], "diverged_at": where, **ahead}))
 
 
 if __name__ == "__main__":

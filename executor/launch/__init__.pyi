@@ -6,12 +6,11 @@ from .progress_page import ProgressPage as ProgressPage
 from .rank_context import RankContext as RankContext
 from .rank_context import connected_as as connected_as
 from .reference_setup import references as references
+from .run_spec import Job as Job
+from .run_spec import Measure as Measure
 from .run_spec import RunSpec as RunSpec
+from .run_spec import Train as Train
 from .run_spec import job_from_json as job_from_json
 from .run_spec import job_to_json as job_to_json
 from .supervisor import Processes as Processes
 from .supervisor import started as started
-from .training_spec import TrainingSpec as TrainingSpec
-from .training_spec import is_training_job as is_training_job
-from .training_spec import training_job_from_json as training_job_from_json
-from .training_spec import training_job_to_json as training_job_to_json

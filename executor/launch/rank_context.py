@@ -30,7 +30,6 @@ from pipesched.executor.core import (
 )
 from pipesched.executor.launch.affinity import local_device, pin, ranks_of_processes
 from pipesched.executor.launch.run_spec import RunSpec
-from pipesched.executor.launch.training_spec import TrainingSpec
 from pipesched.executor.transport import ProcessGroupTransport, TensorShape, make_groups, make_reduce_groups
 
 
@@ -180,16 +179,16 @@ def _start_reference(schedule: AnySchedule, rank: int) -> ReferenceProcess | Non
     return ReferenceProcess(device, rank, len(here)) if here and rank == min(here) else None
 
 
-def connected_as(job: RunSpec | TrainingSpec, schedule: AnySchedule, meet: str) -> AbstractContextManager[RankContext]:
-    """Return `connected` with what both kinds of job say of it."""
+def connected_as(spec: RunSpec, schedule: AnySchedule, meet: str) -> AbstractContextManager[RankContext]:
+    """Return `connected` with what the run says of it."""
     return connected(
         schedule,
-        device=job.device,
-        backend=job.backend,
-        threads=job.threads,
-        timeout_s=job.timeout_s,
-        is_pinned=job.is_pinned,
-        averages=isinstance(job, TrainingSpec) or job.emulate is None,
+        device=spec.device,
+        backend=spec.backend,
+        threads=spec.threads,
+        timeout_s=spec.timeout_s,
+        is_pinned=spec.is_pinned,
+        averages=not spec.is_emulated,
         meet=meet,
     )
 

@@ -1,10 +1,12 @@
-"""What a run is to do: everything that its processes need to know, as one file."""
+"""What a run is to do, as one file: everything that its processes need to know, whether it measures or trains."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field, TypeAdapter
 
 from pipesched.executor import (
     DTYPES,
@@ -18,26 +20,77 @@ from pipesched.executor import (
 )
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import StageCosts
-from pipesched.profiles.io import STRICT, NameFromFile, one_line
+from pipesched.profiles.io import STRICT, NameFromFile, one_line, parse_record
 from pipesched.schedules import LONGEST_S, shown
+from pipesched.schedules.transforms import ScheduleSpec
 from pipesched.schedules.weights import PredictionRule
 
-_Kind = TypeVar("_Kind")
+_MOST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunSpec:
-    """One run of a schedule by one process per rank.
+class Measure:
+    """Run the lists of a schedule some times, and measure every op.
 
     Attributes:
         schedule: The schedule in JSON (schedules.formats.schedule_json).
-        model: As for `resolve_model`; None when emulated.
-        bounds: Half-open range of layers of every stage.
         microbatch_size: Samples per micro-batch.
         emulate: Costs of stages that only take time; None to run the model.
         how: Whether emulated stages sleep or spin.
         cluster: The machines to emulate too, in JSON (`cluster_json`): the speeds of the devices, and links that
             hold messages back; None: messages take what they really take.
+        iterations: Times that the list is run and measured, after `warmup` runs.
+        is_checked: Whether a list that cannot finish is refused before it runs.
+    """
+
+    kind: Literal["measure"] = "measure"
+    schedule: str
+    microbatch_size: int = 1
+    emulate: StageCosts | None = None
+    how: How = "sleep"
+    cluster: str | None = None
+    iterations: int = 5
+    warmup: int = 1
+    is_checked: bool = True
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Train:
+    """Train a model for some steps.
+
+    Attributes:
+        recipe: Makes the lists; every process does so for itself.
+        num_steps: Optimizer steps.
+        batch_size: Samples of a step, of each pipeline where several are averaged.
+        advance: ``auto``: the forwards run further ahead until that is no faster (`advance_policy`); None: as the
+            recipe says.
+        limit_bytes: That a device may hold while they do; None for no limit.
+    """
+
+    kind: Literal["train"] = "train"
+    recipe: ScheduleSpec
+    num_steps: int
+    batch_size: int
+    advance: Literal["auto"] | None = None
+    limit_bytes: int | None = None
+
+    __pydantic_config__ = STRICT
+
+
+Job: TypeAlias = Annotated[Measure | Train, Field(discriminator="kind")]
+"""What differs between runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """One run by one process per rank.
+
+    Attributes:
+        job: What is run: lists that are measured, or a training run.
+        model: As for `resolve_model`; None when emulated.
+        bounds: Half-open range of layers of every stage.
         optimizer: Name in `OPTIMIZERS`.
         prediction: How weights are predicted where an op looks ahead; None: as the catalogue says of the schedule.
         dtype: Name in `DTYPES`.
@@ -46,20 +99,14 @@ class RunSpec:
         compression: Of the messages between stages of a model; None for none. Emulated costs have their own.
         averaging: How pipelines are drawn to their reference model, where they are.
         threads: CPU threads per rank.
-        iterations: Times that the list is run and measured, after `warmup` runs.
         timeout_s: How long one message may keep a rank waiting.
-        is_checked: Whether a list that cannot finish is refused before it runs.
         is_pinned: Whether every rank on CPUs gets cores of its own, where there are enough.
         save: Folder that gets the parameters of every stage after the last run; None for none.
     """
 
-    schedule: str
+    job: Job
     model: str | None = None
     bounds: tuple[tuple[int, int], ...] = ()
-    microbatch_size: int = 1
-    emulate: StageCosts | None = None
-    how: How = "sleep"
-    cluster: str | None = None
     optimizer: str = "adamw"
     lr: float = 1e-3
     seed: int = 0
@@ -70,44 +117,62 @@ class RunSpec:
     compression: MessagePrecision | None = None
     averaging: Averaging = "asynchronous"
     threads: int = 1
-    iterations: int = 5
-    warmup: int = 1
     timeout_s: float = 60.0
-    is_checked: bool = True
     is_pinned: bool = True
     save: str | None = None
 
     __pydantic_config__ = STRICT
 
     def __post_init__(self) -> None:
-        faults = list(faults_of(self, {"microbatch_size": 1, "iterations": 1, "warmup": 0}))
-        if self.emulate is not None:
-            faults += _cost_faults(self.emulate)
-        if self.compression is not None and self.emulate is not None:
-            faults.append("compression: got half with emulate, expected none: the costs say what is compressed")
-        if self.averaging != "asynchronous" and self.emulate is not None:
-            faults.append("averaging: got synchronous with emulate, expected none: emulated stages have no reference")
-        if self.cluster is not None and self.emulate is None:
-            faults.append("cluster: got one without emulate, expected none: the messages of a model are real")
+        faults = [*self._faults(), *self._job_faults()]
         if faults:
             raise ExecutionError(one_line(faults))
 
+    @property
+    def is_emulated(self) -> bool:
+        """Whether stages only take time."""
+        return isinstance(self.job, Measure) and self.job.emulate is not None
 
-def faults_of(job: Any, counts: Mapping[str, int]) -> Iterator[str]:
-    """Yield what is wrong with what every kind of job has: its `counts`, each with its least, dtype, timeout, seed."""
-    limits = {name: (least, 2**31 - 1) for name, least in counts.items()} | {"threads": (1, 1024)}
-    for name, (least, most) in (limits | {"seed": (-(2**63), 2**63 - 1)}).items():
-        value = getattr(job, name)
+    def _faults(self) -> Iterator[str]:
+        """Yield what is wrong with what every kind of job has."""
+        yield from _count_faults(self, threads=(1, 1024), seed=(-(2**63), 2**63 - 1))
+        if self.dtype not in DTYPES:
+            yield f"dtype: got {shown(self.dtype)}, expected one of {', '.join(DTYPES)}"
+        epsilon = None if self.is_emulated else epsilon_fault(self.dtype, self.optimizer)
+        if epsilon is not None:
+            yield f"dtype: {epsilon}"
+        if not 0 < self.timeout_s <= LONGEST_S:
+            yield f"timeout_s: got {self.timeout_s:g}, expected seconds above 0, and at most a week ({LONGEST_S:g})"
+        if self.model is None and not self.is_emulated:
+            yield "model: got none, expected one, or costs to emulate"
+
+    def _job_faults(self) -> Iterator[str]:
+        """Yield what is wrong with the job, or does not go with it."""
+        if isinstance(self.job, Train):
+            yield from _count_faults(self.job, num_steps=(1, _MOST), batch_size=(1, _MOST))
+            advance, recipe = self.job.advance, self.job.recipe
+            if advance is not None and not recipe.takes("advance"):
+                yield f"advance: got {advance} for {recipe.name or 'lists'}, expected none; try avgpipe"
+            return
+        yield from _count_faults(self.job, microbatch_size=(1, _MOST), iterations=(1, _MOST), warmup=(0, _MOST))
+        if self.job.emulate is None:
+            if self.job.cluster is not None:
+                yield "cluster: got one without emulate, expected none: the messages of a model are real"
+            return
+        yield from _cost_faults(self.job.emulate)
+        if self.compression is not None:
+            yield "compression: got half with emulate, expected none: the costs say what is compressed"
+        if self.averaging != "asynchronous":
+            yield "averaging: got synchronous with emulate, expected none: emulated stages have no reference"
+
+
+def _count_faults(part: RunSpec | Job, **limits: tuple[int, int]) -> Iterator[str]:
+    """Yield which fields are not within their (least, most)."""
+    for name, (least, most) in limits.items():
+        value = getattr(part, name)
         if not least <= value <= most:
             bound = f"at least {least}" if value < least else f"at most {most}"
             yield f"{name}: got {shown(value)}, expected {bound}"
-    if job.dtype not in DTYPES:
-        yield f"dtype: got {shown(job.dtype)}, expected one of {', '.join(DTYPES)}"
-    epsilon = None if getattr(job, "emulate", None) is not None else epsilon_fault(job.dtype, job.optimizer)
-    if epsilon is not None:
-        yield f"dtype: {epsilon}"
-    if not 0 < job.timeout_s <= LONGEST_S:
-        yield f"timeout_s: got {job.timeout_s:g}, expected seconds above 0, and at most a week ({LONGEST_S:g})"
 
 
 def _cost_faults(costs: StageCosts) -> Iterator[str]:
@@ -123,33 +188,24 @@ def _cost_faults(costs: StageCosts) -> Iterator[str]:
         yield f"emulate.compression.convert_bytes_per_s: got {rate:g}, expected more than 0"
 
 
-def job_to_json(job: RunSpec) -> str:
-    """Return `job` as JSON."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(RunSpec).dump_json(job, indent=1).decode()
+def job_to_json(spec: RunSpec) -> str:
+    """Return `spec` as the JSON of a job file."""
+    return TypeAdapter(RunSpec).dump_json(spec, indent=1).decode()
 
 
 def job_from_json(text: str, origin: str) -> RunSpec:
-    """Return the job that `text` describes.
+    """Return the run that a job file describes; its model is named by a file, until that is trusted.
+
+    Args:
+        text: JSON.
+        origin: Where it is from, for what is wrong with it.
 
     Raises:
         ExecutionError: It describes none; with the faults.
     """
-    return validated(RunSpec, text, origin)
-
-
-def validated(kind: type[_Kind], text: str, origin: str) -> _Kind:
-    """Return the `kind` of job that `text` describes in JSON; its model is named by a file, until that is trusted.
-
-    Raises:
-        ExecutionError: It describes none; with the faults.
-    """
-    from pipesched.profiles.io import parse_record
-
     try:
-        job: Any = parse_record(kind, text, origin, "correct it, or write the job again")
+        spec: Any = parse_record(RunSpec, text, origin, "correct it, or write the job again")
     except ProfileError as error:
         raise ExecutionError(str(error)) from None
-    named: _Kind = job if job.model is None else replace(job, model=NameFromFile(job.model, origin))
+    named: RunSpec = spec if spec.model is None else replace(spec, model=NameFromFile(spec.model, origin))
     return named

@@ -12,58 +12,56 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TypeAlias
 
 import torch
 
 from pipesched.executor.core import HostClock, OnLoss, Recorder, Stage, follow, lists_of, make_meter
-from pipesched.executor.launch import RankContext, TrainingSpec, all_gather
+from pipesched.executor.launch import RankContext, Train, all_gather
 from pipesched.executor.runs.local_training import TrainingSetup
+from pipesched.executor.runs.rank_job import RankListener
 from pipesched.executor.training import BATCHES, AdvancePolicy, AdvanceTrials
 from pipesched.executor.transport import TensorShape
 from pipesched.schedules import LazySchedule, Op, Step
 
-OnPhase: TypeAlias = Callable[[AdvanceTrials, int], None]
-"""Told at the beginning of each phase what is known, and how many steps it has."""
 
-
-def lists_ahead(job: TrainingSpec, advance: int, num_steps: int) -> LazySchedule:
+def lists_ahead(job: Train, advance: int, num_steps: int) -> LazySchedule:
     """Return the lists of so many steps of `job`, so far ahead."""
     recipe = replace(job.recipe, parameters={**job.recipe.parameters, "advance": advance})
     return recipe.run(num_steps).lists(num_steps)
 
 
 def train_in_phases(
-    job: TrainingSpec,
     training: TrainingSetup,
     place: RankContext,
     stages: Mapping[int, Stage],
     shapes: Mapping[int, TensorShape],
     on_loss: OnLoss,
-    at: Callable[[int], None],
-    on_phase: OnPhase,
+    listener: RankListener,
 ) -> AdvanceTrials:
-    """Run all steps of `job`; return what was found.
+    """Run all steps of the job that trains; return what was found.
 
     Args:
+        training: What is trained.
+        place: Of this rank.
         stages: Of this rank, built for lists of all steps.
         shapes: Of the tensors between stages.
         on_loss: Told of each forward of the last stage, micro-batches counted over all phases.
-        at: Told before each op how many came before it, in all phases.
-        on_phase: Told of each phase.
+        listener: Told before each op how many came before it, in all phases; and of each phase.
     """
-    policy = AdvancePolicy(job.recipe.num_microbatches // job.recipe.run(job.num_steps).pipelines - 1, job.limit_bytes)
+    job = training.spec.job
+    assert isinstance(job, Train), "of this kind"
+    policy = AdvancePolicy(job.recipe.num_microbatches // training.run.pipelines - 1, job.limit_bytes)
     meter = make_meter(place.device)
     num_done = num_ops = 0
     while num_done < job.num_steps:
         left = job.num_steps - num_done
         num_steps = left if policy.is_settled else min(BATCHES, left)
-        on_phase(policy.found, num_steps)
+        listener.on_phase(policy.found, num_steps)
         lists = lists_ahead(job, policy.advance, num_steps)
-        first = num_done * training.microbatches_per_step
+        first = num_done * training.run.microbatches_per_step
         follow(stages, lists, place.rank, _from(first, on_loss))
         recorder = Recorder(HostClock(), None if policy.is_settled else meter, keeps=not policy.is_settled)
-        me = place.join(lists, stages, shapes, recorder, _after(num_ops, at), training.compression)
+        me = place.join(lists, stages, shapes, recorder, _after(num_ops, listener.at), training.spec.compression)
         place.run(me, training.batch(lists, first))
         if not policy.is_settled and num_steps == BATCHES:
             policy.judge(*_measured(lists, place, recorder))

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from pipesched.executor import Averaging, MessagePrecision
 from pipesched.executor.core import Batch, ModuleStage, OnLoss, Stage, build_stages, check_fits
+from pipesched.executor.launch import RunSpec, Train
 from pipesched.executor.runs.local import local_ranks, run_local
 from pipesched.executor.training import LossHistory, NotComingBack, OnStep, Scores, Trained, make_feeds, score_model
-from pipesched.profiles.models import Model, draw_held_out
+from pipesched.profiles.models import Model, draw_held_out, resolve_model
 from pipesched.schedules import LazySchedule
-from pipesched.schedules.weights import PredictionRule
+from pipesched.schedules.transforms import TrainingRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,28 +22,28 @@ class TrainingSetup:
     """What is trained, and how.
 
     Attributes:
-        model: Its initial weights depend on `seed` alone.
-        bounds: Half-open range of layers of every stage.
-        batch_size: Samples of a step, all pipelines together.
-        microbatches_per_step: That they are cut into.
-        optimizer: Name in `OPTIMIZERS`.
-        prediction: How weights are predicted where an op looks ahead; None: as the catalogue says of the schedule.
-        averaging: How pipelines are drawn to their reference model, where they are.
-        compression: Of the messages between stages; None for none.
+        spec: Of the run; its job trains.
+        run: That the job's recipe makes.
+        model: Its initial weights depend on the seed alone.
+        device: Of the stages built here.
     """
 
+    spec: RunSpec
+    run: TrainingRun
     model: Model
-    bounds: tuple[tuple[int, int], ...]
-    batch_size: int
-    microbatches_per_step: int
-    optimizer: str
-    lr: float
-    seed: int
-    dtype: torch.dtype
     device: torch.device
-    prediction: PredictionRule | None = None
-    averaging: Averaging = "asynchronous"
-    compression: MessagePrecision | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of weights and activations."""
+        dtype: torch.dtype = getattr(torch, self.spec.dtype)
+        return dtype
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of a step, all pipelines together."""
+        assert isinstance(self.spec.job, Train), "as the class says"
+        return self.spec.job.batch_size * self.run.pipelines
 
     def stages(self, lists: LazySchedule, on_loss: OnLoss) -> Callable[[int], dict[int, Stage]]:
         """Return what builds the stages of a rank; those of the last one tell `on_loss` of every forward.
@@ -51,20 +51,20 @@ class TrainingSetup:
         Raises:
             ExecutionError: The model is cut into another number of stages than the lists have.
         """
-        check_fits(lists, len(self.bounds), f"the partition of {self.model.name}")
+        check_fits(lists, len(self.spec.bounds), f"the partition of {self.model.name}")
 
         def build(rank: int) -> dict[int, Stage]:
             return build_stages(
                 lists,
                 rank,
                 self.model,
-                self.bounds,
-                optimizer=self.optimizer,
-                lr=self.lr,
-                seed=self.seed,
+                self.spec.bounds,
+                optimizer=self.spec.optimizer,
+                lr=self.spec.lr,
+                seed=self.spec.seed,
                 dtype=self.dtype,
                 device=self.device,
-                prediction=self.prediction,
+                prediction=self.spec.prediction,
                 on_loss=on_loss,
             )
 
@@ -79,9 +79,9 @@ class TrainingSetup:
         inputs, targets = make_feeds(
             self.model,
             self.batch_size,
-            self.microbatches_per_step,
+            self.run.microbatches_per_step,
             lists.num_microbatches,
-            seed=self.seed,
+            seed=self.spec.seed,
             dtype=self.dtype,
             device=self.device,
             first=first,
@@ -96,7 +96,24 @@ class TrainingSetup:
         return score_model(nn.Sequential(*stages).eval(), self.model.loss, samples, self.batch_size)
 
 
-def train(lists: LazySchedule, training: TrainingSetup, on_step: OnStep | None = None) -> Trained:
+def training_of(spec: RunSpec, device: torch.device, model: Model | None = None) -> TrainingSetup:
+    """Return what a run trains, on `device`.
+
+    Args:
+        spec: Its job trains.
+        device: Of the stages built here.
+        model: That the run names; None: the name is looked up.
+
+    Raises:
+        ScheduleError: The recipe makes no lists of so many steps.
+        ProfileError: There is no such model.
+    """
+    assert isinstance(spec.job, Train), "of this kind"
+    run = spec.job.recipe.run(spec.job.num_steps)
+    return TrainingSetup(spec=spec, run=run, model=model or resolve_model(spec.model or ""), device=device)
+
+
+def train_locally(lists: LazySchedule, training: TrainingSetup, on_step: OnStep | None = None) -> Trained:
     """Run `lists`, all ranks in this process on one device.
 
     Args:
@@ -108,9 +125,9 @@ def train(lists: LazySchedule, training: TrainingSetup, on_step: OnStep | None =
         ExecutionError: The samples cannot be cut, or an op failed: with rank, op and micro-batch.
         ProfileError: A layer cannot be built, or there are no samples.
     """
-    course = LossHistory(training.microbatches_per_step, on_step)
+    course = LossHistory(training.run.microbatches_per_step, on_step)
     build = training.stages(lists, course.listen)
-    ranks = local_ranks(lists, build, training.averaging, training.compression)
+    ranks = local_ranks(lists, build, training.spec.averaging, training.spec.compression)
     try:
         run_local(ranks, training.batch(lists))
     except NotComingBack:

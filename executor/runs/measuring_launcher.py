@@ -1,66 +1,54 @@
-"""Start the processes of a run on this machine, watch them, and bring back what they measured."""
+"""Measure with one process per rank on this machine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import final
 
-from pipesched.executor.core import averagers
-from pipesched.executor.launch import Processes, RunSpec, job_folder, job_to_json
-from pipesched.profiles.io import require_trusted
-from pipesched.schedules import Op, Timeline
+from pipesched.executor.launch import Measure, RunSpec
+from pipesched.executor.runs.launcher import WatchedJob, run_watched
+from pipesched.executor.runs.measuring_job import Measured
+from pipesched.schedules import Op
 from pipesched.schedules.formats import from_json, read_timeline
 from pipesched.schedules.lowering import lower
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What a run gave.
-
-    Attributes:
-        timeline: The iteration of median makespan.
-        makespans_s: Of every measured iteration.
-        losses: Mean loss of every micro-batch, from the initial weights; empty when emulated.
-    """
-
-    timeline: Timeline
-    makespans_s: tuple[float, ...]
-    losses: tuple[float, ...]
-
-
-def launch(job: RunSpec, tick: Callable[[float], None] = lambda fraction: None) -> Measured:  # noqa: ARG005
-    """Run `job` with one process per rank on this machine.
+def launch(spec: RunSpec, tick: Callable[[float], None] = lambda fraction: None) -> Measured:  # noqa: ARG005
+    """Run `spec`, whose job measures, with one process per rank on this machine.
 
     Args:
+        spec: Of the run.
         tick: Told now and then what fraction of all ops is done.
 
     Raises:
         ExecutionError: A stage is averaged on several devices.
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
-        ProfileError: The job is read from a file, which names what is imported.
+        ProfileError: The run is read from a file, which names what is imported.
     """
-    if job.model is not None:
-        require_trusted(job.model)  # what the ranks read is ours
-    schedule = lower(from_json(job.schedule, "the job's schedule"))
-    averagers(schedule)  # before any process is started
-    lists = schedule.ops
-    total = (job.warmup + job.iterations) * sum(map(len, lists))
-
-    def op_at(rank: int, index: int) -> Op | None:
-        return lists[rank][index] if index < len(lists[rank]) else None
-
-    with job_folder() as folder:
-        (folder / "job.json").write_text(job_to_json(job))
-        processes = Processes(
-            folder, schedule.rank_to_device, op_at, threads=job.threads, timeout_s=job.timeout_s, device=job.device
-        )
-        processes.run(lambda done: tick(done / total))
-        return _read_result(folder)
+    return run_watched(_Measuring(spec, tick))
 
 
-def _read_result(folder: Path) -> Measured:
-    from pydantic import TypeAdapter
+@final
+class _Measuring(WatchedJob[Measured]):
+    """Counts the ops that have begun."""
 
-    numbers = TypeAdapter(dict[str, tuple[float, ...]]).validate_json((folder / "result.json").read_text())
-    return Measured(read_timeline(folder / "timeline.json"), numbers["makespans_s"], numbers["losses"])
+    def __init__(self, spec: RunSpec, tick: Callable[[float], None]) -> None:
+        assert isinstance(spec.job, Measure), "of this kind"
+        schedule = lower(from_json(spec.job.schedule, "the job's schedule"))
+        super().__init__(spec, schedule)
+        self._ops = schedule.ops
+        self._total = (spec.job.warmup + spec.job.iterations) * sum(map(len, self._ops))
+        self._tick = tick
+
+    def op_at(self, folder: Path, rank: int, index: int) -> Op | None:
+        return self._ops[rank][index] if index < len(self._ops[rank]) else None
+
+    def on_move(self, num_ops: int) -> None:
+        self._tick(num_ops / self._total)
+
+    def result(self, folder: Path) -> Measured:
+        from pydantic import TypeAdapter
+
+        numbers = TypeAdapter(dict[str, tuple[float, ...]]).validate_json((folder / "result.json").read_text())
+        return Measured(read_timeline(folder / "timeline.json"), numbers["makespans_s"], numbers["losses"])

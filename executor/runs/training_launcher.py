@@ -1,4 +1,4 @@
-"""Train with one process per rank on this machine, and bring back what the last stage says."""
+"""Train with one process per rank on this machine: what the last stage says comes back while it runs."""
 
 from __future__ import annotations
 
@@ -7,58 +7,71 @@ from collections.abc import Iterator
 from dataclasses import astuple, replace
 from itertools import chain, islice
 from pathlib import Path
+from typing import final
 
 import torch
 from safetensors.torch import load_model
 from torch import nn
 
-from pipesched.executor.core import averagers, lists_of
-from pipesched.executor.launch import Processes, TrainingSpec, job_folder, training_job_to_json
+from pipesched.executor.core import lists_of
+from pipesched.executor.launch import RunSpec, Train
 from pipesched.executor.runs.advance_phases import lists_ahead
-from pipesched.executor.runs.local_training import TrainingSetup
-from pipesched.executor.runs.training_rank import training_of
+from pipesched.executor.runs.launcher import WatchedJob, run_watched
+from pipesched.executor.runs.local_training import TrainingSetup, training_of
 from pipesched.executor.training import AdvanceTrials, LossHistory, NotComingBack, OnStep, Scores, Trained, Trial
-from pipesched.profiles.io import require_trusted
 from pipesched.profiles.models import build_layers
 from pipesched.schedules import LazySchedule, Op
 
 
-def launch_training(job: TrainingSpec, on_step: OnStep | None = None) -> Trained:
-    """Run `job` with one process per rank.
+def launch_training(spec: RunSpec, on_step: OnStep | None = None) -> Trained:
+    """Run `spec`, whose job trains, with one process per rank on this machine.
 
     Args:
+        spec: Of the run.
         on_step: Told of each step, soon after it was; may raise to end the run.
 
     Raises:
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
         ProfileError: There is no such model, it cannot be built, or a file names what is imported.
     """
-    require_trusted(job.model)  # what the ranks read is ours
-    run = job.recipe.run(job.num_steps)
-    lists = run.lists(job.num_steps)
-    averagers(lists)  # before any process is started
+    job = _Training(spec, on_step)
+    try:
+        return run_watched(job)
+    except NotComingBack:
+        return job.history.end()
 
-    def op_at(rank: int, index: int) -> Op | None:
-        phases = [lists] if job.advance is None else _phases(job, folder)
-        ops = chain.from_iterable(lists_of(each, {rank})[rank] for each in phases)
+
+@final
+class _Training(WatchedJob[Trained]):
+    """Reads the scores that the ranks write, as they come."""
+
+    def __init__(self, spec: RunSpec, on_step: OnStep | None) -> None:
+        assert isinstance(spec.job, Train), "of this kind"
+        self._job = spec.job
+        self._run = spec.job.recipe.run(spec.job.num_steps)
+        self._lists = self._run.lists(spec.job.num_steps)
+        super().__init__(spec, self._lists)
+        self.history = LossHistory(self._run.microbatches_per_step, on_step)
+
+    def begin(self, folder: Path) -> None:
+        self.spec = replace(self.spec, save=self.spec.save or str(folder / "weights"))
+        self._tails = [_Tail(scores_file(folder, number), self.history) for number in range(self.lists.num_ranks)]
+        super().begin(folder)
+
+    def op_at(self, folder: Path, rank: int, index: int) -> Op | None:
+        phases = [self._lists] if self._job.advance is None else _phases(self._job, folder)
+        ops = chain.from_iterable(lists_of(lists, {rank})[rank] for lists in phases)
         return next(islice(ops, index, None), None)
 
-    course = LossHistory(run.microbatches_per_step, on_step)
-    with job_folder() as folder:
-        saved = folder / "weights"
-        (folder / "job.json").write_text(training_job_to_json(replace(job, save=job.save or str(saved))))
-        tails = [_Tail(scores_file(folder, number), course) for number in range(lists.num_ranks)]
-        processes = Processes(
-            folder, lists.rank_to_device, op_at, threads=job.threads, timeout_s=job.timeout_s, device=job.device
-        )
-        try:
-            processes.run(lambda done: _read(tails))  # noqa: ARG005 -- what is new is in the files
-            _read(tails)
-        except NotComingBack:
-            return course.end()
-        training = training_of(job, run, torch.device("cpu"))
-        trained = course.end(training.judge(_load(training, Path(job.save or saved))))
-        return trained if job.advance is None else replace(trained, ahead=_found(folder))
+    def on_move(self, num_ops: int) -> None:  # noqa: ARG002 -- what is new is in the files
+        for tail in self._tails:
+            tail.read()
+
+    def result(self, folder: Path) -> Trained:
+        self.on_move(0)
+        training = training_of(self.spec, torch.device("cpu"))
+        trained = self.history.end(training.judge(_load(training, Path(self.spec.save or ""))))
+        return trained if self._job.advance is None else replace(trained, ahead=_found(folder))
 
 
 def scores_file(folder: Path, number: int) -> Path:
@@ -81,7 +94,7 @@ def phase_line(found: AdvanceTrials, num_steps: int) -> str:
     return json.dumps([num_steps, found.advance, [astuple(trial) for trial in found.trials]]) + "\n"
 
 
-def _phases(job: TrainingSpec, folder: Path) -> Iterator[LazySchedule]:
+def _phases(job: Train, folder: Path) -> Iterator[LazySchedule]:
     """Yield the lists of the phases that have begun."""
     for line in phases_file(folder).read_text().splitlines() if phases_file(folder).exists() else ():
         num_steps, advance, _ = json.loads(line)
@@ -115,16 +128,11 @@ class _Tail:
             self._course.add(microbatch, Scores(loss, accuracy))
 
 
-def _read(tails: list[_Tail]) -> None:
-    for tail in tails:
-        tail.read()
-
-
 def _load(training: TrainingSetup, folder: Path) -> list[nn.Module]:
     """Return all stages with the weights that the ranks saved."""
     stages: list[nn.Module] = []
-    for index, bounds in enumerate(training.bounds):
-        stage = build_layers(training.model, *bounds, seed=training.seed, dtype=training.dtype)
+    for index, bounds in enumerate(training.spec.bounds):
+        stage = build_layers(training.model, *bounds, seed=training.spec.seed, dtype=training.dtype)
         load_model(stage, str(folder / f"stage{index}.safetensors"))
         stages.append(stage)
     return stages

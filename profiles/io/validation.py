@@ -74,10 +74,11 @@ def _told(error: ValidationError, text: str) -> list[str]:
 def _place(detail: ErrorDetails, document: Any) -> tuple[str, ...]:
     """Return where in the document it is: without pydantic's names for the alternatives of a union."""
     place = []
-    for part in detail["loc"]:
+    last = len(detail["loc"]) - 1
+    for index, part in enumerate(detail["loc"]):
         if isinstance(document, list) and isinstance(part, int):
             document = document[part] if part < len(document) else None  # too short for a pair
-        elif isinstance(document, dict) and (part in document or detail["type"] == "missing"):
+        elif isinstance(document, dict) and (part in document or (detail["type"] == "missing" and index == last)):
             document = document.get(str(part))
         else:
             continue
@@ -103,6 +104,10 @@ def _expected(detail: ErrorDetails) -> str:
             return f"{limits['max_length']} or fewer entries"
         case "string_too_long":
             return f"{limits['max_length']} or fewer characters"
+        case "union_tag_not_found":
+            return f"an object with {limits['discriminator']}"
+        case "union_tag_invalid":
+            return f"{limits['discriminator']} {limits['expected_tags'].replace(', ', ' or ')}"
         case "int_parsing_size":
             return "fewer digits"
         case _:

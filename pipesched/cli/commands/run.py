@@ -68,13 +68,13 @@ def run(
     if job is None:
         options.require_possible()
         forks.prepare()
-    from pipesched.executor.launch import job_to_json
+    from pipesched.executor.launch import Measure, job_to_json
     from pipesched.executor.runs import launch
     from pipesched.simulator.analysis import metrics
 
     todo = _job(loaded, costs, options, model, how)
-    if todo.emulate is not None and not options.no_check:
-        _require_patience(loaded, todo.emulate, costs.load_cluster(loaded), options.timeout)
+    if isinstance(todo.job, Measure) and todo.job.emulate is not None and not options.no_check:
+        _require_patience(loaded, todo.job.emulate, costs.load_cluster(loaded), options.timeout)
     if job is not None:
         emit(job_to_json(todo), job)
         return

@@ -173,11 +173,11 @@ def _recipes(schedule: ScheduleOptions, compare: str | None) -> list[ScheduleSpe
 def _job(recipes: list[ScheduleSpec], model: Model, costs: CostOptions, options: TrainOptions) -> str:
     """Return the job of one training run, as JSON."""
     from pipesched.cli.flows.training_forecast import training_bounds
-    from pipesched.executor.launch import training_job_to_json
+    from pipesched.executor.launch import job_to_json
 
     if len(recipes) != 1:
         raise InputError(f"--job: got {len(recipes)} schedules, expected one; write a job for each")
-    return training_job_to_json(options.job(recipes[0], model, training_bounds(recipes[0], model, costs, options)))
+    return job_to_json(options.job(recipes[0], model, training_bounds(recipes[0], model, costs, options)))
 
 
 def _train(

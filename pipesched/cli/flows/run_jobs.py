@@ -115,17 +115,22 @@ class RunOptions:
         cluster: str | None = None,
     ) -> RunSpec:
         """Return the job of running `schedule` with a model, or emulated, with messages as its costs say."""
-        from pipesched.executor.launch import RunSpec
+        from pipesched.executor.launch import Measure, RunSpec
         from pipesched.schedules.formats import to_json
 
         return RunSpec(
-            schedule=to_json(schedule),
+            job=Measure(
+                schedule=to_json(schedule),
+                microbatch_size=microbatch_size,
+                emulate=emulate,
+                how=how,
+                cluster=cluster,
+                iterations=self.iterations,
+                warmup=self.warmup,
+                is_checked=not self.no_check,
+            ),
             model=model,
             bounds=bounds,
-            microbatch_size=microbatch_size,
-            emulate=emulate,
-            how=how,
-            cluster=cluster,
             optimizer=self.optimizer,
             lr=self.lr,
             seed=self.seed,
@@ -133,13 +138,10 @@ class RunOptions:
             device=self.device,
             backend=self.backend,
             threads=self.threads,
-            iterations=self.iterations,
-            warmup=self.warmup,
             timeout_s=self.timeout,
             prediction=self.prediction,
             compression=self.compression if emulate is None else None,
             averaging=self.averaging,
-            is_checked=not self.no_check,
             is_pinned=not self.no_pin,
         )
 

@@ -16,7 +16,7 @@ from pipesched.schedules.weights import PredictionRule
 
 if TYPE_CHECKING:
     from pipesched.cli.flows.training_forecast import TrainingForecast
-    from pipesched.executor.launch import TrainingSpec
+    from pipesched.executor.launch import RunSpec
     from pipesched.executor.training import OnStep, Trained
     from pipesched.profiles.models import Model
     from pipesched.schedules.transforms import ScheduleSpec
@@ -99,36 +99,36 @@ class TrainOptions:
         """Train `model` as planned; with `limit_bytes` on each device, where it is sought how far ahead to run."""
         import torch
 
-        from pipesched.executor.runs import train
-
         if self.distributed:
             from pipesched.executor.runs import launch_training
 
             return launch_training(self.job(outlook.recipe, model, outlook.bounds, limit_bytes), on_step)
-        from pipesched.executor.runs import training_of
+        from pipesched.executor.runs import train_locally, training_of
 
         torch.set_num_threads(self.threads)
-        job = self.job(outlook.recipe, model, outlook.bounds)
-        training = training_of(job, outlook.run, torch.device(self.device))
-        return train(outlook.run.lists(self.steps), training, on_step)
+        spec = replace(self, advance=None).job(outlook.recipe, model, outlook.bounds)
+        training = training_of(spec, torch.device(self.device), model)
+        return train_locally(outlook.run.lists(self.steps), training, on_step)
 
     def job(
         self, recipe: ScheduleSpec, model: Model, bounds: tuple[tuple[int, int], ...], limit_bytes: int | None = None
-    ) -> TrainingSpec:
+    ) -> RunSpec:
         """Return what is trained, and how, as every process is told."""
-        from pipesched.executor.launch import TrainingSpec
+        from pipesched.executor.launch import RunSpec, Train
 
-        return TrainingSpec(
-            recipe=recipe,
-            num_steps=self.steps,
+        return RunSpec(
+            job=Train(
+                recipe=recipe,
+                num_steps=self.steps,
+                batch_size=self.batch_size,
+                advance=self.advance,
+                limit_bytes=None if self.advance is None else limit_bytes,
+            ),
             model=model.name,
             bounds=bounds,
-            batch_size=self.batch_size,
             optimizer=self.optimizer,
             prediction=self.prediction,
             averaging=self.averaging,
-            advance=self.advance,
-            limit_bytes=None if self.advance is None else limit_bytes,
             lr=self.lr,
             seed=self.seed,
             dtype=self.dtype,

@@ -1,0 +1,68 @@
+"""Start the processes of a run on this machine, watch them, and bring back what came out, whatever its job."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from pipesched.executor.core import AnySchedule, averagers
+from pipesched.executor.launch import Processes, RunSpec, job_folder, job_to_json
+from pipesched.profiles.io import require_trusted
+from pipesched.schedules import Op
+
+_Result = TypeVar("_Result")
+
+
+class WatchedJob(ABC, Generic[_Result]):
+    """A job, as its launcher sees it.
+
+    Attributes:
+        spec: Of the run.
+        lists: That the ranks run.
+    """
+
+    def __init__(self, spec: RunSpec, lists: AnySchedule) -> None:
+        self.spec = spec
+        self.lists = lists
+
+    def begin(self, folder: Path) -> None:
+        """Write the job into the folder that the ranks share."""
+        (folder / "job.json").write_text(job_to_json(self.spec))
+
+    @abstractmethod
+    def op_at(self, folder: Path, rank: int, index: int) -> Op | None:
+        """Return the op at a position of a rank's lowered list; None behind its end."""
+
+    @abstractmethod
+    def on_move(self, num_ops: int) -> None:
+        """Be told now and then how many ops all ranks have begun."""
+
+    @abstractmethod
+    def result(self, folder: Path) -> _Result:
+        """Return what came out, when all ranks are over."""
+
+
+def run_watched(job: WatchedJob[_Result]) -> _Result:
+    """Run `job` with one process per rank on this machine.
+
+    Raises:
+        ExecutionError: A stage is averaged on several devices.
+        RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
+        ProfileError: The run is read from a file, which names what is imported.
+    """
+    spec = job.spec
+    if spec.model is not None:
+        require_trusted(spec.model)  # what the ranks read is ours
+    averagers(job.lists)  # before any process is started
+    with job_folder() as folder:
+        job.begin(folder)
+        Processes(
+            folder,
+            job.lists.rank_to_device,
+            lambda rank, index: job.op_at(folder, rank, index),
+            threads=spec.threads,
+            timeout_s=spec.timeout_s,
+            device=spec.device,
+        ).run(job.on_move)
+        return job.result(folder)

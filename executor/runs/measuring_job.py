@@ -1,0 +1,200 @@
+"""The job of measuring: a rank runs its list some times, and says when each op was reached, begun and ended."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pipesched.executor import ExecutionError
+from pipesched.executor.core import (
+    Batch,
+    CudaClock,
+    HostClock,
+    Recorder,
+    Stage,
+    averagers,
+    build_stages,
+    check_fits,
+    make_batch,
+    make_meter,
+)
+from pipesched.executor.emulation import MOST_BYTES, Links, Page, ThrottledTransport, emulated_stages, require_emulable
+from pipesched.executor.launch import Measure, RankContext, RunSpec, all_gather, gather_texts
+from pipesched.executor.runs.measured_timeline import measured_timeline
+from pipesched.executor.runs.rank_job import RankJob, RankListener
+from pipesched.executor.transport import TensorShape, emulated_shapes, find_shapes
+from pipesched.profiles.costs import StageCosts
+from pipesched.profiles.io import read_cluster
+from pipesched.profiles.models import resolve_model
+from pipesched.schedules import Timeline
+from pipesched.schedules.check import require_runnable
+from pipesched.schedules.formats import from_json
+from pipesched.schedules.lowering import lower
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a run gave.
+
+    Attributes:
+        timeline: The iteration of median makespan (the lower one of two).
+        makespans_s: Of every measured iteration.
+        losses: Mean loss of every micro-batch in the very first run of the list, from the initial weights; empty when
+            emulated.
+    """
+
+    timeline: Timeline
+    makespans_s: tuple[float, ...]
+    losses: tuple[float, ...]
+
+
+@final
+class MeasuringJob(RankJob[Measured]):
+    """Runs the lists of a schedule some times, and measures every op.
+
+    Raises:
+        ScheduleError: The lists cannot finish.
+    """
+
+    def __init__(self, spec: RunSpec, listener: RankListener) -> None:
+        assert isinstance(spec.job, Measure), "of this kind"
+        self._job = job = spec.job
+        schedule = from_json(job.schedule, "the job's schedule")
+        if job.is_checked:
+            require_runnable(schedule)
+        self._schedule = lower(schedule)
+        super().__init__(spec, self._schedule, listener)
+        self._cluster = None if job.cluster is None else read_cluster(job.cluster, "the job's cluster")
+        self._times_ns: list[Tensor] = []
+        self._held_bytes: list[Tensor] = []
+        self._losses: dict[int, float] = {}
+
+    def build(self, place: RankContext) -> tuple[dict[int, Stage], Batch]:
+        if self._job.emulate is not None:
+            return self._emulated(self._job.emulate, place.rank)
+        spec, schedule, job = self.spec, self._schedule, self._job
+        assert spec.model is not None, "what is not emulated has a model"
+        check_fits(schedule, len(spec.bounds), f"the partition of {spec.model}")
+        model, dtype = resolve_model(spec.model), getattr(torch, spec.dtype)
+        stages = build_stages(
+            schedule, place.rank, model, spec.bounds,
+            optimizer=spec.optimizer, lr=spec.lr, seed=spec.seed, dtype=dtype, device=place.device,
+            prediction=spec.prediction,
+        )  # fmt: skip
+        return stages, make_batch(
+            model, schedule.num_microbatches, job.microbatch_size, seed=spec.seed, dtype=dtype, device=place.device
+        )
+
+    def _emulated(self, costs: StageCosts, rank: int) -> tuple[dict[int, Stage], Batch]:
+        """Return stages that only take time, and a batch of nothing."""
+        schedule, cluster, how = self._schedule, self._cluster, self._job.how
+        check_fits(schedule, costs.num_stages, f"the profile ({costs.origin})")
+        if cluster is not None:
+            require_emulable(schedule, cluster)
+        nothing = (torch.empty(0),) * schedule.num_microbatches
+        ops = schedule.ops[rank]
+        if cluster is None:
+            num_pipelines = max(map(len, averagers(schedule).values()), default=1)
+            stages = emulated_stages(ops, costs, how, num_pipelines=num_pipelines)
+        else:
+            speed = cluster.devices[schedule.rank_to_device[rank]].speed
+            stages = emulated_stages(ops, costs, how, speed, MOST_BYTES)
+        return stages, Batch(nothing, nothing)
+
+    def shapes(self, place: RankContext, stages: Mapping[int, Stage], batch: Batch) -> Mapping[int, TensorShape]:
+        if self._job.emulate is not None:
+            return emulated_shapes(self._job.emulate, sys.maxsize if self._cluster is None else MOST_BYTES)
+        return find_shapes(self._schedule, place.rank, stages, batch.inputs[0], place.control)
+
+    def work(
+        self, place: RankContext, stages: Mapping[int, Stage], batch: Batch, shapes: Mapping[int, TensorShape]
+    ) -> None:
+        job, control = self._job, place.control
+        meter = make_meter(place.device) if job.emulate is None else None  # emulated stages hold nothing
+        recorder = Recorder(CudaClock() if place.device.type == "cuda" else HostClock(), meter)
+        rank = place.join(self._schedule, stages, shapes, recorder, self.listener.at, self.spec.compression)
+        if self._cluster is not None and job.emulate is not None:
+            links = Links(self._schedule, self._cluster, job.emulate)
+            rank = replace(rank, transport=ThrottledTransport(rank.transport, links, _shared_page(links, place)))
+        offset_ns = _clock_offset_ns(place.rank, control)
+        for iteration in range(job.warmup + job.iterations):
+            place.run(rank, batch)
+            if iteration == 0:
+                self._losses = {number: loss for stage in stages.values() for number, loss in stage.losses().items()}
+            if iteration >= job.warmup:
+                times_ns = torch.tensor(recorder.times_ns(), dtype=torch.int64).reshape(-1, 3)
+                self._times_ns.append(times_ns + offset_ns)
+                held_bytes = [recorder.held_bytes(), recorder.most_bytes()]
+                self._held_bytes.append(torch.tensor(held_bytes, dtype=torch.int64))
+
+    def gather(self, place: RankContext) -> Measured | None:
+        times_ns = all_gather(torch.stack(self._times_ns), place.control)
+        held_bytes = all_gather(torch.stack(self._held_bytes), place.control)
+        pairs = torch.tensor(sorted(self._losses.items()), dtype=torch.float64).reshape(-1, 2)
+        losses = dict(torch.cat([part.reshape(-1, 2) for part in all_gather(pairs, place.control)]).tolist())
+        if not place.is_first:
+            return None
+        timelines = [
+            measured_timeline(
+                self._schedule,
+                [times[k].tolist() for times in times_ns],
+                [held[k, 0].tolist() for held in held_bytes],
+                [held[k, 1].tolist() for held in held_bytes],
+            )
+            for k in range(self._job.iterations)
+        ]
+        makespans_s = tuple(timeline.makespan_s for timeline in timelines)
+        ordered = sorted(timelines, key=lambda timeline: timeline.makespan_s)
+        return Measured(
+            ordered[(len(ordered) - 1) // 2], makespans_s, tuple(losses[number] for number in sorted(losses))
+        )
+
+
+def _shared_page(links: Links, place: RankContext) -> Page:
+    """Return a page for `links` that all ranks map; all ranks call this together.
+
+    Raises:
+        ExecutionError: The ranks are not all on one host.
+    """
+    if len(set(gather_texts(socket.gethostname(), place.control))) > 1:
+        raise ExecutionError(
+            "cluster: got ranks on several hosts, expected all on one, whose clock they share; start them on one host"
+        )
+    with tempfile.TemporaryDirectory(prefix="pipesched-") as folder:
+        Page.create(Path(folder) / "page", links.num_cells)
+        page = Page(Path(gather_texts(folder, place.control)[0]) / "page")
+        place.meet()  # rank 0 leaves the folder when all have opened the page
+    return page
+
+
+def _clock_offset_ns(rank: int, control: dist.ProcessGroup | None, rounds: int = 20) -> int:
+    """Return what to add to this rank's clock to get rank 0's: nothing on one host, else the best of some echoes."""
+    hosts = gather_texts(socket.gethostname(), control)
+    offset_ns = 0
+    for other in range(1, len(hosts)):
+        if hosts[other] == hosts[0] or rank not in (0, other):
+            continue
+        best_ns = None
+        for _ in range(rounds):
+            stamp = torch.zeros(1, dtype=torch.int64)
+            if rank == 0:
+                dist.recv(stamp, other, group=control)
+                dist.send(torch.tensor([time.perf_counter_ns()]), other, group=control)
+            else:
+                sent_ns = time.perf_counter_ns()
+                dist.send(stamp, 0, group=control)
+                dist.recv(stamp, 0, group=control)
+                got_ns = time.perf_counter_ns()
+                if best_ns is None or got_ns - sent_ns < best_ns:
+                    best_ns, offset_ns = got_ns - sent_ns, int(stamp) - (sent_ns + got_ns) // 2
+    return offset_ns

@@ -1,0 +1,96 @@
+"""What a rank does between meeting the others and leaving them, and what differs from job to job."""
+
+from __future__ import annotations
+
+import gc
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeAlias, TypeVar
+
+from pipesched.executor import starting
+from pipesched.executor.core import AnySchedule, Batch, Stage, held_stages
+from pipesched.executor.launch import RankContext, RunSpec, references
+from pipesched.executor.training import AdvanceTrials, Scores, save_stages
+from pipesched.executor.transport import TensorShape
+
+_Result = TypeVar("_Result")
+
+OnScores: TypeAlias = Callable[[int, Scores], None]
+"""Told each micro-batch, and its scores, that comes to the last stage of this rank."""
+
+OnPhase: TypeAlias = Callable[[AdvanceTrials, int], None]
+"""Told at the beginning of each phase what is known, and how many steps it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankListener:
+    """Who is told how far a rank is.
+
+    Attributes:
+        at: Told the position in the lowered list before each op.
+        on_scores: Told of the micro-batches that the rank trains on, if it has the last stage.
+        on_phase: Told of each phase, where it is sought how far ahead a training run goes.
+    """
+
+    at: Callable[[int], None] = lambda index: None  # noqa: ARG005 -- nobody need listen
+    on_scores: OnScores = lambda microbatch, scores: None  # noqa: ARG005
+    on_phase: OnPhase = lambda found, num_steps: None  # noqa: ARG005
+
+
+class RankJob(ABC, Generic[_Result]):
+    """A job, as one rank of it sees it.
+
+    Attributes:
+        spec: Of the run.
+        lists: That the rank runs its own of; lowered if they are in memory.
+        listener: Told how far the rank is.
+    """
+
+    def __init__(self, spec: RunSpec, lists: AnySchedule, listener: RankListener) -> None:
+        self.spec = spec
+        self.lists = lists
+        self.listener = listener
+
+    @abstractmethod
+    def build(self, place: RankContext) -> tuple[dict[int, Stage], Batch]:
+        """Return the stages of the rank, and what they compute on."""
+
+    @abstractmethod
+    def shapes(self, place: RankContext, stages: Mapping[int, Stage], batch: Batch) -> Mapping[int, TensorShape]:
+        """Return the shapes of the tensors between stages; all ranks call this together."""
+
+    @abstractmethod
+    def work(
+        self, place: RankContext, stages: Mapping[int, Stage], batch: Batch, shapes: Mapping[int, TensorShape]
+    ) -> None:
+        """Run the lists; all ranks call this together."""
+
+    @abstractmethod
+    def gather(self, place: RankContext) -> _Result | None:
+        """Return what came out, in the first process; all ranks call this together."""
+
+    def run(self, place: RankContext) -> _Result | None:
+        """Do all of it; what came out is known to the first process, None elsewhere.
+
+        Raises:
+            ExecutionError: The job cannot run, or an op failed: with rank, op and micro-batch.
+            ProfileError: There is no such model, or it cannot be built.
+        """
+        with starting(place.rank):
+            stages, batch = self.build(place)
+        shapes = self.shapes(place, stages, batch)
+        gc.collect()
+        gc.freeze()  # what was built stays: the collector need not look at it again in the middle of an op
+        is_real = not self.spec.is_emulated
+        with references(self.lists, place, stages, self.spec.averaging) if is_real else nullcontext():
+            self.work(place, stages, batch, shapes)
+            for stage in stages.values():
+                stage.settle()
+        if self.spec.save is not None:
+            others = {index for rank in range(place.rank) for index in held_stages(self.lists, rank)}
+            own = {index: stage for index, stage in stages.items() if index not in others}
+            save_stages(Path(self.spec.save), own)
+        return self.gather(place)
