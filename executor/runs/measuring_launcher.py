@@ -41,7 +41,7 @@ class _Measuring(WatchedJob[Measured]):
         self._total = (spec.job.warmup + spec.job.iterations) * sum(map(len, self._ops))
         self._tick = tick
 
-    def op_at(self, folder: Path, rank: int, index: int) -> Op | None:
+    def op_at(self, folder: Path, rank: int, index: int) -> Op | None:  # noqa: ARG002
         return self._ops[rank][index] if index < len(self._ops[rank]) else None
 
     def on_move(self, num_ops: int) -> None:

@@ -11,7 +11,7 @@ from pipesched.schedules.formats import from_json
 
 
 def whole_model_losses(spec: RunSpec) -> tuple[float, ...]:
-    """Return the mean loss of every micro-batch of a run that measures, from its initial weights, without a pipeline."""
+    """Return the mean loss of every micro-batch of what is measured, from the initial weights, without a pipeline."""
     job = spec.job
     assert isinstance(job, Measure), "of this kind"
     assert spec.model is not None, "an emulated run has no losses"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -105,10 +105,15 @@ def _expected(detail: ErrorDetails) -> str:
         case "string_too_long":
             return f"{limits['max_length']} or fewer characters"
         case "union_tag_not_found":
-            return f"an object with {limits['discriminator']}"
+            return f"an object with {_unquoted(limits)}"
         case "union_tag_invalid":
-            return f"{limits['discriminator']} {limits['expected_tags'].replace(', ', ' or ')}"
+            return f"{_unquoted(limits)} {limits['expected_tags'].replace(', ', ' or ')}"
         case "int_parsing_size":
             return "fewer digits"
         case _:
             return in_our_words(detail["msg"])
+
+
+def _unquoted(limits: Mapping[str, str]) -> str:
+    """Return the name of the field that tells the alternatives of a union apart."""
+    return limits["discriminator"].strip("'")

@@ -8,10 +8,11 @@ from statistics import fmean
 import pytest
 import torch
 
-from pipesched.executor.runs import TrainingSetup, train
+from pipesched.executor.launch import RunSpec, Train
+from pipesched.executor.runs import train_locally, training_of
 from pipesched.profiles.models import resolve_model
 from pipesched.profiles.partitioning import uniform_partition
-from pipesched.schedules.transforms import training_run
+from pipesched.schedules.transforms import ScheduleSpec
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -24,22 +25,21 @@ def beside_the_benchmarks(monkeypatch):
 @pytest.mark.parametrize("name", ["gpipe", "pipedream", "pipedream_2bw", "wpipe", "pipeoptim", "stale_weights"])
 def test_the_accuracy_on_the_way_is_that_of_a_run_which_ends_there(name):
     watched, model = importlib.import_module("watched"), resolve_model("digits:blocks=6")
-    run = training_run(name, 3 if name != "wpipe" else 2, 4, 12)
-    how = {
-        "model": model,
-        "bounds": uniform_partition(len(model.layers), run.lists(12).num_stages),
-        "batch_size": 32,
-        "microbatches_per_step": run.microbatches_per_step,
-        "optimizer": "momentum",
-        "lr": 0.02,
-        "seed": 0,
-        "dtype": torch.float64,
-        "device": torch.device("cpu"),
-        "prediction": run.prediction,
-    }
-    on_the_way = watched.Watched(**how, every=4)
-    train(run.lists(12), on_the_way)
-    ends = {steps: train(run.lists(steps), TrainingSetup(**how)).held_out.accuracy for steps in (4, 8, 12)}
+    recipe = ScheduleSpec(name=name, num_ranks=3 if name != "wpipe" else 2, num_microbatches=4)
+    run = recipe.run(12)
+    spec = RunSpec(
+        job=Train(recipe=recipe, num_steps=12, batch_size=32),
+        model=model.name,
+        bounds=uniform_partition(len(model.layers), run.lists(12).num_stages),
+        optimizer="momentum",
+        lr=0.02,
+        dtype="float64",
+    )
+    cpu = torch.device("cpu")
+    on_the_way = watched.Watched(spec=spec, run=run, model=model, device=cpu, every=4)
+    train_locally(run.lists(12), on_the_way)
+    setup = training_of(spec, cpu, model)
+    ends = {steps: train_locally(run.lists(steps), setup).held_out.accuracy for steps in (4, 8, 12)}
     assert on_the_way.accuracies == ends
     assert len(set(ends.values())) == 3  # it learns something in between
 

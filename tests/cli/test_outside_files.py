@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipesched.executor.__main__ import main as run_rank
-from pipesched.executor.launch import RunSpec, TrainingSpec, job_to_json, training_job_to_json
+from pipesched.executor.launch import Measure, RunSpec, Train, job_to_json
 from pipesched.profiles.clusters import Device, Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.profiles.io import Plan, Predicted, save_cluster, save_plan, save_profile
@@ -54,11 +54,12 @@ def files(folder):
     save_plan(Plan(model="mlp:layers=2", recipe=recipe, partition=(1, 1), microbatch_size=1, batch_size=4,
                    compression=None, predicted=Predicted(1.0, 2.0, (1.0, 2.0))), folder / "plan.json")  # fmt: skip
     lists, bounds = to_json(build("gpipe", 1, 2)), ((0, 8),)
-    (folder / "job.json").write_text(job_to_json(RunSpec(schedule=lists, model="mlp", bounds=bounds)))
+    measured = RunSpec(job=Measure(schedule=lists), model="mlp", bounds=bounds)
+    (folder / "job.json").write_text(job_to_json(measured))
     costs = StageCosts((StageCost(0.25, 0.5, output_bytes=7),), 4)
-    (folder / "emulated.json").write_text(job_to_json(RunSpec(schedule=lists, emulate=costs)))
-    training = TrainingSpec(recipe=replace(recipe, num_ranks=1), num_steps=2, model="mlp", bounds=bounds, batch_size=4)
-    (folder / "training.json").write_text(training_job_to_json(training))
+    (folder / "emulated.json").write_text(job_to_json(RunSpec(job=Measure(schedule=lists, emulate=costs))))
+    trained = Train(recipe=replace(recipe, num_ranks=1), num_steps=2, batch_size=4)
+    (folder / "training.json").write_text(job_to_json(replace(measured, job=trained)))
     return folder
 
 

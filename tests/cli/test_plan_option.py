@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipesched.executor.launch import job_from_json, training_job_from_json
+from pipesched.executor.launch import job_from_json
 from pipesched.profiles.io import Plan, Predicted, save_plan
 from pipesched.schedules.formats import from_json, read_timeline
 from pipesched.schedules.transforms import ScheduleSpec
@@ -97,15 +97,16 @@ def test_a_planned_run_without_a_flush_is_shown_until_it_has_settled(pipesched):
 
 def test_a_job_of_a_plan_is_the_plan(pipesched, folder):
     assert pipesched("run --plan half.json --job job.json").code == 0
-    job = job_from_json((folder / "job.json").read_text(), "job.json")
-    assert (job.model, job.bounds, job.microbatch_size, job.compression) == (MODEL, ((0, 2), (2, 6)), 2, "half")
-    schedule = from_json(job.schedule, "job.json")
+    spec = job_from_json((folder / "job.json").read_text(), "job.json")
+    assert (spec.model, spec.bounds, spec.compression) == (MODEL, ((0, 2), (2, 6)), "half")
+    assert spec.job.microbatch_size == 2
+    schedule = from_json(spec.job.schedule, "job.json")
     assert (schedule.name, schedule.rank_to_device) == ("1f1bx2+R", (0, 2, 1, 3))
     assert pipesched("train --plan half.json --steps 7 --job train.json").code == 0
-    training = training_job_from_json((folder / "train.json").read_text(), "train.json")
-    assert training.recipe == PLAN.recipe
-    assert (training.model, training.bounds, training.batch_size) == (MODEL, ((0, 2), (2, 6)), 16)
-    assert (training.compression, training.num_steps) == ("half", 7)
+    training = job_from_json((folder / "train.json").read_text(), "train.json")
+    assert training.job.recipe == PLAN.recipe
+    assert (training.model, training.bounds, training.compression) == (MODEL, ((0, 2), (2, 6)), "half")
+    assert (training.job.batch_size, training.job.num_steps) == (16, 7)
 
 
 def test_training_as_planned_is_training_in_one_piece(pipesched):

@@ -81,7 +81,7 @@ def test_emulated_messages_are_compressed_by_their_costs(pipesched, folder):
         pipesched("run -s 1f1b -p 2 -m 4 --uniform f=1,b=2,output_bytes=4e6 --compression half --job job.json").code
         == 0
     )
-    emulated = job_from_json((folder / "job.json").read_text(), "job.json").emulate
+    emulated = job_from_json((folder / "job.json").read_text(), "job.json").job.emulate
     assert emulated.message_bytes(Message(Payload.ACTIVATION, 0, 0)) == 2_000_000 + 8
 
 
@@ -213,7 +213,7 @@ def test_a_loss_can_be_compared_where_no_stage_has_stepped_before_the_forward(na
 
 def test_what_earlier_schedules_gave_is_told_when_a_later_one_fails(profiled, folder, monkeypatch):
     def launch(job, tick):
-        schedule = from_json(job.schedule, "job")
+        schedule = from_json(job.job.schedule, "job")
         if schedule.name == "1f1b":
             raise RankFailed("rank 1 failed at 1F3 (micro-batch 3): a layer's own fault")
         timeline = simulate(schedule, uniform(2, 1.0, 2.0))

@@ -13,12 +13,11 @@ from pipesched.cli.errors import InputError
 from pipesched.cli.main import app
 from pipesched.executor.__main__ import main as run_rank
 from pipesched.executor.launch import (
+    Measure,
     RunSpec,
-    TrainingSpec,
+    Train,
     job_from_json,
     job_to_json,
-    training_job_from_json,
-    training_job_to_json,
 )
 from pipesched.executor.runs import launch, launch_training
 from pipesched.profiles import ProfileError
@@ -53,12 +52,10 @@ def plant(folder, monkeypatch):
                        predicted=Predicted(1.0, 2.0)), folder / "plan.json")  # fmt: skip
         save_profile(replace(profile(*[layer()] * 4), model=model), folder / "profile.json")
         save_profile(replace(profile(*[layer()] * 4), model=BUILT_IN), folder / "other.json")
-        job = RunSpec(schedule=to_json(build("gpipe", 1, 1)), model=model, bounds=((0, 4),))
+        job = RunSpec(job=Measure(schedule=to_json(build("gpipe", 1, 1))), model=model, bounds=((0, 4),))
         (folder / "job.json").write_text(job_to_json(job))
-        training = TrainingSpec(
-            recipe=ScheduleSpec(name="gpipe"), num_steps=1, model=model, bounds=((0, 4),), batch_size=1
-        )
-        (folder / "training.json").write_text(training_job_to_json(training))
+        training = Train(recipe=ScheduleSpec(name="gpipe"), num_steps=1, batch_size=1)
+        (folder / "training.json").write_text(job_to_json(replace(job, job=training)))
 
     yield write
     sys.modules.pop("mymod", None)
@@ -228,7 +225,7 @@ def test_a_name_stays_that_of_a_file_wherever_it_is_handed(folder, plant, again)
 def test_a_job_from_a_file_does_not_become_the_launchers_own(folder, plant):
     plant(COMMAND)
     job = job_from_json((folder / "job.json").read_text(), "job.json")
-    training = training_job_from_json((folder / "training.json").read_text(), "training.json")
+    training = job_from_json((folder / "training.json").read_text(), "training.json")
     for start, each in ((launch, job), (launch_training, training)):
         with pytest.raises(ProfileError, match=r"[a-z]+.json: model: got 'os:system:command=touch PLANTED'"):
             start(each)

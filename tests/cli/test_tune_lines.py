@@ -11,7 +11,7 @@ from pipesched.cli.flows.run_jobs import RunOptions
 from pipesched.cli.flows.tune_verify import Verified, print_verified, verdict_to_dict
 from pipesched.cli.options.tune_options import ProblemOptions
 from pipesched.cli.output.command_lines import CommandLines
-from pipesched.executor.launch import job_from_json, training_job_from_json
+from pipesched.executor.launch import job_from_json
 from pipesched.profiles.clusters import flat
 from pipesched.profiles.io import save_profile
 from pipesched.schedules.builders import build
@@ -41,13 +41,13 @@ def test_the_lines_of_a_setting_run_and_train_with_its_lists(pipesched, folder, 
     run, train = (line.removeprefix("pipesched ") for line in commands(setting).values())
     assert pipesched(f"{run} --job run.json").code == 0
     job = job_from_json((folder / "run.json").read_text(), "run.json")
-    assert from_json(job.schedule, "run.json").ops == lists.ops
+    assert from_json(job.job.schedule, "run.json").ops == lists.ops
     assert (job.model, job.optimizer, job.is_pinned) == (MLP, "sgd", False)
-    assert (job.microbatch_size, len(job.bounds)) == (8 // setting.num_microbatches, lists.num_stages)
+    assert (job.job.microbatch_size, len(job.bounds)) == (8 // setting.num_microbatches, lists.num_stages)
     assert pipesched(f"{train} --steps 5 --job train.json").code == 0
-    trained = training_job_from_json((folder / "train.json").read_text(), "train.json")
-    assert trained.recipe.run(5).lists(1).schedule().ops == lists.ops
-    assert (trained.batch_size, trained.bounds, trained.optimizer) == (8, job.bounds, "sgd")
+    trained = job_from_json((folder / "train.json").read_text(), "train.json")
+    assert trained.job.recipe.run(5).lists(1).schedule().ops == lists.ops
+    assert (trained.job.batch_size, trained.bounds, trained.optimizer) == (8, job.bounds, "sgd")
 
 
 def test_a_graph_without_a_model_is_run_by_its_costs(pipesched, folder):
@@ -56,7 +56,7 @@ def test_a_graph_without_a_model_is_run_by_its_costs(pipesched, folder):
     assert list(data["commands"]) == ["run"]
     assert "--model" not in data["commands"]["run"]
     assert pipesched(f"{data['commands']['run'].removeprefix('pipesched ')} --job run.json").code == 0
-    assert job_from_json((folder / "run.json").read_text(), "run.json").emulate is not None
+    assert job_from_json((folder / "run.json").read_text(), "run.json").job.emulate is not None
 
 
 @pytest.mark.distributed

@@ -11,15 +11,9 @@ from pathlib import Path
 from subprocess import STDOUT
 
 from pipesched.executor import ExecutionError
-from pipesched.executor.launch import (
-    TrainingSpec,
-    is_training_job,
-    job_from_json,
-    job_to_json,
-    training_job_from_json,
-    training_job_to_json,
-)
-from pipesched.executor.runs import run_rank, train_rank
+from pipesched.executor.launch import job_from_json, job_to_json
+from pipesched.executor.runs import run_rank
+from pipesched.executor.training import Trained
 from pipesched.profiles.io import trusted
 from tests.processes import run_all
 
@@ -27,13 +21,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def run_together(jobs, num_ranks, folder):
-    """Run every job (name -> Job or TrainingJob) on the same `num_ranks` processes.
+    """Run every job (name -> RunSpec) on the same `num_ranks` processes.
 
     Return name -> its losses, by micro-batch or by step, or what went wrong.
     """
     for name, job in jobs.items():
-        text = training_job_to_json(job) if isinstance(job, TrainingSpec) else job_to_json(job)
-        (folder / f"{name}.json").write_text(text)
+        (folder / f"{name}.json").write_text(job_to_json(job))
     return json.loads(run_module("tests.executor.many_jobs", num_ranks, folder)[0].splitlines()[-1])
 
 
@@ -51,10 +44,9 @@ def run_module(module, num_ranks, folder):
 
 def losses(text, name, meet):
     """Run the job of this file; return its losses in the first process, None in all others."""
-    if is_training_job(text):
-        trained = train_rank(_trusted(training_job_from_json(text, name)), meet=meet)
-        return None if trained is None else [scores.loss for scores in trained.steps]
     result = run_rank(_trusted(job_from_json(text, name)), meet=meet)
+    if isinstance(result, Trained):
+        return [scores.loss for scores in result.steps]
     return None if result is None else result.losses
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+from dataclasses import fields, replace
 from random import Random
 
 import torch
@@ -11,7 +11,7 @@ import torch
 from pipesched.executor.averaging import average_locally
 from pipesched.executor.core import HostClock, Rank, Recorder, averagers, build_stages, make_batch
 from pipesched.executor.core.layer_rng import draw_seed
-from pipesched.executor.launch import RunSpec
+from pipesched.executor.launch import Measure, RunSpec
 from pipesched.executor.runs import run_local
 from pipesched.executor.transport import LocalTransport, Mailroom
 from pipesched.profiles.models import Model, build_layers, resolve_model
@@ -164,9 +164,17 @@ def assert_equal(found, expected, relative=1e-12):
         torch.testing.assert_close(a, b, rtol=0, atol=relative * scale)
 
 
-def job(schedule, model=MLP, **fields):
-    """Return the job of a run in several processes."""
-    given = {"iterations": 1, "warmup": 0, "dtype": "float64", "microbatch_size": 2, "optimizer": "sgd", "lr": 0.05}
+def job(schedule, model=MLP, **given):
+    """Return a run in several processes that measures."""
+    given = {
+        "iterations": 1,
+        "warmup": 0,
+        "dtype": "float64",
+        "microbatch_size": 2,
+        "optimizer": "sgd",
+        "lr": 0.05,
+    } | given
     num_layers = 0 if model is None else len(resolve_model(model).layers)
     bounds = () if model is None else even_bounds(num_layers, schedule.num_stages)
-    return RunSpec(schedule=to_json(schedule), model=model, bounds=bounds, **(given | fields))
+    own = {field.name: given.pop(field.name) for field in fields(Measure) if field.name in given}
+    return RunSpec(job=Measure(schedule=to_json(schedule), **own), model=model, bounds=bounds, **given)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipesched.executor import ExecutionError, RankFailed, failed
-from pipesched.executor.launch import Processes, RunSpec
+from pipesched.executor.launch import Measure, Processes, RunSpec
 from pipesched.executor.runs import launch, whole_model_losses
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules import ScheduleError, forward, repeat
@@ -33,7 +33,8 @@ def _in_a_folder_of_users(monkeypatch):
 def faulty(name, schedule=None, **fields):
     schedule = schedule or build("gpipe", 3, 4)
     bounds = tuple((stage, stage + 1) for stage in range(schedule.num_stages))
-    return RunSpec(schedule=to_json(schedule), model=f"faulty:{name}", bounds=bounds, iterations=1, warmup=0, **fields)
+    measure = Measure(schedule=to_json(schedule), iterations=1, warmup=0)
+    return RunSpec(job=measure, model=f"faulty:{name}", bounds=bounds, **fields)
 
 
 def failure(todo):

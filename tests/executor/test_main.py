@@ -75,7 +75,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_run(job_file, ou
     assert done.stderr.startswith("executor: --out: got ")
 
 
-@pytest.mark.parametrize("text", ["{", '{"schedule": 3}', "\0"])
+@pytest.mark.parametrize("text", ["{", '{"job": {"kind": "measure", "schedule": 3}}', "\0"])
 def test_a_malformed_job_is_one_line(text, tmp_path):
     path = tmp_path / "job.json"
     path.write_text(text)

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pipesched.executor.launch import TrainingSpec
-from pipesched.executor.runs import train, training_of
+from pipesched.executor.launch import RunSpec, Train
+from pipesched.executor.runs import train_locally, training_of
 from pipesched.executor.training.batches import step_seed
 from pipesched.profiles.io import Plan, Predicted
 from pipesched.profiles.models import build_layers
@@ -43,9 +43,10 @@ PLANS |= {name: a_plan((3, 5), 8, name=name, num_ranks=2, num_microbatches=1, wi
 
 def to_job(plan):
     assert plan.run(STEPS).lists(STEPS).num_ranks == 4
-    return TrainingSpec(
-        recipe=plan.recipe, num_steps=STEPS, model=plan.model, bounds=plan.bounds, batch_size=plan.batch_size,
-        compression=plan.compression, dtype="float64", optimizer="momentum", lr=0.05, seed=3,
+    return RunSpec(
+        job=Train(recipe=plan.recipe, num_steps=STEPS, batch_size=plan.batch_size),
+        model=plan.model, bounds=plan.bounds, compression=plan.compression, dtype="float64",
+        optimizer="momentum", lr=0.05, seed=3,
     )  # fmt: skip
 
 
@@ -104,6 +105,6 @@ def test_compressed_messages_lose_what_half_precision_loses_and_nothing_else(los
 @pytest.mark.parametrize("name", STALE)
 def test_copies_that_read_stale_weights_train_as_in_one_process(losses, name):
     job, run = to_job(PLANS[name]), PLANS[name].run(STEPS)
-    local = train(run.lists(STEPS), training_of(job, run, CPU))
+    local = train_locally(run.lists(STEPS), training_of(job, CPU))
     assert losses[name] == pytest.approx([scores.loss for scores in local.steps], rel=1e-12, abs=0)
     assert losses[name] != pytest.approx(plain_loop(STEPS)[0], rel=1e-6), "nothing is stale"

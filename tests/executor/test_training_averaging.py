@@ -1,37 +1,40 @@
 """Training pipelines that are averaged elastically, beside a plain loop."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
-from pipesched.executor.runs import TrainingSetup, train
+from pipesched.executor.launch import RunSpec, Train
+from pipesched.executor.runs import train_locally, training_of
 from pipesched.executor.training.batches import step_seed
 from pipesched.profiles.models import build_layers, resolve_model
-from pipesched.schedules.transforms import training_run
+from pipesched.schedules.transforms import ScheduleSpec
 from tests.executor.elastic import by_hand
 from tests.executor.pipelines import CPU, even_bounds
 
 NAME, BATCH = "digits:width=8,blocks=6", 8
 MODEL = resolve_model(NAME)
-TRAINING = TrainingSetup(
-    model=MODEL,
-    bounds=even_bounds(len(MODEL.layers), 2),
-    batch_size=2 * BATCH,
-    microbatches_per_step=8,
-    optimizer="momentum",
-    lr=0.05,
-    seed=0,
-    dtype=torch.float64,
-    device=CPU,
-)
+
+
+def training(num_steps, name="avgpipe", num_microbatches=4, averaging="asynchronous", **parameters):
+    recipe = ScheduleSpec(name=name, num_ranks=2, num_microbatches=num_microbatches, parameters=parameters)
+    spec = RunSpec(
+        job=Train(recipe=recipe, num_steps=num_steps, batch_size=BATCH),
+        model=NAME,
+        bounds=even_bounds(len(MODEL.layers), 2),
+        optimizer="momentum",
+        lr=0.05,
+        dtype="float64",
+        averaging=averaging,
+    )
+    return training_of(spec, CPU, MODEL)
 
 
 @pytest.mark.parametrize("averaging", ["synchronous", "asynchronous"])
 def test_losses_are_those_of_the_plain_loop_and_the_reference_is_judged(averaging):
-    run = training_run("avgpipe", 2, 8, 6, pipelines=2)
+    setup = training(6, num_microbatches=8, averaging=averaging, pipelines=2)
+    run = setup.run
     assert (run.pipelines, run.microbatches_per_step, run.microbatch_size(BATCH)) == (2, 8, 2)
-    found = train(run.lists(6), replace(TRAINING, averaging=averaging))
+    found = train_locally(run.lists(6), setup)
     data = []
     for step in range(6):
         x, y = MODEL.batch(2 * BATCH, step_seed(0, step))
@@ -45,8 +48,7 @@ def test_losses_are_those_of_the_plain_loop_and_the_reference_is_judged(averagin
 
 
 def test_one_pipeline_trains_as_its_schedule_alone_does_bit_for_bit():
-    training = replace(TRAINING, batch_size=BATCH, microbatches_per_step=4)
-    runs = (training_run("avgpipe", 2, 4, 5, pipelines=1), training_run("1f1b_afp", 2, 4, 5))
-    alone, plain = (train(run.lists(5), training) for run in runs)
-    assert runs[0].pipelines == 1
+    setups = (training(5, pipelines=1), training(5, "1f1b_afp"))
+    alone, plain = (train_locally(setup.run.lists(5), setup) for setup in setups)
+    assert setups[0].run.pipelines == 1
     assert alone == plain

@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from pipesched.executor import ExecutionError, RankFailed
-from pipesched.executor.launch import TrainingSpec, is_training_job, training_job_from_json, training_job_to_json
-from pipesched.executor.runs import launch_training, train, training_of
+from pipesched.executor.launch import RunSpec, Train, job_from_json, job_to_json
+from pipesched.executor.runs import launch_training, train_locally, training_of
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import to_json
 from pipesched.schedules.transforms import ScheduleSpec
@@ -27,19 +26,20 @@ def a_job(name="pipeoptim", **fields):
     recipe = fields.pop("recipe", ScheduleSpec(name=name, num_ranks=1 if name == "avgpipe" else 2, num_microbatches=4))
     lists = recipe.run(STEPS).lists(STEPS)
     given = {
-        "num_steps": STEPS,
         "model": MODEL,
-        "batch_size": 8,
         "dtype": "float64",
         "optimizer": "momentum",
         "lr": 0.05,
     }
-    return TrainingSpec(recipe=recipe, bounds=even_bounds(NUM_LAYERS, lists.num_stages), **(given | fields))
+    own = {"num_steps": STEPS, "batch_size": 8}
+    own |= {name: fields.pop(name) for name in ("num_steps", "batch_size", "advance") if name in fields}
+    bounds = even_bounds(NUM_LAYERS, lists.num_stages)
+    return RunSpec(job=Train(recipe=recipe, **own), bounds=bounds, **(given | fields))
 
 
 def locally(job):
-    run = job.recipe.run(job.num_steps)
-    return train(run.lists(job.num_steps), training_of(job, run, CPU))
+    training = training_of(job, CPU)
+    return train_locally(training.run.lists(job.job.num_steps), training)
 
 
 @pytest.mark.distributed
@@ -61,7 +61,7 @@ def test_every_step_and_the_final_weights_are_those_of_one_process(name):
 def test_forwards_that_run_ever_further_ahead_change_times_and_not_losses():
     job = a_job(recipe=ScheduleSpec(name="avgpipe", num_ranks=2, num_microbatches=8), num_steps=20, advance="auto")
     found = launch_training(job)
-    expected = locally(replace(job, advance=None))
+    expected = locally(replace(job, job=replace(job.job, advance=None)))
     assert [scores.loss for scores in found.steps] == pytest.approx(
         [scores.loss for scores in expected.steps], rel=1e-12
     )
@@ -85,7 +85,7 @@ def test_a_run_that_diverges_is_ended():
 def test_a_rank_that_fails_is_named():
     recipe = ScheduleSpec(name="gpipe", num_ranks=2, num_microbatches=2)
     model = "tests.executor.faulty:raising:layer=1,at=0"
-    job = TrainingSpec(recipe=recipe, num_steps=2, model=model, bounds=((0, 1), (1, 3)), batch_size=2)
+    job = RunSpec(job=Train(recipe=recipe, num_steps=2, batch_size=2), model=model, bounds=((0, 1), (1, 3)))
     with pytest.raises(RankFailed, match=r"rank 1 failed at 1F0 \(micro-batch 0\): .*a layer's own fault"):
         launch_training(job)
 
@@ -93,7 +93,7 @@ def test_a_rank_that_fails_is_named():
 @pytest.mark.distributed
 def test_under_torchrun_rank_0_writes_the_log(tmp_path):
     job = a_job("1f1b")
-    (tmp_path / "job.json").write_text(training_job_to_json(job))
+    (tmp_path / "job.json").write_text(job_to_json(job))
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "pipesched.executor"]
     command = [sys.executable, *launcher, str(tmp_path / "job.json"), "--out", str(tmp_path / "log.jsonl")]
     done = run(command, cwd=ROOT)
@@ -115,17 +115,16 @@ def test_under_torchrun_rank_0_writes_the_log(tmp_path):
 )
 def test_a_job_comes_back_from_its_json(recipe):
     job = a_job(recipe=recipe, prediction=PredictionRule.ZERO)
-    text = training_job_to_json(job)
-    assert is_training_job(text)
-    again = training_job_from_json(text, "here")
+    text = job_to_json(job)
+    again = job_from_json(text, "here")
     assert again == job
-    assert [list(ops()) for ops in again.recipe.run(STEPS).lists(STEPS).rank_ops] == [
+    assert [list(ops()) for ops in again.job.recipe.run(STEPS).lists(STEPS).rank_ops] == [
         list(ops()) for ops in recipe.run(STEPS).lists(STEPS).rank_ops
     ]
 
 
 def test_a_bad_job_is_refused_in_one_line():
-    text = training_job_to_json(a_job())
+    text = job_to_json(a_job())
     for old, new, words in [
         ('"batch_size": 8', '"batch_size": 0', "batch_size: got 0, expected at least 1"),
         ('"dtype": "float64"', '"dtype": "float7"', "dtype: got 'float7'"),
@@ -133,14 +132,13 @@ def test_a_bad_job_is_refused_in_one_line():
     ]:
         assert old in text
         with pytest.raises(ExecutionError, match=words) as refused:
-            training_job_from_json(text.replace(old, new), "job.json")
+            job_from_json(text.replace(old, new), "job.json")
         assert "\n" not in str(refused.value)
 
 
 def test_a_model_cut_into_other_stages_than_the_lists_have_is_refused():
     job = a_job("gpipe")
-    run = job.recipe.run(STEPS)
-    training = training_of(job, run, torch.device("cpu"))
+    training = training_of(job, CPU)
     other = ScheduleSpec(name="gpipe", num_ranks=3, num_microbatches=4).run(STEPS).lists(STEPS)
     with pytest.raises(ExecutionError, match="has 3 stages, but the partition of"):
-        train(other, training)
+        train_locally(other, training)

@@ -47,7 +47,7 @@ def test_a_fork_gets_its_arguments_and_environment_and_writes_to_its_log(tmp_pat
     Path("job.json").write_text("{}")
     asked = environment(RANK="0", WORLD_SIZE="1", MASTER_ADDR="localhost", MASTER_PORT="1")
     assert fork(["job.json"], asked, tmp_path / "b").wait() == 2
-    assert "job.json: schedule: got nothing" in (tmp_path / "b").read_text()
+    assert "job.json: job: got nothing" in (tmp_path / "b").read_text()
     assert fork(["--no-such-option"], asked, tmp_path / "c").wait() == 2
 
 

@@ -1,7 +1,6 @@
 import json
 import math
 import time
-from dataclasses import replace
 
 import pytest
 import torch
@@ -10,13 +9,11 @@ from torch import nn
 from pipesched.executor import DTYPES, ExecutionError
 from pipesched.executor.emulation.emulated_stage import wait_until
 from pipesched.executor.launch import (
+    Measure,
     RunSpec,
-    TrainingSpec,
-    is_training_job,
+    Train,
     job_from_json,
     job_to_json,
-    training_job_from_json,
-    training_job_to_json,
 )
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.profiles.models.optimizers import OPTIMIZERS
@@ -33,7 +30,7 @@ COSTS = StageCosts((StageCost(0.25, 0.5, output_bytes=7), StageCost(1e-9, None, 
     [
         job(build("gpipe", 2, 3)),
         job(build("pipedream", 3, 3), save="somewhere", lr=1 / 3, timeout_s=0.1),
-        RunSpec(schedule="{}", emulate=COSTS, how="busy", is_checked=False, cluster="{}"),
+        RunSpec(job=Measure(schedule="{}", emulate=COSTS, how="busy", is_checked=False, cluster="{}")),
     ],
 )
 def test_a_job_reads_back_as_it_was(made):
@@ -49,7 +46,13 @@ def refused(text):
     return message
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"schedule": 1}', '{"schedule": "", "lr": "fast"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[]", "null", "{}", '{"job": 1}', '{"job": {}}', '{"job": {"kind": "measure"}}'),
+        *("[" * 100_000, "[" * 900 + "]" * 900, '"job"'),
+    ],
+)
 def test_what_is_no_job_is_refused_in_one_line(text):
     refused(text)
 
@@ -70,7 +73,8 @@ def test_what_is_no_job_is_refused_in_one_line(text):
     ],
 )
 def test_a_wrong_value_is_named(field, value):
-    fields = json.loads(job_to_json(job(build("gpipe", 2, 3)))) | {field: value}
+    fields = json.loads(job_to_json(job(build("gpipe", 2, 3))))
+    (fields if field in fields else fields["job"])[field] = value
     assert field in refused(json.dumps(fields))
 
 
@@ -81,27 +85,30 @@ def test_an_optimizer_is_refused_where_its_epsilon_is_zero_in_the_dtype(optimize
     epsilon = torch.tensor(made.defaults.get("eps", 1.0), dtype=getattr(torch, dtype)).item()
     fields = json.loads(job_to_json(job(build("gpipe", 2, 3), optimizer="sgd")))
     text = json.dumps(fields | {"dtype": dtype, "optimizer": optimizer})
-    trained = {"recipe": ScheduleSpec(name="gpipe"), "num_steps": 1, "model": "mlp", "bounds": (), "batch_size": 1}
+    trained = {"job": Train(recipe=ScheduleSpec(name="gpipe"), num_steps=1, batch_size=1), "model": "mlp"}
     if epsilon:
         assert job_from_json(text, "job.json").dtype == dtype
-        assert TrainingSpec(**trained, optimizer=optimizer, dtype=dtype).dtype == dtype
+        assert RunSpec(**trained, optimizer=optimizer, dtype=dtype).dtype == dtype
     else:
         assert f"dtype: got float16 with {optimizer}, whose epsilon of 1e-08 is 0 in it" in refused(text)
         with pytest.raises(ExecutionError, match=f"dtype: got float16 with {optimizer}, whose epsilon"):
-            TrainingSpec(**trained, optimizer=optimizer, dtype=dtype)
+            RunSpec(**trained, optimizer=optimizer, dtype=dtype)
 
 
 def test_emulated_stages_have_no_epsilon():
-    assert RunSpec(schedule="{}", emulate=COSTS, dtype="float16", optimizer="adamw").dtype == "float16"
+    assert RunSpec(job=EMULATED.job, dtype="float16", optimizer="adamw").dtype == "float16"
 
 
-EMULATED = RunSpec(schedule="{}", emulate=COSTS)
-TRAINING = TrainingSpec(recipe=ScheduleSpec(name="1f1b"), num_steps=2, model="mlp", bounds=((0, 8),), batch_size=4)
+EMULATED = RunSpec(job=Measure(schedule="{}", emulate=COSTS))
+TRAINING = RunSpec(
+    job=Train(recipe=ScheduleSpec(name="1f1b"), num_steps=2, batch_size=4), model="mlp", bounds=((0, 8),)
+)
+COSTS_PLACE = ("job", "emulate")
 WRONG = [
-    (EMULATED, ("iterations",), "5", "iterations: got '5', expected an integer"),
-    (EMULATED, ("iterations",), True, "iterations: got True, expected an integer"),
-    (EMULATED, ("iterations",), 5.5, "iterations: got 5.5, expected an integer"),
-    (EMULATED, ("iterations",), 2**31, "iterations: got 2147483648, expected at most 2147483647"),
+    (EMULATED, ("job", "iterations"), "5", "job.iterations: got '5', expected an integer"),
+    (EMULATED, ("job", "iterations"), True, "job.iterations: got True, expected an integer"),
+    (EMULATED, ("job", "iterations"), 5.5, "job.iterations: got 5.5, expected an integer"),
+    (EMULATED, ("job", "iterations"), 2**31, "iterations: got 2147483648, expected at most 2147483647"),
     (EMULATED, ("is_pinned",), "yes", "is_pinned: got 'yes', expected true or false"),
     (EMULATED, ("is_pinned",), 1, "is_pinned: got 1, expected true or false"),
     (EMULATED, ("lr",), math.nan, "lr: got nan, expected a finite number"),
@@ -114,33 +121,52 @@ WRONG = [
     (EMULATED, ("bounds",), [[0]], "bounds.0.1: got nothing, expected this field"),
     (
         EMULATED,
-        ("emulate", "stages", 1, "forward_s"),
+        (*COSTS_PLACE, "stages", 1, "forward_s"),
         math.nan,
         "emulate.stages.1.forward_s: got nan, expected a",
     ),
-    (EMULATED, ("emulate", "stages", 1, "forward_s"), "1", "emulate.stages.1.forward_s: got '1', expected a number"),
-    (EMULATED, ("emulate", "stages", 1, "forward_s"), -1, "emulate.stages.1.forward_s: got -1, expected 0 to 604800"),
-    (EMULATED, ("emulate", "stages", 0, "step_s"), 1e300, "emulate.stages.0.step_s: got 1e+300, expected 0 to 604800"),
-    (EMULATED, ("emulate", "stages", 0, "more"), 1, "emulate.stages.0.more: got an unknown field"),
-    (EMULATED, ("emulate", "compression"), {"convert_bytes_per_s": 0.0}, "convert_bytes_per_s: got 0, expected more"),
-    (TRAINING, ("num_steps",), "5", "num_steps: got '5', expected an integer"),
+    (
+        EMULATED,
+        (*COSTS_PLACE, "stages", 1, "forward_s"),
+        "1",
+        "emulate.stages.1.forward_s: got '1', expected a number",
+    ),
+    (
+        EMULATED,
+        (*COSTS_PLACE, "stages", 1, "forward_s"),
+        -1,
+        "emulate.stages.1.forward_s: got -1, expected 0 to 604800",
+    ),
+    (
+        EMULATED,
+        (*COSTS_PLACE, "stages", 0, "step_s"),
+        1e300,
+        "emulate.stages.0.step_s: got 1e+300, expected 0 to 604800",
+    ),
+    (EMULATED, (*COSTS_PLACE, "stages", 0, "more"), 1, "emulate.stages.0.more: got an unknown field"),
+    (
+        EMULATED,
+        ("job", "emulate", "compression"),
+        {"convert_bytes_per_s": 0.0},
+        "convert_bytes_per_s: got 0, expected more",
+    ),
+    (TRAINING, ("job", "num_steps"), "5", "job.num_steps: got '5', expected an integer"),
     (TRAINING, ("is_pinned",), "yes", "is_pinned: got 'yes', expected true or false"),
     (TRAINING, ("timeout_s",), 1e300, "timeout_s: got 1e+300, expected seconds above 0, and at most a week (604800)"),
-    (TRAINING, ("recipe", "num_ranks"), "2", "recipe.num_ranks: got '2', expected an integer"),
-    (TRAINING, ("recipe", "more"), 2, "recipe.more: got an unknown field"),
+    (TRAINING, ("job", "recipe", "num_ranks"), "2", "recipe.num_ranks: got '2', expected an integer"),
+    (TRAINING, ("job", "recipe", "more"), 2, "recipe.more: got an unknown field"),
 ]
 
 
 @pytest.mark.parametrize(("made", "place", "value", "words"), WRONG)
 def test_a_value_of_another_type_or_beyond_all_reason_is_refused_with_its_place(made, place, value, words):
-    trains = isinstance(made, TrainingSpec)
-    fields = json.loads((training_job_to_json if trains else job_to_json)(made))
+    fields = json.loads(job_to_json(made))
     inner = fields
     for key in place[:-1]:
         inner = inner[key]
     inner[place[-1]] = value
     with pytest.raises(ExecutionError) as raised:
-        (training_job_from_json if trains else job_from_json)(json.dumps(fields), "job.json")
+        job_from_json(json.dumps(fields), "job.json")
     message = str(raised.value)
     assert message.startswith("job.json: ")
     assert words in message
@@ -155,9 +181,9 @@ def test_what_is_emulated_takes_a_week_at_most():
                 wait_until(time.perf_counter() + seconds, how)
 
 
-@pytest.mark.parametrize("text", ["{", "[" * 100_000, "[" * 900 + "]" * 900, "null", '"recipe"', "\ud800"])
-def test_what_is_no_json_object_is_no_training_job(text):
-    assert not is_training_job(text)
+def test_a_job_of_an_unknown_kind_is_told_which_there_are():
+    text = json.dumps({"job": {"kind": "meassure", "schedule": "{}"}})
+    assert "expected kind 'measure' or 'train'" in refused(text)
 
 
 def test_a_field_that_there_is_not_is_named():
@@ -166,10 +192,10 @@ def test_a_field_that_there_is_not_is_named():
 
 
 def test_a_job_checks_its_values_when_made():
-    with pytest.raises(ExecutionError, match="iterations: got 0, expected at least 1; dtype: got 'f4'"):
-        replace(job(build("gpipe", 2, 3)), iterations=0, dtype="f4")
+    with pytest.raises(ExecutionError, match=r"dtype: got 'f4'.*; iterations: got 0, expected at least 1"):
+        job(build("gpipe", 2, 3), iterations=0, dtype="f4")
 
 
 def test_machines_are_emulated_with_the_costs_only():
     with pytest.raises(ExecutionError, match="cluster: got one without emulate, expected none"):
-        replace(job(build("gpipe", 2, 3)), cluster="{}")
+        job(build("gpipe", 2, 3), cluster="{}")

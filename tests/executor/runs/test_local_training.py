@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 from pipesched.executor import ExecutionError, RankFailed
-from pipesched.executor.runs import TrainingSetup, train
+from pipesched.executor.launch import RunSpec, Train
+from pipesched.executor.runs import train_locally, training_of
 from pipesched.executor.training import LossHistory, NotComingBack, Scores
 from pipesched.executor.training.batches import step_seed
 from pipesched.profiles.models import build_layers, resolve_model
-from pipesched.schedules.transforms import training_run
+from pipesched.schedules.transforms import ScheduleSpec
 from pipesched.schedules.weights import PredictionRule
 from tests.executor.pipelines import CPU, even_bounds
 
@@ -23,18 +24,16 @@ EVERY_MICROBATCH = ["pipedream", "vanilla_1f1b", "spectrain", "xpipe", "pipeopti
 
 
 def trained(name, num_steps, *, num_ranks=2, model=MODEL, batch_size=16, on_step=None, **fields):
-    run = training_run(name, num_ranks, 4, num_steps)
-    lists = run.lists(num_steps)
-    given = {"optimizer": "momentum", "lr": 0.05, "seed": 3, "dtype": torch.float64, "device": CPU}
-    given["prediction"] = run.prediction
-    training = TrainingSetup(
-        model=model,
+    recipe = ScheduleSpec(name=name, num_ranks=num_ranks, num_microbatches=4)
+    lists = recipe.run(num_steps).lists(num_steps)
+    given = {"optimizer": "momentum", "lr": 0.05, "seed": 3, "dtype": "float64"}
+    spec = RunSpec(
+        job=Train(recipe=recipe, num_steps=num_steps, batch_size=batch_size),
+        model=model.name,
         bounds=even_bounds(len(model.layers), lists.num_stages),
-        batch_size=batch_size,
-        microbatches_per_step=run.microbatches_per_step,
         **(given | fields),
     )
-    return train(lists, training, on_step)
+    return train_locally(lists, training_of(spec, CPU, model), on_step)
 
 
 def plain_loop(num_steps, model=MODEL, batch_size=16, lr=0.05, seed=3):
@@ -178,7 +177,7 @@ def test_a_layer_that_fails_is_named_with_rank_and_op():
     ("name", "fields"), [("gpipe", {}), ("pipeoptim", {}), ("xpipe", {"prediction": PredictionRule.MOMENTUM})]
 )
 def test_sgd_trains_in_float16(name, fields, optimizer):
-    found = trained(name, 20, **({"dtype": torch.float16, "optimizer": optimizer, "lr": 0.01} | fields))
+    found = trained(name, 20, **({"dtype": "float16", "optimizer": optimizer, "lr": 0.01} | fields))
     assert found.diverged is None
     assert len(found.steps) == 20
     assert all(math.isfinite(scores.loss) for scores in found.steps)
@@ -190,4 +189,4 @@ def test_sgd_trains_in_float16(name, fields, optimizer):
 )
 def test_float16_is_refused_where_adam_would_divide_by_zero(name, optimizer, what):
     with pytest.raises(ExecutionError, match=f"dtype: got float16 with {what}, whose epsilon of 1e-08 is 0 in it"):
-        trained(name, 2, dtype=torch.float16, optimizer=optimizer)
+        trained(name, 2, dtype="float16", optimizer=optimizer)
