@@ -1,4 +1,4 @@
-"""What goes wrong in a run."""
+"""The errors of a run."""
 
 from __future__ import annotations
 

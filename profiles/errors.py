@@ -1,4 +1,4 @@
-"""What goes wrong with costs, clusters, models and the files that hold them."""
+"""The errors of costs, clusters, models and the files that hold them."""
 
 
 class ProfileError(ValueError):

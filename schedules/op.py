@@ -1,4 +1,4 @@
-"""The words: what a rank of a pipeline can be told to do.
+"""The ops: what a rank of a pipeline can be told to do.
 
 An op list is data. Nothing here computes, sends or waits; the checker, the simulator and the executor
 each give these few words a meaning of their own.

@@ -1,4 +1,4 @@
-"""What goes wrong in a simulation, and in the reading of its results."""
+"""The errors of simulations, and of reading their results."""
 
 
 class SimulationError(ValueError):

@@ -1,4 +1,4 @@
-"""What a simulation supposes of messages, beside the machines and the costs."""
+"""Network options: what a simulation supposes of messages besides machines and costs."""
 
 from __future__ import annotations
 

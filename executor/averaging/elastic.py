@@ -1,4 +1,4 @@
-"""Elastic averaging: what a rank does at an Average (AvgPipe, doi:10.1145/3572848.3577484, section 3.2).
+"""Elastic averaging: how a rank draws its weights to the reference model (AvgPipe, doi:10.1145/3572848.3577484, 3.2).
 
 N pipelines, a = 1/N; u_n is what pipeline n's Steps have changed since its last Average, x_ref the reference after
 the iterations before, x_n the pipeline's weights before those Steps:

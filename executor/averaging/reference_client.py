@@ -1,4 +1,4 @@
-"""The process that holds a device's reference: how a rank starts it, or comes to it, and what they say to each other.
+"""A rank's side of the process that holds a device's reference model: start it, connect to it, and talk to it.
 
 A rank forks it first of all, before any library has a thread, so it has nothing to load; what it holds it is told then.
 The memory has no name, and that of the socket is gone once all ranks have come. The process ends when the rank that

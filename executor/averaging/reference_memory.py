@@ -1,4 +1,4 @@
-"""The reference model of the stages of one device that are averaged, in memory that the pipelines share.
+"""The memory of a device's reference model: pipelines share it, with one slot for the update of each.
 
     memory     of each stage: the reference, then a slot per pipeline for its update of an iteration
 

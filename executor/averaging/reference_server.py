@@ -1,4 +1,4 @@
-"""The process that adds up for one device.
+"""The process that adds the updates of all pipelines of one device to its reference model.
 
 `averaging.reference_client` starts it. It is told what it holds, adds up updates while the pipelines go on, and ends
 with the rank that started it.

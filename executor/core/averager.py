@@ -1,4 +1,4 @@
-"""What a stage asks of the one who averages its weights with those of other pipelines."""
+"""The interface between a stage and what averages its weights with those of other pipelines."""
 
 from __future__ import annotations
 

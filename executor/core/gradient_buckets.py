@@ -1,4 +1,4 @@
-"""A stage's gradients in a few flat tensors: what is summed over the replicas of a stage."""
+"""Gradient buckets: the gradients of a stage in a few flat tensors, which are reduced over its replicas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The op lists on tensors: the words of schedules.op made flesh."""
+"""The interpreter: executes the op list of one rank on tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many bytes a rank holds: asked of the allocator itself, not of our own books."""
+"""The memory meter: how many bytes a rank holds, as the allocator counts them."""
 
 from __future__ import annotations
 

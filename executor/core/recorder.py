@@ -1,4 +1,4 @@
-"""When each op was reached, began and ended: the raw material of a measured Timeline."""
+"""The recorder: when each op was reached, began and ended, from which a measured Timeline is made."""
 
 from __future__ import annotations
 

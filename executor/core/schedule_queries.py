@@ -1,4 +1,4 @@
-"""What the executor asks of a schedule's lists, whether they are in memory or made while they are read."""
+"""Questions about op lists that the executor asks: stages of a rank, channels, replicas, scales of losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One stage of the model: its layers, and what its micro-batches left behind."""
+"""One stage of the model: its layers, and what its micro-batches keep between forward and backward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a schedule and a model to what a rank works with."""
+"""Build the stages of a rank, with their weights and optimizers, from a schedule and a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank asks of its network: the interface of every transport."""
+"""The interface of every transport: how a rank sends, receives and reduces tensors."""
 
 from __future__ import annotations
 

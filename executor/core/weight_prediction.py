@@ -1,4 +1,4 @@
-"""How a stage's next weights are guessed: for ops that read weights predicted some steps ahead.
+"""Predict the weights of a stage some steps ahead, for ops that read predicted weights.
 
 Predicted weights are W - lr s delta, where delta is the direction that the optimizer would step in, judged by its
 present state:

@@ -1,4 +1,4 @@
-"""The versions of one stage's weights.
+"""The version store: keeps each version of one stage's weights for as long as an op will read it.
 
 The module's own parameters are the newest version. An older one is kept, as a copy of the parameters' storages,
 from the Step that replaces it until its last reader in the op list is done; nothing is copied that nobody reads.

@@ -1,4 +1,4 @@
-"""A stage that only takes the time a profile says: many ranks on few cores, with real messages."""
+"""An emulated stage takes the time that a profile says: many ranks run on few cores, with real messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages held back to the links of a cluster: emulated stages on emulated machines.
+"""The link throttle holds real messages back to the latency and bandwidth of an emulated cluster.
 
 Whoever of a message's two ends posts last works out when it starts and when it arrives, as the simulator does:
 

@@ -1,4 +1,4 @@
-"""Which rank a process runs, and on which cores."""
+"""Affinity: which rank a process runs, and on which cores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all ranks tell each other besides their messages."""
+"""Control messages: what all ranks tell each other besides the tensors of the schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes of a server that ends them, and removes their folder, when this process is gone.
+"""The launcher's side of the fork server: it starts processes that end, with their folder, when the launcher is gone.
 
 Most begin at once, forked from a server that has imported torch already: that takes a core some seconds, for every rank
 again if each is started for itself. So one server per launcher (`launch.fork_server`) is kept for the next run.

@@ -1,4 +1,4 @@
-"""Where every rank writes how far it is: a shared page that can be read even when the rank is dead."""
+"""The progress page: shared memory where every rank writes its position, readable even when the rank is dead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One process of several: where its rank runs, and how it reaches the others."""
+"""The context of a rank: its device, its process groups, and how it meets the other ranks."""
 
 from __future__ import annotations
 

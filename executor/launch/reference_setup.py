@@ -1,4 +1,4 @@
-"""The reference models of a run by several processes: one more process for each device whose stages are averaged.
+"""Set up the reference models of a run by several processes: one more process per device whose stages are averaged.
 
     rank 0 (of pipeline 0) -- starts --> reference process <-- comes to -- rank 2 (of pipeline 1)
               `-------------- memory of the device, mapped by all three --------------'

@@ -1,4 +1,4 @@
-"""The processes of a run on this machine, one per rank: started, watched, ended; and who is to blame if one fails.
+"""The supervisor starts one process per rank on this machine, watches them, ends them, and names the first that failed.
 
 Processes are numbered by device, as torchrun would do; ranks are named where something is told.
 """

@@ -1,4 +1,4 @@
-"""Training whose forwards run further ahead until that is no faster (`executor.training.advance_policy`): in phases.
+"""Train in phases whose forwards run further and further ahead, until that is no faster (`advance_policy`).
 
     lists     0 ahead        1 ahead        2 ahead        1 ahead
     steps     0 .. 5         6 .. 11        12 .. 17       18 .. the last

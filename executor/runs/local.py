@@ -1,4 +1,4 @@
-"""All ranks in one process, by turns: the reference for correctness, and training of 64 stages on a laptop."""
+"""The local runner: all ranks take turns in one process, as the reference for correctness and for many stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training: the lists of many steps on real samples, all ranks in this process."""
+"""Train all ranks in this process: the op lists of many steps on real samples."""
 
 from __future__ import annotations
 

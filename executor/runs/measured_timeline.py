@@ -1,4 +1,4 @@
-"""From the marks of every rank to a Timeline."""
+"""Make a Timeline from what the recorders of all ranks kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The un-pipelined model: what every run has to agree with."""
+"""The un-pipelined model, whose losses every run has to agree with."""
 
 from __future__ import annotations
 

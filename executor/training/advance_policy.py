@@ -1,4 +1,4 @@
-"""How far ahead the forwards run, found while training: AvgPipe's Algorithm 1 (PPoPP 2023, section 4.2).
+"""The advance policy finds how far ahead forwards should run: AvgPipe's Algorithm 1 (PPoPP 2023, section 4.2).
 
     advance      0          1          2            1          1
     batches      -|b b b b  -|b b b b  -|b b b b    b b b b b  ..

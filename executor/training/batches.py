@@ -1,4 +1,4 @@
-"""The samples of a training run, drawn while it goes on: step by step, whatever the schedule."""
+"""The samples of a training run, drawn step by step while it goes on, alike under every schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The weights of every stage as files."""
+"""Checkpoints: the weights of every stage as files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The course of a training run: the loss and accuracy of each step, and where it diverged."""
+"""The loss history of a training run: loss and accuracy of each step, and the step at which it diverged."""
 
 from __future__ import annotations
 

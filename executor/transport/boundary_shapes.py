@@ -1,4 +1,4 @@
-"""What crosses each boundary between stages: found by running every stage once on a sample."""
+"""Find the shape of every tensor that crosses a boundary between stages, by one forward on a sample."""
 
 from __future__ import annotations
 

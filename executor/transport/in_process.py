@@ -1,4 +1,4 @@
-"""Messages between ranks of one process: a mailroom is the network."""
+"""The transport between ranks of one process."""
 
 from __future__ import annotations
 

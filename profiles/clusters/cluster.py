@@ -1,4 +1,4 @@
-"""The machines: devices, the links between them, and the NICs that devices of a node share."""
+"""A cluster: devices, the links between them, and the NICs that devices of a node share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links from timed messages: the arithmetic behind the link profiler."""
+"""Fit latency and bandwidth of a link to timed messages."""
 
 from __future__ import annotations
 

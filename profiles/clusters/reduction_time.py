@@ -1,4 +1,4 @@
-"""How gradients are summed over the replicas of a stage, and how long that takes on the real links.
+"""The seconds that an all-reduce over replicas takes on the links of a cluster, by ring or by hierarchy.
 
 A *ring* goes through the replicas in their order: 2 (r - 1) rounds, in each of which every replica passes on 1 / r of
 the bytes to the next one (Patarasuk and Yuan, 2009). A round takes as long as its slowest hop; the hops that leave by

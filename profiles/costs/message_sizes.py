@@ -1,4 +1,4 @@
-"""What messages in half precision weigh and cost; how they are made is `executor.transport.half_precision`."""
+"""The bytes and seconds of messages in half precision, as `executor.transport.half_precision` makes them."""
 
 from __future__ import annotations
 

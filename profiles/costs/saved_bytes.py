@@ -1,4 +1,4 @@
-"""What autograd keeps for a stage: the storages of its layers, each counted once."""
+"""The bytes that autograd saves for a stage: the storages of its layers, each counted once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each op of a stage costs, for one micro-batch size."""
+"""Stage costs: the seconds and bytes of every op of a stage, for one micro-batch size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles, clusters and plans as files: the light side, which loads the validating library only when it is needed."""
+"""Load and save profiles, clusters and plans; pydantic is loaded only when a file needs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that run the same model beside a measurement.
+"""Background load: companion processes that run the same model beside a measurement.
 
 The ranks of a pipeline on one machine share its caches, its memory bandwidth and its clock rate; a layer measured
 alone would look faster than it will be. A companion is ``python -P -m pipesched.profiles.measuring.background_load

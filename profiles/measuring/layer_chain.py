@@ -1,4 +1,4 @@
-"""A whole model run in the manner of a pipeline: layer after layer, cut from each other at every boundary.
+"""The layers of a model in a row, cut from each other at every boundary, as a pipeline runs them.
 
     forward   x0 -> layer 0 -> y0 | x1 = y0.detach() -> layer 1 -> y1 | x2 ... -> layer L-1 -> loss
     backward  layer L-1 from the loss, then layer L-2 from x(L-1).grad, ...

@@ -1,4 +1,4 @@
-"""Which storages autograd keeps: counted, not guessed."""
+"""Count the storages that autograd saves."""
 
 from __future__ import annotations
 

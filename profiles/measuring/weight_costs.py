@@ -1,4 +1,4 @@
-"""What a run does with the weights of a layer besides stepping them, as it is timed: copies, predictions, averaging."""
+"""Time what a run does with weights besides stepping them: copies, predictions, averages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model from a line of text: ``gpt``, ``gpt:layers=4,width=64``, ``my.module:factory:depth=3``."""
+"""Find a model by a line of text: ``gpt``, ``gpt:layers=4,width=64``, ``my.module:factory:depth=3``."""
 
 from __future__ import annotations
 

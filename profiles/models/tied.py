@@ -1,4 +1,4 @@
-"""Parameters that two layers share: a pipeline has no place for them when they are on different stages."""
+"""Tied parameters, which two layers share: a pipeline refuses those whose layers are on different stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a device holds under the schedule that its stages were cut for; buffers of messages are not in it."""
+"""The bytes that a device holds under the schedule that its stages are cut for, without buffers of messages."""
 
 from __future__ import annotations
 

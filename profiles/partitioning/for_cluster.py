@@ -1,4 +1,4 @@
-"""A profile cut into stages for the devices of a cluster: by time, by memory, or with replicas."""
+"""Cut a profile into stages for the devices of a cluster: by time, by memory, or with replicas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers into stages: each stage a run of neighbouring layers, as (first, last) with last exclusive."""
+"""Cut layers into stages of neighbours so that the slowest stage takes the least time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What PipeDream's partitioner is asked, layer by layer and level by level, and the stages that it answers with."""
+"""Layers, levels of devices, and replicated stages: the question and the answer of PipeDream's partitioner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that this one starts: what it finds to import, and that it ends with this one."""
+"""Child processes: how they find what they import, and that they end with their parent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of this machine there is."""
+"""The cores of this machine that a process may use."""
 
 from __future__ import annotations
 

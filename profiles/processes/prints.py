@@ -1,4 +1,4 @@
-"""Where it goes what a user's model prints: stdout is for results."""
+"""Send what a user's model prints to stderr, as stdout is for results."""
 
 from __future__ import annotations
 

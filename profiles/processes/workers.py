@@ -1,4 +1,4 @@
-"""Processes that share work: new ones, that end with this one and load nothing from the working directory."""
+"""Worker processes that share work, end with this one, and load nothing from the working directory."""
 
 from __future__ import annotations
 

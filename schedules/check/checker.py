@@ -1,4 +1,4 @@
-"""Can these lists run? Found without running anything, each finding with rank, op and place.
+"""The checker: finds whether op lists can run, and why not, with rank, op and place.
 
 Structure: `check.structure` and `check.gradient_flow`. Matching: `check.matching`. Progress, that no rank waits
 forever, is found by `progress` and explained by `deadlock`; it depends on which Sends and Recvs wait

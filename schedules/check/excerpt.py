@@ -1,4 +1,4 @@
-"""The places of a schedule that matter, cut out of its grid.
+"""Cut the places of a schedule that matter out of its grid.
 
 rank 0  0F0 >0B0< 0F1 ...     here 0B0 is marked, and what is further than a few ops from a mark is left out
 rank 1  >1F1< 1B1 1F0 ...

@@ -1,4 +1,4 @@
-"""Does every gradient reach every copy of its stage's weights, once?
+"""Check that every gradient reaches every replica of its stage's weights, once.
 
     on one rank     G G G G  Step       G stands for B or W
 

@@ -1,4 +1,4 @@
-"""Does every Send meet its Recv?
+"""Check that every Send meets its Recv.
 
 Every message is sent once, after it is made, to the rank that uses it; and on every channel (a directed pair of ranks)
 the k-th Send and the k-th Recv name the same message.

@@ -1,4 +1,4 @@
-"""Are the lists complete, and each op at a place where it makes sense?
+"""Check that the lists are complete, and each op stands at a place where it makes sense.
 
 Every stage runs F and B (or I and W) once for every micro-batch, all on the rank of F, and R, if it is there, between F
 and the backward. That F comes before B, and I before W, is a matter of progress: the other way round, the rank waits

@@ -1,4 +1,4 @@
-"""The door for files: read within a limit, write whole or not at all, and refuse in one line."""
+"""Read and write files: within a limit, the whole file or nothing, and with faults told in one line."""
 
 from __future__ import annotations
 

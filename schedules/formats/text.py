@@ -1,4 +1,4 @@
-"""The text of one op, both ways: the cells of PyTorch's CSV, and our few additions.
+"""The text of one op, read and written: the cells of PyTorch's CSV, and a few additions.
 
     compute   2F0  2B0  2I0  2W0  2R0       stage, phase, micro-batch (PyTorch's FULL_BACKWARD is B)
               0F5@2  0F5@2+3                weights of version 2; predicted 3 steps ahead

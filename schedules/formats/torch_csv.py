@@ -1,4 +1,4 @@
-"""PyTorch's schedule CSV, both dialects, both ways.
+"""PyTorch's schedule CSV in both dialects, read and written.
 
 As `torch.distributed.pipelining` 2.13 reads and writes it; torchtitan takes the same file.
 

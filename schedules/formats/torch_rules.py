@@ -1,4 +1,4 @@
-"""What op lists must be to stand in PyTorch's CSV: held to when reading it and when writing it.
+"""The rules that op lists keep in PyTorch's CSV, whether it is read or written.
 
 Each stage lives on one rank; each (stage, micro-batch) has one F, and one B or one I and one W; stages and
 micro-batches are numbered from 0 without holes; a message goes to a neighbouring stage on another rank; a stage is

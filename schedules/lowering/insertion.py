@@ -1,4 +1,4 @@
-"""Lowering: put the sends and receives between the computations.
+"""Lowering: insert the sends and receives between the computations.
 
 A Send comes right after the op that makes its message. A Recv comes right after the last op of the receiving rank
 that the making of the message depends on. Posting it any earlier could not make the transfer start sooner, because

@@ -1,4 +1,4 @@
-"""Lowering while the lists are made: the places of `schedules.lowering.insertion`, in little memory.
+"""Lower op lists while they are generated: the places of `lowering.insertion`, in little memory.
 
 A Recv stands behind the last op of its rank that the making of its message depends on, so it may have to go in front
 of ops that have been read already. An op is handed out when no message can still ask for that: a sender's vector

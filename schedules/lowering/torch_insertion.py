@@ -1,4 +1,4 @@
-"""PyTorch's own lowering, so that its runtime can run what we write on any backend, and gets the right gradients.
+"""PyTorch's own lowering, under which its runtime gets the right gradients on any backend.
 
     rank 0  0F0 0B0  ->  0UNSHARD 0F0 0SEND_F0 0RECV_B0 0B0 0REDUCE_GRAD 0RESHARD
     rank 1  1F0 1B0  ->  1UNSHARD 1RECV_F0 1F0 1B0 1SEND_B0 1REDUCE_GRAD 1RESHARD

@@ -1,4 +1,4 @@
-"""What an answer tells: which messages its sender must have used before it sent it."""
+"""Acknowledgements: which of a rank's messages must have been used, given one that it received."""
 
 from __future__ import annotations
 

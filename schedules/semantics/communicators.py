@@ -1,4 +1,4 @@
-"""Sends and Recvs under way: which of them waits for which, as backends do it.
+"""Communicators: which posted Sends and Recvs wait for which, as backends queue them.
 
 A rank posts its Sends and Recvs and goes on. What it has posted waits in *streams*, each in order: only the first of a
 stream is under way. The k-th Send of a channel (a directed pair of ranks) and its k-th Recv belong together; they

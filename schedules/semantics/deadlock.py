@@ -1,4 +1,4 @@
-"""Why ranks stand still: who waits for whom, until that closes to a circle or ends at an op that is missing.
+"""Explain a deadlock: who waits for whom, until that closes to a circle or ends at a missing op.
 
 What stands still waits for something that stands still too, or that is not there at all. So following one reason
 after another from any rank comes to a circle, or to a gap:

@@ -1,4 +1,4 @@
-"""Which op can run when: the op lists worked through without any times.
+"""Progress: work through the op lists without any times, as far as they go.
 
 Every rank goes down its list. A Compute waits until the messages that it needs are there; Send and Recv post and
 go on; a message is there when its Send and its Recv are over (`communicators` says when). Reduce posts too, and

@@ -1,4 +1,4 @@
-"""Reductions under way: which of them waits for which.
+"""Open reductions: the k-th Reduce of a stage on one rank meets the k-th on every other replica.
 
 A rank posts a Reduce and goes on; the next Step of the stage waits until it is over. The k-th Reduce of a stage on each
 of its replicas belong together, and are over when all of them are posted. Each stage has a communicator of its own;

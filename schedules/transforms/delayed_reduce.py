@@ -1,4 +1,4 @@
-"""Sums of gradients put off until their Step, a transform over any schedule with replicas.
+"""Delay every Reduce until just before its Step, in any schedule with replicas.
 
 One rank of two that both have two stages; every Reduce takes as long as B:
 

@@ -1,4 +1,4 @@
-"""How to make a schedule's lists, as plain data: what is told to another process, which makes them itself.
+"""The specification of a schedule as plain data, from which another process makes its lists.
 
 A training run of a million steps is a few words, not a file of lists.
 """

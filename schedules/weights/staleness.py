@@ -1,4 +1,4 @@
-"""The staleness of a run, stage by stage: what its op lists amount to, whatever its length."""
+"""The staleness of a run, stage by stage, whatever its length."""
 
 from __future__ import annotations
 

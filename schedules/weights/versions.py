@@ -1,4 +1,4 @@
-"""Which weights each op reads: versions, their age, and how many live at once.
+"""Weight versions: which version each op reads, how old it is, and how many are held at once.
 
 A version is live from the Step that makes it to the Step that makes the next one, and beyond it (stashed) until its
 last reader is done. Only the versions that live on make this hard: whether a later op still reads one is known when

@@ -1,4 +1,4 @@
-"""What the makespan is made of: one chain of ops and messages, each waiting for the one before it.
+"""The critical path: one chain of ops and messages, each waiting for the one before it, that fills the makespan.
 
 From the end of the last work back to the start, always to what the start waited for last:
 

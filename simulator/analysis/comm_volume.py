@@ -1,4 +1,4 @@
-"""How much a schedule sends from rank to rank."""
+"""Communication volume: how many bytes a schedule sends from rank to rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Timeline amounts to: makespan, bubbles, throughput, and each device's time and memory.
+"""Metrics of a Timeline: makespan, bubbles, throughput, and each device's time and memory.
 
 The papers use three measures of a bubble, and each has its own name here:
 

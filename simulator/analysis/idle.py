@@ -1,4 +1,4 @@
-"""Why a device was idle: every idle second is charged to one cause.
+"""Idle time of devices: every idle second is charged to one cause.
 
 A gap between two works of a device is blamed on what the op that ends it was waiting for, the last of its messages:
 

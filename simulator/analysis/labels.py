@@ -1,4 +1,4 @@
-"""What people read: of an op its kind, stage and micro-batch; names that tell Timelines apart; times in their unit."""
+"""Labels for people: of ops, of Timelines that must be told apart, of times in a readable unit."""
 
 from __future__ import annotations
 

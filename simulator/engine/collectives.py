@@ -1,4 +1,4 @@
-"""Reductions of gradients: who takes part, and when they start."""
+"""The all-reduces of a simulation: who takes part in each, and when it starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A device: what an op occupies while it runs, alone or beside the ops of other ranks.
+"""A simulated device: what an op occupies while it runs, alone or beside the ops of other ranks.
 
 Ranks on one device share its processor by utilisation: while the utilisations of the running ops add up to at most
 1 nobody is slowed, above it all are slowed in proportion (what AvgPipe's Eq. 2 assumes, PPoPP 2023). Two ops of 1 s

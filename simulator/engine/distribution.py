@@ -1,4 +1,4 @@
-"""How long a schedule takes when its ops do not always take the same: many simulations, each with a seed of its own."""
+"""The distribution of the makespan when ops vary: many simulations, each with its own seed."""
 
 from __future__ import annotations
 

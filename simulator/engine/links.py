@@ -1,4 +1,4 @@
-"""What carries messages: the links between devices, and the shared NICs that they cross."""
+"""The links and shared NICs of a simulation: who uses each, and who waits for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages between ranks: order, rendezvous, bandwidth, latency.
+"""The network of a simulation: messages meet in order, wait for links, and take latency and bandwidth.
 
 Each directed pair of ranks is one channel that keeps its order: its k-th Send meets its k-th Recv.
 

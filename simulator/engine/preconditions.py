@@ -1,4 +1,4 @@
-"""What can be simulated: is everything there that the lists need, and are the options in their range?"""
+"""Refuse what cannot be simulated: missing costs or devices, and options out of their range."""
 
 from __future__ import annotations
 

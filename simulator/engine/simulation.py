@@ -1,4 +1,4 @@
-"""The op lists under SimPy: a process per rank, and to wait is to yield.
+"""The discrete-event engine: a SimPy process per rank works through its op list.
 
     Compute       waits for the messages it needs, then occupies the device
     Overlap       waits for the messages of both; then they run at once until the costs' `overlap` of the shorter is

@@ -1,4 +1,4 @@
-"""Something under way in the network, and who waits for it."""
+"""A transfer under way in the network, and who waits for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether nothing in a simulation is shared, so that all times follow from the lists."""
+"""Find whether ops or transfers can contend for a device, link or NIC; if not, all times follow from the lists."""
 
 from __future__ import annotations
 

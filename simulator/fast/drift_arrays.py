@@ -1,4 +1,4 @@
-"""The lists of one pipeline in numbers, which `simulator.fast.drift_loop` goes through quickly."""
+"""The lists of one pipeline as arrays of numbers, for `fast.drift_loop`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Equal pipelines that share devices, iteration after iteration, each at its own pace.
+"""Predict equal pipelines that share devices and drift apart, iteration after iteration.
 
 Nobody waits at the end of an iteration for the other pipelines. So they do not stay in step: whichever is ahead finds
 the device free for a moment, runs at full speed and gets further ahead, until one computes where another waits for a

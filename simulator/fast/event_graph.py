@@ -1,4 +1,4 @@
-"""A schedule in numbers: moments, each of them some seconds after the last of up to three others.
+"""The event graph of a schedule: each node some seconds after the last of up to three others.
 
 Where nothing is shared all times follow from the lists, one maximum and one sum per moment. Which moments there are,
 and what each waits for, costs do not change. So they are found once (`simulator.fast.longest_path.moments_of`), and the

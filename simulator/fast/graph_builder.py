@@ -1,4 +1,4 @@
-"""The way through all lists at once, each as far as what it waits for is known: it finds the moments that there are.
+"""Build the event graph of a schedule: one node per op and per transfer.
 
     Compute     begins when the op before it is over and its messages are there
     Send, Recv  the k-th of a channel meet; the transfer begins when both are posted and the one before it has left

@@ -1,4 +1,4 @@
-"""Equal pipelines on the same devices, predicted from one of them, as long as they are in step.
+"""Predict equal pipelines on the same devices in lockstep, from one of them.
 
 They are in an iteration that all begin together, and where nobody is slowed; else see `simulator.fast.drifting`. All
 N pipelines have the same lists and costs, and nothing tells them apart. So each op of one runs beside the same op of

@@ -1,4 +1,4 @@
-"""What a device holds, by numbers of times: the most of it is `simulator.memory.usage`'s, without its samples."""
+"""The peak bytes of a device under pipelines in lockstep, from the event graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Timeline of `simulate` without SimPy, where nothing is shared: a longest path over the same lists.
+"""The engine's Timeline without SimPy, as a longest path, where nothing contends.
 
 With a device for every rank and no shared NIC, nothing slows an op that runs, and each channel has its link for itself.
 Then all times follow from the lists, one sum and one maximum per op, and `simulate` is what they have to equal.

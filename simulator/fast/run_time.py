@@ -1,4 +1,4 @@
-"""How long a whole training run takes, and when each of its steps is done: without simulating all of it.
+"""The seconds of a whole training run, and of each of its steps, without simulating all of it.
 
     step    0      1      2    3    4    5    ..    n-1
             |--warm-up--|                |drain|

@@ -1,4 +1,4 @@
-"""The pace of a run that goes on: seconds per micro-batch when batches, or micro-batches, follow each other for long.
+"""The steady state of a long run: seconds per micro-batch when warm-up and cool-down no longer count.
 
 A batch that is repeated is mostly settled by its own Timeline. Let the ranks that begin first all end at L, and no
 other rank or channel end later than L after its own beginning:

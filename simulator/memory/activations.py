@@ -1,4 +1,4 @@
-"""What a forward leaves behind on its rank, and until when.
+"""The activations that a forward leaves on its rank, and until when they are held.
 
     F ─────────────── B          saved              F to the end of B
     F ─────── I ───── W          saved              F to the end of I

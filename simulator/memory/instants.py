@@ -1,4 +1,4 @@
-"""The ops of a rank at their instants: those that take no time come one after the other too.
+"""Order the ops of a rank in time, also those that take no time.
 
     op        F         B         Step      F
     start     (0, 0)    (1, 0)    (3, 0)    (3, 1)

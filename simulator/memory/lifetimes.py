@@ -1,4 +1,4 @@
-"""What ranks hold on their devices, and from when to when.
+"""Lifetimes of bytes: what ranks hold on their devices, and from when to when.
 
     weights          one version of every stage on the rank, always
     optimizer        its state, always

@@ -1,4 +1,4 @@
-"""Micro-batches in flight on each device over a Timeline: memory without a single byte known.
+"""Micro-batches in flight on each device over a Timeline, which need no bytes to be known.
 
 The unit is what one micro-batch leaves behind on a device's share of the model (one of p stages on p devices): a chunk
 counts 1/v where each device has v of them, and a stage held by all p devices counts p. From the end of I to the end of

@@ -1,4 +1,4 @@
-"""What a candidate takes at least, without working through its lists; what is told here is never too much.
+"""A lower bound of a candidate's seconds, without working through its lists.
 
     a device        has all the work of its stages, and at the end a sum of gradients and a step
     a straight way  on rank k nothing starts before the first micro-batch came through the ranks before, and behind its

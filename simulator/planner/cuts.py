@@ -1,4 +1,4 @@
-"""The model of a request, cut into stages: partitions and their costs, each worked out once."""
+"""The partitions of a request's model and their costs, each worked out once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A candidate predicted in full: its own lists, as they will be run, in our model.
+"""Predict a candidate in full, from its own lists.
 
 A run with a flush is one batch. A run without is as many steps as let every micro-batch of the pipeline come back a few
 times; its pace is that of the later half of its losses.

@@ -1,4 +1,4 @@
-"""One copy of a layout in full, for what all of them need at least: w times quicker than all of them.
+"""Bound a replicated layout by one copy of it, which is quicker by the number of copies.
 
 Its messages have their links for themselves here, so nothing starts later than it really does. When it is over with the
 backwards of a stage, the copies of that sum their gradients: over their links, and where devices of a node share a NIC

@@ -1,4 +1,4 @@
-"""Why the chosen plan, in a few lines: what each of its nearest neighbours would lose.
+"""The reasons for a plan, in a few lines: what each of its nearest neighbours would lose.
 
 A neighbour differs in one respect, and is the best of those that do by its bound; where that is depth or schedule, its
 micro-batches may be others too.

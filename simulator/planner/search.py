@@ -1,4 +1,4 @@
-"""The best candidates of a request, without looking at all of them in full.
+"""Search the best candidates of a request, most of them by their bound alone.
 
 Every candidate gets a bound: seconds per sample that it surely needs. The one of the least bound is predicted in full
 and put back under what it really needs; what is at the top with its real figure is better than all others can be.

@@ -1,4 +1,4 @@
-"""What of a schedule is known without working through it: the ranks of every stage, and how the backward is split."""
+"""The layout of a schedule's stages, known without its lists: the ranks of each, and how the backward is split."""
 
 from __future__ import annotations
 

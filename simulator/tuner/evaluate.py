@@ -1,4 +1,4 @@
-"""Time and memory of one setting, as our model has them or as AvgPipe's equations do."""
+"""Predict the time and memory of one setting, with our model or with AvgPipe's equations."""
 
 from __future__ import annotations
 

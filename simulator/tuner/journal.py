@@ -1,4 +1,4 @@
-"""What a search has found so far, on disk, so that a stopped one goes on from there.
+"""The journal of a search: its outcomes on disk, from which a stopped search goes on.
 
 A line of JSON each: first which problem it is of, then the outcomes, as they come. A last line that was cut short when
 the search was stopped is left out, and found anew.

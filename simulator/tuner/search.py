@@ -1,4 +1,4 @@
-"""Every setting of a space, evaluated in parallel processes."""
+"""Search all settings of a space in parallel processes."""
 
 from __future__ import annotations
 

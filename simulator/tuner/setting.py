@@ -1,4 +1,4 @@
-"""One point of the tuner's search, and all of those that a user asks for."""
+"""A setting of the tuner, and the space of all settings that a user asks for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How good a choice was, once the settings have been run."""
+"""The verdict on a choice: its regret and rank correlation, once the settings were measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all pictures share: their suffixes and colours, and how they are written: the whole file, or nothing."""
+"""What all figures share: suffixes, palette, and writing the whole file or nothing."""
 
 from __future__ import annotations
 

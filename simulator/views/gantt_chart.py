@@ -1,4 +1,4 @@
-"""Timelines as charts: a row per rank, a box per op, for paper and for the terminal."""
+"""The layout of a Gantt chart: a row per rank, a box per op; and the chart as text."""
 
 from __future__ import annotations
 

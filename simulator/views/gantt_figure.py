@@ -1,4 +1,4 @@
-"""A Chart drawn with matplotlib. Imported only by who draws: matplotlib takes long to load."""
+"""A Gantt chart drawn with matplotlib."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time and memory over M and N as heat maps, and which settings nobody beats in both."""
+"""Heat maps of time and memory over M and N, and the settings that no other beats in both."""
 
 from __future__ import annotations
 

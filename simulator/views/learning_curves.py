@@ -1,4 +1,4 @@
-"""Learning curves: the measured loss of several runs against their steps, and against their predicted wall time."""
+"""Learning curves: the losses of several runs against steps, and against predicted wall time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory over time as rows: what every device holds whenever it changes."""
+"""Memory over time as rows: what every device holds at each change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where everything is, and when: the nodes with their devices, above the Timeline.
+"""The picture of a plan: the nodes with their devices, above the Timeline.
 
 ┌ node 0 ────────────┐          ┌ node 1 ────────────┐
 │ 0.0  0.1  0.2  0.3 ├─ 3 GB/s ─┤ 1.0  1.1  1.2  1.3 │      each device in the colour of its rank, as copy.rank

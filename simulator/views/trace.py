@@ -1,4 +1,4 @@
-"""Timelines as a Chrome trace, which https://ui.perfetto.dev opens.
+"""Timelines as a Chrome trace, which ui.perfetto.dev opens.
 
 A process per rank and a lane per direction, and one for reductions; an arrow goes from the computation that makes a
 message through its Send and its Recv to the computation that needs it; memory is a counter. What keeps Perfetto from
