@@ -7,4 +7,11 @@ from . import theory as theory
 from . import tuner as tuner
 from . import views as views
 from .errors import SimulationError as SimulationError
+from .network_options import USUAL_NETWORK as USUAL_NETWORK
 from .network_options import NetworkOptions as NetworkOptions
+from .network_options import is_usual as is_usual
+from .scenario import Estimate as Estimate
+from .scenario import EvaluateScenario as EvaluateScenario
+from .scenario import Inexact as Inexact
+from .scenario import Meaning as Meaning
+from .scenario import Scenario as Scenario

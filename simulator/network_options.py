@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 Protocol: TypeAlias = Literal["rendezvous", "eager"]
@@ -41,3 +41,11 @@ class NetworkOptions:
 
 
 _MOST_SLOWDOWN = 100.0
+
+
+USUAL_NETWORK = NetworkOptions()
+
+
+def is_usual(network: NetworkOptions) -> bool:
+    """Whether messages go as they do unless something else is said; chunks matter to shared NICs alone."""
+    return replace(network, chunk_bytes=None) == USUAL_NETWORK

@@ -2,5 +2,8 @@ from .distribution import Distribution as Distribution
 from .distribution import distribution as distribution
 from .distribution import makespans as makespans
 from .network import require_matching as require_matching
+from .parallel_pipelines import lists_of_all as lists_of_all
+from .parallel_pipelines import predict_by_events as predict_by_events
+from .parallel_pipelines import reduces_of_several as reduces_of_several
 from .preconditions import require_simulable as require_simulable
 from .simulation import simulate as simulate

@@ -1,10 +1,15 @@
+from .contention import contention as contention
+from .contention import is_unshared as is_unshared
 from .drift_arrays import DriftArrays as DriftArrays
 from .drift_arrays import in_numbers as in_numbers
+from .drifting import predict_drifting as predict_drifting
 from .drifting import steady_s as steady_s
+from .exact_estimate import predict_scenario as predict_scenario
 from .lockstep import InStep as InStep
 from .lockstep import in_step as in_step
-from .longest_path import is_unshared as is_unshared
+from .lockstep import predict_in_lockstep as predict_in_lockstep
 from .longest_path import longest_path as longest_path
+from .longest_path import predict_by_longest_path as predict_by_longest_path
 from .run_time import RunTime as RunTime
 from .run_time import loss_times_s as loss_times_s
 from .run_time import run_time as run_time

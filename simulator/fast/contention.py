@@ -1,4 +1,4 @@
-"""Find whether ops or transfers can contend for a device, link or NIC; if not, all times follow from the lists."""
+"""Whether anything in a simulation is shared; else all times follow from the lists."""
 
 from __future__ import annotations
 
@@ -8,6 +8,25 @@ from collections.abc import Collection, Sequence
 from pipesched.profiles.clusters import Cluster, possible_hops
 from pipesched.schedules import Message, Op, Recv, Reduce, Schedule, Send, reducing_ranks
 from pipesched.schedules.lowering import lower
+from pipesched.simulator import Scenario, is_usual
+
+
+def contention(scenario: Scenario) -> str | None:
+    """Return why the times of each pipeline of a scenario do not follow from its lists alone; None if they do."""
+    schedule, cluster = scenario.schedule, scenario.cluster
+    if not is_unshared(schedule, cluster):
+        return (
+            f"{schedule.name}: got {schedule.num_ranks} ranks on {schedule.num_devices} devices and "
+            f"{len(cluster.nics)} shared NICs, expected a device for each rank, no such NIC, and links for the "
+            "reductions alone; try simulate"
+        )
+    network = scenario.network
+    if not is_usual(network):
+        return (
+            f"{schedule.name}: got {network.protocol} messages, {network.sends} sends and a slowdown of "
+            f"{network.slowdown:g}, expected rendezvous, posted ones and none; try simulate"
+        )
+    return None
 
 
 def is_unshared(schedule: Schedule, cluster: Cluster) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import assert_never
@@ -25,7 +25,7 @@ from pipesched.schedules import (
     needs,
 )
 from pipesched.schedules.weights import stashing_steps
-from pipesched.simulator import SimulationError
+from pipesched.simulator import Scenario, SimulationError, is_usual
 
 WORK, SEND, RECV = 0, 1, 2
 _NOTHING = (-1, 0)
@@ -79,11 +79,9 @@ def in_numbers(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Drift
             device has stages of different utilisations.
         ProfileError: The costs do not say the seconds of a phase that the lists have.
     """
-    if cluster.nics or schedule.num_devices < schedule.num_ranks:
-        raise SimulationError(
-            f"{schedule.name}: got {schedule.num_ranks} ranks on {schedule.num_devices} devices and "
-            f"{len(cluster.nics)} shared NICs, expected a device for each rank and no such NIC; try simulate"
-        )
+    reason = drift_obstacle(Scenario(schedule, costs, cluster))
+    if reason is not None:
+        raise SimulationError(reason)
     devices = schedule.rank_to_device
     channels: dict[tuple[int, int], int] = {}
     places: dict[tuple[int, Message], tuple[int, int]] = {}
@@ -105,8 +103,7 @@ def in_numbers(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Drift
         latency_s=[cluster.link(devices[source], devices[target]).latency_s for source, target in channels],
         lines=[*accumulate(map(len, transfers), initial=0)],
         transfer_s=[seconds for line in transfers for seconds in line],
-        utilisations=[_utilisation(schedule, costs, rank) for rank in range(schedule.num_ranks)]
-        + [1.0] * len(channels),
+        utilisations=[next(iter(_utilisations(costs, row)), 1.0) for row in schedule.ops] + [1.0] * len(channels),
     )
     for rank, row in enumerate(schedule.ops):
         lists.begins.append(len(lists.kinds))
@@ -124,16 +121,35 @@ def in_numbers(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Drift
     return lists
 
 
-def _utilisation(schedule: Schedule, costs: StageCosts, rank: int) -> float:
-    """Return the one utilisation of all stages that a rank works on."""
-    stages = {op.stage for op in schedule.ops[rank] if isinstance(op, Compute | Step | Average)}
-    utilisations = {costs.stages[stage].utilisation for stage in stages}
-    if len(utilisations) > 1:
-        raise SimulationError(
-            f"{schedule.name}: rank {rank}: got stages of utilisations {', '.join(map(str, sorted(utilisations)))}, "
-            "expected one, as each op is slowed alike; try simulate"
+def drift_obstacle(scenario: Scenario) -> str | None:
+    """Return what the event loop of drifting pipelines would have to leave out of a scenario; None if nothing."""
+    schedule, network = scenario.schedule, scenario.network
+    if scenario.cluster.nics or schedule.num_devices < schedule.num_ranks:
+        return (
+            f"{schedule.name}: got {schedule.num_ranks} ranks on {schedule.num_devices} devices and "
+            f"{len(scenario.cluster.nics)} shared NICs, expected a device for each rank and no such NIC; try simulate"
         )
-    return next(iter(utilisations), 1.0)
+    if not is_usual(network):
+        return f"{schedule.name}: got {network}, expected the usual messages; try simulate"
+    for rank, row in enumerate(schedule.ops):
+        strange = next((op for op in row if isinstance(op, Reduce | Overlap | Unshard | Reshard)), None)
+        if strange is not None:
+            return (
+                f"{schedule.name}: rank {rank}: got {strange}, expected none in one of several pipelines; try simulate"
+            )
+        shares = _utilisations(scenario.costs, row)
+        if len(shares) > 1:
+            return (
+                f"{schedule.name}: rank {rank}: got stages of utilisations {', '.join(map(str, shares))}, expected "
+                "one, as each op is slowed alike; try simulate"
+            )
+    return None
+
+
+def _utilisations(costs: StageCosts, row: Sequence[Op]) -> list[float]:
+    """Return the utilisations of the stages that a rank works on, each once."""
+    stages = {op.stage for op in row if isinstance(op, Compute | Step | Average)}
+    return sorted({costs.stages[stage].utilisation for stage in stages})
 
 
 def _entry(
@@ -161,8 +177,6 @@ def _entry(
         case Step() | Average():
             return WORK, 0, costs.seconds(op, copies=copies) / speed, _NOTHING
         case Reduce() | Overlap() | Unshard() | Reshard():
-            raise SimulationError(
-                f"{schedule.name}: rank {rank}: got {op}, expected none in one of several pipelines; try simulate"
-            )
+            raise AssertionError("an obstacle, which is looked for before")
         case _:
             assert_never(op)

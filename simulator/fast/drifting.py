@@ -16,10 +16,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
-from pipesched.simulator import SimulationError
-from pipesched.simulator.fast.drift_arrays import DriftArrays
+from pipesched.schedules.lowering import lower
+from pipesched.simulator import Estimate, Inexact, Meaning, Scenario, SimulationError
+from pipesched.simulator.engine import lists_of_all
+from pipesched.simulator.fast.drift_arrays import DriftArrays, drift_obstacle, in_numbers
 
 _JITTER = 0.05
 """Sigma of the factor on an op's seconds: without it nothing would tell equal pipelines apart."""
@@ -45,6 +48,21 @@ def steady_s(lists: DriftArrays, num_pipelines: int) -> float:
     done = sum(_done(ends, until_s) - _done(ends, from_s) for ends in ends_s)
     measured_s = num_pipelines * (until_s - from_s) / done if done else 0.0
     return max(measured_s, _work_s(lists, num_pipelines))
+
+
+def predict_drifting(scenario: Scenario) -> Estimate | Inexact:
+    """Predict the pace of pipelines that drift apart; nothing is said of their memory.
+
+    Raises:
+        SimulationError: The lists deadlock.
+        ProfileError: The costs do not say the seconds of a phase that the lists have.
+    """
+    lists = lists_of_all(scenario.schedule, 1) if scenario.num_pipelines == 1 else lower(scenario.schedule)
+    reason = drift_obstacle(replace(scenario, schedule=lists))
+    if reason is not None:
+        return Inexact(reason)
+    arrays = in_numbers(lists, scenario.costs, scenario.cluster)
+    return Estimate(Meaning.PACE, steady_s(arrays, scenario.num_pipelines), {})
 
 
 def _done(ends_s: Sequence[float], now_s: float) -> float:

@@ -22,6 +22,10 @@ from dataclasses import dataclass, replace
 from pipesched.profiles.clusters import Cluster, Link
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Average, Recv, Schedule, Send, Timeline
+from pipesched.schedules.lowering import lower
+from pipesched.simulator import Estimate, Inexact, Meaning, Scenario
+from pipesched.simulator.engine import reduces_of_several
+from pipesched.simulator.fast.contention import contention
 from pipesched.simulator.fast.event_graph import EventGraph
 from pipesched.simulator.fast.lockstep_memory import Held, held_on_devices
 from pipesched.simulator.fast.longest_path import moments_of
@@ -54,6 +58,13 @@ class InStep:
         starts, ends = self.works
         return max((times_s[end] for end in ends), default=0.0) - min((times_s[start] for start in starts), default=0.0)
 
+    def estimate(self, num_pipelines: int) -> Estimate:
+        """Return time and memory of so many; the Timeline is left out."""
+        times_s = self.times_s(num_pipelines)
+        peaks = self.peaks(times_s, num_pipelines)
+        over = self.over_capacity(times_s, num_pipelines, peaks)
+        return Estimate(Meaning.ITERATION, self.makespan_s(times_s), peaks, None if over is None else str(over))
+
     def peaks(self, times_s: Sequence[float], num_pipelines: int) -> dict[int, int]:
         """Return the most that all together hold on each device [bytes]."""
         return {held.device: held.peak_bytes(times_s, num_pipelines) for held in self.held}
@@ -80,6 +91,18 @@ class InStep:
         if num_pipelines > 1:
             return timeline
         return replace(timeline, spans=tuple(span for span in timeline.spans if not isinstance(span.op, Average)))
+
+
+def predict_in_lockstep(scenario: Scenario) -> Estimate | Inexact:
+    """Predict pipelines of which each shares nothing but its devices and links with the same of the others.
+
+    Raises:
+        As `longest_path` does.
+    """
+    reason = contention(scenario) or reduces_of_several(scenario)
+    if reason is not None:
+        return Inexact(reason)
+    return in_step(lower(scenario.schedule), scenario.costs, scenario.cluster).estimate(scenario.num_pipelines)
 
 
 def in_step(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> InStep:

@@ -12,11 +12,29 @@ from pipesched.profiles.clusters import Cluster, all_reduce, flat
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule, Timeline, reducing_ranks
 from pipesched.schedules.lowering import lower
-from pipesched.simulator import NetworkOptions, SimulationError
-from pipesched.simulator.engine import require_simulable
-from pipesched.simulator.fast.contention import is_unshared as is_unshared
+from pipesched.simulator import Estimate, Inexact, Scenario, SimulationError
+from pipesched.simulator.engine import lists_of_all, require_simulable
+from pipesched.simulator.fast.contention import contention
 from pipesched.simulator.fast.event_graph import EventGraph
 from pipesched.simulator.fast.graph_builder import Walk
+from pipesched.simulator.memory import iteration
+
+
+def predict_by_longest_path(scenario: Scenario) -> Estimate | Inexact:
+    """Predict one pipeline that shares nothing.
+
+    Raises:
+        As `longest_path` does.
+    """
+    schedule, costs, cluster = scenario.schedule, scenario.costs, scenario.cluster
+    require_simulable(schedule, costs, cluster, scenario.network, 0.0)
+    if scenario.num_pipelines > 1:
+        return Inexact(f"{schedule.name}: got {scenario.num_pipelines} pipelines on the same devices, expected one")
+    reason = contention(scenario)
+    if reason is not None:
+        return Inexact(reason)
+    lists = lists_of_all(schedule, 1)
+    return iteration(longest_path(lists, costs, cluster), lists, costs, cluster)
 
 
 def longest_path(schedule: Schedule, costs: StageCosts, cluster: Cluster | None = None) -> Timeline:
@@ -51,13 +69,11 @@ def moments_of(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Event
     Raises:
         ScheduleError, SimulationError: As there.
     """
-    require_simulable(schedule, costs, cluster, NetworkOptions(), 0.0)
-    if not is_unshared(schedule, cluster):
-        raise SimulationError(
-            f"{schedule.name}: got {schedule.num_ranks} ranks on {schedule.num_devices} devices and "
-            f"{len(cluster.nics)} shared NICs, expected a device for each rank, no such NIC, and links for the "
-            "reductions alone; try simulate"
-        )
+    scenario = Scenario(schedule, costs, cluster)
+    require_simulable(schedule, costs, cluster, scenario.network, 0.0)
+    reason = contention(scenario)
+    if reason is not None:
+        raise SimulationError(reason)
     lowered = lower(schedule)
     devices = schedule.rank_to_device
     plans = {

@@ -11,6 +11,7 @@ from .microbatches import InFlight as InFlight
 from .microbatches import in_flight as in_flight
 from .microbatches import peak_in_flight as peak_in_flight
 from .usage import OverCapacity as OverCapacity
+from .usage import iteration as iteration
 from .usage import memory as memory
 from .usage import over_capacity as over_capacity
 from .usage import peak_memory as peak_memory

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, zip_longest
 from operator import itemgetter
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import MemorySample, Op, Recv, Schedule, Send, Span, Timeline
+from pipesched.simulator import Estimate, Meaning
 from pipesched.simulator.memory.instants import NEVER, seen_at_once
 from pipesched.simulator.memory.lifetimes import KINDS as KINDS
 from pipesched.simulator.memory.lifetimes import Buffers, Hold, holds
@@ -57,6 +58,24 @@ def memory(
     return tuple(
         sample for device in sorted(by_device) for sample in _samples(device, begin_s, by_device[device], num_pipelines)
     )
+
+
+def iteration(timeline: Timeline, schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Estimate:
+    """Return the time of an iteration and the memory over it, in which the Timeline has its memory too.
+
+    Args:
+        timeline: Of `schedule`, lowered, of all pipelines.
+        schedule: Says how many stages there are.
+        costs: Bytes of every stage.
+        cluster: How much memory the devices have.
+
+    Raises:
+        SimulationError: The schedule has more stages than the costs.
+    """
+    timeline = replace(timeline, memory=memory(timeline, costs, schedule))
+    peaks = {device: peak.total_bytes for device, peak in peak_memory(timeline.memory).items()}
+    over = over_capacity(timeline.memory, cluster, timeline)
+    return Estimate(Meaning.ITERATION, timeline.makespan_s, peaks, None if over is None else str(over), timeline)
 
 
 def peak_memory(samples: Iterable[MemorySample]) -> Mapping[int, MemorySample]:

@@ -139,9 +139,8 @@ class _Copy:
         """Return the least time from the start, through a rank, to the end."""
         mine, count = self.form.stages[rank], self.candidate.num_microbatches
         before = range(min(mine))
-        ways_s = sum(map(self._crossing_s, before))
-        ahead_s = ways_s + sum(self._seconds(Phase.FORWARD, stage) for stage in before)
-        behind_s = ways_s + sum(self._back_s(stage) for stage in before)
+        ahead_s = sum(map(self._crossing_s, before)) + sum(self._seconds(Phase.FORWARD, stage) for stage in before)
+        behind_s = sum(map(self._return_s, before)) + sum(self._back_s(stage) for stage in before)
         busy_s = self._busy_s(rank)
         seconds = busy_s + min(ends_s[stage] for stage in mine)
         if self.form.splits:  # W may come when the last gradient has gone on
@@ -174,11 +173,17 @@ class _Copy:
         """Return the time from the start of F on a rank to the end of B or I there, of one micro-batch."""
         stages = range(rank, self.form.num_stages)
         work_s = sum(self._seconds(Phase.FORWARD, stage) + self._back_s(stage) for stage in stages)
-        return work_s + 2 * sum(map(self._crossing_s, stages[:-1]))
+        return work_s + sum(self._crossing_s(stage) + self._return_s(stage) for stage in stages[:-1])
 
     def _crossing_s(self, stage: int) -> float:
-        """Return the time of a message from a stage to the next, or back."""
-        source, target = self.form.homes[stage][0], self.form.homes[stage + 1][0]
+        """Return the time of an activation from a stage to the next."""
+        return self._message_s(self.form.homes[stage][0], self.form.homes[stage + 1][0], stage)
+
+    def _return_s(self, stage: int) -> float:
+        """Return the time of its gradient on the way back, over a link that may be another."""
+        return self._message_s(self.form.homes[stage + 1][0], self.form.homes[stage][0], stage)
+
+    def _message_s(self, source: int, target: int, stage: int) -> float:
         if source == target:
             return 0.0
         link = self.cluster.link(self.devices[source], self.devices[target])

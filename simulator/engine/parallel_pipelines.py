@@ -1,0 +1,74 @@
+"""A scenario under SimPy: the lists of all its pipelines, simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from pipesched.schedules import Average, Compute, Op, Recv, Schedule, Send, reducing_ranks, rewritten
+from pipesched.schedules.lowering import lower
+from pipesched.simulator import Estimate, Inexact, Scenario
+from pipesched.simulator.engine.simulation import simulate
+from pipesched.simulator.memory import iteration
+
+
+def predict_by_events(scenario: Scenario) -> Estimate | Inexact:
+    """Simulate an iteration of all pipelines.
+
+    Raises:
+        As `simulate` does.
+    """
+    reason = reduces_of_several(scenario)
+    if reason is not None:
+        return Inexact(reason)
+    lists, costs, cluster = lists_of_all(scenario.schedule, scenario.num_pipelines), scenario.costs, scenario.cluster
+    return iteration(simulate(lists, costs, cluster, rules=scenario.network), lists, costs, cluster)
+
+
+def reduces_of_several(scenario: Scenario) -> str | None:
+    """Return why several pipelines cannot be predicted if they reduce gradients; None if they do not."""
+    name, num_pipelines = scenario.schedule.name, scenario.num_pipelines
+    if num_pipelines == 1 or not reducing_ranks(scenario.schedule.ops):
+        return None
+    return f"{name}: got Reduces in each of {num_pipelines} pipelines, expected none: nobody says who reduces with whom"
+
+
+def lists_of_all(schedule: Schedule, num_pipelines: int) -> Schedule:
+    """Return the lists of equal pipelines on the same devices, lowered.
+
+    Rank ``n * num_ranks + k`` is rank k of pipeline n, whose micro-batches come behind those of pipeline n - 1. One
+    pipeline alone has no Averages.
+    """
+    lowered = lower(schedule)
+    if num_pipelines == 1:
+        rows = tuple(tuple(op for op in row if not isinstance(op, Average)) for row in lowered.ops)
+        return replace(lowered, ops=rows)
+    pipelines = [_Pipeline(index, lowered) for index in range(num_pipelines)]
+    return replace(
+        lowered,
+        num_microbatches=num_pipelines * lowered.num_microbatches,
+        ops=tuple(tuple(pipeline.read(row)) for pipeline in pipelines for row in lowered.ops),
+        rank_to_device=lowered.rank_to_device * num_pipelines,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pipeline:
+    """One of the pipelines, by its index."""
+
+    index: int
+    schedule: Schedule
+
+    def read(self, row: tuple[Op, ...]) -> Iterator[Op]:
+        """Yield the list of a rank of this pipeline, given that of the schedule."""
+        return (rewritten(op, self._compute, self._post) for op in row)
+
+    def _compute(self, op: Compute) -> Compute:
+        return replace(op, microbatch=self._microbatch(op.microbatch))
+
+    def _post(self, op: Send | Recv) -> Send | Recv:
+        message = replace(op.message, microbatch=self._microbatch(op.message.microbatch))
+        return replace(op, message=message, peer=op.peer + self.index * self.schedule.num_ranks)
+
+    def _microbatch(self, microbatch: int) -> int:
+        return microbatch + self.index * self.schedule.num_microbatches

@@ -1,0 +1,83 @@
+"""What every evaluator of time and memory is asked, and what it answers.
+
+    Scenario ──> evaluator ──> Estimate    seconds, peaks of memory, and what the seconds mean
+                          └──> Inexact     why this evaluator cannot say it; another one may
+
+The evaluators and when each of them is exact:
+
+    engine.predict_by_events          always, under SimPy: what all others are held against
+    fast.predict_by_longest_path      one pipeline, nothing shared, usual messages
+    fast.predict_in_lockstep          equal pipelines that begin together, each for itself nothing shared
+    fast.predict_drifting             the pace of equal pipelines in the long run: no bound, and a little chance in it
+    fast.predict_scenario             the quickest of those that are exact
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import Schedule, Timeline
+from pipesched.simulator.network_options import USUAL_NETWORK, NetworkOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Lists of ops, what they cost, and where they run.
+
+    Attributes:
+        schedule: Of one pipeline, lowered or not.
+        costs: As they are for one op alone.
+        cluster: Devices and links.
+        network: How messages go.
+        num_pipelines: Equal ones on the same devices, each with micro-batches of its own, all begun together. One alone
+            has no reference model, so that its Averages take no time and no memory.
+    """
+
+    schedule: Schedule
+    costs: StageCosts
+    cluster: Cluster
+    network: NetworkOptions = USUAL_NETWORK
+    num_pipelines: int = 1
+
+
+class Meaning(StrEnum):
+    """What the seconds of a prediction are."""
+
+    ITERATION = "iteration"
+    PACE = "pace"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Time and memory of a scenario.
+
+    Attributes:
+        meaning: Whether `seconds` is what an iteration of all pipelines takes from its first work to its last, or the
+            pace at which iterations follow each other in the long run.
+        seconds: That [s].
+        peak_bytes: The most that each device holds that holds something; empty where the evaluator does not say.
+        over_memory: Which op first takes a device over its memory; None if none does.
+        timeline: Of the ops, with memory; None where the evaluator makes none.
+    """
+
+    meaning: Meaning
+    seconds: float
+    peak_bytes: Mapping[int, int]
+    over_memory: str | None = None
+    timeline: Timeline | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inexact:
+    """Why an evaluator does not answer: it would have to leave something out."""
+
+    reason: str
+
+
+EvaluateScenario: TypeAlias = Callable[[Scenario], Estimate | Inexact]
+"""Raises ScheduleError, SimulationError or ProfileError where nobody can predict the scenario."""

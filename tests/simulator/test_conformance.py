@@ -1,0 +1,237 @@
+"""Every evaluator of time and memory against SimPy, feature by feature: equal, or refused with a reason.
+
+Each row is a feature, each column an evaluator: ``=`` equal within 1e-9, ``-`` refused. The bound of the planner, which
+is asked for candidates, is at most what SimPy says of the candidate's own lists.
+"""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from pipesched.profiles.clusters import Cluster, Device, Link, flat, of_nodes
+from pipesched.profiles.costs import Compression, StageCost, StageCosts
+from pipesched.schedules import Average
+from pipesched.schedules.builders import build
+from pipesched.schedules.builders.avgpipe import avgpipe, one_pipeline
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import recompute, replicate
+from pipesched.simulator import USUAL_NETWORK, Estimate, Inexact, Meaning, NetworkOptions, Scenario
+from pipesched.simulator.engine import lists_of_all, predict_by_events, simulate
+from pipesched.simulator.fast import (
+    in_numbers,
+    predict_by_longest_path,
+    predict_drifting,
+    predict_in_lockstep,
+    predict_scenario,
+)
+from pipesched.simulator.fast.drifting import side_by_side
+from pipesched.simulator.planner import Candidate
+from pipesched.simulator.planner.bound import Bounds
+from pipesched.simulator.planner.evaluate import predict_candidate
+
+LINK = Link(0.125, 50.0)
+NODES = of_nodes(replace(flat(2, LINK), inter=Link(0.25, 20.0)), 2)
+NICS = of_nodes(replace(flat(2, LINK), inter=Link(0.25, 20.0), nics=((0, 1),)), 2)
+UNEQUAL = Cluster((Device(1.0), Device(0.5), Device(2.0), Device(0.75)), LINK, links=((1, 2, Link(1.0, 10.0)),))
+
+
+def costs_of(schedule, **changes):
+    """Unequal stages that say everything; utilisations are 1 unless they are given."""
+    chance = random.Random(schedule.num_stages)
+    stages = tuple(
+        StageCost(
+            chance.uniform(0.5, 2),
+            chance.uniform(1, 4),
+            chance.uniform(0.5, 2),
+            chance.uniform(0.5, 2),
+            step_s=chance.uniform(0.1, 1),
+            output_bytes=chance.randint(1, 40),
+            saved_bytes=chance.randint(1, 100),
+            weight_bytes=chance.randint(1, 100),
+            optimizer_bytes=chance.randint(1, 100),
+            **({"copy_s": 0.5, "predict_s": 0.75, "average_s": 0.25} | changes),
+        )
+        for _ in range(schedule.num_stages)
+    )
+    return StageCosts(stages)
+
+
+def scenario(schedule, cluster=None, num_pipelines=1, network=USUAL_NETWORK, costs=None, **changes):
+    costs = costs_of(schedule) if costs is None else costs
+    cluster = flat(max(schedule.rank_to_device) + 1, LINK) if cluster is None else cluster
+    return Scenario(schedule, replace(costs, **changes), cluster, network, num_pipelines)
+
+
+def pipelines(number, utilisation=1.0, **changes):
+    schedule = one_pipeline(3, 4, 2, 1)
+    return scenario(schedule, num_pipelines=number, costs=costs_of(schedule, utilisation=utilisation), **changes)
+
+
+def network(*values, cluster=NODES, **named):
+    return scenario(build("1f1b", 4, 4), cluster, network=NetworkOptions(*values, **named))
+
+
+HALF = Compression(4, 100.0)
+UNUSED = [StageCost(9.0, 9.0)]
+
+# lockstep is asked for one pipeline too, and drifting for its first iteration
+MATRIX = {
+    "whole backward": ("= = =", lambda: scenario(build("1f1b", 4, 6))),
+    "split backward": ("= = =", lambda: scenario(build("zb_h1", 4, 6))),
+    "backwards whole and split": ("= = -", lambda: scenario(build("dualpipe", 4, 8))),
+    "recompute": ("= = =", lambda: scenario(recompute(build("gpipe", 3, 4)))),
+    "several stages of a rank": ("= = =", lambda: scenario(build("interleaved", 2, 4))),
+    "a V of stages": ("= = =", lambda: scenario(build("zbv", 2, 4))),
+    "overlap, none of it hidden": ("= = -", lambda: scenario(build("dualpipe_v", 2, 4), overlap=0.0)),
+    "overlap, half of it hidden": ("= = -", lambda: scenario(build("dualpipe_v", 2, 4), overlap=0.5)),
+    "overlap, all of it hidden": ("= = -", lambda: scenario(build("dualpipe", 4, 8), overlap=1.0)),
+    "compression": ("= = =", lambda: scenario(build("1f1b", 3, 4), compression=HALF)),
+    "stashed weights": ("= = =", lambda: scenario(build("pipedream", 3, 6))),
+    "predicted weights": ("= = =", lambda: scenario(build("spectrain", 3, 6))),
+    "messages that take no time": ("= = =", lambda: scenario(build("1f1b", 3, 4), flat(3))),
+    "unequal devices and links": ("= = =", lambda: scenario(build("1f1b", 4, 4), UNEQUAL)),
+    "costs of further stages": (
+        "= = =",
+        lambda: scenario(
+            build("1f1b", 3, 4),
+            costs=StageCosts((*costs_of(build("1f1b", 3, 4)).stages, *UNUSED)),
+        ),
+    ),
+    "two nodes": ("= = =", lambda: scenario(build("1f1b", 4, 4), NODES)),
+    "shared NICs": ("- - -", lambda: scenario(build("1f1b", 4, 4), NICS)),
+    "reductions of replicas": ("= = -", lambda: scenario(replicate(lower(build("1f1b", 2, 4)), 2), flat(4, LINK))),
+    "reductions beside messages": ("= = -", lambda: scenario(build("chimera", 4, 8))),
+    "reductions through shared NICs": ("- - -", lambda: scenario(replicate(lower(build("1f1b", 2, 4)), 2), NICS)),
+    "ranks that share a device": ("- - -", lambda: scenario(avgpipe(2, 8, 2, 1))),
+    "one pipeline with an average": ("= = =", lambda: pipelines(1)),
+    "two pipelines that slow each other": ("- = =", lambda: pipelines(2, 0.75)),
+    "three pipelines that do not": ("- = =", lambda: pipelines(3, 0.25)),
+    "two pipelines, compression": ("- = =", lambda: pipelines(2, 0.8, compression=HALF)),
+    "two pipelines on unequal devices": ("- = =", lambda: pipelines(2, 0.75, cluster=UNEQUAL)),
+    "two pipelines, stashed weights": (
+        "- = =",
+        lambda: scenario(
+            build("pipedream", 2, 4), num_pipelines=2, costs=costs_of(build("pipedream", 2, 4), utilisation=0.75)
+        ),
+    ),
+    "two pipelines, overlap": (
+        "- = -",
+        lambda: scenario(
+            build("dualpipe_v", 2, 4),
+            num_pipelines=2,
+            costs=costs_of(build("dualpipe_v", 2, 4), utilisation=0.75),
+            overlap=0.5,
+        ),
+    ),
+    "two pipelines, unlike stages of a rank": (
+        "- = -",
+        lambda: scenario(
+            build("interleaved", 2, 4),
+            num_pipelines=2,
+            costs=StageCosts(
+                tuple(
+                    replace(cost, utilisation=0.4 + 0.1 * stage)
+                    for stage, cost in enumerate(costs_of(build("interleaved", 2, 4)).stages)
+                )
+            ),
+        ),
+    ),
+    "two pipelines, shared NICs": ("- - -", lambda: pipelines(2, 0.75, cluster=NICS)),
+    "two pipelines, eager": ("- - -", lambda: pipelines(2, 0.75, network=NetworkOptions("eager"))),
+    "eager": ("- - -", lambda: network("eager")),
+    "blocking": ("- - -", lambda: network("rendezvous", "blocking")),
+    "slowdown": ("- - -", lambda: network(slowdown=0.5)),
+    "chunks without shared NICs": ("= = =", lambda: network(chunk_bytes=5)),
+    "chunks through shared NICs": ("- - -", lambda: network(chunk_bytes=5, cluster=NICS)),
+}
+
+
+def first_iteration(asked):
+    """What the event loop of drifting pipelines says of an iteration that all begin together."""
+    answer = predict_drifting(asked)
+    if isinstance(answer, Inexact):
+        return answer
+    assert answer.meaning is Meaning.PACE
+    lists = lists_of_all(asked.schedule, 1) if asked.num_pipelines == 1 else lower(asked.schedule)
+    ends_s = side_by_side(in_numbers(lists, asked.costs, asked.cluster), [0.0] * asked.num_pipelines)
+    return Estimate(Meaning.ITERATION, max(end_s for (end_s,) in ends_s), {})
+
+
+EVALUATORS = (predict_by_longest_path, predict_in_lockstep, first_iteration)
+
+
+@pytest.mark.parametrize("feature", MATRIX)
+@pytest.mark.parametrize("column", range(len(EVALUATORS)), ids=[each.__name__ for each in EVALUATORS])
+def test_an_evaluator_says_what_simpy_says_or_why_it_cannot(feature, column):
+    signs, make = MATRIX[feature]
+    asked = make()
+    answer, expected = EVALUATORS[column](asked), predict_by_events(asked)
+    if signs.split()[column] == "-":
+        assert isinstance(answer, Inexact)
+        assert "expected" in answer.reason
+        return
+    assert isinstance(answer, Estimate)
+    assert answer.seconds == pytest.approx(expected.seconds, rel=1e-9)
+    if answer.peak_bytes:
+        assert answer.peak_bytes == expected.peak_bytes
+
+
+@pytest.mark.parametrize("feature", MATRIX)
+def test_the_quickest_that_is_exact_says_what_simpy_says(feature):
+    asked = MATRIX[feature][1]()
+    assert predict_scenario(asked).seconds == pytest.approx(predict_by_events(asked).seconds, rel=1e-9)
+
+
+@pytest.mark.parametrize("feature", MATRIX)
+def test_what_takes_a_device_over_its_memory_is_the_same(feature):
+    asked = MATRIX[feature][1]()
+    most = max(predict_by_events(asked).peak_bytes.values())
+    devices = tuple(replace(device, memory_bytes=most - 1) for device in asked.cluster.devices)
+    tight = replace(asked, cluster=replace(asked.cluster, devices=devices))
+    assert predict_scenario(asked).over_memory is None
+    assert f"of {most - 1} " in (predict_scenario(tight).over_memory or "")
+    assert f"of {most - 1} " in (predict_by_events(tight).over_memory or "")
+
+
+def test_pipelines_that_reduce_are_refused_by_everybody():
+    asked = scenario(build("chimera", 2, 4), num_pipelines=2)
+    for evaluate in (predict_by_events, *EVALUATORS):
+        assert isinstance(evaluate(asked), Inexact)
+
+
+def test_lists_of_all_are_those_of_avgpipe():
+    assert lists_of_all(one_pipeline(3, 4, 2, 1), 2).ops == lower(avgpipe(3, 8, 2, 1)).ops
+    alone = lists_of_all(one_pipeline(3, 4, 2, 1), 1)
+    assert not any(isinstance(op, Average) for row in alone.ops for op in row)
+
+
+CANDIDATES = {
+    "whole backward": ("1f1b", {}),
+    "split backward": ("zb_h1", {}),
+    "gpipe": ("gpipe", {}),
+    "recompute": ("1f1b", {"recomputes": True}),
+    "several stages of a rank": ("interleaved", {"num_chunks": 2}),
+    "overlap": ("dualpipe", {}),
+    "overlap in a V": ("dualpipe_v", {"num_chunks": 2}),
+    "replicas": ("1f1b", {"width": 2, "depth": 2}),
+    "replicas of rows": ("gpipe", {"width": 2, "depth": 2, "placement": "data"}),
+    "chimera": ("chimera", {}),
+}
+
+
+@pytest.mark.parametrize("feature", CANDIDATES)
+@pytest.mark.parametrize("cluster", [flat(4), NODES, NICS, UNEQUAL], ids=["flat", "nodes", "nics", "unequal"])
+@pytest.mark.parametrize("overlap", [0.0, 1.0])
+@pytest.mark.parametrize("compression", [None, HALF])
+def test_a_bound_is_never_above_what_simpy_says(feature, cluster, overlap, compression):
+    name, fields = CANDIDATES[feature]
+    depth = fields.get("depth", 4)
+    num_stages = depth * {"interleaved": 2, "dualpipe_v": 2}.get(name, 1)
+    candidate = Candidate(name, **({"depth": 4, "width": 1} | fields), num_microbatches=8, microbatch_size=1,
+                          partition=(1,) * num_stages)  # fmt: skip
+    costs = replace(costs_of(build("1f1b", num_stages, 8)), overlap=overlap, compression=compression)
+    timeline, lists, _ = predict_candidate(candidate, costs, cluster)
+    engine_s = simulate(lists, costs, cluster).makespan_s
+    assert timeline.makespan_s == pytest.approx(engine_s, rel=1e-9)
+    assert Bounds(cluster).of(candidate, costs).seconds <= engine_s * (1 + 1e-9)
