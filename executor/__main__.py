@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ from pathlib import Path
 from pipesched.executor.errors import ExecutionError, PeerLost, RankFailed
 from pipesched.executor.launch import ProgressPage, RunSpec, Train, job_from_json
 from pipesched.executor.runs import Measured, RankListener, run_rank
-from pipesched.executor.settings import STOP_SIGNALS
 from pipesched.executor.training import AdvanceTrials, Scores, Trained, step_line
 from pipesched.profiles import ProfileError
 from pipesched.profiles.io import require_trusted, trusted
@@ -33,7 +31,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: Of the command line; None: this process'.
     """
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # the launcher held them back
     asked = _parser().parse_args(arguments)
     folder = asked.folder
     if asked.parent is not None:

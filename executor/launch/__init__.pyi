@@ -1,7 +1,9 @@
 from .affinity import pin as pin
 from .control import all_gather as all_gather
 from .control import gather_texts as gather_texts
+from .fork_client import end_server as end_server
 from .fork_client import job_folder as job_folder
+from .fork_client import prepare as prepare
 from .progress_page import ProgressPage as ProgressPage
 from .rank_context import RankContext as RankContext
 from .rank_context import connected_as as connected_as

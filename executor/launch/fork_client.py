@@ -186,9 +186,15 @@ _servers: list[_Server] = []
 
 def _server() -> _Server:
     if not _servers or not _servers[-1].is_ours():
-        for gone in _servers:
-            gone.end()
-            atexit.unregister(gone.end)
-        _servers[:] = [_Server()]
+        end_server()
+        _servers.append(_Server())
         atexit.register(_servers[-1].end)
     return _servers[-1]
+
+
+def end_server() -> None:
+    """End the server, if there is one, with all that runs; the next process is forked from another."""
+    while _servers:
+        server = _servers.pop()
+        atexit.unregister(server.end)
+        server.end()

@@ -54,6 +54,7 @@ class Server:
         self._work: ModuleRunner | None = None
         self._pid = os.getpid()
         self._handlers = {told: signal.signal(told, signal.SIG_IGN) or signal.SIG_DFL for told in _TOLD_TO_ALL}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _TOLD_TO_ALL)  # whatever the launcher holds back while it starts us
         self._unread = b""
         self._numbers: dict[int, int] = {}  # of each process that runs
         self._folders: list[str] = []

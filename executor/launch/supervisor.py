@@ -31,8 +31,7 @@ def started(
 ) -> Iterator[list[Forked]]:
     """Start processes of a module, numbered as torchrun does; whatever happens, none is left.
 
-    A signal meanwhile waits, or a child could be lost before it is known. The children inherit the blocked signals;
-    `module` unblocks them.
+    A signal meanwhile waits, or a child could be lost before it is known.
 
     Args:
         folder: Gets what each process writes, in ``log0`` and so on.

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipesched.executor.launch import job_to_json
-from pipesched.executor.launch.fork_client import fork
+from pipesched.executor.launch.fork_client import end_server, fork
 from pipesched.profiles.processes import can_fork
 from pipesched.schedules.builders import build
 from tests.executor.pipelines import job
@@ -85,3 +85,38 @@ def test_the_server_outlives_the_thread_that_started_it(tmp_path):
     assert rank.poll() is None
     rank.kill()
     assert rank.wait() == -signal.SIGKILL
+
+
+def signals(pid, field):
+    """Return the signals that a process holds back (SigBlk) or ignores (SigIgn)."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    mask = int(next(line for line in lines if line.startswith(field)).split()[1], 16)
+    return {number for number in signal.valid_signals() if mask >> number - 1 & 1}
+
+
+def test_the_server_and_its_forks_hold_no_signal_back_whatever_the_launcher_does(tmp_path):
+    end_server()
+    stops = {signal.SIGINT, signal.SIGTERM}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, stops)
+    try:
+        rank = waiting(tmp_path, 0)
+        assert eventually((tmp_path / "log0").exists)
+        assert eventually(lambda: not signals(server(), "SigBlk:") & stops)
+        children = Path(f"/proc/{server()}/task/{server()}/children").read_text().split()
+        assert not signals(children[0], "SigBlk:") & stops
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    rank.kill()
+    assert rank.wait() == -signal.SIGKILL
+
+
+def test_an_ended_server_leaves_no_process_and_the_next_fork_has_another(tmp_path):
+    rank = waiting(tmp_path, 0)
+    assert eventually((tmp_path / "log0").exists)
+    before = server()
+    end_server()
+    end_server()  # there is none any more
+    assert rank.wait() == -signal.SIGKILL
+    assert not Path(f"/proc/{before}").exists()
+    assert fork([], environment(), tmp_path / "c").wait() == 2
+    assert server() != before
