@@ -69,11 +69,11 @@ def test_a_job_is_written_and_not_run(pipesched, folder):
 def test_a_job_of_an_emulated_run_takes_the_machines_along(pipesched, folder):
     nodes = "--nodes 2 --gpus 1 --intra latency_s=0 --inter latency_s=0.5"
     assert pipesched(f"run -s 1f1b -p 2 -m 4 --uniform f=1,b=2 {nodes} --job job.json").code == 0
-    cluster = read_cluster(json.loads((folder / "job.json").read_text())["cluster"], "the job's cluster")
+    cluster = read_cluster(json.loads((folder / "job.json").read_text())["job"]["cluster"], "the job's cluster")
     assert [device.node for device in cluster.devices] == [0, 1]
     assert (cluster.link(0, 1), cluster.nics) == (Link(0.5), ())
     assert pipesched("run -s 1f1b -p 2 -m 4 --uniform f=1,b=2 --job job.json").code == 0
-    assert json.loads((folder / "job.json").read_text())["cluster"] is None
+    assert json.loads((folder / "job.json").read_text())["job"]["cluster"] is None
 
 
 def test_emulated_messages_are_compressed_by_their_costs(pipesched, folder):
