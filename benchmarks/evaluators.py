@@ -1,0 +1,76 @@
+"""How much quicker than the engine the other evaluators of time and memory are, each beside it on the same scenario.
+
+python benchmarks/evaluators.py --out benchmarks/results/evaluators.md
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+from report import arguments_of, provenance, show
+
+from pipesched.profiles.clusters import Link, flat
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.schedules.builders import build, one_pipeline
+from pipesched.schedules.lowering import lower
+from pipesched.simulator import Estimate, EvaluateScenario, Scenario
+from pipesched.simulator.engine import predict_by_events
+from pipesched.simulator.fast import predict_by_longest_path, predict_drifting, predict_in_lockstep
+
+ROUNDS = 5
+LINK = Link(0.01, 1e3)
+
+
+def costs_of(num_stages: int, utilisation: float) -> StageCosts:
+    """Return costs of equal stages that say seconds and bytes."""
+    stage = StageCost(1.0, 2.0, output_bytes=10, saved_bytes=100, weight_bytes=1000, utilisation=utilisation)
+    return StageCosts((stage,) * num_stages)
+
+
+ONE = Scenario(lower(build("1f1b", 16, 256)), costs_of(16, 1.0), flat(16, LINK))
+SEVERAL = Scenario(one_pipeline(8, 64, 4), costs_of(8, 0.3), flat(8, LINK), num_pipelines=4)
+CROWDED = Scenario(one_pipeline(8, 64, 4), costs_of(8, 0.8), flat(8, LINK), num_pipelines=4)
+CASES: dict[str, tuple[str, EvaluateScenario, Scenario]] = {
+    "longest path": ("1f1b, p = 16, m = 256", predict_by_longest_path, ONE),
+    "lockstep": ("4 pipelines, p = 8, m = 64, utilisation 0.3", predict_in_lockstep, SEVERAL),
+    "drifting": ("4 pipelines, p = 8, m = 64, utilisation 0.8", predict_drifting, CROWDED),
+}
+
+
+def took_s(evaluate: EvaluateScenario, scenario: Scenario) -> tuple[float, Estimate]:
+    """Return the seconds of one evaluation, and its answer."""
+    start = time.perf_counter()
+    answer = evaluate(scenario)
+    seconds = time.perf_counter() - start
+    assert isinstance(answer, Estimate), answer
+    return seconds, answer
+
+
+def report(median: Callable[[list[float]], float] = statistics.median) -> Iterator[str]:
+    """Yield the page; the engine and the other take turns, so that both meet the same machine."""
+    yield "# Evaluators beside the engine"
+    yield ""
+    yield from provenance("evaluators.py", os.getloadavg()[0], f"medians of {ROUNDS} turns")
+    yield ""
+    yield "| evaluator | scenario | engine [s] | evaluator [s] | times as quick | spread | predicted / engine's |"
+    yield "|---|---|---|---|---|---|---|"
+    for name, (what, evaluate, scenario) in CASES.items():
+        took_s(evaluate, scenario)  # machine code is loaded, or made
+        turns = [(took_s(predict_by_events, scenario), took_s(evaluate, scenario)) for _ in range(ROUNDS)]
+        engine_s, other_s = ([turn[index][0] for turn in turns] for index in (0, 1))
+        ratios = [engine / other for engine, other in zip(engine_s, other_s, strict=True)]
+        (_, engine), (_, other) = turns[0]
+        yield (
+            f"| {name} | {what} | {median(engine_s):.3f} | {median(other_s):.4f} | {median(ratios):.0f} "
+            f"| {min(ratios):.0f} to {max(ratios):.0f} | {other.seconds / engine.seconds:.3f} |"
+        )
+    yield ""
+    yield "The drifting evaluator says the pace of the long run, the engine one iteration; the others are exact."
+
+
+if __name__ == "__main__":
+    arguments = arguments_of(__doc__).parse_args()
+    show(report(), arguments.out)
