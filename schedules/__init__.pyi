@@ -11,6 +11,7 @@ from .lazy import make_lazy as make_lazy
 from .lazy import repeat as repeat
 from .lazy import stage_share as stage_share
 from .lazy import whole as whole
+from .op import ENDS_MICROBATCH as ENDS_MICROBATCH
 from .op import Average as Average
 from .op import Compute as Compute
 from .op import Message as Message
@@ -27,6 +28,7 @@ from .op import Unshard as Unshard
 from .op import computes as computes
 from .op import gives as gives
 from .op import needs as needs
+from .op import occupies_device as occupies_device
 from .op import rewritten as rewritten
 from .quoting import printable as printable
 from .quoting import shown as shown
@@ -49,3 +51,4 @@ from .timeline import LONGEST_S as LONGEST_S
 from .timeline import MemorySample as MemorySample
 from .timeline import Span as Span
 from .timeline import Timeline as Timeline
+from .timeline import is_work as is_work

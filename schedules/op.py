@@ -162,6 +162,9 @@ class Reshard:
         return f"{self.stage}RESHARD"
 
 
+ENDS_MICROBATCH = (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
+"""The phases whose end is the end of a micro-batch on its stage: its gradient is in, its activations are free."""
+
 Op: TypeAlias = Compute | Overlap | Send | Recv | Reduce | Step | Average | Unshard | Reshard
 """Closed on purpose: a new kind of op must be given a meaning in every reader."""
 
@@ -173,6 +176,17 @@ def computes(op: Op) -> tuple[Compute, ...]:
     if isinstance(op, Overlap):
         return (op.first, op.second)
     return ()
+
+
+def occupies_device(op: Op) -> bool:
+    """Return whether `op` keeps its device busy; all others only post, and go on beside what does."""
+    match op:
+        case Compute() | Overlap() | Step() | Average() | Unshard() | Reshard():
+            return True
+        case Send() | Recv() | Reduce():
+            return False
+        case _:
+            assert_never(op)
 
 
 def rewritten(op: Op, compute: Callable[[Compute], Compute], post: Callable[[Send | Recv], Send | Recv]) -> Op:

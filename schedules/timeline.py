@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-from pipesched.schedules.op import Op, Recv, Send
+from pipesched.schedules.op import Op, Recv, Send, occupies_device
 
 LONGEST_S = 7 * 24 * 3600.0
 """Longest op that is emulated and longest wait that is asked for [s], a week: what every clock and sleep can take."""
@@ -42,9 +42,16 @@ class MemorySample:
         return sum(num_bytes for _, num_bytes in self.bytes_by_kind)
 
 
-@dataclass(frozen=True, slots=True)
+def is_work(span: Span) -> bool:
+    """Return whether a span keeps its device busy: its op does, for some time."""
+    return occupies_device(span.op) and span.end_s > span.start_s
+
+
+@dataclass(frozen=True)
 class Timeline:
     """Every span of a run. Readers never ask whether it was simulated or measured.
+
+    What is asked of it often is worked out once, at the first question.
 
     Attributes:
         name: The schedule's name.
@@ -66,24 +73,36 @@ class Timeline:
         """The devices in use, in ascending order."""
         return tuple(sorted(set(self.rank_to_device)))
 
-    @property
+    @cached_property
     def work(self) -> tuple[Span, ...]:
-        """The spans that occupy a device: all but those of Send and Recv."""
+        """The spans that keep a device busy (`is_work`)."""
+        return tuple(filter(is_work, self.spans))
+
+    @cached_property
+    def without_messages(self) -> tuple[Span, ...]:
+        """The spans of all but Send and Recv: work, also where it takes no time, and Reduces."""
         return tuple(span for span in self.spans if not isinstance(span.op, Send | Recv))
 
-    @property
+    @cached_property
     def start_s(self) -> float:
-        """When the first work began [s]."""
-        return min((span.start_s for span in self.work), default=0.0)
+        """When the first work or Reduce began [s]."""
+        return min((span.start_s for span in self.without_messages), default=0.0)
 
-    @property
+    @cached_property
     def makespan_s(self) -> float:
-        """Time from the first start of work to its last end [s]."""
-        return max((span.end_s for span in self.work), default=0.0) - self.start_s
+        """Time from the first start of a work or Reduce to the last end of one [s]."""
+        return max((span.end_s for span in self.without_messages), default=0.0) - self.start_s
 
-    def of_rank(self, rank: int) -> Iterator[Span]:
-        """Yield the spans of one rank, in its list's order."""
-        return (span for span in self.spans if span.rank == rank)
+    def of_rank(self, rank: int) -> tuple[Span, ...]:
+        """Return the spans of one rank, in its list's order."""
+        return self._by_rank.get(rank, ())
+
+    @cached_property
+    def _by_rank(self) -> dict[int, tuple[Span, ...]]:
+        found: dict[int, list[Span]] = {}
+        for span in self.spans:
+            found.setdefault(span.rank, []).append(span)
+        return {rank: tuple(spans) for rank, spans in found.items()}
 
     def from_zero(self) -> Timeline:
         """Return the same timeline with its first work at 0 s."""

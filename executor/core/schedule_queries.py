@@ -9,11 +9,11 @@ from typing import TypeAlias, final
 
 from pipesched.executor import ExecutionError
 from pipesched.schedules import (
+    ENDS_MICROBATCH,
     Average,
     Compute,
     LazySchedule,
     Op,
-    Phase,
     Reduce,
     Schedule,
     Send,
@@ -27,8 +27,6 @@ from pipesched.schedules.lowering import lowered_ranks
 AnySchedule: TypeAlias = Schedule | LazySchedule
 LoweredLists: TypeAlias = Mapping[int, Iterable[Op]]
 """The lowered list of each of some ranks; each can be read again and again."""
-
-_LAST = (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
 
 
 def lists_of(schedule: AnySchedule, ranks: Collection[int]) -> LoweredLists:
@@ -138,7 +136,7 @@ def _own_sizes(ops: Iterable[Compute | Step]) -> Iterator[int]:
         if isinstance(op, Step):
             yield size
             size = 0
-        elif op.phase in _LAST:
+        elif op.phase in ENDS_MICROBATCH:
             size += 1
 
 
@@ -155,7 +153,7 @@ def loss_scales(schedule: Schedule) -> dict[int, float] | None:
             if isinstance(op, Step):
                 num_steps[op.stage] += 1
             for part in computes(op):
-                if part.phase in _LAST:
+                if part.phase in ENDS_MICROBATCH:
                     group = -1 if part.stage in reduced else rank
                     step_of[part.stage, part.microbatch] = (part.stage, group, num_steps[part.stage])
     sizes = Counter(step_of.values())

@@ -18,7 +18,18 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise, zip_longest
 
-from pipesched.schedules import Average, Op, Phase, Reduce, Reshard, Schedule, Step, Unshard, computes, stages_of
+from pipesched.schedules import (
+    ENDS_MICROBATCH,
+    Average,
+    Op,
+    Reduce,
+    Reshard,
+    Schedule,
+    Step,
+    Unshard,
+    computes,
+    stages_of,
+)
 from pipesched.schedules.check.finding import Finding
 
 _Events = list[tuple[int, Op]]
@@ -54,7 +65,7 @@ def _holders(schedule: Schedule) -> dict[int, dict[int, _Events]]:
             if isinstance(op, Step | Reduce | Average) and rank in holders.get(op.stage, ()):
                 holders[op.stage][rank].append((index, op))
             for part in computes(op):
-                if part.phase in (Phase.BACKWARD, Phase.BACKWARD_WEIGHT):
+                if part.phase in ENDS_MICROBATCH:
                     holders[part.stage][rank].append((index, part))
     return holders
 

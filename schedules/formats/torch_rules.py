@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, assert_never
 
 from pipesched.schedules import (
+    ENDS_MICROBATCH,
     MAX_CELLS,
     Average,
     Compute,
@@ -179,7 +180,7 @@ def _last_backwards(row: Sequence[Op | None]) -> dict[int, tuple[int, Compute]]:
         for index, op in enumerate(row)
         if op is not None
         for part in computes(op)
-        if part.phase in (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
+        if part.phase in ENDS_MICROBATCH
     }
 
 

@@ -12,7 +12,7 @@ that are surely over.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from pipesched.schedules import (
@@ -28,6 +28,7 @@ from pipesched.schedules import (
     computes,
     gives,
     needs,
+    reducing_ranks,
     routes,
 )
 from pipesched.schedules.semantics import explain, progress
@@ -83,41 +84,70 @@ def _place(
     sends: list[dict[int, list[Send]]] = [defaultdict(list) for _ in range(num_ranks)]
     recvs: list[dict[int, list[Recv]]] = [defaultdict(list) for _ in range(num_ranks)]
     clocks = [[0] * num_ranks for _ in range(num_ranks)]
-    made: dict[Message, tuple[int, tuple[int, ...]]] = {}
-    sums = _Sums()
+    made: dict[Message, tuple[int, ...]] = {}
+    reduces = ReduceClocks({stage: len(ranks) for stage, ranks in reducing_ranks(schedule.ops).items()})
     for rank, index in order:
         op, clock = schedule.ops[rank][index], clocks[rank]
         if isinstance(op, Step):
-            sums.learn(rank, op.stage, clock)
+            reduces.learn(rank, op.stage, clock)
         for part in computes(op):
             for message in needs(part, schedule.num_stages):
-                if message in made:
-                    clock[:] = map(max, clock, made[message][1])
+                if message.stage != part.stage:  # what the stage itself has made is known to its rank
+                    clock[:] = map(max, clock, made.pop(message, clock))
         clock[rank] = index + 1
         if isinstance(op, Reduce):
-            sums.tell(rank, op.stage, clock)
+            reduces.tell(rank, op.stage, clock)
         for part in computes(op):
             result = gives(part)
             peer = None if result is None else route.get((result.receiver, result.microbatch))
             if result is None or peer is None or peer == rank:
                 continue
-            made[result] = (rank, tuple(clock))
+            made[result] = tuple(clock)
             sends[rank][index].append(Send(result, peer))
             recvs[peer][clock[peer]].append(Recv(result, rank))
     return sends, recvs
 
 
-class _Sums:
-    """What replicas know at their Reduces, which each of them knows at the Step behind."""
+class ReduceClocks:
+    """What replicas know together at their k-th Reduce of a stage, and each of them at its next Step.
 
-    def __init__(self) -> None:
+    It is kept until every replica has come to its next Reduce.
+
+    Args:
+        num_replicas: How many ranks reduce each stage.
+    """
+
+    def __init__(self, num_replicas: Mapping[int, int]) -> None:
+        self._num_replicas = num_replicas
         self._num_told: Counter[tuple[int, int]] = Counter()
         self._told: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._num_there: Counter[tuple[int, int]] = Counter()
+        self._num_gone: Counter[tuple[int, int]] = Counter()
+
+    def __len__(self) -> int:
+        """How many are kept."""
+        return len(self._told)
 
     def tell(self, rank: int, stage: int, clock: list[int]) -> None:
+        """Let the other replicas know what `rank` knows at its next Reduce of `stage`."""
+        self._leave(stage, self._num_told[rank, stage])
         self._num_told[rank, stage] += 1
         key = stage, self._num_told[rank, stage]
+        self._num_there[key] += 1
         self._told[key] = tuple(map(max, clock, self._told.get(key, clock)))
 
-    def learn(self, rank: int, stage: int, clock: list[int]) -> None:
-        clock[:] = map(max, clock, self._told.get((stage, self._num_told[rank, stage]), clock))
+    def learn(self, rank: int, stage: int, clock: list[int]) -> bool:
+        """Add what all replicas know at the last Reduce of `rank` to `clock`; return whether they have come to it."""
+        key = stage, self._num_told[rank, stage]
+        if not key[1]:
+            return True
+        if self._num_there[key] < self._num_replicas[stage]:
+            return False
+        clock[:] = map(max, clock, self._told[key])
+        return True
+
+    def _leave(self, stage: int, number: int) -> None:
+        key = stage, number
+        self._num_gone[key] += 1
+        if number and self._num_gone[key] == self._num_replicas[stage]:
+            del self._told[key], self._num_there[key], self._num_gone[key]

@@ -8,7 +8,7 @@ Senders hear from their receivers soon, through what comes back, and that is how
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -27,6 +27,7 @@ from pipesched.schedules import (
     gives,
     needs,
 )
+from pipesched.schedules.lowering.insertion import ReduceClocks
 
 
 def lower_lazily(schedule: LazySchedule) -> LazySchedule:
@@ -66,7 +67,7 @@ class _Machine:
         made: The messages that nobody has used yet, and their makers' clocks.
         waiting: Of each rank that is read, the ops that are not handed out yet.
         recvs: Of each such rank, the Recvs before its op n.
-        reduced: By stage and number of the Reduce, the clocks of the replicas that have come to it.
+        reduces: What replicas know at their Reduces.
     """
 
     def __init__(self, schedule: LazySchedule, ranks: Collection[int]) -> None:
@@ -80,10 +81,7 @@ class _Machine:
         self._waiting: dict[int, deque[list[Op]]] = {rank: deque() for rank in ranks}
         self._recvs: dict[int, defaultdict[int, list[Recv]]] = {rank: defaultdict(list) for rank in ranks}
         self._handed_out = dict.fromkeys(ranks, 0)
-        self._reduced: dict[tuple[int, int], tuple[int, ...]] = {}  # what replicas know together, by stage and number
-        self._num_reduced: Counter[tuple[int, int]] = Counter()
-        self._num_told: Counter[tuple[int, int]] = Counter()
-        self._num_learnt: Counter[tuple[int, int]] = Counter()
+        self._reduces = ReduceClocks({stage: len(schedule.replicas(stage)) for stage in range(schedule.num_stages)})
 
     def read(self, rank: int) -> Iterator[Op]:
         """Yield the lowered list of `rank`, working on as far as needed."""
@@ -114,35 +112,15 @@ class _Machine:
         op = self._heads[rank]
         if op is None:
             return False
-        if isinstance(op, Reduce):
-            self._reduce(rank, op)
-            return True
-        if isinstance(op, Step) and not self._learn(rank, op):
-            return False
-        return self._compute(rank, op)
-
-    def _reduce(self, rank: int, op: Reduce) -> None:
         clock = self._clocks[rank]
-        clock[rank] += 1
-        self._num_reduced[rank, op.stage] += 1
-        key = op.stage, self._num_reduced[rank, op.stage]
-        self._reduced[key] = tuple(map(max, clock, self._reduced.get(key, clock)))
-        self._num_told[key] += 1
-        self._emit(rank, [op])
-
-    def _learn(self, rank: int, op: Step) -> bool:
-        """Let a rank at a Step know what all replicas knew at the Reduce before it, if they have come to it."""
-        key = (op.stage, self._num_reduced[rank, op.stage])
-        if not key[1]:
-            return True
-        num_replicas = len(self._schedule.replicas(op.stage))
-        if self._num_told[key] < num_replicas:
+        if isinstance(op, Step) and not self._reduces.learn(rank, op.stage, clock):
             return False
-        self._clocks[rank][:] = map(max, self._clocks[rank], self._reduced[key])
-        self._num_learnt[key] += 1
-        if self._num_learnt[key] == num_replicas:
-            del self._reduced[key], self._num_told[key], self._num_learnt[key]
-        return True
+        if isinstance(op, Reduce):
+            clock[rank] += 1
+            self._reduces.tell(rank, op.stage, clock)
+            self._emit(rank, [op])
+            return True
+        return self._compute(rank, op)
 
     def _compute(self, rank: int, op: Op) -> bool:
         needed = [

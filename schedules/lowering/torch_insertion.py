@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pipesched.schedules import (
+    ENDS_MICROBATCH,
     Message,
     Op,
     Payload,
-    Phase,
     Recv,
     Reduce,
     Reshard,
@@ -98,7 +98,7 @@ def _backwards(op: Op) -> list[int]:
     """Return the stages whose weight gradients `op` adds to, or whose input gradient it sends."""
     if isinstance(op, Send) and op.message.payload is Payload.GRADIENT:
         return [op.message.stage]
-    return [part.stage for part in computes(op) if part.phase in (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)]
+    return [part.stage for part in computes(op) if part.phase in ENDS_MICROBATCH]
 
 
 def _with_messages(rows: Sequence[Sequence[Op]], schedule: Schedule) -> tuple[tuple[Op, ...], ...]:

@@ -29,12 +29,12 @@ from math import lcm
 from typing import Literal, TypeAlias, TypeVar
 
 from pipesched.schedules import (
+    ENDS_MICROBATCH,
     Average,
     Compute,
     LazySchedule,
     Op,
     Ops,
-    Phase,
     Recv,
     Reduce,
     Schedule,
@@ -55,8 +55,6 @@ Placement: TypeAlias = Literal["pipeline", "data"]
 
 MAX_REPLICATED_RANKS = 100_000
 """Of all copies together, as many as a cluster may have devices."""
-
-_LAST = (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
 
 
 def replicate(schedule: _Lists, width: int) -> _Lists:
@@ -218,7 +216,7 @@ def _reduced(ops: Iterable[Op]) -> Iterator[Op]:
         if isinstance(op, Send | Recv):
             last |= {stage: held for stage, gradient in last.items() if gradient is waiting[-1]}
         waiting.append(held)
-        last |= {part.stage: held for part in computes(op) if part.phase in _LAST}
+        last |= {part.stage: held for part in computes(op) if part.phase in ENDS_MICROBATCH}
         if isinstance(op, Reduce):
             last.pop(op.stage, None)
         elif isinstance(op, Step) and op.stage in last:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from math import ceil, lcm
 
 from pipesched.schedules import (
+    ENDS_MICROBATCH,
     LazySchedule,
     Op,
-    Phase,
     Reduce,
     Schedule,
     ScheduleError,
@@ -28,8 +28,6 @@ from pipesched.schedules import (
 )
 from pipesched.schedules.builders import ParameterValue, build, build_lazily, find
 from pipesched.schedules.weights import PredictionRule
-
-_LAST = (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +176,7 @@ def _require_even(schedule: Schedule) -> None:
         for stage in stages_of(row):
             sizes, size = set(), 0
             for op in row:
-                size += sum(part.stage == stage and part.phase in _LAST for part in computes(op))
+                size += sum(part.stage == stage and part.phase in ENDS_MICROBATCH for part in computes(op))
                 if op == Step(stage):
                     sizes.add(size)
                     size = 0
@@ -199,7 +197,7 @@ def _before_first_steps(schedule: LazySchedule, rank: int, stages: list[int]) ->
         if isinstance(op, Step):
             waiting.discard(op.stage)
         for part in computes(op):
-            found[part.stage] += part.phase in _LAST and part.stage in waiting
+            found[part.stage] += part.phase in ENDS_MICROBATCH and part.stage in waiting
     if waiting:
         raise ScheduleError(
             f"{schedule.name}: got no {Step(min(waiting))} on rank {rank}, expected every stage to step; add it"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from pipesched.schedules import LazySchedule, Phase, Schedule, ScheduleError
+from pipesched.schedules import ENDS_MICROBATCH, LazySchedule, Phase, Schedule, ScheduleError
 from pipesched.schedules.weights.versions import Agreement, Use, looks_ahead, uses
 
 Uses: TypeAlias = dict[tuple[int, int], Use]
@@ -134,7 +134,7 @@ def first_uses(schedule: Schedule | LazySchedule, count: int) -> tuple[Uses, Use
             place = (use.op.stage, use.op.microbatch)
             if use.op.phase is Phase.FORWARD:
                 forwards[place] = use
-            elif use.op.phase in (Phase.BACKWARD, Phase.BACKWARD_WEIGHT):
+            elif use.op.phase in ENDS_MICROBATCH:
                 backwards[place] = use
                 left -= 1
                 if not left:

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pipesched.schedules import Compute, Op, Phase, Schedule, ScheduleError, Step, computes
+from pipesched.schedules import ENDS_MICROBATCH, Compute, Op, Phase, Schedule, ScheduleError, Step, computes
 
-_LAST = (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
 """What ends a micro-batch on its stage."""
 
 
@@ -117,7 +116,7 @@ def uses(ops: Iterable[Op], *, in_order: bool) -> Iterator[Use]:
         for part in computes(op):
             on_rank += part.phase is Phase.FORWARD
             waiting.append(stages[part.stage].read(part, on_rank))
-            on_rank -= part.phase in _LAST
+            on_rank -= part.phase in ENDS_MICROBATCH
         while waiting and stages[waiting[0].op.stage].knows(waiting[0]):
             read = waiting.popleft()
             stages[read.op.stage].reads.popleft()
@@ -184,7 +183,7 @@ class _Stage:
         self._forget()
         mates = self.open.setdefault(op.microbatch, [])
         mates.append(read)
-        if op.phase in _LAST:
+        if op.phase in ENDS_MICROBATCH:
             self.in_flight -= 1
             self._settle(self.open.pop(op.microbatch))
         return read
@@ -266,7 +265,7 @@ def stages_in_flight(schedule: Schedule) -> tuple[int, ...]:
         held = peak = 0
         for op in row:
             for part in computes(op):
-                held += (part.phase is Phase.FORWARD) - (part.phase in _LAST)
+                held += (part.phase is Phase.FORWARD) - (part.phase in ENDS_MICROBATCH)
                 peak = max(peak, held)
         peaks.append(peak)
     return tuple(peaks)

@@ -11,7 +11,6 @@ from .device_metrics import metrics as metrics
 from .idle import CAUSES as CAUSES
 from .idle import SAME as SAME
 from .idle import Usage as Usage
-from .idle import is_work as is_work
 from .idle import usage as usage
 from .labels import label as label
 from .labels import literal as literal

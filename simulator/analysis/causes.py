@@ -96,7 +96,7 @@ def critical_path(timeline: Timeline) -> tuple[Piece, ...]:
     Args:
         timeline: Predicted, or measured; with communication.
     """
-    return tuple(reversed(tuple(_Walk(timeline).pieces()))) if timeline.work else ()
+    return tuple(reversed(tuple(_Walk(timeline).pieces()))) if timeline.without_messages else ()
 
 
 def shares(path: Sequence[Piece]) -> dict[Kind, float]:
@@ -199,7 +199,7 @@ class _Walk:
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the chain from its end."""
-        span: Span | None = max(self._timeline.work, key=lambda span: (span.end_s, span.start_s))
+        span: Span | None = max(self._timeline.without_messages, key=lambda span: (span.end_s, span.start_s))
         assert span is not None
         end_s = span.end_s
         while span is not None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from pipesched.schedules import Span, Timeline, computes
 from pipesched.simulator import SimulationError
-from pipesched.simulator.analysis.idle import is_work, usage
+from pipesched.simulator.analysis.idle import usage
 from pipesched.simulator.memory import peak_memory
 
 _NOTHING_S = 1e-100
@@ -113,7 +113,7 @@ def metrics(timeline: Timeline) -> Metrics:
 def _devices(timeline: Timeline) -> tuple[DeviceMetrics, ...]:
     peaks = peak_memory(timeline.memory)
     works: defaultdict[int, list[Span]] = defaultdict(list)
-    for span in filter(is_work, timeline.spans):
+    for span in timeline.work:
         works[timeline.rank_to_device[span.rank]].append(span)
     found = []
     for use in usage(timeline):
@@ -139,7 +139,7 @@ def _span_s(works: Iterable[Span]) -> float:
 
 def _bubble_of_longest_span(timeline: Timeline) -> float:
     works: defaultdict[int, list[Span]] = defaultdict(list)
-    for span in filter(is_work, timeline.spans):
+    for span in timeline.work:
         works[span.rank].append(span)
     longest = max(works.values(), key=_span_s)
     span_s = _span_s(longest)

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple, final
 
-from pipesched.schedules import Message, Payload, Recv, Reduce, Send, Span, Step, Timeline, computes, needs
+from pipesched.schedules import Message, Payload, Recv, Reduce, Send, Span, Step, Timeline, computes, is_work, needs
 
 CAUSES = ("warmup", "upstream", "downstream", "busy_link", "transfer", "collective", "overhead", "cooldown")
 """Every charge has these, in this order."""
@@ -56,11 +56,6 @@ class Usage:
     def idle_s(self) -> float:
         """All idle time [s]."""
         return math.fsum(seconds for _, seconds in self.idle_by_cause_s)
-
-
-def is_work(span: Span) -> bool:
-    """Whether a span keeps its device busy: all but Send, Recv and Reduce, if it takes any time."""
-    return not isinstance(span.op, Send | Recv | Reduce) and span.end_s > span.start_s
 
 
 def usage(timeline: Timeline) -> tuple[Usage, ...]:

@@ -38,6 +38,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import (
+    ENDS_MICROBATCH,
     Average,
     Compute,
     Message,
@@ -160,7 +161,7 @@ def _gradients(ops: Sequence[TimedOp], costs: StageCosts) -> Iterator[Hold]:
     since: dict[int, Instant] = {}
     for timed in ops:
         for part in computes(timed.op):
-            if part.phase in (Phase.BACKWARD, Phase.BACKWARD_WEIGHT):
+            if part.phase in ENDS_MICROBATCH:
                 since.setdefault(part.stage, timed.end)
         if isinstance(timed.op, Step) and timed.op.stage in since:
             stage = timed.op.stage

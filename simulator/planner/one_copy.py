@@ -14,13 +14,12 @@ from dataclasses import dataclass, replace
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Phase, Reduce, Timeline, computes
+from pipesched.schedules import ENDS_MICROBATCH, Reduce, Timeline, computes
 from pipesched.simulator.memory import memory
 from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.candidate import Candidate
 from pipesched.simulator.planner.evaluate import lowered, steps_of, timeline_of
 
-_GRADIENTS = (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
 _BUFFERS = ("receive_buffers", "send_buffers")
 
 
@@ -65,7 +64,7 @@ def _end_s(candidate: Candidate, costs: StageCosts, bounds: Bounds, timeline: Ti
     ready_s: dict[int, float] = {}
     for span in timeline.spans:
         for part in computes(span.op):
-            if part.phase in _GRADIENTS:
+            if part.phase in ENDS_MICROBATCH:
                 ready_s[part.stage] = max(ready_s.get(part.stage, 0.0), span.end_s)
     sums = [bounds.sum_of(candidate, stage, costs.stages[stage]) for stage in range(costs.num_stages)]
     end_s = max(ready_s[stage] + each.seconds for stage, each in enumerate(sums))

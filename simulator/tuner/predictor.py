@@ -32,9 +32,8 @@ from enum import StrEnum
 from itertools import accumulate
 
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Average, Recv, Span, Step, Timeline, computes
+from pipesched.schedules import Average, Recv, Span, Step, Timeline, computes, is_work
 from pipesched.simulator import SimulationError
-from pipesched.simulator.analysis import is_work
 from pipesched.simulator.memory import Part, activations, peak_memory, timed_ops
 
 _MODEL_KINDS = ("weights", "weight_versions", "gradients", "optimizer")

@@ -116,7 +116,7 @@ def gantt_layout(timelines: Sequence[Timeline]) -> Chart:
 def _works(timelines: Sequence[Timeline], rows: Sequence[Row]) -> tuple[tuple[Span, ...], ...]:
     found: dict[tuple[int, int], list[Span]] = defaultdict(list)
     for index, timeline in enumerate(timelines):
-        for span in timeline.work:
+        for span in timeline.without_messages:
             found[index, span.rank].append(span)
     return tuple(tuple(_uncovered(found[row.timeline, row.rank])) for row in rows)
 

@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from pipesched.schedules import Message, Payload, Recv, Send, Span, Timeline
+from pipesched.schedules import Message, Payload, Recv, Send, Span, Timeline, is_work
 from pipesched.simulator import SimulationError
-from pipesched.simulator.analysis import is_work, literal, unit_of
+from pipesched.simulator.analysis import literal, unit_of
 from pipesched.simulator.views.figure import (
     BLUE,
     DARK_BLUE,

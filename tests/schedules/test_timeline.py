@@ -2,7 +2,20 @@ import dataclasses
 
 import pytest
 
-from pipesched.schedules import MemorySample, Message, Payload, Recv, Send, Span, Step, Timeline, backward, forward
+from pipesched.schedules import (
+    MemorySample,
+    Message,
+    Payload,
+    Recv,
+    Reduce,
+    Send,
+    Span,
+    Step,
+    Timeline,
+    backward,
+    forward,
+    is_work,
+)
 
 MESSAGE = Message(Payload.ACTIVATION, 0, 0)
 SPANS = (
@@ -24,6 +37,37 @@ def test_makespan_is_from_the_first_start_of_work_to_its_last_end_whatever_trans
 
 def test_work_is_all_but_sends_and_receives():
     assert [str(span.op) for span in TIMELINE.work] == ["0F0", "0STEP", "1F0", "1B0"]
+
+
+def test_work_is_what_occupies_a_device_and_the_makespan_counts_the_last_reduce_too():
+    spans = (Span(0, forward(0, 0), 1.0, 1.0, 2.0), Span(0, Step(0), 2.0, 2.0, 2.0), Span(0, Reduce(0), 2.0, 2.0, 5.0))
+    timeline = Timeline("hand", "predicted", spans, (0,))
+    assert timeline.work == tuple(filter(is_work, spans)) == spans[:1]
+    assert timeline.makespan_s == 4.0
+
+
+class CountedSpans(tuple[Span, ...]):
+    """Spans that count how often they are gone through."""
+
+    times = 0
+
+    def __iter__(self):
+        self.times += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [lambda t: t.work, lambda t: t.start_s, lambda t: t.makespan_s, lambda t: t.of_rank(1), lambda t: t.of_rank(2)],
+    ids=["work", "start_s", "makespan_s", "of_rank", "of_no_rank"],
+)
+def test_what_is_asked_a_second_time_is_not_worked_out_again(ask):
+    timeline = dataclasses.replace(TIMELINE, spans=CountedSpans(SPANS))
+    first = ask(timeline)
+    assert timeline.spans.times > 0
+    timeline.spans.times = 0
+    assert ask(timeline) == first
+    assert timeline.spans.times == 0
 
 
 def test_the_spans_of_a_rank_keep_their_order():
@@ -63,10 +107,14 @@ def test_bytes_are_summed_over_the_kinds():
     assert [sample.total_bytes for sample in MEMORY] == [12, 0]
 
 
+@pytest.mark.parametrize("value", [SPANS[0], MEMORY[0]], ids=["span", "sample"])
+def test_the_many_parts_of_a_timeline_are_small(value):
+    assert not hasattr(value, "__dict__")
+
+
 @pytest.mark.parametrize("value", [TIMELINE, SPANS[0], MEMORY[0]], ids=["timeline", "span", "sample"])
 def test_timelines_are_values(value):
     assert value == dataclasses.replace(value)
     assert hash(value) == hash(dataclasses.replace(value))
-    assert not hasattr(value, "__dict__")
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(value, dataclasses.fields(value)[0].name, None)

@@ -122,7 +122,6 @@ def _print(
 def _require_patience(schedule: Schedule, costs: StageCosts, cluster: Cluster, timeout_s: float) -> None:
     """Refuse to emulate what is known to take too long, or to wait longer than a message may keep a rank waiting."""
     from pipesched.schedules.lowering import lower
-    from pipesched.simulator.analysis import is_work
     from pipesched.simulator.engine import simulate
 
     timeline = simulate(lower(schedule), costs, cluster)
@@ -131,7 +130,7 @@ def _require_patience(schedule: Schedule, costs: StageCosts, cluster: Cluster, t
             f"costs: got a list that is predicted to take {timeline.makespan_s:.3g} s, expected at most a week "
             f"({LONGEST_S:g}); try smaller costs"
         )
-    works = [span for span in timeline.spans if is_work(span)]
+    works = timeline.work
     if not works:
         return
     longest = max(works, key=lambda span: span.start_s - span.posted_s)

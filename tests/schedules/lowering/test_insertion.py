@@ -1,4 +1,5 @@
 import random
+import tracemalloc
 from collections import Counter
 
 import pytest
@@ -24,6 +25,7 @@ from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b, one_f_one_b_afp
 from pipesched.schedules.builders.pipedream import pipedream
 from pipesched.schedules.lowering import lower
+from pipesched.schedules.lowering.insertion import ReduceClocks
 from tests.schedules.brute_force import Thing, carried, crossings, delivers, finishes, made, wanted
 from tests.schedules.hand_schedules import mixed_backwards, replicated, v_shaped
 
@@ -224,3 +226,28 @@ def test_lists_that_cannot_finish_are_refused_with_rank_and_op(rows, place):
 def test_every_schedule_of_the_catalogue_can_be_lowered():
     for entry in CATALOGUE.values():
         assert delivers(lower(entry.build(4, 8)))
+
+
+def test_lowering_keeps_the_clocks_of_open_messages_alone():
+    schedule = one_f_one_b(64, 128)
+    tracemalloc.start()
+    lowered = lower(schedule)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    num_messages = sum(isinstance(op, Send) for row in lowered.ops for op in row)
+    clock_bytes = 8 * schedule.num_ranks * num_messages
+    assert peak < 1.2 * clock_bytes, "with a clock for every message, all else comes on top"
+
+
+def test_clocks_of_reduces_are_kept_until_the_next_one_of_all_replicas():
+    clocks = ReduceClocks({0: 2})
+    for number in range(1, 50):
+        mine, other = [number, 0], [0, number]
+        clocks.tell(0, 0, mine)
+        assert not clocks.learn(0, 0, mine)
+        clocks.tell(1, 0, other)
+        for clock in (mine, other):
+            for rank in range(2):
+                assert clocks.learn(rank, 0, clock)
+            assert clock == [number, number]
+    assert len(clocks) == 1
