@@ -39,7 +39,7 @@ def look(name: str, ranks: int, microbatches: int) -> Row:
     for p in range(1, ranks + 1):
         for m in range(1, microbatches + 1):
             try:
-                schedule = entry.build(p, m, **({"num_chunks": 2} if entry.takes_chunks else {}))
+                schedule = entry.build(p, m, **({"num_chunks": 2} if entry.traits.takes_chunks else {}))
             except ScheduleError:
                 impossible += 1
                 continue

@@ -59,7 +59,7 @@ class Case:
     def measured(self, schedule: Schedule, m: int, iterations: int) -> Timeline:
         """Return a run of so many iterations, one behind the other."""
         job = RunOptions(warmup=0, iterations=1).job(
-            repeat(schedule, iterations).schedule(),
+            repeat(schedule, iterations).held(),
             model=self.profile.model,
             bounds=self.bounds,
             microbatch_size=self.batch // m,

@@ -61,7 +61,7 @@ class Case:
     def schedule(self) -> Schedule:
         """Return the lists of one batch."""
         num_steps = self.num_microbatches // self.recipe.run(1).microbatches_per_step
-        return self.recipe.run(num_steps).lists(num_steps).schedule()
+        return self.recipe.run(num_steps).lists(num_steps).held()
 
     def costs(self) -> StageCosts:
         """Return what its stages cost."""

@@ -10,7 +10,7 @@ from torch import nn
 
 from pipesched.executor.core import ModuleStage, OnLoss, Stage, build_stages
 from pipesched.executor.runs import TrainingSetup
-from pipesched.schedules import LazySchedule
+from pipesched.schedules import Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Watched(TrainingSetup):
     every: int
     accuracies: dict[int, float] = field(default_factory=dict)
 
-    def stages(self, lists: LazySchedule, on_loss: OnLoss) -> Callable[[int], dict[int, Stage]]:
+    def stages(self, lists: Schedule, on_loss: OnLoss) -> Callable[[int], dict[int, Stage]]:
         """Return what builds the stages of a rank, as that of `TrainingSetup` does."""
         copies: dict[int, dict[int, nn.Module]] = {}
 

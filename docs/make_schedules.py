@@ -123,7 +123,7 @@ def page() -> str:
     compared = [_row(summary) for summary in found.values()]
     parts = [HEAD.format(**counts), to_markdown(compared), "\n"]
     for is_asynchronous, head in ((False, ""), (True, ASYNCHRONOUS.format(**counts))):
-        names = [name for name, entry in CATALOGUE.items() if entry.is_asynchronous is is_asynchronous]
+        names = [name for name, entry in CATALOGUE.items() if entry.traits.is_asynchronous is is_asynchronous]
         parts += [head, *(_section(CATALOGUE[name], said.get(name), found[name]) for name in names)]
     return "".join(parts).rstrip() + "\n"
 
@@ -152,7 +152,7 @@ def _section(entry: Entry, said: Words | None, found: Summary) -> str:
         lines["bubble"] = f"`{said.bubble}`" + ", of the longest span" * said.of_span
         lines["in flight"] = f"`{said.in_flight}`" + f"; on rank k {said.by_rank}" * bool(said.by_rank)
         lines["where"] = said.where
-    lines["weights"] = _weights(found) + ", predicted copies included" * (entry.prediction is not None)
+    lines["weights"] = _weights(found) + ", predicted copies included" * (entry.traits.prediction is not None)
     lines["uses"] = _uses(build(entry.name, *COUNTED))
     lines["parameters"] = "; ".join(
         f"`{each.name}` ({'from the counts' if each.default is None else each.default}): {each.text}"
@@ -163,7 +163,7 @@ def _section(entry: Entry, said: Words | None, found: Summary) -> str:
     table = "\n".join(f"| {key} | {value} |" for key, value in lines.items() if value)
     p, m = DRAWN
     picture = f"![{entry.name}, p = {p}, m = {m}](pictures/schedules/{entry.name}.png)"
-    depth = "###" if entry.is_asynchronous else "##"
+    depth = "###" if entry.traits.is_asynchronous else "##"
     return f"{depth} {entry.name}\n\n{text}\n\n{picture}\n\n| | |\n|---|---|\n{table}\n\n"
 
 

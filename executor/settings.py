@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import Literal, TypeAlias
 
-from pipesched.schedules.weights import PredictionRule
+from pipesched.schedules import PredictionRule
 
 How: TypeAlias = Literal["sleep", "busy"]
 """Asleep, an emulated stage leaves its core to others; busy, it keeps it."""

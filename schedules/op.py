@@ -237,3 +237,23 @@ def needs(op: Compute, num_stages: int) -> tuple[Message, ...]:
             return (own, Message(Payload.GRADIENT, op.stage + 1, op.microbatch))
         case Phase.BACKWARD_WEIGHT:
             return (Message(Payload.GRADIENT, op.stage, op.microbatch),)
+
+
+def forward(stage: int, microbatch: int, version: int = 0) -> Compute:
+    """Return F of a stage and micro-batch."""
+    return Compute(Phase.FORWARD, stage, microbatch, version)
+
+
+def backward(stage: int, microbatch: int, version: int = 0) -> Compute:
+    """Return B of a stage and micro-batch."""
+    return Compute(Phase.BACKWARD, stage, microbatch, version)
+
+
+def backward_input(stage: int, microbatch: int, version: int = 0) -> Compute:
+    """Return I of a stage and micro-batch."""
+    return Compute(Phase.BACKWARD_INPUT, stage, microbatch, version)
+
+
+def backward_weight(stage: int, microbatch: int, version: int = 0) -> Compute:
+    """Return W of a stage and micro-batch."""
+    return Compute(Phase.BACKWARD_WEIGHT, stage, microbatch, version)

@@ -1,14 +1,26 @@
-"""A schedule: one op list per rank, and the device that each rank runs on."""
+"""A schedule: one op list per rank, and the device that each rank runs on.
+
+A list is held in memory or generated whenever it is read. An asynchronous run is one list per rank with no end in
+sight, a synchronous run repeats its batch: a million micro-batches are turns of a loop, not ops in memory.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property, wraps
 from operator import index
-from typing import Any
+from typing import Any, ParamSpec, TypeAlias, final
 
-from pipesched.schedules.op import Compute, Op, Phase, Recv, Reduce, Send, computes
+from pipesched.schedules.op import Average, Op, Phase, Recv, Reduce, Send, computes
+from pipesched.schedules.traits import Traits
+
+P = ParamSpec("P")
+
+Ops: TypeAlias = Callable[[], Iterator[Op]]
+"""Begins one rank's list anew."""
 
 MAX_CELLS = 5_000_000
 """Most ops, or most stages times micro-batches, of a schedule that is held in memory or read from a file."""
@@ -22,40 +34,150 @@ class NotRunnableError(ScheduleError):
     """The op lists of a schedule cannot run to their end, as `schedules.check.checker` finds."""
 
 
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class GeneratedOps:
+    """One rank's list, generated anew whenever it is read.
+
+    Attributes:
+        begin: Begins it; it can be called as often as one likes.
+    """
+
+    begin: Ops
+
+    def __iter__(self) -> Iterator[Op]:
+        return self.begin()
+
+
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """Which ranks work on which stage, where lists are generated and cannot be asked.
+
+    Attributes:
+        homes: ``homes[stage]`` are the ranks that take its micro-batches in turn.
+        averaged: Stages whose ranks are pipelines with optimizers of their own, averaged elastically; the ranks of all
+            others are replicas.
+    """
+
+    homes: tuple[tuple[int, ...], ...]
+    averaged: tuple[int, ...] = ()
+
+
+@final
+@dataclass(frozen=True)
 class Schedule:
     """One op list per rank.
 
     Attributes:
-        name: Short name, as in the catalogue: ``"1f1b"``.
+        name: What people call it, often as the catalogue does: ``"1f1b"``. Nothing is read off it.
         num_stages: Pieces that the model is cut into, numbered 0 to ``num_stages - 1``.
         num_microbatches: Micro-batches in the whole schedule, numbered from 0, each once.
-        ops: ``ops[rank]`` is the program of that rank, in order.
+        lists: ``lists[rank]`` is the program of that rank, in order: a tuple, or a `GeneratedOps`. The versions that
+            one phase of one stage reads in a generated list never go down.
         rank_to_device: The device of every rank; several ranks may share one.
         width: Copies of a pipeline side by side, kept equal (`schedules.transforms.replication`), that this is made of.
+        is_lowered: Whether the lists say their communication. Lists that have a Send or a Recv do, whatever is given.
+        origin: Name of the catalogue's entry that it was made from; None of lists that were made otherwise.
+        traits: What is known of it beyond its lists.
+        layout: Of generated lists; None of held ones, which are read.
     """
 
     name: str
     num_stages: int
     num_microbatches: int
-    ops: tuple[tuple[Op, ...], ...]
+    lists: tuple[Iterable[Op], ...]
     rank_to_device: tuple[int, ...]
     width: int = 1
+    is_lowered: bool = False
+    origin: str | None = None
+    traits: Traits = field(default_factory=Traits)
+    layout: Layout | None = None
+
+    def __post_init__(self) -> None:
+        """Note that the lists are lowered, where they show it."""
+        if not self.is_lowered and self.layout is None:
+            object.__setattr__(self, "is_lowered", shows_messages(self.lists))
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the lists are in memory."""
+        return self.layout is None
+
+    @cached_property
+    def ops(self) -> tuple[tuple[Op, ...], ...]:
+        """The lists in memory: ``ops[rank][index]``; generated ones are held from the first question on.
+
+        Raises:
+            ScheduleError: They are too long for that.
+        """
+        if not self.is_held and self.num_stages * self.num_microbatches > MAX_CELLS:
+            raise ScheduleError(
+                f"{self.name}: got {self.num_microbatches} micro-batches on {self.num_stages} stages, expected at most "
+                f"{MAX_CELLS} in all in lists that are held; try fewer of either"
+            )
+        return tuple(map(tuple, self.lists))
+
+    def held(self) -> Schedule:
+        """Return the same with all its lists in memory."""
+        return self if self.is_held else replace(self, lists=self.ops, layout=None)
+
+    def changed(self, change: Callable[[Iterable[Op]], Iterator[Op]]) -> tuple[Iterable[Op], ...]:
+        """Return the lists as `change` makes them from each; held ones are held, others made while they are read."""
+        return tuple(rewritten_list(ops, change) for ops in self.lists)
 
     @property
     def num_ranks(self) -> int:
         """Processes, each with one op list."""
-        return len(self.ops)
+        return len(self.lists)
 
     @property
     def num_devices(self) -> int:
         """Distinct devices."""
         return len(set(self.rank_to_device))
 
+    @cached_property
+    def homes(self) -> tuple[tuple[int, ...], ...]:
+        """Of each stage the ranks that take its micro-batches in turn; `home` reads it.
+
+        Raises:
+            NotRunnableError: A forward is missing.
+        """
+        return tuple(_homes(self)) if self.layout is None else self.layout.homes
+
+    def home(self, stage: int, microbatch: int) -> int:
+        """Return the rank that runs F of (stage, microbatch): where its messages go."""
+        ranks = self.homes[stage]
+        return ranks[microbatch % len(ranks)]
+
+    def replicas(self, stage: int) -> tuple[int, ...]:
+        """Return the ranks that hold `stage`, in ascending order."""
+        return tuple(sorted(set(self.homes[stage])))
+
+    def stages_on(self, rank: int) -> tuple[int, ...]:
+        """Return the stages that `rank` computes, in ascending order."""
+        if self.layout is None:
+            return stages_of(self.ops[rank])
+        return tuple(stage for stage, ranks in enumerate(self.layout.homes) if rank in ranks)
+
+    @cached_property
+    def reducers(self) -> Mapping[int, tuple[int, ...]]:
+        """For each stage that is reduced, in ascending order, the ranks whose k-th Reduces of it meet."""
+        if self.layout is None:
+            return _ranks_with(Reduce, self.ops)
+        stages = (stage for stage in range(self.num_stages) if stage not in self.averagers)
+        return {stage: ranks for stage in stages if len(ranks := self.replicas(stage)) > 1}
+
+    @cached_property
+    def averagers(self) -> Mapping[int, tuple[int, ...]]:
+        """For each stage that is averaged, in ascending order, the ranks that average it."""
+        if self.layout is None:
+            return _ranks_with(Average, self.ops)
+        return {stage: self.replicas(stage) for stage in self.layout.averaged}
+
     @property
-    def is_lowered(self) -> bool:
-        """Whether the lists say their communication."""
-        return any(isinstance(op, Send | Recv) for row in self.ops for op in row)
+    def pipelines(self) -> int:
+        """Copies of the model with optimizers of their own, averaged elastically; one where nothing is averaged."""
+        return max(map(len, self.averagers.values()), default=1)
 
     def __str__(self) -> str:
         """Return the grid: a row per rank, computations only."""
@@ -73,9 +195,43 @@ def make_schedule(
     rows: list[list[Op]],
     rank_to_device: tuple[int, ...] | None = None,
 ) -> Schedule:
-    """Return a Schedule of `rows`; without `rank_to_device` each rank has a device of its own."""
+    """Return a Schedule that holds `rows`; without `rank_to_device` each rank has a device of its own."""
     devices = tuple(range(len(rows))) if rank_to_device is None else rank_to_device
     return Schedule(name, num_stages, num_microbatches, tuple(tuple(row) for row in rows), devices)
+
+
+def make_lazy(
+    name: str,
+    num_stages: int,
+    num_microbatches: int,
+    rank_ops: Sequence[Ops],
+    homes: Sequence[Sequence[int]] | None = None,
+) -> Schedule:
+    """Return a Schedule of generated lists, with a device for each rank; without `homes` stage k lives on rank k."""
+    ranks = tuple(range(len(rank_ops)))
+    layout = Layout(tuple((rank,) for rank in ranks) if homes is None else tuple(map(tuple, homes)))
+    lists = tuple(map(GeneratedOps, rank_ops))
+    return Schedule(name, num_stages, num_microbatches, lists, ranks, layout=layout)
+
+
+def whole(builder: Callable[P, Schedule]) -> Callable[P, Schedule]:
+    """Return the builder of the same schedule with its lists in memory."""
+
+    @wraps(builder)
+    def build(*args: P.args, **kwargs: P.kwargs) -> Schedule:
+        return builder(*args, **kwargs).held()
+
+    return build
+
+
+def rewritten_list(ops: Iterable[Op], change: Callable[[Iterable[Op]], Iterator[Op]]) -> Iterable[Op]:
+    """Return the list that `change` makes of `ops`: held where `ops` is, else made while it is read."""
+    return tuple(change(ops)) if isinstance(ops, tuple) else GeneratedOps(lambda: change(ops))
+
+
+def shows_messages(lists: Iterable[Iterable[Op]]) -> bool:
+    """Return whether a Send or Recv is in the lists."""
+    return any(isinstance(op, (Send, Recv)) for row in lists for op in row)
 
 
 def routes(schedule: Schedule) -> Mapping[tuple[int, int], int]:
@@ -92,24 +248,45 @@ def routes(schedule: Schedule) -> Mapping[tuple[int, int], int]:
     }
 
 
-def stages_of(ops: tuple[Op, ...]) -> tuple[int, ...]:
+def stages_of(ops: Iterable[Op]) -> tuple[int, ...]:
     """Return the stages that one op list computes, in ascending order."""
     return tuple(sorted({part.stage for op in ops for part in computes(op)}))
 
 
-def reducing_ranks(programs: Sequence[Sequence[Op]]) -> dict[int, tuple[int, ...]]:
-    """Return, for each stage that is reduced, in ascending order, the ranks of `programs` that reduce it."""
+def _ranks_with(kind: type[Reduce | Average], programs: Iterable[Iterable[Op]]) -> dict[int, tuple[int, ...]]:
+    """Return, for each stage of an op of `kind`, in ascending order, the ranks that have one."""
     found: defaultdict[int, list[int]] = defaultdict(list)
     for rank, ops in enumerate(programs):
-        for stage in {op.stage for op in ops if isinstance(op, Reduce)}:
+        for stage in {op.stage for op in ops if isinstance(op, kind)}:
             found[stage].append(rank)
     return {stage: tuple(found[stage]) for stage in sorted(found)}
+
+
+def _homes(schedule: Schedule) -> Iterator[tuple[int, ...]]:
+    route = routes(schedule)
+    for stage in range(schedule.num_stages):
+        ranks = [route.get((stage, microbatch)) for microbatch in range(schedule.num_microbatches)]
+        known = tuple(rank for rank in ranks if rank is not None)
+        if len(known) < len(ranks):
+            raise NotRunnableError(f"{schedule.name}: {stage}F{ranks.index(None)} is missing; check the schedule")
+        yield known[:1] if len(set(known)) == 1 else known
+
+
+def stage_share(schedule: Schedule) -> Fraction:
+    """Return what a stage is of a device's share of the model, where all stages are equal.
+
+    A device's share is one p-th of the model, p being the devices of one copy of the pipeline: a chunk of v per rank is
+    1/v of it. Where a model lies on the devices of a copy several times, the share is that of all its replicas: the
+    whole model on each of p devices (data_parallel) is p, and with replicas 2:1:1 of three stages each is 4/3. So m
+    micro-batches are the same work for the devices together under every schedule.
+    """
+    return Fraction(len(set(schedule.rank_to_device)), schedule.width * schedule.num_stages)
 
 
 def compute_only(schedule: Schedule) -> Schedule:
     """Return `schedule` without its Sends and Recvs."""
     rows = tuple(tuple(op for op in row if not isinstance(op, Send | Recv)) for row in schedule.ops)
-    return replace(schedule, ops=rows)
+    return replace(schedule, lists=rows, is_lowered=False)
 
 
 def positive(**counts: int) -> None:
@@ -135,23 +312,3 @@ def integer(value: Any) -> int | None:
         return index(value)
     except TypeError:
         return None
-
-
-def forward(stage: int, microbatch: int, version: int = 0) -> Compute:
-    """Return F of a stage and micro-batch."""
-    return Compute(Phase.FORWARD, stage, microbatch, version)
-
-
-def backward(stage: int, microbatch: int, version: int = 0) -> Compute:
-    """Return B of a stage and micro-batch."""
-    return Compute(Phase.BACKWARD, stage, microbatch, version)
-
-
-def backward_input(stage: int, microbatch: int, version: int = 0) -> Compute:
-    """Return I of a stage and micro-batch."""
-    return Compute(Phase.BACKWARD_INPUT, stage, microbatch, version)
-
-
-def backward_weight(stage: int, microbatch: int, version: int = 0) -> Compute:
-    """Return W of a stage and micro-batch."""
-    return Compute(Phase.BACKWARD_WEIGHT, stage, microbatch, version)

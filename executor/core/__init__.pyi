@@ -12,12 +12,9 @@ from .memory_meter import make_meter as make_meter
 from .recorder import CudaClock as CudaClock
 from .recorder import HostClock as HostClock
 from .recorder import Recorder as Recorder
-from .schedule_queries import AnySchedule as AnySchedule
 from .schedule_queries import averagers as averagers
 from .schedule_queries import channels as channels
-from .schedule_queries import held_stages as held_stages
 from .schedule_queries import lists_of as lists_of
-from .schedule_queries import reducers as reducers
 from .stage import ModuleStage as ModuleStage
 from .stage import OnLoss as OnLoss
 from .stage import Stage as Stage

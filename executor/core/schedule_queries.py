@@ -12,27 +12,23 @@ from pipesched.schedules import (
     ENDS_MICROBATCH,
     Average,
     Compute,
-    LazySchedule,
     Op,
     Reduce,
     Schedule,
     Send,
     Step,
     computes,
-    reducing_ranks,
-    stages_of,
 )
 from pipesched.schedules.lowering import lowered_ranks
 
-AnySchedule: TypeAlias = Schedule | LazySchedule
 LoweredLists: TypeAlias = Mapping[int, Iterable[Op]]
 """The lowered list of each of some ranks; each can be read again and again."""
 
 
-def lists_of(schedule: AnySchedule, ranks: Collection[int]) -> LoweredLists:
+def lists_of(schedule: Schedule, ranks: Collection[int]) -> LoweredLists:
     """Return the lowered lists of `ranks`, all of which will be read, about as far at a time."""
-    if isinstance(schedule, Schedule):
-        return {rank: schedule.ops[rank] for rank in ranks}
+    if schedule.is_lowered:
+        return {rank: schedule.lists[rank] for rank in ranks}
     together = _Together(schedule, ranks)
     return {rank: _Member(together, rank) for rank in ranks}
 
@@ -41,7 +37,7 @@ def lists_of(schedule: AnySchedule, ranks: Collection[int]) -> LoweredLists:
 class _Together:
     """Lists that are lowered in one go; a list that is begun a second time begins the next go."""
 
-    def __init__(self, schedule: LazySchedule, ranks: Collection[int]) -> None:
+    def __init__(self, schedule: Schedule, ranks: Collection[int]) -> None:
         self._schedule = schedule
         self._ranks = ranks
         self._left: dict[int, Iterator[Op]] = {}
@@ -64,42 +60,21 @@ class _Member:
         return self._together.begin(self._rank)
 
 
-def held_stages(schedule: AnySchedule, rank: int) -> tuple[int, ...]:
-    """Return the stages that `rank` computes, in ascending order."""
-    if isinstance(schedule, Schedule):
-        return stages_of(schedule.ops[rank])
-    return tuple(stage for stage, homes in enumerate(schedule.homes) if rank in homes)
-
-
-def stage_ops(schedule: AnySchedule, rank: int, stage: int) -> Iterator[Compute | Step]:
+def stage_ops(schedule: Schedule, rank: int, stage: int) -> Iterator[Compute | Step]:
     """Yield what `rank` computes of `stage`, and its Steps."""
-    for op in schedule.ops[rank] if isinstance(schedule, Schedule) else schedule.rank_ops[rank]():
+    for op in schedule.lists[rank]:
         if isinstance(op, Step) and op.stage == stage:
             yield op
         yield from (part for part in computes(op) if part.stage == stage)
 
 
-def reducers(schedule: AnySchedule) -> dict[int, tuple[int, ...]]:
-    """Return, for each stage that is reduced, in order of the stages, the ranks that reduce it."""
-    if isinstance(schedule, LazySchedule):
-        stages = [stage for stage in range(schedule.num_stages) if stage not in schedule.averaged]
-        found = {stage: schedule.replicas(stage) for stage in stages}
-        return {stage: ranks for stage, ranks in found.items() if len(ranks) > 1}
-    return reducing_ranks(schedule.ops)
-
-
-def averagers(schedule: AnySchedule) -> dict[int, tuple[int, ...]]:
+def averagers(schedule: Schedule) -> Mapping[int, tuple[int, ...]]:
     """Return, for each stage that is averaged, in order of the stages, the ranks that average it.
 
     Raises:
         ExecutionError: They are on several devices, which share no memory.
     """
-    if isinstance(schedule, LazySchedule):
-        found = {stage: schedule.replicas(stage) for stage in schedule.averaged}
-    else:
-        stages = sorted({op.stage for row in schedule.ops for op in row if isinstance(op, Average)})
-        found = {stage: tuple(r for r, row in enumerate(schedule.ops) if Average(stage) in row) for stage in stages}
-    for stage, ranks in found.items():
+    for stage, ranks in schedule.averagers.items():
         devices = sorted({schedule.rank_to_device[rank] for rank in ranks})
         if len(devices) > 1:
             raise ExecutionError(
@@ -107,12 +82,12 @@ def averagers(schedule: AnySchedule) -> dict[int, tuple[int, ...]]:
                 f"{', '.join(map(str, devices))}, expected one: pipelines share the memory of their device; "
                 "put them on one"
             )
-    return found
+    return schedule.averagers
 
 
-def channels(schedule: AnySchedule) -> list[tuple[int, int]]:
+def channels(schedule: Schedule) -> list[tuple[int, int]]:
     """Return the (sender, receiver) of every channel of the lowered lists, in order."""
-    if isinstance(schedule, Schedule):
+    if schedule.is_held and schedule.is_lowered:
         return sorted({(rank, op.peer) for rank, ops in enumerate(schedule.ops) for op in ops if isinstance(op, Send)})
     found = set()
     for stage in range(schedule.num_stages - 1):
@@ -123,9 +98,9 @@ def channels(schedule: AnySchedule) -> list[tuple[int, int]]:
     return sorted(found)
 
 
-def step_sizes(schedule: AnySchedule, rank: int, stage: int) -> Iterator[int]:
+def step_sizes(schedule: Schedule, rank: int, stage: int) -> Iterator[int]:
     """Yield, for each Step of `stage`, how many micro-batches have come back since the last one, to all replicas."""
-    replicas = reducers(schedule).get(stage, (rank,))
+    replicas = schedule.reducers.get(stage, (rank,))
     sizes = (_own_sizes(stage_ops(schedule, replica, stage)) for replica in replicas)
     return map(sum, zip(*sizes, strict=True))
 

@@ -10,18 +10,17 @@ import torch
 from pipesched.executor import ExecutionError, epsilon_fault
 from pipesched.executor.core.interpreter import Batch
 from pipesched.executor.core.layer_rng import LayerGenerators
-from pipesched.executor.core.schedule_queries import AnySchedule, held_stages, loss_scales, stage_ops, step_sizes
+from pipesched.executor.core.schedule_queries import loss_scales, stage_ops, step_sizes
 from pipesched.executor.core.stage import ModuleStage, OnLoss, Stage
 from pipesched.executor.core.weight_prediction import Predictor
 from pipesched.executor.core.weight_versions import Weights
 from pipesched.profiles.models import Model, build_layers, make_optimizer, require_untied
-from pipesched.schedules import Compute, LazySchedule, Phase, Schedule, Step
-from pipesched.schedules.builders import origin_of
-from pipesched.schedules.weights import PredictionRule, Use, uses
+from pipesched.schedules import Compute, Phase, PredictionRule, Schedule, Step
+from pipesched.schedules.weights import Use, uses
 
 
 def build_stages(
-    schedule: AnySchedule,
+    schedule: Schedule,
     rank: int,
     model: Model,
     bounds: Sequence[tuple[int, int]],
@@ -41,7 +40,7 @@ def build_stages(
 
     Args:
         bounds: ``bounds[s]`` is the half-open range of layers of stage s.
-        prediction: How weights are predicted where an op looks ahead; None: as the catalogue says of the schedule.
+        prediction: How weights are predicted where an op looks ahead; None: as the schedule's traits say.
         on_loss: Told micro-batch, output, target and loss after each forward of the last stage, which keeps none then.
         on_step: Told stage and version after each Step.
 
@@ -51,8 +50,8 @@ def build_stages(
     """
     require_untied(model, bounds)
     stages = dict[int, Stage]()
-    scales = loss_scales(schedule) if isinstance(schedule, Schedule) else None
-    for index in held_stages(schedule, rank):
+    scales = loss_scales(schedule) if schedule.is_held else None
+    for index in schedule.stages_on(rank):
         module = build_layers(model, *bounds[index], seed=seed, dtype=dtype, device=device)
         parameters = list(module.parameters())
         its_optimizer = make_optimizer(optimizer, parameters, lr) if parameters else None
@@ -76,12 +75,10 @@ def build_stages(
             on_loss=on_loss,
             on_step=None if on_step is None else partial(on_step, index),
         )
-        if any(part.phase is Phase.BACKWARD_INPUT for part in parts):
-            pass
     return stages
 
 
-def follow(stages: Mapping[int, Stage], schedule: LazySchedule, rank: int, on_loss: OnLoss) -> None:
+def follow(stages: Mapping[int, Stage], schedule: Schedule, rank: int, on_loss: OnLoss) -> None:
     """Let the `stages` of `rank` go on with other lists, which do not look ahead; they keep their weights.
 
     Args:
@@ -93,7 +90,7 @@ def follow(stages: Mapping[int, Stage], schedule: LazySchedule, rank: int, on_lo
         stage.follow(weights, partial(step_sizes, schedule, rank, index), on_loss)
 
 
-def _known_parts(schedule: AnySchedule, rank: int, stage: int) -> list[Compute]:
+def _known_parts(schedule: Schedule, rank: int, stage: int) -> list[Compute]:
     """Return what `rank` computes of `stage`; of a list that is made while it is read, up to the first Step.
 
     What such a list is made of shows by then: it goes on as it begins.
@@ -102,19 +99,19 @@ def _known_parts(schedule: AnySchedule, rank: int, stage: int) -> list[Compute]:
     for op in stage_ops(schedule, rank, stage):
         if isinstance(op, Compute):
             parts.append(op)
-        elif not isinstance(schedule, Schedule):
+        elif not schedule.is_held:
             break
     return parts
 
 
-def _recomputed(schedule: AnySchedule, parts: Sequence[Compute]) -> frozenset[int] | range:
+def _recomputed(schedule: Schedule, parts: Sequence[Compute]) -> frozenset[int] | range:
     found = frozenset(part.microbatch for part in parts if part.phase is Phase.RECOMPUTE)
-    return found if isinstance(schedule, Schedule) or not found else range(schedule.num_microbatches)
+    return found if schedule.is_held or not found else range(schedule.num_microbatches)
 
 
-def _uses(schedule: AnySchedule, rank: int, stage: int) -> Callable[[], Iterator[Use]] | None:
+def _uses(schedule: Schedule, rank: int, stage: int) -> Callable[[], Iterator[Use]] | None:
     """Return what begins the stage's readings of weights anew; None where none comes after a Step."""
-    if not isinstance(schedule, Schedule):
+    if not schedule.is_held:
         return lambda: uses(stage_ops(schedule, rank, stage), in_order=True)
     ops = list(stage_ops(schedule, rank, stage))
     first = next((index for index, op in enumerate(ops) if isinstance(op, Step)), len(ops))
@@ -123,9 +120,8 @@ def _uses(schedule: AnySchedule, rank: int, stage: int) -> Callable[[], Iterator
     return lambda: uses(ops, in_order=False)
 
 
-def _rule(schedule: AnySchedule, prediction: PredictionRule | None) -> PredictionRule:
-    entry = origin_of(schedule.name)
-    rule = prediction or (None if entry is None else entry.prediction)
+def _rule(schedule: Schedule, prediction: PredictionRule | None) -> PredictionRule:
+    rule = prediction or schedule.traits.prediction
     if rule is None:
         raise ExecutionError(
             f"schedule {schedule.name}: got ops that look ahead, expected to be told how to predict; "
@@ -156,7 +152,7 @@ def make_batch(
     return Batch(inputs, targets)
 
 
-def check_fits(schedule: AnySchedule, num_stages: int, what: str) -> None:
+def check_fits(schedule: Schedule, num_stages: int, what: str) -> None:
     """Refuse a model or costs that were cut into another number of stages than the schedule has.
 
     Raises:

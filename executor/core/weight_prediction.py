@@ -32,7 +32,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from pipesched.executor import ExecutionError
 from pipesched.profiles.measuring import adams_direction
-from pipesched.schedules.weights import PredictionRule
+from pipesched.schedules import PredictionRule
 
 _BETAS = (0.9, 0.999)
 """Of our own moments beside an optimizer without any: Adam's usual ones."""

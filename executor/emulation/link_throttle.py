@@ -34,7 +34,7 @@ from pipesched.executor.core import PendingReduction, Transport
 from pipesched.executor.emulation.emulated_stage import wait_until
 from pipesched.profiles.clusters import Cluster, all_reduce
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import LONGEST_S, Message, Recv, Reduce, Schedule, Send, reducing_ranks
+from pipesched.schedules import LONGEST_S, Message, Recv, Reduce, Schedule, Send
 
 MOST_BYTES = 2**20
 """Of a tensor that really travels."""
@@ -87,7 +87,7 @@ class Links:
                 self._sum(ranks, costs.stages[stage].weight_bytes)
                 for _ in range(schedule.ops[ranks[0]].count(Reduce(stage)))
             ]
-            for stage, ranks in reducing_ranks(schedule.ops).items()
+            for stage, ranks in schedule.reducers.items()
         }
 
     def _message(self, source: int, target: int, num_bytes: int) -> ThrottledRoute:

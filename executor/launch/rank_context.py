@@ -15,7 +15,6 @@ from torch.distributed.rendezvous import rendezvous
 from pipesched.executor import START_S, Backend, DeviceKind, ExecutionError, MessagePrecision, RankFailed, waiting_for
 from pipesched.executor.averaging import ReferenceProcess
 from pipesched.executor.core import (
-    AnySchedule,
     Batch,
     Rank,
     Recorder,
@@ -26,11 +25,11 @@ from pipesched.executor.core import (
     end,
     execute_rank,
     lists_of,
-    reducers,
 )
 from pipesched.executor.launch.affinity import local_device, pin, ranks_of_processes
 from pipesched.executor.launch.run_spec import RunSpec
 from pipesched.executor.transport import ProcessGroupTransport, TensorShape, make_groups, make_reduce_groups
+from pipesched.schedules import Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class RankContext:
 
     def join(
         self,
-        schedule: AnySchedule,
+        schedule: Schedule,
         stages: Mapping[int, Stage],
         shapes: Mapping[int, TensorShape],
         recorder: Recorder,
@@ -96,7 +95,7 @@ class RankContext:
             make_groups(ends, self.backend, self.device),
             self.device.type == "cuda" and self.backend == "gloo",
             self.timeout_s,
-            make_reduce_groups(reducers(schedule), self.backend, self.device),
+            make_reduce_groups(schedule.reducers, self.backend, self.device),
             compression,
         )
         return Rank(self.rank, lists[self.rank], schedule.num_stages, stages, transport, recorder, at)
@@ -116,7 +115,7 @@ class RankContext:
 
 @contextmanager
 def connected(
-    schedule: AnySchedule,
+    schedule: Schedule,
     *,
     device: DeviceKind,
     backend: Backend,
@@ -172,14 +171,14 @@ def connected(
             dist.destroy_process_group()
 
 
-def _start_reference(schedule: AnySchedule, rank: int) -> ReferenceProcess | None:
+def _start_reference(schedule: Schedule, rank: int) -> ReferenceProcess | None:
     """Start the process of the rank's device, if there is one and this is the first rank that needs it."""
     device = schedule.rank_to_device[rank]
     here = {r for ranks in averagers(schedule).values() for r in ranks if schedule.rank_to_device[r] == device}
     return ReferenceProcess(device, rank, len(here)) if here and rank == min(here) else None
 
 
-def connected_as(spec: RunSpec, schedule: AnySchedule, meet: str) -> AbstractContextManager[RankContext]:
+def connected_as(spec: RunSpec, schedule: Schedule, meet: str) -> AbstractContextManager[RankContext]:
     """Return `connected` with what the run says of it."""
     return connected(
         schedule,

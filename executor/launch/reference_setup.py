@@ -22,14 +22,15 @@ from pipesched.executor.averaging import (
     memory_bytes,
     stage_tensors,
 )
-from pipesched.executor.core import AnySchedule, ModuleStage, Stage, averagers
+from pipesched.executor.core import ModuleStage, Stage, averagers
 from pipesched.executor.launch.control import gather_texts
 from pipesched.executor.launch.rank_context import RankContext
+from pipesched.schedules import Schedule
 
 
 @contextmanager
 def references(
-    schedule: AnySchedule, place: RankContext, stages: Mapping[int, Stage], averaging: Averaging
+    schedule: Schedule, place: RankContext, stages: Mapping[int, Stage], averaging: Averaging
 ) -> Iterator[None]:
     """Let the averaged stages of this rank have their reference while the lists run; all ranks call this together.
 

@@ -21,9 +21,8 @@ from pipesched.executor import (
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.io import STRICT, NameFromFile, one_line, parse_record
-from pipesched.schedules import LONGEST_S, shown
+from pipesched.schedules import LONGEST_S, PredictionRule, shown
 from pipesched.schedules.transforms import ScheduleSpec
-from pipesched.schedules.weights import PredictionRule
 
 _MOST = 2**31 - 1
 

@@ -21,10 +21,10 @@ from pipesched.executor.runs.local_training import TrainingSetup
 from pipesched.executor.runs.rank_job import RankListener
 from pipesched.executor.training import BATCHES, AdvancePolicy, AdvanceTrials
 from pipesched.executor.transport import TensorShape
-from pipesched.schedules import LazySchedule, Op, Step
+from pipesched.schedules import Op, Schedule, Step
 
 
-def lists_ahead(job: Train, advance: int, num_steps: int) -> LazySchedule:
+def lists_ahead(job: Train, advance: int, num_steps: int) -> Schedule:
     """Return the lists of so many steps of `job`, so far ahead."""
     recipe = replace(job.recipe, parameters={**job.recipe.parameters, "advance": advance})
     return recipe.run(num_steps).lists(num_steps)
@@ -78,7 +78,7 @@ def _after(count: int, at: Callable[[int], None]) -> Callable[[int], None]:
     return lambda index: at(count + index)
 
 
-def _measured(lists: LazySchedule, place: RankContext, recorder: Recorder) -> tuple[list[float], int | None]:
+def _measured(lists: Schedule, place: RankContext, recorder: Recorder) -> tuple[list[float], int | None]:
     """Return the seconds of all batches but the first, and the bytes of the fullest device; all ranks know the same.
 
     A batch lasts from one Step to the next, on the rank where that is longest: then clocks need not agree.

@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from pipesched.executor.core import AnySchedule, averagers
+from pipesched.executor.core import averagers
 from pipesched.executor.launch import Processes, RunSpec, job_folder, job_to_json
 from pipesched.profiles.io import require_trusted
-from pipesched.schedules import Op
+from pipesched.schedules import Op, Schedule
 
 _Result = TypeVar("_Result")
 
@@ -22,7 +22,7 @@ class WatchedJob(ABC, Generic[_Result]):
         lists: That the ranks run.
     """
 
-    def __init__(self, spec: RunSpec, lists: AnySchedule) -> None:
+    def __init__(self, spec: RunSpec, lists: Schedule) -> None:
         self.spec = spec
         self.lists = lists
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pipesched.executor import Averaging, ExecutionError, MessagePrecision
 from pipesched.executor.averaging import average_locally
 from pipesched.executor.core import (
-    AnySchedule,
     Batch,
     HostClock,
     Rank,
@@ -19,13 +18,13 @@ from pipesched.executor.core import (
     end,
     execute_rank,
     lists_of,
-    reducers,
 )
 from pipesched.executor.transport import LocalTransport, Mailroom
+from pipesched.schedules import Schedule
 
 
 def local_ranks(
-    schedule: AnySchedule,
+    schedule: Schedule,
     build: Callable[[int], Mapping[int, Stage]],
     averaging: Averaging = "asynchronous",
     compression: MessagePrecision | None = None,
@@ -43,7 +42,7 @@ def local_ranks(
     """
     stages = {rank: build(rank) for rank in range(schedule.num_ranks)}
     average_locally(averagers(schedule), stages, averaging)
-    room = Mailroom(reducers(schedule))
+    room = Mailroom(schedule.reducers)
     lists = lists_of(schedule, range(schedule.num_ranks))
     return tuple(
         Rank(

@@ -13,7 +13,7 @@ from pipesched.executor.launch import RunSpec, Train
 from pipesched.executor.runs.local import local_ranks, run_local
 from pipesched.executor.training import LossHistory, NotComingBack, OnStep, Scores, Trained, make_feeds, score_model
 from pipesched.profiles.models import Model, draw_held_out, resolve_model
-from pipesched.schedules import LazySchedule
+from pipesched.schedules import Schedule
 from pipesched.schedules.transforms import TrainingRun
 
 
@@ -45,7 +45,7 @@ class TrainingSetup:
         assert isinstance(self.spec.job, Train), "as the class says"
         return self.spec.job.batch_size * self.run.pipelines
 
-    def stages(self, lists: LazySchedule, on_loss: OnLoss) -> Callable[[int], dict[int, Stage]]:
+    def stages(self, lists: Schedule, on_loss: OnLoss) -> Callable[[int], dict[int, Stage]]:
         """Return what builds the stages of a rank; those of the last one tell `on_loss` of every forward.
 
         Raises:
@@ -70,7 +70,7 @@ class TrainingSetup:
 
         return build
 
-    def batch(self, lists: LazySchedule, first: int = 0) -> Batch:
+    def batch(self, lists: Schedule, first: int = 0) -> Batch:
         """Return the samples of `lists`, from micro-batch `first` of the run on; they are drawn as they are read.
 
         Raises:
@@ -113,7 +113,7 @@ def training_of(spec: RunSpec, device: torch.device, model: Model | None = None)
     return TrainingSetup(spec=spec, run=run, model=model or resolve_model(spec.model or ""), device=device)
 
 
-def train_locally(lists: LazySchedule, training: TrainingSetup, on_step: OnStep | None = None) -> Trained:
+def train_locally(lists: Schedule, training: TrainingSetup, on_step: OnStep | None = None) -> Trained:
     """Run `lists`, all ranks in this process on one device.
 
     Args:

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
 
 from pipesched.executor import starting
-from pipesched.executor.core import AnySchedule, Batch, Stage, held_stages
+from pipesched.executor.core import Batch, Stage
 from pipesched.executor.launch import RankContext, RunSpec, references
 from pipesched.executor.training import AdvanceTrials, Scores, save_stages
 from pipesched.executor.transport import TensorShape
+from pipesched.schedules import Schedule
 
 _Result = TypeVar("_Result")
 
@@ -49,7 +50,7 @@ class RankJob(ABC, Generic[_Result]):
         listener: Told how far the rank is.
     """
 
-    def __init__(self, spec: RunSpec, lists: AnySchedule, listener: RankListener) -> None:
+    def __init__(self, spec: RunSpec, lists: Schedule, listener: RankListener) -> None:
         self.spec = spec
         self.lists = lists
         self.listener = listener
@@ -90,7 +91,7 @@ class RankJob(ABC, Generic[_Result]):
             for stage in stages.values():
                 stage.settle()
         if self.spec.save is not None:
-            others = {index for rank in range(place.rank) for index in held_stages(self.lists, rank)}
+            others = {index for rank in range(place.rank) for index in self.lists.stages_on(rank)}
             own = {index: stage for index, stage in stages.items() if index not in others}
             save_stages(Path(self.spec.save), own)
         return self.gather(place)

@@ -20,7 +20,7 @@ from pipesched.executor.runs.launcher import WatchedJob, run_watched
 from pipesched.executor.runs.local_training import TrainingSetup, training_of
 from pipesched.executor.training import AdvanceTrials, LossHistory, NotComingBack, OnStep, Scores, Trained, Trial
 from pipesched.profiles.models import build_layers
-from pipesched.schedules import LazySchedule, Op
+from pipesched.schedules import Op, Schedule
 
 
 def launch_training(spec: RunSpec, on_step: OnStep | None = None) -> Trained:
@@ -94,7 +94,7 @@ def phase_line(found: AdvanceTrials, num_steps: int) -> str:
     return json.dumps([num_steps, found.advance, [astuple(trial) for trial in found.trials]]) + "\n"
 
 
-def _phases(job: Train, folder: Path) -> Iterator[LazySchedule]:
+def _phases(job: Train, folder: Path) -> Iterator[Schedule]:
     """Yield the lists of the phases that have begun."""
     for line in phases_file(folder).read_text().splitlines() if phases_file(folder).exists() else ():
         num_steps, advance, _ = json.loads(line)

@@ -10,10 +10,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pipesched.executor import ExecutionError, waiting_for
-from pipesched.executor.core import AnySchedule, ModuleStage, Stage, held_stages
+from pipesched.executor.core import ModuleStage, Stage
 from pipesched.executor.transport.gloo import TensorShape
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Message, Payload
+from pipesched.schedules import Message, Payload, Schedule
 
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _MAX_DIMENSIONS = 8
@@ -28,7 +28,7 @@ def emulated_shapes(costs: StageCosts, most_bytes: int = sys.maxsize) -> dict[in
 
 
 def find_shapes(
-    schedule: AnySchedule, rank: int, stages: Mapping[int, Stage], sample: Tensor, control: dist.ProcessGroup | None
+    schedule: Schedule, rank: int, stages: Mapping[int, Stage], sample: Tensor, control: dist.ProcessGroup | None
 ) -> dict[int, TensorShape]:
     """Return the shape of every stage's output but the last's; all ranks call this together.
 
@@ -40,7 +40,7 @@ def find_shapes(
     """
     shapes: dict[int, TensorShape] = {}
     for index in range(schedule.num_stages - 1):
-        owner = next(r for r in range(schedule.num_ranks) if index in held_stages(schedule, r))
+        owner = next(r for r in range(schedule.num_ranks) if index in schedule.stages_on(r))
         header = torch.zeros(2 + 2 * _MAX_DIMENSIONS, dtype=torch.int64)
         if owner == rank:
             stage = stages[index]

@@ -16,7 +16,7 @@ from pipesched.profiles.clusters import Cluster, flat
 from pipesched.profiles.costs import DeviceCost, Profile, StageCosts, costs_of_stages, layer_seconds
 from pipesched.profiles.io import Plan, load_cluster, load_plan, load_profile, load_stage_costs
 from pipesched.profiles.partitioning import parse_partition
-from pipesched.schedules import LazySchedule, Schedule
+from pipesched.schedules import Schedule
 from pipesched.schedules.builders import ParameterValue, build, find
 from pipesched.schedules.formats import read_schedule
 from pipesched.workflows.errors import ArgumentError
@@ -41,7 +41,7 @@ class ScheduleSource:
     plan: Plan | None = None
 
 
-ScheduleArgument: TypeAlias = Schedule | LazySchedule | Plan | ScheduleSource | str | Path
+ScheduleArgument: TypeAlias = Schedule | Plan | ScheduleSource | str | Path
 CostsArgument: TypeAlias = StageCosts | DeviceCost | Profile | str | Path
 ProfileArgument: TypeAlias = Profile | str | Path
 ClusterArgument: TypeAlias = Cluster | str | Path | None
@@ -85,8 +85,8 @@ def read_schedule_argument(
             return schedule
         case Schedule():
             return ScheduleSource(schedule)
-        case LazySchedule():
-            return ScheduleSource(schedule.schedule())
+        case Schedule():
+            return ScheduleSource(schedule.held())
         case Plan():
             return _planned(schedule)
         case str() | Path():
@@ -112,16 +112,16 @@ def _built(
     def longer(times: int) -> Schedule:
         return build(entry.name, num_ranks, times * num_built, num_chunks, **parameters)
 
-    return ScheduleSource(longer(1), longer if entry.is_asynchronous else None)
+    return ScheduleSource(longer(1), longer if entry.traits.is_asynchronous else None)
 
 
 def _planned(plan: Plan) -> ScheduleSource:
     """Return the lists of one step; without a flush, of as many as it takes to settle."""
-    is_asynchronous = find(plan.recipe.name).is_asynchronous if plan.recipe.name else False
+    is_asynchronous = find(plan.recipe.name).traits.is_asynchronous if plan.recipe.name else False
     num_steps = _STEPS_PER_RANK * plan.recipe.num_ranks if is_asynchronous else 1
 
     def longer(times: int) -> Schedule:
-        return plan.run(times * num_steps).lists(times * num_steps).schedule()
+        return plan.run(times * num_steps).lists(times * num_steps).held()
 
     return ScheduleSource(longer(1), longer if is_asynchronous else None, plan)
 

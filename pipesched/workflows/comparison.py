@@ -223,7 +223,7 @@ def compare(
             entry.name,
             num_ranks=num_ranks,
             num_microbatches=num_microbatches,
-            num_chunks=num_chunks if entry.takes_chunks else None,
+            num_chunks=num_chunks if entry.traits.takes_chunks else None,
             parameters={name: value for name, value in (parameters or {}).items() if name in known},
         )
         sources.append((entry.name, build))
@@ -247,7 +247,7 @@ def _name_of(schedule: Any) -> str:
 
 
 def _require_taken(entries: Sequence[Entry], num_chunks: int | None, parameters: Mapping[str, ParameterValue]) -> None:
-    if num_chunks is not None and not any(entry.takes_chunks for entry in entries):
+    if num_chunks is not None and not any(entry.traits.takes_chunks for entry in entries):
         raise ArgumentError(f"num_chunks: got {num_chunks}, expected a schedule that takes chunks; try interleaved")
     known = {parameter.name for entry in entries for parameter in entry.parameters}
     for name in parameters:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from pipesched.profiles.clusters import all_reduce
 from pipesched.profiles.processes import num_cores
-from pipesched.schedules import reducing_ranks
 from pipesched.schedules.builders import ParameterValue
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import NetworkOptions
@@ -313,7 +312,7 @@ def _distribution(
 def _reductions(prediction: Prediction) -> tuple[StageReduction, ...]:
     """Return how the gradients of each stage are added up, and how long that takes where nothing is in the way."""
     schedule, found = prediction.schedule, []
-    for stage, ranks in reducing_ranks(schedule.ops).items():
+    for stage, ranks in schedule.reducers.items():
         devices = tuple(schedule.rank_to_device[rank] for rank in ranks)
         plan = all_reduce(prediction.costs.stages[stage].weight_bytes, devices, prediction.cluster)
         found.append(StageReduction(stage, devices, plan.way, plan.seconds))

@@ -50,6 +50,6 @@ def steady_s_per_microbatch(
         period_s = batch_period_s(batch, first, cluster) if network == NetworkOptions() else None
         if period_s is not None:
             return period_s / batch.num_microbatches
-        return repeated_pace_s(runs(lambda times: repeat(batch, times).schedule()), batch.num_microbatches)
+        return repeated_pace_s(runs(lambda times: repeat(batch, times).held()), batch.num_microbatches)
     except (ScheduleError, SimulationError):  # lists that cannot go on, whether they should
         return None

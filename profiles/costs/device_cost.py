@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipesched.profiles.costs.stage_costs import StageCost, StageCosts
-from pipesched.schedules import LazySchedule, Schedule, stage_share
+from pipesched.schedules import Schedule, stage_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class DeviceCost:
     optimizer_bytes: int = 0
     overlap: float = 0.0
 
-    def stage_costs(self, schedule: Schedule | LazySchedule) -> StageCosts:
+    def stage_costs(self, schedule: Schedule) -> StageCosts:
         """Return the costs of the stages of `schedule`."""
         share = float(stage_share(schedule))
 

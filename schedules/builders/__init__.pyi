@@ -4,7 +4,6 @@ from .catalogue import build as build
 from .catalogue import build_lazily as build_lazily
 from .catalogue import find as find
 from .catalogue import lookup as lookup
-from .catalogue import origin_of as origin_of
 from .catalogue import require_known as require_known
 from .catalogue_entry import Entry as Entry
 from .catalogue_entry import Parameter as Parameter

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from pipesched.schedules import MAX_CELLS, LazySchedule, Schedule, ScheduleError, integer, positive, repeat, shown
+from pipesched.schedules import MAX_CELLS, Schedule, ScheduleError, integer, positive, repeat, shown
 from pipesched.schedules.builders.catalogue_entries import ENTRIES
 from pipesched.schedules.builders.catalogue_entry import Entry, ParameterValue
 
@@ -38,12 +37,12 @@ def build(
             f"schedule {entry.name}: got {shown(m)} micro-batches on {shown(num_stages)} stages, expected at most "
             f"{MAX_CELLS} in all; try fewer of either"
         )
-    return entry.build(p, m, **keywords)
+    return entry.stamped(entry.build(p, m, **keywords))
 
 
 def build_lazily(
     name: str, num_ranks: int, num_microbatches: int, num_chunks: int | None = None, **parameters: ParameterValue
-) -> LazySchedule:
+) -> Schedule:
     """Build the schedule `name` without holding its lists, if it is asynchronous; another one once.
 
     Raises:
@@ -59,7 +58,7 @@ def build_lazily(
             f"schedule {entry.name}: got {shown(num_stages)} stages, expected at most {_MAX_LAZY_STAGES}; "
             "try fewer ranks"
         )
-    return entry.lazy(p, m, **keywords)
+    return entry.stamped(entry.lazy(p, m, **keywords))
 
 
 def _num_stages(entry: Entry, num_ranks: int, keywords: Mapping[str, ParameterValue]) -> int:
@@ -83,7 +82,7 @@ def _arguments(
     keywords = _settings(entry, parameters)
     if num_chunks is not None:
         _require_chunks(entry, counts["num_chunks"], keywords)
-        keywords |= {"num_chunks": counts["num_chunks"]} if entry.takes_chunks else {}
+        keywords |= {"num_chunks": counts["num_chunks"]} if entry.traits.takes_chunks else {}
     return counts["num_ranks"], counts["num_microbatches"], keywords
 
 
@@ -117,7 +116,7 @@ def _require_chunks(entry: Entry, num_chunks: int, settings: Mapping[str, Parame
     factors = [f"{each.name}={settings.get(each.name, each.default)}" for each in entry.parameters
                if each.multiplies_chunks]  # fmt: skip
     where = f" with {', '.join(factors)}" if factors else ""
-    takers = ", ".join(other.name for other in ENTRIES if other.takes_chunks)
+    takers = ", ".join(other.name for other in ENTRIES if other.traits.takes_chunks)
     raise ScheduleError(
         f"schedule {entry.name}: got {num_chunks} chunks, expected {expected}{where}: its stages per rank are fixed; "
         f"try {takers}"
@@ -143,11 +142,3 @@ def find(name: str) -> Entry:
             f"schedule: got {shown(name)},{hint} expected one of {', '.join(CATALOGUE)}; see 'pipesched list'"
         )
     return entry
-
-
-def origin_of(name: str) -> Entry | None:
-    """Return the entry that a schedule of this name was made from, copied (``x2``), recomputing (``+R``) or as it is.
-
-    None if it was made from none.
-    """
-    return CATALOGUE.get(re.sub(r"(x\d+|\+R)*$", "", name))

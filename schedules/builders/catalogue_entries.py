@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pipesched.schedules import LazySchedule, whole
+from pipesched.schedules import PredictionRule, Schedule, Traits, whole
 from pipesched.schedules.builders.avgpipe import avgpipe
 from pipesched.schedules.builders.catalogue_entry import Entry, Parameter
 from pipesched.schedules.builders.chimera import chimera
@@ -27,12 +27,11 @@ from pipesched.schedules.builders.wpipe import lazy_wpipe
 from pipesched.schedules.builders.zbv import zbv
 from pipesched.schedules.builders.zero_bubble import zb_h1, zb_h2
 from pipesched.schedules.builders.zero_bubble_auto import zb_auto
-from pipesched.schedules.weights import PredictionRule
 
 
 def _asynchronous(
     name: str,
-    lazy: Callable[..., LazySchedule],
+    lazy: Callable[..., Schedule],
     text: str,
     source: str,
     *parameters: Parameter,
@@ -45,12 +44,11 @@ def _asynchronous(
         whole(lazy),
         text,
         source,
-        is_asynchronous=True,
+        traits=Traits(is_asynchronous=True, prediction=prediction),
         parameters=parameters,
         aliases=aliases,
         chunks=chunks,
         lazy=lazy,
-        prediction=prediction,
     )
 
 
@@ -86,7 +84,7 @@ ENTRIES = (
         avgpipe,
         "several pipelines of 1f1b_afp on the same devices, with a batch and an optimizer each, averaged elastically",
         "PPoPP 2023, doi:10.1145/3572848.3577484",
-        averages=True,
+        traits=Traits(averages=True, takes_plans=False),
         parameters=(
             Parameter("pipelines", 2, "parallel pipelines, each a copy of the model, that share the micro-batches"),
             Parameter("advance", 1, "forwards run further ahead than in 1f1b, on every rank but a pipeline's last"),
@@ -97,7 +95,7 @@ ENTRIES = (
         interleaved,
         "1f1b with several chunks of the model per rank",
         "arXiv:2104.04473",
-        takes_chunks=True,
+        traits=Traits(takes_chunks=True),
         aliases=("Interleaved1F1B", "ScheduleInterleaved1F1B", "1F1B-interleaved", "interleaved-1F1B"),
         chunks=2,
     ),
@@ -106,7 +104,7 @@ ENTRIES = (
         looped_bfs,
         "gpipe with several chunks of the model per rank, one after the other",
         "arXiv:2211.05953",
-        takes_chunks=True,
+        traits=Traits(takes_chunks=True),
         aliases=("LoopedBFS", "ScheduleLoopedBFS"),
         chunks=2,
     ),
@@ -143,7 +141,7 @@ ENTRIES = (
         interleaved_zb,
         "zb_h1 with several chunks of the model per rank, as PyTorch orders it",
         "PyTorch 2.13, ScheduleInterleavedZeroBubble",
-        takes_chunks=True,
+        traits=Traits(takes_chunks=True),
         aliases=("InterleavedZeroBubble", "ScheduleInterleavedZeroBubble"),
         chunks=2,
     ),
@@ -168,6 +166,7 @@ ENTRIES = (
         data_parallel,
         "a replica of the whole model on every rank",
         "arXiv:2006.15704",
+        traits=Traits(takes_plans=False),
         aliases=("DDP",),
     ),
     Entry(

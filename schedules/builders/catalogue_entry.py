@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import prod
 from numbers import Real
 from typing import Literal, TypeAlias
 
-from pipesched.schedules import LazySchedule, Schedule, ScheduleError, integer, shown
-from pipesched.schedules.weights import PredictionRule
+from pipesched.schedules import Schedule, ScheduleError, Traits, integer, shown
 
 ParameterValue: TypeAlias = int | float | tuple[int, ...] | None
 """What a parameter can be set to; None: what the builder finds from the counts."""
@@ -84,33 +83,31 @@ class Entry:
         build: Called with (num_ranks, num_microbatches), and with keywords num_chunks and `parameters`.
         text: What it is, in a line.
         source: Paper and section.
-        is_asynchronous: Whether it steps without a flush.
-        averages: Whether its pipelines have optimizers of their own, and an Average with a reference model.
-        takes_chunks: Whether a rank may hold any number of stages (``-v``).
+        traits: What it is by nature; they travel with each schedule that is made from it.
         aliases: Other names of it, as papers, PyTorch and Megatron-LM write them.
         chunks: Stages that a rank holds; unless others are asked for, where it takes them.
         replicas: Ranks that hold the same stage, where that is in the schedule's nature.
         lazy: Builds the same without holding its lists, for a run of any length; None where a run repeats a batch.
-        prediction: How weights are predicted where an op looks ahead; None where none does.
     """
 
     name: str
     build: Callable[..., Schedule]
     text: str
     source: str
-    is_asynchronous: bool = False
-    averages: bool = False
-    takes_chunks: bool = False
+    traits: Traits = field(default_factory=Traits)
     parameters: tuple[Parameter, ...] = ()
     aliases: tuple[str, ...] = ()
     chunks: int = 1
     replicas: int = 1
-    lazy: Callable[..., LazySchedule] | None = None
-    prediction: PredictionRule | None = None
+    lazy: Callable[..., Schedule] | None = None
+
+    def stamped(self, schedule: Schedule) -> Schedule:
+        """Return `schedule`, which was made from this entry, knowing so."""
+        return replace(schedule, origin=self.name, traits=self.traits)
 
     def chunks_with(self, num_chunks: int | None, settings: Mapping[str, ParameterValue]) -> int:
         """Return how many stages a rank holds with these settings, `num_chunks` if that can be chosen."""
-        if self.takes_chunks and num_chunks is not None:
+        if self.traits.takes_chunks and num_chunks is not None:
             return num_chunks
         factors = (settings.get(each.name, each.default) for each in self.parameters if each.multiplies_chunks)
         return self.chunks * prod(factor for factor in factors if isinstance(factor, int))

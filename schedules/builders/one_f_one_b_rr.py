@@ -21,11 +21,11 @@ from functools import partial
 from itertools import accumulate
 from math import lcm
 
-from pipesched.schedules import LazySchedule, Op, ScheduleError, backward, forward, make_lazy, positive, whole
+from pipesched.schedules import Op, Schedule, ScheduleError, backward, forward, make_lazy, positive, whole
 from pipesched.schedules.builders.pipedream import without_flush
 
 
-def lazy_one_f_one_b_rr(num_ranks: int, num_microbatches: int, replicas: Sequence[int] | None = None) -> LazySchedule:
+def lazy_one_f_one_b_rr(num_ranks: int, num_microbatches: int, replicas: Sequence[int] | None = None) -> Schedule:
     """Build a run over ``len(replicas)`` stages.
 
     Args:

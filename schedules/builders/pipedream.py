@@ -29,9 +29,9 @@ from itertools import islice
 
 from pipesched.schedules import (
     Compute,
-    LazySchedule,
     Op,
     Reduce,
+    Schedule,
     ScheduleError,
     Step,
     backward,
@@ -42,7 +42,7 @@ from pipesched.schedules import (
 )
 
 
-def lazy_pipedream(num_ranks: int, num_microbatches: int) -> LazySchedule:
+def lazy_pipedream(num_ranks: int, num_microbatches: int) -> Schedule:
     """Build a run of `num_microbatches`, each with a Step of its own on every stage."""
 
     def version(stage: int, i: int) -> int:
@@ -57,7 +57,7 @@ def lazy_pipedream(num_ranks: int, num_microbatches: int) -> LazySchedule:
     )
 
 
-def lazy_pipedream_2bw(num_ranks: int, num_microbatches: int, accumulate: int | None = None) -> LazySchedule:
+def lazy_pipedream_2bw(num_ranks: int, num_microbatches: int, accumulate: int | None = None) -> Schedule:
     """Build a run in which every stage steps after each `accumulate` micro-batches; by default as many as ranks.
 
     Raises:
@@ -91,7 +91,7 @@ def unflushed(
     *,
     slack: int = 1,
     accumulate: int = 1,
-) -> LazySchedule:
+) -> Schedule:
     """Build a run in PipeDream's order, stage k on rank k, that reads the weights that its ops say.
 
     Args:

@@ -26,9 +26,9 @@ from functools import partial
 
 from pipesched.schedules import (
     Compute,
-    LazySchedule,
     Op,
     Phase,
+    Schedule,
     ScheduleError,
     Step,
     backward,
@@ -40,17 +40,17 @@ from pipesched.schedules import (
 from pipesched.schedules.builders.pipedream import unflushed, without_flush
 
 
-def lazy_vanilla_1f1b(num_ranks: int, num_microbatches: int) -> LazySchedule:
+def lazy_vanilla_1f1b(num_ranks: int, num_microbatches: int) -> Schedule:
     """Build a run of 1F1B without a flush and without a stash, each micro-batch with a Step of its own."""
     return _newest("vanilla_1f1b", num_ranks, num_microbatches, slack=1)
 
 
-def lazy_stale_weights(num_ranks: int, num_microbatches: int) -> LazySchedule:
+def lazy_stale_weights(num_ranks: int, num_microbatches: int) -> Schedule:
     """Build a run of pipelined backpropagation: 2 (p - 1 - k) + 1 micro-batches are in flight on rank k."""
     return _newest("stale_weights", num_ranks, num_microbatches, slack=2)
 
 
-def lazy_hybrid(num_ranks: int, num_microbatches: int, pipelined: int | None = None) -> LazySchedule:
+def lazy_hybrid(num_ranks: int, num_microbatches: int, pipelined: int | None = None) -> Schedule:
     """Build a run whose first `pipelined` micro-batches are pipelined; unless given, half of them, rounded up.
 
     Raises:
@@ -73,7 +73,7 @@ def lazy_hybrid(num_ranks: int, num_microbatches: int, pipelined: int | None = N
     return make_lazy("hybrid", num_ranks, num_microbatches, [partial(ops, rank) for rank in range(num_ranks)])
 
 
-def _newest(name: str, num_ranks: int, num_microbatches: int, slack: int) -> LazySchedule:
+def _newest(name: str, num_ranks: int, num_microbatches: int, slack: int) -> Schedule:
     def forward(stage: int, i: int) -> Compute:
         return Compute(Phase.FORWARD, stage, i, max(0, i - slack * (num_ranks - 1 - stage)))
 

@@ -20,21 +20,21 @@ How the weights are predicted is not in the list: Rule names it.
 
 from __future__ import annotations
 
-from pipesched.schedules import Compute, LazySchedule, Phase, ScheduleError, whole
+from pipesched.schedules import Compute, Phase, Schedule, ScheduleError, whole
 from pipesched.schedules.builders.pipedream import unflushed
 
 
-def lazy_spectrain(num_ranks: int, num_microbatches: int) -> LazySchedule:
+def lazy_spectrain(num_ranks: int, num_microbatches: int) -> Schedule:
     """Build a run with SpecTrain's look-ahead, each micro-batch with a Step of its own."""
     return _ahead_twice("spectrain", num_ranks, num_microbatches)
 
 
-def lazy_xpipe(num_ranks: int, num_microbatches: int) -> LazySchedule:
+def lazy_xpipe(num_ranks: int, num_microbatches: int) -> Schedule:
     """Build a run with XPipe's look-ahead, which is SpecTrain's."""
     return _ahead_twice("xpipe", num_ranks, num_microbatches)
 
 
-def lazy_pipeoptim(num_ranks: int, num_microbatches: int, extra: int = 0) -> LazySchedule:
+def lazy_pipeoptim(num_ranks: int, num_microbatches: int, extra: int = 0) -> Schedule:
     """Build a run with PipeOptim's look-ahead: in forwards only, `extra` steps beyond their backward.
 
     Raises:
@@ -53,7 +53,7 @@ def lazy_pipeoptim(num_ranks: int, num_microbatches: int, extra: int = 0) -> Laz
     return unflushed("pipeoptim", num_ranks, num_microbatches, forward, backward)
 
 
-def _ahead_twice(name: str, num_ranks: int, num_microbatches: int) -> LazySchedule:
+def _ahead_twice(name: str, num_ranks: int, num_microbatches: int) -> Schedule:
     def forward(stage: int, i: int) -> Compute:
         ahead = num_ranks - 1 - stage
         return Compute(Phase.FORWARD, stage, i, max(0, i - ahead), stage // 2 + ahead)

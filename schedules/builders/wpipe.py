@@ -24,11 +24,11 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import tee
 
-from pipesched.schedules import Compute, LazySchedule, Op, backward, forward, make_lazy, whole
+from pipesched.schedules import Compute, Op, Schedule, backward, forward, make_lazy, whole
 from pipesched.schedules.builders.pipedream import update_period, without_flush
 
 
-def lazy_wpipe(num_ranks: int, num_microbatches: int, accumulate: int | None = None) -> LazySchedule:
+def lazy_wpipe(num_ranks: int, num_microbatches: int, accumulate: int | None = None) -> Schedule:
     """Build a run of 2 p stages that step after each `accumulate` micro-batches; by default as many as ranks.
 
     Raises:

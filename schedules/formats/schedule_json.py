@@ -5,14 +5,19 @@
      "ops": [["0F0", "0SEND_F0>1", "0RECV_B0<1", "0B0", "0STEP"],
              ["1RECV_F0<0", "1F0", "1B0", "1SEND_B0>0", "1STEP"]]}
 
-An op is a text (`schedules.formats.text`); a Send or Recv names its peer's rank. Of several copies of a pipeline
-(`schedules.transforms.replication`) ``"width"`` says how many they are; it may be left out of one.
+An op is a text (`schedules.formats.text`); a Send or Recv names its peer's rank. What may be left out:
+
+    "width": 2                  copies of a pipeline (`schedules.transforms.replication`) that these are; else one
+    "is_lowered": true          the lists say all their communication, which is none; else they do if they have any
+    "origin": "spectrain"       the catalogue's entry that they were made from; else nobody knows
+    "traits": {"is_asynchronous": true, "prediction": "momentum"}    what is known of them (`schedules.traits`)
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -22,6 +27,7 @@ from pipesched.schedules import (
     Compute,
     Op,
     Overlap,
+    PredictionRule,
     Recv,
     Reduce,
     Reshard,
@@ -29,8 +35,10 @@ from pipesched.schedules import (
     ScheduleError,
     Send,
     Step,
+    Traits,
     Unshard,
     shown,
+    shows_messages,
 )
 from pipesched.schedules.formats.files import (
     MAX_NUMBER,
@@ -46,6 +54,7 @@ from pipesched.schedules.formats.torch_csv import read_csv_text
 
 SCHEDULE_FORMAT = "pipesched.schedule"
 _FIELDS = {"name": str, "num_stages": int, "num_microbatches": int, "rank_to_device": list, "ops": list}
+_OPTIONAL = {"width": int, "is_lowered": bool, "origin": str, "traits": dict}
 
 
 def read_schedule(path: Path | str) -> Schedule:
@@ -75,9 +84,10 @@ def from_json(text: str, origin: str) -> Schedule:
     Raises:
         ScheduleError: The text is not such a schedule.
     """
-    document = load_document(text, origin, SCHEDULE_FORMAT, _FIELDS, {"width": int})
+    document = load_document(text, origin, SCHEDULE_FORMAT, _FIELDS, _OPTIONAL)
     faults = Faults(origin)
     rows = _parse(document["ops"], faults)
+    traits = _parse_traits(document.get("traits", {}), faults)
     faults.settle()
     schedule = Schedule(
         document["name"],
@@ -86,6 +96,9 @@ def from_json(text: str, origin: str) -> Schedule:
         tuple(rows),
         tuple(document["rank_to_device"]),
         document.get("width", 1),
+        document.get("is_lowered", False),
+        document.get("origin"),
+        traits,
     )
     _check(schedule, faults)
     faults.settle()
@@ -109,6 +122,9 @@ def to_json(schedule: Schedule) -> str:
         "num_microbatches": schedule.num_microbatches,
         "rank_to_device": list(schedule.rank_to_device),
         **({} if schedule.width == 1 else {"width": schedule.width}),
+        **({"is_lowered": True} if schedule.is_lowered and not shows_messages(schedule.ops) else {}),
+        **({} if schedule.origin is None else {"origin": schedule.origin}),
+        **({} if schedule.traits == Traits() else {"traits": _traits(schedule.traits)}),
     }
     fields = [f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items()]
     rows = ["    " + json.dumps([op_text(op) for op in row]) for row in schedule.ops]
@@ -134,8 +150,30 @@ def _parse(value: list[Any], faults: Faults) -> list[tuple[Op, ...]]:
     return rows
 
 
+def _traits(traits: Traits) -> dict[str, bool | str]:
+    """Return what is not as of lists of which nothing is known."""
+    return {key: value for key, value in asdict(traits).items() if value != getattr(Traits(), key)}
+
+
+def _parse_traits(value: dict[str, Any], faults: Faults) -> Traits:
+    known = {each.name for each in fields(Traits)}
+    found: dict[str, Any] = {}
+    for key, trait in value.items():
+        place = f"traits.{key}" if key in known else "traits"
+        if key not in known:
+            faults.add(place, f"got {shown(key)}, expected only {', '.join(sorted(known))}; try removing it")
+        elif key != "prediction" and type(trait) is not bool:
+            faults.add(place, f"got {shown(trait)}, expected true or false; try correcting it")
+        elif key == "prediction" and trait not in tuple(PredictionRule):
+            faults.add(place, f"got {shown(trait)}, expected one of {', '.join(PredictionRule)}; try correcting it")
+        else:
+            found[key] = PredictionRule(trait) if key == "prediction" else trait
+    return Traits() if faults else Traits(**found)
+
+
 def _check(schedule: Schedule, faults: Faults) -> None:
     check_name(schedule.name, "name", faults)
+    check_name(schedule.origin or "", "origin", faults)
     check_devices(schedule.rank_to_device, faults)
     if len(schedule.rank_to_device) != schedule.num_ranks:
         got = f"got {len(schedule.rank_to_device)} devices for {schedule.num_ranks} ranks"

@@ -28,7 +28,6 @@ from pipesched.schedules import (
     computes,
     gives,
     needs,
-    reducing_ranks,
     routes,
 )
 from pipesched.schedules.semantics import explain, progress
@@ -68,7 +67,7 @@ def lower(schedule: Schedule) -> Schedule:
             lowered += sends[rank].get(index, ())
             lowered += _in_order(recvs[rank].get(index + 1, ()))
         rows.append(tuple(lowered))
-    return replace(schedule, ops=tuple(rows))
+    return replace(schedule, lists=tuple(rows), is_lowered=True)
 
 
 def _in_order(recvs: Iterable[Recv]) -> list[Op]:
@@ -85,7 +84,7 @@ def _place(
     recvs: list[dict[int, list[Recv]]] = [defaultdict(list) for _ in range(num_ranks)]
     clocks = [[0] * num_ranks for _ in range(num_ranks)]
     made: dict[Message, tuple[int, ...]] = {}
-    reduces = ReduceClocks({stage: len(ranks) for stage, ranks in reducing_ranks(schedule.ops).items()})
+    reduces = ReduceClocks({stage: len(ranks) for stage, ranks in schedule.reducers.items()})
     for rank, index in order:
         op, clock = schedule.ops[rank][index], clocks[rank]
         if isinstance(op, Step):

@@ -15,12 +15,14 @@ from functools import partial
 from math import inf, lcm
 
 from pipesched.schedules import (
-    LazySchedule,
+    GeneratedOps,
+    Layout,
     Message,
     NotRunnableError,
     Op,
     Recv,
     Reduce,
+    Schedule,
     Send,
     Step,
     computes,
@@ -30,7 +32,7 @@ from pipesched.schedules import (
 from pipesched.schedules.lowering.insertion import ReduceClocks
 
 
-def lower_lazily(schedule: LazySchedule) -> LazySchedule:
+def lower_lazily(schedule: Schedule) -> Schedule:
     """Return `schedule` with its communication; one that has it already comes back as it is.
 
     Each of its lists, when it is read, works all ranks through for itself; `lowered_ranks` does so once for several.
@@ -41,11 +43,11 @@ def lower_lazily(schedule: LazySchedule) -> LazySchedule:
     def ops(rank: int) -> Iterator[Op]:
         return lowered_ranks(schedule, (rank,))[rank]
 
-    rank_ops = tuple(partial(ops, rank) for rank in range(schedule.num_ranks))
-    return replace(schedule, rank_ops=rank_ops, is_lowered=True)
+    lists = tuple(GeneratedOps(partial(ops, rank)) for rank in range(schedule.num_ranks))
+    return replace(schedule, lists=lists, is_lowered=True, layout=Layout(schedule.homes, tuple(schedule.averagers)))
 
 
-def lowered_ranks(schedule: LazySchedule, ranks: Collection[int]) -> Mapping[int, Iterator[Op]]:
+def lowered_ranks(schedule: Schedule, ranks: Collection[int]) -> Mapping[int, Iterator[Op]]:
     """Return the lists of `ranks` with their communication, made in one go.
 
     What one of them is ahead of the others is held in memory, as with `itertools.tee`.
@@ -54,7 +56,7 @@ def lowered_ranks(schedule: LazySchedule, ranks: Collection[int]) -> Mapping[int
         NotRunnableError: When it is read: the lists cannot go on.
     """
     if schedule.is_lowered:
-        return {rank: schedule.rank_ops[rank]() for rank in ranks}
+        return {rank: iter(schedule.lists[rank]) for rank in ranks}
     machine = _Machine(schedule, ranks)
     return {rank: machine.read(rank) for rank in ranks}
 
@@ -70,10 +72,10 @@ class _Machine:
         reduces: What replicas know at their Reduces.
     """
 
-    def __init__(self, schedule: LazySchedule, ranks: Collection[int]) -> None:
+    def __init__(self, schedule: Schedule, ranks: Collection[int]) -> None:
         num_ranks = schedule.num_ranks
         self._schedule = schedule
-        self._lists = [ops() for ops in schedule.rank_ops]
+        self._lists = [iter(ops) for ops in schedule.lists]
         self._heads = [next(ops, None) for ops in self._lists]
         self._senders = _senders(schedule)
         self._clocks = [[0] * num_ranks for _ in range(num_ranks)]
@@ -81,7 +83,7 @@ class _Machine:
         self._waiting: dict[int, deque[list[Op]]] = {rank: deque() for rank in ranks}
         self._recvs: dict[int, defaultdict[int, list[Recv]]] = {rank: defaultdict(list) for rank in ranks}
         self._handed_out = dict.fromkeys(ranks, 0)
-        self._reduces = ReduceClocks({stage: len(schedule.replicas(stage)) for stage in range(schedule.num_stages)})
+        self._reduces = ReduceClocks({stage: len(ranks) for stage, ranks in schedule.reducers.items()})
 
     def read(self, rank: int) -> Iterator[Op]:
         """Yield the lowered list of `rank`, working on as far as needed."""
@@ -165,7 +167,7 @@ class _Machine:
         )
 
 
-def _senders(schedule: LazySchedule) -> list[set[int]]:
+def _senders(schedule: Schedule) -> list[set[int]]:
     """Return, for each rank, the ranks that ever send it a message."""
     found: list[set[int]] = [set() for _ in range(schedule.num_ranks)]
     for stage in range(schedule.num_stages - 1):

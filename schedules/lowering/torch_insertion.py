@@ -51,12 +51,12 @@ def lower_for_torch(schedule: Schedule) -> Schedule:
         ScheduleError: The lists cannot finish.
     """
     if schedule.is_lowered:
-        return replace(schedule, ops=tuple(tuple(_reduced(row)) for row in schedule.ops))
+        return replace(schedule, lists=tuple(tuple(_reduced(row)) for row in schedule.ops))
     lower(schedule)  # refuses lists that cannot finish, and says why
     rows: Sequence[Sequence[Op]] = schedule.ops
     if not any(isinstance(op, Unshard | Reshard) for row in rows for op in row):
         rows = [_gathered(row) for row in rows]
-    return replace(schedule, ops=_with_messages([_reduced(row) for row in rows], schedule))
+    return replace(schedule, lists=_with_messages([_reduced(row) for row in rows], schedule), is_lowered=True)
 
 
 def _gathered(row: Sequence[Op]) -> list[Op]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import final
 
 from pipesched.schedules import Message, Op, Recv, Send, computes, needs
@@ -25,7 +25,7 @@ class Letters:
         self._ops = ops
         self._me = me
         self._num_stages = num_stages
-        self._known = tuple(self._read()) if isinstance(ops, Sequence) else None
+        self._known = tuple(self._read()) if isinstance(ops, tuple) else None
 
     def __iter__(self) -> Iterator[tuple[Message, int]]:
         return self._read() if self._known is None else iter(self._known)

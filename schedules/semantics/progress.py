@@ -65,7 +65,7 @@ class _Machine:
         self._there: set[tuple[int, Message]] = set()
         self._waiters: defaultdict[tuple[int, Message], list[int]] = defaultdict(list)
         self._streams = Streams(communication)
-        self._sums = Sums(ranks_by_reduced_stage(schedule), are_ordered=communication.orders_sums)
+        self._sums = Sums(schedule.reducers, are_ordered=communication.orders_sums)
         self._blocked: dict[int, Message | None] = {}
         self._order: list[ListPosition] = []
         self._ready = list(range(schedule.num_ranks))
@@ -149,13 +149,3 @@ def batch_at(row: tuple[Op, ...], start: int, communication: Communication) -> l
             break
         ops.append(op)
     return ops
-
-
-def ranks_by_reduced_stage(schedule: Schedule) -> dict[int, set[int]]:
-    """Return, for each stage that is reduced, the ranks that reduce it."""
-    found: defaultdict[int, set[int]] = defaultdict(set)
-    for rank, row in enumerate(schedule.ops):
-        for op in row:
-            if isinstance(op, Reduce):
-                found[op.stage].add(rank)
-    return dict(found)

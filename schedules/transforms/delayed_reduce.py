@@ -15,26 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import partial
-from typing import TypeVar
 
-from pipesched.schedules import LazySchedule, Op, Ops, Reduce, Schedule, Step
-
-_Lists = TypeVar("_Lists", Schedule, LazySchedule)
+from pipesched.schedules import Op, Reduce, Schedule, Step
 
 
-def late_sums(schedule: _Lists) -> _Lists:
+def late_sums(schedule: Schedule) -> Schedule:
     """Return `schedule`, lowered or not, with every Reduce right before the next Step of its stage.
 
     What no Step follows comes at the end.
     """
-    if isinstance(schedule, Schedule):
-        return replace(schedule, ops=tuple(tuple(_late(row)) for row in schedule.ops))
-    return replace(schedule, rank_ops=tuple(partial(_begun, ops) for ops in schedule.rank_ops))
-
-
-def _begun(ops: Ops) -> Iterator[Op]:
-    return _late(ops())
+    return replace(schedule, lists=schedule.changed(_late))
 
 
 def _late(row: Iterable[Op]) -> Iterator[Op]:

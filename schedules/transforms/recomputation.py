@@ -17,17 +17,14 @@ remain in what it sent: so R never needs a version that nobody else reads, and a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
 
-from pipesched.schedules import LazySchedule, Op, Phase, Schedule, ScheduleError, computes
-
-_Lists = TypeVar("_Lists", Schedule, LazySchedule)
+from pipesched.schedules import Op, Phase, Schedule, ScheduleError, computes
 
 
-def recompute(schedule: _Lists, stages: Collection[int] | None = None) -> _Lists:
+def recompute(schedule: Schedule, stages: Collection[int] | None = None) -> Schedule:
     """Return `schedule`, lowered or not, with an R before the B or I of every micro-batch that has none yet.
 
     It comes as late as it can, right before the op that contains the backward: behind the Recv, which waits for
@@ -47,14 +44,7 @@ def recompute(schedule: _Lists, stages: Collection[int] | None = None) -> _Lists
             f"{schedule.name}: recompute: got stage {', '.join(map(str, strange))}, expected 0 to "
             f"{schedule.num_stages - 1}; try fewer"
         )
-    name = f"{schedule.name}+R"
-    if isinstance(schedule, Schedule):
-        return replace(schedule, name=name, ops=tuple(tuple(_recomputed(row, chosen)) for row in schedule.ops))
-    return replace(schedule, name=name, rank_ops=tuple(partial(_begun, ops, chosen) for ops in schedule.rank_ops))
-
-
-def _begun(ops: Callable[[], Iterable[Op]], stages: Collection[int]) -> Iterator[Op]:
-    return _recomputed(ops(), stages)
+    return replace(schedule, name=f"{schedule.name}+R", lists=schedule.changed(partial(_recomputed, stages=chosen)))
 
 
 def _recomputed(ops: Iterable[Op], stages: Collection[int]) -> Iterator[Op]:

@@ -24,17 +24,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from math import lcm
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
 from pipesched.schedules import (
     ENDS_MICROBATCH,
     Average,
     Compute,
-    LazySchedule,
     Op,
-    Ops,
     Recv,
     Reduce,
     Schedule,
@@ -43,12 +40,10 @@ from pipesched.schedules import (
     Step,
     computes,
     positive,
-    repeat,
     rewritten,
+    rewritten_list,
 )
 from pipesched.schedules.transforms.training_run import microbatches_per_step
-
-_Lists = TypeVar("_Lists", Schedule, LazySchedule)
 
 Placement: TypeAlias = Literal["pipeline", "data"]
 """What is side by side on the devices: the ranks of a copy, or the copies of a rank."""
@@ -57,7 +52,7 @@ MAX_REPLICATED_RANKS = 100_000
 """Of all copies together, as many as a cluster may have devices."""
 
 
-def replicate(schedule: _Lists, width: int) -> _Lists:
+def replicate(schedule: Schedule, width: int) -> Schedule:
     """Return `width` copies of `schedule`, lowered or not, that are kept equal; with one it comes back as it is.
 
     Args:
@@ -84,28 +79,21 @@ def replicate(schedule: _Lists, width: int) -> _Lists:
     name = copied_name(schedule.name, width)
     num_microbatches = width * schedule.num_microbatches
     devices = tuple(index * num_devices + device for index in range(width) for device in schedule.rank_to_device)
-    if isinstance(schedule, Schedule):
-        rows = tuple(tuple(copy.read(row)) for copy in copies for row in schedule.ops)
-        return replace(
-            schedule,
-            name=name,
-            num_microbatches=num_microbatches,
-            ops=rows,
-            rank_to_device=devices,
-            width=width * schedule.width,
-        )
+    layout = schedule.layout
+    if layout is not None:
+        layout = replace(layout, homes=tuple(_homes(home, batch, copies) for home in layout.homes))
     return replace(
         schedule,
         name=name,
-        width=width * schedule.width,
         num_microbatches=num_microbatches,
-        rank_ops=tuple(partial(_begun, copy, ops) for copy in copies for ops in schedule.rank_ops),
-        homes=tuple(_homes(home, batch, copies) for home in schedule.homes),
+        lists=tuple(rewritten_list(ops, copy.read) for copy in copies for ops in schedule.lists),
         rank_to_device=devices,
+        width=width * schedule.width,
+        layout=layout,
     )
 
 
-def place(schedule: _Lists, placement: Placement, width: int) -> _Lists:
+def place(schedule: Schedule, placement: Placement, width: int) -> Schedule:
     """Return what `replicate` gave for `width` with its ranks on the devices that `placement` says."""
     if placement == "pipeline":
         return schedule
@@ -131,17 +119,11 @@ def require_equal(name: str, width: int) -> None:
         )
 
 
-def _batch(schedule: Schedule | LazySchedule) -> int:
+def _batch(schedule: Schedule) -> int:
     """Return the micro-batches that a copy steps after; all, where nobody steps."""
-    if isinstance(schedule, LazySchedule):
-        return microbatches_per_step(schedule)
-    if not any(isinstance(op, Step) for row in schedule.ops for op in row):
+    if schedule.is_held and not any(isinstance(op, Step) for row in schedule.ops for op in row):
         return schedule.num_microbatches
-    return microbatches_per_step(repeat(schedule, 1))
-
-
-def _begun(copy: _Copy, ops: Ops) -> Iterator[Op]:
-    return copy.read(ops())
+    return microbatches_per_step(schedule)
 
 
 def _homes(home: tuple[int, ...], batch: int, copies: list[_Copy]) -> tuple[int, ...]:

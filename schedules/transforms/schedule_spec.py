@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from pipesched.schedules import LazySchedule, ScheduleError
+from pipesched.schedules import Schedule, ScheduleError, Traits
 from pipesched.schedules.builders import ParameterValue, find, require_known
 from pipesched.schedules.transforms.recomputation import recompute
 from pipesched.schedules.transforms.replication import Placement, copied_name, place, replicate, require_equal
@@ -49,6 +49,11 @@ class ScheduleSpec:
         """Return whether the schedule has such a parameter; lists have none."""
         return self.lists is None and parameter in (each.name for each in find(self.name).parameters)
 
+    @property
+    def traits(self) -> Traits:
+        """What the schedule is by nature."""
+        return find(self.name).traits if self.lists is None else self._held().traits
+
     def run(self, num_steps: int) -> TrainingRun:
         """Return the schedule as a training run of `num_steps` steps.
 
@@ -65,11 +70,9 @@ class ScheduleSpec:
 
     def _copies(self, num_steps: int) -> TrainingRun:
         if self.lists is not None:
-            from pipesched.schedules.formats import from_json
-
-            return repeated_run(replicate(with_steps(from_json(self.lists, "the recipe's lists")), self.width))
+            return repeated_run(replicate(with_steps(self._held()), self.width))
         entry = find(self.name)
-        if entry.averages:
+        if entry.traits.averages:
             require_equal(self.name, self.width)
         require_known(entry, self.parameters)  # before they stand beside the arguments below
         one = training_run(
@@ -81,7 +84,13 @@ class ScheduleSpec:
             microbatches_per_step=self.width * one.microbatches_per_step,
         )
 
-    def _finished(self, lists: LazySchedule) -> LazySchedule:
+    def _held(self) -> Schedule:
+        from pipesched.schedules.formats import from_json
+
+        assert self.lists is not None, "it is said by its lists"
+        return from_json(self.lists, "the recipe's lists")
+
+    def _finished(self, lists: Schedule) -> Schedule:
         placed = place(lists, self.placement, self.width)
         if self.recompute is None:
             return placed

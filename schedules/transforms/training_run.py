@@ -15,7 +15,6 @@ from math import ceil, lcm
 
 from pipesched.schedules import (
     ENDS_MICROBATCH,
-    LazySchedule,
     Op,
     Reduce,
     Schedule,
@@ -27,7 +26,6 @@ from pipesched.schedules import (
     stages_of,
 )
 from pipesched.schedules.builders import ParameterValue, build, build_lazily, find
-from pipesched.schedules.weights import PredictionRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +38,20 @@ class TrainingRun:
         lists: Makes the lists of so many steps.
         beginning: Makes lists of at least so many, which go as a longer run does in its first steps: what a parameter
             counts over the whole run is counted as far as they reach.
-        prediction: The rule for weights that are predicted; None where none are.
         pipelines: Copies of the model that are averaged, each of which takes a batch of its own in a step.
     """
 
     name: str
     microbatches_per_step: int
-    lists: Callable[[int], LazySchedule]
-    beginning: Callable[[int], LazySchedule]
-    prediction: PredictionRule | None = None
+    lists: Callable[[int], Schedule]
+    beginning: Callable[[int], Schedule]
     pipelines: int = 1
 
     def microbatch_size(self, batch_size: int) -> int:
         """Return the samples of a micro-batch, given those of a batch."""
         return self.pipelines * batch_size // self.microbatches_per_step
 
-    def changed(self, change: Callable[[LazySchedule], LazySchedule]) -> TrainingRun:
+    def changed(self, change: Callable[[Schedule], Schedule]) -> TrainingRun:
         """Return the run with `change` made to its lists, however many steps they have."""
         return replace(
             self,
@@ -94,7 +90,7 @@ def training_run(
         parameters.setdefault("accumulate", num_microbatches)
     counting = {parameter.name for parameter in entry.parameters if parameter.counts_run}
 
-    def reaching(count: int) -> LazySchedule:
+    def reaching(count: int) -> Schedule:
         within = {
             key: min(value, count) for key, value in parameters.items() if key in counting and isinstance(value, int)
         }
@@ -102,11 +98,11 @@ def training_run(
 
     per_step = microbatches_per_step(reaching(num_steps * num_microbatches))
 
-    def lists(steps: int) -> LazySchedule:
+    def lists(steps: int) -> Schedule:
         return build_lazily(name, num_ranks, steps * per_step, num_chunks, **parameters)
 
     lists(num_steps)  # what counts over the run is refused here, however few of it are looked at
-    return TrainingRun(entry.name, per_step, lists, lambda steps: reaching(steps * per_step), entry.prediction)
+    return TrainingRun(entry.name, per_step, lists, lambda steps: reaching(steps * per_step))
 
 
 def repeated_run(schedule: Schedule) -> TrainingRun:
@@ -115,12 +111,11 @@ def repeated_run(schedule: Schedule) -> TrainingRun:
     Raises:
         ScheduleError: Some stage never steps, or not always after as many micro-batches.
     """
-    once = repeat(schedule, 1)
-    per_step = microbatches_per_step(once)
+    per_step = microbatches_per_step(schedule)
     _require_even(schedule)
     steps_per_list = schedule.num_microbatches // per_step
 
-    def lists(steps: int) -> LazySchedule:
+    def lists(steps: int) -> Schedule:
         times, rest = divmod(steps, steps_per_list)
         if rest or not times:
             near = steps_per_list * max(1, times)
@@ -130,10 +125,10 @@ def repeated_run(schedule: Schedule) -> TrainingRun:
             )
         return repeat(schedule, times)
 
-    def beginning(steps: int) -> LazySchedule:
+    def beginning(steps: int) -> Schedule:
         return repeat(schedule, ceil(steps / steps_per_list))
 
-    return TrainingRun(schedule.name, per_step, lists, beginning, pipelines=once.pipelines)
+    return TrainingRun(schedule.name, per_step, lists, beginning, pipelines=schedule.pipelines)
 
 
 def with_steps(schedule: Schedule) -> Schedule:
@@ -152,10 +147,10 @@ def with_steps(schedule: Schedule) -> Schedule:
                 more.append(Reduce(stage))
             more.append(Step(stage))
         rows.append((*row, *more))
-    return replace(schedule, ops=tuple(rows))
+    return replace(schedule, lists=tuple(rows))
 
 
-def microbatches_per_step(schedule: LazySchedule) -> int:
+def microbatches_per_step(schedule: Schedule) -> int:
     """Return the fewest micro-batches after which every stage has stepped a whole number of times.
 
     Reads each list up to the first Step of its stages.
@@ -165,8 +160,8 @@ def microbatches_per_step(schedule: LazySchedule) -> int:
     """
     per_stage: Counter[int] = Counter()
     for rank in range(schedule.num_ranks):
-        mine = [stage for stage in range(schedule.num_stages) if rank in schedule.homes[stage]]
-        per_stage.update(_before_first_steps(schedule, rank, mine))
+        stages = [stage for stage in range(schedule.num_stages) if rank in schedule.homes[stage]]
+        per_stage.update(_before_first_steps(schedule, rank, stages))
     return lcm(*per_stage.values())
 
 
@@ -187,11 +182,11 @@ def _require_even(schedule: Schedule) -> None:
                 )
 
 
-def _before_first_steps(schedule: LazySchedule, rank: int, stages: list[int]) -> Mapping[int, int]:
+def _before_first_steps(schedule: Schedule, rank: int, stages: list[int]) -> Mapping[int, int]:
     """Return how many micro-batches of each stage come back to `rank` before the stage's first Step."""
     found: Counter[int] = Counter()
     waiting = set(stages)
-    for op in schedule.rank_ops[rank]():
+    for op in schedule.lists[rank]:
         if not waiting:
             break
         if isinstance(op, Step):

@@ -1,4 +1,3 @@
-from .prediction_rule import PredictionRule as PredictionRule
 from .staleness import Reading as Reading
 from .staleness import Staleness as Staleness
 from .staleness import Uses as Uses

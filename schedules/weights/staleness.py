@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from pipesched.schedules import ENDS_MICROBATCH, LazySchedule, Phase, Schedule, ScheduleError
+from pipesched.schedules import ENDS_MICROBATCH, Phase, Schedule, ScheduleError
 from pipesched.schedules.weights.versions import Agreement, Use, looks_ahead, uses
 
 Uses: TypeAlias = dict[tuple[int, int], Use]
@@ -91,7 +91,7 @@ class Staleness:
         return sum(stale) / sum(weights)
 
 
-def staleness(schedule: Schedule | LazySchedule, tell: Callable[[float], None] | None = None) -> Staleness:
+def staleness(schedule: Schedule, tell: Callable[[float], None] | None = None) -> Staleness:
     """Return what the op lists of `schedule` say of staleness, versions and micro-batches in flight.
 
     Args:
@@ -115,14 +115,12 @@ def staleness(schedule: Schedule | LazySchedule, tell: Callable[[float], None] |
     return Staleness(stages, tuple(max((kind.on_rank for kind in mine), default=0) for mine in kinds))
 
 
-def rank_uses(schedule: Schedule | LazySchedule, rank: int) -> Iterator[Use]:
-    """Yield every reading of weights on `rank`; of a LazySchedule without holding its list."""
-    if isinstance(schedule, Schedule):
-        return uses(schedule.ops[rank], in_order=False)
-    return uses(schedule.rank_ops[rank](), in_order=True)
+def rank_uses(schedule: Schedule, rank: int) -> Iterator[Use]:
+    """Yield every reading of weights on `rank`, without holding its list where that is generated."""
+    return uses(schedule.lists[rank], in_order=not schedule.is_held)
 
 
-def first_uses(schedule: Schedule | LazySchedule, count: int) -> tuple[Uses, Uses]:
+def first_uses(schedule: Schedule, count: int) -> tuple[Uses, Uses]:
     """Return the F and the last backward of each (stage, micro-batch), of the first `count`."""
     forwards: Uses = {}
     backwards: Uses = {}
@@ -142,11 +140,9 @@ def first_uses(schedule: Schedule | LazySchedule, count: int) -> tuple[Uses, Use
     return forwards, backwards
 
 
-def _num_on(schedule: Schedule | LazySchedule, rank: int, count: int) -> int:
+def _num_on(schedule: Schedule, rank: int, count: int) -> int:
     """Return how many (stage, micro-batch) of the first `count` come back to `rank`, or more."""
     places = [(stage, i) for stage in range(schedule.num_stages) for i in range(count)]
-    if isinstance(schedule, Schedule):
-        return len(places)
     return sum(schedule.home(*place) == rank for place in places)
 
 

@@ -48,7 +48,6 @@ from pipesched.schedules import (
     computes,
     gives,
     needs,
-    reducing_ranks,
 )
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.weights import looks_ahead, stashing_steps
@@ -120,7 +119,7 @@ class _Run:
         self._jitter = jitter
         self._seed = seed
         self._env = Environment()
-        self._members = reducing_ranks(schedule.ops)
+        self._members = schedule.reducers
         self._collectives = Collectives(self._members, self._begin_sum)
         self._sums: dict[int, AllReduce] = {}
         self._devices = self._make_devices()

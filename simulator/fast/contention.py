@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 
 from pipesched.profiles.clusters import Cluster, possible_hops
-from pipesched.schedules import Message, Op, Recv, Reduce, Schedule, Send, reducing_ranks
+from pipesched.schedules import Message, Op, Recv, Reduce, Schedule, Send
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import Scenario, is_usual
 
@@ -39,7 +39,7 @@ def is_unshared(schedule: Schedule, cluster: Cluster) -> bool:
 
 
 def _has_ordered_rings(schedule: Schedule, cluster: Cluster) -> bool:
-    members = reducing_ranks(schedule.ops)
+    members = schedule.reducers
     rank_of = {device: rank for rank, device in enumerate(schedule.rank_to_device)}
     rings: defaultdict[tuple[int, int], set[tuple[int, ...]]] = defaultdict(set)
     for ranks in members.values():

@@ -32,7 +32,6 @@ from pipesched.schedules import (
     computes,
     gives,
     needs,
-    reducing_ranks,
 )
 from pipesched.schedules.weights import looks_ahead, stashing_steps
 from pipesched.simulator import SimulationError
@@ -84,7 +83,7 @@ class Walk:
         self._done: list[list[NumberedSpan | _Posted]] = [[] for _ in schedule.ops]
         self._there: list[dict[Message | None, _Posted | None]] = [{} for _ in schedule.ops]  # None: made here
         self._channels: dict[tuple[int, int], _Channel] = {}
-        self._members = reducing_ranks(schedule.ops)
+        self._members = schedule.reducers
         self._num_reduced: Counter[tuple[int, int]] = Counter()
         self._sums: defaultdict[tuple[int, int], dict[int, _Posted]] = defaultdict(dict)
         self._rank_of = {device: rank for rank, device in enumerate(schedule.rank_to_device)}

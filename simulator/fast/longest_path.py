@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pipesched.profiles.clusters import Cluster, all_reduce, flat
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Schedule, Timeline, reducing_ranks
+from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import Estimate, Inexact, Scenario, SimulationError
 from pipesched.simulator.engine import lists_of_all, require_simulable
@@ -78,6 +78,6 @@ def moments_of(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Event
     devices = schedule.rank_to_device
     plans = {
         stage: all_reduce(costs.stages[stage].weight_bytes, [devices[rank] for rank in ranks], cluster)
-        for stage, ranks in reducing_ranks(lowered.ops).items()
+        for stage, ranks in lowered.reducers.items()
     }
     return Walk(lowered, plans).moments()

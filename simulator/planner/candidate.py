@@ -71,7 +71,7 @@ class Candidate:
     @property
     def is_asynchronous(self) -> bool:
         """Whether it steps without a flush."""
-        return find(self.schedule).is_asynchronous
+        return find(self.schedule).traits.is_asynchronous
 
     @property
     def bounds(self) -> tuple[tuple[int, int], ...]:

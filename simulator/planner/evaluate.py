@@ -86,7 +86,7 @@ def lowered(order: Candidate, steps: int) -> Schedule:
         )
     if order.width > 1:
         return replicate(lowered(replace(order, width=1), steps), order.width)
-    return lower(order.recipe().run(steps).lists(steps).schedule())
+    return lower(order.recipe().run(steps).lists(steps).held())
 
 
 def timeline_of(lists: Schedule, costs: StageCosts, cluster: Cluster) -> Timeline:

@@ -48,7 +48,7 @@ def alone(candidate: Candidate, costs: StageCosts, cluster: Cluster, bounds: Bou
     lists = lowered(one.order, steps)
     devices = tuple(candidate.device(rank, 0) for rank in range(candidate.depth))
     rows = tuple(tuple(op for op in row if not isinstance(op, Reduce)) for row in lists.ops)  # those of all come later
-    lists = replace(lists, ops=rows, rank_to_device=devices)
+    lists = replace(lists, lists=rows, rank_to_device=devices)
     timeline = timeline_of(lists, costs, replace(cluster, nics=()))
     held: dict[int, int] = {}
     for sample in memory(timeline, costs, lists):

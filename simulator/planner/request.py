@@ -129,7 +129,7 @@ def _of_schedule(request: Request, cuts: Cuts, name: str, depth: int, width: int
         return
     if depth > len(request.profile.layers):  # before lists are built to learn it: of many devices they are long
         return
-    for num_chunks in request.chunks if entry.takes_chunks and depth > 1 else (None,):
+    for num_chunks in request.chunks if entry.traits.takes_chunks and depth > 1 else (None,):
         try:
             form = shape(name, depth, num_chunks)
         except ScheduleError:
@@ -178,11 +178,11 @@ def _microbatches(request: Request, name: str, depth: int, width: int) -> Iterat
     """Yield (M of one copy, samples in each)."""
     share, left = divmod(request.batch_size, width)
     entry = find(name)
-    if entry.is_asynchronous and all(parameter.name != "accumulate" for parameter in entry.parameters):
+    if entry.traits.is_asynchronous and all(parameter.name != "accumulate" for parameter in entry.parameters):
         yield from ((1, size) for size in _sizes(request.profile, share))  # steps after each micro-batch
     elif not left:
         for size in _sizes(request.profile, share):
-            if share % size == 0 and (share // size >= depth or not entry.is_asynchronous):
+            if share % size == 0 and (share // size >= depth or not entry.traits.is_asynchronous):
                 yield share // size, size
 
 

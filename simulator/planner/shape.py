@@ -72,7 +72,7 @@ def shape(name: str, num_ranks: int, num_chunks: int | None, replicas: tuple[int
         homes = tuple(tuple(islice(ranks, count)) for count in replicas)
         return StageLayout(name, homes, tuple((stage,) for stage, of in enumerate(homes) for _ in of), (_WHOLE,))
     lists = build_lazily(name, num_ranks, 2 * num_ranks, num_chunks)
-    rows = lists.schedule().ops
+    rows = lists.held().ops
     stages = tuple(stages_of(row) for row in rows)
     homes = tuple(tuple(rank for rank, of in enumerate(stages) if stage in of) for stage in range(lists.num_stages))
     overlaps = any(isinstance(op, Overlap) for row in rows for op in row)

@@ -127,7 +127,7 @@ class Space:
             pipelines, advances = straight[schedule]
             for n, advance in product(pipelines, _distinct(advances, m)):
                 yield Setting(AVGPIPE, m, n, advance, recomputes=recomputes)
-        elif entry.takes_chunks:
+        elif entry.traits.takes_chunks:
             for num_chunks in self.chunks:
                 yield Setting(schedule, m, num_chunks=num_chunks, recomputes=recomputes)
         else:

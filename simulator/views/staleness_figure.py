@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipesched.schedules import LazySchedule, Schedule
+from pipesched.schedules import Schedule
 from pipesched.schedules.weights import Use, Uses, first_uses, looks_ahead
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import literal
@@ -37,7 +37,7 @@ class Panel:
     counts_versions: bool = False
 
 
-def panels(schedule: Schedule | LazySchedule, num_microbatches: int) -> tuple[Panel, ...]:
+def panels(schedule: Schedule, num_microbatches: int) -> tuple[Panel, ...]:
     """Return what there is to see of the first `num_microbatches`.
 
     How many steps F reads behind the version that the gradient changes, and what prediction leaves of them, if there
@@ -60,9 +60,7 @@ def panels(schedule: Schedule | LazySchedule, num_microbatches: int) -> tuple[Pa
     return (*found, panel("versions held at B", backwards, lambda use: len(use.held), counts_versions=True))
 
 
-def draw_staleness(
-    schedule: Schedule | LazySchedule, path: Path | str, num_microbatches: int = 32, title: str = ""
-) -> None:
+def draw_staleness(schedule: Schedule, path: Path | str, num_microbatches: int = 32, title: str = "") -> None:
     """Draw the panels of the first `num_microbatches` and write the picture (.png, .svg or .pdf).
 
     Raises:
@@ -72,7 +70,7 @@ def draw_staleness(
     save_figure(staleness_figure(schedule, num_microbatches, title), path)
 
 
-def staleness_figure(schedule: Schedule | LazySchedule, num_microbatches: int = 32, title: str = "") -> Figure:
+def staleness_figure(schedule: Schedule, num_microbatches: int = 32, title: str = "") -> Figure:
     """Return the panels of the first `num_microbatches` as a picture.
 
     Raises:

@@ -69,7 +69,7 @@ def test_with_jitter_nothing_is_steady(pipesched):
     assert "steady" not in pipesched(f"simulate -s gpipe -p 2 -m 3 {COSTS} --jitter 0.1").out
 
 
-@pytest.mark.parametrize("name", sorted(name for name, entry in CATALOGUE.items() if entry.is_asynchronous))
+@pytest.mark.parametrize("name", sorted(name for name, entry in CATALOGUE.items() if entry.traits.is_asynchronous))
 def test_a_longer_run_gets_longer_at_that_pace(pipesched, name):
     costs = "-p 3 --uniform f=1,i=1.25,w=0.5,step_s=0.25,output_bytes=10 --link latency_s=0.3,bandwidth_bytes_per_s=100"
     short, long = (data(pipesched, f"simulate -s {name} -m {m} {costs}")["makespan_s"] for m in (60, 120))

@@ -48,7 +48,7 @@ def test_nothing_is_said_of_shares_where_every_device_has_one_stage(pipesched):
 def test_the_devices_of_a_copy_have_the_same_work_together_under_every_schedule(name, width):
     """m micro-batches, each of p shares of 1 s for F, I and W, or 2 s for B: every device has one p-th of that."""
     p, m = 4, 8
-    if width > 1 and CATALOGUE[name].averages:
+    if width > 1 and CATALOGUE[name].traits.averages:
         return  # its pipelines are no equal copies
     schedule = replicate(build(name, p, m), width)
     costs = uniform_costs("f=1,i=1,w=1", schedule)

@@ -30,7 +30,9 @@ def test_every_schedule_has_its_section_and_its_picture(text):
 
 
 def test_every_synchronous_schedule_has_words_and_forms_of_its_own():
-    assert set(make_schedules.words()) >= {name for name, entry in CATALOGUE.items() if not entry.is_asynchronous}
+    assert set(make_schedules.words()) >= {
+        name for name, entry in CATALOGUE.items() if not entry.traits.is_asynchronous
+    }
 
 
 def test_a_form_that_the_simulation_does_not_bear_out_is_refused():

@@ -15,13 +15,15 @@ from pipesched.executor.launch import Measure, RunSpec
 from pipesched.executor.runs import run_local
 from pipesched.executor.transport import LocalTransport, Mailroom
 from pipesched.profiles.models import Model, build_layers, resolve_model
-from pipesched.schedules import ScheduleError, Step, reducing_ranks
+from pipesched.schedules import ScheduleError, Step
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.formats import to_json
 from pipesched.schedules.lowering import lower
 
 MLP = "mlp:layers=6,width=8"
-SYNCHRONOUS = [name for name, entry in CATALOGUE.items() if not entry.is_asynchronous and not entry.averages]
+SYNCHRONOUS = [
+    name for name, entry in CATALOGUE.items() if not entry.traits.is_asynchronous and not entry.traits.averages
+]
 CPU = torch.device("cpu")
 
 
@@ -32,12 +34,12 @@ def even_bounds(num_layers, num_stages):
 
 def without_steps(schedule):
     """Leave the gradients where they are at the end."""
-    return replace(schedule, ops=tuple(tuple(op for op in row if not isinstance(op, Step)) for row in schedule.ops))
+    return replace(schedule, lists=tuple(tuple(op for op in row if not isinstance(op, Step)) for row in schedule.ops))
 
 
 def any_schedule(name, num_ranks, seed):
     """Build `name` on some number of micro-batches, two stages a rank where it takes several; None if none fits."""
-    chunks = {"num_chunks": 2} if CATALOGUE[name].takes_chunks else {}
+    chunks = {"num_chunks": 2} if CATALOGUE[name].traits.takes_chunks else {}
     counts = list(range(1, 2 * num_ranks + 1))
     Random(seed).shuffle(counts)
     for num_microbatches in counts:
@@ -68,7 +70,7 @@ class Local:
         self.model = model if isinstance(model, Model) else resolve_model(model)
         self.bounds = bounds or even_bounds(len(self.model.layers), schedule.num_stages)
         self.batch = make_batch(self.model, schedule.num_microbatches, size, seed=seed, dtype=dtype, device=CPU)
-        self.room = Mailroom(reducing_ranks(schedule.ops))
+        self.room = Mailroom(schedule.reducers)
         self.heard = []  # (rank, index) before each op
         self.ranks = [
             Rank(

@@ -121,13 +121,13 @@ def unfinishable():
     good = lower(build("gpipe", 2, 2))
     rows = [tuple(op for op in row if str(op) != "0SEND_F0") for row in good.ops]
     assert len(rows[0]) == len(good.ops[0]) - 1
-    return replace(good, ops=tuple(rows))
+    return replace(good, lists=tuple(rows))
 
 
 def crossed():
     """Rank 0 waits for B0 before it goes on, rank 1 waits for F1 before it goes back; every channel is in order."""
     careful, eager = lower(build("naive", 2, 2)), lower(build("gpipe", 2, 2))
-    return replace(eager, ops=(careful.ops[0], eager.ops[1]))
+    return replace(eager, lists=(careful.ops[0], eager.ops[1]))
 
 
 @pytest.mark.parametrize("make", [unfinishable, crossed])
@@ -147,7 +147,7 @@ def test_an_unlowered_list_that_cannot_finish_is_refused_at_once():
     schedule = build("gpipe", 2, 2)
     rows = (schedule.ops[0], schedule.ops[1][::-1])
     with pytest.raises(ScheduleError, match="waits forever"):
-        launch(job(replace(schedule, ops=rows), is_checked=False))
+        launch(job(replace(schedule, lists=rows), is_checked=False))
 
 
 def test_a_partition_into_another_number_of_stages_is_refused():
@@ -189,7 +189,7 @@ def test_a_rank_that_failed_is_an_execution_error():
 
 
 def test_a_killed_reference_process_is_named_with_its_device():
-    message = failure(faulty("killing_the_reference", repeat(build("avgpipe", 1, 4), 3).schedule()))
+    message = failure(faulty("killing_the_reference", repeat(build("avgpipe", 1, 4), 3).held()))
     assert re.fullmatch(
         r"rank 0 failed at 0(STEP|AVERAGE): the reference process of device 0 \(pid \d+\) was killed by signal 9",
         message,

@@ -10,7 +10,7 @@ from tests.executor import models
 from tests.executor.pipelines import Local, assert_equal, whole_gradients, without_steps
 
 PER_STEP = {"pipedream_2bw": 4, "wpipe": 4, "1f1b_rr": 2}
-ASYNCHRONOUS = [name for name, entry in CATALOGUE.items() if entry.is_asynchronous]
+ASYNCHRONOUS = [name for name, entry in CATALOGUE.items() if entry.traits.is_asynchronous]
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4])

@@ -8,13 +8,12 @@ import torch
 
 from pipesched.executor import ExecutionError, RunEnded
 from pipesched.executor.core import Batch, build_stages, make_batch
-from pipesched.executor.core.schedule_queries import channels, held_stages, lists_of, loss_scales, reducers, step_sizes
+from pipesched.executor.core.schedule_queries import channels, lists_of, loss_scales, step_sizes
 from pipesched.executor.runs import local_ranks, run_local
-from pipesched.schedules import Send, reducing_ranks, repeat, stages_of
+from pipesched.schedules import PredictionRule, Send, repeat, stages_of
 from pipesched.schedules.builders import build, build_lazily, find
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
-from pipesched.schedules.weights import PredictionRule
 from tests.executor.models import WIDTH, plain
 from tests.executor.pipelines import CPU, SYNCHRONOUS, Local, assert_equal, even_bounds
 from tests.executor.recurrences import SCHEMES
@@ -23,7 +22,7 @@ LATELY = [name for name in SYNCHRONOUS if name not in ("looped_bfs", "interleave
 
 
 class Lazy:
-    """All ranks of a LazySchedule in this process, in float64; what the listeners heard."""
+    """All ranks of a Schedule in this process, in float64; what the listeners heard."""
 
     def __init__(self, schedule, *, on_loss=None, prediction=None):
         self.schedule = schedule
@@ -157,10 +156,10 @@ def test_both_kinds_of_lists_answer_the_same(name):
     assert channels(in_memory) == sorted(
         {(r, op.peer) for r, ops in enumerate(in_memory.ops) for op in ops if isinstance(op, Send)}
     )
-    assert reducers(made) == reducers(in_memory) == reducing_ranks(in_memory.ops)
+    assert made.reducers == in_memory.reducers
     for rank in range(in_memory.num_ranks):
-        assert held_stages(made, rank) == held_stages(in_memory, rank) == stages_of(in_memory.ops[rank])
-        for stage in held_stages(made, rank):
+        assert made.stages_on(rank) == in_memory.stages_on(rank) == stages_of(in_memory.ops[rank])
+        for stage in made.stages_on(rank):
             assert list(step_sizes(made, rank, stage)) == list(step_sizes(in_memory, rank, stage))
 
 

@@ -7,10 +7,10 @@ import torch
 from torch import optim
 
 from pipesched.profiles.models.optimizers import OPTIMIZERS
+from pipesched.schedules import PredictionRule
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
-from pipesched.schedules.weights import PredictionRule
 from tests.executor import recurrences
 from tests.executor.models import plain
 from tests.executor.pipelines import Local, assert_equal

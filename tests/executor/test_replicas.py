@@ -26,7 +26,6 @@ from pipesched.schedules import (
     backward_weight,
     forward,
     make_schedule,
-    reducing_ranks,
 )
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
@@ -161,7 +160,7 @@ def with_updates(*updates):
     schedule = lower(build("chimera", 2, 4))
     rows = [[*(op for op in row if not isinstance(op, Reduce | Step)), *new]
             for row, new in zip(schedule.ops, updates, strict=True)]  # fmt: skip
-    return replace(schedule, ops=tuple(map(tuple, rows)))
+    return replace(schedule, lists=tuple(map(tuple, rows)))
 
 
 def test_sums_and_steps_in_different_orders_are_a_deadlock_with_ranks_and_ops():
@@ -208,7 +207,8 @@ def test_a_mailroom_that_was_not_told_of_the_replicas_says_so():
 
 
 def test_reducers_are_the_ranks_that_reduce_a_stage_in_order_of_the_stages():
-    assert reducing_ranks([[Reduce(3), Reduce(1)], [], [Reduce(1)], [Reduce(3), Reduce(3)]]) == {1: (0, 2), 3: (0, 3)}
+    rows = [[Reduce(3), Reduce(1)], [], [Reduce(1)], [Reduce(3), Reduce(3)]]
+    assert make_schedule("sums", 4, 1, rows).reducers == {1: (0, 2), 3: (0, 3)}
 
 
 def test_emulated_replicas_move_as_many_bytes_as_the_weights_have():

@@ -11,10 +11,10 @@ import pytest
 from pipesched.executor import ExecutionError, RankFailed
 from pipesched.executor.launch import RunSpec, Train, job_from_json, job_to_json
 from pipesched.executor.runs import launch_training, train_locally, training_of
+from pipesched.schedules import PredictionRule
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import to_json
 from pipesched.schedules.transforms import ScheduleSpec
-from pipesched.schedules.weights import PredictionRule
 from tests.executor.pipelines import CPU, even_bounds
 from tests.processes import run
 
@@ -118,8 +118,8 @@ def test_a_job_comes_back_from_its_json(recipe):
     text = job_to_json(job)
     again = job_from_json(text, "here")
     assert again == job
-    assert [list(ops()) for ops in again.job.recipe.run(STEPS).lists(STEPS).rank_ops] == [
-        list(ops()) for ops in recipe.run(STEPS).lists(STEPS).rank_ops
+    assert [list(ops()) for ops in again.job.recipe.run(STEPS).lists(STEPS).lists] == [
+        list(ops()) for ops in recipe.run(STEPS).lists(STEPS).lists
     ]
 
 

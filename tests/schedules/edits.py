@@ -44,7 +44,7 @@ def small_schedules() -> tuple[Schedule, ...]:
     made = [v_shaped(), replicated(), mixed_backwards(), recompute(one_f_one_b(2, 2))]
     for entry in CATALOGUE.values():
         for p, m in ((2, 1), (2, 2), (2, 3), (2, 4), (3, 3), (3, 4), (4, 4)):
-            for chunks in ({"num_chunks": 2},) if entry.takes_chunks else ({},):
+            for chunks in ({"num_chunks": 2},) if entry.traits.takes_chunks else ({},):
                 try:
                     made.append(entry.build(p, m, **chunks))
                 except ScheduleError:

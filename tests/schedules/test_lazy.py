@@ -22,18 +22,20 @@ from tests.schedules.brute_force import delivers, finishes
 from tests.schedules.builder_rules import assert_complete, assert_one_line
 from tests.schedules.hand_schedules import replicated, v_shaped
 
-ASYNCHRONOUS = [name for name, entry in CATALOGUE.items() if entry.is_asynchronous]
-SYNCHRONOUS = [name for name, entry in CATALOGUE.items() if not entry.is_asynchronous]
+ASYNCHRONOUS = [name for name, entry in CATALOGUE.items() if entry.traits.is_asynchronous]
+SYNCHRONOUS = [name for name, entry in CATALOGUE.items() if not entry.traits.is_asynchronous]
 
 
 @pytest.mark.parametrize("name", ASYNCHRONOUS)
 def test_a_lazy_schedule_has_the_lists_of_the_one_in_memory_every_time_it_is_read(name):
-    lazy, whole = CATALOGUE[name].lazy(4, 16), build(name, 4, 16)
+    lazy, whole = build_lazily(name, 4, 16), build(name, 4, 16)
     for _ in range(2):
-        assert lazy.schedule() == whole
+        assert tuple(map(tuple, lazy.lists)) == whole.ops
+    assert lazy.ops == whole.ops
     assert {(k, i): lazy.home(k, i) for k in range(lazy.num_stages) for i in range(16)} == routes(whole)
     assert (lazy.num_ranks, lazy.is_lowered) == (4, False)
-    assert build_lazily(name, 4, 16).schedule() == whole
+    assert (lazy.is_held, whole.is_held) == (False, True)
+    assert lazy.held() == whole
 
 
 def test_exactly_the_asynchronous_schedules_are_lazy():
@@ -41,7 +43,10 @@ def test_exactly_the_asynchronous_schedules_are_lazy():
 
 
 def test_a_run_too_long_for_memory_can_be_built_lazily_and_not_otherwise():
-    assert next(build_lazily("wpipe", 4, 4 * 10**12).rank_ops[0]()) == forward(0, 0)
+    lazy = build_lazily("wpipe", 4, 4 * 10**12)
+    assert next(iter(lazy.lists[0])) == forward(0, 0)
+    with pytest.raises(ScheduleError, match="expected at most 5000000"):
+        lazy.held()
     with pytest.raises(ScheduleError, match="expected at most 5000000"):
         build("wpipe", 4, 4 * 10**12)
 
@@ -49,7 +54,7 @@ def test_a_run_too_long_for_memory_can_be_built_lazily_and_not_otherwise():
 @pytest.mark.parametrize("name", SYNCHRONOUS)
 def test_a_synchronous_schedule_repeated_reads_version_b_in_batch_b(name):
     batch = build(name, 4, 8)
-    run = repeat(batch, 3).schedule()
+    run = repeat(batch, 3).held()
     assert run.num_microbatches == 24
     assert_complete(run)
     assert check(run) == ()
@@ -80,8 +85,8 @@ def test_batch_b_of_a_repeated_schedule_is_its_list_moved_by_b_batches(name, tim
     steps = {"pipedream": 4, "wpipe": 2}.get(name, 1)
     run = repeat(batch, times)
     assert run.is_lowered == batch.is_lowered
-    for row, ops in zip(batch.ops, run.rank_ops, strict=True):
-        moved = list(ops())
+    for row, ops in zip(batch.ops, run.lists, strict=True):
+        moved = list(ops)
         assert len(moved) == times * len(row)
         for place, op in enumerate(moved):
             b, index = divmod(place, len(row))
@@ -96,23 +101,23 @@ def test_replicas_and_turns_keep_their_routes_when_repeated():
     for batch in (replicated(), v_shaped()):
         run = repeat(batch, 3)
         assert {(k, i): run.home(k, i) for k in range(run.num_stages) for i in range(run.num_microbatches)} == routes(
-            run.schedule()
+            run.held()
         )
         assert run.rank_to_device == batch.rank_to_device
-        lowered = repeat(lower(batch), 3).schedule()
+        lowered = repeat(lower(batch), 3).held()
         assert finishes(lowered)
         assert delivers(lowered)
 
 
 def test_messages_move_with_their_microbatches():
-    row = repeat(lower(build("1f1b", 2, 2)), 2).schedule().ops[0]
+    row = repeat(lower(build("1f1b", 2, 2)), 2).held().ops[0]
     assert [op.message.microbatch for op in row if isinstance(op, Send)] == [0, 1, 2, 3]
     assert [op.message.microbatch for op in row if isinstance(op, Recv)] == [0, 1, 2, 3]
 
 
 def test_a_list_without_steps_keeps_its_version():
     batch = make_schedule("x", 1, 1, [[forward(0, 0), backward(0, 0)]])
-    assert {op.version for op in repeat(batch, 3).rank_ops[0]() if isinstance(op, Compute)} == {0}
+    assert {op.version for op in repeat(batch, 3).lists[0] if isinstance(op, Compute)} == {0}
 
 
 @pytest.mark.parametrize("times", [0, -1, 1.5, True])

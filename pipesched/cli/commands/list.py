@@ -23,10 +23,10 @@ def list_schedules(json: Json = False) -> None:
                     "name": entry.name,
                     "text": entry.text,
                     "source": entry.source,
-                    "is_asynchronous": entry.is_asynchronous,
-                    "averages": entry.averages,
-                    "takes_chunks": entry.takes_chunks,
-                    "chunks": None if entry.takes_chunks else entry.chunks_with(None, {}),
+                    "is_asynchronous": entry.traits.is_asynchronous,
+                    "averages": entry.traits.averages,
+                    "takes_chunks": entry.traits.takes_chunks,
+                    "chunks": None if entry.traits.takes_chunks else entry.chunks_with(None, {}),
                     "aliases": list(entry.aliases),
                     "parameters": [
                         {"name": parameter.name, "default": parameter.default, "text": parameter.text}
@@ -42,9 +42,9 @@ def list_schedules(json: Json = False) -> None:
         [
             {
                 "name": entry.name,
-                "steps": "without a flush" if entry.is_asynchronous else "every batch",
+                "steps": "without a flush" if entry.traits.is_asynchronous else "every batch",
                 "options": " ".join(
-                    ["-p", "-m", *(["-v"] if entry.takes_chunks else [])]
+                    ["-p", "-m", *(["-v"] if entry.traits.takes_chunks else [])]
                     + [f"--set {parameter.name}={_shown(parameter)}" for parameter in entry.parameters]
                 ),
                 "source": entry.source,

@@ -161,7 +161,7 @@ def _job(schedule: Schedule, costs: CostOptions, options: RunOptions, model: str
         traffic = TrafficOptions(compression=options.compression)
         emulate = traffic.compressed(costs.load_costs(schedule), costs.element_bytes())
         return options.job(schedule, emulate=emulate, how=how, cluster=_cluster(schedule, costs))
-    require_epsilon(options, [schedule.name])
+    require_epsilon(options, [schedule.traits])
     if costs.stage_costs is not None or costs.uniform is not None:
         raise InputError(
             "--model: got costs to emulate too, expected one or the other; leave out --uniform or --stage-costs"

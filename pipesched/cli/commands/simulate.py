@@ -121,10 +121,9 @@ _LONG = 2_000_000
 def _reductions(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> list[dict[str, object]]:
     """Return how the gradients of each stage are summed, and how long that takes where nothing is in the way."""
     from pipesched.profiles.clusters import all_reduce
-    from pipesched.schedules import reducing_ranks
 
     found: list[dict[str, object]] = []
-    for stage, ranks in reducing_ranks(schedule.ops).items():
+    for stage, ranks in schedule.reducers.items():
         devices = [schedule.rank_to_device[rank] for rank in ranks]
         plan = all_reduce(costs.stages[stage].weight_bytes, devices, cluster)
         found.append({"stage": stage, "devices": devices, "way": plan.way, "seconds": plan.seconds})

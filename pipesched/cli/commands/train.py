@@ -77,7 +77,7 @@ def train(
     recipes = [options.begun(recipe) for recipe in _recipes(schedule, compare)]
     if all(recipe.lists is None for recipe in recipes):
         require_used(options, [recipe.name for recipe in recipes])
-    require_epsilon(options, [recipe.name for recipe in recipes])
+    require_epsilon(options, [recipe.traits for recipe in recipes])
     from pipesched.cli.flows.training_forecast import make_outlooks
     from pipesched.cli.output.training_table import make_outcome, print_outcomes
     from pipesched.profiles.models import draw_batch

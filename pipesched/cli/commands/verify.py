@@ -139,7 +139,7 @@ def _require_possible(
             raise InputError(f"{out}: got a file, expected a folder, or the name of a new one; try another")
         check_folder(next(folder for folder in (out, *out.parents) if folder.exists()), out)
     options.require_possible()
-    require_epsilon(options, [schedule.name for schedule in schedules])
+    require_epsilon(options, [schedule.traits for schedule in schedules])
     from pipesched.profiles.partitioning import parse_partition
     from pipesched.schedules.check import require_runnable
 

@@ -14,7 +14,7 @@ from pipesched.cli.output.output_files import PICTURE, check_outputs
 from pipesched.cli.output.terminal import percent, print_table, progress_bar
 
 if TYPE_CHECKING:
-    from pipesched.schedules import LazySchedule, Schedule
+    from pipesched.schedules import Schedule
     from pipesched.schedules.weights import Reading, Staleness, Use
 
 
@@ -31,13 +31,12 @@ def versions(
     json: Json = False,
 ) -> None:
     """Show versions, look-ahead, staleness, live copies and micro-batches in flight, of a run of any length."""
-    from pipesched.schedules import Schedule
     from pipesched.schedules.check import require_runnable
     from pipesched.schedules.weights import staleness
 
     check_outputs((plot, PICTURE))
     loaded = schedule.load_lazily()
-    if isinstance(loaded, Schedule):
+    if loaded.is_held:
         require_runnable(loaded)
     sizes = _sizes(weights, loaded.num_stages)
     with progress_bar("reading the lists") as tick:
@@ -68,7 +67,7 @@ def _sizes(text: str | None, num_stages: int) -> Sequence[float]:
     return sizes
 
 
-def _print_json(schedule: Schedule | LazySchedule, found: Staleness, share: float) -> None:
+def _print_json(schedule: Schedule, found: Staleness, share: float) -> None:
     """Print everything, the ops one by one: they may be too many to hold."""
     import json
     from dataclasses import asdict
@@ -113,7 +112,7 @@ def _data(rank: int, use: Use) -> dict[str, Any]:
     }
 
 
-def _print_reads(schedule: Schedule | LazySchedule, first: int) -> None:
+def _print_reads(schedule: Schedule, first: int) -> None:
     """Print what F and the backward of the first micro-batches read."""
     from pipesched.schedules.weights import first_uses
 
@@ -134,7 +133,7 @@ def _weights(use: Use) -> str:
     return f"{use.op.version}+{use.op.lookahead}" if use.op.lookahead else str(use.op.version)
 
 
-def _print_stages(schedule: Schedule | LazySchedule, found: Staleness, share: float) -> None:
+def _print_stages(schedule: Schedule, found: Staleness, share: float) -> None:
     rows = [
         {
             "stage": str(stage.stage),

@@ -49,9 +49,9 @@ def planned_schedule(plan: Plan, times: int = 1) -> Schedule:
     from pipesched.schedules.builders import lookup
 
     entry = lookup(plan.recipe.name)
-    flushes = entry is None or not entry.is_asynchronous
+    flushes = entry is None or not entry.traits.is_asynchronous
     num_steps = times * (1 if flushes else _STEPS_PER_RANK * plan.recipe.num_ranks)
-    return plan.run(num_steps).lists(num_steps).schedule()
+    return plan.run(num_steps).lists(num_steps).held()
 
 
 def planned_costs(

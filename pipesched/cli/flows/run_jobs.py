@@ -20,15 +20,14 @@ from pipesched.cli.options.torch_options import (
     torch_dtype,
 )
 from pipesched.cli.output.terminal import progress_bar
-from pipesched.schedules import LONGEST_S
-from pipesched.schedules.weights import PredictionRule
+from pipesched.schedules import LONGEST_S, PredictionRule
 
 if TYPE_CHECKING:
     from pipesched.cli.options.train_options import TrainOptions
     from pipesched.executor.launch import RunSpec
     from pipesched.profiles.costs import Profile, StageCosts
     from pipesched.profiles.models import Model
-    from pipesched.schedules import Schedule
+    from pipesched.schedules import Schedule, Traits
 
 BackendOption = Literal["auto", "gloo", "nccl"]
 HowOption = Literal["sleep", "busy"]
@@ -146,17 +145,16 @@ class RunOptions:
         )
 
 
-def require_epsilon(options: RunOptions | TrainOptions, names: Sequence[str] = ()) -> None:
-    """Refuse numbers in which Adam's rule divides by zero, of the optimizer or of weights predicted under `names`.
+def require_epsilon(options: RunOptions | TrainOptions, traits: Sequence[Traits] = ()) -> None:
+    """Refuse numbers in which Adam's rule divides by zero, of the optimizer or of weights predicted.
 
     Raises:
         InputError: They are.
     """
     from pipesched.executor import epsilon_fault
-    from pipesched.schedules.builders import origin_of
 
-    own = [entry.prediction for entry in map(origin_of, names) if entry is not None]
-    for rule in (None, *(options.prediction or rule for rule in own if rule is not None)):
+    own = [each.prediction for each in traits if each.prediction is not None]
+    for rule in (None, *(options.prediction or rule for rule in own)):
         fault = epsilon_fault(options.dtype, options.optimizer, rule)
         if fault is not None:
             raise InputError(f"--dtype: {fault}")
@@ -171,12 +169,12 @@ def require_used(options: RunOptions | TrainOptions, names: Sequence[str]) -> No
     from pipesched.schedules.builders import find
 
     entries, schedules = [find(name) for name in names], ",".join(names)
-    if options.prediction is not None and all(entry.prediction is None for entry in entries):
+    if options.prediction is not None and all(entry.traits.prediction is None for entry in entries):
         raise InputError(
             f"--prediction: got {options.prediction.value} with {schedules}, expected a schedule that looks ahead; "
             "try -s pipeoptim, or leave it out"
         )
-    if options.averaging != "asynchronous" and not any(entry.averages for entry in entries):
+    if options.averaging != "asynchronous" and not any(entry.traits.averages for entry in entries):
         raise InputError(
             f"--averaging: got {options.averaging} with {schedules}, expected a schedule that is averaged; "
             "try -s avgpipe, or leave it out"

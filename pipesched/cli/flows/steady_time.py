@@ -67,7 +67,7 @@ def steady_s_per_microbatch(
         period_s = batch_period_s(batch, first, cluster) if rules == NetworkOptions() else None
         if period_s is not None:
             return period_s / batch.num_microbatches
-        return repeated_pace_s(runs(lambda times: repeat(batch, times).schedule()), batch.num_microbatches)
+        return repeated_pace_s(runs(lambda times: repeat(batch, times).held()), batch.num_microbatches)
     except (ScheduleError, SimulationError):  # lists that cannot go on, whether they should
         return None
 
@@ -80,7 +80,7 @@ def _longer(options: ScheduleOptions) -> Callable[[int], Schedule] | None:
     plan = plan_of_options(options)
     name = options.schedule if plan is None else plan.recipe.name
     entry = None if name is None else lookup(name)
-    if name is None or entry is None or not entry.is_asynchronous:
+    if name is None or entry is None or not entry.traits.is_asynchronous:
         return None
     if plan is not None:
         return lambda times: planned_schedule(plan, times)

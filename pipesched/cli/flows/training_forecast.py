@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pipesched.profiles.clusters import Cluster
     from pipesched.profiles.costs import Profile, StageCosts
     from pipesched.profiles.models import Model
-    from pipesched.schedules import LazySchedule
+    from pipesched.schedules import Schedule
     from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
     from pipesched.simulator.fast import RunTime
 
@@ -122,7 +122,7 @@ def _require_possible(runs: Sequence[TrainingRun], costs: CostOptions, options: 
             )
 
 
-def _require_few(lists: LazySchedule, options: TrainOptions) -> None:
+def _require_few(lists: Schedule, options: TrainOptions) -> None:
     """Refuse more ranks than one process could build in a minute or so."""
     if not options.distributed and lists.num_ranks > _MOST_RANKS:
         raise InputError(
@@ -134,7 +134,7 @@ def _require_few(lists: LazySchedule, options: TrainOptions) -> None:
 def _outlook(
     recipe: ScheduleSpec,
     run: TrainingRun,
-    lists: LazySchedule,
+    lists: Schedule,
     model: Model,
     costs: CostOptions,
     profile: Profile | None,
@@ -166,25 +166,25 @@ def _outlook(
     )
 
 
-def _over_memory(lists: LazySchedule, costs: StageCosts, cluster: Cluster) -> str | None:
+def _over_memory(lists: Schedule, costs: StageCosts, cluster: Cluster) -> str | None:
     """Return what does not fit, of a run that is long enough to have settled."""
     from pipesched.cli.flows.prediction import predict_schedule
     from pipesched.simulator.memory import over_capacity
 
     if all(device.memory_bytes is None for device in cluster.devices):
         return None
-    timeline = predict_schedule(lists.schedule(), costs, cluster)
+    timeline = predict_schedule(lists.held(), costs, cluster)
     over = over_capacity(timeline.memory, cluster, timeline)
     return None if over is None else str(over)
 
 
-def _shown_steps(run: TrainingRun, lists: LazySchedule, num_steps: int) -> int:
+def _shown_steps(run: TrainingRun, lists: Schedule, num_steps: int) -> int:
     """Return how many steps are enough to see all staleness: all of a short run."""
     return min(num_steps, _SHOWN_STEPS + 4 * lists.num_stages // run.microbatches_per_step)
 
 
 def _bounds(
-    lists: LazySchedule, model: Model, costs: CostOptions, profile: Profile | None, size: int
+    lists: Schedule, model: Model, costs: CostOptions, profile: Profile | None, size: int
 ) -> tuple[tuple[int, int], ...]:
     """Cut the model; evenly unless asked otherwise, because what is measured here would cut it anew each time."""
     from pipesched.profiles.costs import layer_seconds
@@ -197,7 +197,7 @@ def _bounds(
 
 def _stage_costs(
     run: TrainingRun,
-    lists: LazySchedule,
+    lists: Schedule,
     bounds: tuple[tuple[int, int], ...],
     costs: CostOptions,
     profile: Profile | None,
@@ -237,7 +237,7 @@ def _profile(runs: Sequence[TrainingRun], model: Model, costs: CostOptions, opti
         )
 
 
-def _origin(costs: CostOptions, profile: Profile | None, lists: Sequence[LazySchedule]) -> str:
+def _origin(costs: CostOptions, profile: Profile | None, lists: Sequence[Schedule]) -> str:
     if profile is None:
         notes = "; ".join(costs.shares(*lists, named=True))
         return f"--uniform {costs.uniform}" + (f" ({notes})" if notes else "")

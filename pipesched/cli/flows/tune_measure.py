@@ -96,7 +96,7 @@ class Measurement:
         bounds = parse_partition(problem.partition, layer_seconds(problem.profile, size), schedule.num_stages)
         times = 1 + self._skipped(setting) + self.options.iterations
         once = replace(self.options, warmup=0, iterations=1)
-        whole = repeat(schedule, times).schedule()
+        whole = repeat(schedule, times).held()
         return once.job(whole, model=problem.profile.model, bounds=bounds, microbatch_size=size)
 
 

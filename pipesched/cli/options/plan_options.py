@@ -161,10 +161,10 @@ class RequestOptions:
             raise InputError(f"--schedules: got {self.schedules!r}, expected names; try 1f1b,zb_h1")
         for name in names:
             entry = find(name)
-            if entry.averages or name == "data_parallel":
-                advice = "try pipesched tune" if entry.averages else "it is the layout of depth 1: leave it out"
+            if not entry.traits.takes_plans:
+                advice = "try pipesched tune" if entry.traits.averages else "it is the layout of depth 1: leave it out"
                 raise InputError(f"--schedules: got {name}, expected schedules of one pipeline; {advice}")
-            if entry.is_asynchronous and not self.asynchronous:
+            if entry.traits.is_asynchronous and not self.asynchronous:
                 raise InputError(
                     f"--schedules: got {name}, which trains on stale weights, expected --asynchronous with it; add it"
                 )

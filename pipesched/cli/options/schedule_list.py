@@ -44,13 +44,14 @@ def options_of_each(names: Sequence[str], options: ScheduleOptions) -> dict[str,
             )
     taken = {name: [each for each in settings if _takes(entry, each)] for name, entry in entries.items()}
     if options.chunks is not None and not any(
-        entry.takes_chunks or options.chunks == entry.chunks_with(None, parse_settings(taken[name], entry.parameters))
+        entry.traits.takes_chunks
+        or options.chunks == entry.chunks_with(None, parse_settings(taken[name], entry.parameters))
         for name, entry in entries.items()
     ):
         raise InputError(f"-v: got {options.chunks}, expected a schedule that takes chunks; try interleaved")
     return {
         name: replace(
-            options, schedule=name, chunks=options.chunks if entry.takes_chunks else None, settings=taken[name]
+            options, schedule=name, chunks=options.chunks if entry.traits.takes_chunks else None, settings=taken[name]
         )
         for name, entry in entries.items()
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -20,11 +20,9 @@ from pipesched.cli.options.pairs import integers, number, pairs, read_integer
 if TYPE_CHECKING:
     from pipesched.profiles.clusters import Cluster
     from pipesched.profiles.costs import StageCosts
-    from pipesched.schedules import LazySchedule, Schedule
+    from pipesched.schedules import Schedule
     from pipesched.schedules.builders import Parameter, ParameterValue
     from pipesched.schedules.transforms import ScheduleSpec
-
-    _Lists = TypeVar("_Lists", Schedule, LazySchedule)
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print data, as JSON, and nothing else.")]
@@ -98,7 +96,7 @@ class ScheduleOptions:
         num_ranks, num_microbatches, settings = self._counts(name)
         return self._finished(build(name, num_ranks, num_microbatches, self.chunks, **settings))
 
-    def load_lazily(self) -> Schedule | LazySchedule:
+    def load_lazily(self) -> Schedule:
         """Build or read the schedule; of an asynchronous run only what makes its lists.
 
         Raises:
@@ -168,13 +166,12 @@ class ScheduleOptions:
             raise InputError(f"schedule {name}: {missing} missing; try -p 4 -m 8")
         return self.stages, self.microbatches, parse_settings(self.settings or (), parameters)
 
-    def _finished(self, schedule: _Lists) -> _Lists:
+    def _finished(self, schedule: Schedule) -> Schedule:
         """Return `schedule` copied, placed, with its sums where they shall be, and recomputed as asked."""
-        from pipesched.schedules import Schedule
         from pipesched.schedules.transforms import late_sums, place, recompute, replicate
 
         width = self.width or 1
-        num_kept = schedule.num_stages * schedule.num_microbatches if isinstance(schedule, Schedule) else 0
+        num_kept = schedule.num_stages * schedule.num_microbatches if schedule.is_held else 0
         _check_width(width, schedule.num_ranks, schedule.num_microbatches, num_kept)
         placed = place(replicate(schedule, width), self.placement or "pipeline", width)
         placed = late_sums(placed) if self.late_sums else placed
@@ -281,7 +278,7 @@ class CostOptions:
         assert self.profile is not None
         return self._from_profile(self.profile, schedule)
 
-    def shares(self, *schedules: Schedule | LazySchedule, named: bool = False) -> list[str]:
+    def shares(self, *schedules: Schedule, named: bool = False) -> list[str]:
         """Return a line for each share of a device's costs that equal stages of `schedules` have, where it is not all.
 
         Args:
@@ -310,7 +307,7 @@ class CostOptions:
 
         return element_bytes(load_profile(self.profile).provenance.dtype)
 
-    def load_cluster(self, schedule: Schedule | LazySchedule) -> Cluster:
+    def load_cluster(self, schedule: Schedule) -> Cluster:
         """Return the machines that `schedule` runs on."""
         return self.machines.load(max(schedule.rank_to_device) + 1, f"schedule {schedule.name}")
 

@@ -11,8 +11,7 @@ from pipesched.cli.errors import InputError
 from pipesched.cli.flows.run_jobs import AveragingOption, BackendOption
 from pipesched.cli.options.schedule_options import Seed
 from pipesched.cli.options.torch_options import CompressionOption, DeviceOption, Dtype, Optimizer, Threads, require_gpu
-from pipesched.schedules import LONGEST_S
-from pipesched.schedules.weights import PredictionRule
+from pipesched.schedules import LONGEST_S, PredictionRule
 
 if TYPE_CHECKING:
     from pipesched.cli.flows.training_forecast import TrainingForecast

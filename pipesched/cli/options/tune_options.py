@@ -123,7 +123,7 @@ class SpaceOptions:
         if not names:
             raise InputError(f"--schedule: got {self.schedule!r}, expected names; try avgpipe,zb_h1")
         for name in names:
-            if find(name).is_asynchronous:
+            if find(name).traits.is_asynchronous:
                 raise InputError(
                     f"--schedule: got {name}, which steps without a flush, expected schedules that train batch by "
                     "batch; try avgpipe,zb_h1"

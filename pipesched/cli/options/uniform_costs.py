@@ -13,7 +13,7 @@ from pipesched.cli.options.pairs import numbers
 
 if TYPE_CHECKING:
     from pipesched.profiles.costs import StageCosts
-    from pipesched.schedules import LazySchedule, Op, Schedule
+    from pipesched.schedules import Op, Schedule
 
 _SECONDS = {"f": "forward_s", "b": "backward_s", "i": "backward_input_s", "w": "backward_weight_s"} | {
     name: name for name in ("step_s", "copy_s", "predict_s", "average_s")
@@ -22,10 +22,10 @@ _BYTES = ("output_bytes", "saved_bytes", "saved_for_weight_bytes", "weight_bytes
 _MAX_BYTES = 2**63
 
 
-def uniform_costs(text: str, schedule: Schedule | LazySchedule) -> StageCosts:
+def uniform_costs(text: str, schedule: Schedule) -> StageCosts:
     """Return equal stages for `schedule` from ``f=1,b=2`` or ``f=1,i=1,w=1,saved_bytes=1e9``.
 
-    All that is given is what a device holds of the model, shared among its stages (`schedules.lazy.stage_share`), but
+    All that is given is what a device holds of the model, shared among its stages (`schedules.stage_share`), but
     that the output of each has all of `output_bytes`, wherever a model is cut.
 
     Args:
@@ -56,7 +56,7 @@ def uniform_costs(text: str, schedule: Schedule | LazySchedule) -> StageCosts:
     return StageCosts((cost,) * schedule.num_stages, origin="uniform", overlap=overlap)
 
 
-def shares_note(text: str, schedules: Iterable[Schedule | LazySchedule], *, named: bool = True) -> list[str]:
+def shares_note(text: str, schedules: Iterable[Schedule], *, named: bool = True) -> list[str]:
     """Return a line for each share, other than all, that stages of `schedules` have of what a device holds.
 
     Args:
@@ -82,7 +82,7 @@ def shares_note(text: str, schedules: Iterable[Schedule | LazySchedule], *, name
     return lines
 
 
-def _require_complete(text: str, values: dict[str, float], schedule: Schedule | LazySchedule) -> None:
+def _require_complete(text: str, values: dict[str, float], schedule: Schedule) -> None:
     if "f" not in values:
         raise InputError(f"--uniform: got {text!r}, expected f, the seconds of a forward; try f=1,b=2")
     is_split = {"i", "w"} <= values.keys()
@@ -95,14 +95,12 @@ def _require_complete(text: str, values: dict[str, float], schedule: Schedule | 
         )
 
 
-def _splits(schedule: Schedule | LazySchedule) -> bool:
+def _splits(schedule: Schedule) -> bool:
     """Whether there is an I or W; a list that goes on is read as far as its first Step, before which all kinds come."""
-    from pipesched.schedules import Phase, Schedule, Step, computes
+    from pipesched.schedules import Phase, Step, computes
 
     split = (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
-    rows: Iterable[Iterable[Op]] = (
-        schedule.ops
-        if isinstance(schedule, Schedule)
-        else (takewhile(lambda op: not isinstance(op, Step), ops()) for ops in schedule.rank_ops)
-    )
+    rows: Iterable[Iterable[Op]] = schedule.lists
+    if not schedule.is_held:
+        rows = (takewhile(lambda op: not isinstance(op, Step), ops) for ops in schedule.lists)
     return any(part.phase in split for row in rows for op in row for part in computes(op))

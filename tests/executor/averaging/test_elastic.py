@@ -64,7 +64,7 @@ def test_one_pipeline_is_plain_training_bit_for_bit(optimizer, averaging):
 
 def test_at_any_time_reference_and_mean_differ_by_what_one_iteration_has_changed_so_far():
     k, n, times = 2, 3, 4
-    found = Local(repeat(build("avgpipe", k, 2 * n, pipelines=n), times).schedule(), optimizer="momentum")
+    found = Local(repeat(build("avgpipe", k, 2 * n, pipelines=n), times).held(), optimizer="momentum")
     stages = [[found.ranks[pipeline * k + s].stages[s] for pipeline in range(n)] for s in range(k)]
     after = {}  # the weights of a stage and pipeline after so many iterations
     differed = []

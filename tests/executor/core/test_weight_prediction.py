@@ -6,7 +6,7 @@ from torch import optim
 
 from pipesched.executor import ExecutionError
 from pipesched.executor.core.weight_prediction import Predictor
-from pipesched.schedules.weights import PredictionRule
+from pipesched.schedules import PredictionRule
 
 RANDOM_STEPS = 4
 

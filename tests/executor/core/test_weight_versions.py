@@ -8,8 +8,8 @@ from pipesched.executor import ExecutionError
 from pipesched.executor.core import Weights
 from pipesched.executor.core.weight_prediction import Predictor
 from pipesched.profiles.models import build_layers
-from pipesched.schedules import Compute, Phase, ScheduleError, Step, backward, forward, make_schedule
-from pipesched.schedules.weights import PredictionRule, uses
+from pipesched.schedules import Compute, Phase, PredictionRule, ScheduleError, Step, backward, forward, make_schedule
+from pipesched.schedules.weights import uses
 from tests.executor.pipelines import MLP, Local, assert_equal, whole_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")

@@ -13,8 +13,8 @@ from pipesched.executor.runs import train_locally, training_of
 from pipesched.executor.training import LossHistory, NotComingBack, Scores
 from pipesched.executor.training.batches import step_seed
 from pipesched.profiles.models import build_layers, resolve_model
+from pipesched.schedules import PredictionRule
 from pipesched.schedules.transforms import ScheduleSpec
-from pipesched.schedules.weights import PredictionRule
 from tests.executor.pipelines import CPU, even_bounds
 
 MODEL = resolve_model("digits:width=8,blocks=6")

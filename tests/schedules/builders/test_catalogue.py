@@ -50,12 +50,12 @@ def test_every_entry_says_what_it_is_and_where_it_comes_from(name):
 def test_asynchronous_are_those_that_step_before_their_last_backward(name):
     row = build(name, 2, 4).ops[0]
     last = max(n for n, op in enumerate(row) for part in computes(op) if part.phase.value in "BIW")
-    assert CATALOGUE[name].is_asynchronous == any(isinstance(op, Step) for op in row[:last])
+    assert CATALOGUE[name].traits.is_asynchronous == any(isinstance(op, Step) for op in row[:last])
 
 
 @names
 def test_chunks_make_several_stages_per_rank_where_taken_and_are_refused_elsewhere(name):
-    if CATALOGUE[name].takes_chunks:
+    if CATALOGUE[name].traits.takes_chunks:
         assert build(name, 2, 4, num_chunks=3).num_stages == 6
         return
     has = max(len(stages_of(row)) for row in build(name, 4, 8).ops)
@@ -80,8 +80,8 @@ def test_a_parameter_takes_the_type_of_its_default_and_what_it_says_where_the_bu
 
 
 def test_parameters_and_chunks_reach_the_builder():
-    assert build("1f1b_afp", 3, 6, advance=2) == one_f_one_b_afp(3, 6, advance=2)
-    assert build("interleaved", 2, 4, num_chunks=3) == interleaved(2, 4, 3)
+    assert build("1f1b_afp", 3, 6, advance=2).ops == one_f_one_b_afp(3, 6, advance=2).ops
+    assert build("interleaved", 2, 4, num_chunks=3).ops == interleaved(2, 4, 3).ops
 
 
 @pytest.mark.parametrize(("name", "expected"), [("gpipe", "it takes none"), ("1f1b_afp", "expected advance")])
@@ -199,7 +199,7 @@ def test_a_wrong_type_is_refused_in_one_line_that_names_it(builder, name, counts
 
 def test_whole_numbers_of_numpy_are_whole_numbers():
     schedule = build("interleaved", np.int64(2), np.int32(4), np.int8(3))
-    assert schedule == interleaved(2, 4, 3)
+    assert schedule.ops == interleaved(2, 4, 3).ops
     assert {type(schedule.num_stages), type(schedule.num_microbatches), type(schedule.ops[0][0].stage)} == {int}
     assert build("1f1b_rr", 4, 4, replicas=np.array([2, 1, 1])) == build("1f1b_rr", 4, 4, replicas=(2, 1, 1))
     assert build("zb_auto", 3, 6, f=np.float32(1.5), limit=np.int64(4)) == build("zb_auto", 3, 6, f=1.5, limit=4)

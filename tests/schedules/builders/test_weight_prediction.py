@@ -1,12 +1,12 @@
 import pytest
 from hypothesis import given, settings
 
-from pipesched.schedules import ScheduleError
+from pipesched.schedules import PredictionRule, ScheduleError
 from pipesched.schedules.builders import CATALOGUE
 from pipesched.schedules.builders import weight_prediction as module
 from pipesched.schedules.builders.pipedream import pipedream
 from pipesched.schedules.builders.weight_prediction import pipeoptim, spectrain, xpipe
-from pipesched.schedules.weights import PredictionRule, live_versions
+from pipesched.schedules.weights import live_versions
 from tests.schedules.asynchronous_rules import assert_runs, newest, ordinary, reads_of
 from tests.schedules.builder_rules import MICROBATCHES, RANKS, assert_one_line, letters
 from tests.schedules.drawings import cells, drawn, is_in
@@ -98,8 +98,8 @@ def test_one_rank_is_ordinary_training(builder):
 def test_an_entry_has_a_rule_exactly_if_its_ops_look_ahead():
     for entry in CATALOGUE.values():
         looks_ahead = any(ahead for _, ahead in reads_of(entry.build(4, 8)).values())
-        assert (entry.prediction is not None) == looks_ahead
-    rules = {name: CATALOGUE[name].prediction for name in ("spectrain", "xpipe", "pipeoptim")}
+        assert (entry.traits.prediction is not None) == looks_ahead
+    rules = {name: CATALOGUE[name].traits.prediction for name in ("spectrain", "xpipe", "pipeoptim")}
     assert rules == {
         "spectrain": PredictionRule.MOMENTUM,
         "xpipe": PredictionRule.ADAM,

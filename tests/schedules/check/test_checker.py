@@ -27,7 +27,7 @@ def sizes(name: str) -> list[Schedule]:
     wanted += [(chance.randint(1, 16), chance.randint(1, 64), chance.randint(1, 4)) for _ in range(100)]
     for p, m, v in wanted:
         try:
-            found.append(entry.build(p, m, **({"num_chunks": v} if entry.takes_chunks else {})))
+            found.append(entry.build(p, m, **({"num_chunks": v} if entry.traits.takes_chunks else {})))
         except ScheduleError:  # a size that it cannot have
             continue
         if len(found) == NUM_SIZES:
@@ -49,7 +49,7 @@ def test_no_schedule_of_the_catalogue_is_refused(name):
 def test_at_no_size_is_a_schedule_of_the_catalogue_refused(name, p, m, v):
     # benchmarks/every_size.py looks at all of them
     try:
-        schedule = CATALOGUE[name].build(p, m, **({"num_chunks": v} if CATALOGUE[name].takes_chunks else {}))
+        schedule = CATALOGUE[name].build(p, m, **({"num_chunks": v} if CATALOGUE[name].traits.takes_chunks else {}))
     except ScheduleError:  # a size that it cannot have
         reject()
     assert check(schedule) == ()

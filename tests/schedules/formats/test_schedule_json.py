@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import Message, Payload, Recv, Schedule, ScheduleError, Send, Step, backward, forward
+from pipesched.schedules import Message, Payload, Recv, Schedule, ScheduleError, Send, Step, Traits, backward, forward
+from pipesched.schedules.builders import build
 from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.builders.pipedream import pipedream
 from pipesched.schedules.formats import from_json, read_schedule, to_json
@@ -49,6 +50,9 @@ def _schedules(draw):
         num_microbatches,
         tuple(draw(st.lists(rows, min_size=num_ranks, max_size=num_ranks))),
         tuple(draw(st.lists(st.integers(0, 99_999), min_size=num_ranks, max_size=num_ranks))),
+        is_lowered=draw(st.booleans()),
+        origin=draw(st.none() | st.text(max_size=8).filter(str.isprintable)),
+        traits=draw(st.builds(Traits)),
     )
 
 
@@ -62,14 +66,30 @@ def test_any_schedule_reads_back_without_loss(schedule):
     text.encode()
 
 
-@pytest.mark.parametrize("schedule", [pipedream(3, 5), lower(pipedream(3, 5)), lower(interleaved(2, 4))])
+@pytest.mark.parametrize(
+    "schedule", [pipedream(3, 5), lower(pipedream(3, 5)), lower(interleaved(2, 4)), lower(interleaved(1, 4))]
+)
 def test_our_builders_read_back_without_loss(schedule):
     assert from_json(to_json(schedule), "s.json") == schedule
+
+
+def test_traits_travel_and_a_file_without_them_says_nothing_of_them():
+    schedule = build("spectrain", 2, 4)
+    document = json.loads(to_json(schedule))
+    assert document["origin"] == "spectrain"
+    assert document["traits"] == {"is_asynchronous": True, "prediction": "momentum"}
+    before = {key: value for key, value in document.items() if key not in ("origin", "traits")}
+    read = from_json(json.dumps(before), "before.json")
+    assert (read.ops, read.origin, read.traits) == (schedule.ops, None, Traits())
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        (changed(traits={"averages": 1}), "traits.averages: got 1, expected true or false"),
+        (changed(traits={"speed": True}), "traits: got 'speed', expected only averages, is_asynchronous"),
+        (changed(traits={"prediction": "guess"}), "traits.prediction: got 'guess', expected one of momentum, adam"),
+        (changed(origin="a\nb"), "origin: got 'a\\nb', expected printable characters"),
         ("{", "line 1, column 2: got no JSON"),
         ("[1]", "got [1], expected a JSON object"),
         ("NaN", "got NaN"),

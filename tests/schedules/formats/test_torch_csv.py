@@ -208,14 +208,14 @@ def test_a_message_to_another_rank_than_its_stage_has_is_refused():
     schedule = read_csv_text(COMMS, "s.csv")
     row = [Send(op.message, 7) if isinstance(op, Send) else op for op in schedule.ops[0]]
     with pytest.raises(ScheduleError, match=r"rank 0, op 2: got 0SEND_F0, peer 7, expected peer 1"):
-        write_csv_comms(replace(schedule, ops=(tuple(row), schedule.ops[1])))
+        write_csv_comms(replace(schedule, lists=(tuple(row), schedule.ops[1])))
 
 
 def test_a_reduce_before_the_last_backward_is_refused():
     schedule = read_csv_text(COMMS, "s.csv")
     row = (Reduce(0), *(op for op in schedule.ops[0] if op != Reduce(0)))
     with pytest.raises(ScheduleError, match=r"rank 0, op 0: got 0REDUCE_GRAD, expected it after 0B1"):
-        write_csv_comms(replace(schedule, ops=(row, schedule.ops[1])))
+        write_csv_comms(replace(schedule, lists=(row, schedule.ops[1])))
 
 
 def test_the_comms_dialect_of_a_schedule_that_says_no_communication_is_refused():
@@ -277,7 +277,7 @@ def test_any_complete_lists_read_back_from_the_comms_dialect(schedule):
 @given(_lists())
 def test_the_computations_of_any_complete_lists_read_back_from_the_compute_only_dialect(schedule):
     rows = tuple(tuple(op for op in row if isinstance(op, Compute | Overlap | Step)) for row in schedule.ops)
-    assert read_csv_text(write_csv(schedule), "random.csv") == replace(schedule, ops=rows)
+    assert read_csv_text(write_csv(schedule), "random.csv") == replace(schedule, lists=rows, is_lowered=False)
 
 
 @pytest.mark.parametrize("schedule", [gpipe(4, 8), one_f_one_b(4, 8), interleaved(2, 4)], ids=lambda s: s.name)

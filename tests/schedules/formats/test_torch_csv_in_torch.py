@@ -113,8 +113,8 @@ def test_what_a_csv_cannot_say_is_refused_with_the_reason_and_json_says_it(name)
     reasons = {
         "PyTorch's CSV has each stage on one rank": has_replicas(schedule),
         "(a weight version)": any(part.version or part.lookahead for part in parts(schedule)),
-        "(an optimizer step that is not the last": CATALOGUE[name].is_asynchronous,
-        "(an elastic averaging)": CATALOGUE[name].averages,
+        "(an optimizer step that is not the last": CATALOGUE[name].traits.is_asynchronous,
+        "(an elastic averaging)": CATALOGUE[name].traits.averages,
     }
     given = [reason for reason in reasons if reason in message]
     assert given
@@ -126,10 +126,10 @@ def test_what_a_csv_cannot_say_is_refused_with_the_reason_and_json_says_it(name)
 
 def test_every_schedule_that_flushes_can_be_said_unless_a_stage_has_replicas():
     for name, schedule in SAYABLE.items():
-        assert not CATALOGUE[name].is_asynchronous
+        assert not CATALOGUE[name].traits.is_asynchronous
         assert not has_replicas(schedule)
     for name in UNSAYABLE:
-        assert CATALOGUE[name].is_asynchronous or has_replicas(build(name, 4, 16))
+        assert CATALOGUE[name].traits.is_asynchronous or has_replicas(build(name, 4, 16))
 
 
 def parts(schedule):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import LazySchedule, ScheduleError, backward, forward, make_lazy, make_schedule, repeat
+from pipesched.schedules import Schedule, ScheduleError, backward, forward, make_lazy, make_schedule, repeat
 from pipesched.schedules.builders import CATALOGUE, build, build_lazily
 from pipesched.schedules.builders.one_f_one_b_rr import lazy_one_f_one_b_rr
 from pipesched.schedules.lowering import lower
@@ -15,12 +15,12 @@ from tests.schedules.builder_rules import assert_one_line
 from tests.schedules.builders.test_one_f_one_b_rr import layouts
 from tests.schedules.hand_schedules import replicated, v_shaped
 
-ASYNCHRONOUS = [name for name, entry in CATALOGUE.items() if entry.is_asynchronous]
+ASYNCHRONOUS = [name for name, entry in CATALOGUE.items() if entry.traits.is_asynchronous]
 
 
-def assert_lowered_alike(lazy: LazySchedule) -> None:
-    expected = lower(lazy.schedule())
-    assert lower_lazily(lazy).schedule() == expected
+def assert_lowered_alike(lazy: Schedule) -> None:
+    expected = lower(lazy.held())
+    assert lower_lazily(lazy).held() == expected
     together = lowered_ranks(lazy, range(lazy.num_ranks))
     for rank in reversed(range(lazy.num_ranks)):
         assert tuple(together[rank]) == expected.ops[rank]
@@ -52,7 +52,7 @@ def test_pipelines_side_by_side_and_turns_are_lowered_as_in_memory(batch):
 def test_what_is_lowered_stays_as_it_is():
     lazy = repeat(lower(build("1f1b", 2, 4)), 2)
     assert lower_lazily(lazy) is lazy
-    assert tuple(lowered_ranks(lazy, (1,))[1]) == lazy.schedule().ops[1]
+    assert tuple(lowered_ranks(lazy, (1,))[1]) == lazy.held().ops[1]
 
 
 @pytest.mark.parametrize("name", ["pipedream", "wpipe", "1f1b_rr", "stale_weights", "gpipe"])
@@ -81,7 +81,7 @@ def test_ranks_read_in_turn_are_held_no_longer_than_needed():
 def test_lists_that_cannot_go_on_are_refused_where_they_stop():
     rows = [[backward(0, 0), forward(0, 0)], [forward(1, 0), backward(1, 0)]]
     stuck = make_lazy("stuck", 2, 1, [lambda row=row: iter(row) for row in rows])
-    assert stuck.schedule() == make_schedule("stuck", 2, 1, rows)
+    assert stuck.held() == make_schedule("stuck", 2, 1, rows)
     with pytest.raises(ScheduleError) as error:
         list(lowered_ranks(stuck, (1,))[1])
     assert_one_line(str(error.value), "stuck: cannot be lowered: rank 0 waits forever at op 0 (0B0)")

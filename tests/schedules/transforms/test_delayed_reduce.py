@@ -26,7 +26,7 @@ def test_every_sum_stands_right_before_its_step_and_nothing_else_moves(name):
 def test_lists_that_are_made_while_they_are_read_are_put_off_alike():
     kept = late_sums(replicate(build("pipedream_2bw", 2, 8), 2))
     read = late_sums(replicate(build_lazily("pipedream_2bw", 2, 8), 2))
-    assert [tuple(ops()) for ops in read.rank_ops] == list(kept.ops)
+    assert [tuple(ops) for ops in read.lists] == list(kept.ops)
 
 
 def test_a_backward_hides_a_sum_unless_it_is_late():

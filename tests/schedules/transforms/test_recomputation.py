@@ -129,8 +129,8 @@ def test_no_scheme_needs_more_copies_for_it_or_loses_what_agrees(name):
 @pytest.mark.parametrize("name", ["pipedream", "pipeoptim", "1f1b_rr"])
 def test_over_lists_that_are_made_while_they_are_read_it_is_the_same(name):
     lazy = recompute(build_lazily(name, 3, 8), stages=[0, 1])
-    assert lazy.schedule() == recompute(build(name, 3, 8), stages=[0, 1])
-    assert lower_lazily(lazy).schedule() == lower(recompute(build(name, 3, 8), stages=[0, 1]))
+    assert lazy.held() == recompute(build(name, 3, 8), stages=[0, 1])
+    assert lower_lazily(lazy).held() == lower(recompute(build(name, 3, 8), stages=[0, 1]))
 
 
 def test_the_name_says_so():

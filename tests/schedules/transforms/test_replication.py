@@ -25,7 +25,7 @@ DRAWING = """
     rank 2  F2 F3 .. B2 .. B3
     rank 3  .. F2 B2 F3 B3 ..
 """
-NAMES = [name for name, entry in CATALOGUE.items() if not entry.averages]
+NAMES = [name for name, entry in CATALOGUE.items() if not entry.traits.averages]
 
 
 def built(name, p, m):
@@ -118,21 +118,21 @@ def test_it_is_safe_where_the_original_is_and_takes_as_long_without_links(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_over_lists_that_are_made_while_they_are_read_it_is_the_same(name):
     lazy = replicate(build_lazily(name, 4, 8), 3)
-    assert lazy.schedule() == replicate(build(name, 4, 8), 3)
+    assert lazy.held() == replicate(build(name, 4, 8), 3)
     homes = {
         (part.stage, part.microbatch): rank
-        for rank, row in enumerate(lazy.schedule().ops)
+        for rank, row in enumerate(lazy.held().ops)
         for part in parts(row)
         if part.phase is Phase.FORWARD
     }
     assert homes == {place: lazy.home(*place) for place in homes}
-    assert lower_lazily(lazy).schedule() == lower(replicate(build(name, 4, 8), 3))
+    assert lower_lazily(lazy).held() == lower(replicate(build(name, 4, 8), 3))
 
 
 @pytest.mark.parametrize("name", ["gpipe", "zb_h1", "chimera", "data_parallel", "interleaved"])
 def test_copies_of_a_run_are_a_run_of_copies(name):
     batch = build(name, 2, 4)
-    assert replicate(repeat(batch, 3), 2).schedule() == repeat(replicate(batch, 2), 3).schedule()
+    assert replicate(repeat(batch, 3), 2).held() == repeat(replicate(batch, 2), 3).held()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -192,7 +192,7 @@ def test_devices_are_numbered_copy_by_copy_or_with_the_copies_of_a_rank_side_by_
 
 def test_a_million_micro_batches_are_copied_while_they_are_read():
     lazy = replicate(build_lazily("pipedream_2bw", 4, 10**6), 4)
-    ops = lazy.rank_ops[6]()
+    ops = iter(lazy.lists[6])
     assert [str(next(ops)) for _ in range(3)] == ["2F4", "2F5", "2B4"]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipesched.schedules import Reduce, ScheduleError, Step, make_schedule
+from pipesched.schedules import PredictionRule, Reduce, ScheduleError, Step, make_schedule
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.transforms.training_run import repeated_run, training_run, with_steps
 
@@ -13,9 +13,9 @@ EVERY_MICROBATCH = ("pipedream", "vanilla_1f1b", "spectrain", "xpipe", "pipeopti
 def steps_of_each_stage(lists):
     """Count, for each stage, the Steps of one of its replicas."""
     counts = {}
-    for ops in lists.rank_ops:
+    for ops in lists.lists:
         mine = {}
-        for op in ops():
+        for op in ops:
             if isinstance(op, Step):
                 mine[op.stage] = mine.get(op.stage, 0) + 1
         for stage, count in mine.items():
@@ -53,7 +53,7 @@ def test_parameters_may_count_in_steps_of_the_run():
 
 def ops_of(lists, num_microbatches):
     """Return what each rank does with the first micro-batches."""
-    rows = [[op for op in ops() if not isinstance(op, Step)] for ops in lists.rank_ops]
+    rows = [[op for op in ops if not isinstance(op, Step)] for ops in lists.lists]
     return [[op for op in row if op.microbatch < num_microbatches] for row in rows]
 
 
@@ -78,9 +78,11 @@ def test_the_beginning_of_a_repeated_list_is_as_many_whole_lists_as_it_takes():
     assert [run.beginning(steps).num_microbatches for steps in (1, 6, 7, 12)] == [6, 6, 12, 12]
 
 
-def test_a_run_knows_its_rule_of_prediction():
-    found = {name: training_run(name, RANKS, MICROBATCHES, STEPS).prediction for name in ("xpipe", "pipedream")}
-    assert found == {"xpipe": CATALOGUE["xpipe"].prediction, "pipedream": None}
+def test_the_lists_of_a_run_know_their_rule_of_prediction():
+    runs = {name: training_run(name, RANKS, MICROBATCHES, STEPS) for name in ("xpipe", "pipedream")}
+    found = {name: run.lists(STEPS).traits.prediction for name, run in runs.items()}
+    assert found == {"xpipe": PredictionRule.ADAM, "pipedream": None}
+    assert repeated_run(build("xpipe", 2, 4)).lists(4).traits.prediction is PredictionRule.ADAM
 
 
 def test_lists_with_several_steps_are_repeated_whole():

@@ -23,7 +23,7 @@ from pipesched.schedules.weights.versions import (
 from tests.schedules.builder_rules import assert_one_line, most_in_flight
 from tests.schedules.hand_schedules import mixed_backwards, replicated
 
-ASYNCHRONOUS = [name for name, entry in CATALOGUE.items() if entry.is_asynchronous]
+ASYNCHRONOUS = [name for name, entry in CATALOGUE.items() if entry.traits.is_asynchronous]
 
 
 def one_rank(*ops, num_microbatches: int = 2):
@@ -229,7 +229,7 @@ def test_a_list_without_an_end_is_read_no_further_than_needed():
     read = []
 
     def endless():
-        for op in lazy_pipedream(4, 10**9).rank_ops[0]():
+        for op in lazy_pipedream(4, 10**9).lists[0]:
             read.append(op)
             yield op
 

@@ -24,7 +24,7 @@ from tests.strategies import random_cluster, random_costs
 
 def simpy_ends(schedule, costs, cluster, num_ranks, num_pipelines, iterations, jitter=0.0):
     """When SimPy says that each iteration of each pipeline is over on all its ranks."""
-    timeline = simulate(repeat(schedule, iterations).schedule(), costs, cluster, jitter=jitter)
+    timeline = simulate(repeat(schedule, iterations).held(), costs, cluster, jitter=jitter)
     ends = [[0.0] * iterations for _ in range(num_pipelines)]
     for rank in range(num_ranks * num_pipelines):
         last = [span.end_s for span in timeline.spans if span.rank == rank and span.op == Average(rank % num_ranks)]

@@ -18,7 +18,7 @@ from pipesched.simulator.fast import is_unshared, longest_path
 from tests.schedules.edits import mutant, reduced_early
 from tests.strategies import random_cluster, random_costs
 
-UNSHARED = [name for name, entry in CATALOGUE.items() if not entry.averages]
+UNSHARED = [name for name, entry in CATALOGUE.items() if not entry.traits.averages]
 
 
 def received_late(schedule):

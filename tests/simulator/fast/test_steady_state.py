@@ -19,7 +19,7 @@ def batch(name, p, m, costs, link=Link()):  # noqa: B008 -- frozen
     schedule = build(name, p, m)
 
     def run(times):
-        lists = repeat(schedule, times).schedule()
+        lists = repeat(schedule, times).held()
         return lists, simulate(lower(lists), costs, flat(p, link))
 
     period_s = batch_period_s(*run(1), flat(p, link))
@@ -139,8 +139,8 @@ def test_a_timeline_of_ranks_that_share_a_device_shows_nothing():
     costs = uniform(2, 1.0, 2.0)
     shown, run = batch("avgpipe", 2, 4, costs)
     assert shown is None
-    lists = repeat(build("avgpipe", 2, 4), 20).schedule()
-    short = simulate(repeat(build("avgpipe", 2, 4), 10).schedule(), costs).makespan_s
+    lists = repeat(build("avgpipe", 2, 4), 20).held()
+    short = simulate(repeat(build("avgpipe", 2, 4), 10).held(), costs).makespan_s
     assert run == pytest.approx((simulate(lists, costs).makespan_s - short) / 40, rel=1e-9)
 
 

@@ -35,7 +35,7 @@ def test_what_is_planned_is_what_runs(tmp_path):
     best = search_plans(request).ranked[0]
     save_plan(plan_of(best, request), tmp_path / "plan.json")
     plan = load_plan(tmp_path / "plan.json")
-    lists = lower(plan.run(1).lists(1).schedule())
+    lists = lower(plan.run(1).lists(1).held())
     costs = request.cuts().costs_of(plan)
     assert simulate(lists, costs, request.cluster).makespan_s == pytest.approx(best.seconds, rel=1e-12)
     assert plan.predicted.throughput == pytest.approx(16 / best.seconds)
@@ -211,5 +211,5 @@ def test_whole_nodes_are_left_idle_or_part_of_one():
 def test_lists_made_from_one_copy_are_those_that_run(name, width):
     chunks = 2 if name == "interleaved" else None
     candidate = Candidate(name, 2, width, 4, 1, (), "data", chunks)
-    made, run = lowered(candidate.order, 1), lower(candidate.recipe().run(1).lists(1).schedule())
+    made, run = lowered(candidate.order, 1), lower(candidate.recipe().run(1).lists(1).held())
     assert place(made, "data", width) == run

@@ -2,7 +2,7 @@ import pytest
 
 from pipesched.schedules import Average, ScheduleError
 from pipesched.schedules.builders import build
-from pipesched.schedules.builders.avgpipe import avgpipe, one_pipeline
+from pipesched.schedules.builders.avgpipe import one_pipeline
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator.tuner import Setting, Space, divisors
 
@@ -33,7 +33,7 @@ def test_several_pipelines_are_another_training():
 
 def test_a_setting_builds_all_its_pipelines_or_one():
     setting = Setting("avgpipe", 4, 3, 2)
-    assert setting.build(2) == avgpipe(2, 12, pipelines=3, advance=2)
+    assert setting.build(2) == build("avgpipe", 2, 12, pipelines=3, advance=2)
     assert setting.build_one(2) == one_pipeline(2, 4, pipelines=3, advance=2)
 
 

@@ -1,0 +1,50 @@
+"""Repetition: a batch's lists run again and again, generated while they are read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from pipesched.schedules.op import Compute, Op, Recv, Send, Step, rewritten
+from pipesched.schedules.schedule import GeneratedOps, Layout, Schedule, positive
+
+
+def repeat(schedule: Schedule, times: int) -> Schedule:
+    """Return `schedule`, lowered or not, run `times` times: batch b's micro-batch i is micro-batch b m + i.
+
+    Versions rise by the Steps of each batch, so a synchronous schedule stays what it is: every op of batch b reads
+    version b. Lower what is repeated rather than the batch: then the first messages of a batch need not wait for the
+    last ops of the one before.
+
+    Raises:
+        ScheduleError: `times` is below 1; NotRunnableError: a forward is missing.
+    """
+    positive(times=times)
+    return replace(
+        schedule,
+        num_microbatches=times * schedule.num_microbatches,
+        lists=tuple(GeneratedOps(partial(_repeated, row, times, schedule.num_microbatches)) for row in schedule.ops),
+        layout=Layout(schedule.homes, tuple(schedule.averagers)),
+    )
+
+
+def _repeated(row: tuple[Op, ...], times: int, num_microbatches: int) -> Iterator[Op]:
+    steps = Counter(op.stage for op in row if isinstance(op, Step))
+    for batch in range(times):
+        for op in row:
+            yield _moved(op, batch * num_microbatches, batch, steps)
+
+
+def _moved(op: Op, microbatches: int, batch: int, steps: Counter[int]) -> Op:
+    """Return `op` as it is in a later batch."""
+
+    def compute(part: Compute) -> Compute:
+        version = part.version + batch * steps[part.stage]
+        return Compute(part.phase, part.stage, part.microbatch + microbatches, version, part.lookahead)
+
+    def post(op: Send | Recv) -> Send | Recv:
+        return replace(op, message=replace(op.message, microbatch=op.message.microbatch + microbatches))
+
+    return rewritten(op, compute, post)
