@@ -11,7 +11,7 @@ from pipesched.schedules.lowering import lower
 from pipesched.simulator import Scenario, is_usual
 
 
-def contention(scenario: Scenario) -> str | None:
+def contention_of(scenario: Scenario) -> str | None:
     """Return why the times of each pipeline of a scenario do not follow from its lists alone; None if they do."""
     schedule, cluster = scenario.schedule, scenario.cluster
     if not is_unshared(schedule, cluster):

@@ -57,12 +57,21 @@ def predict_drifting(scenario: Scenario) -> Estimate | Inexact:
         SimulationError: The lists deadlock.
         ProfileError: The costs do not say the seconds of a phase that the lists have.
     """
+    arrays = drift_arrays_of(scenario)
+    if isinstance(arrays, Inexact):
+        return arrays
+    return Estimate(Meaning.PACE, steady_s(arrays, scenario.num_pipelines), {})
+
+
+def drift_arrays_of(scenario: Scenario) -> DriftArrays | Inexact:
+    """Return what `steady_s` goes through; the same for any number of pipelines above one.
+
+    Raises:
+        ProfileError: The costs do not say the seconds of a phase that the lists have.
+    """
     lists = lists_of_all(scenario.schedule, 1) if scenario.num_pipelines == 1 else lower(scenario.schedule)
     reason = drift_obstacle(replace(scenario, schedule=lists))
-    if reason is not None:
-        return Inexact(reason)
-    arrays = in_numbers(lists, scenario.costs, scenario.cluster)
-    return Estimate(Meaning.PACE, steady_s(arrays, scenario.num_pipelines), {})
+    return in_numbers(lists, scenario.costs, scenario.cluster) if reason is None else Inexact(reason)
 
 
 def _done(ends_s: Sequence[float], now_s: float) -> float:

@@ -14,7 +14,7 @@ from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import Estimate, Inexact, Scenario, SimulationError
 from pipesched.simulator.engine import lists_of_all, require_simulable
-from pipesched.simulator.fast.contention import contention
+from pipesched.simulator.fast.contention import contention_of
 from pipesched.simulator.fast.event_graph import EventGraph
 from pipesched.simulator.fast.graph_builder import Walk
 from pipesched.simulator.memory import iteration
@@ -30,7 +30,7 @@ def predict_by_longest_path(scenario: Scenario) -> Estimate | Inexact:
     require_simulable(schedule, costs, cluster, scenario.network, 0.0)
     if scenario.num_pipelines > 1:
         return Inexact(f"{schedule.name}: got {scenario.num_pipelines} pipelines on the same devices, expected one")
-    reason = contention(scenario)
+    reason = contention_of(scenario)
     if reason is not None:
         return Inexact(reason)
     lists = lists_of_all(schedule, 1)
@@ -71,7 +71,7 @@ def moments_of(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Event
     """
     scenario = Scenario(schedule, costs, cluster)
     require_simulable(schedule, costs, cluster, scenario.network, 0.0)
-    reason = contention(scenario)
+    reason = contention_of(scenario)
     if reason is not None:
         raise SimulationError(reason)
     lowered = lower(schedule)

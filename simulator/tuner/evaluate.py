@@ -9,13 +9,13 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import Profile, StageCosts, costs_of_stages, layer_seconds
 from pipesched.profiles.partitioning import parse_partition
-from pipesched.schedules import Schedule, ScheduleError, Timeline
+from pipesched.schedules import Compute, Message, Payload, Phase, Schedule, ScheduleError
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
-from pipesched.simulator import SimulationError
+from pipesched.simulator import USUAL_NETWORK, Estimate, Inexact, NetworkOptions, Scenario, SimulationError
 from pipesched.simulator.engine import simulate
-from pipesched.simulator.fast import DriftArrays, InStep, in_numbers, in_step, is_unshared, steady_s
-from pipesched.simulator.memory import OverCapacity, memory, over_capacity, peak_memory
+from pipesched.simulator.fast import DriftArrays, InStep, contention_of, drift_arrays_of, in_step, steady_s
+from pipesched.simulator.memory import iteration
 from pipesched.simulator.tuner.outcome import SettingOutcome
 from pipesched.simulator.tuner.predictor import Accounting, SettingProfile, predict_setting, profile_setting
 from pipesched.simulator.tuner.setting import AVGPIPE, Setting
@@ -33,12 +33,14 @@ class Problem:
         batch_size: Samples in the batch of one pipeline.
         cluster: As many devices as the pipeline has, with their memory.
         partition: Layers to stages, as in `parse_partition`.
+        network: How messages go.
     """
 
     profile: Profile
     batch_size: int
     cluster: Cluster
     partition: str = "balanced"
+    network: NetworkOptions = USUAL_NETWORK
 
     def covers(self, num_microbatches: int) -> bool:
         """Whether a batch can be cut so, and the profile knows micro-batches of that size."""
@@ -82,10 +84,11 @@ def evaluate_setting(problem: Problem, setting: Setting) -> SettingOutcome:
     """
     try:
         costs = _costs_of(problem, setting)
-        makespan_s, held_bytes, over = _one_iteration(problem.cluster, costs, setting)
-        seconds = _iteration_s(problem.cluster, costs, setting, makespan_s)
+        begun_together = _one_iteration(problem, costs, setting)
+        seconds = _iteration_s(problem, costs, setting, begun_together.seconds)
     except (ScheduleError, ProfileError, SimulationError) as error:
         return SettingOutcome(setting, reason=str(error))
+    held_bytes, over = max(begun_together.peak_bytes.values(), default=0), begun_together.over_memory
     reason = None if over is None else f"over memory: {over}"
     return SettingOutcome(setting, seconds / setting.num_pipelines, held_bytes, reason)
 
@@ -95,48 +98,47 @@ def _costs_of(problem: Problem, setting: Setting) -> StageCosts:
     return problem.costs(setting.num_microbatches, num_stages)
 
 
-def _one_iteration(cluster: Cluster, costs: StageCosts, setting: Setting) -> tuple[float, int, OverCapacity | None]:
-    """Return what an iteration takes that all begin together [s], what they hold [bytes], what is too much."""
-    number, pipeline = setting.num_pipelines, _in_step(_alike(setting), costs, cluster)
+def _one_iteration(problem: Problem, costs: StageCosts, setting: Setting) -> Estimate:
+    """Return time and memory of an iteration that all pipelines begin together."""
+    pipeline = _in_step(_alike(setting), costs, problem.cluster, problem.network)
     if pipeline is not None:
-        times_s = pipeline.times_s(number)
-        peaks = pipeline.peaks(times_s, number)
-        over = pipeline.over_capacity(times_s, number, peaks)
-        return pipeline.makespan_s(times_s), max(peaks.values(), default=0), over
-    timeline = _by_simpy(setting, costs, cluster)
-    held_bytes = max((peak.total_bytes for peak in peak_memory(timeline.memory).values()), default=0)
-    return timeline.makespan_s, held_bytes, over_capacity(timeline.memory, cluster, timeline)
+        return pipeline.estimate(setting.num_pipelines)
+    return _by_simpy(problem, costs, setting)
 
 
-def _iteration_s(cluster: Cluster, costs: StageCosts, setting: Setting, makespan_s: float) -> float:
-    """Return the seconds of an iteration, of which one that all pipelines begin together takes `makespan_s`.
+def _iteration_s(problem: Problem, costs: StageCosts, setting: Setting, begun_together_s: float) -> float:
+    """Return the seconds of an iteration, of which one that all pipelines begin together takes `begun_together_s`.
 
+    That is what there is where nobody is slowed, or where the loop of drifting pipelines would leave something out.
     What pipelines lose at the ends of a batch does not grow with M: of many micro-batches some are followed, and each
     of the others adds what it takes on the busiest device.
     """
-    number = setting.num_pipelines
-    is_nobody_slowed = all(number * cost.utilisation <= 1 for cost in costs.stages)
-    if is_nobody_slowed or cluster.nics:
-        return makespan_s
+    number, cluster = setting.num_pipelines, problem.cluster
+    if all(number * cost.utilisation <= 1 for cost in costs.stages):
+        return begun_together_s
     followed, each_s = setting.num_microbatches, _busiest_s(costs, cluster, setting)
     if each_s is not None:
         followed = min(followed, _FOLLOWED * len(cluster.devices) + (setting.advance or 0))
-    lists = _lists(replace(_alike(setting), num_microbatches=followed), costs, cluster)
-    return steady_s(lists, number) + (setting.num_microbatches - followed) * (each_s or 0.0)
+    arrays = _arrays(replace(_alike(setting), num_microbatches=followed), costs, cluster, problem.network)
+    if isinstance(arrays, Inexact):
+        return begun_together_s
+    return steady_s(arrays, number) + (setting.num_microbatches - followed) * (each_s or 0.0)
 
 
 def _busiest_s(costs: StageCosts, cluster: Cluster, setting: Setting) -> float | None:
     """Return what one more micro-batch of all pipelines takes on the device that is full; None where links are."""
     number, devices = setting.num_pipelines, cluster.devices
-    forwards = 2 if setting.recomputes else 1
+    phases = [Phase.FORWARD, Phase.BACKWARD, *([Phase.RECOMPUTE] if setting.recomputes else [])]
     seconds = [
-        max(1.0, number * cost.utilisation) * (forwards * cost.forward_s + (cost.backward_s or 0.0)) / device.speed
-        for cost, device in zip(costs.stages, devices, strict=True)
+        max(1.0, number * cost.utilisation)
+        * sum(costs.seconds(Compute(phase, stage, 0)) for phase in phases)
+        / devices[stage].speed
+        for stage, cost in enumerate(costs.stages)
     ]
     busiest_s = max(seconds)
     pairs = [(k, k + 1) for k in range(len(devices) - 1)]
     transfers = [
-        number * costs.stages[a].output_bytes / cluster.link(*ends).bandwidth_bytes_per_s
+        number * cluster.link(*ends).occupied_s(costs.message_bytes(Message(Payload.ACTIVATION, a, 0)))
         for a, b in pairs
         for ends in ((a, b), (b, a))
     ]
@@ -158,22 +160,23 @@ def _one_pipeline(setting: Setting, num_devices: int) -> Schedule:
 
 
 @lru_cache(maxsize=8)
-def _in_step(setting: Setting, costs: StageCosts, cluster: Cluster) -> InStep | None:
+def _in_step(setting: Setting, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> InStep | None:
     """Return one of several pipelines, as long as they are in step; None where it is not enough to know one."""
     schedule = _one_pipeline(setting, len(cluster.devices))
-    return in_step(schedule, costs, cluster) if is_unshared(schedule, cluster) else None
+    is_enough = contention_of(Scenario(schedule, costs, cluster, network)) is None
+    return in_step(schedule, costs, cluster) if is_enough else None
 
 
 @lru_cache(maxsize=8)
-def _lists(setting: Setting, costs: StageCosts, cluster: Cluster) -> DriftArrays:
-    return in_numbers(_one_pipeline(setting, len(cluster.devices)), costs, cluster)
+def _arrays(setting: Setting, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> DriftArrays | Inexact:
+    schedule = _one_pipeline(setting, len(cluster.devices))
+    return drift_arrays_of(Scenario(schedule, costs, cluster, network, setting.num_pipelines))
 
 
-def _by_simpy(setting: Setting, costs: StageCosts, cluster: Cluster) -> Timeline:
+def _by_simpy(problem: Problem, costs: StageCosts, setting: Setting) -> Estimate:
     """Return an iteration of all pipelines."""
-    lowered = lower(setting.build(len(cluster.devices)))
-    timeline = simulate(lowered, costs, cluster)
-    return replace(timeline, memory=memory(timeline, costs, lowered))
+    lowered, cluster = lower(setting.build(len(problem.cluster.devices))), problem.cluster
+    return iteration(simulate(lowered, costs, cluster, rules=problem.network), lowered, costs, cluster)
 
 
 def measure(problem: Problem, setting: Setting) -> SettingProfile:
@@ -183,7 +186,8 @@ def measure(problem: Problem, setting: Setting) -> SettingProfile:
         ScheduleError, ProfileError, SimulationError: The setting cannot be.
     """
     costs = _costs_of(problem, setting)
-    timeline = _by_simpy(setting, costs, problem.cluster)
+    timeline = _by_simpy(problem, costs, setting).timeline
+    assert timeline is not None, "SimPy makes one"
     return profile_setting(timeline, costs, setting.num_pipelines)
 
 
