@@ -55,4 +55,4 @@ from .timeline import Span as Span
 from .timeline import Timeline as Timeline
 from .timeline import is_work as is_work
 from .traits import PredictionRule as PredictionRule
-from .traits import Traits as Traits
+from .traits import ScheduleTraits as ScheduleTraits

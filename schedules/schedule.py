@@ -15,7 +15,7 @@ from operator import index
 from typing import Any, ParamSpec, TypeAlias, final
 
 from pipesched.schedules.op import Average, Op, Phase, Recv, Reduce, Send, computes
-from pipesched.schedules.traits import Traits
+from pipesched.schedules.traits import ScheduleTraits
 
 P = ParamSpec("P")
 
@@ -90,7 +90,7 @@ class Schedule:
     width: int = 1
     is_lowered: bool = False
     origin: str | None = None
-    traits: Traits = field(default_factory=Traits)
+    traits: ScheduleTraits = field(default_factory=ScheduleTraits)
     layout: Layout | None = None
 
     def __post_init__(self) -> None:

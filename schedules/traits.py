@@ -26,7 +26,7 @@ class PredictionRule(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traits:
+class ScheduleTraits:
     """What a schedule is by nature. The defaults are those of lists of which nothing is known.
 
     Attributes:

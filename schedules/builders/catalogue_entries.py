@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pipesched.schedules import PredictionRule, Schedule, Traits, whole
+from pipesched.schedules import PredictionRule, Schedule, ScheduleTraits, whole
 from pipesched.schedules.builders.avgpipe import avgpipe
 from pipesched.schedules.builders.catalogue_entry import Entry, Parameter
 from pipesched.schedules.builders.chimera import chimera
@@ -44,7 +44,7 @@ def _asynchronous(
         whole(lazy),
         text,
         source,
-        traits=Traits(is_asynchronous=True, prediction=prediction),
+        traits=ScheduleTraits(is_asynchronous=True, prediction=prediction),
         parameters=parameters,
         aliases=aliases,
         chunks=chunks,
@@ -84,7 +84,7 @@ ENTRIES = (
         avgpipe,
         "several pipelines of 1f1b_afp on the same devices, with a batch and an optimizer each, averaged elastically",
         "PPoPP 2023, doi:10.1145/3572848.3577484",
-        traits=Traits(averages=True, takes_plans=False),
+        traits=ScheduleTraits(averages=True, takes_plans=False),
         parameters=(
             Parameter("pipelines", 2, "parallel pipelines, each a copy of the model, that share the micro-batches"),
             Parameter("advance", 1, "forwards run further ahead than in 1f1b, on every rank but a pipeline's last"),
@@ -95,7 +95,7 @@ ENTRIES = (
         interleaved,
         "1f1b with several chunks of the model per rank",
         "arXiv:2104.04473",
-        traits=Traits(takes_chunks=True),
+        traits=ScheduleTraits(takes_chunks=True),
         aliases=("Interleaved1F1B", "ScheduleInterleaved1F1B", "1F1B-interleaved", "interleaved-1F1B"),
         chunks=2,
     ),
@@ -104,7 +104,7 @@ ENTRIES = (
         looped_bfs,
         "gpipe with several chunks of the model per rank, one after the other",
         "arXiv:2211.05953",
-        traits=Traits(takes_chunks=True),
+        traits=ScheduleTraits(takes_chunks=True),
         aliases=("LoopedBFS", "ScheduleLoopedBFS"),
         chunks=2,
     ),
@@ -141,7 +141,7 @@ ENTRIES = (
         interleaved_zb,
         "zb_h1 with several chunks of the model per rank, as PyTorch orders it",
         "PyTorch 2.13, ScheduleInterleavedZeroBubble",
-        traits=Traits(takes_chunks=True),
+        traits=ScheduleTraits(takes_chunks=True),
         aliases=("InterleavedZeroBubble", "ScheduleInterleavedZeroBubble"),
         chunks=2,
     ),
@@ -166,7 +166,7 @@ ENTRIES = (
         data_parallel,
         "a replica of the whole model on every rank",
         "arXiv:2006.15704",
-        traits=Traits(takes_plans=False),
+        traits=ScheduleTraits(takes_plans=False),
         aliases=("DDP",),
     ),
     Entry(

@@ -8,7 +8,7 @@ from math import prod
 from numbers import Real
 from typing import Literal, TypeAlias
 
-from pipesched.schedules import Schedule, ScheduleError, Traits, integer, shown
+from pipesched.schedules import Schedule, ScheduleError, ScheduleTraits, integer, shown
 
 ParameterValue: TypeAlias = int | float | tuple[int, ...] | None
 """What a parameter can be set to; None: what the builder finds from the counts."""
@@ -94,7 +94,7 @@ class Entry:
     build: Callable[..., Schedule]
     text: str
     source: str
-    traits: Traits = field(default_factory=Traits)
+    traits: ScheduleTraits = field(default_factory=ScheduleTraits)
     parameters: tuple[Parameter, ...] = ()
     aliases: tuple[str, ...] = ()
     chunks: int = 1

@@ -33,9 +33,9 @@ from pipesched.schedules import (
     Reshard,
     Schedule,
     ScheduleError,
+    ScheduleTraits,
     Send,
     Step,
-    Traits,
     Unshard,
     shown,
     shows_messages,
@@ -124,7 +124,7 @@ def to_json(schedule: Schedule) -> str:
         **({} if schedule.width == 1 else {"width": schedule.width}),
         **({"is_lowered": True} if schedule.is_lowered and not shows_messages(schedule.ops) else {}),
         **({} if schedule.origin is None else {"origin": schedule.origin}),
-        **({} if schedule.traits == Traits() else {"traits": _traits(schedule.traits)}),
+        **({} if schedule.traits == ScheduleTraits() else {"traits": _traits(schedule.traits)}),
     }
     fields = [f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items()]
     rows = ["    " + json.dumps([op_text(op) for op in row]) for row in schedule.ops]
@@ -150,13 +150,13 @@ def _parse(value: list[Any], faults: Faults) -> list[tuple[Op, ...]]:
     return rows
 
 
-def _traits(traits: Traits) -> dict[str, bool | str]:
+def _traits(traits: ScheduleTraits) -> dict[str, bool | str]:
     """Return what is not as of lists of which nothing is known."""
-    return {key: value for key, value in asdict(traits).items() if value != getattr(Traits(), key)}
+    return {key: value for key, value in asdict(traits).items() if value != getattr(ScheduleTraits(), key)}
 
 
-def _parse_traits(value: dict[str, Any], faults: Faults) -> Traits:
-    known = {each.name for each in fields(Traits)}
+def _parse_traits(value: dict[str, Any], faults: Faults) -> ScheduleTraits:
+    known = {each.name for each in fields(ScheduleTraits)}
     found: dict[str, Any] = {}
     for key, trait in value.items():
         place = f"traits.{key}" if key in known else "traits"
@@ -168,7 +168,7 @@ def _parse_traits(value: dict[str, Any], faults: Faults) -> Traits:
             faults.add(place, f"got {shown(trait)}, expected one of {', '.join(PredictionRule)}; try correcting it")
         else:
             found[key] = PredictionRule(trait) if key == "prediction" else trait
-    return Traits() if faults else Traits(**found)
+    return ScheduleTraits() if faults else ScheduleTraits(**found)
 
 
 def _check(schedule: Schedule, faults: Faults) -> None:

@@ -1,4 +1,4 @@
-"""The specification of a schedule as plain data, from which another process makes its lists.
+"""How to make a schedule's lists, as plain data: what is told to another process, which makes them itself.
 
 A training run of a million steps is a few words, not a file of lists.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from pipesched.schedules import Schedule, ScheduleError, Traits
+from pipesched.schedules import Schedule, ScheduleError, ScheduleTraits
 from pipesched.schedules.builders import ParameterValue, find, require_known
 from pipesched.schedules.transforms.recomputation import recompute
 from pipesched.schedules.transforms.replication import Placement, copied_name, place, replicate, require_equal
@@ -50,7 +50,7 @@ class ScheduleSpec:
         return self.lists is None and parameter in (each.name for each in find(self.name).parameters)
 
     @property
-    def traits(self) -> Traits:
+    def traits(self) -> ScheduleTraits:
         """What the schedule is by nature."""
         return find(self.name).traits if self.lists is None else self._held().traits
 

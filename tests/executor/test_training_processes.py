@@ -118,8 +118,8 @@ def test_a_job_comes_back_from_its_json(recipe):
     text = job_to_json(job)
     again = job_from_json(text, "here")
     assert again == job
-    assert [list(ops()) for ops in again.job.recipe.run(STEPS).lists(STEPS).lists] == [
-        list(ops()) for ops in recipe.run(STEPS).lists(STEPS).lists
+    assert [list(ops) for ops in again.job.recipe.run(STEPS).lists(STEPS).lists] == [
+        list(ops) for ops in recipe.run(STEPS).lists(STEPS).lists
     ]
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pipesched.executor.launch import RunSpec
     from pipesched.profiles.costs import Profile, StageCosts
     from pipesched.profiles.models import Model
-    from pipesched.schedules import Schedule, Traits
+    from pipesched.schedules import Schedule, ScheduleTraits
 
 BackendOption = Literal["auto", "gloo", "nccl"]
 HowOption = Literal["sleep", "busy"]
@@ -145,7 +145,7 @@ class RunOptions:
         )
 
 
-def require_epsilon(options: RunOptions | TrainOptions, traits: Sequence[Traits] = ()) -> None:
+def require_epsilon(options: RunOptions | TrainOptions, traits: Sequence[ScheduleTraits] = ()) -> None:
     """Refuse numbers in which Adam's rule divides by zero, of the optimizer or of weights predicted.
 
     Raises:

@@ -4,7 +4,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import Message, Payload, Recv, Schedule, ScheduleError, Send, Step, Traits, backward, forward
+from pipesched.schedules import (
+    Message,
+    Payload,
+    Recv,
+    Schedule,
+    ScheduleError,
+    ScheduleTraits,
+    Send,
+    Step,
+    backward,
+    forward,
+)
 from pipesched.schedules.builders import build
 from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.builders.pipedream import pipedream
@@ -52,7 +63,7 @@ def _schedules(draw):
         tuple(draw(st.lists(st.integers(0, 99_999), min_size=num_ranks, max_size=num_ranks))),
         is_lowered=draw(st.booleans()),
         origin=draw(st.none() | st.text(max_size=8).filter(str.isprintable)),
-        traits=draw(st.builds(Traits)),
+        traits=draw(st.builds(ScheduleTraits)),
     )
 
 
@@ -80,7 +91,7 @@ def test_traits_travel_and_a_file_without_them_says_nothing_of_them():
     assert document["traits"] == {"is_asynchronous": True, "prediction": "momentum"}
     before = {key: value for key, value in document.items() if key not in ("origin", "traits")}
     read = from_json(json.dumps(before), "before.json")
-    assert (read.ops, read.origin, read.traits) == (schedule.ops, None, Traits())
+    assert (read.ops, read.origin, read.traits) == (schedule.ops, None, ScheduleTraits())
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from pipesched.schedules import (
     ScheduleError,
-    Traits,
+    ScheduleTraits,
     backward,
     compute_only,
     forward,
@@ -81,4 +81,4 @@ def test_a_schedule_knows_its_entry_whatever_is_done_to_it(name):
 
 def test_lists_without_an_origin_have_no_traits_that_anybody_knows():
     hand = make_schedule("spectrain", 1, 1, [[forward(0, 0), backward(0, 0)]])
-    assert (hand.origin, hand.traits) == (None, Traits())
+    assert (hand.origin, hand.traits) == (None, ScheduleTraits())
