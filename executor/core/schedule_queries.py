@@ -1,4 +1,4 @@
-"""What the executor asks of a schedule's lists, whether they are held or generated."""
+"""Questions about op lists that the executor asks: stages of a rank, channels, replicas, scales of losses."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from pipesched.schedules import Average, Compute, Op, Recv, Schedule, Send, reducing_ranks, rewritten
+from pipesched.schedules import Average, Compute, Op, Recv, Schedule, Send, rewritten
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import Estimate, Inexact, Scenario
 from pipesched.simulator.engine.simulation import simulate
@@ -28,7 +28,7 @@ def predict_by_events(scenario: Scenario) -> Estimate | Inexact:
 def reduces_of_several(scenario: Scenario) -> str | None:
     """Return why several pipelines cannot be predicted if they reduce gradients; None if they do not."""
     name, num_pipelines = scenario.schedule.name, scenario.num_pipelines
-    if num_pipelines == 1 or not reducing_ranks(scenario.schedule.ops):
+    if num_pipelines == 1 or not scenario.schedule.reducers:
         return None
     return f"{name}: got Reduces in each of {num_pipelines} pipelines, expected none: nobody says who reduces with whom"
 
@@ -42,12 +42,12 @@ def lists_of_all(schedule: Schedule, num_pipelines: int) -> Schedule:
     lowered = lower(schedule)
     if num_pipelines == 1:
         rows = tuple(tuple(op for op in row if not isinstance(op, Average)) for row in lowered.ops)
-        return replace(lowered, ops=rows)
+        return replace(lowered, lists=rows)
     pipelines = [_Pipeline(index, lowered) for index in range(num_pipelines)]
     return replace(
         lowered,
         num_microbatches=num_pipelines * lowered.num_microbatches,
-        ops=tuple(tuple(pipeline.read(row)) for pipeline in pipelines for row in lowered.ops),
+        lists=tuple(tuple(pipeline.read(row)) for pipeline in pipelines for row in lowered.ops),
         rank_to_device=lowered.rank_to_device * num_pipelines,
     )
 
