@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
-from pipesched.executor import Averaging, ExecutionError, MessagePrecision
+from pipesched.executor import Averaging, ExecutionError
 from pipesched.executor.averaging import average_locally
 from pipesched.executor.core import (
     Batch,
@@ -12,6 +13,7 @@ from pipesched.executor.core import (
     Rank,
     Recorder,
     Stage,
+    Transport,
     Waiting,
     averagers,
     begin,
@@ -27,15 +29,20 @@ def local_ranks(
     schedule: Schedule,
     build: Callable[[int], Mapping[int, Stage]],
     averaging: Averaging = "asynchronous",
-    compression: MessagePrecision | None = None,
+    transport: Callable[[int, Mailroom], Transport] = LocalTransport,
+    *,
+    keeps_times: bool = False,
+    at: Callable[[int, int], None] = lambda rank, index: None,  # noqa: ARG005 -- nobody need listen
 ) -> tuple[Rank, ...]:
-    """Return all ranks of `schedule`, for a run of any length: nothing is kept of the times of its ops.
+    """Return all ranks of `schedule`, in this process; for a run of any length, if the times of ops are not kept.
 
     Args:
         schedule: Lowered if its lists are in memory.
         build: Makes the stages of a rank.
         averaging: How stages are averaged, where they are.
-        compression: What the messages between ranks lose.
+        transport: Makes the transport of a rank, given the mailroom that all share.
+        keeps_times: Whether the times of all ops are kept.
+        at: Told rank and position in its list before each op.
 
     Raises:
         ExecutionError: A stage is averaged on several devices.
@@ -50,8 +57,9 @@ def local_ranks(
             lists[rank],
             schedule.num_stages,
             stages[rank],
-            LocalTransport(rank, room, compression),
-            Recorder(HostClock(), keeps=False),
+            transport(rank, room),
+            Recorder(HostClock(), keeps=keeps_times),
+            partial(at, rank),
         )
         for rank in range(schedule.num_ranks)
     )

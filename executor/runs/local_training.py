@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -12,6 +13,7 @@ from pipesched.executor.core import Batch, ModuleStage, OnLoss, Stage, build_sta
 from pipesched.executor.launch import RunSpec, Train
 from pipesched.executor.runs.local import local_ranks, run_local
 from pipesched.executor.training import LossHistory, NotComingBack, OnStep, Scores, Trained, make_feeds, score_model
+from pipesched.executor.transport import LocalTransport
 from pipesched.profiles.models import Model, draw_held_out, resolve_model
 from pipesched.schedules import Schedule
 from pipesched.schedules.transforms import TrainingRun
@@ -127,7 +129,8 @@ def train_locally(lists: Schedule, training: TrainingSetup, on_step: OnStep | No
     """
     course = LossHistory(training.run.microbatches_per_step, on_step)
     build = training.stages(lists, course.listen)
-    ranks = local_ranks(lists, build, training.spec.averaging, training.spec.compression)
+    transport = partial(LocalTransport, compression=training.spec.compression)
+    ranks = local_ranks(lists, build, training.spec.averaging, transport)
     try:
         run_local(ranks, training.batch(lists))
     except NotComingBack:

@@ -8,12 +8,11 @@ from random import Random
 
 import torch
 
-from pipesched.executor.averaging import average_locally
-from pipesched.executor.core import HostClock, Rank, Recorder, averagers, build_stages, make_batch
+from pipesched.executor.core import build_stages, make_batch
 from pipesched.executor.core.layer_rng import draw_seed
 from pipesched.executor.launch import Measure, RunSpec
-from pipesched.executor.runs import run_local
-from pipesched.executor.transport import LocalTransport, Mailroom
+from pipesched.executor.runs import local_ranks, run_local
+from pipesched.executor.transport import LocalTransport
 from pipesched.profiles.models import Model, build_layers, resolve_model
 from pipesched.schedules import ScheduleError, Step
 from pipesched.schedules.builders import CATALOGUE, build
@@ -70,24 +69,22 @@ class Local:
         self.model = model if isinstance(model, Model) else resolve_model(model)
         self.bounds = bounds or even_bounds(len(self.model.layers), schedule.num_stages)
         self.batch = make_batch(self.model, schedule.num_microbatches, size, seed=seed, dtype=dtype, device=CPU)
-        self.room = Mailroom(schedule.reducers)
         self.heard = []  # (rank, index) before each op
-        self.ranks = [
-            Rank(
-                rank,
-                ops,
-                schedule.num_stages,
-                build_stages(
-                    schedule, rank, self.model, self.bounds,
-                    optimizer=optimizer, lr=lr, seed=seed, dtype=dtype, device=CPU, prediction=prediction,
-                ),
-                transport(rank, self.room),
-                Recorder(HostClock()),
-                lambda index, rank=rank: self.heard.append((rank, index)),
-            )
-            for rank, ops in enumerate(schedule.ops)
-        ]  # fmt: skip
-        average_locally(averagers(schedule), {rank.rank: rank.stages for rank in self.ranks}, averaging)
+
+        def built(rank):
+            return build_stages(
+                schedule, rank, self.model, self.bounds,
+                optimizer=optimizer, lr=lr, seed=seed, dtype=dtype, device=CPU, prediction=prediction,
+            )  # fmt: skip
+
+        def connected(rank, room):
+            self.room = room
+            return transport(rank, room)
+
+        def listen(rank, index):
+            self.heard.append((rank, index))
+
+        self.ranks = [*local_ranks(schedule, built, averaging, connected, keeps_times=True, at=listen)]
 
     def run(self, times=1):
         for _ in range(times):
