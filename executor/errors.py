@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import assert_never
 
 from pipesched.profiles import ProfileError
-from pipesched.schedules import Compute, Op, Recv, Send
+from pipesched.schedules import Average, Compute, Op, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard
 
 _MORE_ROOM = "try smaller micro-batches, more stages or --recompute all"
 
@@ -29,11 +30,15 @@ def failed(rank: int, op: Op | None, reason: object) -> RankFailed:
     reason = _advised(reason)
     if op is None:
         return kind(f"rank {rank} failed before its first op: {reason}")
-    microbatch = ""
-    if isinstance(op, Compute):
-        microbatch = f" (micro-batch {op.microbatch})"
-    elif isinstance(op, Send | Recv):
-        microbatch = f" (micro-batch {op.message.microbatch})"
+    match op:
+        case Compute():
+            microbatch = f" (micro-batch {op.microbatch})"
+        case Send() | Recv():
+            microbatch = f" (micro-batch {op.message.microbatch})"
+        case Overlap() | Reduce() | Step() | Average() | Unshard() | Reshard():
+            microbatch = ""
+        case _:
+            assert_never(op)
     return kind(f"rank {rank} failed at {op}{microbatch}: {reason}")
 
 

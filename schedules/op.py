@@ -175,7 +175,9 @@ def computes(op: Op) -> tuple[Compute, ...]:
         return (op,)
     if isinstance(op, Overlap):
         return (op.first, op.second)
-    return ()
+    if isinstance(op, (Send, Recv, Reduce, Step, Average, Unshard, Reshard)):
+        return ()
+    assert_never(op)
 
 
 def occupies_device(op: Op) -> bool:

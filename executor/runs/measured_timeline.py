@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
 from pipesched.schedules import (
-    Compute,
     MemorySample,
     Message,
     Op,
-    Overlap,
     Recv,
     Reduce,
     Schedule,
@@ -20,7 +18,9 @@ from pipesched.schedules import (
     Timeline,
     computes,
     needs,
+    occupies_device,
 )
+from pipesched.schedules.semantics import ListPosition, MeetingKey, Meetings
 
 
 def measured_timeline(
@@ -55,49 +55,41 @@ def _set_transfers(rows: list[list[Span]], num_stages: int) -> None:
     It can begin when both sides have posted. It is over at the latest when the receiver's computation begins; where
     that one did not have to wait, the arrival was not seen, and this is as much as is known.
     """
-    sends: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-    recvs: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-    used: list[dict[Message, float]] = []
-    for rank, row in enumerate(rows):
-        used.append({message: span.start_s for span in row for message in _received(span.op, num_stages)})
-        for index, span in enumerate(row):
-            if isinstance(span.op, Send):
-                sends[rank, span.op.peer].append((rank, index))
-            elif isinstance(span.op, Recv):
-                recvs[span.op.peer, rank].append((rank, index))
-    for channel, places in sends.items():
-        for (a, i), (b, j) in zip(places, recvs[channel], strict=True):
-            send, recv = rows[a][i], rows[b][j]
-            start = max(send.posted_s, recv.posted_s)
-            assert isinstance(recv.op, Recv)
-            end = max(start, used[b].get(recv.op.message, start))
-            rows[a][i] = replace(send, start_s=start, end_s=end)
-            rows[b][j] = replace(recv, start_s=start, end_s=end)
+    used = [{message: span.start_s for span in row for message in _received(span.op, num_stages)} for row in rows]
+    for places in _meetings(rows, Send, Recv):
+        (a, i), (b, j) = sorted(places, key=lambda place: isinstance(rows[place[0]][place[1]].op, Recv))
+        send, recv = rows[a][i], rows[b][j]
+        start = max(send.posted_s, recv.posted_s)
+        assert isinstance(recv.op, Recv)
+        end = max(start, used[b].get(recv.op.message, start))
+        rows[a][i] = replace(send, start_s=start, end_s=end)
+        rows[b][j] = replace(recv, start_s=start, end_s=end)
 
 
 def _set_sums(rows: list[list[Span]]) -> None:
-    """Let the k-th Reduce of a stage begin when the last of its replicas has come to it.
+    """Let Reduces that meet begin when the last of the replicas has come to it.
 
     It is over at the latest when the Step goes on that waits for it; where that did not have to wait, as for transfers,
     the end was not seen.
     """
-    meetings: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-    for rank, row in enumerate(rows):
-        count: Counter[int] = Counter()
-        for index, span in enumerate(row):
-            if isinstance(span.op, Reduce):
-                meetings[span.op.stage, count[span.op.stage]].append((rank, index))
-                count[span.op.stage] += 1
-    for places in meetings.values():
+    for places in _meetings(rows, Reduce):
         start_s = max(rows[rank][index].posted_s for rank, index in places)
         for rank, index in places:
             span = rows[rank][index]
             rows[rank][index] = replace(span, start_s=min(start_s, span.end_s))
 
 
+def _meetings(rows: Sequence[Sequence[Span]], *kinds: type[Send | Recv | Reduce]) -> list[list[ListPosition]]:
+    """Return the places of the posts of these kinds that meet."""
+    meetings, found = Meetings(), defaultdict[MeetingKey, list[ListPosition]](list)
+    for rank, row in enumerate(rows):
+        for index, span in enumerate(row):
+            if isinstance(span.op, kinds):
+                found[meetings.come(rank, span.op)].append((rank, index))
+    return list(found.values())
+
+
 def _received(op: Op, num_stages: int) -> list[Message]:
-    if not isinstance(op, Compute | Overlap):
-        return []
     return [message for part in computes(op) for message in needs(part, num_stages) if message.stage != part.stage]
 
 
@@ -118,7 +110,7 @@ def _memory(
                 if most > after:
                     changes.append((span.start_s, rank, 2 * index, most))
                 # the bytes of what only posts are known when it was posted, all others' when they ended
-                end_s = span.posted_s if isinstance(span.op, Send | Recv | Reduce) else span.end_s
+                end_s = span.end_s if occupies_device(span.op) else span.posted_s
                 changes.append((end_s, rank, 2 * index + 1, after))
         for time_s, rank, _, num_bytes in sorted(changes):
             held[rank] = num_bytes

@@ -17,14 +17,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise, zip_longest
+from typing import assert_never
 
 from pipesched.schedules import (
     ENDS_MICROBATCH,
     Average,
+    Compute,
     Op,
+    Overlap,
+    Recv,
     Reduce,
     Reshard,
     Schedule,
+    Send,
     Step,
     Unshard,
     computes,
@@ -41,7 +46,8 @@ def updates(schedule: Schedule) -> Iterator[Finding]:
     holders = _holders(schedule)
     for rank, row in enumerate(schedule.ops):
         for index, op in enumerate(row):
-            if isinstance(op, Step | Reduce | Average | Unshard | Reshard) and rank not in holders.get(op.stage, ()):
+            stage = _stage_of(op)
+            if stage is not None and rank not in holders.get(stage, ()):
                 yield Finding("structure", rank, index, f"{op} is of a stage that this rank does not compute")
     has_steps = any(isinstance(op, Step) for row in schedule.ops for op in row)
     for stage, replicas in sorted(holders.items()):
@@ -50,6 +56,17 @@ def updates(schedule: Schedule) -> Iterator[Finding]:
                 yield from _applied(stage, rank, events)
         if len(replicas) > 1:
             yield from _shared(stage, replicas)
+
+
+def _stage_of(op: Op) -> int | None:
+    """Return the stage whose weights or gradients `op` is about; None of a computation or message."""
+    match op:
+        case Step() | Reduce() | Average() | Unshard() | Reshard():
+            return op.stage
+        case Compute() | Overlap() | Send() | Recv():
+            return None
+        case _:
+            assert_never(op)
 
 
 def _holders(schedule: Schedule) -> dict[int, dict[int, _Events]]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from pipesched.schedules import Message, Recv, Schedule, Send, computes, gives, routes
 from pipesched.schedules.check.finding import Finding
+from pipesched.schedules.semantics import channel_of
 
 
 def matching(schedule: Schedule) -> Iterator[Finding]:
@@ -38,7 +39,7 @@ def _posts(schedule: Schedule, kind: type[Send] | type[Recv]) -> dict[tuple[int,
     for rank, row in enumerate(schedule.ops):
         for index, op in enumerate(row):
             if isinstance(op, kind):
-                found[(rank, op.peer) if isinstance(op, Send) else (op.peer, rank)].append((index, op))
+                found[channel_of(rank, op)].append((index, op))
     return dict(found)
 
 

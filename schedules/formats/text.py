@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import assert_never
 
 from pipesched.schedules import (
     Average,
@@ -88,8 +89,10 @@ def op_text(op: Op) -> str:
             return f"{op}>{peer}"
         case Recv(peer=peer):
             return f"{op}<{peer}"
-        case _:
+        case Compute() | Overlap() | Reduce() | Step() | Average() | Unshard() | Reshard():
             return str(op)
+        case _:
+            assert_never(op)
 
 
 def _compute(text: str) -> Compute | None:

@@ -21,13 +21,10 @@ from pipesched.schedules import (
     MAX_CELLS,
     Op,
     Recv,
-    Reduce,
-    Reshard,
     Schedule,
     ScheduleError,
     Send,
     Step,
-    Unshard,
     computes,
     make_schedule,
     shown,
@@ -41,17 +38,16 @@ from pipesched.schedules.formats.torch_rules import (
     check_complete,
     check_losses,
     check_others,
+    is_communication,
     peer_stage,
     survey,
     unsayable,
 )
 
-_COMMUNICATION = Send | Recv | Reduce | Unshard | Reshard
-
 
 def has_communication(rows: Rows) -> bool:
     """Return whether `rows` have words of the compute+comms dialect, be it one."""
-    return any(isinstance(op, _COMMUNICATION) for row in rows for op in row)
+    return any(is_communication(op) for row in rows for op in row)
 
 
 def read_csv(path: Path | str, *, steps: bool = True) -> Schedule:
@@ -91,7 +87,7 @@ def write_csv(schedule: Schedule) -> str:
     Raises:
         ScheduleError: It says what the CSV cannot say.
     """
-    return _write(schedule, [[None if isinstance(op, _COMMUNICATION) else op for op in row] for row in schedule.ops])
+    return _write(schedule, [[None if is_communication(op) else op for op in row] for row in schedule.ops])
 
 
 def write_csv_comms(schedule: Schedule) -> str:

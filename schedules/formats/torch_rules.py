@@ -73,8 +73,21 @@ def unsayable(op: Op) -> str | None:
             return "an optimizer step that is not the last of a stage on its rank"
         case Average():
             return "an elastic averaging"
-        case _:
+        case Compute() | Overlap() | Send() | Recv() | Reduce() | Unshard() | Reshard():
             return None
+        case _:
+            assert_never(op)
+
+
+def is_communication(op: Op | None) -> bool:
+    """Return whether `op` is a word of the compute+comms dialect alone; an idle cell is none."""
+    match op:
+        case Send() | Recv() | Reduce() | Unshard() | Reshard():
+            return True
+        case Compute() | Overlap() | Step() | Average() | None:
+            return False
+        case _:
+            assert_never(op)
 
 
 def survey(rows: Rows, place: CellName, faults: Faults) -> Survey:

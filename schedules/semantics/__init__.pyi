@@ -4,4 +4,8 @@ from .communicators import ListPosition as ListPosition
 from .deadlock import Deadlock as Deadlock
 from .deadlock import deadlocks as deadlocks
 from .deadlock import explain as explain
+from .meetings import Channel as Channel
+from .meetings import MeetingKey as MeetingKey
+from .meetings import Meetings as Meetings
+from .meetings import channel_of as channel_of
 from .progress import progress as progress

@@ -23,6 +23,7 @@ from enum import StrEnum
 from typing import TypeAlias, assert_never
 
 from pipesched.schedules import Recv, Send
+from pipesched.schedules.semantics.meetings import MeetingKey, Meetings
 
 ListPosition: TypeAlias = tuple[int, int]
 """(rank, position in its list)."""
@@ -71,7 +72,9 @@ class Streams:
         self.crossed: set[ListPosition] = set()
         """What has met a counterpart that names another message."""
         self._streams: defaultdict[tuple[int, ...], deque[PostBatch]] = defaultdict(deque)
-        self._under_way: defaultdict[tuple[int, int, bool], list[tuple[PostBatch, int]]] = defaultdict(list)
+        self._meetings = Meetings()
+        self._under_way: dict[MeetingKey, tuple[PostBatch, int]] = {}
+        """What has not met its counterpart."""
 
     def post(self, rank: int, start: int, ops: Sequence[Send | Recv]) -> list[PostBatch]:
         """Post what `rank` has from `start` on, as one batch; return all, of any rank, that are over now."""
@@ -87,10 +90,12 @@ class Streams:
     def held_by(self) -> dict[ListPosition, ListPosition]:
         """Return, for each post that is not over, the post of its stream that must meet its counterpart first."""
         found: dict[ListPosition, ListPosition] = {}
+        lonely = {(batch.rank, batch.start + offset) for batch, offset in self._under_way.values()}
         for stream in self._streams.values():
             if stream:
                 first = stream[0]
-                held = [(first.rank, first.start + offset) for offset in self._open(first)]
+                places = ((first.rank, first.start + offset) for offset in range(len(first.ops)))
+                held = [place for place in places if place in lonely]
                 for batch in stream:
                     found |= {(batch.rank, batch.start + offset): held[0] for offset in range(len(batch.ops))}
                 found |= {place: place for place in held}
@@ -114,11 +119,11 @@ class Streams:
         while starting:
             batch = starting.pop()
             for offset, op in enumerate(batch.ops):
-                mine, theirs = self._ends(batch.rank, op)
-                mine.append((batch, offset))
-                if len(mine) > len(theirs):
+                key = self._meetings.come(batch.rank, op)
+                if key not in self._under_way:
+                    self._under_way[key] = (batch, offset)
                     continue
-                other, at = theirs[len(mine) - 1]
+                other, at = self._under_way.pop(key)
                 if other.ops[at].message != op.message:
                     self.crossed |= {(batch.rank, batch.start + offset), (other.rank, other.start + at)}
                 for end in (batch, other):
@@ -135,14 +140,3 @@ class Streams:
         batch.stream.popleft()
         self.num_unsent[batch.rank] -= sum(isinstance(op, Send) for op in batch.ops)
         return [batch.stream[0]] if batch.stream else []
-
-    def _ends(self, rank: int, op: Send | Recv) -> tuple[list[tuple[PostBatch, int]], list[tuple[PostBatch, int]]]:
-        """Return what is, or was, under way at this end of the channel of `op`, and at the other end."""
-        if isinstance(op, Send):
-            return self._under_way[rank, op.peer, True], self._under_way[rank, op.peer, False]
-        return self._under_way[op.peer, rank, False], self._under_way[op.peer, rank, True]
-
-    def _open(self, batch: PostBatch) -> list[int]:
-        """Return which ops of a batch under way have not met their counterpart."""
-        ends = (self._ends(batch.rank, op) for op in batch.ops)
-        return [at for at, (mine, theirs) in enumerate(ends) if mine.index((batch, at)) >= len(theirs)]

@@ -14,9 +14,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice, pairwise
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
-from pipesched.schedules import Message, Op, Payload, Recv, Reduce, Schedule, Send, Step, computes, gives, needs, routes
+from pipesched.schedules import (
+    Average,
+    Compute,
+    Message,
+    Op,
+    Overlap,
+    Payload,
+    Recv,
+    Reduce,
+    Reshard,
+    Schedule,
+    Send,
+    Step,
+    Unshard,
+    computes,
+    gives,
+    needs,
+    routes,
+)
 from pipesched.schedules.semantics.communicators import Communication, ListPosition
 from pipesched.schedules.semantics.progress import Progress, batch_at, progress
 
@@ -194,14 +212,18 @@ class _Reasons:
         if index == len(row):
             return Why.NEEDS, self._held(rank, lambda op: isinstance(op, Send | Reduce))
         op = row[index]
-        if isinstance(op, Send | Recv):
-            return self._post(place, op)
-        if isinstance(op, Reduce):
-            holder = self._held_by[place]
-            return (Why.BEHIND, holder) if holder != place else (Why.REPLICAS, self._replica(place, op))
-        if isinstance(op, Step):
-            return Why.NEEDS, self._held(rank, lambda posted: posted == Reduce(op.stage))
-        return Why.NEEDS, self._supply(rank, op)
+        match op:
+            case Send() | Recv():
+                return self._post(place, op)
+            case Reduce():
+                holder = self._held_by[place]
+                return (Why.BEHIND, holder) if holder != place else (Why.REPLICAS, self._replica(place, op))
+            case Step():
+                return Why.NEEDS, self._held(rank, lambda posted: posted == Reduce(op.stage))
+            case Compute() | Overlap() | Average() | Unshard() | Reshard():
+                return Why.NEEDS, self._supply(rank, op)
+            case _:
+                assert_never(op)
 
     def _held(self, rank: int, is_it: Callable[[Op], bool]) -> ListPosition:
         """Return the first post of `rank` of this kind that is not over."""

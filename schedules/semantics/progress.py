@@ -12,8 +12,26 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import assert_never
 
-from pipesched.schedules import Message, Op, Recv, Reduce, Schedule, Send, Step, computes, gives, needs, routes
+from pipesched.schedules import (
+    Average,
+    Compute,
+    Message,
+    Op,
+    Overlap,
+    Recv,
+    Reduce,
+    Reshard,
+    Schedule,
+    Send,
+    Step,
+    Unshard,
+    computes,
+    gives,
+    needs,
+    routes,
+)
 from pipesched.schedules.semantics.communicators import Communication, ListPosition, Streams
 from pipesched.schedules.semantics.reductions import Sums
 
@@ -86,19 +104,26 @@ class _Machine:
         self._blocked.pop(rank, None)
         while self._next[rank] < len(row):
             op = row[self._next[rank]]
-            if isinstance(op, Send | Recv):
-                self._post(rank)
-                continue
-            missing = self._missing(rank, op)
-            if missing is not None:
-                self._blocked[rank] = missing
-                self._waiters[rank, missing].append(rank)
-                return
-            if isinstance(op, Step) and self._sums.is_waiting(rank, op.stage):
-                self._blocked[rank] = None
-                return
-            if isinstance(op, Reduce):
-                self._ready += self._sums.post((rank, self._next[rank]), op) - {rank}
+            match op:
+                case Send() | Recv():
+                    self._post(rank)
+                    continue
+                case Compute() | Overlap():
+                    missing = self._missing(rank, op)
+                    if missing is not None:
+                        self._blocked[rank] = missing
+                        self._waiters[rank, missing].append(rank)
+                        return
+                case Step():
+                    if self._sums.is_waiting(rank, op.stage):
+                        self._blocked[rank] = None
+                        return
+                case Reduce():
+                    self._ready += self._sums.post((rank, self._next[rank]), op) - {rank}
+                case Average() | Unshard() | Reshard():
+                    pass
+                case _:
+                    assert_never(op)
             self._finish(rank, op)
         if self._streams.num_unsent[rank] or self._sums.is_waiting(rank):
             self._blocked[rank] = None

@@ -12,12 +12,13 @@ where a device works through all collectives in the order in which they were pos
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from pipesched.schedules import Reduce
 from pipesched.schedules.semantics.communicators import ListPosition
+from pipesched.schedules.semantics.meetings import MeetingKey, Meetings
 
 
 @dataclass(slots=True, eq=False)
@@ -40,14 +41,13 @@ class Sums:
         self._replicas = replicas
         self._are_ordered = are_ordered
         self._open: defaultdict[int, list[_Sum]] = defaultdict(list)
-        self._sums: dict[tuple[int, int], _Sum] = {}
-        self._num_posted: Counter[tuple[int, int]] = Counter()
+        self._sums: dict[MeetingKey, _Sum] = {}
+        self._meetings = Meetings()
 
     def post(self, place: ListPosition, op: Reduce) -> set[int]:
         """Post a Reduce; return the ranks of all reductions that are over with it."""
         rank, index = place
-        mine = self._sums.setdefault((op.stage, self._num_posted[rank, op.stage]), _Sum(op.stage))
-        self._num_posted[rank, op.stage] += 1
+        mine = self._sums.setdefault(self._meetings.come(rank, op), _Sum(op.stage))
         mine.places[rank] = index
         self._open[rank].append(mine)
         ranks: set[int] = set()

@@ -39,6 +39,7 @@ from pipesched.schedules import (
     Unshard,
     computes,
     needs,
+    occupies_device,
 )
 from pipesched.simulator.analysis.idle import SAME
 from pipesched.simulator.analysis.labels import readable_s
@@ -180,7 +181,7 @@ class _Walk:
         for span in timeline.spans:
             row, worked = self._rows[span.rank], self._worked[span.rank]
             before = worked[-1] if worked else -1
-            worked.append(len(row) - 1 if row and not isinstance(row[-1].op, Send | Recv | Reduce) else before)
+            worked.append(len(row) - 1 if row and occupies_device(row[-1].op) else before)
             self._posted_s[span.rank].append(span.posted_s)
             self._place[id(span)] = len(row)
             row.append(span)

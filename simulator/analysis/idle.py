@@ -26,9 +26,26 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple, final
+from typing import NamedTuple, assert_never, final
 
-from pipesched.schedules import Message, Payload, Recv, Reduce, Send, Span, Step, Timeline, computes, is_work, needs
+from pipesched.schedules import (
+    Average,
+    Compute,
+    Message,
+    Overlap,
+    Payload,
+    Recv,
+    Reduce,
+    Reshard,
+    Send,
+    Span,
+    Step,
+    Timeline,
+    Unshard,
+    computes,
+    is_work,
+    needs,
+)
 
 CAUSES = ("warmup", "upstream", "downstream", "busy_link", "transfer", "collective", "overhead", "cooldown")
 """Every charge has these, in this order."""
@@ -90,16 +107,20 @@ class _Blame:
                 waited[span.rank].append(replace(before, end_s=min(before.end_s, span.posted_s)))
             if isinstance(span.op, Step) and span.op.stage in posted[span.rank]:
                 waited[span.rank].append(posted[span.rank].pop(span.op.stage))
-            match span.op:
+            op = span.op
+            match op:
                 case Send(message):
                     self._sent[span.rank, message] = span
                 case Recv(message):
                     self._received[span.rank, message] = span
                 case Reduce(stage):
                     posted[span.rank][stage] = span
-                case _ if is_work(span):
-                    device = timeline.rank_to_device[span.rank]
-                    self._works[device].append(_Work(span, tuple(waited.pop(span.rank, ()))))
+                case Compute() | Overlap() | Step() | Average() | Unshard() | Reshard():
+                    if is_work(span):
+                        device = timeline.rank_to_device[span.rank]
+                        self._works[device].append(_Work(span, tuple(waited.pop(span.rank, ()))))
+                case _:
+                    assert_never(op)
         for rank, device in enumerate(timeline.rank_to_device):
             self._last_reduces[device] += [*waited[rank], *posted[rank].values()]
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias, final
 
+from pipesched.schedules import Reduce
+from pipesched.schedules.semantics import MeetingKey, Meetings
 from pipesched.simulator.engine.transfer import Flight
 
 Begin: TypeAlias = Callable[[Flight, int], None]
@@ -14,25 +15,24 @@ Begin: TypeAlias = Callable[[Flight, int], None]
 
 @final
 class Collectives:
-    """The k-th Reduces of a stage belong together; the reduction starts when the last of its replicas has posted it."""
+    """Reduces that meet are one reduction, which starts when the last of the replicas has posted it."""
 
     def __init__(self, members: Mapping[int, Collection[int]], begin: Begin) -> None:
         self._members = members
         self._begin = begin
-        self._num_posted: Counter[tuple[int, int]] = Counter()
-        self._absent: dict[tuple[int, int], set[int]] = {}
-        self._flights: dict[tuple[int, int], Flight] = {}
+        self._meetings = Meetings()
+        self._absent: dict[MeetingKey, set[int]] = {}
+        self._flights: dict[MeetingKey, Flight] = {}
 
-    def post(self, rank: int, stage: int) -> Flight:
+    def post(self, rank: int, op: Reduce) -> Flight:
         """Post a rank's side; never waits."""
-        key = (stage, self._num_posted[rank, stage])
-        self._num_posted[rank, stage] += 1
+        key = self._meetings.come(rank, op)
         flight = self._flights.setdefault(key, Flight())
-        absent = self._absent.setdefault(key, set(self._members[stage]))
+        absent = self._absent.setdefault(key, set(self._members[op.stage]))
         absent.discard(rank)
         if not absent:
             del self._flights[key], self._absent[key]
-            self._begin(flight, stage)
+            self._begin(flight, op.stage)
         return flight
 
     def absent(self, flight: Flight) -> tuple[int, ...]:

@@ -182,7 +182,7 @@ class _Run:
                     done.append(_Posted(op, posted_s, network.recv(rank, op).flight))
                     continue
                 case Reduce():
-                    sums[op.stage] = self._collectives.post(rank, op.stage)
+                    sums[op.stage] = self._collectives.post(rank, op)
                     done.append(_Posted(op, posted_s, sums[op.stage]))
                     continue
                 case Step() | Average():

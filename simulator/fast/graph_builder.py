@@ -10,9 +10,9 @@ The order in which the ranks are worked through does not matter.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import assert_never, final
 
 from pipesched.profiles.clusters import AllReduce
@@ -33,6 +33,7 @@ from pipesched.schedules import (
     gives,
     needs,
 )
+from pipesched.schedules.semantics import MeetingKey, Meetings, channel_of
 from pipesched.schedules.weights import looks_ahead, stashing_steps
 from pipesched.simulator import SimulationError
 from pipesched.simulator.engine import require_matching
@@ -61,8 +62,6 @@ class _Posted:
 @dataclass(slots=True, eq=False)
 class _Channel:
     hop: tuple[int, int]  # devices
-    sends: deque[_Posted] = field(default_factory=deque)  # not met by a Recv yet
-    recvs: deque[_Posted] = field(default_factory=deque)
     left: int = BEGINNING
     """When the last message or sum has left the link: the number of a time."""
 
@@ -84,8 +83,9 @@ class Walk:
         self._there: list[dict[Message | None, _Posted | None]] = [{} for _ in schedule.ops]  # None: made here
         self._channels: dict[tuple[int, int], _Channel] = {}
         self._members = schedule.reducers
-        self._num_reduced: Counter[tuple[int, int]] = Counter()
-        self._sums: defaultdict[tuple[int, int], dict[int, _Posted]] = defaultdict(dict)
+        self._meetings = Meetings()
+        self._unmet: dict[MeetingKey, _Posted] = {}  # Sends and Recvs of which only one side has come
+        self._sums: defaultdict[MeetingKey, dict[int, _Posted]] = defaultdict(dict)
         self._rank_of = {device: rank for rank, device in enumerate(schedule.rank_to_device)}
         self._last_sum: list[dict[int, _Posted]] = [{} for _ in schedule.ops]
         self._stashing = [stashing_steps(row) for row in schedule.ops]
@@ -101,9 +101,8 @@ class Walk:
                 raise SimulationError(
                     f"{self._schedule.name}: deadlock: rank {rank} waits at {where}; check the schedule"
                 )
-        unmet = [each.op for channel in self._channels.values() for each in (*channel.sends, *channel.recvs)]
-        if unmet:
-            raise SimulationError(f"{self._schedule.name}: only one side posts {unmet[0]}; check the schedule")
+        for post in self._unmet.values():
+            raise SimulationError(f"{self._schedule.name}: only one side posts {post.op}; check the schedule")
         places = [
             each
             if isinstance(each, NumberedSpan)
@@ -179,18 +178,17 @@ class Walk:
     def _post(self, rank: int, op: Send | Recv) -> _Posted:
         """Post one side of a transfer; with the second side its moments are known."""
         mine = _Posted(op, self._now[rank])
-        if isinstance(op, Send):
-            channel = self._channel(rank, op.peer)
-            channel.sends.append(mine)
-        else:
-            channel = self._channel(op.peer, rank)
-            channel.recvs.append(mine)
+        if isinstance(op, Recv):
             self._there[rank][op.message] = mine
-        if channel.sends and channel.recvs:
-            send, recv = channel.sends.popleft(), channel.recvs.popleft()
-            self._start(channel, send, recv)
-            receiver = rank if mine is recv else op.peer
-            self._wake(receiver, recv)
+        key = self._meetings.come(rank, op)
+        other = self._unmet.pop(key, None)
+        if other is None:
+            self._unmet[key] = mine
+            return mine
+        source, target = channel_of(rank, op)
+        send, recv = (mine, other) if isinstance(op, Send) else (other, mine)
+        self._start(self._channel(source, target), send, recv)
+        self._wake(target, recv)
         return mine
 
     def _wake(self, rank: int, known: _Posted) -> None:
@@ -210,8 +208,7 @@ class Walk:
 
     def _reduce(self, rank: int, op: Reduce) -> _Posted:
         """Post one replica's side of a reduction; with the last one its moments are known."""
-        members, key = self._members[op.stage], (op.stage, self._num_reduced[rank, op.stage])
-        self._num_reduced[rank, op.stage] += 1
+        members, key = self._members[op.stage], self._meetings.come(rank, op)
         posts = self._sums[key]
         mine = posts[rank] = _Posted(op, self._now[rank])
         if len(posts) == len(members):

@@ -12,7 +12,7 @@ from operator import itemgetter
 from pipesched.profiles.costs import StageCosts
 from pipesched.simulator import SimulationError
 from pipesched.simulator.fast.event_graph import BEGINNING, EventGraph
-from pipesched.simulator.memory import HOLDING, NEVER, Hold, Instant, holds, seen_at_once
+from pipesched.simulator.memory import NEVER, Hold, Instant, holds, holds_inside, seen_at_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def held_on_devices(moments: EventGraph, costs: StageCosts) -> tuple[Held, ...]:
     numbers = moments.timeline(range(2 * len(moments.takes) + 2))  # in place of times
     starts: defaultdict[int, list[Instant]] = defaultdict(list)
     for place in moments.places:
-        if isinstance(place.op, HOLDING):
+        if holds_inside(place.op):
             starts[numbers.rank_to_device[place.rank]].append(Instant(place.start))
     by_device = holds(numbers, costs, moments.schedule)
     return tuple(_held(device, mine, starts[device]) for device, mine in sorted(by_device.items()))

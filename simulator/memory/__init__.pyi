@@ -1,8 +1,8 @@
 from .activations import Part as Part
 from .activations import activations as activations
-from .instants import HOLDING as HOLDING
 from .instants import NEVER as NEVER
 from .instants import Instant as Instant
+from .instants import holds_inside as holds_inside
 from .instants import seen_at_once as seen_at_once
 from .instants import timed_ops as timed_ops
 from .lifetimes import Hold as Hold

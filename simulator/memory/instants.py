@@ -13,13 +13,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, assert_never
 
-from pipesched.schedules import Compute, Op, Overlap, Span, Step, computes
+from pipesched.schedules import (
+    Average,
+    Compute,
+    Op,
+    Overlap,
+    Recv,
+    Reduce,
+    Reshard,
+    Send,
+    Span,
+    Step,
+    Unshard,
+    computes,
+)
 from pipesched.schedules.weights import looks_ahead
-
-HOLDING = (Compute, Overlap, Step)
-"""The ops that hold something of their own; all others post, or leave what is held as it is."""
 
 _State = TypeVar("_State")
 
@@ -48,6 +58,17 @@ class TimedOp(NamedTuple):
     over: Instant
 
 
+def holds_inside(op: Op) -> bool:
+    """Return whether `op` holds something of its own; all others post, or leave what is held as it is."""
+    match op:
+        case Compute() | Overlap() | Step():
+            return True
+        case Send() | Recv() | Reduce() | Average() | Unshard() | Reshard():
+            return False
+        case _:
+            assert_never(op)
+
+
 def timed_ops(spans: Iterable[Span]) -> list[TimedOp]:
     """Return the ops of one rank, given in its list's order; instants of other ranks begin at order 0 like its own."""
     found = []
@@ -56,7 +77,7 @@ def timed_ops(spans: Iterable[Span]) -> list[TimedOp]:
         posted = now if span.posted_s == now.time_s else Instant(span.posted_s)
         start = now if span.start_s == now.time_s else Instant(span.start_s)
         end = over = start if span.end_s == span.start_s else Instant(span.end_s)
-        if isinstance(span.op, HOLDING):
+        if holds_inside(span.op):
             if end is start:
                 end = over = Instant(start.time_s, start.order + 1)
             if any(map(looks_ahead, computes(span.op))):

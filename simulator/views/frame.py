@@ -5,9 +5,21 @@ from __future__ import annotations
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
-from pipesched.schedules import Overlap, Recv, Send, Span, Timeline, computes
+from pipesched.schedules import (
+    Average,
+    Compute,
+    Overlap,
+    Recv,
+    Reduce,
+    Reshard,
+    Send,
+    Span,
+    Step,
+    Timeline,
+    Unshard,
+)
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import label
 from pipesched.simulator.views.figure import suffix_of, write_bytes
@@ -67,11 +79,16 @@ def _record(span: Span, timeline: Timeline) -> dict[str, Any]:
         "start_s": span.start_s,
         "end_s": span.end_s,
     }
-    if isinstance(span.op, Overlap):
-        return row
-    row |= {"stage": shown.stage, "microbatch": shown.microbatch}
-    for op in computes(span.op):
-        row |= {"version": op.version, "lookahead": op.lookahead}
-    if isinstance(span.op, Send | Recv):
-        row["peer"] = span.op.peer
-    return row
+    place = {"stage": shown.stage, "microbatch": shown.microbatch}
+    op = span.op
+    match op:
+        case Overlap():
+            return row
+        case Compute():
+            return row | place | {"version": op.version, "lookahead": op.lookahead}
+        case Send() | Recv():
+            return row | place | {"peer": op.peer}
+        case Reduce() | Step() | Average() | Unshard() | Reshard():
+            return row | place
+        case _:
+            assert_never(op)

@@ -7,8 +7,24 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from typing import assert_never
 
-from pipesched.schedules import Overlap, Recv, Reduce, Send, Span, Timeline, computes, printable
+from pipesched.schedules import (
+    Average,
+    Compute,
+    Op,
+    Overlap,
+    Recv,
+    Reduce,
+    Reshard,
+    Send,
+    Span,
+    Step,
+    Timeline,
+    Unshard,
+    computes,
+    printable,
+)
 from pipesched.simulator.analysis import label, metrics, readable_s, sources
 
 _LETTERS = {"Step": "S", "Reduce": "+", "Average": "A", "Unshard": "u", "Reshard": "r"}
@@ -29,14 +45,14 @@ class Box:
     """One computation.
 
     Attributes:
-        kind: As in `Label`; of an Overlap, of one half.
+        op: Of an Overlap one half.
         text: The micro-batch.
         row: Its place among the rows.
         y: The middle, counted downwards in rows.
         lightness: 0 for the rank's first stage, nearer to 1 for each later one.
     """
 
-    kind: str
+    op: Op
     text: str
     row: int
     start_s: float
@@ -87,7 +103,7 @@ class Chart:
                     text = "" if shown.microbatch is None else str(shown.microbatch)
                     lightness = stages.index(shown.stage) / max(2, len(stages)) if shown.stage in stages else 0.0
                     y = row.y + (index - (len(parts) - 1) / 2) * height
-                    yield Box(shown.kind, text, place, span.start_s, span.end_s, y, height, lightness)
+                    yield Box(part, text, place, span.start_s, span.end_s, y, height, lightness)
 
 
 def gantt_layout(timelines: Sequence[Timeline]) -> Chart:
@@ -179,12 +195,25 @@ def _slots(timeline: Timeline, rank: int, num_slots: int, slot_s: float) -> str:
     """Return the letters of one rank; idle has a slot only if it took more of it than any kind of op."""
     shares: list[dict[str, float]] = [defaultdict(float) for _ in range(num_slots)]
     for span in _uncovered([span for span in timeline.of_rank(rank) if not isinstance(span.op, Send | Recv)]):
-        kind = label(span.op).kind
-        letter = "O" if isinstance(span.op, Overlap) else _LETTERS.get(kind, kind)
+        letter = _letter(span.op)
         first = min(num_slots - 1, max(0, int(span.start_s / slot_s)))
         for slot in range(first, min(num_slots, int(span.end_s / slot_s) + 1)):
             shares[slot][letter] += max(0.0, min(span.end_s, (slot + 1) * slot_s) - max(span.start_s, slot * slot_s))
     return "".join(_winner(share, slot_s) for share in shares)
+
+
+def _letter(op: Op) -> str:
+    match op:
+        case Compute():
+            return op.phase.value
+        case Overlap():
+            return "O"
+        case Reduce() | Step() | Average() | Unshard() | Reshard():
+            return _LETTERS[type(op).__name__]
+        case Send() | Recv():
+            raise AssertionError("a message has no slot")
+        case _:
+            assert_never(op)
 
 
 def _winner(share: dict[str, float], slot_s: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
@@ -14,7 +14,24 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from pipesched.schedules import Message, Payload, Recv, Send, Span, Timeline, is_work
+from pipesched.schedules import (
+    Average,
+    Compute,
+    Message,
+    Op,
+    Overlap,
+    Payload,
+    Phase,
+    Recv,
+    Reduce,
+    Reshard,
+    Send,
+    Span,
+    Step,
+    Timeline,
+    Unshard,
+    is_work,
+)
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import literal, unit_of
 from pipesched.simulator.views.figure import (
@@ -34,18 +51,14 @@ from pipesched.simulator.views.figure import (
 from pipesched.simulator.views.gantt_chart import Box, Chart, gantt_layout
 
 # B is I and W together, and its colour lies between theirs. Blue against orange also for the colour-blind.
-_LOOKS = {
-    "F": ("forward", BLUE),
-    "B": ("backward", ORANGE),
-    "I": ("backward, inputs", RED),
-    "W": ("backward, weights", "#f2c75c"),
-    "R": ("recompute", VIOLET),
-    "Reduce": ("reduce", TEAL),
-    "Step": ("step", "#3d4653"),
-    "Average": ("average", "#c06fa6"),
-    "Unshard": ("unshard", "#9aa3ad"),
-    "Reshard": ("reshard", "#c3c9d0"),
+_PHASES = {
+    Phase.FORWARD: ("forward", BLUE),
+    Phase.BACKWARD: ("backward", ORANGE),
+    Phase.BACKWARD_INPUT: ("backward, inputs", RED),
+    Phase.BACKWARD_WEIGHT: ("backward, weights", "#f2c75c"),
+    Phase.RECOMPUTE: ("recompute", VIOLET),
 }
+_LEGEND = (*(name for name, _ in _PHASES.values()), "reduce", "step", "average", "unshard", "reshard")
 _TRANSFERS = {Payload.ACTIVATION: ("activation", DARK_BLUE), Payload.GRADIENT: ("gradient", "#c4691a")}
 _ENDS: tuple[Any, ...] = ((0, (3.5, 2)), "-", "-.", ":")
 _MOST_TRANSFERS = 600  # more are a grey veil
@@ -123,6 +136,27 @@ def _shares_devices(chart: Chart) -> bool:
     return any(len(set(timeline.rank_to_device)) < len(timeline.rank_to_device) for timeline in chart.timelines)
 
 
+def _look(op: Op) -> tuple[str, str]:
+    """Return what the legend calls a box, and its colour."""
+    match op:
+        case Compute():
+            return _PHASES[op.phase]
+        case Reduce():
+            return "reduce", TEAL
+        case Step():
+            return "step", "#3d4653"
+        case Average():
+            return "average", "#c06fa6"
+        case Unshard():
+            return "unshard", "#9aa3ad"
+        case Reshard():
+            return "reshard", "#c3c9d0"
+        case Overlap() | Send() | Recv():
+            raise AssertionError("halves and transfers are drawn for themselves")
+        case _:
+            assert_never(op)
+
+
 def _draw_idle(axes: Axes, chart: Chart, seconds: float) -> None:
     for row in chart.rows:
         end = chart.makespans_s[row.timeline] / seconds
@@ -136,7 +170,7 @@ def _draw_boxes(axes: Axes, boxes: Sequence[Box], seconds: float, unit_points: f
         x0, x1 = box.start_s / seconds, box.end_s / seconds
         y0, y1 = box.y - box.height / 2, box.y + box.height / 2
         corners.append([(x0, y0), (x1, y0), (x1, y1), (x0, y1)])
-        faces.append(tuple(channel + (1 - channel) * box.lightness for channel in to_rgb(_LOOKS[box.kind][1])))
+        faces.append(tuple(channel + (1 - channel) * box.lightness for channel in to_rgb(_look(box.op)[1])))
     widths = [(shape[1][0] - shape[0][0]) * unit_points for shape in corners]
     edge = min(0.9, 0.06 * sorted(widths)[len(widths) // 2]) if widths else 0.0
     axes.add_collection(PolyCollection(corners, facecolors=faces, edgecolors="white", linewidths=edge, zorder=3))
@@ -271,10 +305,8 @@ def _write_head(figure: Figure, chart: Chart, title: str) -> None:
 def _draw_legend(figure: Figure, boxes: Sequence[Box], has_transfers: bool) -> None:
     """Explain the colours, below the axis."""
     width_in, height_in = figure.get_size_inches()
-    kinds = {box.kind for box in boxes}
-    handles: list[Any] = [
-        Patch(facecolor=colour, label=name) for kind, (name, colour) in _LOOKS.items() if kind in kinds
-    ]
+    looks = sorted({_look(box.op) for box in boxes}, key=lambda look: _LEGEND.index(look[0]))
+    handles: list[Any] = [Patch(facecolor=colour, label=name) for name, colour in looks]
     handles.append(Patch(facecolor=IDLE, label="idle"))
     if has_transfers:
         for name, colour in _TRANSFERS.values():

@@ -18,9 +18,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, assert_never
 
-from pipesched.schedules import Compute, Message, Overlap, Recv, Reduce, Send, Span, Timeline, computes, gives, needs
+from pipesched.schedules import (
+    Average,
+    Compute,
+    Message,
+    Overlap,
+    Recv,
+    Reduce,
+    Reshard,
+    Send,
+    Span,
+    Step,
+    Timeline,
+    Unshard,
+    computes,
+    gives,
+    needs,
+)
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import label, sources
 
@@ -145,15 +161,18 @@ def _by_lane(timeline: Timeline) -> dict[tuple[int, str], list[Span]]:
 
 def _direction(span: Span) -> str:
     """Return the name of the lane that `span` is in."""
-    match span.op:
+    op = span.op
+    match op:
         case Send():
             return "send"
         case Recv():
             return "recv"
         case Reduce():
             return "reduce"
-        case _:
+        case Compute() | Overlap() | Step() | Average() | Unshard() | Reshard():
             return "compute"
+        case _:
+            assert_never(op)
 
 
 def _lanes(spans: Sequence[Span], zero_ns: int) -> list[list[tuple[Span, int, int]]]:
@@ -215,23 +234,25 @@ def _events(slices: Sequence[_Slice], ids: Iterator[int]) -> list[_Event]:
 
 def _slice(part: _Slice) -> _Event:
     """Return the complete event of one slice."""
-    span, shown = part.span, label(part.span.op)
+    span, op, shown = part.span, part.span.op, label(part.span.op)
     args: _Event = {"stage": shown.stage}
     if shown.microbatch is not None:
         args["microbatch"] = shown.microbatch
     name = f"{shown.kind} {shown.stage if shown.microbatch is None else shown.microbatch}"
     category = _CATEGORY.get(shown.kind, shown.kind.lower())
-    match span.op:
+    match op:
         case Compute():
-            args |= {"version": span.op.version} | ({"lookahead": span.op.lookahead} if span.op.lookahead else {})
+            args |= {"version": op.version} | ({"lookahead": op.lookahead} if op.lookahead else {})
         case Overlap(first, second):
             name = f"{first.phase.value} {first.microbatch} + {second.phase.value} {second.microbatch}"
             category = "overlap"
             args |= {"version": first.version, "second": str(second)}
         case Send() | Recv():
-            args["peer"], category = span.op.peer, "comm"
-        case _:
+            args["peer"], category = op.peer, "comm"
+        case Reduce() | Step() | Average() | Unshard() | Reshard():
             pass
+        case _:
+            assert_never(op)
     args["waited_s"] = max(0, _ns(span.start_s) - _ns(span.posted_s)) / 1e9
     at: _Event = {"ph": "X", "pid": span.rank + 1, "tid": part.tid, "ts": part.start_ns}
     return at | {"dur": part.end_ns - part.start_ns, "name": name, "cat": category, "args": args}

@@ -3,7 +3,7 @@ from simpy import Environment
 
 from pipesched.profiles.clusters import Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.schedules import Message, Payload, Recv, ScheduleError, Send
+from pipesched.schedules import Message, Payload, Recv, Reduce, ScheduleError, Send
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.engine.collectives import Collectives
 from pipesched.simulator.engine.network import Network
@@ -51,10 +51,10 @@ def test_a_send_and_a_receive_of_different_messages_are_refused(protocol):
 def test_the_kth_reduce_meets_the_kth():
     begun = []
     collectives = Collectives({0: (0, 1)}, lambda flight, stage: begun.append((flight, stage)))
-    first, second = collectives.post(0, 0), collectives.post(0, 0)
+    first, second = collectives.post(0, Reduce(0)), collectives.post(0, Reduce(0))
     assert (begun, collectives.absent(first)) == ([], (1,))
-    assert collectives.post(1, 0) is first
-    assert collectives.post(1, 0) is second
+    assert collectives.post(1, Reduce(0)) is first
+    assert collectives.post(1, Reduce(0)) is second
     assert begun == [(first, 0), (second, 0)]
 
 
