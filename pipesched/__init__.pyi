@@ -19,9 +19,13 @@ from .schedules.builders import CATALOGUE as CATALOGUE
 from .schedules.builders import build as build
 from .simulator import NetworkOptions as NetworkOptions
 from .workflows import ArgumentError as ArgumentError
+from .workflows import Gantt as Gantt
 from .workflows import ScheduleComparison as ScheduleComparison
 from .workflows import Simulation as Simulation
 from .workflows import TimelineComparison as TimelineComparison
+from .workflows import Trace as Trace
 from .workflows import compare as compare
-from .workflows import compare_timelines as compare_timelines
+from .workflows import compare_runs as compare_runs
+from .workflows import gantt as gantt
 from .workflows import simulate as simulate
+from .workflows import trace as trace

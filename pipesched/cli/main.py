@@ -26,7 +26,7 @@ from pipesched.cli.commands.train import train
 from pipesched.cli.commands.tune import tune
 from pipesched.cli.commands.verify import verify
 from pipesched.cli.commands.versions import versions
-from pipesched.cli.errors import BAD_INPUT, FINE, NEGATIVE, NOT_THERE, RANK_FAILED, STOPPED, NotThereError
+from pipesched.cli.errors import BAD_INPUT, FINE, NEGATIVE, NOT_THERE, RANK_FAILED, STOPPED, NotThereError, in_flags
 from pipesched.cli.output.terminal import complain
 from pipesched.cli.usage_errors import complaint
 
@@ -106,10 +106,11 @@ def _say(error: BaseException) -> int:
     from pipesched.executor import RankFailed
     from pipesched.schedules import NotRunnableError
 
+    text = in_flags(error)
     if isinstance(error, NotRunnableError):
-        return _print(str(error), NEGATIVE)
+        return _print(text, NEGATIVE)
     if type(error).__module__.startswith("pipesched."):
-        return _print(str(error), RANK_FAILED if isinstance(error, RankFailed) else BAD_INPUT)
+        return _print(text, RANK_FAILED if isinstance(error, RankFailed) else BAD_INPUT)
     raise error
 
 

@@ -21,7 +21,7 @@ from pipesched.schedules.builders import ParameterValue, build, find
 from pipesched.schedules.formats import read_schedule
 from pipesched.workflows.errors import ArgumentError
 
-MAX_DEVICES = 100_000
+MOST_DEVICES = 100_000
 _STEPS_PER_RANK = 4
 """Steps of a planned list without a flush, for each rank of a copy: in so many every reading has settled."""
 
@@ -105,7 +105,7 @@ def _built(
         counts = {"num_ranks": num_ranks, "num_microbatches": num_microbatches}
         missing = next(count for count, value in counts.items() if value is None)
         raise ArgumentError(
-            f"{missing}: got none with schedule {name}, expected it; try num_ranks=4, num_microbatches=8"
+            f"{missing}: got none with schedule {name}, expected it; try `num_ranks=4`, `num_microbatches=8`"
         )
     num_built = num_microbatches
 
@@ -207,8 +207,10 @@ def read_cluster_argument(cluster: ClusterArgument, num_devices: int, what: str)
         ArgumentError: There are fewer.
         ProfileError: The file is none.
     """
-    if num_devices > MAX_DEVICES:
-        raise ArgumentError(f"cluster: got {num_devices} devices for {what}, expected at most {MAX_DEVICES}; use fewer")
+    if num_devices > MOST_DEVICES:
+        raise ArgumentError(
+            f"cluster: got {num_devices} devices for {what}, expected at most {MOST_DEVICES}; use fewer"
+        )
     if cluster is None:
         return flat(num_devices)
     loaded = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from pipesched.profiles import ProfileError
 from pipesched.schedules import ScheduleError, Timeline
 from pipesched.schedules.builders import Entry, ParameterValue, find, lookup
-from pipesched.schedules.formats import read_timeline
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import NetworkOptions, SimulationError
 from pipesched.simulator.analysis import (
@@ -24,7 +23,7 @@ from pipesched.simulator.analysis import (
     readable_share,
     summarize,
 )
-from pipesched.simulator.analysis import compare as compare_runs
+from pipesched.simulator.analysis import compare as compare_timelines
 from pipesched.workflows.arguments import (
     ClusterArgument,
     CostsArgument,
@@ -34,13 +33,14 @@ from pipesched.workflows.arguments import (
     read_schedule_argument,
 )
 from pipesched.workflows.errors import ArgumentError
+from pipesched.workflows.pictures import TimelineArgument, read_timeline_argument
 from pipesched.workflows.prediction import (
     BuffersChoice,
     CompressionChoice,
     Conditions,
     Prediction,
     device_share,
-    predict_schedule,
+    predict_source,
     steady_pace_s,
 )
 from pipesched.workflows.table import Table
@@ -105,9 +105,23 @@ class ScheduleComparison:
 
         return gantt_figure([prediction.timeline for prediction in self.predictions])
 
-    def table(self) -> Table:
-        """Return a row per schedule, as people read it; a column of which nothing is known is left out."""
-        return summary_table(self.summaries)
+    def table(self, notes: Sequence[str] = ()) -> Table:
+        """Return a row per schedule, as people read it; a column of which nothing is known is left out.
+
+        Args:
+            notes: Lines of the caption, before those of the schedules that could not be predicted.
+        """
+        rows = self.summaries
+        known = [
+            column for column in _COLUMNS if any(getattr(row, name) is not None for row in rows for name in column[1])
+        ]
+        cells = tuple({title: _cell(row, names, show) for title, names, show in known} for row in rows)
+        refused = [
+            row.reason if row.reason.startswith(f"{row.name}:") else f"{row.name}: {row.reason}"
+            for row in rows
+            if row.reason is not None
+        ]
+        return Table("Schedules, predicted", cells, "\n".join([_CAPTION, *notes, *refused]))
 
     def _repr_html_(self) -> str:
         return self.table().to_html()
@@ -149,20 +163,6 @@ steady: seconds per micro-batch when batches follow one another, each stage step
 the long run
 peak memory, and micro-batches in flight at most: of the device with most / of the one with least; \
 model copies: weights on all devices together, old versions and predicted ones included"""
-
-
-def summary_table(summaries: Sequence[Summary], notes: Sequence[str] = ()) -> Table:
-    """Return a row per schedule, with the notes and the reasons of those that could not be predicted below."""
-    known = [
-        column for column in _COLUMNS if any(getattr(row, name) is not None for row in summaries for name in column[1])
-    ]
-    rows = [{title: _cell(summary, names, show) for title, names, show in known} for summary in summaries]
-    refused = [
-        reason if reason.startswith(f"{summary.name}:") else f"{summary.name}: {reason}"
-        for summary in summaries
-        if (reason := summary.reason) is not None
-    ]
-    return Table("Schedules, predicted", tuple(rows), "\n".join([_CAPTION, *notes, *refused]))
 
 
 def _cell(summary: Summary, names: Sequence[str], show: Callable[[Any], str]) -> str:
@@ -239,7 +239,7 @@ def compare(
         jitter=jitter,
         seed=seed,
     )
-    return compare_sources(sources, conditions, keep_going=keep_going)
+    return compare_sources(sources, lambda source: conditions, keep_going=keep_going)  # noqa: ARG005
 
 
 def _name_of(schedule: Any) -> str:
@@ -258,16 +258,19 @@ def _require_taken(entries: Sequence[Entry], num_chunks: int | None, parameters:
 
 def compare_sources(
     sources: Sequence[tuple[str, Callable[[], ScheduleSource]]],
-    conditions: Conditions,
+    conditions: Callable[[ScheduleSource], Conditions],
     *,
     keep_going: bool,
+    say: Callable[[Exception], str] = str,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
 ) -> ScheduleComparison:
     """Do what `compare` does.
 
     Args:
         sources: The name of each schedule, and what builds or reads it.
+        conditions: Under which each is predicted.
         keep_going: Whether a schedule that cannot be predicted has a row that says why; unless none can be.
+        say: Makes the reason of an error.
         progress: Is told which share of the schedules is done.
     """
     if not sources:
@@ -277,17 +280,18 @@ def compare_sources(
     for index, (name, read) in enumerate(sources):
         progress(index / len(sources))
         try:
-            compared.append(_compared(read(), conditions))
+            source = read()
+            compared.append(_compared(source, conditions(source)))
         except (ArgumentError, ScheduleError, ProfileError, SimulationError) as error:
             refused.append(error)
             if not keep_going or len(refused) == len(sources):
                 raise refused[0] from None
-            compared.append(ComparedSchedule(Summary(name=name, reason=str(error))))
+            compared.append(ComparedSchedule(Summary(name=name, reason=say(error))))
     return ScheduleComparison(tuple(compared))
 
 
 def _compared(source: ScheduleSource, conditions: Conditions) -> ComparedSchedule:
-    prediction = predict_schedule(source, conditions)
+    prediction = predict_source(source, conditions)
     schedule, costs = prediction.schedule, prediction.costs
     steady_s = steady_pace_s(source, prediction, conditions)
     summary = summarize(lower(schedule), prediction.timeline, costs, prediction.cluster, steady_s)
@@ -331,11 +335,11 @@ class TimelineComparison:
         return self.table().to_html()
 
 
-def compare_timelines(first: Timeline | str | Path, second: Timeline | str | Path) -> TimelineComparison:
+def compare_runs(first: TimelineArgument, second: TimelineArgument) -> TimelineComparison:
     """Set two runs of the same op lists side by side.
 
     Args:
-        first: A Timeline, or a file of one (.json); a prediction and a measurement may come in any order.
+        first: A Timeline, a simulation, or a file of a Timeline; a prediction and a measurement may come in any order.
         second: Likewise.
 
     Raises:
@@ -343,16 +347,16 @@ def compare_timelines(first: Timeline | str | Path, second: Timeline | str | Pat
         SimulationError: They are not of the same devices and op lists, or nothing in one takes time.
     """
     given = (first, second)
-    timelines = [each if isinstance(each, Timeline) else read_timeline(Path(each)) for each in given]
+    timelines = list(map(read_timeline_argument, given))
     if {timeline.source for timeline in timelines} == {"predicted", "measured"}:
         predicted, measured = sorted(timelines, key=lambda timeline: timeline.source, reverse=True)
-        return TimelineComparison((predicted, measured), compare_runs(predicted, measured))
+        return TimelineComparison((predicted, measured), compare_timelines(predicted, measured))
     files = [
         Path(each) if isinstance(each, str | Path) else Path(f"run {index}") for index, each in enumerate(given, 1)
     ]
     names = _told_apart(files, timelines)
     one, other = (replace(timeline, source=name) for timeline, name in zip(timelines, names, strict=True))
-    return TimelineComparison((one, other), compare_runs(timelines[0], timelines[1], names))
+    return TimelineComparison((one, other), compare_timelines(timelines[0], timelines[1], names))
 
 
 def _told_apart(paths: Sequence[Path], timelines: Sequence[Timeline]) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import Compression, DeviceCost, Profile, StageCosts, element_bytes
-from pipesched.profiles.io import Plan, graph_of
+from pipesched.profiles.io import Plan, graph_of, is_built_in
 from pipesched.schedules import Schedule, Timeline, stage_share
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower
@@ -76,18 +76,22 @@ class Conditions:
 
     def _as_planned(self, plan: Plan) -> Conditions:
         """Return these conditions with the layers of each stage, and the messages, as the plan has them."""
-        given = {"microbatch_size": self.microbatch_size, "partition": self.partition, "compression": self.compression}
-        for name, value in given.items():
-            if value is not None:
-                raise ArgumentError(f"{name}: got {value} with a plan, expected none: the plan says it; leave it out")
+        if self.partition is not None or self.microbatch_size is not None:
+            raise ArgumentError(
+                "plan: got `partition` or `microbatch_size` too, expected neither: the plan says them; leave them out"
+            )
+        if self.compression not in (None, plan.compression):
+            raise ArgumentError(
+                f"plan: got `compression={self.compression}` too, expected none: the plan compresses nothing; "
+                "leave it out"
+            )
         planned = replace(self, compression=plan.compression)
         if not isinstance(self.costs, Profile):
             return planned
-        model = self.costs.model
-        if model != plan.model and (graph_of(model) is None or graph_of(model) != graph_of(plan.model)):
+        if not _is_of(self.costs.model, plan.model):
             raise ArgumentError(
-                f"costs: got a profile of {model}, expected one of {plan.model}, as the plan says; give the profile "
-                "that the plan was made from"
+                f"costs: got a profile of {self.costs.model}, expected one of {plan.model}, as the plan says; give the "
+                "profile that the plan was made from"
             )
         layers = ",".join(map(str, plan.partition))
         return replace(planned, partition=layers, microbatch_size=plan.microbatch_size)
@@ -100,6 +104,19 @@ class Conditions:
             ProfileError: The file is none.
         """
         return read_cluster_argument(self.cluster, max(schedule.rank_to_device) + 1, f"schedule {schedule.name}")
+
+
+def _is_of(model: str, planned: str) -> bool:
+    """Return whether a profile of `model` is one of what was planned; of a graph, wherever the file now is."""
+    if model == planned:
+        return True
+    if graph_of(planned) is not None:
+        return graph_of(model) == graph_of(planned)
+    if not is_built_in(planned):
+        return False  # names are compared, not what they would import
+    from pipesched.profiles.models import resolve_model
+
+    return model == resolve_model(planned).name
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -127,7 +144,7 @@ class Prediction:
         return over_capacity(self.timeline.memory, self.cluster, self.timeline)
 
 
-def predict_schedule(source: ScheduleSource, conditions: Conditions) -> Prediction:
+def predict_source(source: ScheduleSource, conditions: Conditions) -> Prediction:
     """Check, simulate, and add the memory, if the costs say anything of it.
 
     Raises:

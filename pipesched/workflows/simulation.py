@@ -29,7 +29,7 @@ from pipesched.workflows.prediction import (
     Conditions,
     Prediction,
     device_share,
-    predict_schedule,
+    predict_source,
     steady_pace_s,
 )
 from pipesched.workflows.table import Table
@@ -43,7 +43,7 @@ _LONG = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class StageReduction:
+class ReducedStage:
     """How the gradients of a stage are added up over its replicas.
 
     Attributes:
@@ -78,7 +78,7 @@ class Simulation(Prediction):
     metrics: Metrics
     steady_s_per_microbatch: float | None
     in_flight: tuple[InFlight, ...]
-    reductions: tuple[StageReduction, ...]
+    reductions: tuple[ReducedStage, ...]
     stage_share: float | None
     distribution: Distribution | None = None
 
@@ -270,9 +270,9 @@ def simulate_source(
     """Do what `simulate` does; `progress` is told which share of several runs is over."""
     if num_runs > 1 and not conditions.jitter:
         raise ArgumentError(
-            f"num_runs: got {num_runs} without `jitter`, expected both: all would be the same; try jitter=0.1"
+            f"num_runs: got {num_runs} without `jitter`, expected both: all would be the same; try `jitter=0.1`"
         )
-    prediction = predict_schedule(source, conditions)
+    prediction = predict_source(source, conditions)
     schedule, costs, timeline = prediction.schedule, prediction.costs, prediction.timeline
     return Simulation(
         schedule,
@@ -309,11 +309,11 @@ def _distribution(
     return distribution(seconds)
 
 
-def _reductions(prediction: Prediction) -> tuple[StageReduction, ...]:
+def _reductions(prediction: Prediction) -> tuple[ReducedStage, ...]:
     """Return how the gradients of each stage are added up, and how long that takes where nothing is in the way."""
     schedule, found = prediction.schedule, []
     for stage, ranks in schedule.reducers.items():
         devices = tuple(schedule.rank_to_device[rank] for rank in ranks)
         plan = all_reduce(prediction.costs.stages[stage].weight_bytes, devices, prediction.cluster)
-        found.append(StageReduction(stage, devices, plan.way, plan.seconds))
+        found.append(ReducedStage(stage, devices, plan.way, plan.seconds))
     return tuple(found)

@@ -1,4 +1,4 @@
-"""`pipesched.compare` and `pipesched.compare_timelines`."""
+"""`pipesched.compare` and `pipesched.compare_runs`."""
 
 import pytest
 from matplotlib.figure import Figure
@@ -54,7 +54,7 @@ def test_two_timelines_are_compared_quantity_by_quantity(tmp_path):
     other = pipesched.simulate("1f1b", slow, num_ranks=2, num_microbatches=4).timeline
     write_text(tmp_path / "slow.json", timeline_to_json(other))
 
-    compared = pipesched.compare_timelines(one, tmp_path / "slow.json")
+    compared = pipesched.compare_runs(one, tmp_path / "slow.json")
 
     first = compared.to_frame().iloc[0]
     assert (first["quantity"], first["first"], first["second"], first["difference"]) == ("makespan_s", 15, 30, 1)

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from pipesched.cli.errors import InputError
-from pipesched.cli.flows.memory_limit import limit_lines, require_judged
-from pipesched.cli.flows.prediction import BuffersOption, predict_schedule
-from pipesched.cli.flows.steady_time import steady_s_per_microbatch
-from pipesched.cli.flows.timelines import timelines_of
+from pipesched.cli.errors import InputError, in_flags
 from pipesched.cli.options.schedule_list import options_of_each
 from pipesched.cli.options.schedule_options import CostOptions, Json, ScheduleOptions, grouped, out_option
-from pipesched.cli.options.traffic_options import TrafficOptions
-from pipesched.cli.output.comparison_table import print_comparisons
-from pipesched.cli.output.output_files import check_outputs, emit
-from pipesched.cli.output.schedule_table import print_summaries
-from pipesched.cli.output.terminal import print_json, progress_bar
+from pipesched.cli.options.shown_timelines import require_no_simulation
+from pipesched.cli.options.traffic_options import BuffersOption, TrafficOptions
+from pipesched.cli.output.memory_lines import limit_lines
+from pipesched.cli.output.output_files import PICTURE, check_outputs, emit
+from pipesched.cli.output.terminal import print_json, print_result, progress_bar
 
 if TYPE_CHECKING:
-    from pipesched.schedules import Schedule, Timeline
-    from pipesched.simulator.analysis import CellValue, Summary
+    from pipesched.schedules import Timeline
+    from pipesched.simulator.analysis import CellValue
+    from pipesched.workflows import ScheduleComparison
 
 CompareFormat = Literal["table", "markdown", "csv", "json"]
 _SUFFIXES: dict[str, CompareFormat] = {".md": "markdown", ".csv": "csv", ".json": "json"}
@@ -51,9 +47,7 @@ def compare(
     out: Annotated[Path | None, out_option("Write the table: .md, .csv or .json.")] = None,
 ) -> None:
     """Compare schedules of one model in one table (--out: .md, .csv or .json), or two Timelines of one schedule."""
-    from pipesched.simulator.views import FIGURE_SUFFIXES
-
-    check_outputs((gantt, FIGURE_SUFFIXES), (out, tuple(_SUFFIXES)))
+    check_outputs((gantt, PICTURE), (out, tuple(_SUFFIXES)))
     if schedule.schedule_file is not None:
         raise InputError("--schedule-file: got it in compare, expected the file as an argument; leave out the option")
     form = "json" if json else form
@@ -61,29 +55,18 @@ def compare(
     timelines = [name for name in names if _is_timeline(name)]
     if timelines:
         _require_two(timelines, names)
-        _compare_timelines([Path(name) for name in names], schedule, costs, traffic, form, gantt, out)
+        require_no_simulation(Path(names[0]), schedule, costs, traffic)
+        _compare_timelines([Path(name) for name in names], form, gantt, out)
         return
-    found = list(_found(names, schedule, costs, traffic, buffers, keep_going=all_schedules))
-    summaries = [each.summary for each in found]
-    rows = [each.summary.to_row() | {"stage_share": each.stage_share} for each in found]
-    _write([each.timeline for each in found if each.timeline is not None], rows, gantt, out)
+    compared = _compared(names, schedule, costs, traffic, buffers, keep_going=all_schedules)
+    rows = compared.to_rows()
+    _write([prediction.timeline for prediction in compared.predictions], rows, gantt, out)
     if form != "table":
         emit(_text(rows, form), None)
     elif out is None:
-        schedules = [each.schedule for each in found if each.schedule is not None]
-        limits = dict.fromkeys(line for each in found for line in each.limit)
-        print_summaries(summaries, [*limits, *costs.shares(*schedules, named=True)])
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """One schedule, predicted; without a timeline if it could not be."""
-
-    summary: Summary
-    timeline: Timeline | None = None
-    schedule: Schedule | None = None
-    stage_share: float | None = None
-    limit: Sequence[str] = ()
+        limits = dict.fromkeys(line for each in compared.predictions for line in limit_lines(costs.machines, each))
+        shares = costs.shares(*(each.schedule for each in compared.predictions), named=True)
+        print_result(compared.table([*limits, *shares]))
 
 
 def _names(what: Sequence[str], schedule: ScheduleOptions, all_schedules: bool) -> list[str]:
@@ -126,43 +109,18 @@ def _require_two(timelines: Sequence[str], names: Sequence[str]) -> None:
         )
 
 
-def _compare_timelines(
-    paths: Sequence[Path],
-    schedule: ScheduleOptions,
-    costs: CostOptions,
-    traffic: TrafficOptions,
-    form: CompareFormat,
-    gantt: Path | None,
-    out: Path | None,
-) -> None:
-    from pipesched.simulator.analysis import compare as compare_timelines
+def _compare_timelines(paths: Sequence[Path], form: CompareFormat, gantt: Path | None, out: Path | None) -> None:
+    from pipesched.workflows import compare_runs
 
-    timelines = timelines_of(paths, schedule, costs, traffic).timelines
-    names = None
-    if {timeline.source for timeline in timelines} == {"predicted", "measured"}:
-        timelines.sort(key=lambda timeline: timeline.source, reverse=True)  # the prediction first
-    else:
-        names = _told_apart(paths, timelines)
-    found = compare_timelines(timelines[0], timelines[1], names)
-    if names is not None:  # so that they are called the same in the picture
-        timelines = [replace(timeline, source=name) for timeline, name in zip(timelines, names, strict=True)]
-    _write(timelines, found.to_rows(), gantt, out)
+    compared = compare_runs(paths[0], paths[1])
+    comparison = compared.comparison
+    _write(compared.timelines, comparison.to_rows(), gantt, out)
     if form == "json":
-        print_json(found.to_dict())
+        print_json(comparison.to_dict())
     elif form != "table":
-        emit(_text(found.to_rows(), form), None)
+        emit(_text(comparison.to_rows(), form), None)
     elif out is None:
-        print_comparisons([found])
-
-
-def _told_apart(paths: Sequence[Path], timelines: Sequence[Timeline]) -> tuple[str, str]:
-    """Return a name for each of two files: what tells them apart in as few words as will do."""
-    (first, second), (one, other) = paths, timelines
-    whole = str(first.with_suffix("")), str(second.with_suffix(""))
-    for names in ((first.stem, second.stem), (one.name, other.name), whole):
-        if len({*names, "quantity", "device", "difference"}) == 5:  # the other columns are called so
-            return names
-    return f"{first.stem} 1", f"{second.stem} 2"
+        print_result(compared.table())
 
 
 def _write(
@@ -194,7 +152,7 @@ def _for_people(row: dict[str, CellValue]) -> dict[str, CellValue]:
     return {headings.get(key, key): value for key, value in row.items() if not key.endswith("_name")}
 
 
-def _found(
+def _compared(
     names: Sequence[str],
     options: ScheduleOptions,
     costs: CostOptions,
@@ -202,44 +160,20 @@ def _found(
     buffers: BuffersOption,
     *,
     keep_going: bool,
-) -> Iterator[_Found]:
+) -> ScheduleComparison:
     """Predict one after the other; to keep going is to say in its row why one cannot be, unless that holds for all."""
-    from pipesched.profiles import ProfileError
-    from pipesched.schedules import ScheduleError
-    from pipesched.simulator import SimulationError
-    from pipesched.simulator.analysis import Summary
+    from pipesched.workflows import compare_sources
 
     by_name = options_of_each([name for name in names if Path(name).suffix not in (".csv", ".json")], options)
-    refused: list[Exception] = []
+    sources = [(name, _options_of(name, by_name.get(name), options).source) for name in names]
     with progress_bar("comparing") as tick:
-        for index, name in enumerate(names):
-            tick(index / len(names))
-            try:
-                yield _one(_options_of(name, by_name.get(name), options), costs, traffic, buffers)
-            except (InputError, ScheduleError, ProfileError, SimulationError) as error:
-                refused.append(error)
-                if not keep_going or len(refused) == len(names):
-                    raise refused[0] from None
-                yield _Found(Summary(name=name, reason=str(error)))
-
-
-def _one(options: ScheduleOptions, costs: CostOptions, traffic: TrafficOptions, buffers: BuffersOption) -> _Found:
-    from pipesched.schedules.lowering import lower
-    from pipesched.simulator.analysis import summarize
-
-    schedule = options.load()
-    stage_costs, cluster = costs.load(schedule)
-    require_judged(costs.machines, stage_costs)
-    stage_costs = traffic.compressed(stage_costs, costs.element_bytes())
-    timeline = predict_schedule(schedule, stage_costs, cluster, traffic=traffic, buffers=buffers)
-    steady_s = steady_s_per_microbatch(options, schedule, timeline, stage_costs, cluster, traffic)
-    return _Found(
-        summarize(lower(schedule), timeline, stage_costs, cluster, steady_s),
-        timeline,
-        schedule,
-        costs.stage_share(schedule),
-        limit_lines(costs.machines, cluster, schedule.rank_to_device, has_bytes=stage_costs.has_bytes),
-    )
+        return compare_sources(
+            sources,
+            lambda source: costs.conditions(source, traffic, buffers),
+            keep_going=keep_going,
+            say=in_flags,
+            progress=tick,
+        )
 
 
 def _options_of(name: str, mine: ScheduleOptions | None, options: ScheduleOptions) -> ScheduleOptions:

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from pipesched.cli.flows.memory_limit import end_if_over
-from pipesched.cli.flows.timelines import timelines_of
 from pipesched.cli.options.schedule_options import CostOptions, ScheduleOptions, grouped, out_option
+from pipesched.cli.options.shown_timelines import read_shown
 from pipesched.cli.options.traffic_options import TrafficOptions
-from pipesched.cli.output.output_files import check_outputs
+from pipesched.cli.output.memory_lines import end_if_over
+from pipesched.cli.output.output_files import PICTURE, check_outputs
 from pipesched.cli.output.terminal import terminal_line
 
 
@@ -29,13 +29,13 @@ def gantt(
 
     Exit code 1 when what is predicted for a schedule does not fit into --memory-limit.
     """
-    from pipesched.simulator.views import FIGURE_SUFFIXES, draw_gantt, text_gantt
+    from pipesched.workflows import Gantt
 
-    check_outputs((out, FIGURE_SUFFIXES))
-    shown = timelines_of(files, schedule, costs, traffic)
+    check_outputs((out, PICTURE))
+    shown = read_shown(files, schedule, costs, traffic)
+    picture = Gantt(shown.timelines, title)
     if out is not None:
-        draw_gantt(shown.timelines, out, title=title)
+        picture.save(out)
     else:
-        texts = (text_gantt(timeline, columns) for timeline in shown.timelines)
-        print("\n".join([*([terminal_line(title)] if title else []), *texts, *shown.notes]))
+        print("\n".join([*([terminal_line(title)] if title else []), picture.to_text(columns), *shown.notes]))
     end_if_over(shown.over)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipesched.cli.errors import NEGATIVE
-from pipesched.cli.flows.memory_limit import limit_lines
 from pipesched.cli.options.plan_options import ModelOptions, RequestOptions
 from pipesched.cli.options.schedule_options import Json, grouped, out_option
+from pipesched.cli.output.memory_lines import device_limit_lines
 from pipesched.cli.output.output_files import JSON as PLAN
 from pipesched.cli.output.output_files import PICTURE, check_outputs
 from pipesched.cli.output.terminal import complain, print_json, progress_bar
@@ -62,7 +62,7 @@ def plan(
         print_json(plans_to_dict(found, asked) | (explained(found.ranked[0], asked) if explain else {}))
     else:
         devices = range(len(asked.cluster.devices))
-        print_plans(found, asked, limit_lines(request.machines, asked.cluster, devices))
+        print_plans(found, asked, device_limit_lines(request.machines, asked.cluster, devices))
         if explain:
             print_explained(found.ranked[0], asked)
     if plot is not None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.flows.memory_limit import limit_lines, require_fits
-from pipesched.cli.flows.planned_run import plan_of_options, planned_run
+from pipesched.cli.flows.planned_run import planned_run
 from pipesched.cli.flows.run_jobs import HowOption, RunOptions, require_epsilon, require_used
 from pipesched.cli.options.schedule_options import CostOptions, Json, ScheduleOptions, grouped, out_option
 from pipesched.cli.options.torch_options import TrustModel, load_model, load_profile_of
+from pipesched.cli.output.memory_lines import device_limit_lines, require_fits
 from pipesched.cli.output.output_files import JSON, TIMELINE, check_outputs, emit, write_timeline
 from pipesched.cli.output.terminal import num_bytes, percent, print_json, print_table, progress_bar, seconds
 from pipesched.executor.launch import fork_client as forks
@@ -50,7 +50,7 @@ def run(
     check_outputs((out, TIMELINE), (job, JSON))
     if job is not None and out is not None:
         raise InputError("--job: got --out too, expected one; give --out to 'torchrun ... -m pipesched.executor'")
-    plan = plan_of_options(schedule)
+    plan = schedule.read_plan()
     if plan is not None:
         model, costs, options = planned_run(plan, model, costs, options, trusts=trust_model)
     if costs.machines.are_given and model is not None:
@@ -96,7 +96,7 @@ def run(
             }
         )
     else:
-        judged = limit_lines(costs.machines, costs.load_cluster(loaded), loaded.rank_to_device) if limit else []
+        judged = device_limit_lines(costs.machines, costs.load_cluster(loaded), loaded.rank_to_device) if limit else []
         _print(loaded.name, found, measured.makespans_s, mean_loss, [*judged, *costs.shares(loaded)])
     require_fits(found, limit)
 
@@ -156,10 +156,15 @@ def _loaded(schedule: ScheduleOptions, options: RunOptions) -> Schedule:
 
 def _job(schedule: Schedule, costs: CostOptions, options: RunOptions, model: str | None, how: HowOption) -> RunSpec:
     if model is None:
-        from pipesched.cli.options.traffic_options import TrafficOptions
+        from pipesched.workflows import Conditions, ScheduleSource
 
-        traffic = TrafficOptions(compression=options.compression)
-        emulate = traffic.compressed(costs.load_costs(schedule), costs.element_bytes())
+        conditions = Conditions(
+            costs=costs.source(schedule),
+            microbatch_size=costs.microbatch_size,
+            partition=costs.partition,
+            compression=options.compression,
+        )
+        emulate = conditions.costs_of(ScheduleSource(schedule))
         return options.job(schedule, emulate=emulate, how=how, cluster=_cluster(schedule, costs))
     require_epsilon(options, [schedule.traits])
     if costs.stage_costs is not None or costs.uniform is not None:

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from pipesched.cli.flows.memory_limit import end_if_over
-from pipesched.cli.flows.timelines import timelines_of
 from pipesched.cli.options.schedule_options import CostOptions, ScheduleOptions, grouped, out_option
+from pipesched.cli.options.shown_timelines import read_shown
 from pipesched.cli.options.traffic_options import TrafficOptions
+from pipesched.cli.output.memory_lines import end_if_over
 from pipesched.cli.output.output_files import JSON, check_outputs, emit
 
 
@@ -26,9 +26,9 @@ def trace(
 
     Exit code 1 when what is predicted for a schedule does not fit into --memory-limit.
     """
-    from pipesched.simulator.views import to_trace
+    from pipesched.workflows import Trace
 
     check_outputs((out, JSON))
-    shown = timelines_of(files, schedule, costs, traffic)
-    emit(to_trace(*shown.timelines), out)
+    shown = read_shown(files, schedule, costs, traffic)
+    emit(Trace(shown.timelines).to_json(), out)
     end_if_over(shown.over)

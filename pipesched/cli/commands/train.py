@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipesched.cli.errors import NEGATIVE, InputError
-from pipesched.cli.flows.planned_run import plan_of_options, planned_training
+from pipesched.cli.flows.planned_run import planned_training
 from pipesched.cli.flows.run_jobs import require_epsilon, require_used
 from pipesched.cli.options.schedule_list import options_of_each, schedule_names
 from pipesched.cli.options.schedule_options import CostOptions, Json, ScheduleOptions, grouped, out_option
@@ -148,7 +148,7 @@ def _as_planned(
     options: TrainOptions,
 ) -> tuple[str, CostOptions, TrainOptions]:
     """Return the model, costs and options, those of the plan if there is one."""
-    plan = plan_of_options(schedule)
+    plan = schedule.read_plan()
     if plan is None:
         if model is None:
             raise InputError("MODEL: got none, expected one, or --plan; try gpt:layers=8")

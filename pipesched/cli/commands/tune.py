@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from pipesched.cli.errors import NEGATIVE
-from pipesched.cli.flows.memory_limit import limit_lines
 from pipesched.cli.flows.run_jobs import RunOptions, require_epsilon
 from pipesched.cli.flows.tune_measure import Measurement, require_model, with_trust
 from pipesched.cli.flows.tune_search import Method, TuneResult, search_all
@@ -19,6 +18,7 @@ from pipesched.cli.options.schedule_options import Json, grouped, out_option
 from pipesched.cli.options.torch_options import TrustModel
 from pipesched.cli.options.tune_options import ProblemOptions, SpaceOptions
 from pipesched.cli.output.command_lines import CommandLines
+from pipesched.cli.output.memory_lines import device_limit_lines
 from pipesched.cli.output.output_files import PICTURE, check_outputs, emit
 from pipesched.cli.output.terminal import complain, num_bytes, print_json
 from pipesched.cli.output.tune_print import print_settings
@@ -99,7 +99,7 @@ def tune(
             found.to_dict(rows, commands) | ({} if verified is None else {"verified": verdict_to_dict(verified)})
         )
     elif out is None:
-        limit = limit_lines(machines, loaded.cluster, range(problem.devices))
+        limit = device_limit_lines(machines, loaded.cluster, range(problem.devices))
         print_settings(found, loaded, top, commands, [*limit, *commands.warnings()])
     if verified is not None and not json and found.fitting:
         print_verified(verified)

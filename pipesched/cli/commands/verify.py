@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipesched.cli.errors import NEGATIVE, InputError
-from pipesched.cli.flows.memory_limit import limit_lines, require_fits
-from pipesched.cli.flows.prediction import predict_schedule
 from pipesched.cli.flows.run_jobs import RunOptions, require_epsilon
 from pipesched.cli.options.schedule_list import schedule_names
 from pipesched.cli.options.schedule_options import CostOptions, Json, ScheduleOptions, grouped
 from pipesched.cli.options.torch_options import ModelName, load_model, load_profile_of
 from pipesched.cli.output.comparison_table import print_comparisons
+from pipesched.cli.output.memory_lines import device_limit_lines, require_fits
 from pipesched.cli.output.output_files import check_folder, write_timeline
-from pipesched.cli.output.terminal import print_json, progress_bar, terminal_line
+from pipesched.cli.output.terminal import print_json, progress_bar, simulating, terminal_line
 
 if TYPE_CHECKING:
     from pipesched.profiles.costs import Profile
@@ -58,7 +57,7 @@ def verify(
     profile = _profile(built, size, max(s.num_ranks for s in schedules), costs, options)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    limit = limit_lines(costs.machines, costs.load_cluster(schedules[0]), schedules[0].rank_to_device)
+    limit = device_limit_lines(costs.machines, costs.load_cluster(schedules[0]), schedules[0].rank_to_device)
     checked: list[_Checked] = []
     try:
         for each in schedules:
@@ -185,9 +184,12 @@ def _one(
     from pipesched.profiles.costs import costs_of_stages, layer_seconds
     from pipesched.profiles.partitioning import parse_partition
     from pipesched.simulator.analysis import compare
+    from pipesched.workflows import Conditions, ScheduleSource, predict_source
 
     bounds = parse_partition(costs.partition or "balanced", layer_seconds(profile, size), schedule.num_stages)
-    predicted = predict_schedule(schedule, costs_of_stages(profile, bounds, size), costs.load_cluster(schedule))
+    conditions = Conditions(costs=costs_of_stages(profile, bounds, size), cluster=costs.load_cluster(schedule))
+    with simulating(schedule):
+        predicted = predict_source(ScheduleSource(schedule), conditions).timeline
     job = options.job(schedule, model=model, bounds=bounds, microbatch_size=size)
     with progress_bar(f"running {schedule.name}") as tick:
         measured = launch(job, tick)

@@ -11,62 +11,9 @@ from pipesched.cli.options.torch_options import load_model
 
 if TYPE_CHECKING:
     from pipesched.cli.flows.run_jobs import RunOptions
-    from pipesched.cli.options.schedule_options import CostOptions, ScheduleOptions
-    from pipesched.cli.options.traffic_options import TrafficOptions
+    from pipesched.cli.options.schedule_options import CostOptions
     from pipesched.cli.options.train_options import TrainOptions
     from pipesched.profiles.io import Plan
-    from pipesched.schedules import Schedule
-
-_STEPS_PER_RANK = 4
-"""Steps of a list without a flush, for each rank of a copy: in so many every reading has settled."""
-
-
-def plan_of_options(schedule: ScheduleOptions) -> Plan | None:
-    """Read the plan; None if there is none.
-
-    Raises:
-        InputError: Other options say a schedule too, or the plan's parts do not fit together.
-        ProfileError: The file is no plan.
-    """
-    if schedule.plan is None:
-        return None
-    if schedule != type(schedule)(plan=schedule.plan):
-        raise InputError(
-            "--plan: got another option of the schedule too, expected none: the plan says it all; leave it out"
-        )
-    from pipesched.profiles.io import load_plan
-
-    plan = load_plan(schedule.plan)
-    try:
-        plan.run(1)
-    except ValueError as error:
-        raise InputError(f"{schedule.plan}: {error}") from error
-    return plan
-
-
-def planned_schedule(plan: Plan, times: int = 1) -> Schedule:
-    """Return the lists of one step; without a flush, of as many as it takes to settle; or `times` as many."""
-    from pipesched.schedules.builders import lookup
-
-    entry = lookup(plan.recipe.name)
-    flushes = entry is None or not entry.traits.is_asynchronous
-    num_steps = times * (1 if flushes else _STEPS_PER_RANK * plan.recipe.num_ranks)
-    return plan.run(num_steps).lists(num_steps).held()
-
-
-def planned_costs(
-    schedule: ScheduleOptions, costs: CostOptions, traffic: TrafficOptions
-) -> tuple[CostOptions, TrafficOptions]:
-    """Return the costs, cut into stages, and the traffic, compressed as the plan says, if there is one.
-
-    Raises:
-        InputError: They contradict the plan.
-        ProfileError: A file is bad.
-    """
-    plan = plan_of_options(schedule)
-    if plan is None:
-        return costs, traffic
-    return _costs(plan, costs), replace(traffic, compression=_compression(plan, traffic.compression))
 
 
 def _costs(plan: Plan, costs: CostOptions) -> CostOptions:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.flows.memory_limit import limit_lines, require_judged
 from pipesched.cli.options.torch_options import load_profile_of, torch_dtype
+from pipesched.cli.output.memory_lines import device_limit_lines
 from pipesched.cli.output.terminal import progress_bar
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def _outlook(
     stage_costs, cluster = _stage_costs(run, lists, bounds, costs, profile, size), costs.load_cluster(lists)
     if options.compression is not None:
         stage_costs = replace(stage_costs, compression=Compression(element_bytes(options.dtype)))
-    require_judged(costs.machines, stage_costs)
+    costs.machines.require_judged(stage_costs.has_bytes)
     time = run_time(run.lists, options.steps, run.microbatches_per_step, stage_costs, cluster)
     shown = run.beginning(_shown_steps(run, lists, options.steps))
     stages = staleness(shown).stages
@@ -161,20 +161,18 @@ def _outlook(
         weight_versions=max(stage.live_versions for stage in stages),
         predicts=any(stage.predicts for stage in stages),
         time=time,
-        limit=limit_lines(costs.machines, cluster, lists.rank_to_device, has_bytes=stage_costs.has_bytes),
+        limit=device_limit_lines(costs.machines, cluster, lists.rank_to_device, has_bytes=stage_costs.has_bytes),
         over_memory=_over_memory(shown, stage_costs, cluster),
     )
 
 
 def _over_memory(lists: Schedule, costs: StageCosts, cluster: Cluster) -> str | None:
     """Return what does not fit, of a run that is long enough to have settled."""
-    from pipesched.cli.flows.prediction import predict_schedule
-    from pipesched.simulator.memory import over_capacity
+    from pipesched.workflows import Conditions, ScheduleSource, predict_source
 
     if all(device.memory_bytes is None for device in cluster.devices):
         return None
-    timeline = predict_schedule(lists.held(), costs, cluster)
-    over = over_capacity(timeline.memory, cluster, timeline)
+    over = predict_source(ScheduleSource(lists.held()), Conditions(costs=costs, cluster=cluster)).over
     return None if over is None else str(over)
 
 
@@ -211,7 +209,7 @@ def _stage_costs(
     from pipesched.cli.options.uniform_costs import uniform_costs
 
     assert costs.uniform is not None, "without it a profile is read or measured"
-    return uniform_costs(costs.uniform, lists).of_share(run.pipelines / run.microbatches_per_step)
+    return uniform_costs(costs.uniform, lists).stage_costs(lists).of_share(run.pipelines / run.microbatches_per_step)
 
 
 def _profile(runs: Sequence[TrainingRun], model: Model, costs: CostOptions, options: TrainOptions) -> Profile | None:

@@ -14,6 +14,7 @@ from pipesched.cli.options.pairs import numbers
 
 if TYPE_CHECKING:
     from pipesched.profiles.clusters import Cluster, Link
+    from pipesched.profiles.costs import Profile
 
 _MAX_DEVICES = 100_000
 _MACHINES = "aws-g5.48xlarge, aws-p3.16xlarge, dgx-a100, dgx-h100, wpipe-v100"
@@ -74,6 +75,26 @@ class MachineOptions:
             InputError: It is no size.
         """
         return None if self.memory_limit is None else parse_memory(self.memory_limit, "--memory-limit")
+
+    def require_judged(self, has_bytes: bool, advice: str = "try --uniform f=1,b=2,saved_bytes=1e9") -> None:
+        """Refuse a limit that nothing can be held against.
+
+        Raises:
+            InputError: `--memory-limit` is given, and the costs say no bytes.
+        """
+        if self.memory_limit is not None and not has_bytes:
+            raise InputError(f"--memory-limit: got costs that say no bytes, expected some; {advice}")
+
+    def require_judged_profile(self, profile: Profile) -> None:
+        """Refuse a limit that no layer of a profile can be held against.
+
+        Raises:
+            InputError: As `require_judged`.
+        """
+        from pipesched.profiles.costs import costs_of_stages
+
+        whole = costs_of_stages(profile, ((0, len(profile.layers)),), profile.microbatch_sizes[0])
+        self.require_judged(whole.has_bytes, "profile the model again")
 
     def limit_text(self) -> str | None:
         """Return what `--memory-limit` says, with its unit; None where it is not given."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.flows.memory_limit import require_judged_profile
 from pipesched.cli.options.count_list import counts
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.schedule_list import schedule_names
@@ -136,7 +135,7 @@ class RequestOptions:
         cluster = self.machines.load(self.devices or 1, "--devices")
         cluster = replace(cluster, devices=cluster.devices[: self.devices])
         loaded = model.load(profile, self.batch_size, len(cluster.devices))
-        require_judged_profile(self.machines, loaded)
+        self.machines.require_judged_profile(loaded)
         return Request(
             profile=loaded,
             cluster=cluster,

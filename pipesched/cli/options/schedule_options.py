@@ -18,11 +18,14 @@ from pipesched.cli.options.option_groups import grouped as grouped
 from pipesched.cli.options.pairs import integers, number, pairs, read_integer
 
 if TYPE_CHECKING:
+    from pipesched.cli.options.traffic_options import TrafficOptions
     from pipesched.profiles.clusters import Cluster
-    from pipesched.profiles.costs import StageCosts
+    from pipesched.profiles.costs import DeviceCost, Profile, StageCosts
+    from pipesched.profiles.io import Plan
     from pipesched.schedules import Schedule
     from pipesched.schedules.builders import Parameter, ParameterValue
     from pipesched.schedules.transforms import ScheduleSpec
+    from pipesched.workflows import BuffersChoice, Conditions, ScheduleSource
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print data, as JSON, and nothing else.")]
@@ -73,21 +76,61 @@ class ScheduleOptions:
             InputError: The options do not say one schedule.
             ScheduleError: No such schedule, bad counts, or a bad file.
         """
-        from pipesched.cli.flows.planned_run import plan_of_options, planned_schedule
+        return self.source().schedule
 
-        plan = plan_of_options(self)
+    def source(self) -> ScheduleSource:
+        """Build or read the schedule, with what is known of where it comes from.
+
+        Raises:
+            InputError: The options do not say one schedule.
+            ScheduleError: No such schedule, bad counts, or a bad file.
+        """
+        from pipesched.workflows import ScheduleSource, read_schedule_argument
+
+        plan = self.read_plan()
         if plan is not None:
-            return planned_schedule(plan)
+            return read_schedule_argument(plan)
         if self.schedule_file is not None:
             given = [self.schedule, self.stages, self.microbatches, self.chunks, self.settings]
             if any(value is not None for value in given):
                 raise InputError("--schedule-file: the file says it all; leave out --schedule, -p, -m, -v and --set")
             from pipesched.schedules.formats import read_schedule
 
-            return self._finished(read_schedule(self.schedule_file))
+            return ScheduleSource(self._finished(read_schedule(self.schedule_file)))
         if self.schedule is None:
             raise InputError("no schedule given; try --schedule 1f1b -p 4 -m 8, or --schedule-file F")
-        return self.build(self.schedule)
+        from pipesched.schedules.builders import find
+
+        name, lists = self.schedule, self.build(self.schedule)
+        return ScheduleSource(lists, self._longer(name) if find(name).traits.is_asynchronous else None)
+
+    def read_plan(self) -> Plan | None:
+        """Read the plan; None if there is none.
+
+        Raises:
+            InputError: Other options say a schedule too, or the plan's parts do not fit together.
+            ProfileError: The file is no plan.
+        """
+        if self.plan is None:
+            return None
+        if self != ScheduleOptions(plan=self.plan):
+            raise InputError(
+                "--plan: got another option of the schedule too, expected none: the plan says it all; leave it out"
+            )
+        from pipesched.profiles.io import load_plan
+
+        plan = load_plan(self.plan)
+        try:
+            plan.run(1)
+        except ValueError as error:
+            raise InputError(f"{self.plan}: {error}") from error
+        return plan
+
+    def _longer(self, name: str) -> Callable[[int], Schedule]:
+        """Return what makes a run without a flush so many times as long."""
+        microbatches = self.microbatches
+        assert microbatches is not None, "it was built with so many"
+        return lambda times: replace(self, microbatches=times * microbatches).build(name)
 
     def build(self, name: str) -> Schedule:
         """Build the schedule `name` with the counts of these options."""
@@ -117,13 +160,12 @@ class ScheduleOptions:
             InputError: The options do not say one schedule.
             ScheduleError: No such schedule, a bad file, or one that cannot run.
         """
-        from pipesched.cli.flows.planned_run import plan_of_options
         from pipesched.schedules.builders import find
         from pipesched.schedules.check import require_runnable
         from pipesched.schedules.formats import to_json
         from pipesched.schedules.transforms import ScheduleSpec
 
-        plan = plan_of_options(self)
+        plan = self.read_plan()
         if plan is not None:
             return plan.recipe
         if self.schedule is None or self.schedule_file is not None or self.late_sums:
@@ -254,12 +296,32 @@ class CostOptions:
 
     def load_costs(self, schedule: Schedule) -> StageCosts:
         """Return the costs of `schedule`'s stages."""
+        from pipesched.workflows import read_costs_argument
+
+        return read_costs_argument(
+            self.source(schedule), schedule, microbatch_size=self.microbatch_size, partition=self.partition
+        )
+
+    def source(self, schedule: Schedule, plan: Plan | None = None) -> StageCosts | DeviceCost | Profile:
+        """Return the costs as the options give them.
+
+        Args:
+            schedule: Says whether I and W are needed.
+            plan: That it is made from, if it is: it says the partition.
+
+        Raises:
+            InputError: The options do not say one source.
+            ProfileError: A file is bad.
+        """
+        from pipesched.workflows import load_costs
+
         sources = {"--profile": self.profile, "--stage-costs": self.stage_costs, "--uniform": self.uniform}
         given = [name for name, value in sources.items() if value is not None]
         if len(given) != 1:
             got = " and ".join(given) if given else "none"
             raise InputError(f"costs: got {got}, expected one of {', '.join(sources)}; try --uniform f=1,b=2")
-        if self.profile is None and (self.partition is not None or self.microbatch_size is not None):
+        is_cut = self.partition is not None or self.microbatch_size is not None
+        if self.profile is None and is_cut and plan is None:
             raise InputError(f"{given[0]}: got --partition or --microbatch-size too, expected them with --profile only")
         if self.uniform is not None:
             from pipesched.cli.options.uniform_costs import uniform_costs
@@ -268,15 +330,37 @@ class CostOptions:
         if self.stage_costs is not None:
             from pipesched.profiles.io import load_stage_costs
 
-            costs = load_stage_costs(self.stage_costs)
-            if costs.num_stages != schedule.num_stages:
-                raise InputError(
-                    f"{self.stage_costs}: got {costs.num_stages} stages, expected {schedule.num_stages} "
-                    f"for schedule {schedule.name}; give one row per stage"
-                )
-            return costs
+            return load_stage_costs(self.stage_costs)
         assert self.profile is not None
-        return self._from_profile(self.profile, schedule)
+        return load_costs(self.profile)
+
+    def conditions(
+        self, source: ScheduleSource, traffic: TrafficOptions, buffers: BuffersChoice = "pooled"
+    ) -> Conditions:
+        """Return what is supposed of all but the schedule.
+
+        Raises:
+            InputError: The options do not say one source of costs, or one cluster; or there is a memory limit, and
+                nothing that can be held against it.
+            ProfileError: A file is bad, or does not fit the schedule.
+        """
+        from pipesched.workflows import Conditions
+
+        conditions = Conditions(
+            costs=self.source(source.schedule, source.plan),
+            cluster=traffic.on(self.load_cluster(source.schedule)),
+            microbatch_size=self.microbatch_size,
+            partition=self.partition,
+            network=traffic.rules(),
+            compression=traffic.compression,
+            convert_bytes_per_s=traffic.convert_bytes_per_s,
+            buffers=buffers,
+            jitter=traffic.jitter,
+            seed=traffic.seed,
+        )
+        if self.machines.memory_limit is not None:
+            self.machines.require_judged(conditions.costs_of(source).has_bytes)
+        return conditions
 
     def shares(self, *schedules: Schedule, named: bool = False) -> list[str]:
         """Return a line for each share of a device's costs that equal stages of `schedules` have, where it is not all.
@@ -298,25 +382,6 @@ class CostOptions:
 
         return float(stage_share(schedule))
 
-    def element_bytes(self) -> int:
-        """Return the size of an element of a message, as the profile says; else that of float32."""
-        if self.profile is None:
-            return 4
-        from pipesched.profiles.costs import element_bytes
-        from pipesched.profiles.io import load_profile
-
-        return element_bytes(load_profile(self.profile).provenance.dtype)
-
     def load_cluster(self, schedule: Schedule) -> Cluster:
         """Return the machines that `schedule` runs on."""
         return self.machines.load(max(schedule.rank_to_device) + 1, f"schedule {schedule.name}")
-
-    def _from_profile(self, path: Path, schedule: Schedule) -> StageCosts:
-        from pipesched.profiles.costs import costs_of_stages, layer_seconds
-        from pipesched.profiles.io import load_profile
-        from pipesched.profiles.partitioning import parse_partition
-
-        profile = load_profile(path)
-        size = self.microbatch_size or profile.microbatch_sizes[0]
-        bounds = parse_partition(self.partition or "balanced", layer_seconds(profile, size), schedule.num_stages)
-        return costs_of_stages(profile, bounds, size)

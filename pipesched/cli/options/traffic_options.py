@@ -13,8 +13,13 @@ from pipesched.cli.options.pairs import number, pairs, read_integer
 
 if TYPE_CHECKING:
     from pipesched.profiles.clusters import Cluster
-    from pipesched.profiles.costs import StageCosts
     from pipesched.simulator import NetworkOptions
+
+
+BuffersOption = Annotated[
+    Literal["pooled", "per_microbatch"],
+    typer.Option(help="Receive buffers as our executor has them, or as PyTorch's: one per micro-batch, always."),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +66,6 @@ class TrafficOptions:
         for text in self.slow or ():
             cluster = _slowed(cluster, text)
         return cluster
-
-    def compressed(self, costs: StageCosts, element_bytes: int) -> StageCosts:
-        """Return the costs with compressed messages, if asked for; an element of a tensor has `element_bytes`.
-
-        Raises:
-            InputError: A speed of converting, and nothing to convert.
-        """
-        if self.compression is None:
-            if self.convert_bytes_per_s is not None:
-                raise InputError("--convert-bytes-per-s: got it alone, expected --compression half too; add that")
-            return costs
-        from dataclasses import replace
-
-        from pipesched.profiles.costs import Compression
-
-        return replace(costs, compression=Compression(element_bytes, self.convert_bytes_per_s))
 
 
 def _slowed(cluster: Cluster, text: str) -> Cluster:

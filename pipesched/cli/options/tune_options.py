@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.flows.memory_limit import require_judged_profile
 from pipesched.cli.flows.run_jobs import RunOptions
 from pipesched.cli.options.count_list import counts
 from pipesched.cli.options.machine_options import MachineOptions
@@ -60,7 +59,7 @@ class ProblemOptions:
         cluster = machines.load(self.devices, f"--devices {self.devices}")
         cluster = replace(cluster, devices=cluster.devices[: self.devices])
         profile = load_profile(Path(self.model)) if self.is_file else self._measured(space, runs)
-        require_judged_profile(machines, profile)
+        machines.require_judged_profile(profile)
         parse_partition(self.partition, (1.0,) * len(profile.layers), self.devices)
         return Problem(profile, self.batch_size, cluster, self.partition)
 

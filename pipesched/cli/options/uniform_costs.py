@@ -12,7 +12,7 @@ from pipesched.cli.errors import InputError
 from pipesched.cli.options.pairs import numbers
 
 if TYPE_CHECKING:
-    from pipesched.profiles.costs import StageCosts
+    from pipesched.profiles.costs import DeviceCost
     from pipesched.schedules import Op, Schedule
 
 _SECONDS = {"f": "forward_s", "b": "backward_s", "i": "backward_input_s", "w": "backward_weight_s"} | {
@@ -22,23 +22,19 @@ _BYTES = ("output_bytes", "saved_bytes", "saved_for_weight_bytes", "weight_bytes
 _MAX_BYTES = 2**63
 
 
-def uniform_costs(text: str, schedule: Schedule) -> StageCosts:
-    """Return equal stages for `schedule` from ``f=1,b=2`` or ``f=1,i=1,w=1,saved_bytes=1e9``.
-
-    All that is given is what a device holds of the model, shared among its stages (`schedules.stage_share`), but
-    that the output of each has all of `output_bytes`, wherever a model is cut.
+def uniform_costs(text: str, schedule: Schedule) -> DeviceCost:
+    """Return what a device has of a model of equal stages, from ``f=1,b=2`` or ``f=1,i=1,w=1,saved_bytes=1e9``.
 
     Args:
         text: What the user wrote.
-        schedule: Says how many stages, on how many devices, and whether the backward is split.
+        schedule: Says whether the backward is split.
 
     Raises:
         InputError: A value is missing or cannot be.
     """
-    from pipesched.profiles.costs import StageCost, StageCosts
-    from pipesched.schedules import stage_share
+    from pipesched.profiles.costs import DeviceCost
 
-    values, share = numbers(text, "--uniform", (*_SECONDS, *_BYTES, "overlap")), float(stage_share(schedule))
+    values = numbers(text, "--uniform", (*_SECONDS, *_BYTES, "overlap"))
     _require_complete(text, values, schedule)
     for name in _BYTES:
         if name in values and (not values[name].is_integer() or values[name] >= _MAX_BYTES):
@@ -49,11 +45,9 @@ def uniform_costs(text: str, schedule: Schedule) -> StageCosts:
     overlap = values.pop("overlap", 0.0)
     if overlap > 1:
         raise InputError(f"--uniform: overlap: got {overlap:g}, expected a share of at most 1; try overlap=1")
-    output_bytes = int(values.pop("output_bytes", 0))
-    times = {name: values[key] * share for key, name in _SECONDS.items() if key in values}
-    sizes = {name: round(values[name] * share) for name in _BYTES if name in values}
-    cost = StageCost(**times, **sizes, output_bytes=output_bytes)  # type: ignore[arg-type]  # names are checked
-    return StageCosts((cost,) * schedule.num_stages, origin="uniform", overlap=overlap)
+    times = {name: values[key] for key, name in _SECONDS.items() if key in values}
+    sizes = {name: int(values[name]) for name in _BYTES if name in values}
+    return DeviceCost(**times, **sizes, overlap=overlap)  # type: ignore[arg-type]  # names are checked
 
 
 def shares_note(text: str, schedules: Iterable[Schedule], *, named: bool = True) -> list[str]:

@@ -1,6 +1,10 @@
 from .command_lines import CommandLines as CommandLines
 from .comparison_table import print_comparisons as print_comparisons
 from .live_training import live as live
+from .memory_lines import device_limit_lines as device_limit_lines
+from .memory_lines import end_if_over as end_if_over
+from .memory_lines import limit_lines as limit_lines
+from .memory_lines import require_fits as require_fits
 from .output_files import CSV as CSV
 from .output_files import JSON as JSON
 from .output_files import PICTURE as PICTURE
@@ -14,14 +18,15 @@ from .plan_print import nothing_fits as nothing_fits
 from .plan_print import plans_to_dict as plans_to_dict
 from .plan_print import print_explained as print_explained
 from .plan_print import print_plans as print_plans
-from .schedule_table import print_summaries as print_summaries
 from .terminal import complain as complain
 from .terminal import num_bytes as num_bytes
 from .terminal import percent as percent
 from .terminal import print_json as print_json
+from .terminal import print_result as print_result
 from .terminal import print_table as print_table
 from .terminal import progress_bar as progress_bar
 from .terminal import seconds as seconds
+from .terminal import simulating as simulating
 from .terminal import spinner as spinner
 from .terminal import terminal_line as terminal_line
 from .training_table import TrainedRun as TrainedRun

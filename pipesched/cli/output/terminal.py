@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.text import Text
+
+    from pipesched.schedules import Schedule
+    from pipesched.workflows import Table
+
+_LONG = 20_000
+"""Ops whose simulation takes about half a second."""
 
 
 def print_json(data: object) -> None:
@@ -57,6 +63,11 @@ def print_table(title: str, rows: Sequence[Mapping[str, str]], caption: str = ""
     sys.stdout.write(drawn.get())
 
 
+def print_result(table: Table, notes: Sequence[str] = ()) -> None:
+    """Print the table of a result, and notes below its caption."""
+    print_table(table.title, table.rows, "\n".join([*([table.caption] if table.caption else []), *notes]))
+
+
 def seconds(value: float) -> str:
     """Return a time as people read it."""
     from pipesched.simulator.analysis import readable_s
@@ -66,17 +77,16 @@ def seconds(value: float) -> str:
 
 def num_bytes(value: float | None) -> str:
     """Return a size as people read it."""
-    if value is None:
-        return "-"
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if abs(value) >= size:
-            return f"{value / size:.4g} {unit}"
-    return f"{value:.0f} B"
+    from pipesched.simulator.analysis import readable_bytes
+
+    return readable_bytes(value)
 
 
 def percent(value: float | None) -> str:
     """Return a share as people read it."""
-    return "-" if value is None else f"{value:.2%}"
+    from pipesched.simulator.analysis import readable_share
+
+    return readable_share(value)
 
 
 @contextmanager
@@ -89,6 +99,11 @@ def spinner(text: str, *, if_long: bool) -> Iterator[None]:
 
     with Console(stderr=True).status(as_text(text)):
         yield
+
+
+def simulating(schedule: Schedule) -> AbstractContextManager[None]:
+    """Show on a terminal that a schedule is simulated, where that takes long."""
+    return spinner(f"simulating {schedule.name}", if_long=sum(map(len, schedule.ops)) > _LONG)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What is judged against the memory of the machines, and what cannot be."""
+"""What is said of the memory of the machines: the limit, and what does not fit."""
 
 from __future__ import annotations
 
@@ -7,42 +7,24 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pipesched.cli.errors import NEGATIVE, InputError, NotThereError
+from pipesched.cli.errors import NEGATIVE, NotThereError
 from pipesched.cli.output.terminal import complain, num_bytes
 
 if TYPE_CHECKING:
     from pipesched.cli.options.machine_options import MachineOptions
     from pipesched.profiles.clusters import Cluster
-    from pipesched.profiles.costs import Profile, StageCosts
     from pipesched.simulator.analysis import Metrics
     from pipesched.simulator.memory import OverCapacity
+    from pipesched.workflows import Prediction
 
 
-def require_judged(
-    machines: MachineOptions, costs: StageCosts, advice: str = "try --uniform f=1,b=2,saved_bytes=1e9"
-) -> None:
-    """Refuse a limit that nothing can be held against.
-
-    Raises:
-        InputError: `--memory-limit` is given, and the costs say no bytes.
-    """
-    if machines.memory_limit is not None and not costs.has_bytes:
-        raise InputError(f"--memory-limit: got costs that say no bytes, expected some; {advice}")
+def limit_lines(machines: MachineOptions, prediction: Prediction) -> list[str]:
+    """Return what is said of the limit that a prediction is judged by; nothing where there is none."""
+    devices, has_bytes = prediction.schedule.rank_to_device, prediction.costs.has_bytes
+    return device_limit_lines(machines, prediction.cluster, devices, has_bytes=has_bytes)
 
 
-def require_judged_profile(machines: MachineOptions, profile: Profile) -> None:
-    """Refuse a limit that no layer of a profile can be held against.
-
-    Raises:
-        InputError: As `require_judged`.
-    """
-    from pipesched.profiles.costs import costs_of_stages
-
-    whole = costs_of_stages(profile, ((0, len(profile.layers)),), profile.microbatch_sizes[0])
-    require_judged(machines, whole, "profile the model again")
-
-
-def limit_lines(
+def device_limit_lines(
     machines: MachineOptions, cluster: Cluster, devices: Iterable[int], *, has_bytes: bool = True
 ) -> list[str]:
     """Return what is said of the limit that is judged: of which devices, with its unit; nothing where there is none."""

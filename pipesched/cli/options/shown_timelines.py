@@ -1,0 +1,73 @@
+"""The Timelines that a picture or trace shows: read from files, or simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipesched.cli.errors import InputError
+from pipesched.cli.options.schedule_options import CostOptions, ScheduleOptions
+from pipesched.cli.options.traffic_options import TrafficOptions
+from pipesched.cli.output.memory_lines import limit_lines
+from pipesched.cli.output.terminal import simulating
+
+if TYPE_CHECKING:
+    from pipesched.schedules import Timeline
+    from pipesched.simulator.memory import OverCapacity
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a picture or trace shows.
+
+    Attributes:
+        timelines: At least one.
+        notes: Lines on the costs and the memory limit of a prediction.
+        over: Where a prediction takes more than `--memory-limit`.
+    """
+
+    timelines: tuple[Timeline, ...]
+    notes: Sequence[str] = ()
+    over: OverCapacity | None = None
+
+
+def read_shown(
+    files: Sequence[Path] | None, schedule: ScheduleOptions, costs: CostOptions, traffic: TrafficOptions
+) -> Shown:
+    """Return the Timelines in `files`; without files, the prediction for the schedule.
+
+    Raises:
+        InputError: There are files, and options of a simulation.
+        ScheduleError: A file is no Timeline, or there is no such schedule.
+    """
+    if files:
+        require_no_simulation(files[0], schedule, costs, traffic)
+        from pipesched.schedules.formats import read_timeline
+
+        return Shown(tuple(read_timeline(path) for path in files))
+    from pipesched.workflows import predict_source
+
+    source = schedule.source()
+    conditions = costs.conditions(source, traffic)
+    with simulating(source.schedule):
+        prediction = predict_source(source, conditions)
+    over = None if costs.machines.memory_limit is None else prediction.over
+    notes = [*limit_lines(costs.machines, prediction), *costs.shares(source.schedule)]
+    return Shown((prediction.timeline,), notes, over)
+
+
+def require_no_simulation(file: Path, schedule: ScheduleOptions, costs: CostOptions, traffic: TrafficOptions) -> None:
+    """Refuse options of a simulation beside the file of a Timeline.
+
+    Raises:
+        InputError: There are some.
+    """
+    if schedule != ScheduleOptions() or costs != CostOptions():
+        raise InputError(f"{file}: got options of a schedule or its costs too, expected one or the other")
+    if traffic != TrafficOptions():
+        raise InputError(
+            f"{file}: got options of a simulation too, as --protocol or --jitter, expected them where a schedule is "
+            "simulated; leave them out"
+        )
