@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import CATALOGUE
-from pipesched.schedules.check import check
+from pipesched.schedules.check import find_faults
 from pipesched.schedules.lowering import lower
 
 
@@ -43,7 +43,7 @@ def look(name: str, ranks: int, microbatches: int) -> Row:
             except ScheduleError:
                 impossible += 1
                 continue
-            found = [*check(schedule), *check(lower(schedule))]
+            found = [*find_faults(schedule), *find_faults(lower(schedule))]
             faults += [f"p = {p}, m = {m}: {finding}" for finding in found[:1]]
             fine += not found
     return Row(name, fine, impossible, tuple(faults))

@@ -21,7 +21,7 @@ from pipesched.profiles.partitioning import parse_partition
 from pipesched.schedules import Schedule, Timeline, repeat
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory, peak_memory
 from pipesched.simulator.tuner import Accounting, SettingProfile, predict_setting, profile_setting
 
@@ -53,7 +53,7 @@ class Case:
 
     def simulated(self, schedule: Schedule, m: int) -> Timeline:
         """Return an iteration with the memory of all devices."""
-        timeline = simulate(schedule, self.costs(m), flat(DEVICES))
+        timeline = simulate_lists(schedule, self.costs(m), flat(DEVICES))
         return replace(timeline, memory=memory(timeline, self.costs(m), schedule))
 
     def measured(self, schedule: Schedule, m: int, iterations: int) -> Timeline:

@@ -24,7 +24,7 @@ from pipesched.profiles.io import cluster_text
 from pipesched.schedules import Schedule
 from pipesched.schedules.formats import to_json
 from pipesched.schedules.transforms import ScheduleSpec
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 
 FORWARD_MS: tuple[int, ...] = (4, 6, 8, 7, 6, 6, 5, 5, 4, 4, 3, 3)
 """Of a sample, by layer; the backward takes twice as long."""
@@ -118,7 +118,7 @@ def report(node: Cluster, command: str, runs: int) -> Iterator[str]:
     times: dict[str, tuple[float, float]] = {}
     for case in CASES:
         schedule = case.schedule()
-        predicted_s = simulate(schedule, case.costs(), cluster).makespan_s
+        predicted_s = simulate_lists(schedule, case.costs(), cluster).makespan_s
         found_s = measured_s(case, cluster, runs)
         median_s = statistics.median(found_s)
         times[case.what] = predicted_s, median_s

@@ -21,7 +21,7 @@ from pipesched.schedules import computes
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.simulator.analysis import metrics
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory
 from pipesched.simulator.tuner import Problem, Space, search_settings
 
@@ -57,12 +57,12 @@ def main() -> None:
     costs, cluster = StageCosts((stage,) * p), flat(p, Link(0.01, 1e3))
     num_ops = sum(map(len, schedule.ops))
     num_computes = sum(len(computes(op)) for row in schedule.ops for op in row)
-    timeline = simulate(schedule, costs, cluster)
+    timeline = simulate_lists(schedule, costs, cluster)
     print(f"\n1f1b, p = {p}, m = {m}: {num_ops} ops in the lists, {num_computes} of them computations\n")
     print("| what | median of 9 | ops/s | computations/s |\n|---|---|---|---|")
     for name, run in {
-        "simulate, with transfers": lambda: simulate(schedule, costs, cluster),
-        "simulate + memory": lambda: memory(simulate(schedule, costs, cluster), costs, schedule),
+        "simulate, with transfers": lambda: simulate_lists(schedule, costs, cluster),
+        "simulate + memory": lambda: memory(simulate_lists(schedule, costs, cluster), costs, schedule),
         "memory": lambda: memory(timeline, costs, schedule),
         "metrics and idle causes": lambda: metrics(timeline),
         "lower": lambda: lower(build("1f1b", p, m)),

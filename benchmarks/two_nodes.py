@@ -26,7 +26,7 @@ from pipesched.profiles.io import load_cluster
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import to_json
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 
 BANDWIDTH_BYTES_PER_S = 25e6
 MESSAGE_BYTES = 512 * 1024
@@ -90,8 +90,8 @@ def report(runs: int) -> Iterator[str]:
         yield "|---|---|---|---|---|---|"
         for each in SCHEDULES:
             schedule = build(each, 4, 8)
-            predicted_s = simulate(schedule, costs(schedule), replace(cluster, nics=SHARED)).makespan_s
-            free_s = simulate(schedule, costs(schedule), cluster).makespan_s
+            predicted_s = simulate_lists(schedule, costs(schedule), replace(cluster, nics=SHARED)).makespan_s
+            free_s = simulate_lists(schedule, costs(schedule), cluster).makespan_s
             measured_s = makespans_s(nodes, schedule, runs, Path(name))
             median_s = statistics.median(measured_s)
             yield (

@@ -30,7 +30,7 @@ from pipesched.profiles.processes import num_cores
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.formats import to_json
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 
 MODEL, MICROBATCH_SIZE = "gpt", 2
 GPT: tuple[tuple[str, dict[str, int]], ...] = (
@@ -83,7 +83,7 @@ def emulated(schedules: Iterable[Schedule], runs: int, link: Link, op_s: float =
         job = Measure(schedule=to_json(schedule), emulate=costs, iterations=runs)
         yield (
             f"{schedule.name}, p = {p}, m = {schedule.num_microbatches}",
-            simulate(schedule, costs, cluster).makespan_s,
+            simulate_lists(schedule, costs, cluster).makespan_s,
             list(launch(RunSpec(job=job)).makespans_s),
         )
 
@@ -97,7 +97,9 @@ def real(runs: int, cluster: Cluster) -> Cases:
         for _ in range(runs):
             profile = profile_model(model, microbatch_sizes=[MICROBATCH_SIZE], companions=min(2, num_cores()) - 1)
             bounds = balanced_partition(layer_seconds(profile, MICROBATCH_SIZE), schedule.num_stages)
-            predicted.append(simulate(schedule, costs_of_stages(profile, bounds, MICROBATCH_SIZE), cluster).makespan_s)
+            predicted.append(
+                simulate_lists(schedule, costs_of_stages(profile, bounds, MICROBATCH_SIZE), cluster).makespan_s
+            )
             job = Measure(schedule=to_json(schedule), microbatch_size=MICROBATCH_SIZE, iterations=3)
             found.append(launch(RunSpec(job=job, model=MODEL, bounds=bounds)).timeline.makespan_s)
         yield f"{name}, p = 2, m = 8", statistics.median(predicted), found

@@ -34,7 +34,7 @@ from pipesched.schedules import Schedule
 from pipesched.schedules.builders import build
 from pipesched.schedules.transforms import Placement, place, recompute, replicate
 from pipesched.simulator import NetworkOptions
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory, peak_memory
 
 PEAK_FLOPS_PER_S, MEMORY_BYTES_PER_S = 15.7e12, 900e9
@@ -104,7 +104,7 @@ class Case:
         """Return samples per second in the steady state: from so many Steps, and as many more."""
         costs = self.costs(layout)
         short_s, long_s = (
-            simulate(schedule(layout, times), costs, self.cluster, rules=self.rules).makespan_s
+            simulate_lists(schedule(layout, times), costs, self.cluster, rules=self.rules).makespan_s
             for times in (steps, 2 * steps)
         )
         return self.batch * steps / (long_s - short_s)
@@ -112,7 +112,7 @@ class Case:
     def peak_bytes(self, layout: Layout) -> int:
         """Return the most that a device holds; one pipeline is enough to know."""
         costs, one = self.costs(layout), schedule(replace(layout, width=1), 3)
-        samples = memory(simulate(one, costs), costs, one)
+        samples = memory(simulate_lists(one, costs), costs, one)
         return max(peak.total_bytes for peak in peak_memory(samples).values())
 
 

@@ -22,7 +22,7 @@ from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules import Average, Overlap, Phase, Reduce, Schedule, Timeline, computes, stage_share, stages_of
 from pipesched.schedules.builders import CATALOGUE, Entry, build
 from pipesched.simulator.analysis import CellValue, Summary, summarize, to_markdown
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 
 DRAWN, COUNTED = (4, 8), (8, 32)
 """Ranks and micro-batches of the pictures, and of the numbers."""
@@ -91,7 +91,7 @@ def summary_of(name: str) -> Summary:
     """Return the numbers of a schedule in the unit model."""
     schedule = build(name, *COUNTED)
     costs = unit_costs(schedule)
-    return summarize(schedule, simulate(schedule, costs), costs, flat(schedule.num_devices))
+    return summarize(schedule, simulate_lists(schedule, costs), costs, flat(schedule.num_devices))
 
 
 def require_true(entry: Entry, said: Words, found: Summary) -> None:
@@ -211,7 +211,7 @@ def main() -> None:
     p, m = DRAWN
     for name in CATALOGUE:
         schedule = build(name, p, m)
-        timeline = replace(simulate(schedule, unit_costs(schedule)), source="unit model")
+        timeline = replace(simulate_lists(schedule, unit_costs(schedule)), source="unit model")
         draw(timeline, folder / f"{name}.png", f"{name}, p = {p}, m = {m}")
     (DOCS / "schedules.md").write_text(text)
     print(f"wrote docs/schedules.md and {len(CATALOGUE)} pictures")

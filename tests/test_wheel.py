@@ -16,12 +16,9 @@ FOLDERS = ("pipesched", "schedules", "profiles", "simulator", "executor")
 OFFLINE = ("--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
 OUR_NAMES = ("executor.py", "profiles.py", "profiles/__init__.py", "simulator.py")
 CELL = """
-import pipesched.executor, pipesched.profiles, pipesched.simulator
-from pipesched.profiles.costs import uniform
-from pipesched.schedules.builders import build
-from pipesched.schedules.lowering import lower
-from pipesched.simulator.engine import simulate
-print(pipesched.__file__, simulate(lower(build("1f1b", 2, 4)), uniform(2, 1.0, 2.0)).makespan_s)
+import pipesched
+result = pipesched.simulate("1f1b", pipesched.DeviceCost(1.0, 2.0), num_ranks=2, num_microbatches=4)
+print(pipesched.__file__, result.makespan_s)
 """
 
 

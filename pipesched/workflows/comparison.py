@@ -23,7 +23,7 @@ from pipesched.simulator.analysis import (
     readable_share,
     summarize,
 )
-from pipesched.simulator.analysis import compare as compare_timelines
+from pipesched.simulator.analysis import compare_timelines as compare_timelines
 from pipesched.workflows.arguments import (
     ClusterArgument,
     CostsArgument,

@@ -12,7 +12,7 @@ from pipesched.schedules import Schedule, Timeline, stage_share
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import NetworkOptions
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import OverCapacity, memory, over_capacity
 from pipesched.workflows.arguments import (
     ClusterArgument,
@@ -157,7 +157,7 @@ def predict_source(source: ScheduleSource, conditions: Conditions) -> Prediction
     costs, cluster = conditions.costs_of(source), conditions.cluster_of(schedule)
     require_runnable(schedule)
     lowered = lower(schedule)
-    timeline = simulate(
+    timeline = simulate_lists(
         lowered, costs, cluster, rules=conditions.network, jitter=conditions.jitter, seed=conditions.seed
     )
     if costs.has_bytes:

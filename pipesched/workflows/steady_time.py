@@ -11,7 +11,7 @@ from pipesched.schedules import Schedule, ScheduleError, Timeline, repeat
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import with_steps
 from pipesched.simulator import NetworkOptions, SimulationError
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import batch_period_s, repeated_pace_s, unflushed_pace_s
 from pipesched.workflows.arguments import ScheduleSource
 
@@ -34,7 +34,7 @@ def steady_s_per_microbatch(
     schedule = source.schedule
 
     def run(lists: Schedule) -> tuple[Schedule, Timeline]:
-        return lists, simulate(lower(lists), costs, cluster, rules=network)
+        return lists, simulate_lists(lower(lists), costs, cluster, rules=network)
 
     def runs(longer: Callable[[int], Schedule]) -> Iterator[tuple[Schedule, Timeline]]:
         times, cells = 2, 2 * schedule.num_stages * schedule.num_microbatches

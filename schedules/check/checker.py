@@ -20,7 +20,7 @@ from pipesched.schedules.check.structure import structure, unreached_versions
 from pipesched.schedules.lowering import lower, lower_for_torch
 from pipesched.schedules.semantics import Communication, Deadlock, deadlocks
 
-__all__ = ["BACKENDS", "Finding", "Judgement", "MessageBackend", "Traits", "check", "judge", "require_runnable"]
+__all__ = ["BACKENDS", "Finding", "Judgement", "MessageBackend", "Traits", "find_faults", "judge", "require_runnable"]
 
 
 Lowering: TypeAlias = Callable[[Schedule], Schedule]
@@ -75,7 +75,7 @@ class Judgement:
     findings: Mapping[MessageBackend, tuple[Finding, ...]]
 
 
-def check(schedule: Schedule) -> tuple[Finding, ...]:
+def find_faults(schedule: Schedule) -> tuple[Finding, ...]:
     """Return every fault of `schedule`, lowered or not; none means that it runs to its end in our executor."""
     return (*_faults(schedule), *map(_finding, deadlocks(schedule)))
 
@@ -102,12 +102,12 @@ def judge(schedule: Schedule) -> Judgement:
 
 
 def require_runnable(schedule: Schedule) -> None:
-    """Refuse a schedule that `check` finds fault with.
+    """Refuse a schedule that `find_faults` finds fault with.
 
     Raises:
         NotRunnableError: With the first findings, in one line.
     """
-    findings = check(schedule)
+    findings = find_faults(schedule)
     if findings:
         shown = "; ".join(str(finding) for finding in findings[:3])
         more = f"; and {len(findings) - 3} more" if len(findings) > 3 else ""

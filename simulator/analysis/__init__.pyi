@@ -4,7 +4,7 @@ from .causes import shares as shares
 from .comm_volume import traffic as traffic
 from .comparison import Comparison as Comparison
 from .comparison import Quantity as Quantity
-from .comparison import compare as compare
+from .comparison import compare_timelines as compare_timelines
 from .device_metrics import DeviceMetrics as DeviceMetrics
 from .device_metrics import Metrics as Metrics
 from .device_metrics import metrics as metrics

@@ -141,7 +141,7 @@ class Comparison:
         }
 
 
-def compare(predicted: Timeline, measured: Timeline, names: tuple[str, str] | None = None) -> Comparison:
+def compare_timelines(predicted: Timeline, measured: Timeline, names: tuple[str, str] | None = None) -> Comparison:
     """Set two runs of the same op lists side by side.
 
     Args:

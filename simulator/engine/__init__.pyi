@@ -6,4 +6,4 @@ from .parallel_pipelines import lists_of_all as lists_of_all
 from .parallel_pipelines import predict_by_events as predict_by_events
 from .parallel_pipelines import reduces_of_several as reduces_of_several
 from .preconditions import require_simulable as require_simulable
-from .simulation import simulate as simulate
+from .simulation import simulate_lists as simulate_lists

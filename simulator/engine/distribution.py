@@ -12,7 +12,7 @@ from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.processes import worker_pool
 from pipesched.schedules import Schedule
 from pipesched.simulator import NetworkOptions
-from pipesched.simulator.engine.simulation import simulate
+from pipesched.simulator.engine.simulation import simulate_lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def makespans(
         num_processes: More than one: new processes share the work.
 
     Raises:
-        As `simulate` does.
+        As `simulate_lists` does.
     """
     one = partial(_makespan_s, schedule, costs, cluster, rules, jitter)
     if num_processes == 1:
@@ -68,4 +68,4 @@ def makespans(
 def _makespan_s(
     schedule: Schedule, costs: StageCosts, cluster: Cluster, rules: NetworkOptions, jitter: float, seed: int
 ) -> float:
-    return simulate(schedule, costs, cluster, rules=rules, jitter=jitter, seed=seed).makespan_s
+    return simulate_lists(schedule, costs, cluster, rules=rules, jitter=jitter, seed=seed).makespan_s

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pipesched.schedules import Average, Compute, Op, Recv, Schedule, Send, rewritten
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import Estimate, Inexact, Scenario
-from pipesched.simulator.engine.simulation import simulate
+from pipesched.simulator.engine.simulation import simulate_lists
 from pipesched.simulator.memory import iteration
 
 
@@ -16,13 +16,13 @@ def predict_by_events(scenario: Scenario) -> Estimate | Inexact:
     """Simulate an iteration of all pipelines.
 
     Raises:
-        As `simulate` does.
+        As `simulate_lists` does.
     """
     reason = reduces_of_several(scenario)
     if reason is not None:
         return Inexact(reason)
     lists, costs, cluster = lists_of_all(scenario.schedule, scenario.num_pipelines), scenario.costs, scenario.cluster
-    return iteration(simulate(lists, costs, cluster, rules=scenario.network), lists, costs, cluster)
+    return iteration(simulate_lists(lists, costs, cluster, rules=scenario.network), lists, costs, cluster)
 
 
 def reduces_of_several(scenario: Scenario) -> str | None:

@@ -59,7 +59,7 @@ from pipesched.simulator.engine.preconditions import require_simulable
 from pipesched.simulator.engine.transfer import Flight
 
 
-def simulate(
+def simulate_lists(
     schedule: Schedule,
     costs: StageCosts,
     cluster: Cluster | None = None,

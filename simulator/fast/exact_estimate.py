@@ -12,7 +12,7 @@ def predict_scenario(scenario: Scenario) -> Estimate:
     """Predict an iteration: as a longest path wherever that is the same, under SimPy elsewhere.
 
     Raises:
-        ScheduleError, ProfileError: As `simulate` does.
+        ScheduleError, ProfileError: As `simulate_lists` does.
         SimulationError: As there; or no evaluator is exact for the scenario.
     """
     reasons = []

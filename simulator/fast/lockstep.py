@@ -8,7 +8,7 @@ that are just as long. That makes one pipeline with a device and a link for itse
     an op takes max(1, N u) times its seconds, u being its utilisation,
     a message takes N times its bytes over the bandwidth,
 
-and its longest path is the Timeline that `simulate` gives every pipeline. Each device holds N times what the one
+and its longest path is the Timeline that `simulate_lists` gives every pipeline. Each device holds N times what the one
 pipeline does, and the reference model once. A shared NIC would tell pipelines apart: it takes messages in turn.
 
 What N does not change is found once: the moments that there are, and what is held from which to which of them.

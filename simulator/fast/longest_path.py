@@ -1,7 +1,7 @@
 """The engine's Timeline without SimPy, as a longest path, where nothing contends.
 
 With a device for every rank and no shared NIC, nothing slows an op that runs, and each channel has its link for itself.
-Then all times follow from the lists, one sum and one maximum per op, and `simulate` is what they have to equal.
+Then all times follow from the lists, one sum and one maximum per op, and `simulate_lists` is what they have to equal.
 
 The tuner asks for thousands of settings: what of this costs do not change, it finds once (`moments_of`).
 """
@@ -46,7 +46,7 @@ def longest_path(schedule: Schedule, costs: StageCosts, cluster: Cluster | None 
         cluster: Devices and links; None: equal devices and links that take no time.
 
     Returns:
-        The timeline of `simulate`.
+        The timeline of `simulate_lists`.
 
     Raises:
         ScheduleError: The two sides of a channel name different messages, or a message is never received.

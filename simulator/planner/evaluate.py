@@ -20,7 +20,7 @@ from pipesched.schedules.transforms import place, replicate
 from pipesched.schedules.weights import staleness
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import CAUSES, Usage, traffic, usage
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import is_unshared, longest_path, loss_times_s
 from pipesched.simulator.memory import memory, over_capacity, peak_memory
 from pipesched.simulator.planner.bound import Bounds
@@ -91,7 +91,7 @@ def lowered(order: Candidate, steps: int) -> Schedule:
 
 def timeline_of(lists: Schedule, costs: StageCosts, cluster: Cluster) -> Timeline:
     """Return the Timeline of lowered lists: by a longest path wherever that is the same."""
-    return (longest_path if is_unshared(lists, cluster) else simulate)(lists, costs, cluster)
+    return (longest_path if is_unshared(lists, cluster) else simulate_lists)(lists, costs, cluster)
 
 
 def _outcome(

@@ -13,7 +13,7 @@ from pipesched.schedules import Compute, Message, Payload, Phase, Schedule, Sche
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import USUAL_NETWORK, Estimate, Inexact, NetworkOptions, Scenario, SimulationError
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import DriftArrays, InStep, contention_of, drift_arrays_of, in_step, steady_s
 from pipesched.simulator.memory import iteration
 from pipesched.simulator.tuner.outcome import SettingOutcome
@@ -176,7 +176,7 @@ def _arrays(setting: Setting, costs: StageCosts, cluster: Cluster, network: Netw
 def _by_simpy(problem: Problem, costs: StageCosts, setting: Setting) -> Estimate:
     """Return an iteration of all pipelines."""
     lowered, cluster = lower(setting.build(len(problem.cluster.devices))), problem.cluster
-    return iteration(simulate(lowered, costs, cluster, rules=problem.network), lowered, costs, cluster)
+    return iteration(simulate_lists(lowered, costs, cluster, rules=problem.network), lowered, costs, cluster)
 
 
 def measure(problem: Problem, setting: Setting) -> SettingProfile:

@@ -18,7 +18,7 @@ from pipesched.profiles.io import load_profile, read_cluster
 from pipesched.schedules import MemorySample, Message, Payload
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import from_json, read_timeline
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from tests.trace_rules import check_trace
 
 MODEL = "gpt:layers=2,width=16,heads=2,context=8"
@@ -98,7 +98,7 @@ def test_a_run_writes_the_measured_timeline_and_prints_data_only(pipesched, fold
 
 @pytest.mark.parametrize(("limit", "code"), [(6999, 1), (7000, 0)])
 def test_a_device_that_held_too_much_is_the_answer_no(pipesched, monkeypatch, limit, code):
-    spans = simulate(build("gpipe", 2, 2), uniform(2, 1.0, 2.0))
+    spans = simulate_lists(build("gpipe", 2, 2), uniform(2, 1.0, 2.0))
     memory = (MemorySample(0, 0.0, (("weights", 1000),)), MemorySample(1, 1.0, (("weights", 7000),)))
     measured = Measured(replace(spans, source="measured", memory=memory), (1.0,), (2.0,))
     monkeypatch.setattr("pipesched.executor.runs.launch", lambda job, tick: measured)
@@ -216,7 +216,7 @@ def test_what_earlier_schedules_gave_is_told_when_a_later_one_fails(profiled, fo
         schedule = from_json(job.job.schedule, "job")
         if schedule.name == "1f1b":
             raise RankFailed("rank 1 failed at 1F3 (micro-batch 3): a layer's own fault")
-        timeline = simulate(schedule, uniform(2, 1.0, 2.0))
+        timeline = simulate_lists(schedule, uniform(2, 1.0, 2.0))
         return Measured(replace(timeline, source="measured"), (1.0,), whole_model_losses(job))
 
     monkeypatch.setattr("pipesched.executor.runs.launch", launch)

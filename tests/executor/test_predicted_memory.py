@@ -21,7 +21,7 @@ from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.semantics import Letters
 from pipesched.schedules.transforms import recompute
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory, peak_memory
 from pipesched.simulator.tuner import Accounting, predict_setting, profile_setting
 from tests.executor.pipelines import Local, even_bounds, job
@@ -215,7 +215,7 @@ def averaged(num_microbatches, num_pipelines):
 def simulated(profile, schedule, size):
     """Return an iteration, with what each device holds, and the costs."""
     costs = costs_of_stages(profile, even_bounds(len(profile.layers), 2), size)
-    timeline = simulate(schedule, costs, flat(2))
+    timeline = simulate_lists(schedule, costs, flat(2))
     return replace(timeline, memory=memory(timeline, costs, schedule)), costs
 
 
@@ -257,7 +257,7 @@ def test_each_process_holds_the_copies_that_were_predicted(name, wide):
     """Gradients and the version that a Step keeps are together inside it alone, a predicted copy is inside its op."""
     schedule, size = lower(build(name, D, 8)), 2
     costs = costs_of_stages(wide, even_bounds(len(wide.layers), schedule.num_stages), size)
-    timeline = simulate(schedule, costs, flat(D))
+    timeline = simulate_lists(schedule, costs, flat(D))
     predicted = peaks(replace(timeline, memory=memory(timeline, costs, schedule)))
     asked = job(schedule, wide.model, microbatch_size=size, dtype="float32", optimizer="adamw", warmup=1)
     assert predicted == pytest.approx(peaks(launch(asked).timeline), rel=0.05)

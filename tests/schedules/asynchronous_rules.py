@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from pipesched.schedules import Compute, Phase, Reduce, Schedule, Step
-from pipesched.schedules.check import check
+from pipesched.schedules.check import find_faults
 from pipesched.schedules.lowering import lower
 from tests.schedules.brute_force import delivers, finishes
 from tests.schedules.builder_rules import assert_complete, parts
@@ -23,7 +23,7 @@ def assert_runs(schedule: Schedule, num_stages: int, num_microbatches: int, accu
         for stage in {part.stage for part in parts(row)}:
             _assert_stepped(row, stage, accumulate, replicas[stage])
     lowered = lower(schedule)
-    assert check(schedule) == check(lowered) == ()
+    assert find_faults(schedule) == find_faults(lowered) == ()
     assert finishes(lowered)
     assert delivers(lowered)
 

@@ -8,7 +8,7 @@ from itertools import accumulate
 from hypothesis import strategies as st
 
 from pipesched.schedules import Average, Compute, Op, Overlap, Reduce, Schedule, Step, computes
-from pipesched.schedules.check import check
+from pipesched.schedules.check import find_faults
 from pipesched.schedules.lowering import lower
 from tests.schedules.brute_force import Thing, delivers, finishes, made, wanted
 
@@ -22,7 +22,7 @@ def assert_sound(schedule: Schedule, num_stages: int, num_microbatches: int) -> 
     assert_complete(schedule)
     assert_ordered(schedule)
     lowered = lower(schedule)
-    assert check(schedule) == check(lowered) == ()
+    assert find_faults(schedule) == find_faults(lowered) == ()
     assert finishes(lowered)
     assert delivers(lowered)
 

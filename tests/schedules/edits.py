@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pipesched.schedules import Op, Reduce, Schedule, ScheduleError, computes, make_schedule
 from pipesched.schedules.builders import CATALOGUE
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
-from pipesched.schedules.check import check
+from pipesched.schedules.check import find_faults
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
 from tests.schedules.hand_schedules import mixed_backwards, replicated, v_shaped
@@ -35,7 +35,7 @@ def swapped(first: str, second: str) -> Callable[[list[Op]], None]:
 
 
 def found(schedule: Schedule, kind: str) -> list[tuple[int | None, int | None, str]]:
-    return [(finding.rank, finding.index, finding.text) for finding in check(schedule) if finding.kind == kind]
+    return [(finding.rank, finding.index, finding.text) for finding in find_faults(schedule) if finding.kind == kind]
 
 
 @functools.cache

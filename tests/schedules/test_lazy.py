@@ -15,7 +15,7 @@ from pipesched.schedules import (
     routes,
 )
 from pipesched.schedules.builders import CATALOGUE, build, build_lazily
-from pipesched.schedules.check import check
+from pipesched.schedules.check import find_faults
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.weights import uses
 from tests.schedules.brute_force import delivers, finishes
@@ -57,7 +57,7 @@ def test_a_synchronous_schedule_repeated_reads_version_b_in_batch_b(name):
     run = repeat(batch, 3).held()
     assert run.num_microbatches == 24
     assert_complete(run)
-    assert check(run) == ()
+    assert find_faults(run) == ()
     assert finishes(lower(run))
     for row in run.ops:
         for use in uses(row, in_order=True):

@@ -17,7 +17,7 @@ from pipesched.schedules.builders.avgpipe import avgpipe, one_pipeline
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute, replicate
 from pipesched.simulator import USUAL_NETWORK, Estimate, Inexact, Meaning, NetworkOptions, Scenario
-from pipesched.simulator.engine import lists_of_all, predict_by_events, simulate
+from pipesched.simulator.engine import lists_of_all, predict_by_events, simulate_lists
 from pipesched.simulator.fast import (
     in_numbers,
     predict_by_longest_path,
@@ -232,6 +232,6 @@ def test_a_bound_is_never_above_what_simpy_says(feature, cluster, overlap, compr
                           partition=(1,) * num_stages)  # fmt: skip
     costs = replace(costs_of(build("1f1b", num_stages, 8)), overlap=overlap, compression=compression)
     timeline, lists, _ = predict_candidate(candidate, costs, cluster)
-    engine_s = simulate(lists, costs, cluster).makespan_s
+    engine_s = simulate_lists(lists, costs, cluster).makespan_s
     assert timeline.makespan_s == pytest.approx(engine_s, rel=1e-9)
     assert Bounds(cluster).of(candidate, costs).seconds <= engine_s * (1 + 1e-9)

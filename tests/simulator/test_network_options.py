@@ -13,7 +13,7 @@ from pipesched.schedules import Message, Payload, Recv, Reduce, Send, Step, comp
 from pipesched.schedules.builders import build
 from pipesched.simulator import NetworkOptions, SimulationError
 from pipesched.simulator.analysis import usage
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.engine.network import Network
 from pipesched.simulator.engine.transfer import Flight
 
@@ -108,7 +108,8 @@ def test_where_nobody_meets_chunks_change_nothing(name, num_bytes, chunk_bytes):
         if name in ("interleaved", "1f1b_rr") and cluster.nics:
             continue
         whole, cut = (
-            simulate(schedule, costs, cluster, rules=NetworkOptions(chunk_bytes=each)) for each in (None, chunk_bytes)
+            simulate_lists(schedule, costs, cluster, rules=NetworkOptions(chunk_bytes=each))
+            for each in (None, chunk_bytes)
         )
         ends = [[span.end_s for span in timeline.spans] for timeline in (whole, cut)]
         assert ends[0] == pytest.approx(ends[1], rel=1e-9)
@@ -139,7 +140,7 @@ def waits_for_transfers(timeline):
 def test_avgpipes_figure_7(name, parameters, makespan_s, waits, most_in_flight):
     """Two stages, 8 micro-batches, t_f = t_b = c = 1: transfers block AFAB twice and 1F1B nine times (section 4.1)."""
     schedule = build(name, 2, 8, **parameters)
-    timeline = simulate(schedule, costs_of(10), flat(2, Link(0.0, 10.0)))
+    timeline = simulate_lists(schedule, costs_of(10), flat(2, Link(0.0, 10.0)))
     assert timeline.makespan_s == makespan_s
     assert waits_for_transfers(timeline) == waits
     held = most = 0
@@ -152,7 +153,7 @@ def test_avgpipes_figure_7(name, parameters, makespan_s, waits, most_in_flight):
 def two_forwards(*, link, rules):
     rows = [[forward(0, 0), Send(F0, 1), forward(0, 1), Send(F1, 1)]]
     rows.append([Recv(F0, 0), Recv(F1, 0), forward(1, 0), forward(1, 1)])
-    return simulate(make_schedule("two forwards", 2, 2, rows), costs_of(10), flat(2, link), rules=rules)
+    return simulate_lists(make_schedule("two forwards", 2, 2, rows), costs_of(10), flat(2, link), rules=rules)
 
 
 @pytest.mark.parametrize(
@@ -190,9 +191,9 @@ def test_blocking_sends_that_wait_for_each_other_are_a_deadlock_with_both_ops():
     rows = [[forward(0, rank), Send((F0, F1)[rank], 1 - rank), Recv((F1, F0)[rank], 1 - rank), forward(1, 1 - rank)]
             for rank in range(2)]  # fmt: skip
     schedule = make_schedule("x", 2, 2, rows)
-    assert simulate(schedule, costs_of(10)).makespan_s == 2.0
+    assert simulate_lists(schedule, costs_of(10)).makespan_s == 2.0
     with pytest.raises(SimulationError) as error:
-        simulate(schedule, costs_of(10), rules=NetworkOptions(sends="blocking"))
+        simulate_lists(schedule, costs_of(10), rules=NetworkOptions(sends="blocking"))
     assert str(error.value) == (
         "x: deadlock: rank 0 at 0SEND_F0 waits for 1RECV_F0 of rank 1, "
         "rank 1 at 0SEND_F1 waits for 1RECV_F1 of rank 0; check the schedule"
@@ -216,7 +217,7 @@ def test_a_device_is_slower_while_a_message_of_its_is_in_flight():
 def test_a_device_is_slower_while_a_reduction_of_its_is_in_flight():
     """10 bytes over two: 2 rounds of 0.5 s, from 1 to 2, in which a forward does half of its work."""
     rows = [[forward(0, rank), Reduce(0), forward(0, rank + 2), Step(0)] for rank in range(2)]
-    timeline = simulate(
+    timeline = simulate_lists(
         make_schedule("x", 1, 4, rows), costs_of(0, 1, weight_bytes=10), flat(2, Link(0.0, 10.0)),
         rules=NetworkOptions(slowdown=1.0),
     )  # fmt: skip
@@ -230,8 +231,8 @@ def test_messages_that_take_no_time_slow_nobody_and_no_slowdown_is_none(name, sl
     schedule = build(name, 4, 8)
     cost = StageCost(1.0, backward_input_s=1.0, backward_weight_s=1.0, output_bytes=3, weight_bytes=7)
     costs, cluster = StageCosts((cost,) * schedule.num_stages), flat(4, Link(0.1, 10.0) if takes_time else None)
-    plain = simulate(schedule, costs, cluster)
-    slowed = simulate(schedule, costs, cluster, rules=NetworkOptions(slowdown=slowdown))
+    plain = simulate_lists(schedule, costs, cluster)
+    slowed = simulate_lists(schedule, costs, cluster, rules=NetworkOptions(slowdown=slowdown))
     if takes_time:
         assert plain.makespan_s - 1e-9 <= slowed.makespan_s <= (1 + slowdown) * plain.makespan_s + 1e-9
     else:
@@ -249,6 +250,6 @@ def test_messages_that_take_no_time_slow_nobody_and_no_slowdown_is_none(name, sl
 )
 def test_rules_that_are_none_are_refused_in_one_line(rules, text):
     with pytest.raises(SimulationError) as error:
-        simulate(build("1f1b", 2, 2), costs_of(1), rules=rules)
+        simulate_lists(build("1f1b", 2, 2), costs_of(1), rules=rules)
     assert text in str(error.value)
     assert "\n" not in str(error.value)

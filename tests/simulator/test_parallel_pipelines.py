@@ -8,7 +8,7 @@ from pipesched.profiles.clusters import Cluster, Device, Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
 from pipesched.schedules import Average, Recv, Step, computes, needs
 from pipesched.schedules.builders import build
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory, peak_memory
 
 
@@ -26,7 +26,7 @@ def blocked(timeline, num_stages):
 @pytest.mark.parametrize(("backward_s", "transfer_s"), [(1.0, 1.0), (2.0, 1.0), (2.0, 0.5)])
 def test_figure_7_afab_blocks_twice_1f1b_nine_times_and_one_advance_is_as_fast_as_afab(backward_s, transfer_s):
     def run(name, **parameters):
-        return simulate(build(name, 2, 8, **parameters), uniform(2, 1.0, backward_s), flat(2, Link(transfer_s)))
+        return simulate_lists(build(name, 2, 8, **parameters), uniform(2, 1.0, backward_s), flat(2, Link(transfer_s)))
 
     both_s, c = 1.0 + backward_s, transfer_s
     afab, alternating = run("gpipe"), run("1f1b")
@@ -51,22 +51,22 @@ def test_pipelines_in_step_slow_each_other_as_far_as_they_want_more_than_the_dev
     slower = max(1.0, pipelines * utilisation)
     alone = StageCosts((StageCost(slower, 2.0 * slower),) * p)
     cluster = flat(p, Link(latency_s))
-    together = simulate(build("avgpipe", p, pipelines * each, pipelines=pipelines), costs, cluster)
-    single = simulate(build("1f1b_afp", p, each), alone, cluster)
+    together = simulate_lists(build("avgpipe", p, pipelines * each, pipelines=pipelines), costs, cluster)
+    single = simulate_lists(build("1f1b_afp", p, each), alone, cluster)
     assert together.makespan_s == pytest.approx(single.makespan_s, rel=1e-9)
 
 
 def test_pipelines_share_the_link_between_their_devices():
     # F of both pipelines is over at 1 s; a message of 10 bytes alone takes 2 s, and both together take 4.
     costs = StageCosts((StageCost(1.0, 1.0, output_bytes=10, utilisation=0.5), StageCost(1.0, 1.0, utilisation=0.5)))
-    timeline = simulate(build("avgpipe", 2, 2), costs, flat(2, Link(0.25, 5.0)))
+    timeline = simulate_lists(build("avgpipe", 2, 2), costs, flat(2, Link(0.25, 5.0)))
     recvs = [s for s in timeline.spans if isinstance(s.op, Recv) and s.rank in (1, 3)]
     assert [(s.rank, s.start_s, s.end_s) for s in recvs] == [(1, 1.0, 5.25), (3, 1.0, 5.25)]
 
 
 def test_averaging_takes_the_device_for_its_seconds():
     costs = StageCosts((StageCost(1.0, 1.0, step_s=0.5, average_s=0.25, utilisation=0.5),))
-    timeline = simulate(build("avgpipe", 1, 2), costs)
+    timeline = simulate_lists(build("avgpipe", 1, 2), costs)
     spans = [(str(s.op), s.start_s, s.end_s) for s in timeline.of_rank(1) if isinstance(s.op, Step | Average)]
     assert spans == [("0STEP", 2.0, 2.5), ("0AVERAGE", 2.5, 2.75)]
 
@@ -82,7 +82,7 @@ COSTS = StageCosts(
 @pytest.mark.parametrize("pipelines", [2, 3, 4])
 def test_a_device_holds_every_pipelines_model_and_update_and_one_reference_model(pipelines):
     schedule = build("avgpipe", 2, 2 * pipelines, pipelines=pipelines)
-    samples = memory(simulate(schedule, COSTS, flat(2, Link())), COSTS, schedule)
+    samples = memory(simulate_lists(schedule, COSTS, flat(2, Link())), COSTS, schedule)
     for device, size in ((0, 100), (1, 300)):
         mine = [dict(sample.bytes_by_kind) for sample in samples if sample.device == device]
         assert {held["weights"] for held in mine} == {pipelines * size}
@@ -92,11 +92,11 @@ def test_a_device_holds_every_pipelines_model_and_update_and_one_reference_model
 
 def test_one_pipeline_has_no_reference_model():
     schedule = build("avgpipe", 2, 4, pipelines=1)
-    peaks = peak_memory(memory(simulate(schedule, COSTS), COSTS, schedule))
+    peaks = peak_memory(memory(simulate_lists(schedule, COSTS), COSTS, schedule))
     assert {dict(peak.bytes_by_kind)[kind] for peak in peaks.values() for kind in ("reference", "updates")} == {0}
 
 
 def test_a_slower_device_slows_all_pipelines_on_it():
     schedule, costs = build("avgpipe", 1, 4), uniform(1, 1.0, 1.0)
     slow = Cluster((Device(speed=0.5),))
-    assert (simulate(schedule, costs).makespan_s, simulate(schedule, costs, slow).makespan_s) == (8.0, 16.0)
+    assert (simulate_lists(schedule, costs).makespan_s, simulate_lists(schedule, costs, slow).makespan_s) == (8.0, 16.0)

@@ -15,7 +15,7 @@ from pipesched.schedules import Message, Payload, Recv, Reduce, Schedule, Send, 
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.simulator.analysis import usage
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.engine.network import Network
 from pipesched.simulator.theory import gpipe_makespan_s
 
@@ -89,28 +89,31 @@ def spans_of(timeline, rank, kinds):
 
 def test_two_pipelines_over_one_nic_are_as_worked_by_hand():
     """Activations cross at 1..2 and 2..3, gradients at 5.5..6.5 and 6.5..7.5, each 0.5 longer on its way."""
-    timeline = simulate(replicated((0, 1, 2, 3), reduces=False), TEN_BYTES, TWO_NODES)
+    timeline = simulate_lists(replicated((0, 1, 2, 3), reduces=False), TEN_BYTES, TWO_NODES)
     kind = type(forward(0, 0))
     assert spans_of(timeline, 2, kind) == [(2.5, 3.5), (3.5, 5.5)]
     assert spans_of(timeline, 3, kind) == [(3.5, 4.5), (4.5, 6.5)]
     assert spans_of(timeline, 0, kind) == [(0.0, 1.0), (7.0, 9.0)]
     assert spans_of(timeline, 1, kind) == [(0.0, 1.0), (8.0, 10.0)]
-    assert simulate(replicated((0, 1, 2, 3), reduces=False), TEN_BYTES, replace(TWO_NODES, nics=())).makespan_s == 9.0
+    assert (
+        simulate_lists(replicated((0, 1, 2, 3), reduces=False), TEN_BYTES, replace(TWO_NODES, nics=())).makespan_s
+        == 9.0
+    )
 
 
 def test_all_reduces_over_one_nic_wait_for_each_other():
     """Stage 1 is done at 4 and stage 0 at 6; each moves 2 x 40 / 2 bytes at 10 bytes/s and two latencies of 0.5."""
     apart = replicated((0, 2, 1, 3), reduces=True)
-    timeline = simulate(apart, TEN_BYTES, TWO_NODES)
+    timeline = simulate_lists(apart, TEN_BYTES, TWO_NODES)
     assert spans_of(timeline, 2, Reduce) == spans_of(timeline, 3, Reduce) == [(4.0, 9.0)]
     assert spans_of(timeline, 0, Reduce) == spans_of(timeline, 1, Reduce) == [(8.0, 13.0)]
-    assert simulate(apart, TEN_BYTES, replace(TWO_NODES, nics=())).makespan_s == 11.0
+    assert simulate_lists(apart, TEN_BYTES, replace(TWO_NODES, nics=())).makespan_s == 11.0
 
 
 def test_an_all_reduce_inside_a_node_needs_no_nic():
     together = replicated((0, 1, 2, 3), reduces=True)
     slow = replace(TWO_NODES, intra=Link(0.0, 10.0))
-    timeline = simulate(together, TEN_BYTES, slow)
+    timeline = simulate_lists(together, TEN_BYTES, slow)
     assert spans_of(timeline, 2, Reduce) == [(6.5, 10.5)]
     assert spans_of(timeline, 0, Reduce) == [(10.0, 14.0)]
 
@@ -121,21 +124,21 @@ def test_a_pipeline_that_crosses_once_is_as_without_nics(name):
     cost = StageCost(1.0, backward_input_s=1.0, backward_weight_s=1.0, output_bytes=10)
     costs = StageCosts((cost,) * schedule.num_stages)
     cluster = replace(TWO_NODES, intra=Link(0.25, 40.0), inter=Link(0.5, 20.0))
-    shared, alone = (simulate(schedule, costs, each) for each in (cluster, replace(cluster, nics=())))
+    shared, alone = (simulate_lists(schedule, costs, each) for each in (cluster, replace(cluster, nics=())))
     assert shared == alone
 
 
 def test_gpipe_over_nics_takes_the_closed_form():
     cluster = replace(TWO_NODES, intra=Link(0.5, 20.0), inter=Link(0.5, 20.0))
     costs = StageCosts((StageCost(1.0, 2.0, output_bytes=10),) * 4)
-    assert simulate(build("gpipe", 4, 8), costs, cluster).makespan_s == gpipe_makespan_s(4, 8, 1.0, 2.0, 1.0)
+    assert simulate_lists(build("gpipe", 4, 8), costs, cluster).makespan_s == gpipe_makespan_s(4, 8, 1.0, 2.0, 1.0)
 
 
 def test_the_wait_for_a_nic_is_idle_time_of_a_busy_link():
     """Device 2 takes 4 s for its 3, so that both gradients are ready at 6.5: the later has to wait for 1 s."""
     devices = [replace(device, speed=0.75 if index == 2 else 1.0) for index, device in enumerate(TWO_NODES.devices)]
     cluster = replace(TWO_NODES, devices=tuple(devices))
-    timeline = simulate(replicated((0, 1, 2, 3), reduces=False), TEN_BYTES, cluster)
+    timeline = simulate_lists(replicated((0, 1, 2, 3), reduces=False), TEN_BYTES, cluster)
     assert sorted(dict(device.idle_by_cause_s)["busy_link"] for device in usage(timeline)) == [0.0, 0.0, 0.0, 1.0]
 
 
@@ -151,7 +154,7 @@ def test_no_two_messages_are_in_one_direction_of_a_nic_at_once(name, placement, 
     cost = StageCost(1.0, 2.0, backward_input_s=1.0, backward_weight_s=1.0, output_bytes=num_bytes, weight_bytes=8)
     costs = StageCosts((cost,) * schedule.num_stages)
     cluster = of_nodes(replace(NODE, nics=dealt(2, num_nics)), 2)
-    timeline = simulate(schedule, costs, cluster)
+    timeline = simulate_lists(schedule, costs, cluster)
     through = defaultdict(list)
     for span in timeline.spans:
         if isinstance(span.op, Send):
@@ -161,5 +164,5 @@ def test_no_two_messages_are_in_one_direction_of_a_nic_at_once(name, placement, 
                 through["in", entering].append((span.start_s, span.end_s - 0.5))
     for times in through.values():
         assert all(end <= start + 1e-9 for (_, end), (start, _) in pairwise(sorted(times)))
-    alone = simulate(schedule, costs, replace(cluster, nics=()))
+    alone = simulate_lists(schedule, costs, replace(cluster, nics=()))
     assert timeline.makespan_s >= alone.makespan_s - 1e-9

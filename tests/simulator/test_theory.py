@@ -12,7 +12,7 @@ from pipesched.schedules.transforms import recompute
 from pipesched.schedules.weights.versions import stages_in_flight
 from pipesched.simulator import SimulationError, theory
 from pipesched.simulator.analysis import metrics
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory
 
 p_s, m_s, v_s = st.integers(1, 8), st.integers(1, 20), st.integers(1, 4)
@@ -24,7 +24,7 @@ def simulated_s(
     name: str, p: int, m: int, t_f: float, t_b: float, delay_s: float = 0.0, v: int = 1, **parameters: int
 ) -> float:
     schedule = build(name, p, m, v if name == "interleaved" else None, **parameters)
-    return simulate(schedule, uniform(p * v, t_f / v, t_b / v), flat(p, Link(delay_s))).makespan_s
+    return simulate_lists(schedule, uniform(p * v, t_f / v, t_b / v), flat(p, Link(delay_s))).makespan_s
 
 
 @exactly
@@ -101,7 +101,7 @@ def test_interleaved_takes_its_closed_form(p, k, v, t_f, t_b):
 @given(p=st.integers(1, 6), m=m_s, v=v_s, t_f=seconds, t_b=seconds, delay_s=delays)
 def test_looped_bfs_takes_its_closed_form_for_any_delay_and_any_number_of_microbatches(p, m, v, t_f, t_b, delay_s):
     schedule = build("looped_bfs", p, m, v)
-    found = simulate(schedule, uniform(p * v, t_f / v, t_b / v), flat(p, Link(delay_s))).makespan_s
+    found = simulate_lists(schedule, uniform(p * v, t_f / v, t_b / v), flat(p, Link(delay_s))).makespan_s
     assert found == pytest.approx(theory.looped_bfs_makespan_s(p, m, v, t_f, t_b, delay_s), rel=1e-9)
     assert stages_in_flight(schedule) == (theory.looped_bfs_in_flight(m, v),) * p
 
@@ -139,7 +139,7 @@ def test_the_first_rank_of_interleaved_holds_the_peak_factor_times_that_of_1f1b(
 
 def recomputed_s(name: str, p: int, m: int, t_f: float, t_b: float, delay_s: float = 0.0, v: int = 1) -> float:
     schedule = recompute(build(name, p, m, v if name == "interleaved" else None))
-    return simulate(schedule, uniform(p * v, t_f / v, t_b / v), flat(p, Link(delay_s))).makespan_s
+    return simulate_lists(schedule, uniform(p * v, t_f / v, t_b / v), flat(p, Link(delay_s))).makespan_s
 
 
 @exactly
@@ -172,7 +172,7 @@ def test_with_recompute_one_microbatch_is_held_in_full_and_of_the_others_their_i
     plain = build(name, p, m)
     schedule = lower(recompute(plain))
     held = [0] * p
-    for sample in memory(simulate(schedule, costs), costs, schedule):
+    for sample in memory(simulate_lists(schedule, costs), costs, schedule):
         held[sample.device] = max(held[sample.device], dict(sample.bytes_by_kind)["activations"])
     assert held[1:] == [
         theory.recompute_activations(stages_in_flight(plain)[rank], stage_input + more, stage_input)
@@ -187,7 +187,7 @@ def test_dualpipe_is_idle_and_takes_as_long_as_published_for_any_overlap(half, m
     """Where W is no longer than F; beyond, W counts as F. DualPipeV is the same in half the ranks."""
     p, m = 2 * half, 4 * half + 2 * more
     for schedule in (build("dualpipe", p, m), build("dualpipe_v", half, m // 2)):
-        found = metrics(simulate(schedule, uniform(p, t_f, None, t_f, t_w, overlap)))
+        found = metrics(simulate_lists(schedule, uniform(p, t_f, None, t_f, t_w, overlap)))
         idle_s = max(device.idle_s for device in found.devices)
         assert found.makespan_s == pytest.approx(theory.dualpipe_makespan_s(p, m, t_f, t_w, overlap), rel=1e-9)
         assert idle_s == pytest.approx(theory.dualpipe_idle_s(p, t_f, t_w, overlap), rel=1e-9, abs=1e-9)
@@ -205,4 +205,4 @@ def test_the_idle_time_of_dualpipe_is_the_published_one(overlap, t_fb):
 def test_data_parallel_takes_its_closed_form(p, more, t_f, t_b):
     expected = theory.data_parallel_makespan_s(p, p + more, t_f, t_b)
     schedule = build("data_parallel", p, p + more)
-    assert simulate(schedule, uniform(1, t_f, t_b)).makespan_s == pytest.approx(expected, rel=1e-9)
+    assert simulate_lists(schedule, uniform(1, t_f, t_b)).makespan_s == pytest.approx(expected, rel=1e-9)

@@ -10,7 +10,7 @@ from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
 
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules.builders import build
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory, peak_memory
 
 WIDTHS = (3, 5, 7, 2)  # of the input and of what each stage hands on
@@ -41,5 +41,5 @@ def test_we_count_as_many_bytes_of_buffers_as_pytorch_holds(alone, m):
     outputs = [4 * ROWS * width for width in WIDTHS[1:]]
     costs = StageCosts(tuple(StageCost(1.0, 2.0, output_bytes=num_bytes) for num_bytes in outputs))
     schedule = build("interleaved", 1, m, 3)
-    samples = memory(simulate(schedule, costs), costs, schedule, buffers="per_microbatch")
+    samples = memory(simulate_lists(schedule, costs), costs, schedule, buffers="per_microbatch")
     assert dict(peak_memory(samples)[0].bytes_by_kind)["receive_buffers"] == buffers_in_torch(m)

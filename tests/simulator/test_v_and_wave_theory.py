@@ -11,7 +11,7 @@ from pipesched.schedules.lowering import lower
 from pipesched.schedules.weights.versions import stages_in_flight
 from pipesched.simulator import SimulationError, theory
 from pipesched.simulator.analysis import metrics
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory
 
 seconds, units = st.floats(0.01, 10.0), st.integers(1, 4)
@@ -19,18 +19,18 @@ exactly = settings(deadline=None, max_examples=60)
 
 
 def simulated_s(schedule: Schedule, t_f: float, t_b: float) -> float:
-    return simulate(schedule, uniform(schedule.num_stages, t_f, t_b)).makespan_s
+    return simulate_lists(schedule, uniform(schedule.num_stages, t_f, t_b)).makespan_s
 
 
 def simulated_in_chunk_times_s(name: str, p: int, m: int, t: float) -> float:
-    return simulate(build(name, p, m), uniform(2 * p, t, None, t, t)).makespan_s
+    return simulate_lists(build(name, p, m), uniform(2 * p, t, None, t, t)).makespan_s
 
 
 def most_activations(schedule: Schedule) -> int:
     """Return what the rank that holds most holds, where each chunk of a micro-batch is a byte from F to B or W."""
     costs = StageCosts((StageCost(1.0, 2.0, 1.0, 1.0, saved_bytes=1),) * schedule.num_stages)
     lowered = lower(schedule)
-    samples = memory(simulate(lowered, costs), costs, lowered)
+    samples = memory(simulate_lists(lowered, costs), costs, lowered)
     return max(dict(sample.bytes_by_kind)["activations"] for sample in samples)
 
 
@@ -93,7 +93,7 @@ def test_chimera_takes_its_closed_form(half, rounds, t_f, t_b):
 def test_the_bubble_of_chimera_is_the_papers_where_f_and_b_take_as_long(p):
     for m in (p, 2 * p, 4 * p):
         schedule = build("chimera", p, m)
-        found = metrics(simulate(schedule, uniform(p, 1.0, 1.0))).bubble_fraction
+        found = metrics(simulate_lists(schedule, uniform(p, 1.0, 1.0))).bubble_fraction
         assert found == pytest.approx(theory.chimera_bubble_fraction(p, m), rel=1e-12, abs=1e-12)
         assert stages_in_flight(schedule) == tuple(theory.chimera_in_flight(p, rank) for rank in range(p))
         assert most_activations(schedule) == p

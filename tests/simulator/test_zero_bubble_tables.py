@@ -12,7 +12,7 @@ from pipesched.profiles.costs import StageCosts, uniform
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import build
 from pipesched.simulator.analysis import metrics
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 
 P, V = 8, 4
 M_W_OVER_M_B = 32 * 4096 / (34 * 4096 + 5 * 32 * 1024)
@@ -42,7 +42,7 @@ class Setting(NamedTuple):
         return uniform(P * chunks, f, i + w, i, w)
 
     def rate(self, schedule: Schedule, chunks: int = 1) -> str:
-        timeline = simulate(schedule, self.costs(chunks), flat(P, Link(self.c)))
+        timeline = simulate_lists(schedule, self.costs(chunks), flat(P, Link(self.c)))
         return f"{metrics(timeline).bubble_of_longest_span:.4f}"
 
 
@@ -113,6 +113,6 @@ def _waited_for(letter: str, stage: int, microbatch: int) -> tuple[str, int, int
 @settings
 def test_with_these_transfers_zb_h2_loses_what_the_paper_gives_and_two_transfers_a_rank(row):
     """(p - 1)(t_f + t_i - 2 t_w) of section 2.3, and 2 c per rank for the way there and back."""
-    timeline = simulate(build("zb_h2", P, row.m), row.costs(), flat(P, Link(row.c)))
+    timeline = simulate_lists(build("zb_h2", P, row.m), row.costs(), flat(P, Link(row.c)))
     longest_s = max(device.span_s for device in metrics(timeline).devices)
     assert longest_s - row.work == pytest.approx((P - 1) * (row.f + row.i + 2 * row.c - 2 * row.w), rel=1e-9)

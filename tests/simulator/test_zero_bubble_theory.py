@@ -10,7 +10,7 @@ from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import SimulationError, theory
 from pipesched.simulator.analysis import metrics
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory
 
 p_s, seconds = st.integers(1, 8), st.floats(0.01, 10.0)
@@ -22,7 +22,7 @@ def longest_span_s(timeline: Timeline) -> float:
 
 
 def timeline_of(schedule: Schedule, t_f: float, t_i: float, t_w: float) -> Timeline:
-    return simulate(schedule, uniform(schedule.num_stages, t_f, None, t_i, t_w))
+    return simulate_lists(schedule, uniform(schedule.num_stages, t_f, None, t_i, t_w))
 
 
 @exactly
@@ -66,7 +66,7 @@ def test_zb_auto_takes_its_closed_form_of_equal_costs(p, more, extra):
 def test_in_the_unit_model_h1_has_a_third_of_the_bubble_of_1f1b_and_h2_none_on_any_rank(p):
     m = 3 * p
     work_s = 3.0 * m
-    assert simulate(build("1f1b", p, m), uniform(p, 1.0, 2.0)).makespan_s == work_s + 3 * (p - 1)
+    assert simulate_lists(build("1f1b", p, m), uniform(p, 1.0, 2.0)).makespan_s == work_s + 3 * (p - 1)
     assert timeline_of(build("zb_h1", p, m), 1.0, 1.0, 1.0).makespan_s == work_s + p - 1
     h2 = timeline_of(build("zb_h2", p, m), 1.0, 1.0, 1.0)
     assert [device.span_s for device in metrics(h2).devices] == [work_s] * p
@@ -83,7 +83,7 @@ def test_as_much_is_held_as_the_paper_counts(p, more, saved, share):
         ("zb_h2", 2 * p - 1 + more, theory.zb_h2_activations),
     ):
         schedule, costs = lower(build(name, p, m)), StageCosts((cost,) * p)
-        samples = memory(simulate(schedule, costs), costs, schedule)
+        samples = memory(simulate_lists(schedule, costs), costs, schedule)
         for rank in range(p):
             held = [dict(sample.bytes_by_kind)["activations"] for sample in samples if sample.device == rank]
             assert max(held) == closed_form(p, rank, saved, kept)

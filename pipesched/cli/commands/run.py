@@ -122,9 +122,9 @@ def _print(
 def _require_patience(schedule: Schedule, costs: StageCosts, cluster: Cluster, timeout_s: float) -> None:
     """Refuse to emulate what is known to take too long, or to wait longer than a message may keep a rank waiting."""
     from pipesched.schedules.lowering import lower
-    from pipesched.simulator.engine import simulate
+    from pipesched.simulator.engine import simulate_lists
 
-    timeline = simulate(lower(schedule), costs, cluster)
+    timeline = simulate_lists(lower(schedule), costs, cluster)
     if not timeline.makespan_s <= LONGEST_S:
         raise InputError(
             f"costs: got a list that is predicted to take {timeline.makespan_s:.3g} s, expected at most a week "

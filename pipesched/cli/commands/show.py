@@ -62,9 +62,9 @@ def show(
 
 def _warn(schedule: Schedule, path: Path) -> None:
     """Say on stderr of a file that its lists cannot run; they are written all the same, to be mended."""
-    from pipesched.schedules.check import check
+    from pipesched.schedules.check import find_faults
 
-    findings = check(schedule)
+    findings = find_faults(schedule)
     if findings:
         more = f" and {len(findings) - 1} more" if len(findings) > 1 else ""
         complain(f"warning: {path}: {findings[0]}{more}; see 'pipesched check -f {path}'")

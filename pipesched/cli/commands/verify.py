@@ -183,7 +183,7 @@ def _one(
     from pipesched.executor.runs import launch, whole_model_losses
     from pipesched.profiles.costs import costs_of_stages, layer_seconds
     from pipesched.profiles.partitioning import parse_partition
-    from pipesched.simulator.analysis import compare
+    from pipesched.simulator.analysis import compare_timelines
     from pipesched.workflows import Conditions, ScheduleSource, predict_source
 
     bounds = parse_partition(costs.partition or "balanced", layer_seconds(profile, size), schedule.num_stages)
@@ -198,7 +198,7 @@ def _one(
     return _Checked(
         predicted,
         measured.timeline,
-        compare(predicted, measured.timeline),
+        compare_timelines(predicted, measured.timeline),
         loss=mean(got for got, _ in pairs),
         whole_loss=mean(want for _, want in pairs),
         loss_difference=max(_difference(got, want) for got, want in pairs),

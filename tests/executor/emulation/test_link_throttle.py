@@ -15,7 +15,7 @@ from pipesched.profiles.io import cluster_text
 from pipesched.schedules import Message, Payload, Recv, Reduce, Send
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from tests.executor.pipelines import job
 
 MS = 1_000_000
@@ -150,7 +150,7 @@ def test_what_is_posted_when_a_simulation_posts_it_is_over_when_it_is_there(
     cost = StageCost(1.0, backward_input_s=1.3, backward_weight_s=0.7, output_bytes=num_bytes, weight_bytes=17)
     costs = StageCosts(tuple(replace(cost, forward_s=1.0 + s % uneven) for s in range(schedule.num_stages)))
     links = links_of(schedule, cluster, num_bytes, weight_bytes=17)
-    posts = sorted(posts_of(simulate(schedule, costs, cluster), links), key=lambda post: post[0])
+    posts = sorted(posts_of(simulate_lists(schedule, costs, cluster), links), key=lambda post: post[0])
     # of what could start at the same instant, in either order, the page may begin with the other: leave such cases out
     last = {way.cell: posted_s for posted_s, way, _ in posts}
     assume(len({round(posted_s, 9) for posted_s in last.values()}) == len(last))
@@ -182,8 +182,8 @@ def test_an_emulated_run_is_never_faster_than_its_devices_and_links_allow():
     cost = StageCost(0.006, 0.009, step_s=0.002, output_bytes=40_000, weight_bytes=60_000)
     costs = StageCosts((cost,) * schedule.num_stages)
     todo = job(schedule, None, emulate=costs, cluster=cluster_text(cluster, "cluster"), iterations=2, dtype="float32")
-    predicted_s = simulate(schedule, costs, cluster).makespan_s
-    assert predicted_s > 2 * simulate(schedule, costs).makespan_s
+    predicted_s = simulate_lists(schedule, costs, cluster).makespan_s
+    assert predicted_s > 2 * simulate_lists(schedule, costs).makespan_s
     assert all(makespan_s >= predicted_s * (1 - 1e-6) for makespan_s in launch(todo).makespans_s)
 
 

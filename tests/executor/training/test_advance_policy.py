@@ -6,7 +6,7 @@ from pipesched.executor.training import AdvancePolicy
 from pipesched.profiles.clusters import Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules.builders import build
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory, peak_memory
 
 SEVEN = StageCosts((StageCost(1.0, 1.0, saved_bytes=10),) * 2)
@@ -26,7 +26,7 @@ def run(policy, batch, most_trials=20):
 
 def simulated(advance, transfer_s=1.0):
     schedule = build("1f1b_afp", 2, 8, advance=advance)
-    timeline = simulate(schedule, SEVEN, flat(2, Link(transfer_s)))
+    timeline = simulate_lists(schedule, SEVEN, flat(2, Link(transfer_s)))
     peaks = peak_memory(memory(timeline, SEVEN, schedule))
     return timeline.makespan_s, max(peak.total_bytes for peak in peaks.values())
 

@@ -15,7 +15,7 @@ from pipesched.profiles.partitioning.device_memory import stashed_bytes
 from pipesched.profiles.partitioning.for_cluster import by_memory, by_replicas, by_time, levels, over_memory
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory, peak_memory
 from tests.profiles.hand_profiles import layer, measurement, profile
 
@@ -88,7 +88,7 @@ def test_the_memory_of_a_stage_is_what_1f1b_is_predicted_to_hold_less_buffers():
     costs = costs_of_stages(model, bounds, 1)
     silent = replace(costs, stages=tuple(replace(cost, output_bytes=0) for cost in costs.stages))
     schedule = build("1f1b", 3, 8)
-    peaks = peak_memory(memory(simulate(schedule, silent), silent, lower(schedule)))
+    peaks = peak_memory(memory(simulate_lists(schedule, silent), silent, lower(schedule)))
     assert [peaks[device].total_bytes for device in range(3)] == [stage.memory_bytes for stage in staging.stages]
 
 
@@ -151,7 +151,7 @@ def test_the_memory_of_a_replica_bounds_what_1f1b_rr_is_predicted_to_hold_less_b
     costs = costs_of_stages(model, [(stage, stage + 1) for stage in range(len(counts))], 1)
     silent = replace(costs, stages=tuple(replace(cost, output_bytes=0) for cost in costs.stages))
     schedule = build("1f1b_rr", sum(counts), 36, replicas=counts)
-    peaks = peak_memory(memory(simulate(schedule, silent), silent, lower(schedule)))
+    peaks = peak_memory(memory(simulate_lists(schedule, silent), silent, lower(schedule)))
     rank = 0
     for stage, count in enumerate(counts):
         always, each = stashed_bytes(silent.stages[stage])
@@ -168,7 +168,7 @@ def test_the_memory_of_several_stages_is_what_interleaved_1f1b_is_predicted_to_h
     costs = costs_of_stages(model, [(stage.first, stage.last) for stage in staging.stages], 1)
     silent = replace(costs, stages=tuple(replace(cost, output_bytes=0) for cost in costs.stages))
     schedule = build("interleaved", num_devices, 6 * num_devices, num_chunks)
-    peaks = peak_memory(memory(simulate(schedule, silent), silent, lower(schedule)))
+    peaks = peak_memory(memory(simulate_lists(schedule, silent), silent, lower(schedule)))
     held = [peaks[device].total_bytes for device in range(num_devices)]
     assert [stage.memory_bytes for stage in staging.stages] == held * num_chunks
     device, limit = held.index(max(held)), max(held) - 1

@@ -6,7 +6,7 @@ from pipesched.schedules import Average, Recv, ScheduleError, Send, Step, make_s
 from pipesched.schedules.builders import avgpipe as module
 from pipesched.schedules.builders.avgpipe import avgpipe
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b_afp
-from pipesched.schedules.check import check
+from pipesched.schedules.check import find_faults
 from pipesched.schedules.lowering import lower
 from tests.schedules.builder_rules import assert_one_line, assert_sound, letters, most_in_flight, parts
 from tests.schedules.drawings import cells, drawn, is_in
@@ -69,7 +69,7 @@ def test_a_pipeline_that_is_not_averaged_is_found():
     rows = [list(row) for row in schedule.ops]
     rows[2].pop()
     bad = make_schedule("bad", 2, 4, rows, schedule.rank_to_device)
-    (finding,) = check(bad)
+    (finding,) = find_faults(bad)
     assert (finding.rank, finding.text) == (2, "0AVERAGE is missing, which other ranks 0, 2 have")
 
 

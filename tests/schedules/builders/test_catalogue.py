@@ -10,7 +10,7 @@ from pipesched.schedules import ScheduleError, Step, computes, stages_of
 from pipesched.schedules.builders import CATALOGUE, Parameter, build, build_lazily, find
 from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b_afp
-from pipesched.schedules.check import check
+from pipesched.schedules.check import find_faults
 from pipesched.schedules.transforms import training_run
 from tests.schedules.builder_rules import assert_one_line
 
@@ -22,7 +22,7 @@ def test_every_entry_builds_a_sound_schedule_of_its_name(name):
     schedule = build(name, 4, 8)
     assert schedule.name == name
     assert schedule.num_devices == 4
-    assert check(schedule) == ()
+    assert find_faults(schedule) == ()
 
 
 @names

@@ -10,7 +10,7 @@ from pipesched.schedules import Schedule, ScheduleError, compute_only, make_sche
 from pipesched.schedules.builders import CATALOGUE
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
-from pipesched.schedules.check import BACKENDS, Finding, MessageBackend, check, judge, require_runnable
+from pipesched.schedules.check import BACKENDS, Finding, MessageBackend, find_faults, judge, require_runnable
 from pipesched.schedules.formats.torch_csv import read_csv_text, write_csv
 from pipesched.schedules.lowering import lower, lower_for_torch
 from tests.schedules.edits import edited, mutant, place_of
@@ -40,8 +40,8 @@ def test_no_schedule_of_the_catalogue_is_refused(name):
     schedules = sizes(name)
     assert len(schedules) == NUM_SIZES
     for schedule in schedules:
-        assert check(schedule) == ()
-        assert check(lower(schedule)) == ()
+        assert find_faults(schedule) == ()
+        assert find_faults(lower(schedule)) == ()
 
 
 @settings(deadline=None, max_examples=100)
@@ -52,14 +52,14 @@ def test_at_no_size_is_a_schedule_of_the_catalogue_refused(name, p, m, v):
         schedule = CATALOGUE[name].build(p, m, **({"num_chunks": v} if CATALOGUE[name].traits.takes_chunks else {}))
     except ScheduleError:  # a size that it cannot have
         reject()
-    assert check(schedule) == ()
-    assert check(lower(schedule)) == ()
+    assert find_faults(schedule) == ()
+    assert find_faults(lower(schedule)) == ()
 
 
 @pytest.mark.parametrize("schedule", [v_shaped(), replicated(), mixed_backwards()], ids=["v", "replicated", "mixed"])
 def test_stages_in_a_v_replicas_and_mixed_backwards_are_fine(schedule):
-    assert check(schedule) == ()
-    assert check(lower(schedule)) == ()
+    assert find_faults(schedule) == ()
+    assert find_faults(lower(schedule)) == ()
 
 
 def torch_lowered(schedule: Schedule) -> Schedule:
@@ -131,7 +131,7 @@ def test_judge_finds_on_gloo_what_check_finds():
     for seed in range(100):
         _, schedule = mutant(seed)
         if schedule.is_lowered:
-            assert judge(schedule).findings[MessageBackend.GLOO] == check(schedule)
+            assert judge(schedule).findings[MessageBackend.GLOO] == find_faults(schedule)
 
 
 def test_a_finding_says_its_place_first():
@@ -158,7 +158,7 @@ def test_what_cannot_run_is_refused_in_one_line_with_three_findings_and_a_count(
 def test_every_finding_of_a_mutant_has_a_place_in_its_lists():
     for seed in range(300):
         _, schedule = mutant(seed)
-        for finding in check(schedule):
+        for finding in find_faults(schedule):
             assert "\n" not in str(finding)
             if finding.index is not None:
                 assert 0 <= finding.index < len(schedule.ops[finding.rank])

@@ -16,7 +16,7 @@ from pipesched.schedules import (
     forward,
     make_schedule,
 )
-from pipesched.schedules.check import check
+from pipesched.schedules.check import find_faults
 from tests.schedules.edits import found
 from tests.schedules.hand_schedules import replicated
 
@@ -60,13 +60,13 @@ def test_replicas_that_step_alone_drift_apart():
 
 def test_pipelines_with_optimizers_of_their_own_are_averaged_all_of_them():
     mine, yours = ([*pair(i), Step(0), Average(0)] for i in range(2))
-    assert check(replicas(mine, yours)) == ()
+    assert find_faults(replicas(mine, yours)) == ()
     assert [place[:2] for place in found(replicas(mine, yours[:-1]), "structure")] == [(1, None)]
 
 
 def test_a_replica_without_micro_batches_reduces_and_steps_with_the_others():
     rows = [[*pair(0), *pair(1), Reduce(0), Step(0)], [Reduce(0), Step(0)]]
-    assert check(replicas(*rows)) == ()
+    assert find_faults(replicas(*rows)) == ()
 
 
 def test_a_replica_that_does_not_reduce_is_named():
@@ -108,7 +108,7 @@ def test_several_rounds_of_reduce_and_step_are_fine():
             i = 2 * step + rank
             row += [forward(0, i, step), backward(0, i, step), Reduce(0), Step(0)]
         rows.append(row)
-    assert check(make_schedule("x", 1, 6, rows)) == ()
+    assert find_faults(make_schedule("x", 1, 6, rows)) == ()
 
 
 @pytest.mark.parametrize("op", [Unshard(0), Reshard(0), Reduce(0)])
@@ -116,7 +116,7 @@ def test_on_a_stage_of_one_rank_these_may_come_anywhere(op):
     for index in range(3):
         row: list[Op] = [*pair(0), Step(0)]
         row.insert(index, op)
-        assert check(make_schedule("x", 1, 1, [row])) == ()
+        assert find_faults(make_schedule("x", 1, 1, [row])) == ()
 
 
 @pytest.mark.parametrize("op", [Step(0), Step(5), Reduce(0), Average(0), Unshard(0), Reshard(1)])
@@ -129,4 +129,4 @@ def test_an_op_of_a_stage_that_the_rank_does_not_hold_is_named(op):
 
 
 def test_a_good_pair_of_pipelines_has_no_findings():
-    assert check(replicated()) == ()
+    assert find_faults(replicated()) == ()

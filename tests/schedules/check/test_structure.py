@@ -5,7 +5,7 @@ import pytest
 from pipesched.schedules import Compute, Overlap, Phase, backward, forward, make_schedule
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.pipedream import pipedream
-from pipesched.schedules.check import check
+from pipesched.schedules.check import find_faults
 from tests.schedules.edits import edited, found
 
 INPUTS, WEIGHTS, AGAIN = (
@@ -52,7 +52,7 @@ def test_half_of_a_split_backward_is_not_enough_and_both_kinds_are_too_many():
 
 
 def test_a_recompute_comes_between_forward_and_backward():
-    assert check(make_schedule("x", 1, 1, [[forward(0, 0), AGAIN, backward(0, 0)]])) == ()
+    assert find_faults(make_schedule("x", 1, 1, [[forward(0, 0), AGAIN, backward(0, 0)]])) == ()
     late = make_schedule("x", 1, 1, [[forward(0, 0), backward(0, 0), AGAIN]])
     assert found(late, "structure") == [(0, 2, "0R0 comes after its backward")]
 

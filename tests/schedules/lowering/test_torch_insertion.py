@@ -9,7 +9,7 @@ from pipesched.schedules import Recv, Reduce, Reshard, ScheduleError, Step, Unsh
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.builders.zbv import zbv
-from pipesched.schedules.check import check
+from pipesched.schedules.check import find_faults
 from pipesched.schedules.formats.torch_csv import read_csv, read_csv_text, write_csv, write_csv_comms
 from pipesched.schedules.lowering import lower, lower_for_torch
 from pipesched.schedules.semantics import Communication, progress
@@ -56,7 +56,7 @@ def test_our_lists_are_lowered_as_pytorch_does_and_are_safe_on_its_communicators
     (tmp_path / "ours.csv").write_bytes(write_csv(schedule).encode())
     runtime._load_csv(str(tmp_path / "ours.csv"), format="compute_only")
     assert_same(lowered, runtime.pipeline_order_with_comms)
-    assert not check(lowered)
+    assert not find_faults(lowered)
     for communication in Communication:
         assert not progress(lowered, communication).blocked, communication
 
@@ -110,5 +110,5 @@ def test_the_receives_that_pytorch_defers_cross_in_a_v_and_we_say_so(tmp_path):
     path.write_bytes(write_csv(zbv(2, 4)).encode())
     runtime._load_csv(str(path))
     runtime._dump_csv(str(path))
-    findings = check(read_csv(path))
+    findings = find_faults(read_csv(path))
     assert any(finding.kind == "matching" and "RECV" in str(finding) for finding in findings)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pipesched.schedules import Overlap, Recv, Reduce, Schedule, Send, Step, backward, computes, forward, make_schedule
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.interleaved import interleaved
-from pipesched.schedules.check import check, judge
+from pipesched.schedules.check import find_faults, judge
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.semantics import Communication, progress
 from pipesched.schedules.semantics.deadlock import WaitingOp, Why, deadlocks
@@ -68,7 +68,7 @@ def test_no_mutant_that_runs_right_on_gloo_is_refused():
     for seed in range(NUM_MUTANTS):
         original, schedule = mutant(seed)
         if finishes(schedule) and delivers(schedule) and kept(original) == kept(schedule):
-            assert check(schedule) == (), f"seed {seed}\n{schedule.ops}"
+            assert find_faults(schedule) == (), f"seed {seed}\n{schedule.ops}"
             num_right += 1
     assert num_right > NUM_MUTANTS // 20
 
@@ -94,7 +94,7 @@ def test_mutants_that_finish_are_refused_for_their_messages_exactly_when_these_a
     verdicts = Counter()
     for seed in range(NUM_MUTANTS):
         _, schedule = mutant(seed)
-        findings = check(schedule)
+        findings = find_faults(schedule)
         if not finishes(schedule) or any(finding.kind == "structure" for finding in findings):
             continue
         is_right = not any(finding.kind == "matching" for finding in findings)
@@ -114,7 +114,7 @@ def test_an_op_that_is_dropped_is_named():
                 names = [str(op)]
                 if isinstance(op, Send | Recv):  # where those after it move up, the other end has no counterpart
                     names.append(str(Recv(op.message, 0) if isinstance(op, Send) else Send(op.message, 0)))
-                text = " ".join(map(str, check(bad)))
+                text = " ".join(map(str, find_faults(bad)))
                 assert any(name in text for name in names), (schedule.name, op, text)
 
 

@@ -9,7 +9,7 @@ from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules import Reduce, Step, backward, forward, make_schedule
 from pipesched.schedules.builders import build, build_lazily
 from pipesched.schedules.transforms import late_sums, replicate
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 
 
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "zb_h1", "chimera", "wpipe"])
@@ -39,6 +39,6 @@ def test_a_backward_hides_a_sum_unless_it_is_late():
     costs = StageCosts((StageCost(1.0, 2.0, weight_bytes=20),) * 2)
     cluster = flat(2, Link(bandwidth_bytes_per_s=10.0))
     # F F B to 4 s; the sum of stage 1 beside B to 6 s, that of stage 0 after it
-    assert simulate(schedule, costs, cluster).makespan_s == 8.0
+    assert simulate_lists(schedule, costs, cluster).makespan_s == 8.0
     # both after 6 s, one after the other
-    assert simulate(late_sums(schedule), costs, cluster).makespan_s == 10.0
+    assert simulate_lists(late_sums(schedule), costs, cluster).makespan_s == 10.0

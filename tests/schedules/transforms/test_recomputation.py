@@ -17,7 +17,7 @@ from pipesched.schedules import (
 )
 from pipesched.schedules.builders import CATALOGUE, build, build_lazily
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
-from pipesched.schedules.check import check
+from pipesched.schedules.check import find_faults
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.lowering.streamed_insertion import lower_lazily
 from pipesched.schedules.transforms import recomputation as module
@@ -63,7 +63,7 @@ def test_over_any_schedule_it_adds_one_r_right_before_every_backward_and_nothing
     plain = lower(plain) if is_lowered else plain
     schedule = recompute(plain)
     assert without(schedule) == plain.ops
-    assert check(schedule) == ()
+    assert find_faults(schedule) == ()
     assert finishes(lower(schedule))
     for row in schedule.ops:
         for place, op in enumerate(row):

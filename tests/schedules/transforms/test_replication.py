@@ -7,14 +7,14 @@ from pipesched.profiles.costs import uniform
 from pipesched.schedules import Phase, Reduce, ScheduleError, Step, backward, computes, forward, make_schedule, repeat
 from pipesched.schedules.builders import CATALOGUE, build, build_lazily
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
-from pipesched.schedules.check import MessageBackend, check, judge
+from pipesched.schedules.check import MessageBackend, find_faults, judge
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.lowering.streamed_insertion import lower_lazily
 from pipesched.schedules.transforms import place, recompute, replicate
 from pipesched.schedules.transforms import replication as module
 from pipesched.schedules.weights import live_versions
 from pipesched.simulator.analysis import metrics
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from tests.schedules.brute_force import delivers, finishes
 from tests.schedules.builder_rules import assert_complete, assert_one_line, parts
 from tests.schedules.drawings import cells, drawn, is_in
@@ -39,7 +39,7 @@ def seconds(schedule):
     """Simulate with ops of a second and without links."""
     costs = uniform(schedule.num_stages, forward_s=1.0, backward_s=2.0, backward_input_s=1.0, backward_weight_s=1.0)
     cluster = flat(max(schedule.rank_to_device) + 1)
-    return metrics(simulate(lower(schedule), costs, cluster)).makespan_s
+    return metrics(simulate_lists(lower(schedule), costs, cluster)).makespan_s
 
 
 def counted(row, stage):
@@ -66,7 +66,7 @@ def test_over_any_schedule_copies_do_what_it_does_each_with_its_share_of_every_s
     assert (schedule.num_ranks, schedule.num_microbatches) == (width * plain.num_ranks, width * m)
     assert schedule.rank_to_device == tuple(range(width * plain.num_ranks))
     assert_complete(schedule)
-    assert check(schedule) == ()
+    assert find_faults(schedule) == ()
     lowered = lower(schedule)
     assert finishes(lowered)
     assert delivers(lowered)
@@ -152,7 +152,7 @@ def test_recompute_before_or_after_is_the_same_but_for_the_name(name):
 @pytest.mark.parametrize("name", ["1f1b", "zb_h1", "interleaved", "pipedream", "wpipe"])
 def test_lowered_lists_can_be_copied_too(name):
     found = replicate(lower(build(name, 3, 6)), 2)
-    assert check(found) == ()
+    assert find_faults(found) == ()
     assert finishes(found)
     assert sorted(map(str, found.ops[4])) == sorted(map(str, lower(replicate(build(name, 3, 6), 2)).ops[4]))
 
@@ -167,7 +167,7 @@ def test_lists_that_leave_the_optimizer_to_their_caller_are_summed_at_their_last
     plain = make_schedule("file", 1, 2, [[forward(0, 0), forward(0, 1), backward(0, 0), backward(0, 1)]])
     found = replicate(plain, 2)
     assert [str(op) for op in found.ops[1]] == ["0F2", "0F3", "0B2", "0B3", "0REDUCE_GRAD"]
-    assert check(found) == ()
+    assert find_faults(found) == ()
 
 
 def test_one_copy_is_the_schedule_itself():

@@ -13,7 +13,7 @@ from pipesched.schedules import Compute, Recv, Reduce, ScheduleError, Step, give
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.simulator.analysis.causes import Kind, critical_path, readable_path, shares
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import longest_path
 from tests.simulator.longest_path import longest_path as brute_force
 from tests.strategies import random_costs
@@ -90,7 +90,7 @@ def test_the_pieces_touch_and_reach_from_start_to_end_also_where_nics_are_shared
     except ScheduleError:
         reject()
     node = replace(flat(2, Link(0.1, 9.0)), inter=Link(0.2, 5.0), nics=((0, 1),))
-    timeline = simulate(schedule, known_costs(chance, schedule.num_stages), of_nodes(node, 2))
+    timeline = simulate_lists(schedule, known_costs(chance, schedule.num_stages), of_nodes(node, 2))
     path = critical_path(timeline)
     assert path[0].start_s == timeline.start_s
     assert path[-1].end_s == timeline.start_s + timeline.makespan_s
@@ -100,7 +100,7 @@ def test_the_pieces_touch_and_reach_from_start_to_end_also_where_nics_are_shared
 
 
 def test_1f1b_with_equal_stages_is_filled_worked_off_and_drained():
-    timeline = simulate(build("1f1b", 2, 3), uniform(2, 1.0, 2.0))
+    timeline = simulate_lists(build("1f1b", 2, 3), uniform(2, 1.0, 2.0))
     path = critical_path(timeline)
     assert [(p.span.rank, str(p.span.op)) for p in path if p.seconds] == [
         (0, "0F0"), (1, "1F0"), (1, "1B0"), (1, "1F1"), (1, "1B1"), (1, "1F2"), (1, "1B2"), (0, "0B2"),
@@ -113,7 +113,7 @@ def test_1f1b_with_equal_stages_is_filled_worked_off_and_drained():
 
 def test_a_slow_link_is_a_message_of_the_path():
     costs = replace(uniform(2, 1.0, 2.0), stages=(replace(uniform(1, 1.0, 2.0).stages[0], output_bytes=10),) * 2)
-    path = critical_path(simulate(build("1f1b", 2, 1), costs, flat(2, Link(0.5, 5.0))))
+    path = critical_path(simulate_lists(build("1f1b", 2, 1), costs, flat(2, Link(0.5, 5.0))))
     assert readable_path(path) == [
         "rank 0: forward 1 s", "message 2.5 s 0->1", "rank 1: backward 2 s, forward 1 s", "message 2.5 s 1->0",
         "rank 0: backward 2 s",
@@ -141,7 +141,7 @@ class Counted(float):
 
 def uses_of_a_path(num_microbatches):
     costs = StageCosts((StageCost(1.0, 2.0, output_bytes=100),) * 4)
-    timeline = simulate(build("1f1b", 4, num_microbatches), costs, flat(4, Link(0.0, 10.0)))
+    timeline = simulate_lists(build("1f1b", 4, num_microbatches), costs, flat(4, Link(0.0, 10.0)))
     spans = tuple(replace(s, start_s=Counted(s.start_s), end_s=Counted(s.end_s)) for s in timeline.spans)
     Counted.uses = 0
     critical_path(replace(timeline, spans=spans))

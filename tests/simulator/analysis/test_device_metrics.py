@@ -25,7 +25,7 @@ from pipesched.schedules import (
 from pipesched.schedules.builders import build
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import CAUSES, Metrics, metrics
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory
 
 
@@ -37,7 +37,7 @@ def test_the_idle_time_of_two_ranks_is_charged_as_worked_out_by_hand():
     #          0    1    2              4.5 5        7    8         10
     # rank 0   F0   F1                      B0            B1
     # rank 1       1.5 F0 2.5 B0   4.5 F1 5.5 B1  7.5
-    found = metrics(simulate(build("1f1b", 2, 2), uniform(2, 1.0, 2.0), flat(2, Link(0.5))))
+    found = metrics(simulate_lists(build("1f1b", 2, 2), uniform(2, 1.0, 2.0), flat(2, Link(0.5))))
     assert found.makespan_s == 10.0
     assert causes(found, 0) == {"downstream": 3.0, "transfer": 1.0}
     assert causes(found, 1) == {"warmup": 1.5, "cooldown": 2.5}
@@ -49,7 +49,7 @@ def test_the_idle_time_of_two_ranks_is_charged_as_worked_out_by_hand():
 
 
 def test_a_starved_rank_waits_upstream():
-    found = metrics(simulate(build("gpipe", 2, 2), StageCosts((StageCost(3.0, 1.0), StageCost(1.0, 1.0)))))
+    found = metrics(simulate_lists(build("gpipe", 2, 2), StageCosts((StageCost(3.0, 1.0), StageCost(1.0, 1.0)))))
     assert causes(found, 1) == {"warmup": 3.0, "upstream": 2.0, "cooldown": 1.0}
 
 
@@ -83,7 +83,7 @@ def test_a_reduce_is_idle_time_of_the_collective():
     rows = [[forward(0, 0), backward(0, 0), Reduce(0), Step(0), forward(0, 2)], [forward(0, 1), Reduce(0), Step(0)]]
     for step_s in (0.0, 0.5):
         costs = StageCosts((StageCost(1.0, 2.0, step_s=step_s, weight_bytes=100),))
-        found = metrics(simulate(make_schedule("replicas", 1, 3, rows), costs, flat(2, Link(0.5, 50.0))))
+        found = metrics(simulate_lists(make_schedule("replicas", 1, 3, rows), costs, flat(2, Link(0.5, 50.0))))
         assert causes(found, 0) == {"collective": 3.0}
         assert causes(found, 1) == {"collective": 5.0, "cooldown": 1.0}
 
@@ -94,14 +94,14 @@ def test_only_the_part_of_a_reduce_that_something_waits_for_is_idle_time(steps):
     rows = [[forward(0, 0), backward(0, 0), Reduce(0), forward(0, 2)], [forward(0, 1), Reduce(0)]]
     rows = [[*row, Step(0)] for row in rows] if steps else rows
     costs = StageCosts((StageCost(1.0, 2.0, step_s=0.5, weight_bytes=100),))
-    found = metrics(simulate(make_schedule("replicas", 1, 3, rows), costs, flat(2, Link(0.5, 50.0))))
+    found = metrics(simulate_lists(make_schedule("replicas", 1, 3, rows), costs, flat(2, Link(0.5, 50.0))))
     assert causes(found, 0) == {"collective": 2.0}
     assert causes(found, 1) == {"collective": 5.0}
 
 
 def test_the_time_of_ranks_that_share_a_device_is_counted_once():
     schedule = make_schedule("shared", 1, 2, [[forward(0, 0)], [forward(0, 1)]], rank_to_device=(0, 0))
-    found = metrics(simulate(schedule, StageCosts((StageCost(1.0),))))
+    found = metrics(simulate_lists(schedule, StageCosts((StageCost(1.0),))))
     assert [(device.device, device.busy_s, device.idle_s) for device in found.devices] == [(0, 2.0, 0.0)]
 
 
@@ -123,7 +123,7 @@ def test_busy_and_idle_add_up_to_the_makespan_on_every_device(name, costs, m, li
     schedule = build(name, len(costs), m)
     if shared:
         schedule = replace(schedule, rank_to_device=tuple(rank // 2 for rank in range(len(costs))))
-    found = metrics(simulate(schedule, StageCosts(tuple(costs)), flat(len(costs), link), jitter=jitter))
+    found = metrics(simulate_lists(schedule, StageCosts(tuple(costs)), flat(len(costs), link), jitter=jitter))
     for device in found.devices:
         charges = [seconds for _, seconds in device.idle_by_cause_s]
         assert device.idle_s == math.fsum(charges)
@@ -136,7 +136,7 @@ def test_busy_and_idle_add_up_to_the_makespan_on_every_device(name, costs, m, li
 def test_what_a_rounding_leaves_over_is_charged_to_nothing(name, p, link):
     tenths = StageCost(0.3, None, 0.1, 0.2, step_s=0.1, output_bytes=1)  # their sums are not what they are on paper
     schedule = build(name, p, 6)
-    found = metrics(simulate(schedule, StageCosts((tenths,) * schedule.num_stages), flat(p, link)))
+    found = metrics(simulate_lists(schedule, StageCosts((tenths,) * schedule.num_stages), flat(p, link)))
     for device in found.devices:
         assert all(seconds == 0 or seconds > 1e-3 for _, seconds in device.idle_by_cause_s)
         assert device.busy_s + device.idle_s == pytest.approx(found.makespan_s, rel=1e-12)
@@ -144,7 +144,7 @@ def test_what_a_rounding_leaves_over_is_charged_to_nothing(name, p, link):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_charges_add_up_whatever_the_clocks_of_a_measured_run_say(seed):
-    exact = simulate(build("1f1b", 3, 4), uniform(3, 1.0, 2.0), flat(3, Link(0.3)))
+    exact = simulate_lists(build("1f1b", 3, 4), uniform(3, 1.0, 2.0), flat(3, Link(0.3)))
     draw = random.Random(seed).uniform
     spans = []
     for span in exact.spans:
@@ -169,12 +169,12 @@ def test_the_1f1b_column_of_the_zero_bubble_paper_comes_out_to_the_printed_digit
 ):
     # arXiv:2401.10241, Tables 5 and 6, p = 8; milliseconds there, and a rate has no unit.
     costs = uniform(8, t_f, backward_input_s=t_i, backward_weight_s=t_w)
-    found = metrics(simulate(build("1f1b", 8, m), costs, flat(8, Link(transfer_s))))
+    found = metrics(simulate_lists(build("1f1b", 8, m), costs, flat(8, Link(transfer_s))))
     assert round(found.bubble_of_longest_span, 4) == printed
 
 
 def test_the_plain_data_has_the_keys_of_the_command_line_and_survives_json():
-    timeline = simulate(build("1f1b", 2, 2), uniform(2, 1.0, 2.0))
+    timeline = simulate_lists(build("1f1b", 2, 2), uniform(2, 1.0, 2.0))
     costs = uniform(2, 1.0, 2.0)
     with_memory = replace(timeline, memory=memory(timeline, costs, build("1f1b", 2, 2)))
     plain = metrics(with_memory).to_dict()
@@ -189,4 +189,4 @@ def test_the_plain_data_has_the_keys_of_the_command_line_and_survives_json():
 
 def test_a_timeline_in_which_nothing_takes_time_has_no_metrics():
     with pytest.raises(SimulationError, match="1f1b: got a timeline in which no op takes time"):
-        metrics(simulate(build("1f1b", 2, 2), uniform(2, 0.0, 0.0)))
+        metrics(simulate_lists(build("1f1b", 2, 2), uniform(2, 0.0, 0.0)))

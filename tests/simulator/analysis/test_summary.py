@@ -6,7 +6,7 @@ from pipesched.profiles.clusters import Cluster, Device, flat
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
 from pipesched.schedules.builders import build
 from pipesched.simulator.analysis import Summary, fits, summarize
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory
 from tests.schedules.hand_schedules import replicated
 
@@ -14,7 +14,7 @@ BYTES = StageCosts((StageCost(1.0, 2.0, output_bytes=1, saved_bytes=100, weight_
 
 
 def predicted(schedule, costs):
-    timeline = simulate(schedule, costs)
+    timeline = simulate_lists(schedule, costs)
     return replace(timeline, memory=memory(timeline, costs, schedule)) if costs.has_bytes else timeline
 
 
@@ -72,7 +72,7 @@ def test_model_copies_are_all_copies_of_weights_that_a_stage_holds_at_once(name,
     found = summary(schedule, costs)
     assert (found.weight_versions, found.model_copies) == (versions, sum(by_stage) / 4)
     held = [0] * 4
-    for sample in memory(simulate(schedule, costs), costs, schedule):
+    for sample in memory(simulate_lists(schedule, costs), costs, schedule):
         kinds = dict(sample.bytes_by_kind)
         held[sample.device] = max(held[sample.device], kinds["weights"] + kinds["weight_versions"])
     assert held == by_stage
@@ -85,7 +85,9 @@ def test_it_fits_if_no_device_holds_more_than_it_has(limit, expected):
 
 
 def test_nobody_knows_whether_it_fits_without_bytes():
-    assert fits(simulate(build("1f1b", 2, 2), uniform(2, 1.0, 2.0)), Cluster((Device(memory_bytes=1),) * 2)) is None
+    assert (
+        fits(simulate_lists(build("1f1b", 2, 2), uniform(2, 1.0, 2.0)), Cluster((Device(memory_bytes=1),) * 2)) is None
+    )
 
 
 def test_a_row_has_every_column_whatever_is_known():

@@ -5,7 +5,7 @@ from pipesched.profiles.costs import uniform
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import NetworkOptions
-from pipesched.simulator.engine import Distribution, distribution, makespans, simulate
+from pipesched.simulator.engine import Distribution, distribution, makespans, simulate_lists
 
 
 def test_percentiles_lie_between_the_sorted_makespans_in_proportion():
@@ -21,4 +21,4 @@ def test_every_seed_gives_its_makespan_in_order_also_in_several_processes(num_pr
     found = makespans(
         schedule, costs, cluster, rules=NetworkOptions(), jitter=0.1, seeds=seeds, num_processes=num_processes
     )
-    assert list(found) == [simulate(schedule, costs, cluster, jitter=0.1, seed=seed).makespan_s for seed in seeds]
+    assert list(found) == [simulate_lists(schedule, costs, cluster, jitter=0.1, seed=seed).makespan_s for seed in seeds]

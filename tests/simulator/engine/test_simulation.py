@@ -27,7 +27,7 @@ from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import NetworkOptions, SimulationError
 from pipesched.simulator.analysis import metrics
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import longest_path as fast_longest_path
 from tests.simulator.longest_path import longest_path
 
@@ -89,7 +89,7 @@ def test_every_schedule_takes_as_long_as_its_longest_path_on_uneven_stages_and_s
 ):
     size = schedule.num_stages
     costs = StageCosts(tuple(data.draw(st.lists(stage_costs, min_size=size, max_size=size))), overlap=overlap)
-    timeline = simulate(schedule, costs, flat(schedule.num_ranks, link), rules=NetworkOptions(protocol))
+    timeline = simulate_lists(schedule, costs, flat(schedule.num_ranks, link), rules=NetworkOptions(protocol))
     last_end_s = max(span.end_s for span in timeline.without_messages)
     assert last_end_s == pytest.approx(longest_path(schedule, costs, link), rel=1e-9)
 
@@ -97,19 +97,21 @@ def test_every_schedule_takes_as_long_as_its_longest_path_on_uneven_stages_and_s
 def test_lists_that_are_lowered_already_give_the_same_timeline():
     schedule = build("1f1b", 3, 5)
     cluster = flat(3, Link(0.3))
-    assert simulate(schedule, uniform(3, 1.0, 2.0), cluster) == simulate(lower(schedule), uniform(3, 1.0, 2.0), cluster)
+    assert simulate_lists(schedule, uniform(3, 1.0, 2.0), cluster) == simulate_lists(
+        lower(schedule), uniform(3, 1.0, 2.0), cluster
+    )
 
 
 def test_a_timeline_is_predicted_and_has_every_op_of_the_lowered_lists_in_order():
     schedule = lower(build("interleaved", 2, 4, 2))
-    timeline = simulate(schedule, uniform(4, 1.0, 2.0))
+    timeline = simulate_lists(schedule, uniform(4, 1.0, 2.0))
     assert timeline.source == "predicted"
     assert tuple(tuple(span.op for span in timeline.of_rank(rank)) for rank in range(2)) == schedule.ops
 
 
 def test_a_slow_device_divides_the_seconds_by_its_speed():
     cluster = Cluster((Device(), Device(speed=0.5)))
-    timeline = simulate(build("naive", 2, 1), uniform(2, 1.0, 2.0), cluster)
+    timeline = simulate_lists(build("naive", 2, 1), uniform(2, 1.0, 2.0), cluster)
     assert times(timeline, 1)["1F0"] == (1.0, 3.0)
     assert times(timeline, 1)["1B0"] == (3.0, 7.0)
 
@@ -117,7 +119,7 @@ def test_a_slow_device_divides_the_seconds_by_its_speed():
 def test_messages_of_one_channel_go_one_after_the_other_and_the_latency_is_pipelined():
     # 100 bytes at 50 bytes/s keep the channel for 2 s; F makes one every second.
     costs = StageCosts((StageCost(1.0, 1.0, output_bytes=100), StageCost(1.0, 1.0)))
-    timeline = simulate(build("gpipe", 2, 3), costs, flat(2, Link(0.5, 50.0)))
+    timeline = simulate_lists(build("gpipe", 2, 3), costs, flat(2, Link(0.5, 50.0)))
     received = times(timeline, 1)
     assert received["1RECV_F0"] == (1.0, 3.5)
     assert received["1RECV_F1"] == (3.0, 5.5)
@@ -141,10 +143,10 @@ def late_receiver() -> Schedule:
 def test_rendezvous_waits_for_the_receiver_and_eager_does_not():
     costs = StageCosts((StageCost(1.0), StageCost(5.0)))
     cluster = flat(2, Link(2.0))
-    assert times(simulate(late_receiver(), costs, cluster), 1) == {
+    assert times(simulate_lists(late_receiver(), costs, cluster), 1) == {
         "1RECV_F0": (1.0, 3.0), "1F0": (3.0, 8.0), "1RECV_F1": (8.0, 10.0), "1F1": (10.0, 15.0),
     }  # fmt: skip
-    assert times(simulate(late_receiver(), costs, cluster, rules=NetworkOptions("eager")), 1) == {
+    assert times(simulate_lists(late_receiver(), costs, cluster, rules=NetworkOptions("eager")), 1) == {
         "1RECV_F0": (1.0, 3.0), "1F0": (3.0, 8.0), "1RECV_F1": (2.0, 4.0), "1F1": (8.0, 13.0),
     }  # fmt: skip
 
@@ -155,8 +157,8 @@ PAIRED = make_schedule("overlap", 1, 2, [[forward(0, 0), PAIR, backward(0, 1)]])
 
 @pytest.mark.parametrize(("overlap", "end_s"), [(0.0, 4.0), (0.25, 3.75), (1.0, 3.0)])
 def test_an_overlap_takes_the_longer_and_what_is_not_hidden_of_the_shorter_in_one_span(overlap, end_s):
-    assert times(simulate(PAIRED, uniform(1, 1.0, 2.0, overlap=overlap)), 0)[str(PAIR)] == (1.0, end_s)
-    assert times(simulate(PAIRED, uniform(1, 2.0, 1.0, overlap=overlap)), 0)[str(PAIR)] == (2.0, end_s + 1)
+    assert times(simulate_lists(PAIRED, uniform(1, 1.0, 2.0, overlap=overlap)), 0)[str(PAIR)] == (1.0, end_s)
+    assert times(simulate_lists(PAIRED, uniform(1, 2.0, 1.0, overlap=overlap)), 0)[str(PAIR)] == (2.0, end_s + 1)
 
 
 def test_an_overlap_waits_for_the_messages_of_both_and_gives_both_when_it_is_over():
@@ -167,7 +169,7 @@ def test_an_overlap_waits_for_the_messages_of_both_and_gives_both_when_it_is_ove
         [forward(1, 0), pair, backward(1, 1)],
         [forward(2, 0), backward(2, 0), forward(2, 1), backward(2, 1)],
     ]
-    timeline = simulate(make_schedule("pair", 3, 2, rows), uniform(3, 1.0, 2.0, overlap=0.5))
+    timeline = simulate_lists(make_schedule("pair", 3, 2, rows), uniform(3, 1.0, 2.0, overlap=0.5))
     assert times(timeline, 1)[str(pair)] == (5.0, 7.5)
     assert times(timeline, 0)["0B0"] == (7.5, 9.5)
     assert times(timeline, 2)["2F1"] == (7.5, 8.5)
@@ -179,7 +181,7 @@ def test_the_two_of_an_overlap_use_a_shared_device_together_while_both_run():
     pair = Overlap(forward(0, 3), backward(0, 0))
     rows = [[forward(0, 0), forward(0, 1), pair], [forward(0, 2), backward(0, 2)]]
     costs = StageCosts((StageCost(1.0, 2.0, utilisation=0.4),), overlap=0.5)
-    timeline = simulate(make_schedule("shared", 1, 4, rows, rank_to_device=(0, 0)), costs)
+    timeline = simulate_lists(make_schedule("shared", 1, 4, rows, rank_to_device=(0, 0)), costs)
     assert times(timeline, 0)[str(pair)] == (2.0, pytest.approx(2.0 + 2.5 + 0.1))
     assert times(timeline, 1)["0B2"] == (1.0, pytest.approx(3.0 + 0.1))
 
@@ -187,15 +189,15 @@ def test_the_two_of_an_overlap_use_a_shared_device_together_while_both_run():
 def test_every_half_of_an_overlap_has_a_jitter_of_its_own():
     costs = uniform(1, 1.0, 2.0, overlap=1.0)
     apart = make_schedule("apart", 1, 2, [[forward(0, 0), forward(0, 1), backward(0, 0), backward(0, 1)]])
-    seconds = [span.end_s - span.start_s for span in simulate(apart, costs, jitter=0.3, seed=5).spans]
-    start_s, end_s = times(simulate(PAIRED, costs, jitter=0.3, seed=5), 0)[str(PAIR)]
+    seconds = [span.end_s - span.start_s for span in simulate_lists(apart, costs, jitter=0.3, seed=5).spans]
+    start_s, end_s = times(simulate_lists(PAIRED, costs, jitter=0.3, seed=5), 0)[str(PAIR)]
     assert end_s - start_s == pytest.approx(max(seconds[1:3]), rel=1e-12)
 
 
 @pytest.mark.parametrize("overlap", [-0.1, 1.1, float("nan")])
 def test_an_overlap_that_is_no_share_is_refused(overlap):
     with pytest.raises(SimulationError, match=r"costs \(uniform\) of overlap .*, expected 0 to 1"):
-        simulate(PAIRED, uniform(1, 1.0, 2.0, overlap=overlap))
+        simulate_lists(PAIRED, uniform(1, 1.0, 2.0, overlap=overlap))
 
 
 def replicas() -> Schedule:
@@ -207,7 +209,7 @@ def replicas() -> Schedule:
 def test_a_reduce_waits_for_all_replicas_and_then_for_a_ring_all_reduce():
     # Two ranks: 2 rounds of half of 100 bytes at 50 bytes/s and of 0.5 s latency.
     costs = StageCosts((StageCost(1.0, 2.0, step_s=0.25, weight_bytes=100),))
-    timeline = simulate(replicas(), costs, flat(2, Link(0.5, 50.0)))
+    timeline = simulate_lists(replicas(), costs, flat(2, Link(0.5, 50.0)))
     reduces = [span for span in timeline.spans if isinstance(span.op, Reduce)]
     assert [(span.posted_s, span.start_s, span.end_s) for span in reduces] == [(4.0, 4.0, 7.0), (3.0, 4.0, 7.0)]
     assert times(timeline, 1)["0STEP"] == (7.0, 7.25)
@@ -216,8 +218,8 @@ def test_a_reduce_waits_for_all_replicas_and_then_for_a_ring_all_reduce():
 def test_ranks_on_one_device_share_it_by_utilisation():
     rows = [[forward(0, 0)], [forward(0, 1)]]
     schedule = make_schedule("shared", 1, 2, rows, rank_to_device=(0, 0))
-    whole = simulate(schedule, StageCosts((StageCost(1.0, utilisation=0.75),)))
-    half = simulate(schedule, StageCosts((StageCost(1.0, utilisation=0.5),)))
+    whole = simulate_lists(schedule, StageCosts((StageCost(1.0, utilisation=0.75),)))
+    half = simulate_lists(schedule, StageCosts((StageCost(1.0, utilisation=0.5),)))
     assert [span.end_s for span in whole.spans] == [1.5, 1.5]
     assert [span.end_s for span in half.spans] == [1.0, 1.0]
 
@@ -226,7 +228,7 @@ def test_jitter_is_reproducible_and_does_not_depend_on_the_protocol():
     costs = uniform(2, 1.0, 2.0)
 
     def durations(**options: object) -> list[float]:
-        timeline = simulate(late_receiver(), costs, flat(2, Link(2.0)), jitter=0.2, **options)
+        timeline = simulate_lists(late_receiver(), costs, flat(2, Link(2.0)), jitter=0.2, **options)
         return [span.end_s - span.start_s for span in timeline.spans if isinstance(span.op, Compute)]
 
     assert durations(seed=1) == durations(seed=1)
@@ -241,7 +243,7 @@ def test_a_deadlock_names_every_stuck_rank_its_op_and_what_it_waits_for():
         [Recv(F0, 0), forward(1, 0), backward(1, 0), Send(B0, 0)],
     ]
     with pytest.raises(SimulationError) as caught:
-        simulate(make_schedule("unsent", 2, 1, rows), uniform(2, 1.0, 2.0))
+        simulate_lists(make_schedule("unsent", 2, 1, rows), uniform(2, 1.0, 2.0))
     assert str(caught.value) == (
         "unsent: deadlock: rank 0 at 0B0 waits for 1SEND_B0 of rank 1, rank 1 at 1F0 waits for 0SEND_F0 of rank 0; "
         "check the schedule"
@@ -251,10 +253,10 @@ def test_a_deadlock_names_every_stuck_rank_its_op_and_what_it_waits_for():
 def test_a_reduce_that_a_replica_never_reaches_is_a_deadlock():
     rows = [[forward(0, 0), Send(F0, 1), Reduce(0), Reduce(0)], [forward(0, 1), Reduce(0), Recv(F0, 0)]]
     with pytest.raises(SimulationError, match="rank 0 at the end of its list waits for 0REDUCE_GRAD of rank 1"):
-        simulate(make_schedule("replicas", 1, 2, rows), uniform(1, 1.0, 2.0))
+        simulate_lists(make_schedule("replicas", 1, 2, rows), uniform(1, 1.0, 2.0))
     rows[0].append(Step(0))
     with pytest.raises(SimulationError, match="rank 0 at 0STEP waits for 0REDUCE_GRAD of rank 1"):
-        simulate(make_schedule("replicas", 1, 2, rows), uniform(1, 1.0, 2.0))
+        simulate_lists(make_schedule("replicas", 1, 2, rows), uniform(1, 1.0, 2.0))
 
 
 def test_two_receives_in_the_wrong_order_are_named_with_both_ranks():
@@ -263,13 +265,13 @@ def test_two_receives_in_the_wrong_order_are_named_with_both_ranks():
         [Recv(F1, 0), Recv(F0, 0), forward(1, 0), forward(1, 1)],
     ]
     with pytest.raises(ScheduleError, match="swapped: rank 0 sends 0SEND_F0 where rank 1 receives 1RECV_F1"):
-        simulate(make_schedule("swapped", 2, 2, rows), uniform(2, 1.0, 2.0))
+        simulate_lists(make_schedule("swapped", 2, 2, rows), uniform(2, 1.0, 2.0))
 
 
 def test_a_message_that_is_used_before_its_receive_is_named_with_rank_and_op():
     rows = [[forward(0, 0), Send(F0, 1)], [forward(1, 0), Recv(F0, 0)]]
     with pytest.raises(ScheduleError, match="rank 1: 1F0 waits forever for activation 0 of stage 0"):
-        simulate(make_schedule("early", 2, 1, rows), uniform(2, 1.0, 2.0))
+        simulate_lists(make_schedule("early", 2, 1, rows), uniform(2, 1.0, 2.0))
 
 
 @pytest.mark.parametrize("protocol", ["rendezvous", "eager"])
@@ -282,32 +284,32 @@ def test_a_message_that_is_used_before_its_receive_is_named_with_rank_and_op():
 )
 def test_a_message_that_only_one_side_posts_is_an_error(rows, text, protocol):
     with pytest.raises(SimulationError, match=f"one side: {text}"):
-        simulate(make_schedule("one side", 2, 2, rows), uniform(2, 1.0, 2.0), rules=NetworkOptions(protocol))
+        simulate_lists(make_schedule("one side", 2, 2, rows), uniform(2, 1.0, 2.0), rules=NetworkOptions(protocol))
 
 
 def test_costs_of_too_few_stages_and_a_cluster_of_too_few_devices_are_both_reported():
     with pytest.raises(
         SimulationError, match=r"costs \(uniform\) of 2 stages, expected 3; .* of 1 devices, expected 3"
     ):
-        simulate(build("1f1b", 3, 3), uniform(2, 1.0, 2.0), flat(1))
+        simulate_lists(build("1f1b", 3, 3), uniform(2, 1.0, 2.0), flat(1))
 
 
 def test_a_phase_without_seconds_is_named():
     schedule = make_schedule("split", 1, 1, [[forward(0, 0), Compute(Phase.BACKWARD_INPUT, 0, 0)]])
     with pytest.raises(ProfileError, match="do not say the seconds of I on stage 0"):
-        simulate(schedule, uniform(1, 1.0, 2.0))
+        simulate_lists(schedule, uniform(1, 1.0, 2.0))
 
 
 def test_a_step_of_a_stage_without_costs_is_refused():
     with pytest.raises(ScheduleError, match="far: 7STEP: expected a stage below 1"):
-        simulate(make_schedule("far", 1, 1, [[forward(0, 0), Step(7)]]), uniform(1, 1.0, 2.0))
+        simulate_lists(make_schedule("far", 1, 1, [[forward(0, 0), Step(7)]]), uniform(1, 1.0, 2.0))
 
 
 def test_a_jitter_and_a_protocol_that_are_none_are_refused():
     with pytest.raises(
         SimulationError, match=r"protocol: got 'later', expected rendezvous or eager; jitter: got -0\.1"
     ):
-        simulate(build("1f1b", 2, 2), uniform(2, 1.0, 2.0), rules=NetworkOptions("later"), jitter=-0.1)
+        simulate_lists(build("1f1b", 2, 2), uniform(2, 1.0, 2.0), rules=NetworkOptions("later"), jitter=-0.1)
 
 
 @pytest.mark.parametrize(
@@ -320,7 +322,7 @@ def test_a_jitter_and_a_protocol_that_are_none_are_refused():
         ("pipeoptim", 0.75, [9.75, 9.0]),
     ],
 )
-@pytest.mark.parametrize("evaluate", [simulate, fast_longest_path])
+@pytest.mark.parametrize("evaluate", [simulate_lists, fast_longest_path])
 def test_copies_of_weights_take_their_time_where_they_are_made(name, predict_s, busy_s, evaluate):
     costs = StageCosts((StageCost(1.0, 2.0, copy_s=0.5, predict_s=predict_s),) * 2)
     timeline = evaluate(build(name, 2, 3), costs)

@@ -16,7 +16,7 @@ from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import SimulationError
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import in_numbers
 from pipesched.simulator.fast.drifting import side_by_side, steady_s
 from tests.strategies import random_cluster, random_costs
@@ -24,7 +24,7 @@ from tests.strategies import random_cluster, random_costs
 
 def simpy_ends(schedule, costs, cluster, num_ranks, num_pipelines, iterations, jitter=0.0):
     """When SimPy says that each iteration of each pipeline is over on all its ranks."""
-    timeline = simulate(repeat(schedule, iterations).held(), costs, cluster, jitter=jitter)
+    timeline = simulate_lists(repeat(schedule, iterations).held(), costs, cluster, jitter=jitter)
     ends = [[0.0] * iterations for _ in range(num_pipelines)]
     for rank in range(num_ranks * num_pipelines):
         last = [span.end_s for span in timeline.spans if span.rank == rank and span.op == Average(rank % num_ranks)]
@@ -128,7 +128,7 @@ def test_the_copies_that_steps_keep_take_their_time():
     schedule = lower(build("pipedream", 2, 4))
     costs = StageCosts((StageCost(1.0, 2.0, step_s=0.5, copy_s=3.0),) * 2)
     ends_s = side_by_side(in_numbers(schedule, costs, flat(2)), [0.0])
-    assert ends_s == [[simulate(schedule, costs, flat(2)).makespan_s]] == [[25.0]]
+    assert ends_s == [[simulate_lists(schedule, costs, flat(2)).makespan_s]] == [[25.0]]
 
 
 def test_the_utilisation_of_a_rank_is_that_of_its_stages():

@@ -12,7 +12,7 @@ from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import replicate
 from pipesched.simulator import SimulationError
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast.longest_path import longest_path, moments_of
 from tests.simulator.fast.test_longest_path import UNSHARED
 from tests.strategies import random_cluster, random_costs
@@ -49,7 +49,7 @@ def test_sums_that_would_go_another_way_are_refused():
     few, many = (StageCosts((StageCost(1.0, 2.0, weight_bytes=num_bytes),)) for num_bytes in (0, 1200))
     moments = moments_of(schedule, few, cluster)
     assert longest_path(schedule, many, cluster).makespan_s == pytest.approx(
-        simulate(schedule, many, cluster).makespan_s
+        simulate_lists(schedule, many, cluster).makespan_s
     )
     with pytest.raises(SimulationError, match="stage 0 is reduced: got the way hierarchical, expected ring"):
         moments.times_s(many, cluster)

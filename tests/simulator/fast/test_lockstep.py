@@ -15,7 +15,7 @@ from pipesched.schedules.builders.avgpipe import avgpipe, one_pipeline
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import SimulationError
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import in_step, longest_path
 from pipesched.simulator.memory import memory, over_capacity, peak_memory
 from tests.strategies import random_cluster, random_costs
@@ -61,7 +61,7 @@ def test_it_equals_simpy_on_all_pipelines_whatever_they_cost(p, each, number, ad
     chance = random.Random(seed)
     costs, cluster = random_costs(chance, p), random_cluster(chance, p)
     every, one = pipelines(p, each, number, advance, is_recomputed)
-    pipeline, expected = in_step(one, costs, cluster), simulate(every, costs, cluster)
+    pipeline, expected = in_step(one, costs, cluster), simulate_lists(every, costs, cluster)
     times_s = pipeline.times_s(number)
     found = pipeline.timeline(times_s, number)
     assert pipeline.makespan_s(times_s) == pytest.approx(expected.makespan_s, rel=1e-9)
@@ -104,7 +104,7 @@ def test_where_all_sums_are_exact_the_most_that_is_held_and_who_takes_too_much_a
     ]
     costs = replace(costs, stages=tuple(whole))
     every, one = pipelines(p, each, number, advance, is_recomputed)
-    expected = simulate(every, costs, cluster)
+    expected = simulate_lists(every, costs, cluster)
     samples = memory(expected, costs, every)
     pipeline = in_step(one, costs, limited(cluster, chance, most(samples)))
     times_s = pipeline.times_s(number)
@@ -170,4 +170,4 @@ def test_pipelines_that_slow_each_other_slow_the_conversion_of_their_messages_to
     every, one = pipelines(2, 4, 2, 0, is_recomputed=False)
     pipeline = in_step(one, costs, flat(2))
     assert pipeline.makespan_s(pipeline.times_s(2)) == pytest.approx(40.0)
-    assert simulate(every, costs, flat(2)).makespan_s == pytest.approx(40.0)
+    assert simulate_lists(every, costs, flat(2)).makespan_s == pytest.approx(40.0)

@@ -13,7 +13,7 @@ from pipesched.schedules.formats.text import parse_op_with_peer
 from pipesched.schedules.lowering import lower, lower_for_torch
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import SimulationError
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import is_unshared, longest_path
 from tests.schedules.edits import mutant, reduced_early
 from tests.strategies import random_cluster, random_costs
@@ -38,7 +38,7 @@ def received_late(schedule):
 def assert_same(schedule, costs, cluster):
     """Every span of the one is that of the other; or both refuse."""
     try:
-        expected = simulate(schedule, costs, cluster)
+        expected = simulate_lists(schedule, costs, cluster)
     except (ScheduleError, SimulationError):
         with pytest.raises((ScheduleError, SimulationError)):
             longest_path(schedule, costs, cluster)
@@ -94,7 +94,7 @@ def test_it_equals_simpy_on_lists_changed_at_random_and_refuses_those_that_simpy
 def test_without_a_cluster_messages_take_no_time():
     schedule = build("1f1b", 4, 8)
     costs = uniform(4, 1.0, 2.0)
-    assert longest_path(schedule, costs).makespan_s == simulate(schedule, costs).makespan_s == 33.0
+    assert longest_path(schedule, costs).makespan_s == simulate_lists(schedule, costs).makespan_s == 33.0
 
 
 def test_ranks_that_share_a_device_are_refused_in_one_line():

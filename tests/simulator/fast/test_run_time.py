@@ -9,7 +9,7 @@ from pipesched.profiles.costs import StageCost, StageCosts, uniform
 from pipesched.schedules import Phase, computes
 from pipesched.schedules.transforms import training_run
 from pipesched.simulator import SimulationError
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import run_time
 
 P, M = 4, 6
@@ -51,7 +51,7 @@ def test_a_long_run_takes_as_long_as_simulated_whole(name):
     )
     cluster = flat(P, Link(latency_s=0.1))
     found = run_time(run.lists, 90, run.microbatches_per_step, costs, cluster)
-    whole = simulate(lists.held(), costs, cluster)
+    whole = simulate_lists(lists.held(), costs, cluster)
     assert len(found.known_s) < 90
     assert found.makespan_s == pytest.approx(whole.makespan_s, rel=1e-3)
     last = max(

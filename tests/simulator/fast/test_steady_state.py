@@ -10,7 +10,7 @@ from pipesched.profiles.costs import StageCost, StageCosts, uniform
 from pipesched.schedules import repeat
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import batch_period_s, repeated_pace_s, unflushed_pace_s
 
 
@@ -20,7 +20,7 @@ def batch(name, p, m, costs, link=Link()):  # noqa: B008 -- frozen
 
     def run(times):
         lists = repeat(schedule, times).held()
-        return lists, simulate(lower(lists), costs, flat(p, link))
+        return lists, simulate_lists(lower(lists), costs, flat(p, link))
 
     period_s = batch_period_s(*run(1), flat(p, link))
     return None if period_s is None else period_s / m, repeated_pace_s((run(times) for times in (1, 2, 4, 8, 16)), m)
@@ -29,7 +29,7 @@ def batch(name, p, m, costs, link=Link()):  # noqa: B008 -- frozen
 def unflushed(name, p, m, costs, link=Link(), **parameters):  # noqa: B008
     def run(times):
         lists = build(name, p, times * m, **parameters)
-        return lists, simulate(lower(lists), costs, flat(p, link))
+        return lists, simulate_lists(lower(lists), costs, flat(p, link))
 
     return unflushed_pace_s(run(times) for times in (1, 2, 4, 8, 16, 32, 64))
 
@@ -126,7 +126,7 @@ def test_a_slow_link_is_waited_for_once_for_all_micro_batches_that_are_under_way
     """Two go round between two ranks: F and B of both stages and a message each way, so every second finds a gap."""
     costs, link = uniform(2, 1.0, 2.0), Link(latency_s=1.0)
     assert unflushed("pipedream", 2, 4, costs, link) == pytest.approx((1 + 1 + 1 + 2 + 1 + 2) / 2, rel=1e-12)
-    ends_s = [span.end_s for span in simulate(build("pipedream", 2, 40), costs, flat(2, link)).of_rank(0)]
+    ends_s = [span.end_s for span in simulate_lists(build("pipedream", 2, 40), costs, flat(2, link)).of_rank(0)]
     assert len({round(later - first, 6) for first, later in pairwise(ends_s[60:100])}) > 1
 
 
@@ -140,12 +140,12 @@ def test_a_timeline_of_ranks_that_share_a_device_shows_nothing():
     shown, run = batch("avgpipe", 2, 4, costs)
     assert shown is None
     lists = repeat(build("avgpipe", 2, 4), 20).held()
-    short = simulate(repeat(build("avgpipe", 2, 4), 10).held(), costs).makespan_s
-    assert run == pytest.approx((simulate(lists, costs).makespan_s - short) / 40, rel=1e-9)
+    short = simulate_lists(repeat(build("avgpipe", 2, 4), 10).held(), costs).makespan_s
+    assert run == pytest.approx((simulate_lists(lists, costs).makespan_s - short) / 40, rel=1e-9)
 
 
 def test_what_does_not_settle_in_the_runs_there_are_is_not_known():
     lists = build("pipedream", 8, 4)
-    line = simulate(lists, uniform(8, 1.0, 2.0))
+    line = simulate_lists(lists, uniform(8, 1.0, 2.0))
     assert unflushed_pace_s([(lists, line)]) is None
     assert repeated_pace_s([(lists, line)], 4) is None

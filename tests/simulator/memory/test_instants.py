@@ -12,7 +12,7 @@ from pipesched.schedules import Compute, Phase, ScheduleError, Span, Step, backw
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.formats.timeline_json import timeline_from_json, timeline_to_json
 from pipesched.schedules.transforms import recompute
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory, over_capacity, peak_memory, timed_ops
 from pipesched.simulator.views import to_trace
 from tests.trace_rules import check_trace
@@ -38,7 +38,7 @@ def test_gradients_are_held_during_a_step_also_of_no_time(step_s):
     # at the Step of micro-batch i stage k has weights, gradients, and i + 1 .. i + 3 - k in flight
     costs = StageCosts((StageCost(1.0, 2.0, step_s=step_s, saved_bytes=10, weight_bytes=1000),) * 4)
     schedule = build("vanilla_1f1b", 4, 16)
-    timeline = simulate(schedule, costs)
+    timeline = simulate_lists(schedule, costs)
     samples = memory(timeline, costs, schedule)
     assert {device: peak.total_bytes for device, peak in peak_memory(samples).items()} == {
         0: 2030, 1: 2020, 2: 2010, 3: 2000
@@ -53,7 +53,7 @@ def test_an_op_of_no_time_holds_what_it_holds(seconds):
     ops = [forward(0, 0), backward(0, 0), forward(0, 1), Step(0), backward(0, 1), Step(0)]
     costs = StageCosts((StageCost(seconds, seconds, step_s=seconds, saved_bytes=7, weight_bytes=50),))
     schedule = make_schedule("instant", 1, 2, [ops])
-    samples = memory(simulate(schedule, costs), costs, schedule)
+    samples = memory(simulate_lists(schedule, costs), costs, schedule)
     peak = peak_memory(samples)[0]
     assert {kind: num_bytes for kind, num_bytes in peak.bytes_by_kind if num_bytes} == {
         "weights": 50, "weight_versions": 50, "gradients": 50, "activations": 7
@@ -63,7 +63,7 @@ def test_an_op_of_no_time_holds_what_it_holds(seconds):
 def test_what_is_held_on_the_way_through_one_time_can_be_written_read_and_traced():
     costs = StageCosts((StageCost(1.0, 2.0, saved_bytes=7, weight_bytes=50),) * 2)
     schedule = build("vanilla_1f1b", 2, 4)
-    timeline = simulate(schedule, costs)
+    timeline = simulate_lists(schedule, costs)
     timeline = replace(timeline, memory=memory(timeline, costs, schedule))
     places = [(sample.device, sample.time_s) for sample in timeline.memory]
     assert places == sorted(places)
@@ -92,7 +92,7 @@ def test_next_to_no_time_and_none_have_the_same_peak(name, p, m, pieces, data):
         costs = StageCosts(stages)
         return {
             device: peak.total_bytes
-            for device, peak in peak_memory(memory(simulate(schedule, costs), costs, schedule)).items()
+            for device, peak in peak_memory(memory(simulate_lists(schedule, costs), costs, schedule)).items()
         }
 
     assert peaks(0.0) == peaks(2.0**-30)

@@ -17,7 +17,7 @@ from pipesched.schedules import (
     make_schedule,
 )
 from pipesched.schedules.builders import CATALOGUE, build
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import InFlight, in_flight, peak_in_flight
 from tests.schedules.hand_schedules import replicated, v_shaped
 
@@ -53,7 +53,7 @@ def test_at_every_change_the_count_is_that_of_the_spans(data, name, p, m):
     except ScheduleError:
         return  # these counts are not for this schedule
     costs = StageCosts((SPLIT,) * schedule.num_stages)
-    timeline = simulate(schedule, costs, jitter=data.draw(st.sampled_from([0.0, 0.3])))
+    timeline = simulate_lists(schedule, costs, jitter=data.draw(st.sampled_from([0.0, 0.3])))
     samples = in_flight(timeline, costs, schedule)
     assert {sample.device for sample in samples} == set(range(p))
     for sample in data.draw(st.permutations(samples))[:20]:
@@ -87,7 +87,7 @@ WORST = {
 def test_the_worst_peak_is_that_of_the_papers_where_nothing_is_known_of_w(name, p):
     schedule = build(name, p, 4 * p)
     costs = uniform(schedule.num_stages, 1.0, 2.0, 1.0, 1.0)
-    peaks = peak_in_flight(in_flight(simulate(schedule, costs), costs, schedule))
+    peaks = peak_in_flight(in_flight(simulate_lists(schedule, costs), costs, schedule))
     assert max(peak.microbatches for peak in peaks.values()) == WORST[name](p, 4 * p)
 
 
@@ -95,21 +95,21 @@ def test_the_worst_peak_is_that_of_the_papers_where_nothing_is_known_of_w(name, 
 def test_chimeras_outermost_ranks_hold_half_and_one(p):
     schedule = build("chimera", p, 2 * p)
     costs = uniform(p, 1.0, 2.0)
-    peaks = peak_in_flight(in_flight(simulate(schedule, costs), costs, schedule))
+    peaks = peak_in_flight(in_flight(simulate_lists(schedule, costs), costs, schedule))
     assert min(peak.microbatches for peak in peaks.values()) == p // 2 + 1  # arXiv:2107.06925, table 2
 
 
 def test_a_chunk_is_a_part_of_a_microbatch():
     schedule = v_shaped()  # two stages on each of two ranks
     costs = uniform(4, 1.0, 1.0)
-    peaks = peak_in_flight(in_flight(simulate(schedule, costs), costs, schedule))
+    peaks = peak_in_flight(in_flight(simulate_lists(schedule, costs), costs, schedule))
     assert {device: peak.microbatches for device, peak in peaks.items()} == {0: 1.5, 1: 2.0}
 
 
 def test_ranks_of_one_device_are_added_up():
     schedule = replicated()  # two pipelines of two stages on two devices
     costs = uniform(2, 1.0, 1.0)
-    peaks = peak_in_flight(in_flight(simulate(schedule, costs), costs, schedule))
+    peaks = peak_in_flight(in_flight(simulate_lists(schedule, costs), costs, schedule))
     assert {device: peak.microbatches for device, peak in peaks.items()} == {0: 2.0, 1: 2.0}
 
 
@@ -117,7 +117,7 @@ def test_before_its_recompute_a_microbatch_counts_by_its_input():
     ops = [forward(0, 0), forward(1, 0), Compute(Phase.RECOMPUTE, 1, 0), backward_input(1, 0), backward_weight(1, 0)]
     schedule = make_schedule("r", 2, 1, [[*ops, backward(0, 0)]])
     costs = StageCosts((StageCost(1.0, 1.0, output_bytes=2, saved_bytes=8), SPLIT))
-    samples = in_flight(simulate(schedule, costs), costs, schedule)
+    samples = in_flight(simulate_lists(schedule, costs), costs, schedule)
     half = 0.5  # two stages on one device
     assert samples == tuple(
         InFlight(0, time_s, half * count)
@@ -128,4 +128,4 @@ def test_before_its_recompute_a_microbatch_counts_by_its_input():
 def test_a_microbatch_that_comes_and_goes_at_one_time_is_counted_on_the_way():
     costs = StageCosts((StageCost(0.0, 0.0),))
     schedule = make_schedule("instant", 1, 2, [[forward(0, 0), forward(0, 1), backward(0, 1), backward(0, 0)]])
-    assert in_flight(simulate(schedule, costs), costs, schedule) == (InFlight(0, 0.0, 2.0), InFlight(0, 0.0, 0.0))
+    assert in_flight(simulate_lists(schedule, costs), costs, schedule) == (InFlight(0, 0.0, 2.0), InFlight(0, 0.0, 0.0))

@@ -9,7 +9,7 @@ from pipesched.profiles.io import load_plan, save_plan
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import place
 from pipesched.simulator.analysis import critical_path
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import run_time
 from pipesched.simulator.planner import Candidate, plan_of, reasons, search_plans
 from pipesched.simulator.planner.evaluate import lowered, predict_candidate
@@ -37,7 +37,7 @@ def test_what_is_planned_is_what_runs(tmp_path):
     plan = load_plan(tmp_path / "plan.json")
     lists = lower(plan.run(1).lists(1).held())
     costs = request.cuts().costs_of(plan)
-    assert simulate(lists, costs, request.cluster).makespan_s == pytest.approx(best.seconds, rel=1e-12)
+    assert simulate_lists(lists, costs, request.cluster).makespan_s == pytest.approx(best.seconds, rel=1e-12)
     assert plan.predicted.throughput == pytest.approx(16 / best.seconds)
     assert plan.run(1).microbatches_per_step * plan.microbatch_size == plan.batch_size == 16
 

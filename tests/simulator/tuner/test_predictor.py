@@ -9,7 +9,7 @@ from pipesched.profiles.costs import StageCost, StageCosts, uniform
 from pipesched.schedules import Average, MemorySample, Span, Step, Timeline, backward, forward, make_schedule
 from pipesched.schedules.builders import build
 from pipesched.simulator import SimulationError
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.theory import gpipe_makespan_s
 from pipesched.simulator.tuner.predictor import (
     Accounting,
@@ -122,7 +122,7 @@ def test_for_one_pipeline_both_accountings_are_the_same(m, asked, phi, transfer_
 @pytest.mark.parametrize(("p", "m", "c"), [(1, 4, 0.0), (2, 8, 1.0), (3, 6, 0.25), (4, 8, 0.5)])
 def test_the_setting_of_the_profile_itself_takes_gpipes_time(p, m, c):
     """With what a device receives as its transfers Eq. 1 is AFAB's closed form, as in Fig. 7: 9 (t_f + t_b) + 2 c."""
-    timeline = simulate(build("1f1b_afp", p, m, advance=m), uniform(p, 1.0, 2.0), flat(p, Link(c)))
+    timeline = simulate_lists(build("1f1b_afp", p, m, advance=m), uniform(p, 1.0, 2.0), flat(p, Link(c)))
     profile = profile_setting(timeline, uniform(p, 1.0, 2.0), 1)
     found = predict_setting(profile, m, 1)
     for device in found.devices:
@@ -151,7 +151,7 @@ def test_a_profile_is_read_off_a_timeline():
 
 def test_a_device_is_never_more_than_full():
     costs = StageCosts((StageCost(1.0, 1.0, utilisation=0.7),))
-    profile = profile_setting(simulate(build("avgpipe", 1, 4), costs), costs, 2)
+    profile = profile_setting(simulate_lists(build("avgpipe", 1, 4), costs), costs, 2)
     assert (profile.num_microbatches, profile.num_pipelines) == (2, 2)
     assert {phi for _, phi in profile.devices[0].curve} == {1.0}
     assert profile.devices[0].compute_s == pytest.approx(4 * 1.4)
@@ -166,4 +166,4 @@ def test_counts_below_1_are_refused(m, n):
 def test_a_timeline_of_other_pipelines_is_refused():
     schedule = make_schedule("x", 1, 1, [[forward(0, 0), backward(0, 0)]])
     with pytest.raises(SimulationError, match="got 1 micro-batches of 2 pipelines"):
-        profile_setting(simulate(schedule, uniform(1, 1.0, 1.0)), uniform(1, 1.0, 1.0), 2)
+        profile_setting(simulate_lists(schedule, uniform(1, 1.0, 1.0)), uniform(1, 1.0, 1.0), 2)

@@ -5,7 +5,7 @@ import pytest
 
 from pipesched.profiles import ProfileError
 from pipesched.schedules.lowering import lower
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory, peak_memory
 from pipesched.simulator.tuner import Accounting, Evaluator, Setting, Space, predict_setting, search_settings
 from pipesched.simulator.tuner.evaluate import evaluate_setting, measure
@@ -18,7 +18,7 @@ def by_simpy(asked, setting):
     """Seconds of a batch and the most that a device holds, with all pipelines in SimPy."""
     schedule = lower(setting.build(len(asked.cluster.devices)))
     costs = asked.costs(setting.num_microbatches, schedule.num_stages)
-    timeline = simulate(schedule, costs, asked.cluster)
+    timeline = simulate_lists(schedule, costs, asked.cluster)
     peaks = peak_memory(memory(timeline, costs, schedule))
     return timeline.makespan_s / setting.num_pipelines, max(peak.total_bytes for peak in peaks.values())
 

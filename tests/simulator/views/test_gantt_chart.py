@@ -235,7 +235,7 @@ def test_times_are_in_the_unit_that_people_read(time_s, text):
 def test_charts_for_the_terminal_load_no_heavy_package():
     code = (
         "import sys\n"
-        "from pipesched.simulator.analysis import compare\n"
+        "from pipesched.simulator.analysis import compare_timelines\n"
         "from pipesched.simulator.views import text_gantt, to_trace\n"
         "print([m for m in ('matplotlib', 'pandas', 'torch', 'pydantic', 'numpy') if m in sys.modules])"
     )
