@@ -7,9 +7,9 @@ message. Two pipelines, a and b, of two stages and one micro-batch; device 0 in 
     in step     Fa+Fb Fa+Fb ..    ..    Ba+Bb Ba+Bb      each half as fast while both compute
     drifted     Fa    Bb    Bb    Fb    Ba    Ba         one's bubble is the other's time
 
-`simulate_lists` has the same devices, links and meetings for one iteration that all begin together; `side_by_side` equals
-it there; but over many iterations of many settings SimPy would take minutes. So there is an event loop of its own
-(`simulator.fast.drift_loop`), for the words that AvgPipe's lists have.
+`simulate_lists` has the same devices, links and meetings for one iteration that all begin together; `side_by_side`
+equals it there; but over many iterations of many settings SimPy would take minutes. So there is an event loop of its
+own (`simulator.fast.drift_loop`), for the words that AvgPipe's lists have.
 """
 
 from __future__ import annotations
