@@ -1,0 +1,227 @@
+"""What can be said of a schedule before anything runs: whether it ends, and which weights its ops read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipesched.schedules import Schedule
+from pipesched.schedules.builders import ParameterValue, build_lazily, lookup
+from pipesched.schedules.check import BACKENDS, Finding, Judgement, MessageBackend, judge, require_runnable
+from pipesched.schedules.weights import Staleness, staleness
+from pipesched.simulator.analysis import readable_share
+from pipesched.workflows.arguments import ScheduleArgument, read_schedule_argument
+from pipesched.workflows.errors import ArgumentError
+from pipesched.workflows.table import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class CheckReport:
+    """Whether a schedule runs to its end, and on which backends.
+
+    Attributes:
+        schedule: As it was given.
+        judgement: Every finding on every backend.
+    """
+
+    schedule: Schedule
+    judgement: Judgement
+
+    def findings(self, backend: MessageBackend | str = MessageBackend.GLOO) -> tuple[Finding, ...]:
+        """Return what is wrong with the schedule on `backend`; nothing where it is safe."""
+        return self.judgement.findings[MessageBackend(backend)]
+
+    def runs_on(self, backend: MessageBackend | str = MessageBackend.GLOO) -> bool:
+        """Return whether every rank reaches its end on `backend`."""
+        return not self.findings(backend)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per finding and backend."""
+        import pandas as pd
+
+        columns = ["backend", "kind", "rank", "op", "text"]
+        rows = [
+            (backend.value, finding.kind, finding.rank, finding.index, finding.text)
+            for backend, findings in self.judgement.findings.items()
+            for finding in findings
+        ]
+        return pd.DataFrame(rows, columns=columns).astype({"rank": "Int64", "op": "Int64"})
+
+    def table(self) -> Table:
+        """Return a row per backend."""
+        rows = [
+            {
+                "backend": backend.value,
+                "verdict": verdict(self.judgement.findings[backend]),
+                "what it is": traits.text,
+                "first finding": next(map(str, self.judgement.findings[backend]), ""),
+            }
+            for backend, traits in BACKENDS.items()
+        ]
+        return Table(self.schedule.name, tuple(rows))
+
+    def __repr__(self) -> str:
+        verdicts = {backend.value: verdict(findings) for backend, findings in self.judgement.findings.items()}
+        return f"CheckReport({self.schedule.name!r}, {verdicts})"
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+
+def verdict(findings: Sequence[Finding]) -> str:
+    """Return ``safe``, ``hangs``, or ``wrong`` where not all findings are a rank that waits forever."""
+    return "safe" if not findings else "hangs" if all(finding.hang for finding in findings) else "wrong"
+
+
+def check(
+    schedule: ScheduleArgument,
+    *,
+    num_ranks: int | None = None,
+    num_microbatches: int | None = None,
+    num_chunks: int | None = None,
+    parameters: Mapping[str, ParameterValue] | None = None,
+) -> CheckReport:
+    """Check that a schedule is complete, matched and free of deadlock, and on which backends.
+
+    Args:
+        schedule: As `simulate` takes it, and so all that follow.
+        num_ranks: Of a schedule by name.
+        num_microbatches: Of a schedule by name.
+        num_chunks: Of a schedule by name: stages per rank, where it takes them.
+        parameters: Of a schedule by name.
+
+    Raises:
+        ArgumentError: A name without its counts.
+        ScheduleError: No such schedule, bad counts, or a bad file.
+    """
+    lists = read_schedule_argument(
+        schedule, num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, parameters=parameters
+    ).schedule
+    return CheckReport(lists, judge(lists))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class VersionReport:
+    """Which weights the ops of a run read.
+
+    Attributes:
+        schedule: Its lists, or what makes them.
+        staleness: Versions, look-ahead, copies and micro-batches in flight, stage by stage.
+        stale_share: Share of all weights whose forward is ever stale.
+    """
+
+    schedule: Schedule
+    staleness: Staleness
+    stale_share: float
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per stage."""
+        import pandas as pd
+
+        return pd.json_normalize([asdict(stage) for stage in self.staleness.stages], sep="_").set_index("stage")
+
+    def plot(self, num_microbatches: int = 32) -> Figure:
+        """Draw the staleness of the first micro-batches on every stage."""
+        from pipesched.simulator.views import staleness_figure
+
+        return staleness_figure(self.schedule, num_microbatches)
+
+    def table(self) -> Table:
+        """Return a row per stage, as people read it."""
+        rows = [
+            {
+                "stage": str(stage.stage),
+                "ranks": ", ".join(map(str, stage.ranks)),
+                **_cells("F", stage.forward),
+                **_cells("B", stage.backward),
+                "same": str(stage.same),
+                "predicted": str(stage.predicted),
+                "different": str(stage.different),
+                "live versions": f"{stage.live_versions}{' + 1 predicted' if stage.predicts else ''}",
+                "in flight": str(stage.in_flight),
+            }
+            for stage in self.staleness.stages
+        ]
+        return Table(
+            f"{self.schedule.name}, {self.schedule.num_microbatches} micro-batches: the most of each",
+            tuple(rows),
+            "behind: steps between the version read and the one that the gradient changes; left: after prediction\n"
+            "same, predicted, different: micro-batches whose F and B read the same weights, predictions of one "
+            "version, or other versions\n"
+            f"stale weights {readable_share(self.stale_share)}; micro-batches in flight on each rank "
+            f"{', '.join(map(str, self.staleness.in_flight))}",
+        )
+
+    def __repr__(self) -> str:
+        most = max(stage.forward.staleness for stage in self.staleness.stages)
+        return f"VersionReport({self.schedule.name!r}, staleness={most}, stale_share={self.stale_share:.4g})"
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+
+def _cells(name: str, reading: Any) -> dict[str, str]:
+    left = "-" if reading.lag is None else str(reading.lag)
+    return {f"{name} behind": str(reading.staleness), f"{name} ahead": str(reading.lookahead), f"{name} left": left}
+
+
+def versions(
+    schedule: ScheduleArgument,
+    *,
+    num_ranks: int | None = None,
+    num_microbatches: int | None = None,
+    num_chunks: int | None = None,
+    parameters: Mapping[str, ParameterValue] | None = None,
+    weights: Sequence[float] | None = None,
+) -> VersionReport:
+    """Return versions, look-ahead, staleness, live copies and micro-batches in flight, of a run of any length.
+
+    Args:
+        schedule: As `simulate` takes it, and so all that follow; of a run without a flush no list is held.
+        num_ranks: Of a schedule by name.
+        num_microbatches: Of a schedule by name.
+        num_chunks: Of a schedule by name: stages per rank, where it takes them.
+        parameters: Of a schedule by name.
+        weights: Sizes of the stages' weights, for the share that is stale; None: all equal.
+
+    Raises:
+        ArgumentError: A name without its counts.
+        NotRunnableError: The lists cannot run to their end.
+        ScheduleError: No such schedule, bad counts, a bad file, or not one weight for each stage.
+    """
+    if isinstance(schedule, Schedule):
+        lists = schedule
+    elif isinstance(schedule, str) and num_ranks and num_microbatches and lookup(schedule) is not None:
+        lists = build_lazily(schedule, num_ranks, num_microbatches, num_chunks, **dict(parameters or {}))
+    else:
+        lists = read_schedule_argument(
+            schedule,
+            num_ranks=num_ranks,
+            num_microbatches=num_microbatches,
+            num_chunks=num_chunks,
+            parameters=parameters,
+        ).schedule
+    return report_versions(lists, weights)
+
+
+def report_versions(
+    schedule: Schedule,
+    weights: Sequence[float] | None = None,
+    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+) -> VersionReport:
+    """Do what `versions` does; `progress` is told which share of the lists has been read."""
+    if schedule.is_held:
+        require_runnable(schedule)
+    sizes = (1.0,) * schedule.num_stages if weights is None else tuple(weights)
+    if len(sizes) != schedule.num_stages or sum(sizes) == 0:
+        raise ArgumentError(
+            f"weights: got {','.join(map(str, sizes))}, expected {schedule.num_stages} sizes, one per stage, not all 0"
+            f"; try {','.join('1' * schedule.num_stages)}"
+        )
+    found = staleness(schedule, progress)
+    return VersionReport(schedule, found, found.stale_share(sizes))
