@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from pipesched.cli.flows.run_jobs import RunOptions
+from pipesched.executor.launch import Measure, RunSpec
 from pipesched.executor.runs import launch
 from pipesched.profiles.clusters import flat
 from pipesched.profiles.costs import Profile, StageCosts, costs_of_stages
@@ -20,6 +20,7 @@ from pipesched.profiles.models import resolve_model
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.schedules import Schedule, Timeline, repeat
 from pipesched.schedules.builders import build
+from pipesched.schedules.formats import to_json
 from pipesched.schedules.lowering import lower
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory, peak_memory
@@ -58,13 +59,9 @@ class Case:
 
     def measured(self, schedule: Schedule, m: int, iterations: int) -> Timeline:
         """Return a run of so many iterations, one behind the other."""
-        job = RunOptions(warmup=0, iterations=1).job(
-            repeat(schedule, iterations).held(),
-            model=self.profile.model,
-            bounds=self.bounds,
-            microbatch_size=self.batch // m,
-        )
-        return launch(job).timeline
+        lists = to_json(repeat(schedule, iterations).held())
+        job = Measure(schedule=lists, microbatch_size=self.batch // m, warmup=0, iterations=1)
+        return launch(RunSpec(job=job, model=self.profile.model, bounds=self.bounds)).timeline
 
 
 def lists(m: int, n: int) -> Schedule:

@@ -24,9 +24,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias, TypeVar
 
-from pipesched.cli.flows.run_jobs import RunOptions
-from pipesched.cli.flows.tune_measure import Measurement
 from pipesched.profiles.io import load_cluster, load_profile, save_profile
+from pipesched.profiles.measuring import profile_model
 from pipesched.profiles.models import resolve_model
 from pipesched.profiles.processes import num_cores
 from pipesched.simulator.analysis import to_markdown
@@ -41,6 +40,7 @@ from pipesched.simulator.tuner import (
     ranked,
     search_settings,
 )
+from pipesched.workflows import Measurement
 
 Result = TypeVar("Result")
 Row: TypeAlias = dict[str, str | int | float | None]
@@ -112,8 +112,7 @@ def main() -> int:
     arguments = _arguments()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     case, ends_s = Case(arguments.model, arguments.folder), time.monotonic() + arguments.seconds
-    options = RunOptions(iterations=arguments.iterations)
-    while todo := _next(case, options, arguments.rounds):
+    while todo := _next(case, arguments.iterations, arguments.rounds):
         if time.monotonic() > ends_s:
             print(f"{case.name}: not everything is measured yet; start it again", file=sys.stderr)
             return 3
@@ -132,7 +131,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _next(case: Case, options: RunOptions, num_rounds: int) -> Callable[[], None] | None:
+def _next(case: Case, iterations: int, num_rounds: int) -> Callable[[], None] | None:
     """Return what is to be measured next; None if nothing is."""
     if not case.links.exists():
         return partial(_measure_links, case)
@@ -141,7 +140,7 @@ def _next(case: Case, options: RunOptions, num_rounds: int) -> Callable[[], None
     num_done = len(measured_s.get(setting, []))
     if num_done == num_rounds:
         return None
-    return partial(_profile, case, options) if len(case.profiles) <= num_done else partial(_run, case, options, setting)
+    return partial(_profile, case) if len(case.profiles) <= num_done else partial(_run, case, iterations, setting)
 
 
 def _measure_links(case: Case) -> None:
@@ -150,18 +149,23 @@ def _measure_links(case: Case) -> None:
     case.add("links", seconds)
 
 
-def _profile(case: Case, options: RunOptions) -> None:
+def _profile(case: Case) -> None:
     model, batch_size, microbatches = MODELS[case.name]
     sizes = sorted(batch_size // m for m in microbatches)
-    found, seconds = undisturbed(
-        lambda: options.profile(resolve_model(model), sizes, NUM_DEVICES, splits=False), "profile"
+    measure = partial(
+        profile_model,
+        resolve_model(model),
+        microbatch_sizes=sizes,
+        companions=min(NUM_DEVICES, num_cores()) - 1,
+        splits=False,
     )
+    found, seconds = undisturbed(measure, "profile")
     save_profile(found, case.folder / f"{case.name}-profile-{len(case.profiles) + 1}.json")
     case.add("profile", seconds)
 
 
-def _run(case: Case, options: RunOptions, setting: Setting) -> None:
-    measure = Measurement(case.problem(case.profiles[0]), options, DRIFT)
+def _run(case: Case, iterations: int, setting: Setting) -> None:
+    measure = Measurement(case.problem(case.profiles[0]), iterations, drift=DRIFT)
     outcome, seconds = undisturbed(lambda: measure(setting), str(setting))
     case.add(str(setting), seconds, outcome)
 

@@ -24,7 +24,9 @@ from .comparison import compare_sources as compare_sources
 from .comparison import comparison_table as comparison_table
 from .errors import ArgumentError as ArgumentError
 from .partitioning import CutModel as CutModel
+from .partitioning import PartitionAim as PartitionAim
 from .partitioning import PartitionRequest as PartitionRequest
+from .partitioning import ReplicaFormula as ReplicaFormula
 from .partitioning import partition as partition
 from .pictures import Gantt as Gantt
 from .pictures import TimelineArgument as TimelineArgument
@@ -40,6 +42,12 @@ from .prediction import CompressionChoice as CompressionChoice
 from .prediction import Conditions as Conditions
 from .prediction import Prediction as Prediction
 from .prediction import predict_source as predict_source
+from .setting_runs import Measurement as Measurement
+from .setting_runs import Verdict as Verdict
+from .setting_runs import Verified as Verified
+from .setting_runs import require_same_layers as require_same_layers
+from .setting_runs import to_verify as to_verify
+from .setting_runs import with_trust as with_trust
 from .simulation import ReducedStage as ReducedStage
 from .simulation import Simulation as Simulation
 from .simulation import simulate as simulate

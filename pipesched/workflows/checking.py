@@ -220,7 +220,7 @@ def report_versions(
     sizes = (1.0,) * schedule.num_stages if weights is None else tuple(weights)
     if len(sizes) != schedule.num_stages or sum(sizes) == 0:
         raise ArgumentError(
-            f"weights: got {','.join(map(str, sizes))}, expected {schedule.num_stages} sizes, one per stage, not all 0"
+            f"weights: got {','.join(f'{size:g}' for size in sizes)}, expected {schedule.num_stages} sizes, one per stage, not all 0"
             f"; try {','.join('1' * schedule.num_stages)}"
         )
     found = staleness(schedule, progress)

@@ -197,7 +197,7 @@ def partition(
     """
     if by != "replicas" and (form != "paper" or straight):
         raise ArgumentError(
-            f"by: got {by} with `form` or `straight` too, expected them with `by=replicas`; leave them out"
+            f"`by={by}`: got `form` or `straight` too, expected them with `by=replicas`; leave them out"
         )
     if by != "time" and num_chunks != 1:
         raise ArgumentError(f"num_chunks: got {num_chunks} with `by={by}`, expected it with `by=time`; leave it out")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pipesched.cli.flows.run_jobs import RunOptions
-from pipesched.cli.flows.tune_verify import Verified, print_verified, verdict_to_dict
 from pipesched.cli.options.tune_options import ProblemOptions
 from pipesched.cli.output.command_lines import CommandLines
+from pipesched.cli.output.tune_print import print_verdict
 from pipesched.executor.launch import job_from_json
 from pipesched.profiles.clusters import flat
 from pipesched.profiles.io import save_profile
@@ -18,6 +18,7 @@ from pipesched.schedules.builders import build
 from pipesched.schedules.formats import from_json
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator.tuner import Problem, Setting, SettingOutcome
+from pipesched.workflows import Verdict, Verified
 from tests.simulator.tuner.problems import model
 
 MLP = "mlp:width=8,layers=6"
@@ -77,17 +78,17 @@ def test_the_lines_that_are_printed_run(pipesched, folder, number):
 
 def verified(*pairs):
     """Settings that were run, of these seconds predicted and measured."""
-    return [Verified(SettingOutcome(Setting("avgpipe", 4, 1, 0), 1.0, 1), *pair) for pair in pairs]
+    return tuple(Verified(SettingOutcome(Setting("avgpipe", 4, 1, 0), 1.0, 1), *pair) for pair in pairs)
 
 
 def test_too_few_settings_are_not_ranked(capsys):
     three, four = verified((1, 1), (2, 2), (3, 3)), verified((1, 1), (2, 2), (3, 4), (4, 3))
     for few in (three[:1], three[:2], three):
-        assert verdict_to_dict(few)["rank_correlation"] is None
-        print_verified(few)
+        assert Verdict(few).to_dict()["rank_correlation"] is None
+        print_verdict(Verdict(few))
         said = capsys.readouterr().out
         assert "too few settings verified to rank" in said
         assert "rank correlation" not in said
-    assert verdict_to_dict(four)["rank_correlation"] == pytest.approx(0.8)  # 1 - 6 * (1 + 1) / (4 * 15)
-    print_verified(four)
+    assert Verdict(four).to_dict()["rank_correlation"] == pytest.approx(0.8)  # 1 - 6 * (1 + 1) / (4 * 15)
+    print_verdict(Verdict(four))
     assert "rank correlation of prediction and measurement 0.800" in capsys.readouterr().out

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipesched.cli.flows.tune_measure import _iteration_s
 from pipesched.schedules import Span, Step, Timeline
+from pipesched.workflows.setting_runs import _iteration_s
 
 
 def steps(*ends_by_rank):

@@ -2,13 +2,12 @@
 
 import pytest
 
-from pipesched.cli.flows.run_jobs import RunOptions
-from pipesched.cli.flows.tune_measure import Measurement
 from pipesched.profiles.clusters import flat
 from pipesched.profiles.measuring import profile_model
 from pipesched.profiles.models import resolve_model
 from pipesched.simulator.tuner import Accounting, Setting, predict_setting
 from pipesched.simulator.tuner.evaluate import Problem, evaluate_setting, measure
+from pipesched.workflows import Measurement
 
 MODEL = "gpt:layers=4,width=256,heads=4,context=64"
 
@@ -20,7 +19,7 @@ def problem():
 
 
 def held_bytes(problem, setting):
-    return Measurement(problem, RunOptions(iterations=1, warmup=0), drift=0)(setting).held_bytes
+    return Measurement(problem, iterations=1, warmup=0, drift=0)(setting).held_bytes
 
 
 @pytest.mark.distributed

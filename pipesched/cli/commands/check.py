@@ -9,7 +9,7 @@ import typer
 from pipesched.cli.errors import NEGATIVE
 from pipesched.cli.options.schedule_options import Json, ScheduleOptions, grouped
 from pipesched.cli.output.terminal import print_json
-from pipesched.schedules.check import BACKENDS, Cell, Finding, Judgement, MessageBackend, excerpt, judge
+from pipesched.schedules.check import BACKENDS, Cell, Finding, Judgement, MessageBackend, excerpt
 
 if TYPE_CHECKING:
     from pipesched.schedules import Schedule
@@ -28,8 +28,10 @@ def check(
     json: Json = False,
 ) -> None:
     """Check a schedule: complete, matched, free of deadlock; and on which backends. Exit code 1: not on --backend."""
-    loaded = schedule.load()
-    found = judge(loaded)
+    from pipesched.workflows import check as check_lists
+
+    report = check_lists(schedule.load())
+    loaded, found = report.schedule, report.judgement
     findings = found.findings[backend]
     if json:
         print_json(_data(loaded.name, backend, found))
@@ -75,10 +77,11 @@ def _text(cell: Cell, has_colours: bool) -> str:
 
 def _print_backends(findings: tuple[Finding, ...], found: Judgement) -> None:
     """Print where it is safe, and why not elsewhere, unless that has been said."""
+    from pipesched.workflows import verdict
+
     for backend, traits in BACKENDS.items():
         here = found.findings[backend]
-        verdict = "safe" if not here else "hangs" if all(finding.hang for finding in here) else "wrong"
-        print(f"{backend:13} {verdict:6} {traits.text}")
+        print(f"{backend:13} {verdict(here):6} {traits.text}")
         for finding in here:
             if finding.hang and finding not in findings:
                 print(f"{'':21}{finding}")

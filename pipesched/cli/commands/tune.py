@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from pipesched.cli.errors import NEGATIVE
 from pipesched.cli.flows.run_jobs import RunOptions, require_epsilon
-from pipesched.cli.flows.tune_measure import Measurement, require_model, with_trust
-from pipesched.cli.flows.tune_search import Method, TuneResult, search_all
-from pipesched.cli.flows.tune_verify import print_verified, run_best, verdict_to_dict
 from pipesched.cli.options.byte_sizes import enough
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.schedule_options import Json, grouped, out_option
 from pipesched.cli.options.torch_options import TrustModel
-from pipesched.cli.options.tune_options import ProblemOptions, SpaceOptions
+from pipesched.cli.options.tune_options import Method, ProblemOptions, SpaceOptions
 from pipesched.cli.output.command_lines import CommandLines
 from pipesched.cli.output.memory_lines import device_limit_lines
 from pipesched.cli.output.output_files import PICTURE, check_outputs, emit
-from pipesched.cli.output.terminal import complain, num_bytes, print_json
-from pipesched.cli.output.tune_print import print_settings
+from pipesched.cli.output.terminal import complain, num_bytes, print_json, progress_bar
+from pipesched.cli.output.tune_print import print_settings, print_verdict, result_to_dict
+
+if TYPE_CHECKING:
+    from pipesched.simulator.tuner import Problem
+    from pipesched.workflows import Measurement, TuneResult, Verdict
 
 _SUFFIXES = (".csv", ".md", ".json")
 
@@ -68,44 +70,76 @@ def tune(
     it, the answer is a setting that trains as plain training does, with the best of the others beside it. Exit code 1
     when nothing fits.
     """
+    from pipesched.workflows import search_problem, with_trust
+
     check_outputs((plot, PICTURE), (out, _SUFFIXES), (resume, ()))
-    method = Method(evaluator, accounting, workers, ray, resume)
+    method = Method(evaluator, workers, ray, resume)
     method.require_possible(problem)
     loaded = problem.load(machines, space, runs)
     loaded = with_trust(loaded) if trust_model else loaded
-    measurement = None
-    if verify is not None or evaluator == "measure":
-        runs.require_possible()
-        require_epsilon(runs)
-        require_model(loaded, "--verify" if verify is not None else "--evaluator measure")
-        measurement = Measurement(loaded, runs)
-    averages = space.pipelines is not None
-    found = search_all(loaded, space.load(loaded).settings(), method, measurement, averages=averages)
+    measurement = _measurement(loaded, runs) if verify is not None or evaluator == "measure" else None
+    settings, measures = space.load(loaded).settings(), evaluator == "measure"
+    with progress_bar(f"{'running' if measures else 'tuning over'} {len(settings)} settings") as tick:
+        found = search_problem(
+            loaded,
+            settings,
+            evaluator,
+            averages=space.pipelines is not None,
+            accounting=accounting,
+            num_workers=workers,
+            runner=method.runner(),
+            resume=resume,
+            judge=measurement if measures else None,
+            how=repr(runs) if measures else "simulate",
+            progress=tick,
+        )
     commands = CommandLines(loaded, problem, runs)
-    rows = [outcome.to_row() for outcome in found.outcomes]
     if plot is not None:
         from pipesched.simulator.views import draw_heat_maps
 
-        draw_heat_maps(
-            found.outcomes, plot, f"{loaded.profile.model}, batch {loaded.batch_size}, {problem.devices} devices"
-        )
+        draw_heat_maps(found.outcomes, plot, found.title)
     if out is not None:
-        emit(_text(rows, out.suffix), out)
-    verified = None
-    if verify is not None and measurement is not None:
-        verified = run_best(found.candidates, found.plain, verify, measurement)
+        emit(_text(found.to_rows(), out.suffix), out)
+    verdict = None if verify is None or measurement is None else _verdict(found, verify, measurement)
     if json:
-        print_json(
-            found.to_dict(rows, commands) | ({} if verified is None else {"verified": verdict_to_dict(verified)})
-        )
+        print_json(result_to_dict(found, commands) | ({} if verdict is None else {"verified": verdict.to_dict()}))
     elif out is None:
         limit = device_limit_lines(machines, loaded.cluster, range(problem.devices))
         print_settings(found, loaded, top, commands, [*limit, *commands.warnings()])
-    if verified is not None and not json and found.fitting:
-        print_verified(verified)
+    if verdict is not None and not json and found.fitting:
+        print_verdict(verdict)
     if not found.fitting:
         complain(_nothing_fits(found, machines.memory_limit))
         raise typer.Exit(NEGATIVE)
+
+
+def _measurement(problem: Problem, runs: RunOptions) -> Measurement:
+    """Return what runs settings as the options say."""
+    from pipesched.workflows import Measurement, require_same_layers
+
+    runs.require_possible()
+    require_epsilon(runs)
+    require_same_layers(problem)
+    once = replace(runs, warmup=0, iterations=1)
+    return Measurement(
+        problem,
+        iterations=runs.iterations,
+        warmup=runs.warmup,
+        spec=lambda lists, model, bounds, size: once.job(lists, model=model, bounds=bounds, microbatch_size=size),
+    )
+
+
+def _verdict(result: TuneResult, count: int, measurement: Measurement) -> Verdict:
+    """Run the best settings, and plain 1F1B."""
+    from pipesched.workflows import Verdict, Verified, to_verify
+
+    verified = []
+    best = to_verify(result.candidates, result.plain, count)
+    for number, outcome in enumerate(best, 1):
+        with progress_bar(f"running {outcome.setting}, {number} of {len(best)}") as tick:
+            measured = measurement(outcome.setting, tick)
+        verified.append(Verified(outcome, outcome.seconds or 0.0, measured.seconds or 0.0))
+    return Verdict(tuple(verified))
 
 
 def _text(rows: list[dict[str, Any]], suffix: str) -> str:

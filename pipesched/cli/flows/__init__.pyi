@@ -9,12 +9,3 @@ from .run_jobs import require_used as require_used
 from .training_forecast import TrainingForecast as TrainingForecast
 from .training_forecast import make_outlooks as make_outlooks
 from .training_forecast import training_bounds as training_bounds
-from .tune_measure import Measurement as Measurement
-from .tune_measure import require_model as require_model
-from .tune_measure import with_trust as with_trust
-from .tune_search import Method as Method
-from .tune_search import TuneResult as TuneResult
-from .tune_search import search_all as search_all
-from .tune_verify import print_verified as print_verified
-from .tune_verify import run_best as run_best
-from .tune_verify import verdict_to_dict as verdict_to_dict

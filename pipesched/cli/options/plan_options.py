@@ -150,21 +150,9 @@ class RequestOptions:
         )
 
     def _names(self) -> tuple[str, ...]:
-        from pipesched.schedules.builders import find
-        from pipesched.simulator.planner import ASYNCHRONOUS, SCHEDULES
+        from pipesched.workflows import plannable_schedules
 
-        if self.schedules is None:
-            return SCHEDULES + (ASYNCHRONOUS if self.asynchronous else ())
-        names = schedule_names(self.schedules)
-        if not names:
+        names = None if self.schedules is None else schedule_names(self.schedules)
+        if names == ():
             raise InputError(f"--schedules: got {self.schedules!r}, expected names; try 1f1b,zb_h1")
-        for name in names:
-            entry = find(name)
-            if not entry.traits.takes_plans:
-                advice = "try pipesched tune" if entry.traits.averages else "it is the layout of depth 1: leave it out"
-                raise InputError(f"--schedules: got {name}, expected schedules of one pipeline; {advice}")
-            if entry.traits.is_asynchronous and not self.asynchronous:
-                raise InputError(
-                    f"--schedules: got {name}, which trains on stale weights, expected --asynchronous with it; add it"
-                )
-        return names
+        return plannable_schedules(names, self.asynchronous)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from pipesched.cli.errors import InputError
+from pipesched.cli.errors import InputError, NotThereError
 from pipesched.cli.flows.run_jobs import RunOptions
 from pipesched.cli.options.count_list import counts
 from pipesched.cli.options.machine_options import MachineOptions
@@ -18,7 +17,7 @@ from pipesched.cli.options.torch_options import load_model
 
 if TYPE_CHECKING:
     from pipesched.profiles.costs import Profile
-    from pipesched.simulator.tuner import Problem, Space
+    from pipesched.simulator.tuner import Problem, Runner, Space
 
 _MOST_SIZES = 8
 """Micro-batches to measure; between them there are straight lines."""
@@ -67,11 +66,13 @@ class ProblemOptions:
         """Measure the micro-batches that the space may have, or some from the smallest to the largest."""
         from pipesched.profiles.partitioning import parse_partition
         from pipesched.simulator.tuner import AVGPIPE, divisors
+        from pipesched.workflows import require_dividing
 
         model = load_model(self.model)
         parse_partition(self.partition, (1.0,) * len(model.layers), self.devices)
         there = divisors(self.batch_size)
-        counts_asked = space.given_microbatches(self.batch_size, there) or there
+        counts_asked = space.given_microbatches() or there
+        require_dividing(counts_asked, self.batch_size, there)
         sizes = sorted({self.batch_size // count for count in counts_asked})
         step = max(1.0, (len(sizes) - 1) / (_MOST_SIZES - 1))
         some = {sizes[round(step * number)] for number in range(min(_MOST_SIZES, len(sizes)))}
@@ -115,20 +116,18 @@ class SpaceOptions:
             InputError: A number cannot be, with the nearest that can.
             ScheduleError: There is no such schedule.
         """
-        from pipesched.schedules.builders import find
         from pipesched.simulator.tuner import Space
+        from pipesched.workflows import ArgumentError, covered_microbatches, tunable_schedules
 
         names = schedule_names(self.schedule)
         if not names:
             raise InputError(f"--schedule: got {self.schedule!r}, expected names; try avgpipe,zb_h1")
-        for name in names:
-            if find(name).traits.is_asynchronous:
-                raise InputError(
-                    f"--schedule: got {name}, which steps without a flush, expected schedules that train batch by "
-                    "batch; try avgpipe,zb_h1"
-                )
+        try:
+            tunable_schedules(names)
+        except ArgumentError as error:
+            raise InputError(f"--schedule{str(error).removeprefix('schedules')}") from error
         return Space(
-            microbatches=self._microbatches(problem),
+            microbatches=covered_microbatches(problem, self.given_microbatches()),
             pipelines=counts("1-4" if self.pipelines is None else self.pipelines, "--pipelines", 1, 256),
             advances=counts(self.advance, "--advance", 0),
             schedules=names,
@@ -136,65 +135,51 @@ class SpaceOptions:
             recomputes={"no": (False,), "yes": (True,), "both": (False, True)}[self.recompute],
         )
 
-    def _microbatches(self, problem: Problem) -> tuple[int, ...]:
-        from pipesched.simulator.tuner import divisors
+    def given_microbatches(self) -> tuple[int, ...] | None:
+        """Return the numbers asked for; None if all that divide the batch."""
+        return None if self.microbatches is None else counts(self.microbatches, "--microbatches", 1)
 
-        size = problem.batch_size
-        covered = [m for m in divisors(size) if problem.covers(m)]
-        if not covered:
-            raise InputError(
-                f"--batch-size: got {size}, expected a multiple of a micro-batch that {_covered(problem.profile)}; "
-                f"try {_near_batch(problem)}, or profile the model again with other sizes"
-            )
-        given = self.given_microbatches(size, covered)
-        if given is None:
-            return tuple(covered)
-        for m in given:
-            if m not in covered:
-                raise InputError(
-                    f"--microbatches: got {m} in a batch of {size}, so {size // m} samples in each, expected a size "
-                    f"that {_covered(problem.profile)}; try --microbatches {_nearest(m, covered)}"
-                )
-        return given
 
-    def given_microbatches(self, batch_size: int, there: Sequence[int]) -> tuple[int, ...] | None:
-        """Return the numbers asked for; None if all that divide the batch.
+@dataclass(frozen=True, slots=True)
+class Method:
+    """Who evaluates settings, and where; the attributes are the command's options."""
 
-        Args:
-            there: Numbers that would do.
+    evaluator: str
+    workers: int | None
+    ray: str | None
+    resume: Path | None
+
+    def require_possible(self, problem: ProblemOptions) -> None:
+        """Refuse options that contradict each other.
 
         Raises:
-            InputError: One does not divide it.
+            InputError: They do.
         """
-        if self.microbatches is None:
+        if self.resume is not None and self.evaluator == "avgpipe":
+            raise InputError("--resume: got it with --evaluator avgpipe, whose equations take no time; leave it out")
+        if self.resume is not None and not problem.is_file:
+            raise InputError(
+                f"--resume: got it with {problem.model}, which would be profiled anew, expected the same profile as "
+                "before; try pipesched profile --out first"
+            )
+        for option, given in (("--workers", self.workers), ("--ray", self.ray)):
+            if given is not None and self.evaluator == "measure":
+                raise InputError(f"{option}: got it with --evaluator measure, which runs one setting after the other")
+        if self.workers is not None and self.ray is not None:
+            raise InputError("--ray: got --workers too, expected one of them: a cluster has its own; leave one out")
+
+    def runner(self) -> Runner | None:
+        """Return what evaluates settings on the Ray cluster that was asked for; None on this machine.
+
+        Raises:
+            NotThereError: Ray is not installed, or there is no such cluster.
+        """
+        if self.ray is None:
             return None
-        given = counts(self.microbatches, "--microbatches", 1)
-        for m in given:
-            if batch_size % m:
-                raise InputError(
-                    f"--microbatches: got {m}, expected what divides the batch of {batch_size}; "
-                    f"try --microbatches {_nearest(m, there)}"
-                )
-        return given
+        from pipesched.simulator import SimulationError
+        from pipesched.simulator.tuner import on_ray
 
-
-def _nearest(wanted: int, there: Sequence[int]) -> str:
-    return " or ".join(map(str, sorted(sorted(there, key=lambda each: abs(each - wanted))[:2])))
-
-
-def _covered(profile: Profile) -> str:
-    sizes = profile.microbatch_sizes
-    return f"the profile covers, {sizes[0]} to {sizes[-1]}"
-
-
-def _near_batch(problem: Problem) -> int:
-    """Return the nearest batch that can be cut into micro-batches that the profile covers."""
-    from pipesched.simulator.tuner import divisors
-
-    size = problem.batch_size
-    near = (
-        each for step in range(size + problem.profile.microbatch_sizes[0] + 1) for each in (size - step, size + step)
-    )
-    return next(
-        each for each in near if each > 0 and any(replace(problem, batch_size=each).covers(m) for m in divisors(each))
-    )
+        try:
+            return on_ray(self.ray)
+        except SimulationError as error:
+            raise NotThereError(str(error)) from error

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pipesched.cli.output.terminal import num_bytes, print_table, seconds
+from pipesched.cli.output.terminal import num_bytes, percent, print_table, seconds
 
 if TYPE_CHECKING:
-    from pipesched.cli.flows.tune_search import TuneResult
     from pipesched.simulator.tuner import Problem, Setting, SettingOutcome
+    from pipesched.workflows import TuneResult, Verdict
 
 
 def print_settings(
@@ -102,4 +102,48 @@ def _named(outcome: SettingOutcome) -> dict[str, str]:
         "chunks": "-" if setting.num_chunks is None else str(setting.num_chunks),
         "recompute": "yes" if setting.recomputes else "no",
         "training": setting.training.value,
+    }
+
+
+def print_verdict(verdict: Verdict) -> None:
+    """Print predicted beside measured, and what that says of the choice, which is the first."""
+    rows = [
+        {
+            "setting": str(run.outcome.setting),
+            "training": run.outcome.setting.training.value,
+            "predicted": seconds(run.predicted_s),
+            "measured": seconds(run.measured_s),
+            "off": f"{run.predicted_s / run.measured_s - 1:+.1%}",
+        }
+        for run in verdict.verified
+    ]
+    caption = f"regret of the chosen one: {percent(verdict.regret)} over the best that was run"
+    if not verdict.is_ranked:
+        caption += "; too few settings verified to rank"
+    elif verdict.rank_correlation is not None:
+        caption += f"; rank correlation of prediction and measurement {verdict.rank_correlation:.3f}"
+    if verdict.gain is not None:
+        caption += f"; measured, it is {verdict.gain:.3g} x as fast as plain 1F1B"
+    print_table(f"{len(verdict.verified)} settings were run", rows, caption)
+
+
+def result_to_dict(result: TuneResult, commands: Callable[[Setting], dict[str, str]]) -> dict[str, Any]:
+    """Return plain data, with the command lines of what is chosen."""
+    best, averaged = result.chosen, result.averaged
+    return {
+        "evaluator": result.evaluator,
+        "chosen": None if best is None else best.to_row(),
+        "training": None if best is None else best.setting.training.value,
+        "commands": None if best is None else commands(best.setting),
+        "plain_1f1b": None if result.plain is None else result.plain.to_row(),
+        "gain_over_plain_1f1b": None if best is None else result.gain(best),
+        "smallest_advance_as_fast_as_afab": None if result.advanced is None else result.advanced.setting.advance,
+        "with_elastic_averaging": None
+        if averaged is None
+        else {
+            "chosen": averaged.to_row(),
+            "commands": commands(averaged.setting),
+            "gain_over_plain_1f1b": result.gain(averaged),
+        },
+        "settings": result.to_rows(),
     }

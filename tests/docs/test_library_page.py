@@ -1,0 +1,39 @@
+"""The examples of docs/library.md run, each by itself in a folder of its own."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BLOCKS = re.findall(r"## ([^\n]*)\n|```python\n(.*?)```", (ROOT / "docs" / "library.md").read_text(), re.DOTALL)
+SHORT = ("Simulate", "Compare", "Tune")
+_LONGEST = 15
+
+
+def examples():
+    """Yield the heading and the code of each example."""
+    heading = ""
+    for title, code in BLOCKS:
+        heading = title or heading
+        if code:
+            yield heading, code
+
+
+EXAMPLES = list(examples())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("heading", "code"), EXAMPLES, ids=[f"{i}-{heading}" for i, (heading, _) in enumerate(EXAMPLES)]
+)
+def test_an_example_runs(heading, code, tmp_path, monkeypatch):
+    (tmp_path / "profiles").symlink_to(ROOT / "profiles")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, f"docs/library.md, {heading}", "exec"), {"__name__": "__main__"})
+
+
+def test_the_usual_examples_are_short():
+    for name in SHORT:
+        lines = next(code for heading, code in EXAMPLES if heading == name).splitlines()
+        assert len([line for line in lines if line.strip()]) < _LONGEST, name
