@@ -219,9 +219,9 @@ def report_versions(
         require_runnable(schedule)
     sizes = (1.0,) * schedule.num_stages if weights is None else tuple(weights)
     if len(sizes) != schedule.num_stages or sum(sizes) == 0:
+        given, example = ",".join(f"{size:g}" for size in sizes), ",".join("1" * schedule.num_stages)
         raise ArgumentError(
-            f"weights: got {','.join(f'{size:g}' for size in sizes)}, expected {schedule.num_stages} sizes, one per stage, not all 0"
-            f"; try {','.join('1' * schedule.num_stages)}"
+            f"weights: got {given}, expected {schedule.num_stages} sizes, one per stage, not all 0; try {example}"
         )
     found = staleness(schedule, progress)
     return VersionReport(schedule, found, found.stale_share(sizes))
