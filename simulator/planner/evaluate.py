@@ -18,11 +18,10 @@ from pipesched.schedules import Compute, Phase, Schedule, ScheduleError, Timelin
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import place, replicate
 from pipesched.schedules.weights import staleness
-from pipesched.simulator import SimulationError
+from pipesched.simulator import USUAL_NETWORK, NetworkOptions, Scenario, SimulationError
 from pipesched.simulator.analysis import CAUSES, Usage, traffic, usage
-from pipesched.simulator.engine import simulate_lists
-from pipesched.simulator.fast import is_unshared, longest_path, loss_times_s
-from pipesched.simulator.memory import memory, over_capacity, peak_memory
+from pipesched.simulator.fast import loss_times_s, predict_scenario
+from pipesched.simulator.memory import over_capacity, peak_memory
 from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.candidate import Candidate
 from pipesched.simulator.planner.outcome import Costs, PlanOutcome
@@ -35,16 +34,20 @@ _MOST_OPS = 3_000_000
 """Of all lists together, which take about a minute."""
 
 
-def evaluate_candidate(candidate: Candidate, costs: StageCosts, cluster: Cluster) -> PlanOutcome:
+def evaluate_candidate(
+    candidate: Candidate, costs: StageCosts, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK
+) -> PlanOutcome:
     """Predict a candidate, or say why it cannot be."""
     try:
-        timeline, lowered, steps = predict_candidate(candidate, costs, cluster)
+        timeline, lowered, steps = predict_candidate(candidate, costs, cluster, network)
         return _outcome(candidate, costs, cluster, timeline, lowered, steps)
     except (ScheduleError, ProfileError, SimulationError) as error:
         return PlanOutcome(candidate=candidate, reason=str(error))
 
 
-def predict_candidate(candidate: Candidate, costs: StageCosts, cluster: Cluster) -> tuple[Timeline, Schedule, int]:
+def predict_candidate(
+    candidate: Candidate, costs: StageCosts, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK
+) -> tuple[Timeline, Schedule, int]:
     """Return the Timeline of a candidate with its memory, its lowered lists, and how many steps they are.
 
     Raises:
@@ -54,8 +57,7 @@ def predict_candidate(candidate: Candidate, costs: StageCosts, cluster: Cluster)
     """
     steps = steps_of(candidate)
     lists = place(lowered(candidate.order, steps), candidate.placement, candidate.width)
-    timeline = timeline_of(lists, costs, cluster)
-    return replace(timeline, memory=memory(timeline, costs, lists)), lists, steps
+    return timeline_of(lists, costs, cluster, network), lists, steps
 
 
 def steps_of(candidate: Candidate) -> int:
@@ -89,9 +91,11 @@ def lowered(order: Candidate, steps: int) -> Schedule:
     return lower(order.recipe().run(steps).lists(steps).held())
 
 
-def timeline_of(lists: Schedule, costs: StageCosts, cluster: Cluster) -> Timeline:
-    """Return the Timeline of lowered lists: by a longest path wherever that is the same."""
-    return (longest_path if is_unshared(lists, cluster) else simulate_lists)(lists, costs, cluster)
+def timeline_of(lists: Schedule, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> Timeline:
+    """Return the Timeline of lowered lists with its memory: by a longest path wherever that is the same."""
+    timeline = predict_scenario(Scenario(lists, costs, cluster, network)).timeline
+    assert timeline is not None, "of one pipeline there always is one"
+    return timeline
 
 
 def _outcome(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import ENDS_MICROBATCH, Reduce, Timeline, computes
-from pipesched.simulator.memory import memory
+from pipesched.simulator import USUAL_NETWORK, NetworkOptions
 from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.candidate import Candidate
 from pipesched.simulator.planner.evaluate import lowered, steps_of, timeline_of
@@ -36,8 +36,12 @@ class Alone:
     held_bytes: tuple[tuple[int, int], ...]
 
 
-def alone(candidate: Candidate, costs: StageCosts, cluster: Cluster, bounds: Bounds) -> Alone:
+def alone(
+    candidate: Candidate, costs: StageCosts, cluster: Cluster, bounds: Bounds, network: NetworkOptions = USUAL_NETWORK
+) -> Alone:
     """Predict the first copy of a candidate.
+
+    What messages slow is left out: when they are under way beside an op depends on the other copies.
 
     Raises:
         ScheduleError: The schedule cannot have such counts.
@@ -49,9 +53,9 @@ def alone(candidate: Candidate, costs: StageCosts, cluster: Cluster, bounds: Bou
     devices = tuple(candidate.device(rank, 0) for rank in range(candidate.depth))
     rows = tuple(tuple(op for op in row if not isinstance(op, Reduce)) for row in lists.ops)  # those of all come later
     lists = replace(lists, lists=rows, rank_to_device=devices)
-    timeline = timeline_of(lists, costs, replace(cluster, nics=()))
+    timeline = timeline_of(lists, costs, replace(cluster, nics=()), replace(network, slowdown=0.0))
     held: dict[int, int] = {}
-    for sample in memory(timeline, costs, lists):
+    for sample in timeline.memory:
         num_bytes = sum(count for kind, count in sample.bytes_by_kind if kind not in _BUFFERS)
         held[sample.device] = max(held.get(sample.device, 0), num_bytes)
     if candidate.is_asynchronous:  # its pace has no beginning and no end to compare

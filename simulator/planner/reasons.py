@@ -105,7 +105,7 @@ def reasons(found: PlanRanking, request: Request) -> Iterator[str]:
             continue
         outcome = known.get(other)
         if outcome is None and num_ops(other) < _MOST_OPS:
-            outcome = evaluate_candidate(other, cuts.costs_of(other), request.cluster)
+            outcome = evaluate_candidate(other, cuts.costs_of(other), request.cluster, request.network)
         line = _loss(chosen, outcome) if outcome is not None else _least_loss(chosen, least_s)
         if line is not None:
             said += 1

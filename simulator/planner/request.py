@@ -15,6 +15,7 @@ from pipesched.profiles.partitioning import by_replicas
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import find
 from pipesched.schedules.transforms import Placement
+from pipesched.simulator import USUAL_NETWORK, NetworkOptions
 from pipesched.simulator.planner.candidate import Candidate
 from pipesched.simulator.planner.cuts import Cuts
 from pipesched.simulator.planner.shape import StageLayout, shape
@@ -38,6 +39,7 @@ class Request:
         compressions: Of messages.
         fewer: Whether devices may be left idle.
         convert_bytes_per_s: How quickly a device compresses messages, in bytes as they were; None: in no time.
+        network: How messages go.
     """
 
     profile: Profile
@@ -50,6 +52,7 @@ class Request:
     compressions: tuple[Literal["half"] | None, ...] = (None,)
     fewer: bool = False
     convert_bytes_per_s: float | None = None
+    network: NetworkOptions = USUAL_NETWORK
 
     def cuts(self) -> Cuts:
         """Return what works out the costs of its candidates."""

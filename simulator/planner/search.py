@@ -172,7 +172,8 @@ class _Search:
         """Return the candidate under what a copy of it takes; None if that does not fit."""
         candidate = entry.candidate
         try:
-            found = alone(candidate, self._costs(candidate), self._request.cluster, self._bounds)
+            request = self._request
+            found = alone(candidate, self._costs(candidate), request.cluster, self._bounds, request.network)
         except (ScheduleError, ProfileError, SimulationError) as error:
             self._rejected.append(PlanOutcome(candidate=candidate, reason=str(error)))
             return None
@@ -220,7 +221,8 @@ class _Search:
 
     def _predict(self, candidate: Candidate) -> PlanOutcome:
         self._num_predicted += 1
-        return evaluate_candidate(candidate, self._costs(candidate), self._request.cluster)
+        request = self._request
+        return evaluate_candidate(candidate, self._costs(candidate), request.cluster, request.network)
 
     def _costs(self, candidate: Candidate) -> StageCosts:
         return self._cuts.costs_of(candidate)

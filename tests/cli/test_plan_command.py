@@ -181,3 +181,12 @@ def test_the_readme_goes_from_a_model_to_an_executed_plan(pipesched, folder):
     assert [(answer.code, answer.err) for answer in answers] == [(0, "")] * 3
     assert (folder / "plan.png").stat().st_size > 10_000
     assert "makespan" in answers[2].out
+
+
+def test_a_plan_for_blocking_sends_takes_what_simulate_says_of_it(pipesched, measured, folder):
+    line = f"plan {measured} -b 8 {NODES} -s 1f1b --depth 4 --top 1 --json"
+    (plan,) = json.loads(pipesched(f"{line} --sends blocking --slowdown 0.25 --out plan.json").out)["plans"]
+    options = "--sends blocking --slowdown 0.25"
+    simulated = json.loads(pipesched(f"simulate --plan plan.json --profile {measured} {NODES} {options} --json").out)
+    assert simulated["makespan_s"] == pytest.approx(plan["seconds"])
+    assert plan["seconds"] > json.loads(pipesched(line).out)["plans"][0]["seconds"]

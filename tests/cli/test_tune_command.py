@@ -270,3 +270,11 @@ def test_other_counts_are_refused(text):
 def test_counts_have_a_limit():
     with pytest.raises(InputError, match=r"-n: got '1-300', expected at most 256; try -n 1-4"):
         counts("1-300", "-n", 1, 256)
+
+
+def test_settings_are_tuned_for_the_messages_that_are_asked_for(tune):
+    settings = [
+        json.loads(tune(f"-n 1 -m 4 --advance 0 --json {more}").out)["chosen"] for more in ("", "--sends blocking")
+    ]
+    usual_s, blocking_s = (setting["seconds_per_batch"] for setting in settings)
+    assert blocking_s > usual_s

@@ -21,6 +21,7 @@ from pipesched.cli.options.torch_options import (
     require_gpu,
     torch_dtype,
 )
+from pipesched.cli.options.traffic_options import MessageOptions
 from pipesched.cli.output.terminal import progress_bar
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ class RequestOptions:
         ),
     ] = None
     fewer: Annotated[bool, typer.Option("--fewer", help="Devices may also be left idle.")] = False
+    messages: MessageOptions = MessageOptions()  # noqa: RUF009 -- frozen
 
     def load(self, profile: str, model: ModelOptions) -> Request:
         """Return what is asked.
@@ -147,6 +149,7 @@ class RequestOptions:
             compressions=_COMPRESSIONS[self.compression],
             fewer=self.fewer,
             convert_bytes_per_s=self.convert,
+            network=self.messages.rules(),
         )
 
     def _names(self) -> tuple[str, ...]:

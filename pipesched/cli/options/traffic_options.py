@@ -23,8 +23,8 @@ BuffersOption = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class TrafficOptions:
-    """Of a simulation."""
+class MessageOptions:
+    """How messages go."""
 
     protocol: Annotated[
         Literal["rendezvous", "eager"], typer.Option(help="Transfers start when both sides have posted, or one has.")
@@ -36,14 +36,28 @@ class TrafficOptions:
     chunk_bytes: Annotated[
         str | None, typer.Option(help="Pieces in which messages pass shared NICs: 64KiB; else whole messages do.")
     ] = None
-    compression: Annotated[Literal["half"] | None, typer.Option(help="Send messages in half precision.")] = None
-    convert_bytes_per_s: Annotated[
-        float | None, typer.Option(help="How quickly a device converts, with --compression; else in no time.", min=1.0)
-    ] = None
     slowdown: Annotated[
         float,
         typer.Option(help="Ops take 1 + this times as long beside a message.", min=0.0, max=100.0),
     ] = 0.0
+
+    def rules(self) -> NetworkOptions:
+        """Return what the simulator supposes of messages."""
+        from pipesched.simulator import NetworkOptions
+
+        chunk_bytes = None if self.chunk_bytes is None else parse_bytes(self.chunk_bytes, "--chunk-bytes")
+        return NetworkOptions(self.protocol, self.sends, chunk_bytes, self.slowdown)
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficOptions:
+    """Of a simulation."""
+
+    messages: MessageOptions = MessageOptions()
+    compression: Annotated[Literal["half"] | None, typer.Option(help="Send messages in half precision.")] = None
+    convert_bytes_per_s: Annotated[
+        float | None, typer.Option(help="How quickly a device converts, with --compression; else in no time.", min=1.0)
+    ] = None
     slow: Annotated[
         list[str] | None, typer.Option(help="A straggler, device=3,factor=1.3, or a slow link, link=0-1,factor=2.")
     ] = None
@@ -52,10 +66,7 @@ class TrafficOptions:
 
     def rules(self) -> NetworkOptions:
         """Return what the simulator supposes of messages."""
-        from pipesched.simulator import NetworkOptions
-
-        chunk_bytes = None if self.chunk_bytes is None else parse_bytes(self.chunk_bytes, "--chunk-bytes")
-        return NetworkOptions(self.protocol, self.sends, chunk_bytes, self.slowdown)
+        return self.messages.rules()
 
     def on(self, cluster: Cluster) -> Cluster:
         """Return the machines with what is slow of them.

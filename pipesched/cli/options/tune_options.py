@@ -14,6 +14,7 @@ from pipesched.cli.options.count_list import counts
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.schedule_list import schedule_names
 from pipesched.cli.options.torch_options import load_model
+from pipesched.cli.options.traffic_options import MessageOptions
 
 if TYPE_CHECKING:
     from pipesched.profiles.costs import Profile
@@ -38,6 +39,7 @@ class ProblemOptions:
     partition: Annotated[str, typer.Option(help="Layers to stages: balanced, uniform, or counts as 3,3,4.")] = (
         "balanced"
     )
+    messages: MessageOptions = MessageOptions()  # noqa: RUF009 -- frozen
 
     @property
     def is_file(self) -> bool:
@@ -60,7 +62,7 @@ class ProblemOptions:
         profile = load_profile(Path(self.model)) if self.is_file else self._measured(space, runs)
         machines.require_judged_profile(profile)
         parse_partition(self.partition, (1.0,) * len(profile.layers), self.devices)
-        return Problem(profile, self.batch_size, cluster, self.partition)
+        return Problem(profile, self.batch_size, cluster, self.partition, self.messages.rules())
 
     def _measured(self, space: SpaceOptions, runs: RunOptions) -> Profile:
         """Measure the micro-batches that the space may have, or some from the smallest to the largest."""

@@ -214,5 +214,7 @@ def _timeline(outcome: PlanOutcome, request: Request) -> tuple[Timeline, int]:
     from pipesched.simulator.planner import predict_candidate
 
     candidate = outcome.candidate
-    timeline, _, steps = predict_candidate(candidate, request.cuts().costs_of(candidate), request.cluster)
+    timeline, _, steps = predict_candidate(
+        candidate, request.cuts().costs_of(candidate), request.cluster, request.network
+    )
     return timeline, steps

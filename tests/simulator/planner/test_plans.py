@@ -8,6 +8,7 @@ from pipesched.profiles.clusters import Cluster, Device, Link, flat, of_nodes
 from pipesched.profiles.io import load_plan, save_plan
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import place
+from pipesched.simulator import NetworkOptions
 from pipesched.simulator.analysis import critical_path
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import run_time
@@ -213,3 +214,12 @@ def test_lists_made_from_one_copy_are_those_that_run(name, width):
     candidate = Candidate(name, 2, width, 4, 1, (), "data", chunks)
     made, run = lowered(candidate.order, 1), lower(candidate.recipe().run(1).lists(1).held())
     assert place(made, "data", width) == run
+
+
+@pytest.mark.parametrize("network", [NetworkOptions(sends="blocking"), NetworkOptions("eager", slowdown=0.25)])
+def test_a_plan_is_predicted_with_the_messages_that_are_asked_for(network):
+    request = ask(profile=even(8, output_bytes=40, sizes=(1,)), depths=(4,), schedules=("1f1b",), network=network)
+    best = search_plans(request).ranked[0]
+    lists, costs = lowered(best.candidate.order, 1), request.cuts().costs_of(best.candidate)
+    assert best.seconds == simulate(lists, costs, request.cluster, rules=network).makespan_s
+    assert best.seconds != simulate(lists, costs, request.cluster).makespan_s

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipesched.simulator import USUAL_NETWORK, NetworkOptions
 from pipesched.simulator.planner import search_plans
 from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.evaluate import evaluate_candidate
@@ -21,7 +22,7 @@ def predicted(request, chosen=lambda each: each):
     found = []
     for candidate in chosen(list(candidates(request, cuts))):
         costs = cuts.costs_of(candidate)
-        found.append((candidate, costs, evaluate_candidate(candidate, costs, request.cluster)))
+        found.append((candidate, costs, evaluate_candidate(candidate, costs, request.cluster, request.network)))
     return found
 
 
@@ -40,7 +41,8 @@ def test_the_ranking_is_that_of_an_exhaustive_search(seed):
 @given(seed=st.integers(0, 10**6))
 def test_no_bound_is_above_what_it_bounds(seed):
     chance = random.Random(seed)
-    request = random_request(chance, schedules=ALL)
+    network = chance.choice([USUAL_NETWORK, NetworkOptions("eager"), NetworkOptions("rendezvous", "blocking", 7, 0.5)])
+    request = random_request(chance, schedules=ALL, network=network)
     bounds = Bounds(request.cluster)
     for candidate, costs, outcome in predicted(request, lambda all_of: chance.sample(all_of, min(8, len(all_of)))):
         if outcome.seconds is None:
@@ -49,6 +51,6 @@ def test_no_bound_is_above_what_it_bounds(seed):
         assert least.seconds <= outcome.seconds * SLACK, candidate
         assert least.held_bytes <= outcome.most_bytes, candidate
         assert least.over is None or not outcome.fits
-        one = alone(candidate, costs, request.cluster, bounds)
+        one = alone(candidate, costs, request.cluster, bounds, network)
         assert one.seconds <= outcome.seconds * SLACK, candidate
         assert all(held <= outcome.held_bytes[device] for device, held in one.held_bytes), candidate
