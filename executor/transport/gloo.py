@@ -19,7 +19,8 @@ from torch import Tensor
 
 from pipesched.executor import ExecutionError, MessagePrecision, waiting_for
 from pipesched.executor.core import PendingReduction, Transport, require_expected
-from pipesched.executor.transport.half_precision import Packed, head_bytes, is_compressed, pack, rest_bytes, unpack
+from pipesched.executor.transport.half_precision import Packed, is_compressed, pack, rest_bytes, unpack
+from pipesched.profiles.costs import head_bytes
 from pipesched.schedules import Message, Op, Recv, Reduce, Send
 from pipesched.schedules.semantics import Letters
 
@@ -160,7 +161,8 @@ class ProcessGroupTransport(Transport):
         require_expected(op, sent)
         shape = self._shapes[op.message.origin]
         if self._is_compressed(shape):
-            shape = TensorShape((head_bytes(shape.num_elements),), torch.uint8)
+            size = shape.dtype.itemsize
+            shape = TensorShape((head_bytes(shape.num_elements * size, size),), torch.uint8)
         work, buffer = self._irecv(shape, op.peer, _TAG)
         self._posted[op.message] = _Incoming(work, buffer, op.peer, proof, self._num_posted[op.peer])
         self._num_posted[op.peer] += 1

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_HEADER_BYTES = 8
+from pipesched.profiles.costs import HEADER_BYTES
+
 _TOP = 15
 """The largest element becomes less than 2^15, half of what half precision can hold."""
 _LOST_SHARE = 0.01
@@ -37,11 +38,6 @@ class Packed:
 def is_compressed(dtype: torch.dtype) -> bool:
     """Whether tensors of `dtype` have anything to gain."""
     return dtype.is_floating_point and dtype.itemsize > torch.half.itemsize
-
-
-def head_bytes(num_elements: int) -> int:
-    """Return the size of the head of a tensor."""
-    return _HEADER_BYTES + num_elements * torch.half.itemsize
 
 
 def pack(tensor: Tensor) -> Packed:
@@ -65,7 +61,7 @@ def rest_bytes(head: Tensor, num_elements: int, dtype: torch.dtype) -> int:
 def unpack(packed: Packed, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return the elements on `device`, in one dimension; the head is in host memory."""
     _, exponent = _read(packed.head)
-    body = packed.head[_HEADER_BYTES:].to(device, non_blocking=True)
+    body = packed.head[HEADER_BYTES:].to(device, non_blocking=True)
     if packed.rest is None:
         return body.view(torch.half).to(dtype) * 2.0**exponent
     return torch.cat([body, packed.rest.to(device, non_blocking=True)]).view(dtype)
@@ -91,5 +87,5 @@ def _header(kind: int, exponent: int) -> Tensor:
 
 
 def _read(head: Tensor) -> tuple[int, int]:
-    kind, exponent = head[:_HEADER_BYTES].view(torch.int32).tolist()
+    kind, exponent = head[:HEADER_BYTES].view(torch.int32).tolist()
     return kind, exponent

@@ -12,8 +12,10 @@ from .layer_profile import layer_seconds as layer_seconds
 from .layer_profile import stage_cost as stage_cost
 from .measurement import LayerMeasurement as LayerMeasurement
 from .measurement import LayerSplit as LayerSplit
+from .message_sizes import HEADER_BYTES as HEADER_BYTES
 from .message_sizes import Compression as Compression
 from .message_sizes import element_bytes as element_bytes
+from .message_sizes import head_bytes as head_bytes
 from .stage_costs import StageCost as StageCost
 from .stage_costs import StageCosts as StageCosts
 from .stage_costs import WorkPiece as WorkPiece

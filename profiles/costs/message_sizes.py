@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_HEAD_BYTES = 8
+HEADER_BYTES = 8
+"""What a compressed message says of itself, before its elements."""
 _HALF_BYTES = 2
 
 
@@ -24,13 +25,18 @@ class Compression:
         """Return what a tensor of `num_bytes` is on its way; nothing stays nothing."""
         if self.element_bytes <= _HALF_BYTES or not num_bytes:
             return num_bytes
-        return _HEAD_BYTES + -(-num_bytes * _HALF_BYTES // self.element_bytes)
+        return head_bytes(num_bytes, self.element_bytes)
 
     def convert_s(self, num_bytes: int) -> float:
         """Return how long one end works on a tensor of `num_bytes` [s]."""
         if self.element_bytes <= _HALF_BYTES or self.convert_bytes_per_s is None:
             return 0.0
         return num_bytes / self.convert_bytes_per_s
+
+
+def head_bytes(num_bytes: int, element_bytes: int) -> int:
+    """Return the size of a tensor of `num_bytes` once its elements are halves, the header included."""
+    return HEADER_BYTES + -(-num_bytes * _HALF_BYTES // element_bytes)
 
 
 def element_bytes(dtype: str) -> int:

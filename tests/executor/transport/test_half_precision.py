@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pipesched.executor import ExecutionError
 from pipesched.executor.launch import RankContext
 from pipesched.executor.transport import LocalTransport
-from pipesched.executor.transport.half_precision import head_bytes, is_compressed, pack, rest_bytes, unpack
-from pipesched.profiles.costs import Compression, element_bytes
+from pipesched.executor.transport.half_precision import is_compressed, pack, rest_bytes, unpack
+from pipesched.profiles.costs import Compression, element_bytes, head_bytes
 from pipesched.schedules.builders import build, build_lazily
 from tests.executor.many_jobs import run_module, run_together
 from tests.executor.models import plain
@@ -23,7 +23,7 @@ DTYPES = [torch.float32, torch.float64]
 def back(tensor):
     """Pack and unpack as a receiver does; return the elements and whether they were compressed."""
     packed = pack(tensor)
-    assert packed.head.numel() == head_bytes(tensor.numel())
+    assert packed.head.numel() == head_bytes(tensor.nbytes, tensor.itemsize)
     assert rest_bytes(packed.head, tensor.numel(), tensor.dtype) == (0 if packed.rest is None else packed.rest.numel())
     found = unpack(packed, tensor.dtype, tensor.device).view(tensor.shape)
     assert found.dtype is tensor.dtype
