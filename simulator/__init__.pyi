@@ -3,6 +3,7 @@ from . import engine as engine
 from . import fast as fast
 from . import memory as memory
 from . import planner as planner
+from . import search as search
 from . import theory as theory
 from . import tuner as tuner
 from . import views as views

@@ -103,6 +103,11 @@ class Profile:
         """The sizes measured, rising."""
         return tuple(measurement.microbatch_size for measurement in self.layers[0].measurements)
 
+    def covers(self, microbatch_size: int) -> bool:
+        """Whether it says what micro-batches of that size cost: they were measured, or smaller and larger ones were."""
+        sizes = self.microbatch_sizes
+        return microbatch_size in sizes or sizes[0] < microbatch_size < sizes[-1]
+
 
 def costs_of_stages(profile: Profile, bounds: Sequence[tuple[int, int]], microbatch_size: int) -> StageCosts:
     """Sum the layers of each stage, on a straight line between the measured micro-batch sizes around `microbatch_size`.
@@ -179,7 +184,7 @@ def _check_bounds(profile: Profile, bounds: Sequence[tuple[int, int]]) -> None:
 
 def _sizes_around(profile: Profile, microbatch_size: int) -> tuple[int, int]:
     sizes = profile.microbatch_sizes
-    if not sizes[0] <= microbatch_size <= sizes[-1] or (microbatch_size not in sizes and len(sizes) < 2):
+    if not profile.covers(microbatch_size):
         covered = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
         raise ProfileError(
             f"profile of {profile.model}: micro-batch size: got {microbatch_size}, expected {covered}, as measured; "

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Compute, Phase, Schedule, ScheduleError, Timeline
+from pipesched.schedules import Compute, Phase, Schedule, Timeline
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import place, replicate
 from pipesched.schedules.weights import staleness
@@ -26,6 +25,7 @@ from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.candidate import Candidate
 from pipesched.simulator.planner.outcome import Costs, PlanOutcome
 from pipesched.simulator.planner.shape import shape
+from pipesched.simulator.search import UNPREDICTABLE, over_memory_reason
 
 _ROUNDS, _FEWEST = 8, 8
 """Times that as many micro-batches as a copy has stages go through a run without a flush, and its fewest steps."""
@@ -41,7 +41,7 @@ def evaluate_candidate(
     try:
         timeline, lowered, steps = predict_candidate(candidate, costs, cluster, network)
         return _outcome(candidate, costs, cluster, timeline, lowered, steps)
-    except (ScheduleError, ProfileError, SimulationError) as error:
+    except UNPREDICTABLE as error:
         return PlanOutcome(candidate=candidate, reason=str(error))
 
 
@@ -114,7 +114,7 @@ def _outcome(
         costs=_costs(timeline, uses, seconds, steps),
         bubble_fraction=math.fsum(use.idle_s for use in uses) / (len(uses) * timeline.makespan_s),
         staleness=_staleness(candidate) if candidate.is_asynchronous else 0,
-        reason=None if over is None else f"over memory: {over}",
+        reason=over_memory_reason(over),
     )
 
 

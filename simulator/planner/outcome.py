@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipesched.simulator.planner.candidate import Candidate
+from pipesched.simulator.search import SearchOutcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,7 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanOutcome:
+class PlanOutcome(SearchOutcome):
     """One candidate, predicted in full, or refused.
 
     Attributes:
@@ -51,11 +52,6 @@ class PlanOutcome:
     bubble_fraction: float | None = None
     staleness: int = 0
     reason: str | None = None
-
-    @property
-    def fits(self) -> bool:
-        """Whether it can be taken."""
-        return self.reason is None
 
     @property
     def throughput(self) -> float:

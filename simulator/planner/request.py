@@ -19,7 +19,7 @@ from pipesched.simulator import USUAL_NETWORK, NetworkOptions
 from pipesched.simulator.planner.candidate import Candidate
 from pipesched.simulator.planner.cuts import Cuts
 from pipesched.simulator.planner.shape import StageLayout, shape
-from pipesched.simulator.tuner import divisors
+from pipesched.simulator.search import covered_sizes, divisors
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb_h1")
 """That are tried unless others are named."""
@@ -97,7 +97,7 @@ def require_plannable(request: Request) -> None:
     widths = {count // depth for count in counts for depth in divisors(count) if depth in (request.depths or depths)}
     sizes = request.profile.microbatch_sizes
     shares = [request.batch_size // width for width in widths if request.batch_size % width == 0]
-    if not any(share % size == 0 for share in shares for size in _sizes(request.profile, share)):
+    if not any(share % size == 0 for share in shares for size in covered_sizes(request.profile, share)):
         near = _near_batch(request, min(widths))
         covered = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
         raise ProfileError(
@@ -150,7 +150,7 @@ def _of_schedule(request: Request, cuts: Cuts, name: str, depth: int, width: int
 
 def _replicated(request: Request, num_devices: int) -> Iterator[Candidate]:
     """Yield PipeDream's plan for every size of micro-batches; its stages step every few of them."""
-    for size in _sizes(request.profile, request.batch_size):
+    for size in covered_sizes(request.profile, request.batch_size):
         try:
             staging = by_replicas(request.profile, size, request.cluster, num_devices)
         except ProfileError:
@@ -182,19 +182,11 @@ def _microbatches(request: Request, name: str, depth: int, width: int) -> Iterat
     share, left = divmod(request.batch_size, width)
     entry = find(name)
     if entry.traits.is_asynchronous and all(parameter.name != "accumulate" for parameter in entry.parameters):
-        yield from ((1, size) for size in _sizes(request.profile, share))  # steps after each micro-batch
+        yield from ((1, size) for size in covered_sizes(request.profile, share))  # steps after each micro-batch
     elif not left:
-        for size in _sizes(request.profile, share):
+        for size in covered_sizes(request.profile, share):
             if share % size == 0 and (share // size >= depth or not entry.traits.is_asynchronous):
                 yield share // size, size
-
-
-def _sizes(profile: Profile, most: int) -> Iterator[int]:
-    """Yield the sizes of micro-batches that divide `most` and that the profile covers, or has measured."""
-    sizes = profile.microbatch_sizes
-    for size in sorted({*divisors(most), *sizes}):
-        if size <= most and (size in sizes or sizes[0] < size < sizes[-1]):
-            yield size
 
 
 def _partitions(request: Request, cuts: Cuts, form: StageLayout, first: Candidate) -> Iterator[tuple[int, ...]]:

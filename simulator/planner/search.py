@@ -18,16 +18,14 @@ from heapq import heapify, heappop, heapreplace
 from time import monotonic
 from typing import final
 
-from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import ScheduleError
-from pipesched.simulator import SimulationError
 from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.candidate import Candidate
 from pipesched.simulator.planner.evaluate import evaluate_candidate
 from pipesched.simulator.planner.one_copy import alone
 from pipesched.simulator.planner.outcome import PlanOutcome
 from pipesched.simulator.planner.request import Request, candidates, nothing_possible, require_plannable
+from pipesched.simulator.search import UNPREDICTABLE, over_memory_reason
 
 _GARBAGE = 200_000
 """Objects between collections: predictions leave many behind, and few in circles."""
@@ -174,7 +172,7 @@ class _Search:
         try:
             request = self._request
             found = alone(candidate, self._costs(candidate), request.cluster, self._bounds, request.network)
-        except (ScheduleError, ProfileError, SimulationError) as error:
+        except UNPREDICTABLE as error:
             self._rejected.append(PlanOutcome(candidate=candidate, reason=str(error)))
             return None
         for device, num_bytes in found.held_bytes:
@@ -199,7 +197,7 @@ class _Search:
         candidate = entry.candidate
         self._too_large.append(replace(entry, cost=num_bytes))
         limit = self._request.cluster.devices[device].memory_bytes
-        reason = f"over memory: device {device} holds at least {num_bytes} bytes of {limit}"
+        reason = over_memory_reason(f"device {device} holds at least {num_bytes} bytes of {limit}")
         samples = candidate.samples_per_step
         self._rejected.append(PlanOutcome(candidate=candidate, samples=samples, held_bytes=(num_bytes,), reason=reason))
 

@@ -6,7 +6,6 @@ from .on_ray import on_ray as on_ray
 from .outcome import Evaluator as Evaluator
 from .outcome import SettingOutcome as SettingOutcome
 from .outcome import best_plain as best_plain
-from .outcome import least as least
 from .outcome import pareto as pareto
 from .outcome import ranked as ranked
 from .predictor import Accounting as Accounting
@@ -20,6 +19,5 @@ from .setting import AVGPIPE as AVGPIPE
 from .setting import Learning as Learning
 from .setting import Setting as Setting
 from .setting import Space as Space
-from .setting import divisors as divisors
 from .verdict import rank_correlation as rank_correlation
 from .verdict import regret as regret

@@ -9,13 +9,14 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import Profile, StageCosts, costs_of_stages, layer_seconds
 from pipesched.profiles.partitioning import parse_partition
-from pipesched.schedules import Compute, Message, Payload, Phase, Schedule, ScheduleError
+from pipesched.schedules import Compute, Message, Payload, Phase, Schedule
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
-from pipesched.simulator import USUAL_NETWORK, Estimate, Inexact, NetworkOptions, Scenario, SimulationError
-from pipesched.simulator.engine import simulate_lists
+from pipesched.simulator import USUAL_NETWORK, Estimate, Inexact, NetworkOptions, Scenario
+from pipesched.simulator.engine import simulate
 from pipesched.simulator.fast import DriftArrays, InStep, contention_of, drift_arrays_of, in_step, steady_s
 from pipesched.simulator.memory import iteration
+from pipesched.simulator.search import UNPREDICTABLE, over_memory_reason
 from pipesched.simulator.tuner.outcome import SettingOutcome
 from pipesched.simulator.tuner.predictor import Accounting, SettingProfile, predict_setting, profile_setting
 from pipesched.simulator.tuner.setting import AVGPIPE, Setting
@@ -44,9 +45,8 @@ class Problem:
 
     def covers(self, num_microbatches: int) -> bool:
         """Whether a batch can be cut so, and the profile knows micro-batches of that size."""
-        sizes = self.profile.microbatch_sizes
         size, left = divmod(self.batch_size, num_microbatches)
-        return not left and (size in sizes or sizes[0] < size < sizes[-1])
+        return not left and self.profile.covers(size)
 
     def costs(self, num_microbatches: int, num_stages: int) -> StageCosts:
         """Return what the stages cost if a batch is cut into so many micro-batches.
@@ -86,10 +86,10 @@ def evaluate_setting(problem: Problem, setting: Setting) -> SettingOutcome:
         costs = _costs_of(problem, setting)
         begun_together = _one_iteration(problem, costs, setting)
         seconds = _iteration_s(problem, costs, setting, begun_together.seconds)
-    except (ScheduleError, ProfileError, SimulationError) as error:
+    except UNPREDICTABLE as error:
         return SettingOutcome(setting, reason=str(error))
-    held_bytes, over = max(begun_together.peak_bytes.values(), default=0), begun_together.over_memory
-    reason = None if over is None else f"over memory: {over}"
+    held_bytes = max(begun_together.peak_bytes.values(), default=0)
+    reason = over_memory_reason(begun_together.over_memory)
     return SettingOutcome(setting, seconds / setting.num_pipelines, held_bytes, reason)
 
 
@@ -203,7 +203,7 @@ def evaluate_by_equations(
         return SettingOutcome(setting, reason=str(error))
     found = predict_setting(profile, setting.num_microbatches, setting.num_pipelines, accounting)
     reasons = [
-        f"over memory: device {index} holds {each.held_bytes:.0f} bytes of {device.memory_bytes}"
+        over_memory_reason(f"device {index} holds {each.held_bytes:.0f} bytes of {device.memory_bytes}")
         for index, (each, device) in enumerate(zip(found.devices, problem.cluster.devices, strict=True))
         if device.memory_bytes is not None and each.held_bytes > device.memory_bytes
     ]

@@ -8,11 +8,12 @@ from enum import StrEnum
 from typing import Any, assert_never
 
 from pipesched.profiles.io import STRICT
+from pipesched.simulator.search import SearchOutcome
 from pipesched.simulator.tuner.setting import Setting
 
 
 @dataclass(frozen=True, slots=True)
-class SettingOutcome:
+class SettingOutcome(SearchOutcome):
     """One setting, evaluated.
 
     Attributes:
@@ -29,9 +30,8 @@ class SettingOutcome:
     __pydantic_config__ = STRICT
 
     @property
-    def fits(self) -> bool:
-        """Whether it can be taken."""
-        return self.reason is None
+    def most_bytes(self) -> int | None:
+        return self.held_bytes
 
     def to_row(self) -> dict[str, Any]:
         """Return plain data; micro-batches are those of a pipeline's batch, and of all pipelines together."""
@@ -93,12 +93,6 @@ def ranked(outcomes: Iterable[SettingOutcome], evaluator: Evaluator) -> tuple[Se
 def best_plain(outcomes: Iterable[SettingOutcome]) -> SettingOutcome | None:
     """Return the fastest plain 1F1B that fits, whatever its M; None if none does."""
     return next((o for o in ranked(outcomes, Evaluator.SIMULATE) if o.fits and o.setting.is_plain), None)
-
-
-def least(outcomes: Iterable[SettingOutcome]) -> SettingOutcome | None:
-    """Return the setting that needs the least memory; None if of none is anything known."""
-    known = [outcome for outcome in outcomes if outcome.held_bytes is not None]
-    return min(known, key=lambda outcome: (_number(outcome.held_bytes), _number(outcome.seconds)), default=None)
 
 
 def pareto(outcomes: Iterable[SettingOutcome]) -> tuple[SettingOutcome, ...]:

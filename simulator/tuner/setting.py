@@ -140,9 +140,3 @@ def _distinct(advances: Iterable[int], m: int) -> list[int]:
     The last rank but one runs 1 + advance of M forwards ahead, and one more before its first backward.
     """
     return sorted({min(advance, max(0, m - 2)) for advance in advances})
-
-
-def divisors(number: int) -> tuple[int, ...]:
-    """Return what divides `number`, rising."""
-    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    return tuple(sorted({*small, *(number // d for d in small)}))

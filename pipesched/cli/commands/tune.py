@@ -153,7 +153,7 @@ def _text(rows: list[dict[str, Any]], suffix: str) -> str:
 
 
 def _nothing_fits(found: TuneResult, limit: str | None) -> str:
-    from pipesched.simulator.tuner import least
+    from pipesched.simulator.search import least
 
     nearest = least(found.outcomes)
     assert nearest is not None, "some setting has a time, and so a memory"

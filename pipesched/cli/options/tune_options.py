@@ -67,7 +67,8 @@ class ProblemOptions:
     def _measured(self, space: SpaceOptions, runs: RunOptions) -> Profile:
         """Measure the micro-batches that the space may have, or some from the smallest to the largest."""
         from pipesched.profiles.partitioning import parse_partition
-        from pipesched.simulator.tuner import AVGPIPE, divisors
+        from pipesched.simulator.search import divisors
+        from pipesched.simulator.tuner import AVGPIPE
         from pipesched.workflows import require_dividing
 
         model = load_model(self.model)

@@ -117,10 +117,11 @@ def _by_reason(rejected: Sequence[PlanOutcome]) -> dict[str, list[PlanOutcome]]:
 
 def nothing_fits(found: PlanRanking, request: Request) -> str:
     """Say what would fit if there were more memory, in a line."""
-    known = [outcome for outcome in found.rejected if outcome.seconds is not None]
-    if not known:
+    from pipesched.simulator.search import least
+
+    nearest = least(found.rejected)
+    if nearest is None:
         return f"plan: nothing can be predicted; the first: {found.rejected[0].reason}"
-    nearest = min(known, key=lambda outcome: outcome.most_bytes)
     limits = [device.memory_bytes for device in request.cluster.devices if device.memory_bytes is not None]
     needed = f"{nearest.most_bytes} bytes ({num_bytes(nearest.most_bytes)})"
     return (

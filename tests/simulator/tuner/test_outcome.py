@@ -1,4 +1,5 @@
-from pipesched.simulator.tuner import Evaluator, Setting, SettingOutcome, best_plain, least, pareto, ranked
+from pipesched.simulator.search import least
+from pipesched.simulator.tuner import Evaluator, Setting, SettingOutcome, best_plain, pareto, ranked
 
 
 def outcome(m, n, seconds, held_bytes, reason=None, advance=1):

@@ -4,7 +4,7 @@ from pipesched.schedules import Average, ScheduleError
 from pipesched.schedules.builders import build
 from pipesched.schedules.builders.avgpipe import one_pipeline
 from pipesched.schedules.transforms import recompute
-from pipesched.simulator.tuner import Setting, Space, divisors
+from pipesched.simulator.tuner import Setting, Space
 
 
 def test_a_setting_says_what_it_is():
@@ -91,10 +91,3 @@ def test_chunks_are_for_those_that_take_them_and_recompute_for_all():
         "interleaved M=4 N=1 chunks=2 recompute",
         "interleaved M=4 N=1 chunks=3 recompute",
     ]
-
-
-@pytest.mark.parametrize(
-    ("number", "expected"), [(1, (1,)), (12, (1, 2, 3, 4, 6, 12)), (36, (1, 2, 3, 4, 6, 9, 12, 18, 36))]
-)
-def test_divisors_are_all_of_them(number, expected):
-    assert divisors(number) == expected
