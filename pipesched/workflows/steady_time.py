@@ -47,7 +47,7 @@ def steady_s_per_microbatch(
             return unflushed_pace_s(chain([(schedule, timeline)], runs(source.longer)))
         batch = with_steps(schedule)
         first = timeline if batch is schedule else run(batch)[1]
-        period_s = batch_period_s(batch, first, cluster) if network == NetworkOptions() else None
+        period_s = batch_period_s(batch, first, cluster, network)
         if period_s is not None:
             return period_s / batch.num_microbatches
         return repeated_pace_s(runs(lambda times: repeat(batch, times).held()), batch.num_microbatches)

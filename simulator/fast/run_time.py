@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Phase, Schedule, ScheduleError, Timeline, computes
-from pipesched.simulator import SimulationError
-from pipesched.simulator.engine import simulate_lists
+from pipesched.simulator import USUAL_NETWORK, NetworkOptions, SimulationError
+from pipesched.simulator.engine import simulate
 
 _MAX_CELLS = 200_000
 """Most stages times micro-batches of a run that is simulated whole."""
@@ -70,6 +70,7 @@ def run_time(
     microbatches_per_step: int,
     costs: StageCosts,
     cluster: Cluster | None = None,
+    network: NetworkOptions = USUAL_NETWORK,
 ) -> RunTime:
     """Predict a run of `num_steps` steps.
 
@@ -79,6 +80,7 @@ def run_time(
         microbatches_per_step: Micro-batches of one step.
         costs: Of every stage, for a micro-batch.
         cluster: Devices and links; None: equal devices and links that take no time.
+        network: How messages go.
 
     Raises:
         SimulationError: No steady pace, and too long to be simulated whole; or as `simulate`.
@@ -87,7 +89,7 @@ def run_time(
     whole = lists(num_steps)
     short = max(16, math.ceil(8 * whole.num_stages / microbatches_per_step))
     if num_steps > 2 * short:
-        steady = _steady(lists, num_steps, short, microbatches_per_step, costs, cluster)
+        steady = _steady(lists, num_steps, short, microbatches_per_step, costs, cluster, network)
         if steady is not None:
             return steady
     if whole.num_microbatches * whole.num_stages > _MAX_CELLS:
@@ -95,7 +97,7 @@ def run_time(
             f"{whole.name}: got {num_steps} steps that do not settle to one pace, expected at most "
             f"{_MAX_CELLS // (whole.num_stages * microbatches_per_step)}, to be simulated whole; try fewer steps"
         )
-    timeline = simulate_lists(whole.held(), costs, cluster)
+    timeline = simulate(whole.held(), costs, cluster, rules=network)
     known_s = loss_times_s(timeline, whole.num_stages, microbatches_per_step)
     period_s = (known_s[-1] - known_s[0]) / (num_steps - 1) if num_steps > 1 else timeline.makespan_s
     return RunTime(num_steps, known_s, period_s, timeline.makespan_s)
@@ -108,13 +110,14 @@ def _steady(
     microbatches_per_step: int,
     costs: StageCosts,
     cluster: Cluster | None,
+    network: NetworkOptions,
 ) -> RunTime | None:
     """Return what two short runs amount to; None if they have no common pace."""
     try:
         runs = [lists(short), lists(2 * short)]
     except ScheduleError:  # a parameter that only fits the whole run
         return None
-    first, second = (simulate_lists(run.held(), costs, cluster) for run in runs)
+    first, second = (simulate(run.held(), costs, cluster, rules=network) for run in runs)
     known_s = loss_times_s(second, runs[1].num_stages, microbatches_per_step)
     period_s = (second.makespan_s - first.makespan_s) / short
     pace_s = (known_s[-1] - known_s[short - 1]) / short

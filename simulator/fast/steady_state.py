@@ -24,21 +24,25 @@ from itertools import pairwise
 from pipesched.profiles.clusters import Cluster
 from pipesched.schedules import Recv, Schedule, ScheduleError, Send, Timeline, computes, repeat
 from pipesched.schedules.transforms import microbatches_per_step
+from pipesched.simulator import USUAL_NETWORK, NetworkOptions, is_usual
 from pipesched.simulator.fast.contention import is_unshared
 
 _SAME = 1e-9
 """How far, relatively, two times differ that are the same but for rounding."""
 
 
-def batch_period_s(schedule: Schedule, timeline: Timeline, cluster: Cluster) -> float | None:
+def batch_period_s(
+    schedule: Schedule, timeline: Timeline, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK
+) -> float | None:
     """Return how long after a batch the next one is the same; None where its Timeline alone does not show it.
 
     Args:
         schedule: Of one batch, lowered.
-        timeline: Of `schedule`, under the usual rules of traffic and without jitter.
+        timeline: Of `schedule`, without jitter.
         cluster: As it was simulated with.
+        network: So too.
     """
-    if not is_unshared(schedule, cluster):
+    if not is_usual(network) or not is_unshared(schedule, cluster):
         return None
     begins_s, ends_s = [math.inf] * schedule.num_ranks, [0.0] * schedule.num_ranks
     channels: dict[tuple[int, int], tuple[float, float]] = {}

@@ -8,8 +8,8 @@ from pipesched.profiles.clusters import Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
 from pipesched.schedules import Phase, computes
 from pipesched.schedules.transforms import training_run
-from pipesched.simulator import SimulationError
-from pipesched.simulator.engine import simulate_lists
+from pipesched.simulator import NetworkOptions, SimulationError
+from pipesched.simulator.engine import simulate
 from pipesched.simulator.fast import run_time
 
 P, M = 4, 6
@@ -95,3 +95,15 @@ def test_losses_are_known_in_order_and_before_the_end(name, num_steps):
 def test_optimizer_steps_take_their_time():
     costs = StageCosts(tuple(StageCost(1.0, 2.0, step_s=0.5) for _ in range(P)))
     assert predicted("pipedream", 500, costs).period_s == pytest.approx(3.5)
+
+
+@pytest.mark.parametrize("network", [NetworkOptions(sends="blocking"), NetworkOptions("eager", slowdown=0.5)])
+def test_a_long_run_takes_as_long_as_simulated_whole_whatever_its_messages_do(network):
+    run = training_run("1f1b", 3, 6, 60)
+    costs = StageCosts((StageCost(1.0, 2.0, output_bytes=10),) * 3)
+    cluster = flat(3, Link(0.1, 50.0))
+    found = run_time(run.lists, 60, run.microbatches_per_step, costs, cluster, network)
+    whole = simulate(run.lists(60).held(), costs, cluster, rules=network)
+    assert len(found.known_s) < 60
+    assert found.makespan_s == pytest.approx(whole.makespan_s, rel=1e-3)
+    assert found.makespan_s > run_time(run.lists, 60, run.microbatches_per_step, costs, cluster).makespan_s
