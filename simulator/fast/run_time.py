@@ -21,7 +21,7 @@ from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Phase, Schedule, ScheduleError, Timeline, computes
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions, SimulationError
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 
 _MAX_CELLS = 200_000
 """Most stages times micro-batches of a run that is simulated whole."""
@@ -83,8 +83,8 @@ def run_time(
         network: How messages go.
 
     Raises:
-        SimulationError: No steady pace, and too long to be simulated whole; or as `simulate`.
-        ScheduleError: The lists cannot have that many steps, or as `simulate`.
+        SimulationError: No steady pace, and too long to be simulated whole; or as `simulate_lists`.
+        ScheduleError: The lists cannot have that many steps, or as `simulate_lists`.
     """
     whole = lists(num_steps)
     short = max(16, math.ceil(8 * whole.num_stages / microbatches_per_step))
@@ -97,7 +97,7 @@ def run_time(
             f"{whole.name}: got {num_steps} steps that do not settle to one pace, expected at most "
             f"{_MAX_CELLS // (whole.num_stages * microbatches_per_step)}, to be simulated whole; try fewer steps"
         )
-    timeline = simulate(whole.held(), costs, cluster, rules=network)
+    timeline = simulate_lists(whole.held(), costs, cluster, rules=network)
     known_s = loss_times_s(timeline, whole.num_stages, microbatches_per_step)
     period_s = (known_s[-1] - known_s[0]) / (num_steps - 1) if num_steps > 1 else timeline.makespan_s
     return RunTime(num_steps, known_s, period_s, timeline.makespan_s)
@@ -117,7 +117,7 @@ def _steady(
         runs = [lists(short), lists(2 * short)]
     except ScheduleError:  # a parameter that only fits the whole run
         return None
-    first, second = (simulate(run.held(), costs, cluster, rules=network) for run in runs)
+    first, second = (simulate_lists(run.held(), costs, cluster, rules=network) for run in runs)
     known_s = loss_times_s(second, runs[1].num_stages, microbatches_per_step)
     period_s = (second.makespan_s - first.makespan_s) / short
     pace_s = (known_s[-1] - known_s[short - 1]) / short

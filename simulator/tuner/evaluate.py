@@ -13,7 +13,7 @@ from pipesched.schedules import Compute, Message, Payload, Phase, Schedule
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import USUAL_NETWORK, Estimate, Inexact, NetworkOptions, Scenario
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import DriftArrays, InStep, contention_of, drift_arrays_of, in_step, steady_s
 from pipesched.simulator.memory import iteration
 from pipesched.simulator.search import UNPREDICTABLE, over_memory_reason

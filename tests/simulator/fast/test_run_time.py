@@ -9,7 +9,7 @@ from pipesched.profiles.costs import StageCost, StageCosts, uniform
 from pipesched.schedules import Phase, computes
 from pipesched.schedules.transforms import training_run
 from pipesched.simulator import NetworkOptions, SimulationError
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import run_time
 
 P, M = 4, 6
@@ -103,7 +103,7 @@ def test_a_long_run_takes_as_long_as_simulated_whole_whatever_its_messages_do(ne
     costs = StageCosts((StageCost(1.0, 2.0, output_bytes=10),) * 3)
     cluster = flat(3, Link(0.1, 50.0))
     found = run_time(run.lists, 60, run.microbatches_per_step, costs, cluster, network)
-    whole = simulate(run.lists(60).held(), costs, cluster, rules=network)
+    whole = simulate_lists(run.lists(60).held(), costs, cluster, rules=network)
     assert len(found.known_s) < 60
     assert found.makespan_s == pytest.approx(whole.makespan_s, rel=1e-3)
     assert found.makespan_s > run_time(run.lists, 60, run.microbatches_per_step, costs, cluster).makespan_s

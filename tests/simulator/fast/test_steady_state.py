@@ -11,7 +11,7 @@ from pipesched.schedules import repeat
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import NetworkOptions
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import batch_period_s, repeated_pace_s, unflushed_pace_s
 
 
@@ -154,6 +154,6 @@ def test_what_does_not_settle_in_the_runs_there_are_is_not_known():
 
 def test_the_timeline_of_a_batch_with_blocking_sends_does_not_show_its_pace():
     schedule, costs, network = lower(build("gpipe", 2, 4)), uniform(2, 1.0, 2.0), NetworkOptions(sends="blocking")
-    timeline = simulate(schedule, costs, flat(2), rules=network)
+    timeline = simulate_lists(schedule, costs, flat(2), rules=network)
     assert batch_period_s(schedule, timeline, flat(2)) is not None
     assert batch_period_s(schedule, timeline, flat(2), network) is None

@@ -7,7 +7,7 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Link
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions
-from pipesched.simulator.engine import simulate
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory, peak_memory
 from pipesched.simulator.tuner import Accounting, Evaluator, Setting, Space, predict_setting, search_settings
 from pipesched.simulator.tuner.evaluate import evaluate_setting, measure
@@ -160,6 +160,6 @@ def test_without_links_to_wait_for_advance_gains_nothing():
 def test_a_setting_is_predicted_with_the_messages_that_are_asked_for(network, num_pipelines):
     asked, setting = replace(problem(link=Link(0.5, 20.0)), network=network), Setting("avgpipe", 4, num_pipelines, 0)
     lists, costs = lower(setting.build(3)), asked.costs(4, 3)
-    expected_s = simulate(lists, costs, asked.cluster, rules=network).makespan_s / num_pipelines
+    expected_s = simulate_lists(lists, costs, asked.cluster, rules=network).makespan_s / num_pipelines
     assert evaluate_setting(asked, setting).seconds == expected_s
     assert evaluate_setting(replace(asked, network=USUAL_NETWORK), setting).seconds != expected_s
