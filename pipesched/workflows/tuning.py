@@ -13,6 +13,7 @@ from pipesched.profiles.processes import num_cores
 from pipesched.schedules.builders import find
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.analysis import readable_bytes, readable_s
+from pipesched.simulator.search import divisors
 from pipesched.simulator.tuner import (
     AVGPIPE,
     Accounting,
@@ -25,7 +26,6 @@ from pipesched.simulator.tuner import (
     SettingOutcome,
     Space,
     best_plain,
-    divisors,
     evaluate_setting,
     ranked,
     search_settings,

@@ -221,5 +221,5 @@ def test_a_plan_is_predicted_with_the_messages_that_are_asked_for(network):
     request = ask(profile=even(8, output_bytes=40, sizes=(1,)), depths=(4,), schedules=("1f1b",), network=network)
     best = search_plans(request).ranked[0]
     lists, costs = lowered(best.candidate.order, 1), request.cuts().costs_of(best.candidate)
-    assert best.seconds == simulate(lists, costs, request.cluster, rules=network).makespan_s
-    assert best.seconds != simulate(lists, costs, request.cluster).makespan_s
+    assert best.seconds == simulate_lists(lists, costs, request.cluster, rules=network).makespan_s
+    assert best.seconds != simulate_lists(lists, costs, request.cluster).makespan_s
