@@ -23,6 +23,9 @@ from .workflows import CheckReport as CheckReport
 from .workflows import CutModel as CutModel
 from .workflows import Gantt as Gantt
 from .workflows import PlanSearch as PlanSearch
+from .workflows import ProfileMeasurement as ProfileMeasurement
+from .workflows import RunKeywords as RunKeywords
+from .workflows import RunResult as RunResult
 from .workflows import ScheduleComparison as ScheduleComparison
 from .workflows import Simulation as Simulation
 from .workflows import TimelineComparison as TimelineComparison
@@ -30,11 +33,16 @@ from .workflows import Trace as Trace
 from .workflows import TuneResult as TuneResult
 from .workflows import VersionReport as VersionReport
 from .workflows import check as check
+from .workflows import close as close
 from .workflows import compare as compare
 from .workflows import compare_runs as compare_runs
+from .workflows import compare_timelines as compare_timelines
 from .workflows import gantt as gantt
 from .workflows import partition as partition
 from .workflows import plan as plan
+from .workflows import profile as profile
+from .workflows import run as run
+from .workflows import session as session
 from .workflows import simulate as simulate
 from .workflows import trace as trace
 from .workflows import tune as tune

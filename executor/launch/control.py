@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -22,6 +24,17 @@ def all_gather(tensor: Tensor, control: dist.ProcessGroup | None) -> list[Tensor
     with waiting_for(f"the other ranks of rank {dist.get_rank()}"):
         dist.all_gather(parts, padded, group=control)
     return [part[:count].reshape(each.tolist()) for part, count, each in zip(parts, counts, sizes, strict=True)]
+
+
+_Thing = TypeVar("_Thing")
+
+
+def share(thing: _Thing, source: int, control: dist.ProcessGroup | None) -> _Thing:
+    """Return what rank `source` has; all ranks call this together, and trust each other."""
+    box = [thing]
+    with waiting_for(f"rank {source}"):
+        dist.broadcast_object_list(box, source, group=control)
+    return box[0]
 
 
 def gather_texts(mine: str, control: dist.ProcessGroup | None) -> list[str]:

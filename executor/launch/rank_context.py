@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
+from itertools import count
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from pipesched.executor import START_S, Backend, DeviceKind, ExecutionError, MessagePrecision, RankFailed, waiting_for
@@ -147,20 +150,19 @@ def connected(
     rank = ranks_of_processes(schedule.rank_to_device)[process]
     local_process = int(os.environ.get("LOCAL_RANK", process))
     num_local_processes = int(os.environ.get("LOCAL_WORLD_SIZE", size))
-    index, count = local_device(sorted(schedule.rank_to_device), process, local_process, num_local_processes)
+    index, num_devices = local_device(sorted(schedule.rank_to_device), process, local_process, num_local_processes)
     # first of all: forked before there are threads, and with all cores, not only those of the rank
     reference = _start_reference(schedule, rank) if averages else None
-    if device == "cpu" and is_pinned:
-        pin(index, count, threads)
-    torch.set_num_threads(threads)
-    where, carrier = _device_and_backend(device, backend, index, num_local_processes, count)
+    where, carrier = _device_and_backend(device, backend, index, num_local_processes, num_devices)
     # a dead peer is seen through its closed connection; this only bounds what hangs outside of the lists
     patience = timedelta(seconds=max(START_S, timeout_s))
-    with nullcontext() if reference is None else closing(reference):
+    is_pinned = is_pinned and device == "cpu"
+    with (
+        nullcontext() if reference is None else closing(reference),
+        _cores(index, num_devices, threads, is_pinned=is_pinned),
+    ):
         with waiting_for(f"the other ranks of rank {rank}"):
-            # the store is where the first process is; rank 0 may be elsewhere
-            store, _, _ = next(rendezvous(meet, process, size, timeout=patience))
-            store.set_timeout(patience)
+            store = _store(meet, process, size, patience)
             dist.init_process_group(carrier, store=store, rank=rank, world_size=size, timeout=patience)
         try:
             control = dist.new_group(backend="gloo") if carrier == "nccl" else None
@@ -169,6 +171,43 @@ def connected(
                 dist.barrier()
         finally:
             dist.destroy_process_group()
+
+
+@contextmanager
+def _cores(index: int, num_devices: int, threads: int, *, is_pinned: bool) -> Iterator[None]:
+    """Compute on the cores of device `index` of `num_devices` only, if pinned, with so many threads; then as before."""
+    before, can_pin = torch.get_num_threads(), hasattr(os, "sched_setaffinity")
+    cores = os.sched_getaffinity(0) if can_pin else set()
+    if is_pinned:
+        pin(index, num_devices, threads)
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        if can_pin:
+            os.sched_setaffinity(0, cores)
+
+
+_meetings = count()
+
+
+def _store(meet: str, process: int, size: int, patience: timedelta) -> Store:
+    """Return where the ranks leave their addresses: where the first process is; rank 0 may be elsewhere."""
+    if meet != "env://":
+        store = _joined(meet, process, size)
+    else:  # of one process, several runs may meet there one after the other
+        store = PrefixStore(f"pipesched{next(_meetings)}", _lasting(meet, process, size))
+    store.set_timeout(patience)
+    return store
+
+
+def _joined(meet: str, process: int, size: int) -> Store:
+    store: Store = next(rendezvous(meet, process, size, timeout=timedelta(seconds=START_S)))[0]
+    return store
+
+
+_lasting = cache(_joined)
 
 
 def _start_reference(schedule: Schedule, rank: int) -> ReferenceProcess | None:

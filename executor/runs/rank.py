@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipesched.executor.launch import Measure, RunSpec, connected_as
+from pipesched.executor.launch import Measure, RunSpec, connected_as, ranks_of_processes, share
 from pipesched.executor.runs.measuring_job import Measured, MeasuringJob
 from pipesched.executor.runs.rank_job import RankJob, RankListener
 from pipesched.executor.runs.training_job import TrainingJob
@@ -15,6 +15,8 @@ def run_rank(
     spec: RunSpec,
     listener: RankListener = RankListener(),  # noqa: B008 -- frozen
     meet: str = "env://",
+    *,
+    is_shared: bool = False,
 ) -> Measured | Trained | None:
     """Run this process' rank of `spec`; RANK and WORLD_SIZE are in the environment, as torchrun sets them.
 
@@ -26,9 +28,10 @@ def run_rank(
         spec: Of the run; its model is trusted.
         listener: Told how far the rank is.
         meet: Where the ranks meet: an ``init_method`` of torch.distributed.
+        is_shared: Whether every process is told what came out, and not only the first.
 
     Returns:
-        In the first process what was measured, or the course of the training run; None elsewhere.
+        In the first process, or in all, what was measured, or the course of the training run; None elsewhere.
 
     Raises:
         ExecutionError: The job cannot run, or an op failed: with rank, op and micro-batch.
@@ -39,4 +42,6 @@ def run_rank(
     job: RankJob[Any] = kind(spec, listener)
     with connected_as(spec, job.lists, meet) as place:
         result: Measured | Trained | None = job.run(place)
+        if is_shared:
+            result = share(result, ranks_of_processes(job.lists.rank_to_device)[0], place.control)
     return result

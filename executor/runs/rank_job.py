@@ -85,6 +85,16 @@ class RankJob(ABC, Generic[_Result]):
         shapes = self.shapes(place, stages, batch)
         gc.collect()
         gc.freeze()  # what was built stays: the collector need not look at it again in the middle of an op
+        try:
+            self._work(place, stages, batch, shapes)
+        finally:
+            gc.unfreeze()  # in a user's process all that was there before goes on too
+        return self.gather(place)
+
+    def _work(
+        self, place: RankContext, stages: Mapping[int, Stage], batch: Batch, shapes: Mapping[int, TensorShape]
+    ) -> None:
+        """Run the lists, beside the references if there are any, and save what came of the weights."""
         is_real = not self.spec.is_emulated
         with references(self.lists, place, stages, self.spec.averaging) if is_real else nullcontext():
             self.work(place, stages, batch, shapes)
@@ -94,4 +104,3 @@ class RankJob(ABC, Generic[_Result]):
             others = {index for rank in range(place.rank) for index in self.lists.stages_on(rank)}
             own = {index: stage for index, stage in stages.items() if index not in others}
             save_stages(Path(self.spec.save), own)
-        return self.gather(place)

@@ -23,6 +23,8 @@ from .comparison import compare_runs as compare_runs
 from .comparison import compare_sources as compare_sources
 from .comparison import comparison_table as comparison_table
 from .errors import ArgumentError as ArgumentError
+from .model_arguments import ModelArgument as ModelArgument
+from .model_arguments import RunKeywords as RunKeywords
 from .partitioning import CutModel as CutModel
 from .partitioning import PartitionAim as PartitionAim
 from .partitioning import PartitionRequest as PartitionRequest
@@ -41,6 +43,7 @@ from .prediction import BuffersChoice as BuffersChoice
 from .prediction import CompressionChoice as CompressionChoice
 from .prediction import Conditions as Conditions
 from .prediction import Prediction as Prediction
+from .prediction import predict_schedule as predict_schedule
 from .prediction import predict_source as predict_source
 from .setting_runs import Measurement as Measurement
 from .setting_runs import Verdict as Verdict
@@ -48,6 +51,17 @@ from .setting_runs import Verified as Verified
 from .setting_runs import require_same_layers as require_same_layers
 from .setting_runs import to_verify as to_verify
 from .setting_runs import with_trust as with_trust
+from .profiling import ProfileMeasurement as ProfileMeasurement
+from .profiling import profile as profile
+from .running import RunResult as RunResult
+from .running import emulating_spec as emulating_spec
+from .running import measured as measured
+from .running import modelled_spec as modelled_spec
+from .running import require_patience as require_patience
+from .running import result_of as result_of
+from .running import run as run
+from .session import close as close
+from .session import session as session
 from .simulation import ReducedStage as ReducedStage
 from .simulation import Simulation as Simulation
 from .simulation import simulate as simulate
