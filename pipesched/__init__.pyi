@@ -36,7 +36,6 @@ from .workflows import check as check
 from .workflows import close as close
 from .workflows import compare as compare
 from .workflows import compare_runs as compare_runs
-from .workflows import compare_timelines as compare_timelines
 from .workflows import gantt as gantt
 from .workflows import partition as partition
 from .workflows import plan as plan

@@ -43,14 +43,7 @@ from .prediction import BuffersChoice as BuffersChoice
 from .prediction import CompressionChoice as CompressionChoice
 from .prediction import Conditions as Conditions
 from .prediction import Prediction as Prediction
-from .prediction import predict_schedule as predict_schedule
 from .prediction import predict_source as predict_source
-from .setting_runs import Measurement as Measurement
-from .setting_runs import Verdict as Verdict
-from .setting_runs import Verified as Verified
-from .setting_runs import require_same_layers as require_same_layers
-from .setting_runs import to_verify as to_verify
-from .setting_runs import with_trust as with_trust
 from .profiling import ProfileMeasurement as ProfileMeasurement
 from .profiling import profile as profile
 from .running import RunResult as RunResult
@@ -62,6 +55,12 @@ from .running import result_of as result_of
 from .running import run as run
 from .session import close as close
 from .session import session as session
+from .setting_runs import Measurement as Measurement
+from .setting_runs import Verdict as Verdict
+from .setting_runs import Verified as Verified
+from .setting_runs import require_same_layers as require_same_layers
+from .setting_runs import to_verify as to_verify
+from .setting_runs import with_trust as with_trust
 from .simulation import ReducedStage as ReducedStage
 from .simulation import Simulation as Simulation
 from .simulation import simulate as simulate
