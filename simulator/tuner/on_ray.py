@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ def on_ray(address: str) -> Runner:
     ray = _ray()
 
     def run(judge: Judge, settings: Sequence[Setting]) -> Iterator[SettingOutcome]:
+        logging.getLogger("ray").setLevel(logging.ERROR)  # of its start it tells at every start
         ray.init(address=address, include_dashboard=False, log_to_driver=False, configure_logging=False)
         try:
             task, handed = ray.remote(evaluate_all), ray.put(judge)
