@@ -299,7 +299,7 @@ def require_patience(schedule: Schedule, costs: StageCosts, cluster: Cluster, ti
     Raises:
         ArgumentError: It does.
     """
-    from pipesched.simulator.engine import simulate_lists as simulate_lists
+    from pipesched.simulator.engine import simulate_lists
 
     timeline = simulate_lists(lower(schedule), costs, cluster)
     if not timeline.makespan_s <= LONGEST_S:
