@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+import pipesched
+
 ROOT = Path(__file__).parents[2]
 BLOCKS = re.findall(r"## ([^\n]*)\n|```python\n(.*?)```", (ROOT / "docs" / "library.md").read_text(), re.DOTALL)
-SHORT = ("Simulate", "Compare", "Tune")
+SHORT = ("Simulate", "Run", "Compare", "Tune")
 _LONGEST = 15
 
 
@@ -30,7 +32,10 @@ EXAMPLES = list(examples())
 def test_an_example_runs(heading, code, tmp_path, monkeypatch):
     (tmp_path / "profiles").symlink_to(ROOT / "profiles")
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, f"docs/library.md, {heading}", "exec"), {"__name__": "__main__"})
+    try:
+        exec(compile(code, f"docs/library.md, {heading}", "exec"), {"__name__": "__main__"})
+    finally:
+        pipesched.close()
 
 
 def test_the_usual_examples_are_short():
