@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import os
 import statistics
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 from report import arguments_of, provenance, show
 
+import pipesched
 from pipesched.executor.launch import Measure, RunSpec
 from pipesched.executor.runs import launch
 from pipesched.profiles.clusters import Cluster, Link, flat
-from pipesched.profiles.costs import StageCost, StageCosts, costs_of_stages, layer_seconds
-from pipesched.profiles.io import load_cluster
+from pipesched.profiles.costs import StageCost, StageCosts, layer_seconds
 from pipesched.profiles.measuring import profile_model
 from pipesched.profiles.models import resolve_model
 from pipesched.profiles.partitioning import balanced_partition
@@ -30,7 +28,6 @@ from pipesched.profiles.processes import num_cores
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.formats import to_json
-from pipesched.simulator.engine import simulate_lists
 
 MODEL, MICROBATCH_SIZE = "gpt", 2
 GPT: tuple[tuple[str, dict[str, int]], ...] = (
@@ -48,18 +45,6 @@ LIMIT = 0.03
 
 Cases = Iterator[tuple[str, float, list[float]]]
 """(case, predicted makespan, measured makespans) [s], one after the other."""
-
-
-def measured_link() -> Link:
-    """Measure the link between two processes of this machine."""
-    from typer.testing import CliRunner
-
-    from pipesched.cli.main import app
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "cluster.json"
-        CliRunner().invoke(app, ["profile-links", "--out", str(path)], catch_exceptions=False)
-        return load_cluster(path).intra
 
 
 def emulated(schedules: Iterable[Schedule], runs: int, link: Link, op_s: float = 0.020) -> Cases:
@@ -83,7 +68,7 @@ def emulated(schedules: Iterable[Schedule], runs: int, link: Link, op_s: float =
         job = Measure(schedule=to_json(schedule), emulate=costs, iterations=runs)
         yield (
             f"{schedule.name}, p = {p}, m = {schedule.num_microbatches}",
-            simulate_lists(schedule, costs, cluster).makespan_s,
+            pipesched.simulate(schedule, costs, cluster).makespan_s,
             list(launch(RunSpec(job=job)).makespans_s),
         )
 
@@ -97,9 +82,7 @@ def real(runs: int, cluster: Cluster) -> Cases:
         for _ in range(runs):
             profile = profile_model(model, microbatch_sizes=[MICROBATCH_SIZE], companions=min(2, num_cores()) - 1)
             bounds = balanced_partition(layer_seconds(profile, MICROBATCH_SIZE), schedule.num_stages)
-            predicted.append(
-                simulate_lists(schedule, costs_of_stages(profile, bounds, MICROBATCH_SIZE), cluster).makespan_s
-            )
+            predicted.append(pipesched.simulate(schedule, profile, cluster, microbatch_size=MICROBATCH_SIZE).makespan_s)
             job = Measure(schedule=to_json(schedule), microbatch_size=MICROBATCH_SIZE, iterations=3)
             found.append(launch(RunSpec(job=job, model=MODEL, bounds=bounds)).timeline.makespan_s)
         yield f"{name}, p = 2, m = 8", statistics.median(predicted), found
@@ -126,7 +109,7 @@ def head(command: str, link: Link) -> Iterator[str]:
 
 def report(runs: int) -> Iterator[str]:
     """Yield the report line by line, as it comes."""
-    link = measured_link()
+    link = pipesched.profile_links().intra
     yield "# Prediction beside measurement"
     yield ""
     yield from head(f"--runs {runs}", link)
@@ -142,7 +125,7 @@ def report(runs: int) -> Iterator[str]:
 def report_of(names: Sequence[str], runs: int, p: int, m: int, op_s: float) -> Iterator[str]:
     """Yield the same of schedules emulated on `p` ranks, and how many are within the limit."""
     schedules = [build(name, p, m) for name in names]
-    link = measured_link()
+    link = pipesched.profile_links().intra
     yield "# Schedules, predicted and emulated"
     yield ""
     yield from head(f"--schedules {','.join(names)} --runs {runs} -p {p} -m {m} --op-s {op_s:g}", link)

@@ -40,6 +40,7 @@ from .workflows import gantt as gantt
 from .workflows import partition as partition
 from .workflows import plan as plan
 from .workflows import profile as profile
+from .workflows import profile_links as profile_links
 from .workflows import run as run
 from .workflows import session as session
 from .workflows import simulate as simulate

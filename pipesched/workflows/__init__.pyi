@@ -23,6 +23,7 @@ from .comparison import compare_runs as compare_runs
 from .comparison import compare_sources as compare_sources
 from .comparison import comparison_table as comparison_table
 from .errors import ArgumentError as ArgumentError
+from .links import profile_links as profile_links
 from .model_arguments import ModelArgument as ModelArgument
 from .model_arguments import RunKeywords as RunKeywords
 from .partitioning import CutModel as CutModel

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from pipesched.cli.errors import RANK_FAILED
 from pipesched.cli.options.byte_sizes import parse_bytes
 from pipesched.cli.options.torch_options import require_gpu
 from pipesched.cli.output.output_files import JSON, check_outputs
-from pipesched.cli.output.terminal import complain, progress_bar, terminal_line
-
-_POLL_S = 0.02
+from pipesched.cli.output.terminal import progress_bar, terminal_line
 
 
 def profile_links(
@@ -31,37 +27,16 @@ def profile_links(
     check_outputs((out, JSON))
     if backend == "nccl":
         require_gpu("--backend: got nccl", "--backend gloo")
-    measure = ["--out", str(out), "--backend", backend, "--repeats", str(repeats)]
-    if sizes is not None:
-        measure += ["--sizes", *(str(parse_bytes(size, "--sizes")) for size in sizes.split(","))]
+    sizes_bytes = None if sizes is None else [parse_bytes(size, "--sizes") for size in sizes.split(",")]
     if "RANK" in os.environ:
         from pipesched.profiles.measuring import main
 
-        raise typer.Exit(main(measure))
+        measure = ["--out", str(out), "--backend", backend, "--repeats", str(repeats)]
+        raise typer.Exit(main(measure if sizes_bytes is None else [*measure, "--sizes", *map(str, sizes_bytes)]))
+    from pipesched.profiles.io import save_cluster
+    from pipesched.workflows import profile_links as measure_links
+
     with progress_bar("measuring links"):
-        errors = _launch(ranks, measure, is_fresh=backend == "nccl")
-    if errors is not None:
-        lines = errors.splitlines() or ["profile-links failed"]
-        said = next((line for line in lines if line.startswith("links:")), lines[-1])
-        complain(said)
-        raise typer.Exit(RANK_FAILED)
+        cluster = measure_links(ranks, backend=backend, sizes_bytes=sizes_bytes, repeats=repeats)
+    save_cluster(cluster, out)
     print(f"wrote {terminal_line(str(out))}")
-
-
-def _launch(ranks: int, arguments: list[str], *, is_fresh: bool) -> str | None:
-    """Measure with one process per rank; return what they said if one failed, else None."""
-    from pipesched.executor.launch import job_folder, started
-
-    with job_folder() as folder:
-        words = [*arguments, "--meet", f"file://{folder.absolute()}/store"]
-        with started(
-            ranks, "pipesched.profiles.measuring.link_profiler", words, folder, is_fresh=is_fresh
-        ) as processes:
-            codes = [process.poll() for process in processes]
-            while None in codes and not any(codes):
-                time.sleep(_POLL_S)
-                codes = [process.poll() for process in processes]
-        if not any(codes):
-            return None
-        logs = [folder / f"log{rank}" for rank, code in enumerate(codes) if code]
-        return "\n".join(log.read_text(errors="replace") for log in logs if log.exists())
