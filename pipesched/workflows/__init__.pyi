@@ -40,6 +40,7 @@ from .pictures import trace as trace
 from .planning import PlanSearch as PlanSearch
 from .planning import plan as plan
 from .planning import plannable_schedules as plannable_schedules
+from .planning import search_request as search_request
 from .prediction import BuffersChoice as BuffersChoice
 from .prediction import CompressionChoice as CompressionChoice
 from .prediction import Conditions as Conditions

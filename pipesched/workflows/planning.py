@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipesched.profiles.io import Plan, save_plan
 from pipesched.schedules.builders import find
+from pipesched.simulator import NetworkOptions
 from pipesched.simulator.analysis import readable_bytes, readable_s
-from pipesched.simulator.planner import SCHEDULES, PlanOutcome, PlanRanking, Request, plan_of, search_plans
+from pipesched.simulator.planner import (
+    ASYNCHRONOUS,
+    SCHEDULES,
+    PlanOutcome,
+    PlanRanking,
+    Request,
+    plan_of,
+    search_plans,
+)
 from pipesched.workflows.arguments import (
     ClusterArgument,
     ProfileArgument,
@@ -133,6 +142,7 @@ def plan(
     recomputes: Sequence[bool] = (False, True),
     compressions: Sequence[Literal["half"] | None] = (None,),
     convert_bytes_per_s: float | None = None,
+    network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
     fewer: bool = False,
     top: int = 10,
     time_limit_s: float | None = 20.0,
@@ -151,6 +161,7 @@ def plan(
         recomputes: Whether stages keep only their input: no, yes, or both are tried.
         compressions: Of messages: those that are tried.
         convert_bytes_per_s: How quickly a device compresses; None: in no time.
+        network: How messages go.
         fewer: Whether devices may be left idle.
         top: Plans to rank.
         time_limit_s: Then it is the best so far, once there is one; None: to the end.
@@ -164,8 +175,6 @@ def plan(
         raise ArgumentError("cluster: got none and no `num_devices`, expected one of them; try `num_devices=4`")
     machines = read_cluster_argument(cluster, num_devices or 1, "num_devices")
     devices = machines.devices[:num_devices]
-    from dataclasses import replace
-
     request = Request(
         profile=read_profile_argument(profile),
         cluster=replace(machines, devices=devices),
@@ -177,8 +186,27 @@ def plan(
         compressions=tuple(compressions),
         fewer=fewer,
         convert_bytes_per_s=convert_bytes_per_s,
+        network=network,
     )
-    return PlanSearch(request, search_plans(request, top=top, time_limit_s=time_limit_s))
+    return search_request(request, top, time_limit_s)
+
+
+def search_request(
+    request: Request,
+    top: int,
+    time_limit_s: float | None,
+    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+) -> PlanSearch:
+    """Search for plans; a KeyboardInterrupt ends the search with what there is.
+
+    Args:
+        request: What is asked for.
+        top: Plans to rank.
+        time_limit_s: Then it is the best so far, once there is one; None: to the end.
+        progress: Is told which share of the candidates is settled.
+    """
+    ranking = search_plans(request, top=top, time_limit_s=time_limit_s, tick=lambda so_far: progress(so_far.settled))
+    return PlanSearch(request, ranking)
 
 
 def plannable_schedules(names: Sequence[str] | None, asynchronous: bool) -> tuple[str, ...]:
@@ -192,8 +220,6 @@ def plannable_schedules(names: Sequence[str] | None, asynchronous: bool) -> tupl
         ArgumentError: One has several pipelines or none, or trains on stale weights without being asked to.
         ScheduleError: There is no such schedule.
     """
-    from pipesched.simulator.planner import ASYNCHRONOUS
-
     if names is None:
         return SCHEDULES + (ASYNCHRONOUS if asynchronous else ())
     entries = [find(name) for name in names]

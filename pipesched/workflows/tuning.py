@@ -38,13 +38,14 @@ from pipesched.workflows.arguments import (
     read_profile_argument,
 )
 from pipesched.workflows.errors import ArgumentError
+from pipesched.workflows.setting_runs import Measurement, require_same_layers
 from pipesched.workflows.table import Table
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-EvaluatorChoice: TypeAlias = Literal["simulate", "avgpipe", "max_num", "max_size"]
+EvaluatorChoice: TypeAlias = Literal["simulate", "avgpipe", "measure", "max_num", "max_size"]
 AccountingChoice: TypeAlias = Literal["paper", "consistent"]
 _FEW = 100
 """Settings; for fewer, starting processes takes longer than the work."""
@@ -192,7 +193,8 @@ def tune(
         schedules: Names of the catalogue; avgpipe has 1f1b and 1f1b_afp in it.
         chunks: Stages per device, where a schedule takes them.
         recomputes: Whether stages keep only their input: no, yes, or both are tried.
-        evaluator: Who ranks: our model, AvgPipe's equations, or a guideline (most or largest micro-batches).
+        evaluator: Who ranks: our model, AvgPipe's equations, a run of every setting here (a `Measurement`), or a
+            guideline (most or largest micro-batches).
         accounting: AvgPipe's equations as printed, or all terms per iteration.
         num_workers: Processes; None: as many as cores, where that is quicker.
         resume: File that keeps what is found, so that a stopped search goes on from there.
@@ -201,6 +203,7 @@ def tune(
         ArgumentError: No devices, or numbers that do not divide the batch or that the profile does not cover.
         ProfileError: A file is bad, or the model cannot be cut into so many stages.
         ScheduleError: There is no such schedule.
+        RankFailed: With ``measure``, if a rank failed, died or hung.
     """
     if cluster is None and num_devices is None:
         raise ArgumentError("num_devices: got none and no `cluster`, expected one of them; try `num_devices=4`")
@@ -225,7 +228,14 @@ def tune(
         num_workers=num_workers,
         resume=resume,
         averages=pipelines is not None,
+        judge=_runs_here(problem) if evaluator == "measure" else None,
+        how="measure" if evaluator == "measure" else "simulate",
     )
+
+
+def _runs_here(problem: Problem) -> Judge:
+    require_same_layers(problem)
+    return Measurement(problem)
 
 
 def search_problem(

@@ -1,6 +1,7 @@
 """What a user may give for a schedule, its costs and the machines."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ from pipesched.workflows import (
     read_schedule_argument,
 )
 
-GPT = "profiles/data/gpt-10m-epyc.json"
+GPT = str(Path(__file__).parents[2] / "profiles" / "data" / "gpt-10m-epyc.json")
 
 
 def test_a_schedule_by_name_object_generator_and_file_is_the_same(tmp_path):

@@ -1,5 +1,7 @@
 """`pipesched.simulate`."""
 
+from pathlib import Path
+
 import pytest
 from matplotlib.figure import Figure
 
@@ -7,7 +9,7 @@ import pipesched
 from pipesched.simulator.theory import one_f_one_b_makespan_s
 from pipesched.workflows import ArgumentError
 
-GPT = "profiles/data/gpt-10m-epyc.json"
+GPT = str(Path(__file__).parents[2] / "profiles" / "data" / "gpt-10m-epyc.json")
 COSTS = pipesched.DeviceCost(forward_s=1.0, backward_s=2.0, saved_bytes=100)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,9 +14,6 @@ from pipesched.cli.output.memory_lines import device_limit_lines
 from pipesched.cli.output.output_files import JSON as PLAN
 from pipesched.cli.output.output_files import PICTURE, check_outputs
 from pipesched.cli.output.terminal import complain, print_json, progress_bar
-
-if TYPE_CHECKING:
-    from pipesched.simulator.planner import PlanRanking, Request
 
 
 @grouped
@@ -42,37 +39,30 @@ def plan(
     Ctrl-C ends the search with the best so far. Exit code 1 when nothing fits.
     """
     from pipesched.cli.output.plan_print import explained, nothing_fits, plans_to_dict, print_explained, print_plans
+    from pipesched.workflows import search_request
 
     check_outputs((out, PLAN), (plot, PICTURE))
     asked = request.load(profile, model)
-    found = _found(asked, top, time_limit)
-    if not found.ranked and not found.is_complete:
+    with progress_bar(f"planning for {len(asked.cluster.devices)} devices") as tick:
+        result = search_request(asked, top, time_limit, tick)
+    found, best = result.ranking, result.best
+    if best is None and not found.is_complete:
         raise KeyboardInterrupt  # before there was anything to say
-    if not found.ranked:
+    if best is None:
         if json:
             print_json(plans_to_dict(found, asked))
         complain(nothing_fits(found, asked))
         raise typer.Exit(NEGATIVE)
     if out is not None:
-        from pipesched.profiles.io import save_plan
-        from pipesched.simulator.planner import plan_of
-
-        save_plan(plan_of(found.ranked[0], asked), out)
+        result.save(out)
     if json:
-        print_json(plans_to_dict(found, asked) | (explained(found.ranked[0], asked) if explain else {}))
+        print_json(plans_to_dict(found, asked) | (explained(best, asked) if explain else {}))
     else:
         devices = range(len(asked.cluster.devices))
         print_plans(found, asked, device_limit_lines(request.machines, asked.cluster, devices))
         if explain:
-            print_explained(found.ranked[0], asked)
+            print_explained(best, asked)
     if plot is not None:
         from pipesched.simulator.views import draw_plan
 
-        draw_plan(found.ranked[0], asked, plot)
-
-
-def _found(request: Request, top: int, time_limit_s: float) -> PlanRanking:
-    from pipesched.simulator.planner import search_plans
-
-    with progress_bar(f"planning for {len(request.cluster.devices)} devices") as tick:
-        return search_plans(request, top=top, time_limit_s=time_limit_s, tick=lambda so_far: tick(so_far.settled))
+        draw_plan(best, asked, plot)
