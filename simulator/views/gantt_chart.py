@@ -61,6 +61,11 @@ class Box:
     height: float
     lightness: float
 
+    @property
+    def kind(self) -> str:
+        """As in `Label`; of an Overlap, of one half."""
+        return label(self.op).kind
+
 
 @dataclass(frozen=True, slots=True)
 class Chart:
