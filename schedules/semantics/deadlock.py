@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import TypeAlias, assert_never
 
 from pipesched.schedules import (
@@ -36,6 +36,7 @@ from pipesched.schedules import (
     routes,
 )
 from pipesched.schedules.semantics.communicators import Communication, ListPosition
+from pipesched.schedules.semantics.meetings import MeetingKey, Meetings
 from pipesched.schedules.semantics.progress import Progress, batch_at, progress
 
 _MOST_STEPS = 7
@@ -185,19 +186,20 @@ class _Reasons:
         self._makers: dict[Message, ListPosition] = {}
         self._own: dict[tuple[int, Message], ListPosition] = {}
         self._recvs: defaultdict[tuple[int, Message], list[ListPosition]] = defaultdict(list)
-        self._channels: defaultdict[tuple[type, int, int], list[ListPosition]] = defaultdict(list)
-        self._numbers: dict[ListPosition, int] = {}
+        self._reducers = schedule.reducers
+        self._meetings = Meetings()
+        self._meeting_of: dict[ListPosition, MeetingKey] = {}
+        self._ends: defaultdict[MeetingKey, list[ListPosition]] = defaultdict(list)
         for rank, row in enumerate(schedule.ops):
             for index, op in enumerate(row):
                 self._note((rank, index), op)
 
     def _note(self, place: ListPosition, op: Op) -> None:
-        if isinstance(op, Send | Recv):
-            channel = self._channels[_channel(place[0], op)]
-            self._numbers[place] = len(channel)
-            channel.append(place)
-            if isinstance(op, Recv):
-                self._recvs[place[0], op.message].append(place)
+        if isinstance(op, Send | Recv | Reduce):
+            self._meeting_of[place] = key = self._meetings.come(place[0], op)
+            self._ends[key].append(place)
+        if isinstance(op, Recv):
+            self._recvs[place[0], op.message].append(place)
         for part in computes(op):
             message = gives(part)
             if message is not None:
@@ -237,17 +239,17 @@ class _Reasons:
             low, high = min(index, holder[1]), max(index, holder[1])
             is_together = low + len(batch_at(self._ops[rank], low, self._communication)) > high
             return (Why.WITH if is_together else Why.BEHIND), holder
-        others, number = self._channels[_channel(rank, op, is_other_end=True)], self._numbers[place]
-        wanted = str(Recv(op.message, rank) if isinstance(op, Send) else Send(op.message, rank))
-        if number < len(others) and place in self._held_by:
-            return Why.MEETS, others[number]
+        other = next((end for end in self._ends[self._meeting_of[place]] if end != place), None)
+        wanted = Recv(op.message, rank) if isinstance(op, Send) else Send(op.message, rank)
+        if other is not None and place in self._held_by:
+            return Why.MEETS, other
         text = "which is missing"
-        if number < len(others):
-            peer, there = others[number]
+        if other is not None:
+            peer, there = other
             text = f"at whose place of the channel there is {self._ops[peer][there]} (op {there})"
-        elif any(str(self._ops[peer][there]) == wanted for peer, there in others):
+        elif any(peer == op.peer and self._ops[peer][there] == wanted for peer, there in self._meeting_of):
             text = "which is not at this place of the channel"
-        return Why.MEETS, Missing(op.peer, wanted, text)
+        return Why.MEETS, Missing(op.peer, str(wanted), text)
 
     def _supply(self, rank: int, op: Op) -> ListPosition | Missing:
         """Where the message comes from that the computation `op` waits for."""
@@ -276,23 +278,16 @@ class _Reasons:
 
     def _replica(self, place: ListPosition, op: Reduce) -> ListPosition | Missing:
         """Where the Reduce of another replica is that has not been reached, or has to wait for its turn."""
-        rank, index = place
-        number = self._ops[rank][:index].count(op)
-        for other, row in enumerate(self._ops):
-            if other == rank or op not in row:
+        ends = dict(self._ends[self._meeting_of[place]])
+        for other in self._reducers[op.stage]:
+            if other == place[0]:
                 continue
-            there = next(islice(((other, i) for i, its in enumerate(row) if its == op), number, None), None)
-            if there is None:
+            if other not in ends:
                 return Missing(other, str(op), "which is missing")
+            there = other, ends[other]
             if there[1] >= self._reached[other] or self._held_by[there] != there:
                 return there
         raise AssertionError("a Reduce that all replicas have posted, each as its first, is over")
-
-
-def _channel(rank: int, op: Send | Recv, is_other_end: bool = False) -> tuple[type, int, int]:
-    """Return (Send or Recv, sender, receiver): the channel's end that `op` is posted at, or the other one."""
-    kind = Send if isinstance(op, Send) is not is_other_end else Recv
-    return (kind, rank, op.peer) if isinstance(op, Send) else (kind, op.peer, rank)
 
 
 def _maker_name(message: Message) -> str:
