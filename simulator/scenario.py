@@ -30,12 +30,12 @@ class Scenario:
     """Lists of ops, what they cost, and where they run.
 
     Attributes:
-        schedule: Of one pipeline, lowered or not.
+        schedule: Lowered or not. Of one pipeline, or as it is of several: then `num_pipelines` is 1.
         costs: As they are for one op alone.
         cluster: Devices and links.
         network: How messages go.
-        num_pipelines: Equal ones on the same devices, each with micro-batches of its own, all begun together. One alone
-            has no reference model, so that its Averages take no time and no memory.
+        num_pipelines: Equal ones on the same devices, each with micro-batches of its own, all begun together. A
+            schedule of one pipeline that is alone has no reference model: its Averages take no time and no memory.
     """
 
     schedule: Schedule

@@ -3,7 +3,7 @@ from .distribution import distribution as distribution
 from .distribution import makespans as makespans
 from .network import require_matching as require_matching
 from .parallel_pipelines import lists_of_all as lists_of_all
+from .parallel_pipelines import obstacle_of_several as obstacle_of_several
 from .parallel_pipelines import predict_by_events as predict_by_events
-from .parallel_pipelines import reduces_of_several as reduces_of_several
 from .preconditions import require_simulable as require_simulable
 from .simulation import simulate_lists as simulate_lists

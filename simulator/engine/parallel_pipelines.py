@@ -18,28 +18,37 @@ def predict_by_events(scenario: Scenario) -> Estimate | Inexact:
     Raises:
         As `simulate_lists` does.
     """
-    reason = reduces_of_several(scenario)
+    reason = obstacle_of_several(scenario)
     if reason is not None:
         return Inexact(reason)
     lists, costs, cluster = lists_of_all(scenario.schedule, scenario.num_pipelines), scenario.costs, scenario.cluster
     return iteration(simulate_lists(lists, costs, cluster, rules=scenario.network), lists, costs, cluster)
 
 
-def reduces_of_several(scenario: Scenario) -> str | None:
-    """Return why several pipelines cannot be predicted if they reduce gradients; None if they do not."""
-    name, num_pipelines = scenario.schedule.name, scenario.num_pipelines
-    if num_pipelines == 1 or not scenario.schedule.reducers:
+def obstacle_of_several(scenario: Scenario) -> str | None:
+    """Return why a schedule cannot be run by several pipelines at once; None if it can, or one alone does."""
+    schedule, num_pipelines = scenario.schedule, scenario.num_pipelines
+    if num_pipelines == 1:
         return None
-    return f"{name}: got Reduces in each of {num_pipelines} pipelines, expected none: nobody says who reduces with whom"
+    if schedule.reducers:
+        return (
+            f"{schedule.name}: got Reduces in each of {num_pipelines} pipelines, expected none: nobody says who "
+            "reduces with whom"
+        )
+    if schedule.pipelines > 1:
+        return f"{schedule.name}: got {num_pipelines} times {schedule.pipelines} pipelines, expected lists of one"
+    return None
 
 
 def lists_of_all(schedule: Schedule, num_pipelines: int) -> Schedule:
     """Return the lists of equal pipelines on the same devices, lowered.
 
     Rank ``n * num_ranks + k`` is rank k of pipeline n, whose micro-batches come behind those of pipeline n - 1. One
-    pipeline alone has no Averages.
+    pipeline alone has no Averages; lists that are those of several are as they are.
     """
     lowered = lower(schedule)
+    if num_pipelines == 1 and lowered.pipelines > 1:
+        return lowered
     if num_pipelines == 1:
         rows = tuple(tuple(op for op in row if not isinstance(op, Average)) for row in lowered.ops)
         return replace(lowered, lists=rows)

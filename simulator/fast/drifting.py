@@ -21,7 +21,7 @@ from itertools import pairwise
 
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import Estimate, Inexact, Meaning, Scenario, SimulationError
-from pipesched.simulator.engine import lists_of_all
+from pipesched.simulator.engine import lists_of_all, obstacle_of_several
 from pipesched.simulator.fast.drift_arrays import DriftArrays, drift_obstacle, in_numbers
 
 _JITTER = 0.05
@@ -70,7 +70,7 @@ def drift_arrays_of(scenario: Scenario) -> DriftArrays | Inexact:
         ProfileError: The costs do not say the seconds of a phase that the lists have.
     """
     lists = lists_of_all(scenario.schedule, 1) if scenario.num_pipelines == 1 else lower(scenario.schedule)
-    reason = drift_obstacle(replace(scenario, schedule=lists))
+    reason = drift_obstacle(replace(scenario, schedule=lists)) or obstacle_of_several(scenario)
     return in_numbers(lists, scenario.costs, scenario.cluster) if reason is None else Inexact(reason)
 
 

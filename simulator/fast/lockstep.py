@@ -24,7 +24,7 @@ from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Average, Recv, Schedule, Send, Timeline
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import Estimate, Inexact, Meaning, Scenario
-from pipesched.simulator.engine import reduces_of_several
+from pipesched.simulator.engine import obstacle_of_several
 from pipesched.simulator.fast.contention import contention_of
 from pipesched.simulator.fast.event_graph import EventGraph
 from pipesched.simulator.fast.lockstep_memory import Held, held_on_devices
@@ -99,7 +99,9 @@ def predict_in_lockstep(scenario: Scenario) -> Estimate | Inexact:
     Raises:
         As `longest_path` does.
     """
-    reason = contention_of(scenario) or reduces_of_several(scenario)
+    reason = contention_of(scenario) or obstacle_of_several(scenario)
+    if reason is None and scenario.schedule.pipelines > 1:
+        reason = f"{scenario.schedule.name}: got lists of several pipelines, expected those of one"
     if reason is not None:
         return Inexact(reason)
     return in_step(lower(scenario.schedule), scenario.costs, scenario.cluster).estimate(scenario.num_pipelines)

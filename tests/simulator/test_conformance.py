@@ -200,6 +200,23 @@ def test_pipelines_that_reduce_are_refused_by_everybody():
         assert isinstance(evaluate(asked), Inexact)
 
 
+def test_lists_of_several_pipelines_keep_their_averages():
+    asked = scenario(avgpipe(2, 8, 2, 1))
+    found = predict_scenario(asked)
+    assert found.seconds == simulate_lists(asked.schedule, asked.costs, asked.cluster).makespan_s
+    assert any(isinstance(span.op, Average) for span in found.timeline.spans)
+    for evaluate in (predict_by_events, *EVALUATORS):
+        assert isinstance(evaluate(replace(asked, num_pipelines=2)), Inexact)
+
+
+def test_lists_of_several_pipelines_on_devices_of_their_own_are_a_longest_path_and_not_in_lockstep():
+    lists = replace(avgpipe(2, 8, 2, 1), rank_to_device=(0, 1, 2, 3))
+    asked = scenario(lists, flat(4, LINK))
+    assert predict_by_longest_path(asked).seconds == pytest.approx(predict_by_events(asked).seconds, rel=1e-9)
+    assert predict_by_longest_path(asked).peak_bytes == predict_by_events(asked).peak_bytes
+    assert isinstance(predict_in_lockstep(asked), Inexact)
+
+
 def test_lists_of_all_are_those_of_avgpipe():
     assert lists_of_all(one_pipeline(3, 4, 2, 1), 2).ops == lower(avgpipe(3, 8, 2, 1)).ops
     alone = lists_of_all(one_pipeline(3, 4, 2, 1), 1)
