@@ -156,7 +156,7 @@ def layer_seconds(profile: Profile, microbatch_size: int) -> tuple[float, ...]:
         ProfileError: The size is outside the measured ones.
     """
     bounds = tuple((i, i + 1) for i in range(len(profile.layers)))
-    return tuple(_both_s(cost) for cost in costs_of_stages(profile, bounds, microbatch_size).stages)
+    return tuple(cost.both_s for cost in costs_of_stages(profile, bounds, microbatch_size).stages)
 
 
 def _check_bounds(profile: Profile, bounds: Sequence[tuple[int, int]]) -> None:
@@ -257,11 +257,7 @@ def _between(lower: StageCost, upper: StageCost, share: float) -> StageCost:
     )
 
 
-def _both_s(cost: StageCost) -> float:
-    return cost.forward_s + (cost.backward_s or 0.0)
-
-
 def _throughput(microbatch_size: int, cost: StageCost) -> float:
     """Return samples per second of forward and backward; 0 if they take no time."""
-    seconds = _both_s(cost)
+    seconds = cost.both_s
     return microbatch_size / seconds if seconds else 0.0

@@ -51,6 +51,11 @@ class StageCost:
     predict_s: float | None = None
     output_is_saved: bool = False
 
+    @property
+    def both_s(self) -> float:
+        """Forward and whole backward [s]; a backward that is not said counts nothing."""
+        return self.forward_s + (self.backward_s or 0.0)
+
 
 class WorkPiece(NamedTuple):
     """A part of an op that asks its device for the same all the while.

@@ -143,7 +143,7 @@ def by_replicas(
     chain = []
     for index, layer in enumerate(profile.layers):
         cost = cost_of(index, index + 1)
-        chain.append(ChainLayer(_both_s(cost), cost.output_bytes, layer.weight_bytes))
+        chain.append(ChainLayer(cost.both_s, cost.output_bytes, layer.weight_bytes))
     order = sorted(range(num_devices), key=lambda device: cluster.devices[device].node)
     found = replicated_partition(
         chain,
@@ -237,7 +237,7 @@ def _staged(cost: StageCost, first: int, last: int, memory_bytes: int) -> Staged
         devices=(0,),
         forward_s=cost.forward_s,
         backward_s=cost.backward_s or 0.0,
-        compute_s=_both_s(cost),
+        compute_s=cost.both_s,
         reduce_s=0.0,
         transfer_s=0.0,
         weight_bytes=cost.weight_bytes,
@@ -254,7 +254,3 @@ def _does_not_fit(profile: Profile, microbatch_size: int, cluster: Cluster, num_
         f"partition of {profile.model}: got devices with {given} bytes, the smallest of them, expected {least} on each "
         f"for {num_devices} stages of 1F1B; use more devices, or a smaller micro-batch"
     )
-
-
-def _both_s(cost: StageCost) -> float:
-    return cost.forward_s + (cost.backward_s or 0.0)

@@ -6,8 +6,8 @@ from .drifting import drift_arrays_of as drift_arrays_of
 from .drifting import predict_drifting as predict_drifting
 from .drifting import steady_s as steady_s
 from .exact_estimate import predict_scenario as predict_scenario
-from .lockstep import InStep as InStep
-from .lockstep import in_step as in_step
+from .lockstep import Lockstep as Lockstep
+from .lockstep import lockstep_of as lockstep_of
 from .lockstep import predict_in_lockstep as predict_in_lockstep
 from .longest_path import longest_path as longest_path
 from .longest_path import predict_by_longest_path as predict_by_longest_path

@@ -33,7 +33,7 @@ def _compiled(function: _F) -> _F:
     return compiled
 
 
-def race(
+def run_lanes(
     lists: DriftArrays, starts_s: Sequence[float], iterations: int, jitter: float = 0.0, seed: int = 0
 ) -> list[list[float]]:
     """Let every lane do its iterations.

@@ -110,9 +110,9 @@ def side_by_side(
     Raises:
         SimulationError: The lists deadlock.
     """
-    from pipesched.simulator.fast.drift_loop import race
+    from pipesched.simulator.fast.drift_loop import run_lanes
 
-    ends_s = race(lists, starts_s, iterations, jitter, seed)
+    ends_s = run_lanes(lists, starts_s, iterations, jitter, seed)
     if not ends_s:
         raise SimulationError(f"{lists.name}: deadlock: some rank waits forever; check the schedule")
     return ends_s

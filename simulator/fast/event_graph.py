@@ -1,8 +1,11 @@
 """The event graph of a schedule: each node some seconds after the last of up to three others.
 
-Where nothing is shared all times follow from the lists, one maximum and one sum per moment. Which moments there are,
-and what each waits for, costs do not change. So they are found once (`simulator.fast.longest_path.moments_of`), and the
-times of any costs are a loop over integers.
+Where nothing is shared all times follow from the lists, one maximum and one sum per node. Which nodes there are, and
+what each waits for, costs do not change. So the graph is built once (`simulator.fast.longest_path.event_graph_of`), and
+the times of any costs are a loop over integers:
+
+    time 2 k      ready: the last of up to three others is there          waits ──┐
+    time 2 k + 1  over: ready, and then the duration of node k            takes ──┴─ duration
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ class StageReduction(NamedTuple):
 
 
 Duration: TypeAlias = DeviceWork | Flow | Latency | StageReduction | None
-"""What is over at a moment; None: nothing."""
+"""What lasts from when a node is ready until it is over; None: nothing."""
 
 
 BEGINNING = 1
@@ -56,7 +59,7 @@ BEGINNING = 1
 
 
 class NumberedSpan(NamedTuple):
-    """A span that has numbers of times in place of the times: see `Moments.times_s`."""
+    """A span that has numbers of times in place of the times: see `EventGraph.times_s`."""
 
     rank: int
     op: Op
@@ -67,11 +70,11 @@ class NumberedSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EventGraph:
-    """Moment 0 is the beginning, and every other comes behind those that it waits for.
+    """Node 0 is the beginning, and every other comes behind those that it waits for.
 
     Attributes:
         schedule: Lowered.
-        waits: For what each moment waits, thrice: numbers of times.
+        waits: For what each node waits, thrice: numbers of times.
         takes: Which of `durations` follows when all that is there.
         durations: Each once.
         places: In order of rank, then of the rank's list.
@@ -84,7 +87,7 @@ class EventGraph:
     places: tuple[NumberedSpan, ...]
 
     def times_s(self, costs: StageCosts, cluster: Cluster, num_pipelines: int = 1) -> list[float]:
-        """Return when moment k has all that it waits for, as number 2 k, and when it is there, as number 2 k + 1 [s].
+        """Return when node k has all that it waits for, as number 2 k, and when it is over, as number 2 k + 1 [s].
 
         Args:
             costs: As they are for one op alone.
@@ -93,7 +96,7 @@ class EventGraph:
 
         Raises:
             ProfileError: The costs do not say the seconds of a phase that the lists have.
-            SimulationError: A reduction would go another way than the moments say.
+            SimulationError: A reduction would go another way than the graph says.
         """
         lasts_s = [_seconds(duration, costs, cluster, num_pipelines) for duration in self.durations]
         times_s: list[float] = []

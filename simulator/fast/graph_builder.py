@@ -67,7 +67,7 @@ class _Channel:
 
 
 @final
-class Walk:
+class GraphBuilder:
     """Goes through all lists, each as far as what it waits for is known."""
 
     def __init__(self, schedule: Schedule, plans: Mapping[int, AllReduce]) -> None:
@@ -92,7 +92,7 @@ class Walk:
         self._awaited: list[_Posted | None] = [None] * schedule.num_ranks
         self._ready = list(range(schedule.num_ranks))
 
-    def moments(self) -> EventGraph:
+    def build(self) -> EventGraph:
         while self._ready:
             self._advance(self._ready.pop())
         for rank, row in enumerate(self._schedule.ops):
@@ -176,7 +176,7 @@ class Walk:
         return found
 
     def _post(self, rank: int, op: Send | Recv) -> _Posted:
-        """Post one side of a transfer; with the second side its moments are known."""
+        """Post one side of a transfer; with the second side its events are known."""
         mine = _Posted(op, self._now[rank])
         if isinstance(op, Recv):
             self._there[rank][op.message] = mine
@@ -207,7 +207,7 @@ class Walk:
         send.arrival = recv.arrival = self._moment(latency, channel.left) + 1
 
     def _reduce(self, rank: int, op: Reduce) -> _Posted:
-        """Post one replica's side of a reduction; with the last one its moments are known."""
+        """Post one replica's side of a reduction; with the last one its events are known."""
         members, key = self._members[op.stage], self._meetings.come(rank, op)
         posts = self._sums[key]
         mine = posts[rank] = _Posted(op, self._now[rank])

@@ -11,7 +11,7 @@ that are just as long. That makes one pipeline with a device and a link for itse
 and its longest path is the Timeline that `simulate_lists` gives every pipeline. Each device holds N times what the one
 pipeline does, and the reference model once. A shared NIC would tell pipelines apart: it takes messages in turn.
 
-What N does not change is found once: the moments that there are, and what is held from which to which of them.
+What N does not change is found once: the event graph, and what is held from which to which of them.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from pipesched.simulator.engine import obstacle_of_several
 from pipesched.simulator.fast.contention import contention_of
 from pipesched.simulator.fast.event_graph import EventGraph
 from pipesched.simulator.fast.lockstep_memory import Held, held_on_devices
-from pipesched.simulator.fast.longest_path import moments_of
+from pipesched.simulator.fast.longest_path import event_graph_of
 from pipesched.simulator.memory import OverCapacity, taken_over
 
 
 @dataclass(frozen=True, slots=True)
-class InStep:
+class Lockstep:
     """One of N pipelines. N is open; of one alone, an Average takes no time and no memory: there is no reference.
 
     Attributes:
@@ -44,14 +44,14 @@ class InStep:
 
     costs: StageCosts
     cluster: Cluster
-    moments: EventGraph
+    graph: EventGraph
     works: tuple[tuple[int, ...], tuple[int, ...]]
     held: tuple[Held, ...]
 
     def times_s(self, num_pipelines: int) -> list[float]:
-        """Return all times of one of so many, as `Moments.times_s` does."""
+        """Return all times of one of so many, as `EventGraph.times_s` does."""
         costs = self.costs if num_pipelines > 1 else _without_averages(self.costs)
-        return self.moments.times_s(costs, _divided(self.cluster, num_pipelines), num_pipelines)
+        return self.graph.times_s(costs, _divided(self.cluster, num_pipelines), num_pipelines)
 
     def makespan_s(self, times_s: Sequence[float]) -> float:
         """Return from when to when all together work [s]."""
@@ -87,7 +87,7 @@ class InStep:
 
     def timeline(self, times_s: Sequence[float], num_pipelines: int) -> Timeline:
         """Return the Timeline of one of so many."""
-        timeline = self.moments.timeline(times_s)
+        timeline = self.graph.timeline(times_s)
         if num_pipelines > 1:
             return timeline
         return replace(timeline, spans=tuple(span for span in timeline.spans if not isinstance(span.op, Average)))
@@ -104,10 +104,10 @@ def predict_in_lockstep(scenario: Scenario) -> Estimate | Inexact:
         reason = f"{scenario.schedule.name}: got lists of several pipelines, expected those of one"
     if reason is not None:
         return Inexact(reason)
-    return in_step(lower(scenario.schedule), scenario.costs, scenario.cluster).estimate(scenario.num_pipelines)
+    return lockstep_of(lower(scenario.schedule), scenario.costs, scenario.cluster).estimate(scenario.num_pipelines)
 
 
-def in_step(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> InStep:
+def lockstep_of(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Lockstep:
     """Predict one of several equal pipelines, whose number is not known yet.
 
     Args:
@@ -118,10 +118,10 @@ def in_step(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> InStep:
     Raises:
         As `longest_path` does.
     """
-    moments = moments_of(schedule, costs, cluster)
-    places = [place for place in moments.places if not isinstance(place.op, Send | Recv)]
+    graph = event_graph_of(schedule, costs, cluster)
+    places = [place for place in graph.places if not isinstance(place.op, Send | Recv)]
     works = tuple(place.start for place in places), tuple(place.end for place in places)
-    return InStep(costs, cluster, moments, works, held_on_devices(moments, costs))
+    return Lockstep(costs, cluster, graph, works, held_on_devices(graph, costs))
 
 
 def _without_averages(costs: StageCosts) -> StageCosts:

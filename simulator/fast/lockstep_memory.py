@@ -24,8 +24,8 @@ class Held:
     Attributes:
         times: Numbers of the times from which it holds something else, ascending; the beginning is the first.
         totals: How much it then holds [bytes].
-        inside: Whether that is inside an op: from its start on (an even number: see `Moments.times_s`), or at its end
-            with a predicted copy not dropped yet. So it is held even if the next number is that of the same time.
+        inside: Whether that is inside an op: from its start on (an even number: see `EventGraph.times_s`), or at its
+            end with a predicted copy not dropped yet. So it is held even if the next number is that of the same time.
         update_bytes: For an Average, of each pipeline, always; 0 if there is one alone.
         reference_bytes: For all of them together.
     """
@@ -69,18 +69,18 @@ class Held:
         return num_pipelines * self.update_bytes + self.reference_bytes if num_pipelines > 1 else 0
 
 
-def held_on_devices(moments: EventGraph, costs: StageCosts) -> tuple[Held, ...]:
+def held_on_devices(graph: EventGraph, costs: StageCosts) -> tuple[Held, ...]:
     """Return what each device holds that does hold something, in ascending order.
 
     Raises:
         SimulationError: The schedule has more stages than the costs.
     """
-    numbers = moments.timeline(range(2 * len(moments.takes) + 2))  # in place of times
+    numbers = graph.timeline(range(2 * len(graph.takes) + 2))  # in place of times
     starts: defaultdict[int, list[Instant]] = defaultdict(list)
-    for place in moments.places:
+    for place in graph.places:
         if holds_inside(place.op):
             starts[numbers.rank_to_device[place.rank]].append(Instant(place.start))
-    by_device = holds(numbers, costs, moments.schedule)
+    by_device = holds(numbers, costs, graph.schedule)
     return tuple(_held(device, mine, starts[device]) for device, mine in sorted(by_device.items()))
 
 

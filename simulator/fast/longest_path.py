@@ -3,7 +3,7 @@
 With a device for every rank and no shared NIC, nothing slows an op that runs, and each channel has its link for itself.
 Then all times follow from the lists, one sum and one maximum per op, and `simulate_lists` is what they have to equal.
 
-The tuner asks for thousands of settings: what of this costs do not change, it finds once (`moments_of`).
+The tuner asks for thousands of settings: what of this costs do not change, it finds once (`event_graph_of`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pipesched.simulator import Estimate, Inexact, Scenario, SimulationError
 from pipesched.simulator.engine import lists_of_all, require_simulable
 from pipesched.simulator.fast.contention import contention_of
 from pipesched.simulator.fast.event_graph import EventGraph
-from pipesched.simulator.fast.graph_builder import Walk
+from pipesched.simulator.fast.graph_builder import GraphBuilder
 from pipesched.simulator.memory import iteration
 
 
@@ -54,11 +54,11 @@ def longest_path(schedule: Schedule, costs: StageCosts, cluster: Cluster | None 
         ProfileError: The costs do not say the seconds of a phase that the lists have.
     """
     cluster = flat(max(schedule.rank_to_device, default=-1) + 1) if cluster is None else cluster
-    moments = moments_of(schedule, costs, cluster)
-    return moments.timeline(moments.times_s(costs, cluster))
+    graph = event_graph_of(schedule, costs, cluster)
+    return graph.timeline(graph.times_s(costs, cluster))
 
 
-def moments_of(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> EventGraph:
+def event_graph_of(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> EventGraph:
     """Find what `longest_path` needs to know of the lists, for these costs and any others.
 
     Args:
@@ -80,4 +80,4 @@ def moments_of(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Event
         stage: all_reduce(costs.stages[stage].weight_bytes, [devices[rank] for rank in ranks], cluster)
         for stage, ranks in lowered.reducers.items()
     }
-    return Walk(lowered, plans).moments()
+    return GraphBuilder(lowered, plans).build()

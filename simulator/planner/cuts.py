@@ -100,7 +100,7 @@ class Cuts:
         return self._within[key]
 
     def _seconds(self, size: int) -> tuple[float, ...]:
-        return tuple(cost.forward_s + (cost.backward_s or 0.0) for cost in self._of_layers(size).stages)
+        return tuple(cost.both_s for cost in self._of_layers(size).stages)
 
     def _of_layers(self, size: int) -> StageCosts:
         """Return the layers as stages of their own."""

@@ -14,7 +14,7 @@ from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import USUAL_NETWORK, Estimate, Inexact, NetworkOptions, Scenario
 from pipesched.simulator.engine import simulate_lists
-from pipesched.simulator.fast import DriftArrays, InStep, contention_of, drift_arrays_of, in_step, steady_s
+from pipesched.simulator.fast import DriftArrays, Lockstep, contention_of, drift_arrays_of, lockstep_of, steady_s
 from pipesched.simulator.memory import iteration
 from pipesched.simulator.search import UNPREDICTABLE, over_memory_reason
 from pipesched.simulator.tuner.outcome import SettingOutcome
@@ -100,7 +100,7 @@ def _costs_of(problem: Problem, setting: Setting) -> StageCosts:
 
 def _one_iteration(problem: Problem, costs: StageCosts, setting: Setting) -> Estimate:
     """Return time and memory of an iteration that all pipelines begin together."""
-    pipeline = _in_step(_alike(setting), costs, problem.cluster, problem.network)
+    pipeline = _lockstep(_alike(setting), costs, problem.cluster, problem.network)
     if pipeline is not None:
         return pipeline.estimate(setting.num_pipelines)
     return _by_simpy(problem, costs, setting)
@@ -160,11 +160,11 @@ def _one_pipeline(setting: Setting, num_devices: int) -> Schedule:
 
 
 @lru_cache(maxsize=8)
-def _in_step(setting: Setting, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> InStep | None:
+def _lockstep(setting: Setting, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> Lockstep | None:
     """Return one of several pipelines, as long as they are in step; None where it is not enough to know one."""
     schedule = _one_pipeline(setting, len(cluster.devices))
     is_enough = contention_of(Scenario(schedule, costs, cluster, network)) is None
-    return in_step(schedule, costs, cluster) if is_enough else None
+    return lockstep_of(schedule, costs, cluster) if is_enough else None
 
 
 @lru_cache(maxsize=8)

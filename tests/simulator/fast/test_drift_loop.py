@@ -8,7 +8,7 @@ from pipesched.schedules.builders import one_pipeline
 from pipesched.schedules.lowering import lower
 from pipesched.simulator.fast import drift_loop as module
 from pipesched.simulator.fast import in_numbers
-from pipesched.simulator.fast.drift_loop import race
+from pipesched.simulator.fast.drift_loop import run_lanes
 from tests.strategies import random_cluster, random_costs
 
 
@@ -26,17 +26,17 @@ def forget():
 
 def test_a_seed_says_all_factors():
     lists, starts_s = some_lists(0), [0.0, 0.5]
-    assert race(lists, starts_s, 3, 0.05, seed=1) == race(lists, starts_s, 3, 0.05, seed=1)
-    assert race(lists, starts_s, 3, 0.05, seed=1) != race(lists, starts_s, 3, 0.05, seed=2)
+    assert run_lanes(lists, starts_s, 3, 0.05, seed=1) == run_lanes(lists, starts_s, 3, 0.05, seed=1)
+    assert run_lanes(lists, starts_s, 3, 0.05, seed=1) != run_lanes(lists, starts_s, 3, 0.05, seed=2)
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_compiled_it_is_the_same_bit_for_bit(seed, monkeypatch):
     pytest.importorskip("numba")
     lists, starts_s = some_lists(seed), [0.0, 0.0, 0.25]
-    compiled = race(lists, starts_s, 6, 0.05)
+    compiled = run_lanes(lists, starts_s, 6, 0.05)
     monkeypatch.setattr(module, "_run", module._run.py_func)
     monkeypatch.setattr(module, "numba", None)
     forget()
-    assert [list(ends_s) for ends_s in compiled] == race(lists, starts_s, 6, 0.05)
+    assert [list(ends_s) for ends_s in compiled] == run_lanes(lists, starts_s, 6, 0.05)
     forget()

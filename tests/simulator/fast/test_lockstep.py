@@ -16,7 +16,7 @@ from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import SimulationError
 from pipesched.simulator.engine import simulate_lists
-from pipesched.simulator.fast import in_step, longest_path
+from pipesched.simulator.fast import lockstep_of, longest_path
 from pipesched.simulator.memory import memory, over_capacity, peak_memory
 from tests.strategies import random_cluster, random_costs
 
@@ -61,7 +61,7 @@ def test_it_equals_simpy_on_all_pipelines_whatever_they_cost(p, each, number, ad
     chance = random.Random(seed)
     costs, cluster = random_costs(chance, p), random_cluster(chance, p)
     every, one = pipelines(p, each, number, advance, is_recomputed)
-    pipeline, expected = in_step(one, costs, cluster), simulate_lists(every, costs, cluster)
+    pipeline, expected = lockstep_of(one, costs, cluster), simulate_lists(every, costs, cluster)
     times_s = pipeline.times_s(number)
     found = pipeline.timeline(times_s, number)
     assert pipeline.makespan_s(times_s) == pytest.approx(expected.makespan_s, rel=1e-9)
@@ -106,7 +106,7 @@ def test_where_all_sums_are_exact_the_most_that_is_held_and_who_takes_too_much_a
     every, one = pipelines(p, each, number, advance, is_recomputed)
     expected = simulate_lists(every, costs, cluster)
     samples = memory(expected, costs, every)
-    pipeline = in_step(one, costs, limited(cluster, chance, most(samples)))
+    pipeline = lockstep_of(one, costs, limited(cluster, chance, most(samples)))
     times_s = pipeline.times_s(number)
     peaks = pipeline.peaks(times_s, number)
     assert pipeline.makespan_s(times_s) == expected.makespan_s
@@ -143,7 +143,7 @@ def test_alone_it_is_the_longest_path_of_any_lists_with_their_memory_and_the_op_
     costs = replace(costs, stages=tuple(split))
     timeline = longest_path(schedule, costs, cluster)
     samples = memory(timeline, costs, schedule)
-    pipeline = in_step(schedule, costs, limited(cluster, chance, most(samples)))
+    pipeline = lockstep_of(schedule, costs, limited(cluster, chance, most(samples)))
     times_s = pipeline.times_s(1)
     peaks = pipeline.peaks(times_s, 1)
     assert pipeline.timeline(times_s, 1) == timeline
@@ -155,11 +155,11 @@ def test_alone_it_is_the_longest_path_of_any_lists_with_their_memory_and_the_op_
 def test_a_shared_nic_is_refused():
     cluster = replace(flat(2), nics=((0, 1),))
     with pytest.raises(SimulationError, match="1 shared NICs"):
-        in_step(lower(one_pipeline(2, 2)), random_costs(random.Random(0), 2), cluster)
+        lockstep_of(lower(one_pipeline(2, 2)), random_costs(random.Random(0), 2), cluster)
 
 
 def test_a_device_that_never_holds_too_much_is_not_asked_when():
-    pipeline = in_step(lower(one_pipeline(1, 1)), random_costs(random.Random(0), 1), flat(1))
+    pipeline = lockstep_of(lower(one_pipeline(1, 1)), random_costs(random.Random(0), 1), flat(1))
     with pytest.raises(SimulationError, match="device 0: got 1000000 bytes, expected less than it ever holds"):
         pipeline.held[0].first_over(pipeline.times_s(2), 2, 10**6)
 
@@ -168,6 +168,6 @@ def test_pipelines_that_slow_each_other_slow_the_conversion_of_their_messages_to
     cost = StageCost(1.0, 2.0, output_bytes=1000, utilisation=0.8)
     costs = StageCosts((cost, cost), compression=Compression(4, 1000))
     every, one = pipelines(2, 4, 2, 0, is_recomputed=False)
-    pipeline = in_step(one, costs, flat(2))
+    pipeline = lockstep_of(one, costs, flat(2))
     assert pipeline.makespan_s(pipeline.times_s(2)) == pytest.approx(40.0)
     assert simulate_lists(every, costs, flat(2)).makespan_s == pytest.approx(40.0)
