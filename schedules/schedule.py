@@ -25,6 +25,8 @@ Ops: TypeAlias = Callable[[], Iterator[Op]]
 MAX_CELLS = 5_000_000
 """Most ops, or most stages times micro-batches, of a schedule that is held in memory or read from a file."""
 
+_MESSAGES = frozenset({Send, Recv})
+
 
 class ScheduleError(ValueError):
     """A schedule, or a file that should hold one, is not what it must be."""
@@ -231,7 +233,7 @@ def rewritten_list(ops: Iterable[Op], change: Callable[[Iterable[Op]], Iterator[
 
 def shows_messages(lists: Iterable[Iterable[Op]]) -> bool:
     """Return whether a Send or Recv is in the lists."""
-    return any(isinstance(op, (Send, Recv)) for row in lists for op in row)
+    return not all(_MESSAGES.isdisjoint(map(type, row)) for row in lists)
 
 
 def routes(schedule: Schedule) -> Mapping[tuple[int, int], int]:
