@@ -18,6 +18,7 @@ from .settings import STOP_SIGNALS as STOP_SIGNALS
 from .settings import Averaging as Averaging
 from .settings import Backend as Backend
 from .settings import DeviceKind as DeviceKind
+from .settings import Dtype as Dtype
 from .settings import How as How
 from .settings import MessagePrecision as MessagePrecision
 from .settings import epsilon_fault as epsilon_fault

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from pipesched.schedules import PredictionRule
 
@@ -25,8 +25,11 @@ MessagePrecision: TypeAlias = Literal["half"]
 """Half precision where it fits, as executor.transport.half_precision says."""
 
 
-DTYPES = ("float32", "float64", "float16", "bfloat16")
+Dtype: TypeAlias = Literal["float32", "float64", "bfloat16", "float16"]
 """What a run may compute in; names of torch dtypes."""
+
+
+DTYPES: tuple[str, ...] = get_args(Dtype)
 
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -56,7 +59,7 @@ def epsilon_fault(dtype: str, optimizer: str, rule: PredictionRule | None = None
     )
     if dtype != "float16" or adam is None:
         return None
-    other = "--optimizer momentum" if adam == optimizer else "--prediction momentum"
+    other = "`optimizer=momentum`" if adam == optimizer else "`prediction=momentum`"
     return (
         f"got float16 with {adam}, whose epsilon of 1e-08 is 0 in it, expected bfloat16, float32 or float64; "
         f"try bfloat16, or {other}"

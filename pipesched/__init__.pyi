@@ -30,7 +30,9 @@ from .workflows import ScheduleComparison as ScheduleComparison
 from .workflows import Simulation as Simulation
 from .workflows import TimelineComparison as TimelineComparison
 from .workflows import Trace as Trace
+from .workflows import TrainingResult as TrainingResult
 from .workflows import TuneResult as TuneResult
+from .workflows import Verification as Verification
 from .workflows import VersionReport as VersionReport
 from .workflows import check as check
 from .workflows import close as close
@@ -45,5 +47,7 @@ from .workflows import run as run
 from .workflows import session as session
 from .workflows import simulate as simulate
 from .workflows import trace as trace
+from .workflows import train as train
 from .workflows import tune as tune
+from .workflows import verify as verify
 from .workflows import versions as versions

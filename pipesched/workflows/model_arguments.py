@@ -120,7 +120,7 @@ def cut_model(
     """
     if profile is None and partition == "balanced":
         raise ArgumentError(
-            "partition: got balanced without a profile, expected uniform or counts; give the profile too"
+            "partition: got balanced without `profile`, expected uniform or counts; give the profile too"
         )
     seconds = (1.0,) * len(model.layers) if profile is None else layer_seconds(profile, microbatch_size)
     return parse_partition(partition or ("uniform" if profile is None else "balanced"), seconds, num_stages)

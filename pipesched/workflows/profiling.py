@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipesched.executor import DeviceKind
 from pipesched.profiles.costs import Profile
-from pipesched.profiles.io import save_profile
+from pipesched.profiles.io import profile_text, save_profile
 from pipesched.simulator.analysis import readable_bytes, readable_s
 from pipesched.workflows.model_arguments import ModelArgument, read_model_argument, require_possible
 from pipesched.workflows.table import Table
@@ -38,6 +38,10 @@ class ProfileMeasurement:
             ProfileError: It cannot be written there.
         """
         save_profile(self.profile, Path(path))
+
+    def to_json(self) -> str:
+        """Return what `save` writes."""
+        return profile_text(self.profile, "the profile")
 
     def to_rows(self) -> list[dict[str, Any]]:
         """Return plain data, a row per layer and micro-batch size."""

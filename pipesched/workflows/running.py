@@ -168,7 +168,7 @@ def run(
     Args:
         schedule: A Schedule, a Plan, a file, or a name of the catalogue with `num_ranks` and `num_microbatches`.
         model: A Model that has a name, or a name as `profile` takes it; None: `emulate` says what to do.
-        emulate: Costs of stages that only take time, as `simulate_lists` takes them, instead of a model.
+        emulate: Costs of stages that only take time, as `simulate` takes them, instead of a model.
         cluster: To emulate too: machines whose links hold messages back; None: messages take what they really take.
         num_ranks: Of a schedule by name.
         num_microbatches: Of a schedule by name.

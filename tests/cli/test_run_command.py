@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from pipesched.cli.commands import verify
 from pipesched.executor import RankFailed
 from pipesched.executor.launch import job_from_json
 from pipesched.executor.runs import Measured, whole_model_losses
@@ -19,6 +18,7 @@ from pipesched.schedules import MemorySample, Message, Payload
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import from_json, read_timeline
 from pipesched.simulator.engine import simulate_lists
+from pipesched.workflows.verification import relative_difference, with_initial_weights
 from tests.trace_rules import check_trace
 
 MODEL = "gpt:layers=2,width=16,heads=2,context=8"
@@ -159,7 +159,7 @@ def test_losses_that_are_no_numbers_are_null_in_the_data_and_no_agreement(pipesc
     ],
 )
 def test_a_loss_is_off_by_a_share_of_what_it_should_be(got, want, expected):
-    assert verify._difference(got, want) == expected
+    assert relative_difference(got, want) == expected
 
 
 @pytest.mark.distributed
@@ -208,7 +208,7 @@ def test_weights_predicted_before_the_first_step_are_the_initial_ones(profiled):
     ],
 )
 def test_a_loss_can_be_compared_where_no_stage_has_stepped_before_the_forward(name, expected):
-    assert verify._with_initial_weights(build(name, 3, 4)) == expected
+    assert with_initial_weights(build(name, 3, 4)) == expected
 
 
 def test_what_earlier_schedules_gave_is_told_when_a_later_one_fails(profiled, folder, monkeypatch):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipesched.cli.flows.run_jobs import RunOptions
+from pipesched.cli.options.run_options import RunOptions
 from pipesched.cli.options.tune_options import ProblemOptions
 from pipesched.cli.output.command_lines import CommandLines
 from pipesched.cli.output.tune_print import print_verdict

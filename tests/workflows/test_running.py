@@ -99,7 +99,7 @@ with open("said" + os.environ["RANK"], "w") as file:
         ({}, "model: got none, expected one, or `emulate`"),
         ({"model": MODEL, "backend": "nccl"}, "backend: got nccl with device cpu"),
         ({"model": MODEL, "averaging": "synchronous"}, "averaging: got synchronous with 1f1b"),
-        ({"model": MODEL, "partition": "balanced"}, "partition: got balanced without a profile"),
+        ({"model": MODEL, "partition": "balanced"}, "partition: got balanced without `profile`"),
         ({"model": MODEL, "dtype": "float16"}, "dtype: got float16 with adamw"),
         ({"model": MODEL, "emulate": pipesched.uniform(2, 1.0, 2.0)}, "model: got `emulate` or `cluster` too"),
         ({"emulate": pipesched.uniform(2, 100.0, 200.0)}, "timeout_s: got 60 s, but"),

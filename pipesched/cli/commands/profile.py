@@ -11,16 +11,14 @@ from pipesched.cli.errors import InputError
 from pipesched.cli.options.schedule_options import Json, Seed, out_option
 from pipesched.cli.options.torch_options import (
     DeviceOption,
-    Dtype,
+    DtypeOption,
     ModelName,
     Optimizer,
     Threads,
-    load_model,
     require_gpu,
-    torch_dtype,
 )
 from pipesched.cli.output.output_files import JSON, check_outputs, emit
-from pipesched.cli.output.terminal import num_bytes, print_table, progress_bar, seconds
+from pipesched.cli.output.terminal import print_result, progress_bar
 
 
 def profile(
@@ -31,7 +29,7 @@ def profile(
         int, typer.Option(help="Processes that keep other cores as busy as other ranks would.", min=0, max=1024)
     ] = 0,
     optimizer: Optimizer = "adamw",
-    dtype: Dtype = "float32",
+    dtype: DtypeOption = "float32",
     device: DeviceOption = "cpu",
     threads: Threads = 1,
     seed: Seed = 0,
@@ -46,43 +44,27 @@ def profile(
     sizes = _sizes(microbatch_sizes)
     if device == "cuda":
         require_gpu("--device: got cuda", "--device cpu")
-    from pipesched.profiles.io import profile_text, save_profile
-    from pipesched.profiles.measuring import profile_model
+    from pipesched import workflows
 
     with progress_bar("profiling") as tick:
-        measured = profile_model(
-            load_model(model),
-            microbatch_sizes=sizes,
+        measured = workflows.profile(
+            model,
+            sizes,
             repeats=repeats,
             companions=companions,
             optimizer=optimizer,
-            dtype=torch_dtype(dtype),
+            dtype=dtype,
             device=device,
             threads=threads,
             seed=seed,
-            progress=lambda done, total, text: tick(done / total),  # noqa: ARG005
+            progress=tick,
         )
     if out is not None:
-        save_profile(measured, out)
+        measured.save(out)
     if json:
-        emit(profile_text(measured, "the profile"), None)
-        return
-    rows = [
-        {
-            "layer": f"{index} {layer.name}",
-            "forward": seconds(layer.measurements[-1].forward_s),
-            "backward": seconds(layer.measurements[-1].backward_s),
-            "step": seconds(layer.step_s),
-            "copy": "-" if layer.work is None else seconds(layer.work.copy_s),
-            "predict": "-" if layer.work is None else seconds(layer.work.predict_s),
-            "average": "-" if layer.work is None else seconds(layer.work.average_s),
-            "weights": num_bytes(layer.weight_bytes),
-            "saved": num_bytes(layer.measurements[-1].saved_bytes),
-            "output": num_bytes(layer.measurements[-1].output_bytes),
-        }
-        for index, layer in enumerate(measured.layers)
-    ]
-    print_table(f"{measured.model}, micro-batches of {measured.microbatch_sizes[-1]}", rows, measured.provenance.device)
+        emit(measured.to_json(), None)
+    else:
+        print_result(measured.table())
 
 
 def _sizes(text: str) -> list[int]:

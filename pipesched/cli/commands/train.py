@@ -14,22 +14,21 @@ import typer
 
 from pipesched.cli.errors import NEGATIVE, InputError
 from pipesched.cli.flows.planned_run import planned_training
-from pipesched.cli.flows.run_jobs import require_epsilon, require_used
 from pipesched.cli.options.schedule_list import options_of_each, schedule_names
 from pipesched.cli.options.schedule_options import CostOptions, Json, ScheduleOptions, grouped, out_option
 from pipesched.cli.options.torch_options import MODEL, TrustModel, load_model
 from pipesched.cli.options.train_options import TrainOptions
 from pipesched.cli.output.live_training import live
+from pipesched.cli.output.memory_lines import device_limit_lines
 from pipesched.cli.output.output_files import JSON, check_outputs, emit
 from pipesched.cli.output.terminal import complain, print_json, seconds
 from pipesched.executor.launch import fork_client as forks
 
 if TYPE_CHECKING:
-    from pipesched.cli.flows.training_forecast import TrainingForecast
-    from pipesched.cli.output.training_table import TrainedRun
     from pipesched.executor.training import AdvanceTrials, Scores, Trained
     from pipesched.profiles.models import Model
     from pipesched.schedules.transforms import ScheduleSpec
+    from pipesched.workflows import TrainedRun, TrainingForecast
 
 _TABLES = (".md", ".csv", ".json")
 
@@ -75,11 +74,13 @@ def train(
     if job is None:
         options.require_possible()
     recipes = [options.begun(recipe) for recipe in _recipes(schedule, compare)]
+    from pipesched.workflows import require_epsilon, require_followed, summarize_training
+
     if all(recipe.lists is None for recipe in recipes):
-        require_used(options, [recipe.name for recipe in recipes])
-    require_epsilon(options, [recipe.traits for recipe in recipes])
-    from pipesched.cli.flows.training_forecast import make_outlooks
-    from pipesched.cli.output.training_table import make_outcome, print_outcomes
+        require_followed({recipe.name: recipe.traits for recipe in recipes}, options.keywords())
+    require_epsilon([recipe.traits for recipe in recipes], options.keywords())
+    from pipesched.cli.flows.forecasts import make_outlooks
+    from pipesched.cli.output.training_table import print_outcomes
     from pipesched.profiles.models import draw_batch
     from pipesched.profiles.processes import prints_to_stderr
 
@@ -95,7 +96,7 @@ def train(
         forks.prepare()
     found = list(_train(outlooks, built, options, log, costs.machines.limit_bytes()))
     outcomes = [
-        make_outcome(outlook, trained, options.steps, target_loss)
+        summarize_training(outlook.run.name, outlook, trained, options.steps, target_loss)
         for outlook, trained in zip(outlooks, found, strict=True)
     ]
     if plot is not None:
@@ -109,7 +110,7 @@ def train(
         data = {"model": built.name, "costs": origin, "runs": [outcome.to_row() for outcome in outcomes]}
         print_json(data | ({"ahead": {name: asdict(each) for name, each in ahead.items()}} if ahead else {}))
         return
-    limits = dict.fromkeys(line for outlook in outlooks for line in outlook.limit)
+    limits = dict.fromkeys(line for outlook in outlooks for line in _limit_lines(costs, outlook))
     print_outcomes(outcomes, "; ".join([origin, *limits]), target_loss)
     _print_ahead(ahead)
 
@@ -122,6 +123,13 @@ def _require_alone(outputs: Sequence[Path | None], limit: str | None) -> None:
         raise InputError("--job: got --memory-limit too, expected none: nothing is predicted; leave it out")
 
 
+def _limit_lines(costs: CostOptions, outlook: TrainingForecast) -> list[str]:
+    """Return what is said of the memory limit that a run is judged by."""
+    return device_limit_lines(
+        costs.machines, outlook.cluster, outlook.rank_to_device, has_bytes=outlook.costs.has_bytes
+    )
+
+
 def _print_ahead(found: Mapping[str, AdvanceTrials]) -> None:
     """Print how far ahead the forwards came to run, and what was tried."""
     for name, ahead in found.items():
@@ -131,7 +139,7 @@ def _print_ahead(found: Mapping[str, AdvanceTrials]) -> None:
 
 def _require_fitting(outlooks: list[TrainingForecast]) -> None:
     """End the command where a run would not fit into the memory that the machines are said to have."""
-    over = [f"{outlook.run.name}: {outlook.over_memory}" for outlook in outlooks if outlook.over_memory is not None]
+    over = [f"{outlook.run.name}: {outlook.over}" for outlook in outlooks if outlook.over is not None]
     if over:
         advice = "try a smaller --batch-size, more stages or --recompute all"
         complain(f"over memory: {'; '.join(over)}; {advice}")
@@ -172,12 +180,12 @@ def _recipes(schedule: ScheduleOptions, compare: str | None) -> list[ScheduleSpe
 
 def _job(recipes: list[ScheduleSpec], model: Model, costs: CostOptions, options: TrainOptions) -> str:
     """Return the job of one training run, as JSON."""
-    from pipesched.cli.flows.training_forecast import training_bounds
+    from pipesched.cli.flows.forecasts import training_bounds
     from pipesched.executor.launch import job_to_json
 
     if len(recipes) != 1:
         raise InputError(f"--job: got {len(recipes)} schedules, expected one; write a job for each")
-    return job_to_json(options.job(recipes[0], model, training_bounds(recipes[0], model, costs, options)))
+    return job_to_json(options.spec(recipes[0], model, training_bounds(recipes[0], model, costs, options)))
 
 
 def _train(
@@ -185,6 +193,7 @@ def _train(
 ) -> Iterator[Trained]:
     """Train one after the other."""
     from pipesched.executor.training import step_line
+    from pipesched.workflows import trained_by
 
     with _logging(log) as write, live([outlook.run.name for outlook in outlooks], options.steps) as show:
         for outlook in outlooks:
@@ -196,7 +205,8 @@ def _train(
                 write(step_line(name, step, scores, num_samples))
                 show(name, step, scores)
 
-            yield options.train(outlook, model, on_step, limit_bytes)
+            spec = options.spec(outlook.recipe, model, outlook.bounds, limit_bytes)
+            yield trained_by(spec, model, on_step, is_distributed=options.distributed)
 
 
 @contextmanager

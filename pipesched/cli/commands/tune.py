@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from pipesched.cli.errors import NEGATIVE
-from pipesched.cli.flows.run_jobs import RunOptions, require_epsilon
 from pipesched.cli.options.byte_sizes import enough
 from pipesched.cli.options.machine_options import MachineOptions
+from pipesched.cli.options.run_options import RunOptions
 from pipesched.cli.options.schedule_options import Json, grouped, out_option
 from pipesched.cli.options.torch_options import TrustModel
 from pipesched.cli.options.tune_options import Method, ProblemOptions, SpaceOptions
@@ -115,17 +114,17 @@ def tune(
 
 def _measurement(problem: Problem, runs: RunOptions) -> Measurement:
     """Return what runs settings as the options say."""
-    from pipesched.workflows import Measurement, require_same_layers
+    from pipesched.workflows import Measurement, modelled_spec, require_epsilon, require_same_layers
 
     runs.require_possible()
-    require_epsilon(runs)
+    require_epsilon((), runs.keywords())
     require_same_layers(problem)
-    once = replace(runs, warmup=0, iterations=1)
+    once = runs.counts() | {"warmup": 0, "iterations": 1}
     return Measurement(
         problem,
         iterations=runs.iterations,
         warmup=runs.warmup,
-        spec=lambda lists, model, bounds, size: once.job(lists, model=model, bounds=bounds, microbatch_size=size),
+        spec=lambda lists, model, bounds, size: modelled_spec(lists, model, bounds, size, runs.keywords(), **once),
     )
 
 

@@ -1,11 +1,4 @@
+from .forecasts import make_outlooks as make_outlooks
+from .forecasts import training_bounds as training_bounds
 from .planned_run import planned_run as planned_run
 from .planned_run import planned_training as planned_training
-from .run_jobs import AveragingOption as AveragingOption
-from .run_jobs import BackendOption as BackendOption
-from .run_jobs import HowOption as HowOption
-from .run_jobs import RunOptions as RunOptions
-from .run_jobs import require_epsilon as require_epsilon
-from .run_jobs import require_used as require_used
-from .training_forecast import TrainingForecast as TrainingForecast
-from .training_forecast import make_outlooks as make_outlooks
-from .training_forecast import training_bounds as training_bounds

@@ -10,7 +10,7 @@ from pipesched.cli.errors import InputError
 from pipesched.cli.options.torch_options import load_model
 
 if TYPE_CHECKING:
-    from pipesched.cli.flows.run_jobs import RunOptions
+    from pipesched.cli.options.run_options import RunOptions
     from pipesched.cli.options.schedule_options import CostOptions
     from pipesched.cli.options.train_options import TrainOptions
     from pipesched.profiles.io import Plan

@@ -15,7 +15,7 @@ from .schedule_options import out_option as out_option
 from .torch_options import MODEL as MODEL
 from .torch_options import CompressionOption as CompressionOption
 from .torch_options import DeviceOption as DeviceOption
-from .torch_options import Dtype as Dtype
+from .torch_options import DtypeOption as DtypeOption
 from .torch_options import ModelName as ModelName
 from .torch_options import Optimizer as Optimizer
 from .torch_options import Threads as Threads

@@ -14,7 +14,7 @@ from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.schedule_list import schedule_names
 from pipesched.cli.options.torch_options import (
     DeviceOption,
-    Dtype,
+    DtypeOption,
     Optimizer,
     Threads,
     load_model,
@@ -45,7 +45,7 @@ class ModelOptions:
         str | None, typer.Option(help="Of a model that is profiled first: samples, as 1,2,4.")
     ] = None
     optimizer: Optimizer = "adamw"
-    dtype: Dtype = "float32"
+    dtype: DtypeOption = "float32"
     device: DeviceOption = "cpu"
     threads: Threads = 1
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from pipesched.cli.errors import InputError, NotThereError
+from pipesched.executor import Averaging, DeviceKind, Dtype, MessagePrecision
 
 if TYPE_CHECKING:
     import torch
@@ -23,14 +24,14 @@ TrustModel = Annotated[
     bool,
     typer.Option("--trust-model", help="Import the package.module:factory that the file names as its model."),
 ]
-Dtype = Annotated[
-    Literal["float32", "float64", "bfloat16", "float16"],
-    typer.Option(help="Of weights and activations, as torch names it."),
+DtypeOption = Annotated[Dtype, typer.Option(help="Of weights and activations, as torch names it.")]
+AveragingOption = Annotated[
+    Averaging, typer.Option(help="Elastic: with the reference of the iteration before, or wait for that of this one.")
 ]
-DeviceOption = Annotated[Literal["cpu", "cuda"], typer.Option(help="Where to compute.")]
+DeviceOption = Annotated[DeviceKind, typer.Option(help="Where to compute.")]
 Optimizer = Annotated[Literal["sgd", "momentum", "adam", "adamw"], typer.Option(help="PyTorch's.")]
 CompressionOption = Annotated[
-    Literal["half"] | None, typer.Option(help="Send activations and gradients in half precision where it fits.")
+    MessagePrecision | None, typer.Option(help="Send activations and gradients in half precision where it fits.")
 ]
 Threads = Annotated[int, typer.Option(help="CPU threads per rank.", min=1, max=1024)]
 

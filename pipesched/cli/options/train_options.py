@@ -8,17 +8,24 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.flows.run_jobs import AveragingOption, BackendOption
 from pipesched.cli.options.schedule_options import Seed
-from pipesched.cli.options.torch_options import CompressionOption, DeviceOption, Dtype, Optimizer, Threads, require_gpu
+from pipesched.cli.options.torch_options import (
+    AveragingOption,
+    CompressionOption,
+    DeviceOption,
+    DtypeOption,
+    Optimizer,
+    Threads,
+    require_gpu,
+)
+from pipesched.executor import Backend
 from pipesched.schedules import LONGEST_S, PredictionRule
 
 if TYPE_CHECKING:
-    from pipesched.cli.flows.training_forecast import TrainingForecast
     from pipesched.executor.launch import RunSpec
-    from pipesched.executor.training import OnStep, Trained
     from pipesched.profiles.models import Model
     from pipesched.schedules.transforms import ScheduleSpec
+    from pipesched.workflows import RunKeywords
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +42,7 @@ class TrainOptions:
     optimizer: Optimizer = "adamw"
     lr: Annotated[float, typer.Option(help="Learning rate.", min=0.0, max=1e6)] = 1e-3
     seed: Seed = 0
-    dtype: Dtype = "float32"
+    dtype: DtypeOption = "float32"
     device: DeviceOption = "cpu"
     threads: Threads = 1
     prediction: Annotated[
@@ -50,7 +57,7 @@ class TrainOptions:
     distributed: Annotated[
         bool, typer.Option("--distributed", help="One process per rank, not all ranks in this one.")
     ] = False
-    backend: Annotated[BackendOption, typer.Option(help="Of the messages between processes.")] = "auto"
+    backend: Annotated[Backend, typer.Option(help="Of the messages between processes.")] = "auto"
     compression: CompressionOption = None
     timeout: Annotated[
         float, typer.Option(help="How long one message may keep a process waiting [s].", min=0.1, max=LONGEST_S)
@@ -92,48 +99,35 @@ class TrainOptions:
             raise InputError(f"--advance: got {self.advance} and --set advance, expected one of them; leave one out")
         return replace(recipe, parameters={**recipe.parameters, "advance": 0})
 
-    def train(
-        self, outlook: TrainingForecast, model: Model, on_step: OnStep, limit_bytes: int | None = None
-    ) -> Trained:
-        """Train `model` as planned; with `limit_bytes` on each device, where it is sought how far ahead to run."""
-        import torch
+    def keywords(self) -> RunKeywords:
+        """Return how a model is run, as the library is told."""
+        return {
+            "optimizer": self.optimizer,
+            "lr": self.lr,
+            "seed": self.seed,
+            "dtype": self.dtype,
+            "device": self.device,
+            "backend": self.backend,
+            "threads": self.threads,
+            "timeout_s": self.timeout,
+            "prediction": self.prediction,
+            "compression": self.compression,
+            "averaging": self.averaging,
+        }
 
-        if self.distributed:
-            from pipesched.executor.runs import launch_training
-
-            return launch_training(self.job(outlook.recipe, model, outlook.bounds, limit_bytes), on_step)
-        from pipesched.executor.runs import train_locally, training_of
-
-        torch.set_num_threads(self.threads)
-        spec = replace(self, advance=None).job(outlook.recipe, model, outlook.bounds)
-        training = training_of(spec, torch.device(self.device), model)
-        return train_locally(outlook.run.lists(self.steps), training, on_step)
-
-    def job(
+    def spec(
         self, recipe: ScheduleSpec, model: Model, bounds: tuple[tuple[int, int], ...], limit_bytes: int | None = None
     ) -> RunSpec:
-        """Return what is trained, and how, as every process is told."""
-        from pipesched.executor.launch import RunSpec, Train
+        """Return what is trained, and how; `limit_bytes` on each device, where it is sought how far ahead to run."""
+        from pipesched.workflows import training_spec
 
-        return RunSpec(
-            job=Train(
-                recipe=recipe,
-                num_steps=self.steps,
-                batch_size=self.batch_size,
-                advance=self.advance,
-                limit_bytes=None if self.advance is None else limit_bytes,
-            ),
-            model=model.name,
-            bounds=bounds,
-            optimizer=self.optimizer,
-            prediction=self.prediction,
-            averaging=self.averaging,
-            lr=self.lr,
-            seed=self.seed,
-            dtype=self.dtype,
-            device=self.device,
-            backend=self.backend,
-            compression=self.compression,
-            threads=self.threads,
-            timeout_s=self.timeout,
+        return training_spec(
+            recipe,
+            model.name,
+            bounds,
+            self.keywords(),
+            num_steps=self.steps,
+            batch_size=self.batch_size,
+            advance=self.advance,
+            limit_bytes=None if self.advance is None else limit_bytes,
         )

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from pipesched.cli.errors import InputError, NotThereError
-from pipesched.cli.flows.run_jobs import RunOptions
 from pipesched.cli.options.count_list import counts
 from pipesched.cli.options.machine_options import MachineOptions
+from pipesched.cli.options.run_options import RunOptions
 from pipesched.cli.options.schedule_list import schedule_names
 from pipesched.cli.options.torch_options import load_model
 from pipesched.cli.options.traffic_options import MessageOptions

@@ -29,7 +29,5 @@ from .terminal import seconds as seconds
 from .terminal import simulating as simulating
 from .terminal import spinner as spinner
 from .terminal import terminal_line as terminal_line
-from .training_table import TrainedRun as TrainedRun
-from .training_table import make_outcome as make_outcome
 from .training_table import print_outcomes as print_outcomes
 from .tune_print import print_settings as print_settings

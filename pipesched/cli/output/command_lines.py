@@ -6,7 +6,7 @@ import shlex
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING
 
-from pipesched.cli.flows.run_jobs import RunOptions
+from pipesched.cli.options.run_options import RunOptions
 from pipesched.cli.options.train_options import TrainOptions
 
 if TYPE_CHECKING:

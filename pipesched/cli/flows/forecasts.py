@@ -1,0 +1,148 @@
+"""From options to the forecasts of training runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pipesched.cli.errors import InputError
+from pipesched.cli.options.torch_options import load_profile_of
+from pipesched.cli.output.terminal import progress_bar
+
+if TYPE_CHECKING:
+    from pipesched.cli.options.schedule_options import CostOptions
+    from pipesched.cli.options.train_options import TrainOptions
+    from pipesched.profiles.costs import Profile
+    from pipesched.profiles.models import Model
+    from pipesched.schedules import Schedule
+    from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
+    from pipesched.workflows import TrainingForecast
+
+_REPEATS = 5
+"""Measured runs of a profile that is only for this training."""
+
+
+def make_outlooks(
+    recipes: Sequence[ScheduleSpec], model: Model, costs: CostOptions, options: TrainOptions
+) -> tuple[list[TrainingForecast], str]:
+    """Return an outlook for each recipe, and where the costs are from; what can fail before training does so here.
+
+    Raises:
+        InputError: Options that do not go together.
+        ProfileError: The model cannot be cut so, or the profile is bad.
+        ScheduleError: Lists that cannot have so many steps.
+        SimulationError: A run whose time cannot be predicted.
+    """
+    from pipesched.workflows import require_few
+
+    runs = [recipe.run(options.steps) for recipe in recipes]
+    _require_possible(runs, costs, options)
+    lists = [run.lists(options.steps) for run in runs]
+    for each in lists:
+        if not options.distributed:
+            require_few(each)
+        _bounds(each, model, costs, None, 1)
+        costs.load_cluster(each)
+    profile = _profile(runs, model, costs, options)
+    outlooks = []
+    with progress_bar("predicting") as tick:
+        for index, (recipe, run, each) in enumerate(zip(recipes, runs, lists, strict=True)):
+            tick(index / len(runs))
+            outlooks.append(_forecast(recipe, run, each, model, costs, profile, options))
+    return outlooks, _origin(costs, profile, lists)
+
+
+def training_bounds(
+    recipe: ScheduleSpec, model: Model, costs: CostOptions, options: TrainOptions
+) -> tuple[tuple[int, int], ...]:
+    """Return the layers of every stage of one run, without predicting anything.
+
+    Raises:
+        InputError: Options that do not go together.
+        ProfileError: The model cannot be cut so, or the profile is bad.
+        ScheduleError: Lists that cannot have so many steps.
+    """
+    run = recipe.run(options.steps)
+    _require_possible([run], costs, options)
+    if costs.partition == "balanced" and costs.profile is None:
+        raise InputError("--partition: got balanced with --job, expected --profile with it; add it")
+    profile = None if costs.profile is None else load_profile_of(costs.profile, model)
+    size = run.microbatch_size(options.batch_size)
+    return _bounds(run.lists(options.steps), model, costs, profile, size)
+
+
+def _require_possible(runs: Sequence[TrainingRun], costs: CostOptions, options: TrainOptions) -> None:
+    if costs.stage_costs is not None or costs.microbatch_size is not None:
+        raise InputError(
+            "--stage-costs and --microbatch-size: got one, expected --profile, --uniform, or nothing: then a profile "
+            "is measured; --batch-size says the samples of a step"
+        )
+    if costs.profile is not None and costs.uniform is not None:
+        raise InputError("costs: got --profile and --uniform, expected one of them; leave one out")
+    if costs.partition == "balanced" and costs.uniform is not None:
+        raise InputError("--partition: got balanced with --uniform, expected uniform or counts; try 2,2,1")
+    from pipesched.workflows import require_cut
+
+    require_cut(runs, options.batch_size)
+
+
+def _forecast(
+    recipe: ScheduleSpec,
+    run: TrainingRun,
+    lists: Schedule,
+    model: Model,
+    costs: CostOptions,
+    profile: Profile | None,
+    options: TrainOptions,
+) -> TrainingForecast:
+    from pipesched.cli.options.uniform_costs import uniform_costs
+    from pipesched.workflows import costs_of_training, forecast_training
+
+    bounds = _bounds(lists, model, costs, profile, run.microbatch_size(options.batch_size))
+    given = profile or uniform_costs(costs.uniform or "", lists)  # without it a profile is read or measured
+    stage_costs = costs_of_training(given, run, lists, bounds, options.batch_size, options.keywords())
+    costs.machines.require_judged(stage_costs.has_bytes)
+    return forecast_training(recipe, bounds, options.steps, stage_costs, costs.load_cluster(lists))
+
+
+def _bounds(
+    lists: Schedule, model: Model, costs: CostOptions, profile: Profile | None, size: int
+) -> tuple[tuple[int, int], ...]:
+    """Cut the model; evenly unless asked otherwise, because what is measured here would cut it anew each time."""
+    from pipesched.profiles.costs import layer_seconds
+    from pipesched.profiles.partitioning import parse_partition
+
+    partition = costs.partition or ("uniform" if costs.profile is None else "balanced")
+    seconds = (1.0,) * len(model.layers) if profile is None else layer_seconds(profile, size)
+    return parse_partition(partition, seconds, lists.num_stages)
+
+
+def _profile(runs: Sequence[TrainingRun], model: Model, costs: CostOptions, options: TrainOptions) -> Profile | None:
+    """Read the profile, or measure one of the micro-batches that the runs have; None where costs are given."""
+    if costs.uniform is not None:
+        return None
+    if costs.profile is not None:
+        return load_profile_of(costs.profile, model)
+    from pipesched.workflows import profile
+
+    with progress_bar(f"profiling {model.name}") as tick:
+        return profile(
+            model,
+            [run.microbatch_size(options.batch_size) for run in runs],
+            repeats=_REPEATS,
+            warmup=1,
+            optimizer=options.optimizer,
+            dtype=options.dtype,
+            device=options.device,
+            threads=options.threads,
+            seed=options.seed,
+            progress=tick,
+        ).profile
+
+
+def _origin(costs: CostOptions, profile: Profile | None, lists: Sequence[Schedule]) -> str:
+    if profile is None:
+        notes = "; ".join(costs.shares(*lists, named=True))
+        return f"--uniform {costs.uniform}" + (f" ({notes})" if notes else "")
+    where = "measured now" if costs.profile is None else str(costs.profile)
+    return f"a profile of {profile.provenance.device}, {where}"
