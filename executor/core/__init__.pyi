@@ -22,8 +22,8 @@ from .stage_building import build_stages as build_stages
 from .stage_building import check_fits as check_fits
 from .stage_building import follow as follow
 from .stage_building import make_batch as make_batch
-from .transport import PendingReduction as PendingReduction
-from .transport import Transport as Transport
-from .transport import require_expected as require_expected
+from .transport_interface import PendingReduction as PendingReduction
+from .transport_interface import Transport as Transport
+from .transport_interface import require_expected as require_expected
 from .weight_prediction import Predictor as Predictor
 from .weight_versions import Weights as Weights

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from pipesched.executor import ExecutionError, MessagePrecision, waiting_for
 from pipesched.executor.core import PendingReduction, Transport, require_expected
+from pipesched.executor.transport.all_reduce import StageAllReduce
 from pipesched.executor.transport.half_precision import Packed, is_compressed, pack, rest_bytes, unpack
 from pipesched.profiles.costs import head_bytes
 from pipesched.schedules import Message, Op, Recv, Reduce, Send
@@ -114,7 +114,7 @@ class ProcessGroupTransport(Transport):
         self._pin = is_staged and device.type == "cuda"
         self._is_staged = is_staged
         self._groups = groups
-        self._reduce_groups = {} if reduce_groups is None else reduce_groups
+        self._all_reduce = StageAllReduce(reduce_groups or {}, self._staged, self._unstaged, self._wait)
         self._timeout = timedelta(seconds=timeout_s)
         self._compression = compression
         self._posted: dict[Message, _Incoming] = {}
@@ -183,7 +183,7 @@ class ProcessGroupTransport(Transport):
         self._release(incoming.peer, incoming.proof)
         if self._is_compressed(shape):
             return self._unpacked(incoming, shape, what)
-        return shape.of(incoming.buffer.to(self._device, non_blocking=True) if self._is_staged else incoming.buffer)
+        return shape.of(self._unstaged(incoming.buffer))
 
     def _unpacked(self, incoming: _Incoming, shape: TensorShape, what: str) -> Tensor:
         """Return what a compressed message holds, after what is missing has come."""
@@ -198,26 +198,17 @@ class ProcessGroupTransport(Transport):
         return self._compression is not None and is_compressed(shape.dtype)
 
     def reduce(self, op: Reduce, tensor: Tensor) -> PendingReduction:
-        group = self._reduce_groups.get(op.stage)
-        if group is None:
-            return lambda: tensor  # nobody else has the stage
-        ranks = dist.get_process_group_ranks(group)
-        buffer = self._staged(tensor)
-        what = f"the other replicas of stage {op.stage} on ranks {', '.join(map(str, ranks))}"
-        with waiting_for(what):
-            work = dist.all_reduce(buffer, group=group, async_op=True)
-        assert work is not None, "this rank is in the group"
-        return partial(self._take_sum, work, buffer, what)
-
-    def _take_sum(self, work: dist.Work, buffer: Tensor, what: str) -> Tensor:
-        self._wait(work, what)
-        return buffer.to(self._device, non_blocking=True) if self._is_staged else buffer
+        return self._all_reduce.post(op, tensor)
 
     def _staged(self, tensor: Tensor) -> Tensor:
         """Return `tensor` where messages start from: in pinned host memory if they are staged."""
         if not self._is_staged:
             return tensor
         return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self._pin).copy_(tensor)
+
+    def _unstaged(self, tensor: Tensor) -> Tensor:
+        """Return what has come to where messages end, on the device."""
+        return tensor.to(self._device, non_blocking=True) if self._is_staged else tensor
 
     def flush(self) -> None:
         for peer, under_way in self._under_way.items():
@@ -257,24 +248,4 @@ def make_groups(
             dist.send(token, receiver, group=group)
         elif dist.get_rank() == receiver:
             dist.recv(token, sender, group=group)
-    return groups
-
-
-def make_reduce_groups(
-    replicas: Mapping[int, Sequence[int]], backend: str, device: torch.device
-) -> dict[int, dist.ProcessGroup]:
-    """Make the process group of the `replicas` of every stage; all ranks call this together, in the same order.
-
-    Each stage has its own, even where two share their ranks: lists that reduce them in different orders then wait for
-    each other, and are found out, where one group would add up what does not belong together.
-    """
-    groups: dict[int, dist.ProcessGroup] = {}
-    for stage, ranks in replicas.items():
-        if len(ranks) == 1:
-            continue
-        group = dist.new_group(list(ranks))
-        if dist.get_rank() in ranks:
-            groups[stage] = group
-            if backend == "nccl":  # the first sum makes the ranks meet: do that here, in one order for all
-                dist.all_reduce(torch.zeros(1, device=device), group=group)
     return groups

@@ -52,7 +52,7 @@ from pipesched.schedules import (
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.weights import looks_ahead, stashing_steps
 from pipesched.simulator import NetworkOptions, SimulationError
-from pipesched.simulator.engine.collectives import Collectives
+from pipesched.simulator.engine.all_reduce import Collectives
 from pipesched.simulator.engine.device import OwnDevice, SharedDevice, SimulatedDevice
 from pipesched.simulator.engine.network import Network, Transfer
 from pipesched.simulator.engine.preconditions import require_simulable

@@ -5,7 +5,7 @@ from pipesched.profiles.clusters import Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules import Message, Payload, Recv, Reduce, ScheduleError, Send
 from pipesched.simulator import NetworkOptions
-from pipesched.simulator.engine.collectives import Collectives
+from pipesched.simulator.engine.all_reduce import Collectives
 from pipesched.simulator.engine.network import Network
 
 COSTS = StageCosts((StageCost(1.0, output_bytes=10), StageCost(1.0, output_bytes=30), StageCost(1.0)))

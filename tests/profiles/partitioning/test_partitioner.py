@@ -12,7 +12,7 @@ from pipesched.profiles.clusters import Cluster, Device, Link, flat, of_nodes
 from pipesched.profiles.costs import costs_of_stages
 from pipesched.profiles.partitioning import Level, balanced_partition, cheapest_partition
 from pipesched.profiles.partitioning.device_memory import stashed_bytes
-from pipesched.profiles.partitioning.for_cluster import by_memory, by_replicas, by_time, levels, over_memory
+from pipesched.profiles.partitioning.partitioner import by_memory, by_replicas, by_time, levels, over_memory
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.simulator.engine import simulate_lists
