@@ -8,6 +8,8 @@ import random
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Cluster, Device, Link, flat, of_nodes
 from pipesched.profiles.costs import Compression, StageCost, StageCosts
@@ -29,6 +31,7 @@ from pipesched.simulator.fast.drifting import side_by_side
 from pipesched.simulator.planner import Candidate
 from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.evaluate import predict_candidate
+from tests.strategies import random_cluster, random_costs
 
 LINK = Link(0.125, 50.0)
 NODES = of_nodes(replace(flat(2, LINK), inter=Link(0.25, 20.0)), 2)
@@ -192,6 +195,30 @@ def test_what_takes_a_device_over_its_memory_is_the_same(feature):
     assert predict_scenario(asked).over_memory is None
     assert f"of {most - 1} " in (predict_scenario(tight).over_memory or "")
     assert f"of {most - 1} " in (predict_by_events(tight).over_memory or "")
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    name=st.sampled_from(
+        ("1f1b", "zb_h2", "interleaved", "looped_bfs", "chimera", "hanayo", "dualpipe_v", "v_min", "xpipe")
+    ),
+    number=st.integers(1, 3),
+    is_recomputed=st.booleans(),
+    convert_bytes_per_s=st.sampled_from([None, 50.0]),
+    seed=st.integers(0, 10**6),
+)
+def test_whatever_the_costs_are_those_that_answer_agree(name, number, is_recomputed, convert_bytes_per_s, seed):
+    chance = random.Random(seed)
+    schedule = build(name, 4, 8)
+    schedule = recompute(schedule) if is_recomputed else schedule
+    costs = replace(random_costs(chance, schedule.num_stages), compression=Compression(4, convert_bytes_per_s))
+    asked = Scenario(schedule, costs, random_cluster(chance, 4), num_pipelines=number)
+    expected = predict_by_events(asked)
+    for answer in (predict_by_longest_path(asked), predict_in_lockstep(asked)):
+        if isinstance(answer, Estimate):
+            assert answer.seconds == pytest.approx(expected.seconds, rel=1e-9)
+            assert answer.peak_bytes == expected.peak_bytes
+    assert isinstance(predict_in_lockstep(asked), Estimate if number == 1 or not schedule.reducers else Inexact)
 
 
 def test_pipelines_that_reduce_are_refused_by_everybody():
