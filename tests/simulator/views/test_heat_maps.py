@@ -33,10 +33,10 @@ IMPOSSIBLE = SettingOutcome(Setting("avgpipe", 2, 1, 0), reason="got 3 stages fo
 @pytest.mark.parametrize(
     ("outcomes", "name", "words"),
     [
-        ([], "map.png", "got 0 settings without a time and a memory, expected at least one with both"),
+        ([], "map.png", "got 0 without a time and a memory, expected at least one with both"),
         ([IMPOSSIBLE], "map.png", "expected at least one with both; of the first: got 3 stages for 2 layers"),
-        ([replace(IMPOSSIBLE, seconds=1.0)], "map.png", "got 1 settings without a time and a memory"),
-        ([replace(IMPOSSIBLE, seconds=math.inf, held_bytes=1)], "map.png", "got 1 settings without a time"),
+        ([replace(IMPOSSIBLE, seconds=1.0)], "map.png", "got 1 without a time and a memory"),
+        ([replace(IMPOSSIBLE, seconds=math.inf, held_bytes=1)], "map.png", "got 1 without a time"),
         ([replace(IMPOSSIBLE, seconds=1.0, held_bytes=1)], "map.bmp", "got suffix '.bmp'"),
         ([replace(IMPOSSIBLE, seconds=1.0, held_bytes=1)], "missing/map.png", "expected a file that can be written"),
     ],
