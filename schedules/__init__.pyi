@@ -39,6 +39,7 @@ from .schedule import Ops as Ops
 from .schedule import Schedule as Schedule
 from .schedule import ScheduleError as ScheduleError
 from .schedule import compute_only as compute_only
+from .schedule import holding as holding
 from .schedule import integer as integer
 from .schedule import make_lazy as make_lazy
 from .schedule import make_schedule as make_schedule
@@ -48,7 +49,6 @@ from .schedule import routes as routes
 from .schedule import shows_messages as shows_messages
 from .schedule import stage_share as stage_share
 from .schedule import stages_of as stages_of
-from .schedule import whole as whole
 from .timeline import LONGEST_S as LONGEST_S
 from .timeline import MemorySample as MemorySample
 from .timeline import Span as Span

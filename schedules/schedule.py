@@ -216,7 +216,7 @@ def make_lazy(
     return Schedule(name, num_stages, num_microbatches, lists, ranks, layout=layout)
 
 
-def whole(builder: Callable[P, Schedule]) -> Callable[P, Schedule]:
+def holding(builder: Callable[P, Schedule]) -> Callable[P, Schedule]:
     """Return the builder of the same schedule with its lists in memory."""
 
     @wraps(builder)

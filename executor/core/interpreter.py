@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import assert_never
 
 import torch
-from pipesched.executor.core.transport_interface import PendingReduction, Transport
 from torch import Tensor
 from torch.profiler import record_function
 
@@ -15,6 +14,7 @@ from pipesched.executor import ExecutionError, RunEnded, failed
 from pipesched.executor.core.gradient_buckets import Bucket
 from pipesched.executor.core.recorder import Recorder
 from pipesched.executor.core.stage import Stage
+from pipesched.executor.core.transport_interface import PendingReduction, Transport
 from pipesched.schedules import (
     Average,
     Compute,

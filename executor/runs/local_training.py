@@ -12,7 +12,7 @@ from torch import nn
 from pipesched.executor.core import Batch, ModuleStage, OnLoss, Stage, build_stages, check_fits
 from pipesched.executor.launch import RunSpec, Train
 from pipesched.executor.runs.local import local_ranks, run_local
-from pipesched.executor.training import LossHistory, NotComingBack, OnStep, Scores, Trained, make_feeds, score_model
+from pipesched.executor.training import LossHistory, OnStep, RunDiverged, Scores, Trained, make_feeds, score_model
 from pipesched.executor.transport import LocalTransport
 from pipesched.profiles.models import Model, draw_held_out, resolve_model
 from pipesched.schedules import Schedule
@@ -133,7 +133,7 @@ def train_locally(lists: Schedule, training: TrainingSetup, on_step: OnStep | No
     ranks = local_ranks(lists, build, training.spec.averaging, transport)
     try:
         run_local(ranks, training.batch(lists))
-    except NotComingBack:
+    except RunDiverged:
         return course.end()
     for rank in ranks:
         for stage in rank.stages.values():

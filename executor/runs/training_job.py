@@ -15,7 +15,7 @@ from pipesched.executor.launch import RankContext, RunSpec, Train, all_gather
 from pipesched.executor.runs.advance_phases import train_in_phases
 from pipesched.executor.runs.local_training import training_of
 from pipesched.executor.runs.rank_job import RankJob, RankListener
-from pipesched.executor.training import AdvanceTrials, LossHistory, NotComingBack, Scores, Trained, score
+from pipesched.executor.training import AdvanceTrials, LossHistory, RunDiverged, Scores, Trained, score
 from pipesched.executor.transport import TensorShape, find_shapes
 
 
@@ -76,6 +76,6 @@ def _course(tables: list[Tensor], microbatches_per_step: int) -> Trained:
     try:
         for microbatch, loss, accuracy in sorted(torch.cat(tables).tolist()):
             course.add(int(microbatch), Scores(loss, None if math.isnan(accuracy) else accuracy))
-    except NotComingBack:
+    except RunDiverged:
         pass
     return course.end()

@@ -18,7 +18,7 @@ from pipesched.executor.launch import RunSpec, Train
 from pipesched.executor.runs.advance_phases import lists_ahead
 from pipesched.executor.runs.launcher import WatchedJob, run_watched
 from pipesched.executor.runs.local_training import TrainingSetup, training_of
-from pipesched.executor.training import AdvanceTrials, LossHistory, NotComingBack, OnStep, Scores, Trained, Trial
+from pipesched.executor.training import AdvanceTrials, LossHistory, OnStep, RunDiverged, Scores, Trained, Trial
 from pipesched.profiles.models import build_layers
 from pipesched.schedules import Op, Schedule
 
@@ -37,7 +37,7 @@ def launch_training(spec: RunSpec, on_step: OnStep | None = None) -> Trained:
     job = _Training(spec, on_step)
     try:
         return run_watched(job)
-    except NotComingBack:
+    except RunDiverged:
         return job.history.end()
 
 

@@ -6,8 +6,8 @@ from .batches import make_feeds as make_feeds
 from .batches import step_seed as step_seed
 from .checkpoint import save_stages as save_stages
 from .loss_history import LossHistory as LossHistory
-from .loss_history import NotComingBack as NotComingBack
 from .loss_history import OnStep as OnStep
+from .loss_history import RunDiverged as RunDiverged
 from .loss_history import Scores as Scores
 from .loss_history import Trained as Trained
 from .loss_history import score as score

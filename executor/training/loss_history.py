@@ -61,7 +61,7 @@ class Trained:
     ahead: AdvanceTrials | None = None
 
 
-class NotComingBack(RunEnded):
+class RunDiverged(RunEnded):
     """The run has diverged."""
 
 
@@ -111,7 +111,7 @@ class LossHistory:
     def _require_coming_back(self, step: int, loss: float) -> None:
         if not math.isfinite(loss) or loss > DIVERGED * abs(self._steps[0].loss):
             self._diverged = Diverged(step, loss)
-            raise NotComingBack
+            raise RunDiverged
 
 
 def step_line(scheme: str, step: int, scores: Scores, batch_size: int) -> dict[str, str | int | float | None]:

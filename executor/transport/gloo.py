@@ -22,7 +22,7 @@ from pipesched.executor.transport.all_reduce import StageAllReduce
 from pipesched.executor.transport.half_precision import Packed, is_compressed, pack, rest_bytes, unpack
 from pipesched.profiles.costs import head_bytes
 from pipesched.schedules import Message, Op, Recv, Reduce, Send
-from pipesched.schedules.semantics import Letters
+from pipesched.schedules.semantics import Acknowledgements
 
 _TAG = 7
 _REST_TAG = 8
@@ -123,7 +123,7 @@ class ProcessGroupTransport(Transport):
         self._num_posted: Counter[int] = Counter()
         self._arrived: Counter[int] = Counter()
         self._all_letters = {
-            peer: Letters(program, rank, num_stages) for peer, program in programs.items() if peer != rank
+            peer: Acknowledgements(program, rank, num_stages) for peer, program in programs.items() if peer != rank
         }
         self._letters: dict[int, Iterator[tuple[Message, int]]] = {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pipesched.schedules import PredictionRule, Schedule, ScheduleTraits, whole
+from pipesched.schedules import PredictionRule, Schedule, ScheduleTraits, holding
 from pipesched.schedules.builders.avgpipe import avgpipe
 from pipesched.schedules.builders.catalogue_entry import Entry, Parameter
 from pipesched.schedules.builders.chimera import chimera
@@ -41,7 +41,7 @@ def _asynchronous(
 ) -> Entry:
     return Entry(
         name,
-        whole(lazy),
+        holding(lazy),
         text,
         source,
         traits=ScheduleTraits(is_asynchronous=True, prediction=prediction),

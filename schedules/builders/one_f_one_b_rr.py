@@ -21,7 +21,7 @@ from functools import partial
 from itertools import accumulate
 from math import lcm
 
-from pipesched.schedules import Op, Schedule, ScheduleError, backward, forward, make_lazy, positive, whole
+from pipesched.schedules import Op, Schedule, ScheduleError, backward, forward, holding, make_lazy, positive
 from pipesched.schedules.builders.pipedream import without_flush
 
 
@@ -56,7 +56,7 @@ def lazy_one_f_one_b_rr(num_ranks: int, num_microbatches: int, replicas: Sequenc
 _SHOWN = 60
 """Characters of the replicas in a message."""
 
-one_f_one_b_rr = whole(lazy_one_f_one_b_rr)
+one_f_one_b_rr = holding(lazy_one_f_one_b_rr)
 
 
 def _default(num_ranks: int) -> tuple[int, ...]:

@@ -36,9 +36,9 @@ from pipesched.schedules import (
     Step,
     backward,
     forward,
+    holding,
     make_lazy,
     positive,
-    whole,
 )
 
 
@@ -75,8 +75,8 @@ def lazy_pipedream_2bw(num_ranks: int, num_microbatches: int, accumulate: int | 
     )
 
 
-pipedream = whole(lazy_pipedream)
-pipedream_2bw = whole(lazy_pipedream_2bw)
+pipedream = holding(lazy_pipedream)
+pipedream_2bw = holding(lazy_pipedream_2bw)
 
 Made = Callable[[int, int], Compute]
 """Makes the op of (stage, micro-batch)."""

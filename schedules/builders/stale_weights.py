@@ -33,9 +33,9 @@ from pipesched.schedules import (
     Step,
     backward,
     forward,
+    holding,
     make_lazy,
     positive,
-    whole,
 )
 from pipesched.schedules.builders.pipedream import unflushed, without_flush
 
@@ -83,6 +83,6 @@ def _newest(name: str, num_ranks: int, num_microbatches: int, slack: int) -> Sch
     return unflushed(name, num_ranks, num_microbatches, forward, backward, slack=slack)
 
 
-vanilla_1f1b = whole(lazy_vanilla_1f1b)
-stale_weights = whole(lazy_stale_weights)
-hybrid = whole(lazy_hybrid)
+vanilla_1f1b = holding(lazy_vanilla_1f1b)
+stale_weights = holding(lazy_stale_weights)
+hybrid = holding(lazy_hybrid)

@@ -20,7 +20,7 @@ How the weights are predicted is not in the list: Rule names it.
 
 from __future__ import annotations
 
-from pipesched.schedules import Compute, Phase, Schedule, ScheduleError, whole
+from pipesched.schedules import Compute, Phase, Schedule, ScheduleError, holding
 from pipesched.schedules.builders.pipedream import unflushed
 
 
@@ -64,6 +64,6 @@ def _ahead_twice(name: str, num_ranks: int, num_microbatches: int) -> Schedule:
     return unflushed(name, num_ranks, num_microbatches, forward, backward)
 
 
-spectrain = whole(lazy_spectrain)
-xpipe = whole(lazy_xpipe)
-pipeoptim = whole(lazy_pipeoptim)
+spectrain = holding(lazy_spectrain)
+xpipe = holding(lazy_xpipe)
+pipeoptim = holding(lazy_pipeoptim)

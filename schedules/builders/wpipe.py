@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import tee
 
-from pipesched.schedules import Compute, Op, Schedule, backward, forward, make_lazy, whole
+from pipesched.schedules import Compute, Op, Schedule, backward, forward, holding, make_lazy
 from pipesched.schedules.builders.pipedream import update_period, without_flush
 
 
@@ -59,4 +59,4 @@ def _pairs(rank: int, num_ranks: int, period: int, num_periods: int) -> Iterator
             yield None if is_last else forward(first, i + period, t), backward(first, i, max(0, t - 1))
 
 
-wpipe = whole(lazy_wpipe)
+wpipe = holding(lazy_wpipe)

@@ -1,4 +1,4 @@
-from .acknowledgements import Letters as Letters
+from .acknowledgements import Acknowledgements as Acknowledgements
 from .communicators import Communication as Communication
 from .communicators import ListPosition as ListPosition
 from .deadlock import Deadlock as Deadlock

@@ -9,7 +9,7 @@ from pipesched.schedules import Message, Op, Recv, Send, computes, needs
 
 
 @final
-class Letters:
+class Acknowledgements:
     """What a peer sends a rank, in order, each message with how many of the rank's own the peer has used by then.
 
     Gloo cannot be asked whether a message has left; but when such an answer comes, those have, and their tensors

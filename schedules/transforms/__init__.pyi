@@ -1,4 +1,4 @@
-from .delayed_reduce import late_sums as late_sums
+from .delayed_reduce import delay_reduces as delay_reduces
 from .recomputation import recompute as recompute
 from .replication import MAX_REPLICATED_RANKS as MAX_REPLICATED_RANKS
 from .replication import Placement as Placement

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pipesched.schedules import Op, Reduce, Schedule, Step
 
 
-def late_sums(schedule: Schedule) -> Schedule:
+def delay_reduces(schedule: Schedule) -> Schedule:
     """Return `schedule`, lowered or not, with every Reduce right before the next Step of its stage.
 
     What no Step follows comes at the end.

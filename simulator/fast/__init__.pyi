@@ -1,7 +1,7 @@
 from .contention import contention_of as contention_of
 from .contention import is_unshared as is_unshared
 from .drift_arrays import DriftArrays as DriftArrays
-from .drift_arrays import in_numbers as in_numbers
+from .drift_arrays import arrays_of_lists as arrays_of_lists
 from .drifting import drift_arrays_of as drift_arrays_of
 from .drifting import predict_drifting as predict_drifting
 from .drifting import steady_s as steady_s

@@ -66,7 +66,7 @@ class DriftArrays:
     utilisations: list[float]
 
 
-def in_numbers(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> DriftArrays:
+def arrays_of_lists(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> DriftArrays:
     """Return the channels, and what each rank has to do.
 
     Args:

@@ -7,7 +7,7 @@ message. Two pipelines, a and b, of two stages and one micro-batch; device 0 in 
     in step     Fa+Fb Fa+Fb ..    ..    Ba+Bb Ba+Bb      each half as fast while both compute
     drifted     Fa    Bb    Bb    Fb    Ba    Ba         one's bubble is the other's time
 
-`simulate_lists` has the same devices, links and meetings for one iteration that all begin together; `side_by_side`
+`simulate_lists` has the same devices, links and meetings for one iteration that all begin together; `drifting_ends_s`
 equals it there; but over many iterations of many settings SimPy would take minutes. So there is an event loop of its
 own (`simulator.fast.drift_loop`), for the words that AvgPipe's lists have.
 """
@@ -22,7 +22,7 @@ from itertools import pairwise
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import Estimate, Inexact, Meaning, Scenario, SimulationError
 from pipesched.simulator.engine import lists_of_all, obstacle_of_several
-from pipesched.simulator.fast.drift_arrays import DriftArrays, drift_obstacle, in_numbers
+from pipesched.simulator.fast.drift_arrays import DriftArrays, arrays_of_lists, drift_obstacle
 
 _JITTER = 0.05
 """Sigma of the factor on an op's seconds: without it nothing would tell equal pipelines apart."""
@@ -42,7 +42,7 @@ def steady_s(lists: DriftArrays, num_pipelines: int) -> float:
     """
     computations = num_pipelines * lists.num_computations
     iterations = min(_MOST, max(_LEAST, round(_COMPUTATIONS / max(1, computations))))
-    ends_s = side_by_side(lists, [0.0] * num_pipelines, iterations, _JITTER)
+    ends_s = drifting_ends_s(lists, [0.0] * num_pipelines, iterations, _JITTER)
     from_s = min(ends[iterations // 2 - 1] for ends in ends_s)
     until_s = min(ends[-1] for ends in ends_s)  # after that the others have the devices for themselves
     done = sum(_done(ends, until_s) - _done(ends, from_s) for ends in ends_s)
@@ -71,7 +71,7 @@ def drift_arrays_of(scenario: Scenario) -> DriftArrays | Inexact:
     """
     lists = lists_of_all(scenario.schedule, 1) if scenario.num_pipelines == 1 else lower(scenario.schedule)
     reason = drift_obstacle(replace(scenario, schedule=lists)) or obstacle_of_several(scenario)
-    return in_numbers(lists, scenario.costs, scenario.cluster) if reason is None else Inexact(reason)
+    return arrays_of_lists(lists, scenario.costs, scenario.cluster) if reason is None else Inexact(reason)
 
 
 def _done(ends_s: Sequence[float], now_s: float) -> float:
@@ -92,13 +92,13 @@ def _work_s(lists: DriftArrays, num_pipelines: int) -> float:
     return max(devices_s + links_s, default=0.0)
 
 
-def side_by_side(
+def drifting_ends_s(
     lists: DriftArrays, starts_s: Sequence[float], iterations: int = 1, jitter: float = 0.0, seed: int = 0
 ) -> list[list[float]]:
     """Run equal pipelines on the same devices, `iterations` times each.
 
     Args:
-        lists: Of each, as `in_numbers` has them.
+        lists: Of each, as `arrays_of_lists` has them.
         starts_s: Of each pipeline.
         iterations: At least 1.
         jitter: Sigma of a log-normal factor on the seconds of each op; 0 for none.

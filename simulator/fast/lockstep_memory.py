@@ -12,7 +12,7 @@ from operator import itemgetter
 from pipesched.profiles.costs import StageCosts
 from pipesched.simulator import SimulationError
 from pipesched.simulator.fast.event_graph import BEGINNING, EventGraph
-from pipesched.simulator.memory import NEVER, Hold, Instant, holds, holds_inside, seen_at_once
+from pipesched.simulator.memory import NEVER, Instant, Lifetime, holds_inside, lifetimes, seen_at_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +80,11 @@ def held_on_devices(graph: EventGraph, costs: StageCosts) -> tuple[Held, ...]:
     for place in graph.places:
         if holds_inside(place.op):
             starts[numbers.rank_to_device[place.rank]].append(Instant(place.start))
-    by_device = holds(numbers, costs, graph.schedule)
+    by_device = lifetimes(numbers, costs, graph.schedule)
     return tuple(_held(device, mine, starts[device]) for device, mine in sorted(by_device.items()))
 
 
-def _held(device: int, all_holds: Iterable[Hold], starts: Sequence[Instant]) -> Held:
+def _held(device: int, all_holds: Iterable[Lifetime], starts: Sequence[Instant]) -> Held:
     changes = defaultdict(int, dict.fromkeys([Instant(BEGINNING), *starts], 0))
     always = Counter[str]()
     for kind, num_bytes, since, until in all_holds:

@@ -5,8 +5,8 @@ from .instants import Instant as Instant
 from .instants import holds_inside as holds_inside
 from .instants import seen_at_once as seen_at_once
 from .instants import timed_ops as timed_ops
-from .lifetimes import Hold as Hold
-from .lifetimes import holds as holds
+from .lifetimes import Lifetime as Lifetime
+from .lifetimes import lifetimes as lifetimes
 from .microbatches import InFlight as InFlight
 from .microbatches import in_flight as in_flight
 from .microbatches import peak_in_flight as peak_in_flight

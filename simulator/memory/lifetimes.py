@@ -53,7 +53,7 @@ from pipesched.schedules import (
     gives,
     needs,
 )
-from pipesched.schedules.semantics import Letters
+from pipesched.schedules.semantics import Acknowledgements
 from pipesched.schedules.weights import looks_ahead
 from pipesched.simulator import SimulationError
 from pipesched.simulator.memory.activations import Part, activation_bytes, activations
@@ -76,7 +76,7 @@ Buffers: TypeAlias = Literal["pooled", "per_microbatch"]
 _Parts: TypeAlias = Sequence[tuple[Compute, TimedOp]]
 
 
-class Hold(NamedTuple):
+class Lifetime(NamedTuple):
     """Bytes of a kind, held for a time."""
 
     kind: str
@@ -85,9 +85,9 @@ class Hold(NamedTuple):
     until: Instant = NEVER
 
 
-def holds(
+def lifetimes(
     timeline: Timeline, costs: StageCosts, schedule: Schedule, *, buffers: Buffers = "pooled"
-) -> Mapping[int, Sequence[Hold]]:
+) -> Mapping[int, Sequence[Lifetime]]:
     """Return, per device, all that it holds at some time; arguments and errors as those of `memory`.
 
     The times of the timeline are not looked at, so they may be numbers of times.
@@ -97,7 +97,7 @@ def holds(
             f"{schedule.name}: got costs ({costs.origin}) of {costs.num_stages} stages, expected {schedule.num_stages}"
         )
     begin = Instant(min((span.posted_s for span in timeline.spans), default=0.0))
-    found: defaultdict[int, list[Hold]] = defaultdict(list)
+    found: defaultdict[int, list[Lifetime]] = defaultdict(list)
     for device, hold in _reference(timeline, costs, begin):
         found[device].append(hold)
     by_rank = _by_rank(timeline)
@@ -125,7 +125,7 @@ def _by_rank(timeline: Timeline) -> dict[int, list[TimedOp]]:
     return {rank: timed_ops(its) for rank, its in spans.items()}
 
 
-def _weights(ops: Sequence[TimedOp], costs: StageCosts, begin: Instant) -> Iterator[Hold]:
+def _weights(ops: Sequence[TimedOp], costs: StageCosts, begin: Instant) -> Iterator[Lifetime]:
     """Weights, their optimizer's state, and the copies of versions that a Step would destroy too early."""
     last_read: dict[tuple[int, int], tuple[int, Instant]] = {}
     stages: set[int] = set()
@@ -134,10 +134,10 @@ def _weights(ops: Sequence[TimedOp], costs: StageCosts, begin: Instant) -> Itera
             stages.add(part.stage)
             last_read[part.stage, part.version] = (index, timed.end)
             if looks_ahead(part):
-                yield Hold("weight_versions", costs.stages[part.stage].weight_bytes, timed.start, timed.over)
+                yield Lifetime("weight_versions", costs.stages[part.stage].weight_bytes, timed.start, timed.over)
     for stage in stages:
-        yield Hold("weights", costs.stages[stage].weight_bytes, begin)
-        yield Hold("optimizer", costs.stages[stage].optimizer_bytes, begin)
+        yield Lifetime("weights", costs.stages[stage].weight_bytes, begin)
+        yield Lifetime("optimizer", costs.stages[stage].optimizer_bytes, begin)
     version: Counter[int] = Counter()
     for index, timed in enumerate(ops):
         if isinstance(timed.op, Step):
@@ -145,19 +145,19 @@ def _weights(ops: Sequence[TimedOp], costs: StageCosts, begin: Instant) -> Itera
             read, until = last_read.get((stage, version[stage]), (-1, begin))
             version[stage] += 1
             if read > index:
-                yield Hold("weight_versions", costs.stages[stage].weight_bytes, timed.start, until)
+                yield Lifetime("weight_versions", costs.stages[stage].weight_bytes, timed.start, until)
 
 
-def _reference(timeline: Timeline, costs: StageCosts, begin: Instant) -> Iterator[tuple[int, Hold]]:
+def _reference(timeline: Timeline, costs: StageCosts, begin: Instant) -> Iterator[tuple[int, Lifetime]]:
     """Yield (device, what is held there) beside the models that are averaged."""
     averages = {(span.rank, span.op.stage) for span in timeline.spans if isinstance(span.op, Average)}
     for rank, stage in averages:
-        yield timeline.rank_to_device[rank], Hold("updates", costs.stages[stage].weight_bytes, begin)
+        yield timeline.rank_to_device[rank], Lifetime("updates", costs.stages[stage].weight_bytes, begin)
     for device, stage in {(timeline.rank_to_device[rank], stage) for rank, stage in averages}:
-        yield device, Hold("reference", costs.stages[stage].weight_bytes, begin)
+        yield device, Lifetime("reference", costs.stages[stage].weight_bytes, begin)
 
 
-def _gradients(ops: Sequence[TimedOp], costs: StageCosts) -> Iterator[Hold]:
+def _gradients(ops: Sequence[TimedOp], costs: StageCosts) -> Iterator[Lifetime]:
     since: dict[int, Instant] = {}
     for timed in ops:
         for part in computes(timed.op):
@@ -165,21 +165,21 @@ def _gradients(ops: Sequence[TimedOp], costs: StageCosts) -> Iterator[Hold]:
                 since.setdefault(part.stage, timed.end)
         if isinstance(timed.op, Step) and timed.op.stage in since:
             stage = timed.op.stage
-            yield Hold("gradients", costs.stages[stage].weight_bytes, since.pop(stage), timed.end)
+            yield Lifetime("gradients", costs.stages[stage].weight_bytes, since.pop(stage), timed.end)
     for stage, made in since.items():
-        yield Hold("gradients", costs.stages[stage].weight_bytes, made)
+        yield Lifetime("gradients", costs.stages[stage].weight_bytes, made)
 
 
-def _activations(parts: _Parts, costs: StageCosts, buffers: Buffers) -> Iterator[Hold]:
+def _activations(parts: _Parts, costs: StageCosts, buffers: Buffers) -> Iterator[Lifetime]:
     """With a buffer per micro-batch the stage's input stays there, and is not held once more."""
     for part, stage, since, until in activations(parts):
         num_bytes = activation_bytes(costs, part, stage)
         if buffers == "per_microbatch":
             num_bytes = max(0, num_bytes - activation_bytes(costs, Part.INPUT, stage))
-        yield Hold("activations", num_bytes, since, until)
+        yield Lifetime("activations", num_bytes, since, until)
 
 
-def _own_buffers(parts: _Parts, costs: StageCosts, num_stages: int, begin: Instant) -> Iterator[Hold]:
+def _own_buffers(parts: _Parts, costs: StageCosts, num_stages: int, begin: Instant) -> Iterator[Lifetime]:
     """A buffer for every message that a rank will ever get, made before the run and never dropped.
 
     A message from a stage of the same rank is put in place of its buffer, so it counts like any other.
@@ -187,12 +187,12 @@ def _own_buffers(parts: _Parts, costs: StageCosts, num_stages: int, begin: Insta
     for part, _ in parts:
         for message in needs(part, num_stages):
             if message.stage != part.stage:
-                yield Hold("receive_buffers", costs.message_bytes(message), begin)
+                yield Lifetime("receive_buffers", costs.message_bytes(message), begin)
 
 
 def _pooled_buffers(
     ops: Sequence[TimedOp], parts: _Parts, costs: StageCosts, num_stages: int, kept: Container[Message | None]
-) -> Iterator[Hold]:
+) -> Iterator[Lifetime]:
     """A buffer from its Recv until its message was used; on a rank of its own a message is held from op to op."""
     taken = {
         message: timed.start if part.phase is Phase.FORWARD else timed.over
@@ -204,11 +204,11 @@ def _pooled_buffers(
         if isinstance(timed.op, Recv):
             message = timed.op.message
             until = taken.pop(message, NEVER)
-            yield Hold("receive_buffers", costs.message_bytes(message), timed.posted, until)
+            yield Lifetime("receive_buffers", costs.message_bytes(message), timed.posted, until)
     made = _made(parts)
     for message, until in taken.items():  # not received, so made on this rank
         if message in made and message not in kept:
-            yield Hold("send_buffers", costs.stages[message.origin].output_bytes, made[message], until)
+            yield Lifetime("send_buffers", costs.stages[message.origin].output_bytes, made[message], until)
 
 
 def _outputs(
@@ -217,14 +217,14 @@ def _outputs(
     costs: StageCosts,
     kept: Container[Message | None],
     let_go: Mapping[Message, Instant] | None = None,
-) -> Iterator[Hold]:
+) -> Iterator[Lifetime]:
     """What is sent, until it is let go; None: until it has left."""
     made = _made(parts)
     for timed in ops:
         if isinstance(timed.op, Send) and (costs.compression is not None or timed.op.message not in kept):
             message = timed.op.message
             until = timed.end if let_go is None else let_go.get(message, NEVER)
-            yield Hold("send_buffers", costs.message_bytes(message), made.get(message, timed.posted), until)
+            yield Lifetime("send_buffers", costs.message_bytes(message), made.get(message, timed.posted), until)
 
 
 def _kept_outputs(parts: _Parts, costs: StageCosts) -> set[Message | None]:
@@ -245,7 +245,9 @@ def _let_go(by_rank: Mapping[int, Sequence[TimedOp]], num_stages: int) -> dict[M
     lists = {rank: [timed.op for timed in ops] for rank, ops in by_rank.items()}
     for rank, ops in by_rank.items():
         peers = {op.peer for op in lists[rank] if isinstance(op, Send) and op.peer in lists}
-        proofs = {answer: (peer, count) for peer in peers for answer, count in Letters(lists[peer], rank, num_stages)}
+        proofs = {
+            answer: (peer, count) for peer in peers for answer, count in Acknowledgements(lists[peer], rank, num_stages)
+        }
         sent: dict[int, deque[Message]] = {peer: deque() for peer in peers}
         num_gone = Counter[int]()
         for timed in ops:

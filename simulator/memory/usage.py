@@ -13,7 +13,7 @@ from pipesched.schedules import MemorySample, Op, Recv, Schedule, Send, Span, Ti
 from pipesched.simulator import Estimate, Meaning
 from pipesched.simulator.memory.instants import NEVER, seen_at_once
 from pipesched.simulator.memory.lifetimes import KINDS as KINDS
-from pipesched.simulator.memory.lifetimes import Buffers, Hold, holds
+from pipesched.simulator.memory.lifetimes import Buffers, Lifetime, lifetimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def memory(
         SimulationError: The schedule has more stages than the costs.
     """
     begin_s = min((span.posted_s for span in timeline.spans), default=0.0)
-    by_device = holds(timeline, costs, schedule, buffers=buffers)
+    by_device = lifetimes(timeline, costs, schedule, buffers=buffers)
     return tuple(
         sample for device in sorted(by_device) for sample in _samples(device, begin_s, by_device[device], num_pipelines)
     )
@@ -128,10 +128,10 @@ def _lasts_from(span: Span, time_s: float) -> bool:
     return _taken_s(span) == time_s < span.end_s
 
 
-def _samples(device: int, begin_s: float, holds: Iterable[Hold], num_pipelines: int) -> Iterator[MemorySample]:
+def _samples(device: int, begin_s: float, lifetimes: Iterable[Lifetime], num_pipelines: int) -> Iterator[MemorySample]:
     """Add up the holds; what changes at one instant changes in one sample, and the first is at `begin_s`."""
     changes = [(begin_s, 0, KINDS[0], 0)]
-    for kind, num_bytes, since, until in holds:
+    for kind, num_bytes, since, until in lifetimes:
         if num_bytes and since < until:
             all_bytes = num_bytes if kind == "reference" else num_pipelines * num_bytes
             changes.append((*since, kind, all_bytes))

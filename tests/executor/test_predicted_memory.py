@@ -19,7 +19,7 @@ from pipesched.profiles.measuring import profile_model
 from pipesched.profiles.models import resolve_model
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.semantics import Letters
+from pipesched.schedules.semantics import Acknowledgements
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory, peak_memory
@@ -47,7 +47,7 @@ class Network(LocalTransport):
             message: (peer, count)
             for peer, ops in enumerate(lists)
             if peer != rank
-            for message, count in Letters(ops, rank, num_stages)
+            for message, count in Acknowledgements(ops, rank, num_stages)
         }
         self._buffers, self._sent = {}, defaultdict(list)
 

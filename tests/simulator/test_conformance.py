@@ -21,13 +21,13 @@ from pipesched.schedules.transforms import recompute, replicate
 from pipesched.simulator import USUAL_NETWORK, Estimate, Inexact, Meaning, NetworkOptions, Scenario
 from pipesched.simulator.engine import lists_of_all, predict_by_events, simulate_lists
 from pipesched.simulator.fast import (
-    in_numbers,
+    arrays_of_lists,
     predict_by_longest_path,
     predict_drifting,
     predict_in_lockstep,
     predict_scenario,
 )
-from pipesched.simulator.fast.drifting import side_by_side
+from pipesched.simulator.fast.drifting import drifting_ends_s
 from pipesched.simulator.planner import Candidate
 from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.evaluate import predict_candidate
@@ -157,7 +157,7 @@ def first_iteration(asked):
         return answer
     assert answer.meaning is Meaning.PACE
     lists = lists_of_all(asked.schedule, 1) if asked.num_pipelines == 1 else lower(asked.schedule)
-    ends_s = side_by_side(in_numbers(lists, asked.costs, asked.cluster), [0.0] * asked.num_pipelines)
+    ends_s = drifting_ends_s(arrays_of_lists(lists, asked.costs, asked.cluster), [0.0] * asked.num_pipelines)
     return Estimate(Meaning.ITERATION, max(end_s for (end_s,) in ends_s), {})
 
 

@@ -210,13 +210,13 @@ class ScheduleOptions:
 
     def _finished(self, schedule: Schedule) -> Schedule:
         """Return `schedule` copied, placed, with its sums where they shall be, and recomputed as asked."""
-        from pipesched.schedules.transforms import late_sums, place, recompute, replicate
+        from pipesched.schedules.transforms import delay_reduces, place, recompute, replicate
 
         width = self.width or 1
         num_kept = schedule.num_stages * schedule.num_microbatches if schedule.is_held else 0
         _check_width(width, schedule.num_ranks, schedule.num_microbatches, num_kept)
         placed = place(replicate(schedule, width), self.placement or "pipeline", width)
-        placed = late_sums(placed) if self.late_sums else placed
+        placed = delay_reduces(placed) if self.late_sums else placed
         stages = self._recomputed_stages()
         return placed if stages is None else recompute(placed, None if stages == "all" else stages)
 

@@ -10,7 +10,7 @@ from torch import nn
 from pipesched.executor import ExecutionError, RankFailed
 from pipesched.executor.launch import RunSpec, Train
 from pipesched.executor.runs import train_locally, training_of
-from pipesched.executor.training import LossHistory, NotComingBack, Scores
+from pipesched.executor.training import LossHistory, RunDiverged, Scores
 from pipesched.executor.training.batches import step_seed
 from pipesched.profiles.models import build_layers, resolve_model
 from pipesched.schedules import PredictionRule
@@ -132,7 +132,7 @@ def test_diverged_is_not_finite_or_above_ten_times_the_first(second, is_lost):
         course.add(1, Scores(second, None))
         assert course.end().diverged is None
         return
-    with pytest.raises(NotComingBack):
+    with pytest.raises(RunDiverged):
         course.add(1, Scores(second, None))
     diverged = course.end(Scores(1.0, None)).diverged
     assert (diverged.step, str(diverged.loss)) == (1, str(second))

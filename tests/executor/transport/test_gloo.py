@@ -9,7 +9,7 @@ from pipesched.executor.transport.boundary_shapes import _header, _shape
 from pipesched.schedules import Message, Payload, Phase, Send, computes
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.semantics import Letters
+from pipesched.schedules.semantics import Acknowledgements
 from tests.executor.pipelines import any_schedule
 
 
@@ -18,7 +18,7 @@ def test_the_proofs_of_1f1b_count_the_computations_before_each_send(num_ranks):
     schedule = lower(build("1f1b", num_ranks, 7))
     for me in range(num_ranks - 1):
         names = [str(op) for op in schedule.ops[me + 1]]
-        proofs = dict(Letters(schedule.ops[me + 1], me, num_ranks))
+        proofs = dict(Acknowledgements(schedule.ops[me + 1], me, num_ranks))
         assert len(proofs) == 7
         for message, count in proofs.items():
             before = names[: names.index(f"{me + 1}SEND_B{message.microbatch}")]
@@ -32,7 +32,7 @@ def test_a_proof_never_counts_a_message_that_was_not_used(name, seed):
     for me in range(3):
         for peer in range(3):
             mine = [op.message for op in schedule.ops[me] if isinstance(op, Send) and op.peer == peer]
-            proofs = dict(Letters(schedule.ops[peer], me, schedule.num_stages))
+            proofs = dict(Acknowledgements(schedule.ops[peer], me, schedule.num_stages))
             used = set()
             for op in schedule.ops[peer]:
                 for part in computes(op):  # F uses what comes from below, B what comes from above

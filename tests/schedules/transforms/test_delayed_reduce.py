@@ -8,14 +8,14 @@ from pipesched.profiles.clusters import Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules import Reduce, Step, backward, forward, make_schedule
 from pipesched.schedules.builders import build, build_lazily
-from pipesched.schedules.transforms import late_sums, replicate
+from pipesched.schedules.transforms import delay_reduces, replicate
 from pipesched.simulator.engine import simulate_lists
 
 
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "zb_h1", "chimera", "wpipe"])
 def test_every_sum_stands_right_before_its_step_and_nothing_else_moves(name):
     schedule = replicate(build(name, 4, 8), 2)
-    late = late_sums(schedule)
+    late = delay_reduces(schedule)
     for before, after in zip(schedule.ops, late.ops, strict=True):
         assert [op for op in after if not isinstance(op, Reduce)] == [op for op in before if not isinstance(op, Reduce)]
         assert sorted(map(str, after)) == sorted(map(str, before))
@@ -24,8 +24,8 @@ def test_every_sum_stands_right_before_its_step_and_nothing_else_moves(name):
 
 
 def test_lists_that_are_made_while_they_are_read_are_put_off_alike():
-    kept = late_sums(replicate(build("pipedream_2bw", 2, 8), 2))
-    read = late_sums(replicate(build_lazily("pipedream_2bw", 2, 8), 2))
+    kept = delay_reduces(replicate(build("pipedream_2bw", 2, 8), 2))
+    read = delay_reduces(replicate(build_lazily("pipedream_2bw", 2, 8), 2))
     assert [tuple(ops) for ops in read.lists] == list(kept.ops)
 
 
@@ -41,4 +41,4 @@ def test_a_backward_hides_a_sum_unless_it_is_late():
     # F F B to 4 s; the sum of stage 1 beside B to 6 s, that of stage 0 after it
     assert simulate_lists(schedule, costs, cluster).makespan_s == 8.0
     # both after 6 s, one after the other
-    assert simulate_lists(late_sums(schedule), costs, cluster).makespan_s == 10.0
+    assert simulate_lists(delay_reduces(schedule), costs, cluster).makespan_s == 10.0

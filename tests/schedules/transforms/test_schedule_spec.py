@@ -17,7 +17,7 @@ from pipesched.schedules.builders import CATALOGUE, build, build_lazily
 from pipesched.schedules.formats import from_json, to_json
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.lowering.streamed_insertion import lower_lazily
-from pipesched.schedules.transforms import ScheduleSpec, late_sums, place, recompute, replicate
+from pipesched.schedules.transforms import ScheduleSpec, delay_reduces, place, recompute, replicate
 from tests.schedules.builder_rules import assert_one_line
 
 LAYOUT = {"width": 2, "placement": "data", "recompute": (0,)}
@@ -70,7 +70,7 @@ def test_copies_that_cannot_be_are_refused_in_one_line(recipe, words):
 def test_a_schedule_knows_its_entry_whatever_is_done_to_it(name):
     entry = CATALOGUE[name]
     made = [build(name, 4, 8), build_lazily(name, 4, 8)]
-    made += [recompute(schedule) for schedule in made] + [late_sums(schedule) for schedule in made]
+    made += [recompute(schedule) for schedule in made] + [delay_reduces(schedule) for schedule in made]
     made += [repeat(made[0], 2), lower(made[0]), lower_lazily(made[1]), made[1].held(), compute_only(lower(made[0]))]
     made += [] if entry.traits.averages else [replicate(schedule, 2) for schedule in made]
     made += [replace(schedule, name="mine") for schedule in made]

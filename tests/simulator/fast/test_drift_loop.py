@@ -6,8 +6,8 @@ import pytest
 
 from pipesched.schedules.builders import one_pipeline
 from pipesched.schedules.lowering import lower
+from pipesched.simulator.fast import arrays_of_lists
 from pipesched.simulator.fast import drift_loop as module
-from pipesched.simulator.fast import in_numbers
 from pipesched.simulator.fast.drift_loop import run_lanes
 from tests.strategies import random_cluster, random_costs
 
@@ -15,7 +15,7 @@ from tests.strategies import random_cluster, random_costs
 def some_lists(seed):
     chance = random.Random(seed)
     costs, cluster = random_costs(chance, 4), random_cluster(chance, 4)
-    return in_numbers(lower(one_pipeline(4, chance.randint(1, 6), 2, chance.randint(0, 2))), costs, cluster)
+    return arrays_of_lists(lower(one_pipeline(4, chance.randint(1, 6), 2, chance.randint(0, 2))), costs, cluster)
 
 
 def forget():
