@@ -22,6 +22,10 @@ _FLAGS = {
     "num_chunks": "--chunks",
     "num_devices": "--devices",
     "num_runs": "--runs",
+    "num_steps": "--steps",
+    "is_distributed": "--distributed",
+    "limit_bytes": "--memory-limit",
+    "timeout_s": "--timeout",
     "parameters": "--set",
 }
 """Options that are not called as the arguments of the library."""

@@ -1,0 +1,48 @@
+"""The library sets prediction beside measurement, and the losses of a run beside those of the whole model."""
+
+from dataclasses import replace
+
+import pytest
+
+import pipesched
+
+MODEL = "mlp:width=8,layers=4"
+COUNTS = {"num_ranks": 2, "num_microbatches": 4}
+
+
+@pytest.fixture(scope="module")
+def profile():
+    return pipesched.profile(MODEL, [1, 2], repeats=1, warmup=1).profile
+
+
+@pytest.mark.distributed
+def test_runs_agree_with_the_model_in_one_piece(profile):
+    found = pipesched.verify(MODEL, ["gpipe", "1f1b"], **COUNTS, profile=profile, iterations=1)
+    assert found.agrees
+    assert [each.name for each in found.schedules] == ["gpipe", "1f1b"]
+    assert found["1f1b"].loss == pytest.approx(found["1f1b"].whole_loss, rel=1e-5)
+    assert found["1f1b"].predicted.source == "predicted"
+    assert found["1f1b"].measured.source == "measured"
+    frame = found.to_frame()
+    errors = frame["predicted_s"] / frame["measured_s"] - 1
+    assert list(frame["makespan_error"]) == pytest.approx(list(errors))
+    assert "makespan" in found._repr_html_()
+    assert found.plot().axes
+    assert not replace(found, schedules=(replace(found["gpipe"], loss_difference=1.0),)).agrees
+    pipesched.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"schedules": []}, "schedules: got none"),
+        ({"dtype": "float64"}, "profile: dtype: got a profile measured with float32"),
+        ({"optimizer": "sgd"}, "profile: optimizer: got a profile measured with adamw"),
+        ({"model": "mlp:width=16,layers=4"}, "profile: got a profile of mlp:width=8,layers=4"),
+        ({"cluster": pipesched.flat(1)}, "cluster: devices: got 1, expected 2"),
+    ],
+)
+def test_what_would_fail_is_refused_before_anything_runs(profile, arguments, words):
+    with pytest.raises(pipesched.ArgumentError) as refused:
+        pipesched.verify(**({"model": MODEL, "profile": profile} | COUNTS | arguments))
+    assert str(refused.value).startswith(words)
