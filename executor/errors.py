@@ -9,7 +9,7 @@ from typing import assert_never
 from pipesched.profiles import ProfileError
 from pipesched.schedules import Average, Compute, Op, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard
 
-_MORE_ROOM = "try smaller micro-batches, more stages or --recompute all"
+_MORE_ROOM = "try smaller micro-batches, more stages or recomputation"
 
 
 class ExecutionError(ValueError):

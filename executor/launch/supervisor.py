@@ -186,5 +186,5 @@ def _require_few(num_processes: int) -> None:
     if num_processes > _MOST_PER_CORE * cores:
         raise ExecutionError(
             f"ranks: got {num_processes}, a process each, expected at most {_MOST_PER_CORE * cores} on this machine of "
-            f"{cores} cores; use fewer ranks, or --job and torchrun on several machines"
+            f"{cores} cores; use fewer ranks, or torchrun on several machines"
         )

@@ -30,6 +30,7 @@ from .model_arguments import cut_model as cut_model
 from .model_arguments import read_profile_of as read_profile_of
 from .model_arguments import require_epsilon as require_epsilon
 from .model_arguments import require_followed as require_followed
+from .model_arguments import require_possible as require_possible
 from .partitioning import CutModel as CutModel
 from .partitioning import PartitionAim as PartitionAim
 from .partitioning import PartitionRequest as PartitionRequest

@@ -134,7 +134,7 @@ def require_possible(keywords: RunKeywords) -> None:
     """
     device = keywords.get("device", "cpu")
     if keywords.get("backend", "auto") == "nccl" and device == "cpu":
-        raise ArgumentError("backend: got nccl with device cpu, expected gloo; try auto")
+        raise ArgumentError("backend: got nccl with `device=cpu`, expected gloo; try `backend=auto`")
     if device == "cuda":
         import torch
 

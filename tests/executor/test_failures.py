@@ -75,7 +75,7 @@ def test_what_goes_wrong_before_the_lists_begin_is_told_with_a_rank():
 def test_a_rank_without_room_is_told_what_to_try_once(reason):
     told = failed(1, forward(1, 2), reason)
     assert str(told).startswith("rank 1 failed at 1F2 (micro-batch 2): ")
-    assert str(told).endswith("; try smaller micro-batches, more stages or --recompute all")
+    assert str(told).endswith("; try smaller micro-batches, more stages or recomputation")
     assert str(failed(1, None, told)).count("; try") == 1
     assert "try" not in str(failed(1, None, KeyError("weight")))
 

@@ -97,7 +97,7 @@ with open("said" + os.environ["RANK"], "w") as file:
     ("arguments", "words"),
     [
         ({}, "model: got none, expected one, or `emulate`"),
-        ({"model": MODEL, "backend": "nccl"}, "backend: got nccl with device cpu"),
+        ({"model": MODEL, "backend": "nccl"}, "backend: got nccl with `device=cpu`"),
         ({"model": MODEL, "averaging": "synchronous"}, "averaging: got synchronous with 1f1b"),
         ({"model": MODEL, "partition": "balanced"}, "partition: got balanced without `profile`"),
         ({"model": MODEL, "dtype": "float16"}, "dtype: got float16 with adamw"),

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.torch_options import load_profile_of
 from pipesched.cli.output.terminal import progress_bar
 
 if TYPE_CHECKING:
@@ -66,7 +65,9 @@ def training_bounds(
     _require_possible([run], costs, options)
     if costs.partition == "balanced" and costs.profile is None:
         raise InputError("--partition: got balanced with --job, expected --profile with it; add it")
-    profile = None if costs.profile is None else load_profile_of(costs.profile, model)
+    from pipesched.workflows import read_profile_of
+
+    profile = None if costs.profile is None else read_profile_of(costs.profile, model)
     size = run.microbatch_size(options.batch_size)
     return _bounds(run.lists(options.steps), model, costs, profile, size)
 
@@ -121,9 +122,10 @@ def _profile(runs: Sequence[TrainingRun], model: Model, costs: CostOptions, opti
     """Read the profile, or measure one of the micro-batches that the runs have; None where costs are given."""
     if costs.uniform is not None:
         return None
+    from pipesched.workflows import profile, read_profile_of
+
     if costs.profile is not None:
-        return load_profile_of(costs.profile, model)
-    from pipesched.workflows import profile
+        return read_profile_of(costs.profile, model)
 
     with progress_bar(f"profiling {model.name}") as tick:
         return profile(

@@ -21,7 +21,6 @@ from .torch_options import Optimizer as Optimizer
 from .torch_options import Threads as Threads
 from .torch_options import TrustModel as TrustModel
 from .torch_options import load_model as load_model
-from .torch_options import load_profile_of as load_profile_of
 from .torch_options import require_gpu as require_gpu
 from .torch_options import torch_dtype as torch_dtype
 from .traffic_options import TrafficOptions as TrafficOptions

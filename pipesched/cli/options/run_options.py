@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipesched.cli.errors import InputError
 from pipesched.cli.options.schedule_options import Seed
 from pipesched.cli.options.torch_options import (
     AveragingOption,
@@ -58,13 +57,14 @@ class RunOptions:
         """Refuse what cannot run on this machine.
 
         Raises:
-            InputError: NCCL between CPUs.
+            ArgumentError: NCCL between CPUs.
             NotThereError: No GPU.
         """
-        if self.backend == "nccl" and self.device == "cpu":
-            raise InputError("--backend: got nccl with --device cpu, expected gloo; try --backend auto")
+        from pipesched.workflows import require_possible
+
         if self.device == "cuda":
             require_gpu("--device: got cuda", "--device cpu")
+        require_possible(self.keywords())
 
     def profile(self, model: Model, microbatch_sizes: Sequence[int], num_ranks: int, *, splits: bool = True) -> Profile:
         """Measure the layers of `model`, while as many processes are busy as the run will have.

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from pipesched.cli.errors import InputError, NotThereError
+from pipesched.cli.errors import NotThereError
 from pipesched.executor import Averaging, DeviceKind, Dtype, MessagePrecision
 
 if TYPE_CHECKING:
     import torch
 
-    from pipesched.profiles.costs import Profile
     from pipesched.profiles.models import Model
 
 MODEL = typer.Argument(
@@ -63,21 +61,3 @@ def load_model(text: str) -> Model:
 
     with prints_to_stderr():
         return resolve_model(text)
-
-
-def load_profile_of(path: Path, model: Model) -> Profile:
-    """Return the profile in `path`, which must be of `model`.
-
-    Raises:
-        InputError: It is of another model.
-        ProfileError: The file is no profile.
-    """
-    from pipesched.profiles.io import load_profile
-
-    profile = load_profile(path)
-    if profile.model != model.name:
-        raise InputError(
-            f"{path}: got a profile of {profile.model}, expected one of {model.name}; "
-            f"try pipesched profile {model.name} --out {path}"
-        )
-    return profile

@@ -67,9 +67,12 @@ class TrainOptions:
         """Refuse what cannot run on this machine.
 
         Raises:
-            InputError: A backend that is not used, or NCCL between CPUs.
+            InputError: A backend that is not used.
+            ArgumentError: NCCL between CPUs.
             NotThereError: No GPU.
         """
+        from pipesched.workflows import require_possible
+
         if self.backend != "auto" and not self.distributed:
             raise InputError(f"--backend: got {self.backend}, expected --distributed with it; add it")
         if self.advance is not None and not self.distributed:
@@ -77,10 +80,9 @@ class TrainOptions:
                 f"--advance: got {self.advance}, expected --distributed with it: in one process ranks take turns, and "
                 "no order is faster; add it"
             )
-        if self.backend == "nccl" and self.device == "cpu":
-            raise InputError("--backend: got nccl with --device cpu, expected gloo; try --backend auto")
         if self.device == "cuda":
             require_gpu("--device: got cuda", "--device cpu")
+        require_possible(self.keywords())
 
     def begun(self, recipe: ScheduleSpec) -> ScheduleSpec:
         """Return `recipe` as the run begins with it: where it is sought how far ahead forwards run, with none.
