@@ -50,6 +50,7 @@ from .prediction import BuffersChoice as BuffersChoice
 from .prediction import CompressionChoice as CompressionChoice
 from .prediction import Conditions as Conditions
 from .prediction import Prediction as Prediction
+from .prediction import is_same_model as is_same_model
 from .prediction import predict_source as predict_source
 from .profiling import ProfileMeasurement as ProfileMeasurement
 from .profiling import profile as profile

@@ -88,7 +88,7 @@ class Conditions:
         planned = replace(self, compression=plan.compression)
         if not isinstance(self.costs, Profile):
             return planned
-        if not _is_of(self.costs.model, plan.model):
+        if not is_same_model(self.costs.model, plan.model):
             raise ArgumentError(
                 f"costs: got a profile of {self.costs.model}, expected one of {plan.model}, as the plan says; give the "
                 "profile that the plan was made from"
@@ -106,7 +106,7 @@ class Conditions:
         return read_cluster_argument(self.cluster, max(schedule.rank_to_device) + 1, f"schedule {schedule.name}")
 
 
-def _is_of(model: str, planned: str) -> bool:
+def is_same_model(model: str, planned: str) -> bool:
     """Return whether a profile of `model` is one of what was planned; of a graph, wherever the file now is."""
     if model == planned:
         return True

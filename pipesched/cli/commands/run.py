@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.flows.planned_run import planned_run
+from pipesched.cli.options.planned_run import planned_run
 from pipesched.cli.options.run_options import RunOptions
 from pipesched.cli.options.schedule_options import CostOptions, Json, ScheduleOptions, grouped, out_option
 from pipesched.cli.options.torch_options import TrustModel, load_model

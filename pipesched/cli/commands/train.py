@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipesched.cli.errors import NEGATIVE, InputError
-from pipesched.cli.flows.planned_run import planned_training
+from pipesched.cli.options.planned_run import planned_training
 from pipesched.cli.options.schedule_list import options_of_each, schedule_names
 from pipesched.cli.options.schedule_options import CostOptions, Json, ScheduleOptions, grouped, out_option
 from pipesched.cli.options.torch_options import MODEL, TrustModel, load_model
@@ -79,7 +79,7 @@ def train(
     if all(recipe.lists is None for recipe in recipes):
         require_followed({recipe.name: recipe.traits for recipe in recipes}, options.keywords())
     require_epsilon([recipe.traits for recipe in recipes], options.keywords())
-    from pipesched.cli.flows.forecasts import make_outlooks
+    from pipesched.cli.options.forecasts import make_outlooks
     from pipesched.cli.output.training_table import print_outcomes
     from pipesched.profiles.models import draw_batch
     from pipesched.profiles.processes import prints_to_stderr
@@ -180,7 +180,7 @@ def _recipes(schedule: ScheduleOptions, compare: str | None) -> list[ScheduleSpe
 
 def _job(recipes: list[ScheduleSpec], model: Model, costs: CostOptions, options: TrainOptions) -> str:
     """Return the job of one training run, as JSON."""
-    from pipesched.cli.flows.forecasts import training_bounds
+    from pipesched.cli.options.forecasts import training_bounds
     from pipesched.executor.launch import job_to_json
 
     if len(recipes) != 1:

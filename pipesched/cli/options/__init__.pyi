@@ -1,9 +1,12 @@
 from .byte_sizes import enough as enough
 from .byte_sizes import parse_bytes as parse_bytes
+from .forecasts import make_outlooks as make_outlooks
+from .forecasts import training_bounds as training_bounds
 from .machine_options import MachineOptions as MachineOptions
 from .pairs import number as number
 from .plan_options import ModelOptions as ModelOptions
 from .plan_options import RequestOptions as RequestOptions
+from .planned_run import planned_training as planned_training
 from .schedule_list import options_of_each as options_of_each
 from .schedule_list import schedule_names as schedule_names
 from .schedule_options import CostOptions as CostOptions

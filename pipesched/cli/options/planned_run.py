@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.torch_options import load_model
 
 if TYPE_CHECKING:
     from pipesched.cli.options.run_options import RunOptions
@@ -30,28 +29,15 @@ def _costs(plan: Plan, costs: CostOptions) -> CostOptions:
     if costs.profile is None:
         return costs
     from pipesched.profiles.io import load_profile
+    from pipesched.workflows import is_same_model
 
     model = load_profile(costs.profile).model
-    if not _is_of(model, plan.model):
+    if not is_same_model(model, plan.model):
         raise InputError(
             f"{costs.profile}: got a profile of {model}, expected one of {plan.model}, as the plan says; "
             "give the profile that the plan was made from"
         )
     return replace(costs, partition=_layers(plan), microbatch_size=plan.microbatch_size)
-
-
-def _is_of(model: str, planned: str) -> bool:
-    """Return whether a profile of `model` is one of what was planned; of a graph, wherever the file now is."""
-    from pipesched.profiles.io import graph_of, is_built_in
-
-    if model == planned:
-        return True
-    if graph_of(planned) is not None:
-        return graph_of(model) == graph_of(planned)
-    if not is_built_in(planned):
-        return False  # names are compared, not what they would import
-
-    return model == load_model(planned).name
 
 
 def _model_of(plan: Plan, model: str | None, option: str, trusts: bool) -> str:

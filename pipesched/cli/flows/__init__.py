@@ -1,5 +1,0 @@
-"""What the subcommands do between their options and their output."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
