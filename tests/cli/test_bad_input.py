@@ -50,7 +50,7 @@ def said(request):
         MESSAGES.write_text("".join(f"$ {line}\n{message}\n" for line, message in messages.items()), encoding="utf-8")
 
 
-@pytest.mark.parametrize(("line", "message"), lines_and_messages(), ids=lambda text: text[:60])
+@pytest.mark.parametrize(("line", "message"), [pytest.param(*row, id=row[0][:60]) for row in lines_and_messages()])
 def test_bad_input_is_told_in_one_line_and_nothing_is_written(pipesched, bad, said, request, line, message):
     before = sorted(bad.rglob("*"))
     answer = pipesched(line)
