@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from pipesched.executor.core import ModuleStage, OnLoss, Stage, build_stages
+from pipesched.executor.core import ModuleStage, OnLoss, Stage
 from pipesched.executor.runs import TrainingSetup
 from pipesched.schedules import Schedule
 
@@ -28,8 +28,11 @@ class Watched(TrainingSetup):
     every: int
     accuracies: dict[int, float] = field(default_factory=dict)
 
-    def stages(self, lists: Schedule, on_loss: OnLoss) -> Callable[[int], dict[int, Stage]]:
+    def stages(
+        self, lists: Schedule, on_loss: OnLoss, on_step: Callable[[int, int], None] | None = None
+    ) -> Callable[[int], dict[int, Stage]]:
         """Return what builds the stages of a rank, as that of `TrainingSetup` does."""
+        assert on_step is None, "this is who is told"
         copies: dict[int, dict[int, nn.Module]] = {}
 
         def build(rank: int) -> dict[int, Stage]:
@@ -42,20 +45,7 @@ class Watched(TrainingSetup):
                 if len(so_far) == lists.num_stages:
                     self._judge(version, copies.pop(version))
 
-            stages = build_stages(
-                lists,
-                rank,
-                self.model,
-                self.spec.bounds,
-                optimizer=self.spec.optimizer,
-                lr=self.spec.lr,
-                seed=self.spec.seed,
-                dtype=self.dtype,
-                device=self.device,
-                prediction=self.spec.prediction,
-                on_loss=on_loss,
-                on_step=look,
-            )
+            stages = super(Watched, self).stages(lists, on_loss, look)(rank)
             return stages
 
         return build

@@ -47,8 +47,15 @@ class TrainingSetup:
         assert isinstance(self.spec.job, Train), "as the class says"
         return self.spec.job.batch_size * self.run.pipelines
 
-    def stages(self, lists: Schedule, on_loss: OnLoss) -> Callable[[int], dict[int, Stage]]:
+    def stages(
+        self, lists: Schedule, on_loss: OnLoss, on_step: Callable[[int, int], None] | None = None
+    ) -> Callable[[int], dict[int, Stage]]:
         """Return what builds the stages of a rank; those of the last one tell `on_loss` of every forward.
+
+        Args:
+            lists: Of all steps.
+            on_loss: Told micro-batch, output, target and loss.
+            on_step: Told stage and version after each Step.
 
         Raises:
             ExecutionError: The model is cut into another number of stages than the lists have.
@@ -68,6 +75,7 @@ class TrainingSetup:
                 device=self.device,
                 prediction=self.spec.prediction,
                 on_loss=on_loss,
+                on_step=on_step,
             )
 
         return build

@@ -71,26 +71,29 @@ def read_schedule_argument(
     """
     if isinstance(schedule, str) and Path(schedule).suffix not in (".json", ".csv"):
         return _built(schedule, num_ranks, num_microbatches, num_chunks, dict(parameters or {}))
-    counts = {
-        "num_ranks": num_ranks,
-        "num_microbatches": num_microbatches,
-        "num_chunks": num_chunks,
-        "parameters": parameters or None,
-    }
-    for name, value in counts.items():
-        if value is not None:
-            raise ArgumentError(f"{name}: got {value}, expected it beside a schedule's name alone; leave it out")
+    require_no_counts(
+        num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, parameters=parameters or None
+    )
     match schedule:
         case ScheduleSource():
             return schedule
-        case Schedule():
-            return ScheduleSource(schedule)
         case Schedule():
             return ScheduleSource(schedule.held())
         case Plan():
             return _planned(schedule)
         case str() | Path():
             return ScheduleSource(read_schedule(Path(schedule)))
+
+
+def require_no_counts(**counts: object) -> None:
+    """Refuse counts, by their names, beside lists that have them already; None stands for none.
+
+    Raises:
+        ArgumentError: One is given.
+    """
+    for name, value in counts.items():
+        if value is not None:
+            raise ArgumentError(f"{name}: got {value}, expected it beside a schedule's name alone; leave it out")
 
 
 def _built(

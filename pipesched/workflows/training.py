@@ -30,6 +30,7 @@ from pipesched.workflows.arguments import (
     ProfileArgument,
     load_costs,
     read_cluster_argument,
+    require_no_counts,
 )
 from pipesched.workflows.errors import ArgumentError
 from pipesched.workflows.model_arguments import (
@@ -371,15 +372,9 @@ def _recipe(
             num_chunks=num_chunks,
             parameters=dict(parameters or {}),
         )
-    counts = {
-        "num_ranks": num_ranks,
-        "num_microbatches": num_microbatches,
-        "num_chunks": num_chunks,
-        "parameters": parameters or None,
-    }
-    for name, value in counts.items():
-        if value is not None:
-            raise ArgumentError(f"{name}: got {value}, expected it beside a schedule's name alone; leave it out")
+    require_no_counts(
+        num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, parameters=parameters or None
+    )
     match schedule:
         case ScheduleSpec():
             return schedule
