@@ -43,11 +43,13 @@ def in_flags(error: BaseException) -> str:
     """Return what an error says; what the library says of its arguments, said of the options of the command line.
 
     An argument is named at the beginning, or between backticks: ``num_runs: got 5 without `jitter`, try `jitter=0.1```.
+    Only an `ArgumentError` begins with one: others begin with what is wrong, as a schedule of any name.
     """
     message = str(error)
-    if isinstance(error, InputError) or not isinstance(error, ArgumentError):
+    if isinstance(error, InputError):
         return message
-    message = re.sub(r"^([a-z_]+)(?=: )", lambda found: _flag(found[1]), message)
+    if isinstance(error, ArgumentError):
+        message = re.sub(r"^([a-z_]+)(?=: )", lambda found: _flag(found[1]), message)
     message = re.sub(r"`([a-z_]+)=([^`]+)`", lambda found: f"{_flag(found[1])} {found[2]}", message)
     return re.sub(r"`([a-z_]+)`", lambda found: _flag(found[1]), message)
 

@@ -69,11 +69,17 @@ class ComparedSchedule:
         return self.summary.to_row() | {"stage_share": self.stage_share}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ScheduleComparison:
     """Several schedules under the same conditions, in the order asked for."""
 
     schedules: tuple[ComparedSchedule, ...]
+
+    def __repr__(self) -> str:
+        makespans = (
+            f"{row.name}: {'-' if row.makespan_s is None else readable_s(row.makespan_s)}" for row in self.summaries
+        )
+        return f"ScheduleComparison({', '.join(makespans)})"
 
     @property
     def summaries(self) -> tuple[Summary, ...]:

@@ -189,7 +189,7 @@ def levels(cluster: Cluster, num_devices: int) -> tuple[Level, ...]:
     if len(set(sizes)) > 1:
         raise ProfileError(
             f"partition: got nodes of {', '.join(map(str, sizes[:8]))} devices, expected as many in each where stages "
-            "are replicated; use whole nodes, or try --by time"
+            "are replicated; use whole nodes, or try `by=time`"
         )
     inter = cluster.intra if cluster.inter is None else cluster.inter
     found = [Level(sizes[0], cluster.intra.bandwidth_bytes_per_s), Level(len(sizes), inter.bandwidth_bytes_per_s)]

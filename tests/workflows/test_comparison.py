@@ -23,6 +23,7 @@ def test_each_schedule_has_the_row_that_simulate_gives():
     assert compared.to_frame().loc["gpipe", "makespan_s"] == 15.0
     assert isinstance(compared.plot(), Figure)
     assert "<td>gpipe</td>" in compared._repr_html_()
+    assert repr(compared).startswith("ScheduleComparison(gpipe: 15 s, interleaved: ")
 
 
 def test_one_that_cannot_be_built_says_why_if_it_may():
