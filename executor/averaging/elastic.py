@@ -62,11 +62,13 @@ class ElasticAverager(Averager):
     """Draws the weights of one stage on one rank to the reference.
 
     Args:
-        stage: Its number.
-        rank: The rank.
-        parameters: All that learn.
-        shared: Of the stage.
-        pool: The way to the reference.
+        stage: The number of the stage.
+        rank: The rank that holds it.
+        parameters: The parameters that learn; this rank alone writes to them.
+        shared: The stage's reference, one flat tensor per parameter, which only the one who adds writes to; and a slot
+            of the same shapes for each rank, which that rank alone writes to, and only while the reference has its
+            last update.
+        pool: Tells the one who adds that the slot is full, and when the reference is complete.
         averaging: Which of the two forms.
 
     Attributes:

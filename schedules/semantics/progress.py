@@ -71,7 +71,15 @@ class Progress:
 
 
 def progress(schedule: Schedule, communication: Communication = Communication.CHANNEL) -> Progress:
-    """Work the lists through as far as they go; linear in the number of ops."""
+    """Work the lists through as far as they go; linear in the number of ops.
+
+    Args:
+        schedule: With or without communication.
+        communication: Which posts wait for which.
+
+    Returns:
+        What ran, in an order that every run could have, and where each rank that never finishes stands still.
+    """
     return _Machine(schedule, communication).run()
 
 

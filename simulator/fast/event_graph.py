@@ -1,11 +1,15 @@
 """The event graph of a schedule: each node some seconds after the last of up to three others.
 
-Where nothing is shared all times follow from the lists, one maximum and one sum per node. Which nodes there are, and
-what each waits for, costs do not change. So the graph is built once (`simulator.fast.longest_path.event_graph_of`), and
-the times of any costs are a loop over integers:
+    rank 0   F0 ────> F1               B0          a node per op and per transfer; an arrow says that
+               └─> message ─┐     ┌─> message       the node at its head waits for the one at its tail
+    rank 1                  F0 ─> B0
 
-    time 2 k      ready: the last of up to three others is there          waits ──┐
-    time 2 k + 1  over: ready, and then the duration of node k            takes ──┴─ duration
+Where nothing is shared, all times follow from the graph: one maximum and one sum per node. Costs change neither the
+nodes nor the arrows. So the graph is built once (`simulator.fast.longest_path.event_graph_of`), and a loop over its
+arrays of integers gives the times for any costs. Node k has two times:
+
+    number 2 k        when node k is ready: the largest of up to three other times
+    number 2 k + 1    when node k is over: when it is ready, plus its duration
 """
 
 from __future__ import annotations
@@ -70,14 +74,14 @@ class NumberedSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EventGraph:
-    """Node 0 is the beginning, and every other comes behind those that it waits for.
+    """A graph of n nodes: node 0 is the beginning, and every other node comes behind those that it waits for.
 
     Attributes:
-        schedule: Lowered.
-        waits: For what each node waits, thrice: numbers of times.
-        takes: Which of `durations` follows when all that is there.
-        durations: Each once.
-        places: In order of rank, then of the rank's list.
+        schedule: The lowered lists that the graph is of.
+        waits: Three sequences of n numbers of times; node k waits for the k-th of each. `BEGINNING` fills up.
+        takes: A sequence of n indices into `durations`: how long each node lasts.
+        durations: Every different duration once; costs turn each into seconds.
+        places: The spans of all ops, with numbers of times, in order of rank and then of the rank's list.
     """
 
     schedule: Schedule
@@ -87,7 +91,7 @@ class EventGraph:
     places: tuple[NumberedSpan, ...]
 
     def times_s(self, costs: StageCosts, cluster: Cluster, num_pipelines: int = 1) -> list[float]:
-        """Return when node k has all that it waits for, as number 2 k, and when it is over, as number 2 k + 1 [s].
+        """Return the 2 n times of all nodes [s], by number.
 
         Args:
             costs: As they are for one op alone.

@@ -29,12 +29,12 @@ from pipesched.simulator.planner.shape import StageLayout, shape
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The least that there can be.
+    """The least that a candidate needs.
 
     Attributes:
-        seconds: Of a step.
-        held_bytes: Of the device, seen from its limit, that is worst off.
-        over: The device that cannot hold what it must; None where nothing speaks against it.
+        seconds: A step takes at least so long [s].
+        held_bytes: The device that must hold most holds at least so many bytes.
+        over: A device whose memory is smaller than what it must hold; None if the bound shows none.
     """
 
     seconds: float
@@ -64,7 +64,15 @@ class Bounds:
         self._sums: dict[tuple[int, tuple[int, ...]], GradientSum] = {}
 
     def of(self, candidate: Candidate, costs: StageCosts) -> Bound:
-        """Return the least seconds of a step, and the least memory: those of the copy that has most of them."""
+        """Return the bound of a candidate: the largest of the bounds of its copies.
+
+        Args:
+            candidate: A schedule, its depth, width and micro-batches.
+            costs: Of the stages that the candidate cuts the model into, for one micro-batch.
+
+        Raises:
+            ProfileError: The costs do not say the seconds of a phase that the schedule has.
+        """
         form = shape(candidate.schedule, candidate.depth, candidate.num_chunks, candidate.replicas)
         seconds, held, over = 0.0, 0, None
         for devices in self._unlike(candidate):
