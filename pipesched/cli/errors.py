@@ -50,6 +50,7 @@ def in_flags(error: BaseException) -> str:
         return message
     if isinstance(error, ArgumentError):
         message = re.sub(r"^([a-z_]+)(?=: )", lambda found: _flag(found[1]), message)
+    message = re.sub(r"`([a-z_]+)=True`", lambda found: _flag(found[1]), message)
     message = re.sub(r"`([a-z_]+)=([^`]+)`", lambda found: f"{_flag(found[1])} {found[2]}", message)
     return re.sub(r"`([a-z_]+)`", lambda found: _flag(found[1]), message)
 

@@ -1,4 +1,7 @@
-"""The all-reduces of a simulation: who takes part in each, and when it starts."""
+"""The all-reduces of a simulation: who takes part in each, and when it starts.
+
+How long one takes, `profiles.clusters.reduction_time` says; what it keeps meanwhile, `engine.network`.
+"""
 
 from __future__ import annotations
 

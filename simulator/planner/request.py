@@ -110,7 +110,11 @@ def nothing_possible(request: Request) -> ProfileError:
     """Return why there is no candidate: more stages than layers, copies that cannot share the batch, or the rules."""
     count, num_layers = len(request.cluster.devices), len(request.profile.layers)
     fewest = min(count // depth for depth in divisors(count) if depth <= num_layers)
-    tries = [f"a batch of {_near_batch(request, fewest)}", *([] if request.fewer else ["--fewer"]), "other schedules"]
+    tries = [
+        f"a batch of {_near_batch(request, fewest)}",
+        *([] if request.fewer else ["`fewer=True`"]),
+        "other schedules",
+    ]
     return ProfileError(
         f"plan: got {request.batch_size} samples for {num_layers} layers on {count} devices under "
         f"{', '.join(request.schedules)}, expected a layout that they allow, of no more stages than layers, whose "
