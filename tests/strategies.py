@@ -7,8 +7,15 @@ from random import Random
 from pipesched.profiles.clusters import Cluster, Device, Link, dealt, of_nodes
 from pipesched.profiles.costs import StageCost, StageCosts
 
-TWO_NODES = of_nodes(Cluster((Device(),) * 2, Link(0.25, 20.0), Link(0.5, 10.0), nics=dealt(2, 1)), 2)
-"""Two nodes of two devices each; the devices of a node share one NIC."""
+BETWEEN_NODES = Link(0.5, 10.0)
+
+
+def node_of_two(intra: Link = Link()) -> Cluster:  # noqa: B008 -- frozen
+    """Return a node of two devices, joined by `intra`, that share one NIC to other nodes."""
+    return Cluster((Device(),) * 2, intra, BETWEEN_NODES, nics=dealt(2, 1))
+
+
+TWO_NODES = of_nodes(node_of_two(), 2)
 
 
 def random_costs(chance: Random, num_stages: int) -> StageCosts:

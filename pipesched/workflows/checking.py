@@ -75,7 +75,7 @@ class CheckReport:
 
 def verdict(findings: Sequence[Finding]) -> str:
     """Return ``safe``, ``hangs``, or ``wrong`` where not all findings are a rank that waits forever."""
-    return "safe" if not findings else "hangs" if all(finding.hang for finding in findings) else "wrong"
+    return "safe" if not findings else "hangs" if all(finding.deadlock for finding in findings) else "wrong"
 
 
 def check(

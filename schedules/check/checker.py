@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TypeAlias
 
 from pipesched.schedules import NotRunnableError, Schedule
+from pipesched.schedules.check.backend import MessageBackend
 from pipesched.schedules.check.finding import Finding
 from pipesched.schedules.check.gradient_flow import updates
 from pipesched.schedules.check.matching import matching
@@ -20,25 +20,11 @@ from pipesched.schedules.check.structure import structure, unreached_versions
 from pipesched.schedules.lowering import lower, lower_for_torch
 from pipesched.schedules.semantics import Communication, Deadlock, deadlocks
 
-__all__ = ["BACKENDS", "Finding", "Judgement", "MessageBackend", "Traits", "find_faults", "judge", "require_runnable"]
-
-
 Lowering: TypeAlias = Callable[[Schedule], Schedule]
 
 
-class MessageBackend(StrEnum):
-    """Who carries the messages."""
-
-    GLOO = "gloo"
-    NCCL = "nccl"
-    NCCL_PAIR = "nccl-pair"
-    NCCL_RANK = "nccl-rank"
-    NCCL_BATCHED = "nccl-batched"
-    BUFFERED = "buffered"
-
-
 @dataclass(frozen=True, slots=True)
-class Traits:
+class BackendTraits:
     """How a backend behaves, where one meets it, and who puts Sends and Recvs into lists without."""
 
     communication: Communication
@@ -46,19 +32,19 @@ class Traits:
     lower: Lowering = lower
 
 
-BACKENDS: Mapping[MessageBackend, Traits] = {
-    MessageBackend.GLOO: Traits(Communication.CHANNEL, "isend and irecv on CPUs: pipesched's executor, PyTorch"),
-    MessageBackend.NCCL: Traits(Communication.DEVICE, "one communicator per direction: pipesched's executor"),
-    MessageBackend.NCCL_PAIR: Traits(
+BACKENDS: Mapping[MessageBackend, BackendTraits] = {
+    MessageBackend.GLOO: BackendTraits(Communication.CHANNEL, "isend and irecv on CPUs: pipesched's executor, PyTorch"),
+    MessageBackend.NCCL: BackendTraits(Communication.DEVICE, "one communicator per direction: pipesched's executor"),
+    MessageBackend.NCCL_PAIR: BackendTraits(
         Communication.PAIR, "one per pair of ranks: PyTorch's isend and irecv", lower_for_torch
     ),
-    MessageBackend.NCCL_RANK: Traits(
+    MessageBackend.NCCL_RANK: BackendTraits(
         Communication.RANK, "one for all: PyTorch's isend and irecv, group bound to a device", lower_for_torch
     ),
-    MessageBackend.NCCL_BATCHED: Traits(
+    MessageBackend.NCCL_BATCHED: BackendTraits(
         Communication.BATCHED, "one for all, neighbours at once: PyTorch's batch_isend_irecv", lower_for_torch
     ),
-    MessageBackend.BUFFERED: Traits(Communication.BUFFERED, "sends that wait for nobody"),
+    MessageBackend.BUFFERED: BackendTraits(Communication.BUFFERED, "sends that wait for nobody"),
 }
 
 
@@ -91,11 +77,11 @@ def judge(schedule: Schedule) -> Judgement:
         way: schedule if schedule.is_lowered else way(schedule) for way in (lower, lower_for_torch)
     }
     lists = {backend: lowered[traits.lower] for backend, traits in BACKENDS.items()}
-    hangs_of = {way: _hangs_by_communication(each) for way, each in lowered.items()}
+    deadlocks_of = {way: _deadlocks_by_communication(each) for way, each in lowered.items()}
     return Judgement(
         lists,
         {
-            backend: (*faults, *map(_finding, hangs_of[traits.lower][traits.communication]))
+            backend: (*faults, *map(_finding, deadlocks_of[traits.lower][traits.communication]))
             for backend, traits in BACKENDS.items()
         },
     )
@@ -118,7 +104,7 @@ def _faults(schedule: Schedule) -> list[Finding]:
     return [*structure(schedule), *unreached_versions(schedule), *updates(schedule), *matching(schedule)]
 
 
-def _hangs_by_communication(lowered: Schedule) -> dict[Communication, tuple[Deadlock, ...]]:
+def _deadlocks_by_communication(lowered: Schedule) -> dict[Communication, tuple[Deadlock, ...]]:
     found = {Communication.BATCHED: deadlocks(lowered, Communication.BATCHED)}
     reasons: tuple[Deadlock, ...] | None = None
     for communication in (
@@ -130,6 +116,6 @@ def _hangs_by_communication(lowered: Schedule) -> dict[Communication, tuple[Dead
     return found
 
 
-def _finding(hang: Deadlock) -> Finding:
-    first = hang.links[0]
-    return Finding("progress", first.rank, first.index, str(hang), hang)
+def _finding(deadlock: Deadlock) -> Finding:
+    first = deadlock.links[0]
+    return Finding("progress", first.rank, first.index, str(deadlock), deadlock)

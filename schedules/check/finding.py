@@ -16,14 +16,14 @@ class Finding:
         rank: Where; None for what is missing everywhere.
         index: Position in the rank's list, from 0; None when the fault has no single place.
         text: What was got and what was expected.
-        hang: What stands still, and why; for ``progress`` only.
+        deadlock: What stands still, and why; for ``progress`` only.
     """
 
     kind: str
     rank: int | None
     index: int | None
     text: str
-    hang: Deadlock | None = None
+    deadlock: Deadlock | None = None
 
     def __str__(self) -> str:
         place = "" if self.rank is None else f"rank {self.rank}" + ("" if self.index is None else f" op {self.index}")
@@ -32,6 +32,6 @@ class Finding:
     @property
     def places(self) -> tuple[tuple[int, int], ...]:
         """The (rank, index) of every op that has a part in it."""
-        if self.hang is not None:
-            return tuple((link.rank, link.index) for link in self.hang.links)
+        if self.deadlock is not None:
+            return tuple((link.rank, link.index) for link in self.deadlock.links)
         return () if self.rank is None or self.index is None else ((self.rank, self.index),)

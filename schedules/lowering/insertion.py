@@ -55,9 +55,9 @@ def lower(schedule: Schedule) -> Schedule:
         )
     outcome = progress(schedule)
     if outcome.blocked:
-        hang = explain(schedule, outcome)[0]
-        where = f"rank {hang.links[0].rank} op {hang.links[0].index}"
-        raise NotRunnableError(f"{schedule.name}: cannot be lowered: {where}: {hang}; reorder these ops")
+        deadlock = explain(schedule, outcome)[0]
+        where = f"rank {deadlock.links[0].rank} op {deadlock.links[0].index}"
+        raise NotRunnableError(f"{schedule.name}: cannot be lowered: {where}: {deadlock}; reorder these ops")
     sends, recvs = _place(schedule, outcome.order)
     rows: list[tuple[Op, ...]] = []
     for rank, row in enumerate(schedule.ops):

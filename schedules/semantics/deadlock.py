@@ -40,7 +40,7 @@ from pipesched.schedules.semantics.meetings import MeetingKey, Meetings
 from pipesched.schedules.semantics.progress import Progress, batch_at, progress
 
 _MOST_STEPS = 7
-"""More than these are not all written out in the text of a hang."""
+"""More than these are not all written out in the text of a deadlock."""
 
 
 class Why(StrEnum):

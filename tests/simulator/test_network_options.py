@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simpy import Environment
 
-from pipesched.profiles.clusters import Cluster, Device, Link, all_reduce, dealt, flat, of_nodes
+from pipesched.profiles.clusters import Link, all_reduce, flat
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules import Message, Payload, Recv, Reduce, Send, Step, computes, forward, make_schedule, needs
 from pipesched.schedules.builders import build
@@ -16,8 +16,8 @@ from pipesched.simulator.analysis import usage
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.engine.network import Network
 from pipesched.simulator.engine.transfer import Flight
+from tests.strategies import TWO_NODES
 
-TWO_NODES = of_nodes(Cluster((Device(),) * 2, Link(), Link(0.5, 10.0), nics=dealt(2, 1)), 2)
 F0, F1 = Message(Payload.ACTIVATION, 0, 0), Message(Payload.ACTIVATION, 0, 1)
 
 

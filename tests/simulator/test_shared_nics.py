@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simpy import Environment
 
-from pipesched.profiles.clusters import Cluster, Device, Link, dealt, of_nodes
+from pipesched.profiles.clusters import Link, dealt, of_nodes
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules import Message, Payload, Recv, Reduce, Schedule, Send, Step, backward, forward
 from pipesched.schedules.builders import build
@@ -18,10 +18,10 @@ from pipesched.simulator.analysis import usage
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.engine.network import Network
 from pipesched.simulator.theory import gpipe_makespan_s
+from tests.strategies import TWO_NODES, node_of_two
 
 TEN_BYTES = StageCosts((StageCost(1.0, 2.0, output_bytes=10, weight_bytes=40),) * 2)
-NODE = Cluster((Device(),) * 2, Link(), Link(0.5, 10.0), nics=dealt(2, 1))
-TWO_NODES = of_nodes(NODE, 2)
+NODE = node_of_two()
 
 
 def activation(microbatch):

@@ -9,10 +9,11 @@ import typer
 from pipesched.cli.errors import NEGATIVE
 from pipesched.cli.options.schedule_options import Json, ScheduleOptions, grouped
 from pipesched.cli.output.terminal import print_json
-from pipesched.schedules.check import BACKENDS, Cell, Finding, Judgement, MessageBackend, excerpt
+from pipesched.schedules.check import MessageBackend
 
 if TYPE_CHECKING:
     from pipesched.schedules import Schedule
+    from pipesched.schedules.check import Cell, Finding, Judgement
     from pipesched.schedules.semantics import Deadlock
 
 _MOST_SHOWN = 20
@@ -54,6 +55,8 @@ def _print_findings(name: str, findings: tuple[Finding, ...], lists: Schedule) -
         print(f"{name}: {finding}")
     if len(findings) > _MOST_SHOWN:
         print(f"{name}: and {len(findings) - _MOST_SHOWN} more; --json has them all")
+    from pipesched.schedules.check import excerpt
+
     rows = excerpt(lists, [place for finding in findings[:_MOST_SHOWN] for place in finding.places])
     if not rows:
         return
@@ -77,17 +80,20 @@ def _text(cell: Cell, has_colours: bool) -> str:
 
 def _print_backends(findings: tuple[Finding, ...], found: Judgement) -> None:
     """Print where it is safe, and why not elsewhere, unless that has been said."""
+    from pipesched.schedules.check import BACKENDS
     from pipesched.workflows import verdict
 
     for backend, traits in BACKENDS.items():
         here = found.findings[backend]
         print(f"{backend:13} {verdict(here):6} {traits.text}")
         for finding in here:
-            if finding.hang and finding not in findings:
+            if finding.deadlock and finding not in findings:
                 print(f"{'':21}{finding}")
 
 
 def _data(name: str, backend: MessageBackend, found: Judgement) -> dict[str, object]:
+    from pipesched.schedules.check import BACKENDS
+
     return {
         "schedule": name,
         "backend": backend.value,
@@ -101,18 +107,18 @@ def _data(name: str, backend: MessageBackend, found: Judgement) -> dict[str, obj
 
 
 def _finding(finding: Finding) -> dict[str, object]:
-    hang = None if finding.hang is None else _hang(finding.hang)
+    hang = None if finding.deadlock is None else _deadlock(finding.deadlock)
     return {"kind": finding.kind, "rank": finding.rank, "op": finding.index, "text": finding.text, "hang": hang}
 
 
-def _hang(hang: Deadlock) -> dict[str, object]:
-    missing = hang.missing
+def _deadlock(deadlock: Deadlock) -> dict[str, object]:
+    missing = deadlock.missing
     return {
         "is_circle": missing is None,
         "links": [
             {"rank": link.rank, "op": link.index, "text": str(link.op), "next": link.why.name.lower()}
-            for link in hang.links
+            for link in deadlock.links
         ],
         "missing": None if missing is None else {"rank": missing.rank, "op": missing.op, "text": missing.text},
-        "others": hang.others,
+        "others": deadlock.others,
     }

@@ -14,7 +14,7 @@ from pipesched.cli.options.schedule_options import CostOptions, Json, ScheduleOp
 from pipesched.cli.options.shown_timelines import require_no_simulation
 from pipesched.cli.options.traffic_options import BuffersOption, TrafficOptions
 from pipesched.cli.output.memory_lines import limit_lines
-from pipesched.cli.output.output_files import PICTURE, check_outputs, emit
+from pipesched.cli.output.output_files import check_outputs, emit
 from pipesched.cli.output.terminal import print_json, print_result, progress_bar
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ def compare(
     out: Annotated[Path | None, out_option("Write the table: .md, .csv or .json.")] = None,
 ) -> None:
     """Compare schedules of one model in one table (--out: .md, .csv or .json), or two Timelines of one schedule."""
-    check_outputs((gantt, PICTURE), (out, tuple(_SUFFIXES)))
+    from pipesched.simulator.views import FIGURE_SUFFIXES
+
+    check_outputs((gantt, FIGURE_SUFFIXES), (out, tuple(_SUFFIXES)))
     if schedule.schedule_file is not None:
         raise InputError("--schedule-file: got it in compare, expected the file as an argument; leave out the option")
     form = "json" if json else form

@@ -11,7 +11,7 @@ from pipesched.cli.options.schedule_options import CostOptions, ScheduleOptions,
 from pipesched.cli.options.shown_timelines import read_shown
 from pipesched.cli.options.traffic_options import TrafficOptions
 from pipesched.cli.output.memory_lines import end_if_over
-from pipesched.cli.output.output_files import PICTURE, check_outputs
+from pipesched.cli.output.output_files import check_outputs
 from pipesched.cli.output.terminal import terminal_line
 
 
@@ -29,9 +29,10 @@ def gantt(
 
     Exit code 1 when what is predicted for a schedule does not fit into --memory-limit.
     """
+    from pipesched.simulator.views import FIGURE_SUFFIXES
     from pipesched.workflows import Gantt
 
-    check_outputs((out, PICTURE))
+    check_outputs((out, FIGURE_SUFFIXES))
     shown = read_shown(files, schedule, costs, traffic)
     picture = Gantt(shown.timelines, title)
     if out is not None:

@@ -12,7 +12,7 @@ from pipesched.cli.options.plan_options import ModelOptions, RequestOptions
 from pipesched.cli.options.schedule_options import Json, grouped, out_option
 from pipesched.cli.output.memory_lines import device_limit_lines
 from pipesched.cli.output.output_files import JSON as PLAN
-from pipesched.cli.output.output_files import PICTURE, check_outputs
+from pipesched.cli.output.output_files import check_outputs
 from pipesched.cli.output.terminal import complain, print_json, progress_bar
 
 
@@ -39,9 +39,10 @@ def plan(
     Ctrl-C ends the search with the best so far. Exit code 1 when nothing fits.
     """
     from pipesched.cli.output.plan_print import explained, nothing_fits, plans_to_dict, print_explained, print_plans
+    from pipesched.simulator.views import FIGURE_SUFFIXES
     from pipesched.workflows import search_request
 
-    check_outputs((out, PLAN), (plot, PICTURE))
+    check_outputs((out, PLAN), (plot, FIGURE_SUFFIXES))
     asked = request.load(profile, model)
     with progress_bar(f"planning for {len(asked.cluster.devices)} devices") as tick:
         result = search_request(asked, top, time_limit, tick)

@@ -16,7 +16,7 @@ from pipesched.cli.options.torch_options import TrustModel
 from pipesched.cli.options.tune_options import Method, ProblemOptions, SpaceOptions
 from pipesched.cli.output.command_lines import CommandLines
 from pipesched.cli.output.memory_lines import device_limit_lines
-from pipesched.cli.output.output_files import PICTURE, check_outputs, emit
+from pipesched.cli.output.output_files import check_outputs, emit
 from pipesched.cli.output.terminal import complain, num_bytes, print_json, progress_bar
 from pipesched.cli.output.tune_print import print_settings, print_verdict, result_to_dict
 
@@ -69,9 +69,10 @@ def tune(
     it, the answer is a setting that trains as plain training does, with the best of the others beside it. Exit code 1
     when nothing fits.
     """
+    from pipesched.simulator.views import FIGURE_SUFFIXES
     from pipesched.workflows import search_problem, with_trust
 
-    check_outputs((plot, PICTURE), (out, _SUFFIXES), (resume, ()))
+    check_outputs((plot, FIGURE_SUFFIXES), (out, _SUFFIXES), (resume, ()))
     method = Method(evaluator, workers, ray, resume)
     method.require_possible(problem)
     loaded = problem.load(machines, space, runs)

@@ -9,7 +9,7 @@ import typer
 
 from pipesched.cli.options.pairs import number
 from pipesched.cli.options.schedule_options import Json, ScheduleOptions, grouped
-from pipesched.cli.output.output_files import PICTURE, check_outputs
+from pipesched.cli.output.output_files import check_outputs
 from pipesched.cli.output.terminal import print_result, print_table, progress_bar
 
 if TYPE_CHECKING:
@@ -31,9 +31,10 @@ def versions(
     json: Json = False,
 ) -> None:
     """Show versions, look-ahead, staleness, live copies and micro-batches in flight, of a run of any length."""
+    from pipesched.simulator.views import FIGURE_SUFFIXES
     from pipesched.workflows import report_versions
 
-    check_outputs((plot, PICTURE))
+    check_outputs((plot, FIGURE_SUFFIXES))
     loaded = schedule.load_lazily()
     sizes = None if weights is None else [number(size, "--weights") for size in weights.split(",")]
     with progress_bar("reading the lists") as tick:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 TIMELINE = (".json", ".csv", ".parquet")
 JSON = (".json",)
 CSV = (".csv",)
-PICTURE = (".png", ".svg", ".pdf")
 
 
 def check_outputs(*outputs: tuple[Path | None, Collection[str]]) -> None:
@@ -31,13 +30,16 @@ def check_outputs(*outputs: tuple[Path | None, Collection[str]]) -> None:
         InputError: Another suffix, no such folder, no file's name, or one name twice.
         NotThereError: Parquet without pyarrow.
     """
+    from pipesched.simulator.views import FIGURE_SUFFIXES
+
     seen: set[Path] = set()
     for path, suffixes in outputs:
         if path is None:
             continue
         if suffixes and path.suffix not in suffixes:
             expected = " or ".join(suffix or "none" for suffix in suffixes)
-            drawn = f"; a picture is drawn by 'pipesched gantt --out {path}'" if path.suffix.lower() in PICTURE else ""
+            is_picture = path.suffix.lower() in FIGURE_SUFFIXES
+            drawn = f"; a picture is drawn by 'pipesched gantt --out {path}'" if is_picture else ""
             raise InputError(
                 f"{path}: got suffix {path.suffix!r}, expected {expected}; try {path.stem}{next(iter(suffixes))}{drawn}"
             )

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from pipesched.profiles.clusters import Cluster, Device, Link, dealt, flat, of_nodes
+from pipesched.profiles.clusters import Link, flat, of_nodes
 from pipesched.profiles.clusters.reduction_time import all_reduce, possible_hops, ring_hops
-from tests.strategies import TWO_NODES
+from tests.strategies import node_of_two
 
-NODE = Cluster((Device(),) * 2, Link(0.25, 20.0), Link(0.5, 10.0), nics=dealt(2, 1))
+NODE = node_of_two(Link(0.25, 20.0))
+TWO_NODES = of_nodes(NODE, 2)
 
 
 def test_a_ring_takes_the_slowest_of_its_own_hops_in_every_round():

@@ -87,8 +87,8 @@ def test_our_order_of_1f1b_is_for_a_communicator_per_direction():
     unsafe = {backend for backend, findings in judgement.findings.items() if findings}
     assert unsafe == {MessageBackend.NCCL_PAIR, MessageBackend.NCCL_RANK, MessageBackend.NCCL_BATCHED}
     (finding,) = judgement.findings[MessageBackend.NCCL_PAIR]
-    assert [str(link.op) for link in finding.hang.links] == ["0RECV_B0", "1SEND_B0", "1RECV_F1", "0SEND_F1"]
-    assert finding.hang.missing is None
+    assert [str(link.op) for link in finding.deadlock.links] == ["0RECV_B0", "1SEND_B0", "1RECV_F1", "0SEND_F1"]
+    assert finding.deadlock.missing is None
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
@@ -108,7 +108,7 @@ def test_an_exchange_is_safe_where_neighbours_go_together():
     unsafe = {backend for backend, here in findings.items() if here}
     assert unsafe == {MessageBackend.NCCL_PAIR, MessageBackend.NCCL_RANK}
     (finding,) = findings[MessageBackend.NCCL_PAIR]
-    assert [str(link.op) for link in finding.hang.links] == ["0SEND_F1", "1RECV_F1", "1SEND_B0", "0RECV_B0"]
+    assert [str(link.op) for link in finding.deadlock.links] == ["0SEND_F1", "1RECV_F1", "1SEND_B0", "0RECV_B0"]
 
 
 def test_a_list_that_cannot_be_lowered_is_unsafe_everywhere_for_the_same_reason():

@@ -14,11 +14,11 @@ from pipesched.schedules.lowering import lower
 from pipesched.schedules.semantics import Communication, progress
 from pipesched.schedules.semantics.deadlock import WaitingOp, Why, deadlocks
 from tests.schedules.brute_force import delivers, finishes, made
+from tests.schedules.deadlock_rules import assert_true
 from tests.schedules.edits import edited, mutant, small_schedules, swapped
 from tests.schedules.exhaustive import Model
 from tests.schedules.formats.random_ops import ops
 from tests.schedules.hand_schedules import replicated
-from tests.schedules.hang_rules import assert_true
 
 NUM_MUTANTS = 1000
 ALL = [communication.value for communication in Communication]

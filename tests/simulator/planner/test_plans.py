@@ -18,7 +18,7 @@ from pipesched.simulator.planner.request import Request, candidates
 from tests.profiles.hand_profiles import layer, measurement, profile
 from tests.simulator.planner.instances import random_profile, random_request
 
-TWO_NODES = of_nodes(replace(flat(2, Link(0.0, 1e3)), inter=Link(0.0, 10.0)), 2)
+SLOWLY_JOINED = of_nodes(replace(flat(2, Link(0.0, 1e3)), inter=Link(0.0, 10.0)), 2)
 
 
 def even(num_layers, sizes=(1, 2, 4), **fields):
@@ -27,7 +27,7 @@ def even(num_layers, sizes=(1, 2, 4), **fields):
 
 
 def ask(**changes):
-    usual = {"profile": even(8), "cluster": TWO_NODES, "batch_size": 16, "recomputes": (False,)}
+    usual = {"profile": even(8), "cluster": SLOWLY_JOINED, "batch_size": 16, "recomputes": (False,)}
     return Request(**(usual | changes))
 
 

@@ -1,0 +1,16 @@
+"""The backends that a schedule is checked for: who carries the messages."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class MessageBackend(StrEnum):
+    """Who carries the messages."""
+
+    GLOO = "gloo"
+    NCCL = "nccl"
+    NCCL_PAIR = "nccl-pair"
+    NCCL_RANK = "nccl-rank"
+    NCCL_BATCHED = "nccl-batched"
+    BUFFERED = "buffered"
