@@ -15,6 +15,12 @@ from .checking import check as check
 from .checking import report_versions as report_versions
 from .checking import verdict as verdict
 from .checking import versions as versions
+from .choices import AccountingChoice as AccountingChoice
+from .choices import BuffersChoice as BuffersChoice
+from .choices import CompressionChoice as CompressionChoice
+from .choices import EvaluatorChoice as EvaluatorChoice
+from .choices import PartitionAim as PartitionAim
+from .choices import ReplicaFormula as ReplicaFormula
 from .comparison import ComparedSchedule as ComparedSchedule
 from .comparison import ScheduleComparison as ScheduleComparison
 from .comparison import TimelineComparison as TimelineComparison
@@ -32,9 +38,7 @@ from .model_arguments import require_epsilon as require_epsilon
 from .model_arguments import require_followed as require_followed
 from .model_arguments import require_possible as require_possible
 from .partitioning import CutModel as CutModel
-from .partitioning import PartitionAim as PartitionAim
 from .partitioning import PartitionRequest as PartitionRequest
-from .partitioning import ReplicaFormula as ReplicaFormula
 from .partitioning import partition as partition
 from .pictures import Gantt as Gantt
 from .pictures import TimelineArgument as TimelineArgument
@@ -46,8 +50,6 @@ from .planning import PlanSearch as PlanSearch
 from .planning import plan as plan
 from .planning import plannable_schedules as plannable_schedules
 from .planning import search_request as search_request
-from .prediction import BuffersChoice as BuffersChoice
-from .prediction import CompressionChoice as CompressionChoice
 from .prediction import Conditions as Conditions
 from .prediction import Prediction as Prediction
 from .prediction import is_same_model as is_same_model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
@@ -17,14 +17,12 @@ from pipesched.workflows.arguments import (
     read_cluster_argument,
     read_profile_argument,
 )
+from pipesched.workflows.choices import PartitionAim, ReplicaFormula
 from pipesched.workflows.errors import ArgumentError
 from pipesched.workflows.table import Table
 
 if TYPE_CHECKING:
     import pandas as pd
-
-PartitionAim: TypeAlias = Literal["replicas", "time", "memory"]
-ReplicaFormula: TypeAlias = Literal["paper", "published"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import Compression, DeviceCost, Profile, StageCosts, element_bytes
@@ -20,11 +19,10 @@ from pipesched.workflows.arguments import (
     read_cluster_argument,
     read_costs_argument,
 )
+from pipesched.workflows.choices import BuffersChoice, CompressionChoice
 from pipesched.workflows.errors import ArgumentError
 from pipesched.workflows.steady_time import steady_s_per_microbatch
 
-BuffersChoice: TypeAlias = Literal["pooled", "per_microbatch"]
-CompressionChoice: TypeAlias = Literal["half"]
 _FLOAT32_BYTES = 4
 
 

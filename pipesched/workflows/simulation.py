@@ -22,10 +22,9 @@ from pipesched.workflows.arguments import (
     load_costs,
     read_schedule_argument,
 )
+from pipesched.workflows.choices import BuffersChoice, CompressionChoice
 from pipesched.workflows.errors import ArgumentError
 from pipesched.workflows.prediction import (
-    BuffersChoice,
-    CompressionChoice,
     Conditions,
     Prediction,
     device_share,

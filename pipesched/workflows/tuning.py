@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from pipesched.profiles.costs import Profile
 from pipesched.profiles.partitioning import parse_partition
@@ -37,6 +37,7 @@ from pipesched.workflows.arguments import (
     read_cluster_argument,
     read_profile_argument,
 )
+from pipesched.workflows.choices import AccountingChoice, EvaluatorChoice
 from pipesched.workflows.errors import ArgumentError
 from pipesched.workflows.setting_runs import Measurement, require_same_layers
 from pipesched.workflows.table import Table
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-EvaluatorChoice: TypeAlias = Literal["simulate", "avgpipe", "measure", "max_num", "max_size"]
-AccountingChoice: TypeAlias = Literal["paper", "consistent"]
 _FEW = 100
 """Settings; for fewer, starting processes takes longer than the work."""
 

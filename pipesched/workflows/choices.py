@@ -1,0 +1,12 @@
+"""The words that arguments of the library and options of the command line choose from; importing them is quick."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+PartitionAim: TypeAlias = Literal["replicas", "time", "memory"]
+ReplicaFormula: TypeAlias = Literal["paper", "published"]
+BuffersChoice: TypeAlias = Literal["pooled", "per_microbatch"]
+CompressionChoice: TypeAlias = Literal["half"]
+EvaluatorChoice: TypeAlias = Literal["simulate", "avgpipe", "measure", "max_num", "max_size"]
+AccountingChoice: TypeAlias = Literal["paper", "consistent"]
