@@ -1,25 +1,27 @@
 """The one way in: what a user gives for a schedule, its costs, a profile or the machines becomes the thing itself.
 
-schedule    a Schedule, a Plan, a name of the catalogue with its counts, or a file (.json, .csv)
+schedule    a Schedule, a Plan, a name of the catalogue with its counts, or a file of lists or of a plan (.json, .csv)
 costs       StageCosts, a DeviceCost, a Profile, or a file of a profile (.json, .txt) or of stage costs (.csv)
 cluster     a Cluster, a file (.json), or None: equal devices whose links take no time
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TypeAlias
 
 from pipesched.profiles.clusters import Cluster, flat
-from pipesched.profiles.costs import DeviceCost, Profile, StageCosts, costs_of_stages, layer_seconds
+from pipesched.profiles.costs import DeviceCost, Profile, StageCost, StageCosts, costs_of_stages, layer_seconds
 from pipesched.profiles.io import Plan, load_cluster, load_plan, load_profile, load_stage_costs
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import ParameterValue, build, find
-from pipesched.schedules.formats import read_schedule
-from pipesched.workflows.errors import ArgumentError
+from pipesched.schedules.formats import read_schedule, read_text
+from pipesched.workflows.errors import ArgumentError, require_at_least, require_kind
 
 MOST_DEVICES = 100_000
 _STEPS_PER_RANK = 4
@@ -45,6 +47,7 @@ ScheduleArgument: TypeAlias = Schedule | Plan | ScheduleSource | str | Path
 CostsArgument: TypeAlias = StageCosts | DeviceCost | Profile | str | Path
 ProfileArgument: TypeAlias = Profile | str | Path
 ClusterArgument: TypeAlias = Cluster | str | Path | None
+PartitionArgument: TypeAlias = str | Sequence[int]
 
 
 def read_schedule_argument(
@@ -58,17 +61,18 @@ def read_schedule_argument(
     """Return the lists that `schedule` stands for.
 
     Args:
-        schedule: A schedule, a plan, a name of the catalogue, or a file that ends in ``.json`` or ``.csv``.
+        schedule: A schedule, a plan, a name of the catalogue, or a file of lists (``.json``, ``.csv``) or of a plan.
         num_ranks: Of a schedule by name: the ranks of its pipeline.
         num_microbatches: Of a schedule by name.
         num_chunks: Of a schedule by name: stages per rank, where it takes them.
         parameters: Of a schedule by name: as its entry of the catalogue lists them.
 
     Raises:
-        ArgumentError: A name without its counts, or counts beside lists that have them already.
+        ArgumentError: None of these, a name without its counts, or counts beside lists that have them already.
         ScheduleError: No such schedule, counts that it cannot have, or a bad file.
         ProfileError: The parts of a plan do not fit together.
     """
+    require_kind("schedule", schedule, ScheduleArgument, "a Schedule, a Plan, a name of the catalogue or a file")
     if isinstance(schedule, str) and Path(schedule).suffix not in (".json", ".csv"):
         return _built(schedule, num_ranks, num_microbatches, num_chunks, dict(parameters or {}))
     require_no_counts(
@@ -82,7 +86,17 @@ def read_schedule_argument(
         case Plan():
             return _planned(schedule)
         case str() | Path():
-            return ScheduleSource(read_schedule(Path(schedule)))
+            return _read(Path(schedule))
+
+
+def _read(path: Path) -> ScheduleSource:
+    """Return the lists of a file: its own, or those of the plan that it is."""
+    try:
+        document = json.loads(read_text(path)) if path.suffix == ".json" else None
+    except (ValueError, RecursionError):  # who reads it as a schedule says what is wrong with it
+        document = None
+    is_plan = isinstance(document, dict) and document.get("format") == "pipesched-plan"
+    return _planned(read_plan_argument(path)) if is_plan else ScheduleSource(read_schedule(path))
 
 
 def require_no_counts(**counts: object) -> None:
@@ -145,8 +159,10 @@ def read_profile_argument(profile: ProfileArgument) -> Profile:
     """Return a profile.
 
     Raises:
+        ArgumentError: It is neither a profile nor a file.
         ProfileError: The file is none.
     """
+    require_kind("profile", profile, ProfileArgument, "a Profile, or a file of one")
     return profile if isinstance(profile, Profile) else load_profile(profile)
 
 
@@ -166,13 +182,15 @@ def read_costs_argument(
         partition: Of a profile: layers to stages, ``balanced`` (None), ``uniform``, or counts as ``3,3,4``.
 
     Raises:
-        ArgumentError: A partition of what is no profile, or costs of another number of stages.
+        ArgumentError: No costs, a partition of what is no profile, or costs of another number of stages.
         ProfileError: A file is bad, or the partition does not fit.
     """
     loaded = load_costs(costs)
     if isinstance(loaded, Profile):
-        size = microbatch_size or loaded.microbatch_sizes[0]
-        bounds = parse_partition(partition or "balanced", layer_seconds(loaded, size), schedule.num_stages)
+        size = read_microbatch_size(microbatch_size, loaded)
+        bounds = parse_partition(
+            "balanced" if partition is None else partition, layer_seconds(loaded, size), schedule.num_stages
+        )
         return costs_of_stages(loaded, bounds, size)
     for name, value in {"microbatch_size": microbatch_size, "partition": partition}.items():
         if value is not None:
@@ -187,15 +205,70 @@ def read_costs_argument(
     return stage_costs
 
 
+def read_microbatch_size(microbatch_size: int | None, profile: Profile) -> int:
+    """Return how many samples a micro-batch has; None: the smallest that was measured.
+
+    Raises:
+        ArgumentError: It is below 1.
+    """
+    if microbatch_size is None:
+        return profile.microbatch_sizes[0]
+    require_at_least("microbatch_size", microbatch_size, 1)
+    return microbatch_size
+
+
+def partition_text(partition: PartitionArgument | None) -> str | None:
+    """Return how layers are cut into stages, as `parse_partition` takes it; None where nothing is said.
+
+    Raises:
+        ArgumentError: It is neither a text nor a list of each stage's number of layers.
+    """
+    if partition is None or isinstance(partition, str):
+        return partition
+    require_kind("partition", partition, Sequence, "balanced, uniform or layers per stage; try [3, 3, 4]")
+    for num_layers in partition:
+        require_at_least("partition", num_layers, 1)
+    return ",".join(map(str, partition))
+
+
 def load_costs(costs: CostsArgument) -> StageCosts | DeviceCost | Profile:
     """Return costs, those of a file read.
 
     Raises:
+        ArgumentError: There are none, or one is below 0.
         ProfileError: The file has none.
     """
+    require_kind("costs", costs, CostsArgument, "StageCosts, a DeviceCost, a Profile or a file of costs")
+    if isinstance(costs, Profile):
+        return costs
     if not isinstance(costs, str | Path):
+        for cost in (costs,) if isinstance(costs, DeviceCost) else {id(c): c for c in costs.stages}.values():
+            _require_possible_cost(cost)
         return costs
     return load_stage_costs(costs) if Path(costs).suffix == ".csv" else load_profile(costs)
+
+
+def _require_possible_cost(cost: DeviceCost | StageCost) -> None:
+    for field in fields(cost):
+        value = getattr(cost, field.name)
+        if value is not None and not (isinstance(value, int | float) and 0 <= value < math.inf):
+            raise ArgumentError(f"costs: {field.name}: got {value!r}, expected a number of at least 0")
+
+
+def read_devices_argument(cluster: ClusterArgument, num_devices: int | None) -> Cluster:
+    """Return the first `num_devices` of a cluster, and no other; None: all.
+
+    Raises:
+        ArgumentError: Neither is given, or there are fewer.
+        ProfileError: The file is none.
+    """
+    if num_devices is None:
+        if cluster is None:
+            raise ArgumentError("num_devices: got none and no `cluster`, expected one of them; try `num_devices=4`")
+        return read_cluster_argument(cluster, 1, "num_devices")
+    require_at_least("num_devices", num_devices, 1)
+    machines = read_cluster_argument(cluster, num_devices, "num_devices")
+    return replace(machines, devices=machines.devices[:num_devices])
 
 
 def read_cluster_argument(cluster: ClusterArgument, num_devices: int, what: str) -> Cluster:
@@ -207,9 +280,10 @@ def read_cluster_argument(cluster: ClusterArgument, num_devices: int, what: str)
         what: Who needs them, for messages.
 
     Raises:
-        ArgumentError: There are fewer.
+        ArgumentError: It is neither, or there are fewer.
         ProfileError: The file is none.
     """
+    require_kind("cluster", cluster, ClusterArgument, "a Cluster, a file of one, or None")
     if num_devices > MOST_DEVICES:
         raise ArgumentError(
             f"cluster: got {num_devices} devices for {what}, expected at most {MOST_DEVICES}; use fewer"

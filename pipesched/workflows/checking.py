@@ -12,7 +12,7 @@ from pipesched.schedules.check import BACKENDS, Finding, Judgement, MessageBacke
 from pipesched.schedules.weights import Staleness, staleness
 from pipesched.simulator.analysis import readable_share
 from pipesched.workflows.arguments import ScheduleArgument, read_schedule_argument
-from pipesched.workflows.errors import ArgumentError
+from pipesched.workflows.errors import ArgumentError, require_choice
 from pipesched.workflows.table import Table
 
 if TYPE_CHECKING:
@@ -33,11 +33,20 @@ class CheckReport:
     judgement: Judgement
 
     def findings(self, backend: MessageBackend | str = MessageBackend.GLOO) -> tuple[Finding, ...]:
-        """Return what is wrong with the schedule on `backend`; nothing where it is safe."""
+        """Return what is wrong with the schedule on `backend`; nothing where it is safe.
+
+        Raises:
+            ArgumentError: There is no such backend.
+        """
+        require_choice("backend", backend, tuple(MessageBackend))
         return self.judgement.findings[MessageBackend(backend)]
 
     def runs_on(self, backend: MessageBackend | str = MessageBackend.GLOO) -> bool:
-        """Return whether every rank reaches its end on `backend`."""
+        """Return whether every rank reaches its end on `backend`.
+
+        Raises:
+            ArgumentError: There is no such backend.
+        """
         return not self.findings(backend)
 
     def to_frame(self) -> pd.DataFrame:

@@ -27,13 +27,15 @@ from pipesched.simulator.analysis import compare_timelines as compare_timelines
 from pipesched.workflows.arguments import (
     ClusterArgument,
     CostsArgument,
+    PartitionArgument,
     ScheduleArgument,
     ScheduleSource,
     load_costs,
+    partition_text,
     read_schedule_argument,
 )
 from pipesched.workflows.choices import BuffersChoice, CompressionChoice
-from pipesched.workflows.errors import ArgumentError
+from pipesched.workflows.errors import ArgumentError, require_names
 from pipesched.workflows.pictures import TimelineArgument, read_timeline_argument
 from pipesched.workflows.prediction import (
     Conditions,
@@ -91,8 +93,16 @@ class ScheduleComparison:
         return tuple(compared.prediction for compared in self.schedules if compared.prediction is not None)
 
     def __getitem__(self, name: str) -> ComparedSchedule:
-        """Return the schedule `name`."""
-        return next(compared for compared in self.schedules if compared.summary.name == name)
+        """Return the schedule `name`.
+
+        Raises:
+            KeyError: There is none; says which there are.
+        """
+        compared = {compared.summary.name: compared for compared in reversed(self.schedules)}
+        if name not in compared:
+            names = ", ".join(row.name for row in self.summaries)
+            raise KeyError(f"got {name!r}, expected one of {names}")
+        return compared[name]
 
     def to_rows(self) -> list[dict[str, CellValue]]:
         """Return plain data, a row per schedule."""
@@ -185,7 +195,7 @@ def compare(
     num_chunks: int | None = None,
     parameters: Mapping[str, ParameterValue] | None = None,
     microbatch_size: int | None = None,
-    partition: str | None = None,
+    partition: PartitionArgument | None = None,
     network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
     compression: CompressionChoice | None = None,
     convert_bytes_per_s: float | None = None,
@@ -212,6 +222,7 @@ def compare(
         ProfileError: A file is bad, or does not fit a schedule.
         SimulationError: A schedule cannot be simulated.
     """
+    require_names("schedules", schedules)
     names = [schedule for schedule in schedules if isinstance(schedule, str) and lookup(schedule) is not None]
     entries = {name: find(name) for name in names}
     _require_taken(list(entries.values()), num_chunks, parameters or {})
@@ -236,7 +247,7 @@ def compare(
         costs=load_costs(costs),
         cluster=cluster,
         microbatch_size=microbatch_size,
-        partition=partition,
+        partition=partition_text(partition),
         network=network,
         compression=compression,
         convert_bytes_per_s=convert_bytes_per_s,
@@ -348,11 +359,12 @@ def compare_runs(first: TimelineArgument, second: TimelineArgument) -> TimelineC
         second: Likewise.
 
     Raises:
+        ArgumentError: One is neither a Timeline nor a simulation nor a file.
         ScheduleError: A file is no Timeline.
         SimulationError: They are not of the same devices and op lists, or nothing in one takes time.
     """
     given = (first, second)
-    timelines = list(map(read_timeline_argument, given))
+    timelines = [read_timeline_argument(first, "first"), read_timeline_argument(second, "second")]
     if {timeline.source for timeline in timelines} == {"predicted", "measured"}:
         predicted, measured = sorted(timelines, key=lambda timeline: timeline.source, reverse=True)
         return TimelineComparison((predicted, measured), compare_timelines(predicted, measured))

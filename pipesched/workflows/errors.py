@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import index
+from types import UnionType
 from typing import SupportsIndex
+
+NETWORK_EXPECTED = "NetworkOptions; try pipesched.NetworkOptions(protocol='eager')"
 
 
 class ArgumentError(ValueError):
@@ -18,7 +21,7 @@ def require_choice(name: str, value: object, choices: Sequence[object]) -> None:
         ArgumentError: It is another value.
     """
     if value not in choices:
-        raise ArgumentError(f"{name}: got {value!r}, expected one of {', '.join(map(str, choices))}")
+        raise ArgumentError(f"{name}: got {_shown(value)}, expected one of {', '.join(map(str, choices))}")
 
 
 def require_at_least(name: str, value: object, least: int) -> None:
@@ -28,16 +31,48 @@ def require_at_least(name: str, value: object, least: int) -> None:
         ArgumentError: It is.
     """
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise ArgumentError(f"{name}: got {value!r}, expected an integer of at least {least}")
+        raise ArgumentError(f"{name}: got {_shown(value)}, expected an integer of at least {least}")
     if index(value) < least:
         raise ArgumentError(f"{name}: got {value}, expected at least {least}")
 
 
 def require_names(name: str, value: object) -> None:
-    """Refuse a bare string where a list of strings is expected: it would be read letter by letter.
+    """Refuse what is no list, also a bare string: it would be read letter by letter.
 
     Raises:
-        ArgumentError: It is one.
+        ArgumentError: It is none.
     """
-    if isinstance(value, str):
-        raise ArgumentError(f"{name}: got {value!r}, expected a list; try [{value!r}]")
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ArgumentError(f"{name}: got {_shown(value)}, expected a list; try [{_shown(value)}]")
+
+
+def require_each_at_least(name: str, values: object, least: int) -> None:
+    """Refuse what is no list of integers of at least `least`.
+
+    Raises:
+        ArgumentError: It is something else.
+    """
+    require_names(name, values)
+    assert isinstance(values, Iterable)
+    for value in values:
+        require_at_least(name, value, least)
+
+
+def require_kind(name: str, value: object, kinds: type | UnionType, expected: str) -> None:
+    """Refuse what is of none of `kinds`.
+
+    Args:
+        name: Of the argument.
+        kinds: As `isinstance` takes them.
+        expected: What they are, for the message.
+
+    Raises:
+        ArgumentError: It is of another.
+    """
+    if not isinstance(value, kinds):
+        raise ArgumentError(f"{name}: got {_shown(value)}, expected {expected}")
+
+
+def _shown(value: object) -> str:
+    """Return a value as it is written, of a larger one its type alone: a list of ops fills a book."""
+    return repr(value) if isinstance(value, str | int | float | None) else f"{type(value).__name__}(..)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never, get_args
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
@@ -15,10 +15,11 @@ from pipesched.workflows.arguments import (
     ClusterArgument,
     ProfileArgument,
     read_cluster_argument,
+    read_microbatch_size,
     read_profile_argument,
 )
 from pipesched.workflows.choices import PartitionAim, ReplicaFormula
-from pipesched.workflows.errors import ArgumentError
+from pipesched.workflows.errors import ArgumentError, require_at_least, require_choice
 from pipesched.workflows.table import Table
 
 if TYPE_CHECKING:
@@ -190,9 +191,13 @@ def partition(
         straight: PipeDream's formula, but one device for each stage.
 
     Raises:
-        ArgumentError: Arguments that do not go together, or too few devices.
+        ArgumentError: An unknown word, a number below 1, arguments that do not go together, or too few devices.
         ProfileError: A file is bad, there are more stages than layers, or nothing fits.
     """
+    require_at_least("num_devices", num_devices, 1)
+    require_at_least("num_chunks", num_chunks, 1)
+    require_choice("by", by, get_args(PartitionAim))
+    require_choice("form", form, get_args(ReplicaFormula))
     if by != "replicas" and (form != "paper" or straight):
         raise ArgumentError(
             f"`by={by}`: got `form` or `straight` too, expected them with `by=replicas`; leave them out"
@@ -206,7 +211,7 @@ def partition(
         cluster=machines,
         num_devices=num_devices,
         by=by,
-        microbatch_size=microbatch_size or measured.microbatch_sizes[0],
+        microbatch_size=read_microbatch_size(microbatch_size, measured),
         num_chunks=num_chunks,
         form=form,
         straight=straight,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pipesched.schedules import Timeline
 from pipesched.schedules.formats import read_timeline, write_text
-from pipesched.workflows.errors import ArgumentError
+from pipesched.workflows.errors import ArgumentError, require_kind
 from pipesched.workflows.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -132,12 +132,18 @@ def _timelines(given: Sequence[TimelineArgument]) -> tuple[Timeline, ...]:
     return tuple(map(read_timeline_argument, given))
 
 
-def read_timeline_argument(timeline: TimelineArgument) -> Timeline:
+def read_timeline_argument(timeline: TimelineArgument, name: str = "timelines") -> Timeline:
     """Return a Timeline: itself, of a simulation, or of a file.
 
+    Args:
+        timeline: Any of these.
+        name: Of the argument, for messages.
+
     Raises:
+        ArgumentError: It is something else.
         ScheduleError: The file is no Timeline.
     """
+    require_kind(name, timeline, TimelineArgument, "a Timeline, a simulation or a file of a Timeline")
     if isinstance(timeline, Timeline):
         return timeline
     return timeline.timeline if isinstance(timeline, Prediction) else read_timeline(Path(timeline))

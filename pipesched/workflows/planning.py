@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, get_args
 
 from pipesched.profiles.io import Plan, save_plan
 from pipesched.schedules.builders import find
@@ -23,10 +23,19 @@ from pipesched.simulator.planner import (
 from pipesched.workflows.arguments import (
     ClusterArgument,
     ProfileArgument,
-    read_cluster_argument,
+    read_devices_argument,
     read_profile_argument,
 )
-from pipesched.workflows.errors import ArgumentError
+from pipesched.workflows.choices import CompressionChoice
+from pipesched.workflows.errors import (
+    NETWORK_EXPECTED,
+    ArgumentError,
+    require_at_least,
+    require_choice,
+    require_each_at_least,
+    require_kind,
+    require_names,
+)
 from pipesched.workflows.table import Table
 
 if TYPE_CHECKING:
@@ -140,7 +149,7 @@ def plan(
     depths: Sequence[int] | None = None,
     chunks: Sequence[int] = (2,),
     recomputes: Sequence[bool] = (False, True),
-    compressions: Sequence[Literal["half"] | None] = (None,),
+    compressions: Sequence[CompressionChoice | None] = (None,),
     convert_bytes_per_s: float | None = None,
     network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
     fewer: bool = False,
@@ -171,13 +180,18 @@ def plan(
         ProfileError: A file is bad, or there are more stages than layers.
         ScheduleError: There is no such schedule.
     """
-    if cluster is None and num_devices is None:
-        raise ArgumentError("cluster: got none and no `num_devices`, expected one of them; try `num_devices=4`")
-    machines = read_cluster_argument(cluster, num_devices or 1, "num_devices")
-    devices = machines.devices[:num_devices]
+    require_at_least("batch_size", batch_size, 1)
+    require_at_least("top", top, 1)
+    require_each_at_least("depths", () if depths is None else depths, 1)
+    require_each_at_least("chunks", chunks, 1)
+    require_names("recomputes", recomputes)
+    require_names("compressions", compressions)
+    for compression in compressions:
+        require_choice("compressions", compression, (None, *get_args(CompressionChoice)))
+    require_kind("network", network, NetworkOptions, NETWORK_EXPECTED)
     request = Request(
         profile=read_profile_argument(profile),
-        cluster=replace(machines, devices=devices),
+        cluster=read_devices_argument(cluster, num_devices),
         batch_size=batch_size,
         schedules=plannable_schedules(schedules, asynchronous),
         depths=None if depths is None else tuple(depths),
@@ -222,6 +236,7 @@ def plannable_schedules(names: Sequence[str] | None, asynchronous: bool) -> tupl
     """
     if names is None:
         return SCHEDULES + (ASYNCHRONOUS if asynchronous else ())
+    require_names("schedules", names)
     entries = [find(name) for name in names]
     for entry in entries:
         if not entry.traits.takes_plans:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import get_args
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import Compression, DeviceCost, Profile, StageCosts, element_bytes
@@ -20,7 +21,7 @@ from pipesched.workflows.arguments import (
     read_costs_argument,
 )
 from pipesched.workflows.choices import BuffersChoice, CompressionChoice
-from pipesched.workflows.errors import ArgumentError
+from pipesched.workflows.errors import NETWORK_EXPECTED, ArgumentError, require_choice, require_kind
 from pipesched.workflows.steady_time import steady_s_per_microbatch
 
 _FLOAT32_BYTES = 4
@@ -53,6 +54,17 @@ class Conditions:
     buffers: BuffersChoice = "pooled"
     jitter: float = 0.0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse words that mean nothing here.
+
+        Raises:
+            ArgumentError: One does not.
+        """
+        require_kind("network", self.network, NetworkOptions, NETWORK_EXPECTED)
+        require_choice("buffers", self.buffers, get_args(BuffersChoice))
+        if self.compression is not None:
+            require_choice("compression", self.compression, get_args(CompressionChoice))
 
     def costs_of(self, source: ScheduleSource) -> StageCosts:
         """Return what the stages of a schedule cost, messages compressed as asked, or as its plan says.

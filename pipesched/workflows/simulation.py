@@ -17,13 +17,15 @@ from pipesched.simulator.memory import InFlight, in_flight, peak_in_flight
 from pipesched.workflows.arguments import (
     ClusterArgument,
     CostsArgument,
+    PartitionArgument,
     ScheduleArgument,
     ScheduleSource,
     load_costs,
+    partition_text,
     read_schedule_argument,
 )
 from pipesched.workflows.choices import BuffersChoice, CompressionChoice
-from pipesched.workflows.errors import ArgumentError
+from pipesched.workflows.errors import ArgumentError, require_at_least
 from pipesched.workflows.prediction import (
     Conditions,
     Prediction,
@@ -206,7 +208,7 @@ def simulate(
     num_chunks: int | None = None,
     parameters: Mapping[str, ParameterValue] | None = None,
     microbatch_size: int | None = None,
-    partition: str | None = None,
+    partition: PartitionArgument | None = None,
     network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
     compression: CompressionChoice | None = None,
     convert_bytes_per_s: float | None = None,
@@ -226,7 +228,7 @@ def simulate(
         num_chunks: Of a schedule by name: stages per rank, where it takes them.
         parameters: Of a schedule by name, as its entry of the catalogue lists them.
         microbatch_size: Of a profile: samples of a micro-batch; None: the smallest that was measured.
-        partition: Of a profile: ``balanced`` (None), ``uniform``, or layers per stage as in ``3,3,4``.
+        partition: Of a profile: ``balanced`` (None), ``uniform``, or layers per stage as in ``3,3,4`` or in a list.
         network: How messages go.
         compression: ``"half"``: messages go in half precision.
         convert_bytes_per_s: How quickly a device compresses; None: in no time.
@@ -249,7 +251,7 @@ def simulate(
         costs=load_costs(costs),
         cluster=cluster,
         microbatch_size=microbatch_size,
-        partition=partition,
+        partition=partition_text(partition),
         network=network,
         compression=compression,
         convert_bytes_per_s=convert_bytes_per_s,
@@ -267,6 +269,7 @@ def simulate_source(
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
 ) -> Simulation:
     """Do what `simulate` does; `progress` is told which share of several runs is over."""
+    require_at_least("num_runs", num_runs, 1)
     if num_runs > 1 and not conditions.jitter:
         raise ArgumentError(
             f"num_runs: got {num_runs} without `jitter`, expected both: all would be the same; try `jitter=0.1`"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from pipesched.profiles.costs import Profile
 from pipesched.profiles.partitioning import parse_partition
@@ -33,12 +33,22 @@ from pipesched.simulator.tuner import (
 )
 from pipesched.workflows.arguments import (
     ClusterArgument,
+    PartitionArgument,
     ProfileArgument,
-    read_cluster_argument,
+    partition_text,
+    read_devices_argument,
     read_profile_argument,
 )
 from pipesched.workflows.choices import AccountingChoice, EvaluatorChoice
-from pipesched.workflows.errors import ArgumentError
+from pipesched.workflows.errors import (
+    NETWORK_EXPECTED,
+    ArgumentError,
+    require_at_least,
+    require_choice,
+    require_each_at_least,
+    require_kind,
+    require_names,
+)
 from pipesched.workflows.setting_runs import Measurement, require_same_layers
 from pipesched.workflows.table import Table
 
@@ -160,7 +170,7 @@ def tune(
     cluster: ClusterArgument = None,
     *,
     num_devices: int | None = None,
-    partition: str = "balanced",
+    partition: PartitionArgument = "balanced",
     network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
     microbatches: Sequence[int] | None = None,
     pipelines: Sequence[int] | None = None,
@@ -184,7 +194,7 @@ def tune(
         batch_size: Samples in a batch of each pipeline.
         cluster: Machines, or a file of them; None: `num_devices` equal ones whose links take no time.
         num_devices: Stages of the pipeline, on the first devices of the cluster; None: all.
-        partition: Layers to stages: ``balanced``, ``uniform``, or counts as ``3,3,4``.
+        partition: Layers to stages: ``balanced``, ``uniform``, or counts as ``3,3,4`` or in a list.
         network: How messages go.
         microbatches: M of each pipeline's batch; None: all that divide it and that the profile covers.
         pipelines: Parallel pipelines N of avgpipe; None: 1 to 4.
@@ -199,18 +209,27 @@ def tune(
         resume: File that keeps what is found, so that a stopped search goes on from there.
 
     Raises:
-        ArgumentError: No devices, or numbers that do not divide the batch or that the profile does not cover.
+        ArgumentError: No devices, an unknown word, or numbers that do not divide the batch or that the profile does not
+                cover.
         ProfileError: A file is bad, or the model cannot be cut into so many stages.
         ScheduleError: There is no such schedule.
         RankFailed: With ``measure``, if a rank failed, died or hung.
     """
-    if cluster is None and num_devices is None:
-        raise ArgumentError("num_devices: got none and no `cluster`, expected one of them; try `num_devices=4`")
-    machines = read_cluster_argument(cluster, num_devices or 1, "num_devices")
-    machines = replace(machines, devices=machines.devices[:num_devices])
-    measured = read_profile_argument(profile)
-    parse_partition(partition, (1.0,) * len(measured.layers), len(machines.devices))
-    problem = Problem(measured, batch_size, machines, partition, network)
+    require_at_least("batch_size", batch_size, 1)
+    require_each_at_least("microbatches", () if microbatches is None else microbatches, 1)
+    require_each_at_least("pipelines", () if pipelines is None else pipelines, 1)
+    require_each_at_least("advances", advances, 0)
+    require_each_at_least("chunks", chunks, 1)
+    require_names("recomputes", recomputes)
+    require_choice("evaluator", evaluator, get_args(EvaluatorChoice))
+    require_choice("accounting", accounting, get_args(AccountingChoice))
+    require_kind("network", network, NetworkOptions, NETWORK_EXPECTED)
+    if num_workers is not None:
+        require_at_least("num_workers", num_workers, 1)
+    machines = read_devices_argument(cluster, num_devices)
+    measured, layers = read_profile_argument(profile), partition_text(partition) or "balanced"
+    parse_partition(layers, (1.0,) * len(measured.layers), len(machines.devices))
+    problem = Problem(measured, batch_size, machines, layers, network)
     space = Space(
         microbatches=covered_microbatches(problem, microbatches),
         pipelines=(1, 2, 3, 4) if pipelines is None else tuple(pipelines),
@@ -311,6 +330,7 @@ def tunable_schedules(names: Sequence[str]) -> tuple[str, ...]:
         ArgumentError: There is none, or one steps without a flush.
         ScheduleError: There is no such schedule.
     """
+    require_names("schedules", names)
     entries = [find(name) for name in names]
     if not entries:
         raise ArgumentError("schedules: got none, expected names; try avgpipe,zb_h1")

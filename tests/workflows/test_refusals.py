@@ -1,0 +1,119 @@
+"""Arguments that make no sense are refused by name, in one line."""
+
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pipesched
+
+GPT = str(Path(__file__).parents[2] / "profiles" / "data" / "gpt-10m-epyc.json")
+COST = pipesched.DeviceCost(1.0, 2.0)
+
+simulate: Any = partial(pipesched.simulate, num_ranks=2, num_microbatches=2)
+simulate_profile: Any = partial(simulate, "1f1b", GPT)
+simulate_cost: Any = partial(simulate, "1f1b", COST)
+simulate_lists: Any = pipesched.simulate
+check: Any = partial(pipesched.check, "1f1b", num_ranks=2, num_microbatches=2)
+check_lists: Any = pipesched.check
+compare: Any = partial(pipesched.compare, num_ranks=2, num_microbatches=2)
+compare_runs: Any = pipesched.compare_runs
+gantt: Any = pipesched.gantt
+partition: Any = pipesched.partition
+plan: Any = partial(pipesched.plan, GPT, None, num_devices=2)
+tune: Any = partial(pipesched.tune, GPT, 8, num_devices=2)
+
+WORDS = [
+    ("buffers: got 'foo', expected one of pooled, per_microbatch", lambda: simulate_cost(buffers="foo")),
+    ("compression: got 'foo', expected one of half", lambda: simulate_cost(compression="foo")),
+    ("by: got 'tme', expected one of replicas, time, memory", lambda: partition(GPT, 2, by="tme")),
+    ("form: got 'foo', expected one of paper, published", lambda: partition(GPT, 2, form="foo")),
+    ("evaluator: got 'foo', expected one of simulate, avgpipe", lambda: tune(evaluator="foo")),
+    ("accounting: got 'foo', expected one of paper, consistent", lambda: tune(accounting="foo")),
+    ("compressions: got 'foo', expected one of None, half", lambda: plan(8, compressions=["foo"])),
+    ("backend: got 'foo', expected one of gloo, nccl", lambda: check().runs_on("foo")),
+]
+NUMBERS = [
+    ("microbatch_size: got 0, expected at least 1", lambda: simulate_profile(microbatch_size=0)),
+    ("microbatch_size: got 0, expected at least 1", lambda: partition(GPT, 2, microbatch_size=0)),
+    ("microbatch_size: got True, expected an integer", lambda: partition(GPT, 2, microbatch_size=True)),
+    ("num_devices: got 0, expected at least 1", lambda: partition(GPT, 0)),
+    ("num_devices: got 0, expected at least 1", lambda: plan(8, num_devices=0)),
+    ("num_devices: got -4, expected at least 1", lambda: plan(8, num_devices=-4)),
+    ("num_devices: got 0, expected at least 1", lambda: tune(num_devices=0)),
+    ("num_runs: got 0, expected at least 1", lambda: simulate_cost(num_runs=0, jitter=0.1)),
+    ("top: got 0, expected at least 1", lambda: plan(8, top=0)),
+    ("batch_size: got 0, expected at least 1", lambda: plan(0)),
+    ("pipelines: got 0, expected at least 1", lambda: tune(pipelines=[0])),
+    ("chunks: got 0, expected at least 1", lambda: tune(chunks=[0])),
+    ("advances: got -1, expected at least 0", lambda: tune(advances=[-1])),
+    ("num_workers: got -1, expected at least 1", lambda: tune(num_workers=-1)),
+    ("costs: forward_s: got -1.0, expected a number", lambda: simulate("1f1b", pipesched.DeviceCost(-1.0, 2.0))),
+    ("costs: backward_s: got -2.0, expected a number", lambda: simulate("1f1b", pipesched.uniform(2, 1.0, -2.0))),
+    ("partition: got 0, expected at least 1", lambda: simulate_profile(partition=[0, 2])),
+]
+KINDS = [
+    ("schedule: got None, expected a Schedule", lambda: simulate_lists(None, COST)),
+    ("schedule: got 5, expected a Schedule", lambda: simulate(5, COST)),
+    ("schedule: got 7, expected a Schedule", lambda: check_lists(7)),
+    ("costs: got None, expected StageCosts", lambda: simulate("1f1b", None)),
+    ("costs: got 3, expected StageCosts", lambda: simulate("1f1b", 3)),
+    ("cluster: got 7, expected a Cluster", lambda: simulate_cost(7)),
+    ("network: got 'eager', expected NetworkOptions", lambda: simulate_cost(network="eager")),
+    ("network: got 'eager', expected NetworkOptions", lambda: tune(network="eager")),
+    ("profile: got 3, expected a Profile", lambda: partition(3, 2)),
+    ("partition: got 3, expected balanced", lambda: simulate_profile(partition=3)),
+    (r"schedules: got 'gpipe', expected a list; try \['gpipe'\]", lambda: compare("gpipe", COST)),
+    ("schedules: got '1f1b', expected a list", lambda: plan(8, schedules="1f1b")),
+    ("schedules: got '1f1b', expected a list", lambda: tune(schedules="1f1b")),
+    ("pipelines: got 3, expected a list", lambda: tune(pipelines=3)),
+    ("timelines: got 3, expected a Timeline", lambda: gantt(3)),
+    (r"timelines: got list\(..\), expected a Timeline", lambda: gantt([])),
+    ("first: got 3, expected a Timeline", lambda: compare_runs(3, 4)),
+]
+
+
+@pytest.mark.parametrize(("message", "call"), WORDS + NUMBERS + KINDS)
+def test_what_makes_no_sense_is_refused_by_name(message, call):
+    with pytest.raises(pipesched.ArgumentError, match=f"^{message}") as refusal:
+        call()
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_partition_may_be_a_list_of_layers_per_stage():
+    num_layers = len(pipesched.load_profile(GPT).layers)
+    expected = simulate_profile(partition=f"3,{num_layers - 3}").makespan_s
+
+    for given in ([3, num_layers - 3], (3, num_layers - 3)):
+        assert simulate_profile(partition=given).makespan_s == expected
+    tuned = pipesched.tune(GPT, 8, num_devices=2, partition=[3, num_layers - 3], microbatches=[4], pipelines=[1])
+    assert tuned.problem.partition == f"3,{num_layers - 3}"
+
+
+def test_the_file_of_a_plan_is_the_plan(tmp_path):
+    search = pipesched.plan(GPT, None, batch_size=8, num_devices=2, top=1)
+    search.save(tmp_path / "plan.json")
+    assert search.plan is not None
+    expected = pipesched.simulate(search.plan, GPT).makespan_s
+
+    assert pipesched.simulate(str(tmp_path / "plan.json"), GPT).makespan_s == expected
+    assert pipesched.check(tmp_path / "plan.json").runs_on("gloo")
+    assert pipesched.compare([tmp_path / "plan.json"], GPT).summaries[0].makespan_s == expected
+
+
+def test_a_schedule_that_is_not_compared_is_a_key_error_with_the_names():
+    compared = compare(["gpipe", "1f1b"], COST)
+
+    assert compared["1f1b"].summary.name == "1f1b"
+    with pytest.raises(KeyError, match="got 'nope', expected one of gpipe, 1f1b"):
+        compared["nope"]
+
+
+def test_options_of_the_command_line_load_no_profiles_and_no_builders():
+    code = "import sys, pipesched.cli.commands.partition; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "pipesched.workflows.choices" in loaded
+    assert "pipesched.workflows.arguments" not in loaded
