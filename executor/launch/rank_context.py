@@ -30,6 +30,7 @@ from pipesched.executor.core import (
     lists_of,
 )
 from pipesched.executor.launch.affinity import local_device, pin, ranks_of_processes
+from pipesched.executor.launch.agreement import digests_of, require_agreement
 from pipesched.executor.launch.run_spec import RunSpec
 from pipesched.executor.transport import ProcessGroupTransport, TensorShape, make_groups, make_reduce_groups
 from pipesched.schedules import Schedule
@@ -127,6 +128,7 @@ def connected(
     is_pinned: bool = True,
     averages: bool = True,
     meet: str = "env://",
+    digests: Mapping[str, str] | None = None,
 ) -> Iterator[RankContext]:
     """Meet the other ranks of `schedule`; RANK and WORLD_SIZE are in the environment, as torchrun sets them.
 
@@ -137,9 +139,11 @@ def connected(
         is_pinned: Whether every rank on CPUs gets cores of its own, where there are enough.
         averages: Whether the averaged stages of a device get their reference process.
         meet: Where the ranks meet: an ``init_method`` of torch.distributed.
+        digests: Of what must be the same in all processes, by name; None where it is known to be.
 
     Raises:
-        ExecutionError: There are not as many processes as ranks, or the device or backend is not there.
+        ExecutionError: There are not as many processes as ranks, the device or backend is not there, or the processes
+            do not agree.
         PeerLost: Another rank did not come, or was gone before the end.
     """
     process, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -163,6 +167,9 @@ def connected(
     ):
         with waiting_for(f"the other ranks of rank {rank}"):
             store = _store(meet, process, size, patience)
+        if digests is not None:
+            require_agreement(digests, store, process, size)
+        with waiting_for(f"the other ranks of rank {rank}"):
             dist.init_process_group(carrier, store=store, rank=rank, world_size=size, timeout=patience)
         try:
             control = dist.new_group(backend="gloo") if carrier == "nccl" else None
@@ -218,7 +225,7 @@ def _start_reference(schedule: Schedule, rank: int) -> ReferenceProcess | None:
 
 
 def connected_as(spec: RunSpec, schedule: Schedule, meet: str) -> AbstractContextManager[RankContext]:
-    """Return `connected` with what the run says of it."""
+    """Return `connected` with what the run says of it; processes that meet as torchrun says bring runs of their own."""
     return connected(
         schedule,
         device=spec.device,
@@ -228,6 +235,7 @@ def connected_as(spec: RunSpec, schedule: Schedule, meet: str) -> AbstractContex
         is_pinned=spec.is_pinned,
         averages=not spec.is_emulated,
         meet=meet,
+        digests=digests_of(spec) if meet == "env://" else None,
     )
 
 
