@@ -2,6 +2,8 @@ from . import executor as executor
 from . import profiles as profiles
 from . import schedules as schedules
 from . import simulator as simulator
+from .executor import ExecutionError as ExecutionError
+from .profiles import ProfileError as ProfileError
 from .profiles.clusters import Cluster as Cluster
 from .profiles.clusters import Link as Link
 from .profiles.clusters import flat as flat
@@ -14,10 +16,12 @@ from .profiles.io import load_cluster as load_cluster
 from .profiles.io import load_plan as load_plan
 from .profiles.io import load_profile as load_profile
 from .schedules import Schedule as Schedule
+from .schedules import ScheduleError as ScheduleError
 from .schedules import Timeline as Timeline
 from .schedules.builders import CATALOGUE as CATALOGUE
 from .schedules.builders import build as build
 from .simulator import NetworkOptions as NetworkOptions
+from .simulator import SimulationError as SimulationError
 from .workflows import ArgumentError as ArgumentError
 from .workflows import CheckReport as CheckReport
 from .workflows import CutModel as CutModel

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias, TypedDict
+from typing import TypeAlias, TypedDict, get_args
 
-from pipesched.executor import Averaging, Backend, DeviceKind, MessagePrecision, epsilon_fault
+from pipesched.executor import DTYPES, Averaging, Backend, DeviceKind, MessagePrecision, epsilon_fault
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import Profile, layer_seconds
 from pipesched.profiles.models import Model, resolve_model
@@ -13,7 +14,7 @@ from pipesched.profiles.partitioning import parse_partition
 from pipesched.profiles.processes import prints_to_stderr
 from pipesched.schedules import PredictionRule, ScheduleTraits
 from pipesched.workflows.arguments import ProfileArgument, read_profile_argument
-from pipesched.workflows.errors import ArgumentError
+from pipesched.workflows.errors import ArgumentError, require_at_least, require_choice
 
 ModelArgument: TypeAlias = Model | str
 
@@ -52,14 +53,56 @@ class RunKeywords(TypedDict, total=False):
     save: str | None
 
 
+_WORDS: dict[str, tuple[str | None, ...]] = {
+    "dtype": DTYPES,
+    "device": get_args(DeviceKind),
+    "backend": get_args(Backend),
+    "compression": (None, *get_args(MessagePrecision)),
+    "averaging": get_args(Averaging),
+}
+"""What the keywords that are words may be, but for the optimizer, whose names stand where torch is loaded."""
+
+
+def require_keywords(keywords: RunKeywords) -> None:
+    """Refuse a keyword that there is not, or that is none of its words or no such number.
+
+    Raises:
+        ArgumentError: There is one.
+    """
+    for name, value in keywords.items():
+        if name not in RunKeywords.__annotations__:
+            raise ArgumentError(f"{name}: got {value!r}, but there is no such argument; see RunKeywords")
+        if name in _WORDS:
+            require_choice(name, value, _WORDS[name])
+    if "optimizer" in keywords:
+        from pipesched.profiles.models import OPTIMIZERS
+
+        require_choice("optimizer", keywords["optimizer"], tuple(OPTIMIZERS))
+    if "prediction" in keywords and not isinstance(keywords["prediction"], PredictionRule | None):
+        rules = ", ".join(f"PredictionRule.{rule.name}" for rule in PredictionRule)
+        raise ArgumentError(f"prediction: got {keywords['prediction']!r}, expected None or one of {rules}")
+    if "threads" in keywords:
+        require_at_least("threads", keywords["threads"], 1)
+    if "seed" in keywords:
+        require_at_least("seed", keywords["seed"], -(2**63))
+    lr, timeout_s = keywords.get("lr", 0.0), keywords.get("timeout_s", 1.0)
+    if not (isinstance(lr, int | float) and math.isfinite(lr) and lr >= 0):
+        raise ArgumentError(f"lr: got {lr!r}, expected a finite number, 0 or more; try 0.001")
+    if not (isinstance(timeout_s, int | float) and timeout_s > 0):
+        raise ArgumentError(f"timeout_s: got {timeout_s!r}, expected seconds above 0; try 60")
+
+
 def read_model_argument(model: ModelArgument) -> Model:
     """Return a model; what a user's factory prints meanwhile goes to stderr.
 
     Raises:
+        ArgumentError: It is neither a model nor a name.
         ProfileError: There is no such model, or it cannot be made.
     """
     if isinstance(model, Model):
         return model
+    if not isinstance(model, str):
+        raise ArgumentError(f"model: got {model!r}, expected a Model, or a name; try 'mlp'")
     with prints_to_stderr():
         return resolve_model(model)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,8 @@ from pipesched.executor import DeviceKind
 from pipesched.profiles.costs import Profile
 from pipesched.profiles.io import profile_text, save_profile
 from pipesched.simulator.analysis import readable_bytes, readable_s
-from pipesched.workflows.model_arguments import ModelArgument, read_model_argument, require_possible
+from pipesched.workflows.errors import ArgumentError, require_at_least
+from pipesched.workflows.model_arguments import ModelArgument, read_model_argument, require_keywords, require_possible
 from pipesched.workflows.table import Table
 
 if TYPE_CHECKING:
@@ -124,9 +125,15 @@ def profile(
         progress: Told now and then what fraction is done.
 
     Raises:
-        ArgumentError: There is no such device.
+        ArgumentError: There is no such device, or an argument makes no sense.
         ProfileError: There is no such model, it fails, or an argument is out of range.
     """
+    require_keywords({"optimizer": optimizer, "dtype": dtype, "device": device, "seed": seed})
+    if isinstance(microbatch_sizes, str) or not isinstance(microbatch_sizes, Iterable):
+        raise ArgumentError(f"microbatch_sizes: got {microbatch_sizes!r}, expected a list; try [1, 2, 4]")
+    microbatch_sizes = tuple(microbatch_sizes)
+    for size in microbatch_sizes:
+        require_at_least("microbatch_sizes", size, 1)
     require_possible({"device": device})
     import torch
 

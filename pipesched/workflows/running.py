@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, get_args
 
 from pipesched.executor import How
 from pipesched.profiles.clusters import Cluster
@@ -25,7 +25,7 @@ from pipesched.workflows.arguments import (
     read_cluster_argument,
     read_schedule_argument,
 )
-from pipesched.workflows.errors import ArgumentError
+from pipesched.workflows.errors import ArgumentError, require_at_least, require_choice
 from pipesched.workflows.model_arguments import (
     ModelArgument,
     RunKeywords,
@@ -35,6 +35,7 @@ from pipesched.workflows.model_arguments import (
     read_profile_of,
     require_epsilon,
     require_followed,
+    require_keywords,
     require_possible,
 )
 from pipesched.workflows.prediction import Conditions
@@ -192,6 +193,12 @@ def run(
         ExecutionError: A value is out of range.
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
     """
+    require_keywords(keywords)
+    require_choice("how", how, get_args(How))
+    if microbatch_size is not None:
+        require_at_least("microbatch_size", microbatch_size, 1)
+    require_at_least("iterations", iterations, 1)
+    require_at_least("warmup", warmup, 0)
     source = read_schedule_argument(
         schedule, num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, parameters=parameters
     )
@@ -221,7 +228,8 @@ def run(
                 "leave it out"
             )
         built = read_model_argument(model)
-        size, layers = microbatch_size or 1, None if profile is None else read_profile_of(profile, built)
+        size = 1 if microbatch_size is None else microbatch_size
+        layers = None if profile is None else read_profile_of(profile, built)
         if source.plan is not None:
             size, partition = source.plan.microbatch_size, ",".join(map(str, source.plan.partition))
         require_epsilon([lists.traits], keywords)

@@ -32,7 +32,7 @@ from pipesched.workflows.arguments import (
     read_cluster_argument,
     require_no_counts,
 )
-from pipesched.workflows.errors import ArgumentError
+from pipesched.workflows.errors import ArgumentError, require_at_least, require_choice
 from pipesched.workflows.model_arguments import (
     ModelArgument,
     RunKeywords,
@@ -42,6 +42,7 @@ from pipesched.workflows.model_arguments import (
     read_profile_of,
     require_epsilon,
     require_followed,
+    require_keywords,
     require_possible,
 )
 from pipesched.workflows.session import is_rank
@@ -193,6 +194,17 @@ def train(
         ExecutionError: A value is out of range, or an op failed in this process.
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
     """
+    require_keywords(keywords)
+    require_choice("advance", advance, (None, "auto"))
+    require_at_least("num_steps", num_steps, 1)
+    if batch_size is not None:
+        require_at_least("batch_size", batch_size, 1)
+    if limit_bytes is not None:
+        require_at_least("limit_bytes", limit_bytes, 1)
+        if advance is None:
+            raise ArgumentError(f"limit_bytes: got {limit_bytes}, expected `advance` with it; leave it out")
+    if cluster is not None and costs is None:
+        raise ArgumentError("cluster: got it without `costs`, expected both, as nothing is predicted; leave it out")
     if isinstance(schedule, Plan):
         if batch_size is not None or partition is not None:
             raise ArgumentError("schedule: got a plan, and `batch_size` or `partition` too; leave them out")
@@ -205,8 +217,8 @@ def train(
     lists = run.lists(num_steps)
     require_possible(keywords)
     require_cut([run], batch_size)
-    if recipe.name:
-        require_followed({recipe.name: lists.traits}, keywords)
+    if recipe.name or lists.origin is not None:
+        require_followed({recipe.name or lists.name: lists.traits}, keywords)
     require_epsilon([lists.traits], keywords)
     if not is_elsewhere:
         require_few(lists)
@@ -368,7 +380,7 @@ def _recipe(
         return ScheduleSpec(
             name=entry.name,
             num_ranks=num_ranks,
-            num_microbatches=num_microbatches or num_ranks * pipelines,
+            num_microbatches=num_ranks * pipelines if num_microbatches is None else num_microbatches,
             num_chunks=num_chunks,
             parameters=dict(parameters or {}),
         )
@@ -384,5 +396,7 @@ def _recipe(
             lists = schedule
         case str() | Path():
             lists = read_schedule(Path(schedule))
+        case _:
+            raise ArgumentError(f"schedule: got {schedule!r}, expected a name, lists, a plan or a file; try '1f1b'")
     require_runnable(lists)
     return ScheduleSpec(lists=to_json(lists))

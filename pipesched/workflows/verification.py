@@ -13,7 +13,7 @@ from pipesched.profiles.models import Model
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.profiles.processes import num_cores
 from pipesched.schedules import Phase, Schedule, Timeline, computes
-from pipesched.schedules.builders import ParameterValue
+from pipesched.schedules.builders import ParameterValue, lookup
 from pipesched.schedules.check import require_runnable
 from pipesched.simulator.analysis import Comparison, compare_timelines
 from pipesched.workflows.arguments import (
@@ -25,7 +25,7 @@ from pipesched.workflows.arguments import (
     read_schedule_argument,
 )
 from pipesched.workflows.comparison import comparison_table
-from pipesched.workflows.errors import ArgumentError
+from pipesched.workflows.errors import ArgumentError, require_at_least, require_names
 from pipesched.workflows.model_arguments import (
     ModelArgument,
     RunKeywords,
@@ -33,11 +33,14 @@ from pipesched.workflows.model_arguments import (
     read_model_argument,
     read_profile_of,
     require_epsilon,
+    require_followed,
+    require_keywords,
     require_possible,
 )
 from pipesched.workflows.prediction import Conditions, predict_source
 from pipesched.workflows.profiling import profile as profile_layers
 from pipesched.workflows.running import measured, modelled_spec
+from pipesched.workflows.session import is_rank
 from pipesched.workflows.table import Table
 
 if TYPE_CHECKING:
@@ -102,7 +105,7 @@ class VerifiedSchedule:
         return gantt_figure([self.predicted, self.measured], title=title)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Verification:
     """Several schedules of one model, each predicted and run.
 
@@ -114,14 +117,25 @@ class Verification:
     schedules: tuple[VerifiedSchedule, ...]
     profile: Profile
 
+    def __repr__(self) -> str:
+        return f"Verification({self.profile.model!r}, {list(self.schedules)})"
+
     @property
     def agrees(self) -> bool:
         """Whether the losses of all runs are those of the model without a pipeline."""
         return all(verified.agrees for verified in self.schedules)
 
     def __getitem__(self, name: str) -> VerifiedSchedule:
-        """Return the schedule `name`."""
-        return next(verified for verified in self.schedules if verified.name == name)
+        """Return the schedule `name`.
+
+        Raises:
+            KeyError: There is none.
+        """
+        found = next((verified for verified in self.schedules if verified.name == name), None)
+        if found is None:
+            names = ", ".join(verified.name for verified in self.schedules)
+            raise KeyError(f"{name}: expected one of {names}")
+        return found
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row per schedule: both makespans [s], how far off, and the largest difference of a loss."""
@@ -197,18 +211,35 @@ def verify(
         ProfileError: There is no such model, it cannot be cut so, or a file is bad.
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
     """
+    require_names("schedules", schedules)
+    require_keywords(keywords)
+    for count, value, least in (
+        ("microbatch_size", microbatch_size, 1),
+        ("iterations", iterations, 1),
+        ("warmup", warmup, 0),
+    ):
+        require_at_least(count, value, least)
+    if profile is None and is_rank():
+        raise ArgumentError(
+            "profile: got none under torchrun, where every process would measure its own, expected one for all; "
+            "try a file that pipesched profile has written"
+        )
     sources = [
         read_schedule_argument(
             schedule,
-            num_ranks=num_ranks if isinstance(schedule, str) else None,
-            num_microbatches=num_microbatches if isinstance(schedule, str) else None,
-            num_chunks=num_chunks if isinstance(schedule, str) else None,
-            parameters=parameters if isinstance(schedule, str) else None,
+            num_ranks=num_ranks,
+            num_microbatches=num_microbatches,
+            num_chunks=num_chunks,
+            parameters=parameters,
         )
+        if isinstance(schedule, str) and lookup(schedule) is not None
+        else read_schedule_argument(schedule)
         for schedule in schedules
     ]
     if not sources:
         raise ArgumentError("schedules: got none, expected names; try gpipe,1f1b")
+    if all(source.schedule.origin is not None for source in sources):
+        require_followed({source.schedule.name: source.schedule.traits for source in sources}, keywords)
     require_possible(keywords)
     require_epsilon([source.schedule.traits for source in sources], keywords)
     built, name = read_model_argument(model), name_for_processes(model)

@@ -1,0 +1,112 @@
+"""What makes no sense in a run is refused by the name of its argument, before any process is started."""
+
+import pytest
+
+import pipesched
+from pipesched.schedules import PredictionRule
+from pipesched.schedules.builders import build
+
+MODEL = "mlp:width=8,layers=4"
+COUNTS = {"num_ranks": 2, "num_microbatches": 4}
+
+
+def run(**arguments):
+    return pipesched.run("1f1b", MODEL, **(COUNTS | arguments))
+
+
+def verify(**arguments):
+    return pipesched.verify(MODEL, **({"schedules": ["1f1b"]} | COUNTS | arguments))
+
+
+def train(**arguments):
+    return pipesched.train(MODEL, **({"schedule": "1f1b"} | COUNTS | arguments))
+
+
+def profile(**arguments):
+    return pipesched.profile(MODEL, **arguments)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_starts(monkeypatch):
+    def refuse(*arguments, **keywords):
+        raise AssertionError("started")
+
+    monkeypatch.setattr("pipesched.executor.runs.launcher.Processes", refuse)
+    monkeypatch.setattr("pipesched.profiles.measuring.profile_model", refuse)
+
+
+@pytest.mark.parametrize("call", [run, verify, train])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("learning_rate", 0.1),
+        ("device", "tpu"),
+        ("backend", "mpi"),
+        ("dtype", "floaty"),
+        ("optimizer", "foo"),
+        ("compression", "quarter"),
+        ("averaging", "never"),
+        ("prediction", "adam"),
+        ("lr", -1),
+        ("lr", "big"),
+        ("threads", 0),
+        ("seed", 0.5),
+        ("timeout_s", 0),
+    ],
+)
+def test_a_word_or_number_that_a_run_does_not_know_is_named(call, name, value):
+    with pytest.raises(pipesched.ArgumentError) as refused:
+        call(**{name: value})
+    assert str(refused.value).startswith(f"{name}: got {value!r}")
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "words"),
+    [
+        (run, {"how": "nap"}, "how: got 'nap'"),
+        (run, {"microbatch_size": 0}, "microbatch_size: got 0"),
+        (run, {"iterations": 0}, "iterations: got 0"),
+        (verify, {"microbatch_size": 0}, "microbatch_size: got 0"),
+        (verify, {"warmup": -1}, "warmup: got -1"),
+        (verify, {"schedules": "gpipe"}, "schedules: got 'gpipe', expected a list"),
+        (verify, {"prediction": PredictionRule.ADAM}, "prediction: got adam with 1f1b"),
+        (train, {"schedule": 5, "num_ranks": None, "num_microbatches": None}, "schedule: got 5"),
+        (train, {"cluster": pipesched.flat(2)}, "cluster: got it without `costs`"),
+        (train, {"limit_bytes": -3, "advance": "auto"}, "limit_bytes: got -3"),
+        (train, {"limit_bytes": 10**9}, "limit_bytes: got 1000000000, expected `advance`"),
+        (train, {"advance": "far"}, "advance: got 'far'"),
+        (train, {"num_steps": 0}, "num_steps: got 0"),
+        (train, {"batch_size": 0}, "batch_size: got 0"),
+        (
+            train,
+            {
+                "schedule": build("gpipe", 2, 2),
+                "num_ranks": None,
+                "num_microbatches": None,
+                "prediction": PredictionRule.ADAM,
+            },
+            "prediction: got adam with gpipe",
+        ),
+        (profile, {"dtype": "floaty"}, "dtype: got 'floaty'"),
+        (profile, {"dtype": "int32"}, "dtype: got 'int32'"),
+        (profile, {"dtype": "complex64"}, "dtype: got 'complex64'"),
+        (profile, {"microbatch_sizes": 4}, "microbatch_sizes: got 4, expected a list"),
+        (profile, {"microbatch_sizes": [0]}, "microbatch_sizes: got 0"),
+    ],
+)
+def test_an_argument_that_makes_no_sense_or_has_no_effect_is_named(call, arguments, words):
+    with pytest.raises(pipesched.ArgumentError) as refused:
+        call(**arguments)
+    assert str(refused.value).startswith(words)
+
+
+def test_no_microbatches_are_not_taken_for_as_many_as_ranks():
+    with pytest.raises(pipesched.ScheduleError, match="num_microbatches is 0"):
+        train(num_microbatches=0)
+
+
+def test_under_torchrun_a_profile_is_given_to_all(monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(pipesched.ArgumentError, match=r"^profile: got none under torchrun"):
+        verify()
