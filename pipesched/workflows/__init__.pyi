@@ -1,5 +1,6 @@
 from .arguments import ClusterArgument as ClusterArgument
 from .arguments import CostsArgument as CostsArgument
+from .arguments import PartitionArgument as PartitionArgument
 from .arguments import ProfileArgument as ProfileArgument
 from .arguments import ScheduleArgument as ScheduleArgument
 from .arguments import ScheduleSource as ScheduleSource

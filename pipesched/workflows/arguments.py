@@ -24,6 +24,7 @@ from pipesched.schedules.formats import read_schedule, read_text
 from pipesched.workflows.errors import ArgumentError, require_at_least, require_kind
 
 MOST_DEVICES = 100_000
+_PLAN_FORMAT = "pipesched-plan"
 _STEPS_PER_RANK = 4
 """Steps of a planned list without a flush, for each rank of a copy: in so many every reading has settled."""
 
@@ -70,9 +71,11 @@ def read_schedule_argument(
     Raises:
         ArgumentError: None of these, a name without its counts, or counts beside lists that have them already.
         ScheduleError: No such schedule, counts that it cannot have, or a bad file.
-        ProfileError: The parts of a plan do not fit together.
+        ProfileError: The file of a plan is bad, or its parts do not fit together.
     """
     require_kind("schedule", schedule, ScheduleArgument, "a Schedule, a Plan, a name of the catalogue or a file")
+    if parameters is not None:
+        require_kind("parameters", parameters, Mapping, "names with their values; try {'pipelines': 2}")
     if isinstance(schedule, str) and Path(schedule).suffix not in (".json", ".csv"):
         return _built(schedule, num_ranks, num_microbatches, num_chunks, dict(parameters or {}))
     require_no_counts(
@@ -86,17 +89,19 @@ def read_schedule_argument(
         case Plan():
             return _planned(schedule)
         case str() | Path():
-            return _read(Path(schedule))
+            is_plan = _is_plan(read_text(schedule))
+            return _planned(read_plan_argument(schedule)) if is_plan else ScheduleSource(read_schedule(schedule))
 
 
-def _read(path: Path) -> ScheduleSource:
-    """Return the lists of a file: its own, or those of the plan that it is."""
+def _is_plan(text: str) -> bool:
+    """Return whether the text of a file is that of a plan; who reads it as a schedule says what else is wrong."""
+    if _PLAN_FORMAT not in text:
+        return False
     try:
-        document = json.loads(read_text(path)) if path.suffix == ".json" else None
-    except (ValueError, RecursionError):  # who reads it as a schedule says what is wrong with it
-        document = None
-    is_plan = isinstance(document, dict) and document.get("format") == "pipesched-plan"
-    return _planned(read_plan_argument(path)) if is_plan else ScheduleSource(read_schedule(path))
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and document.get("format") == _PLAN_FORMAT
 
 
 def require_no_counts(**counts: object) -> None:

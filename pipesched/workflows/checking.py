@@ -12,7 +12,7 @@ from pipesched.schedules.check import BACKENDS, Finding, Judgement, MessageBacke
 from pipesched.schedules.weights import Staleness, staleness
 from pipesched.simulator.analysis import readable_share
 from pipesched.workflows.arguments import ScheduleArgument, read_schedule_argument
-from pipesched.workflows.errors import ArgumentError, require_choice
+from pipesched.workflows.errors import ArgumentError, require_choice, require_names
 from pipesched.workflows.table import Table
 
 if TYPE_CHECKING:
@@ -203,6 +203,8 @@ def versions(
         NotRunnableError: The lists cannot run to their end.
         ScheduleError: No such schedule, bad counts, a bad file, or not one weight for each stage.
     """
+    if weights is not None:
+        require_names("weights", weights)
     if isinstance(schedule, Schedule):
         lists = schedule
     elif isinstance(schedule, str) and num_ranks and num_microbatches and lookup(schedule) is not None:

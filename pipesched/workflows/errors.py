@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection
 from operator import index
 from types import UnionType
 from typing import SupportsIndex
@@ -14,7 +14,7 @@ class ArgumentError(ValueError):
     """An argument, or a combination of arguments, makes no sense: ``name: got .., expected ..; try ..``."""
 
 
-def require_choice(name: str, value: object, choices: Sequence[object]) -> None:
+def require_choice(name: str, value: object, choices: Collection[object]) -> None:
     """Refuse what is none of `choices`, as ``typing.get_args`` of a Literal returns them.
 
     Raises:
@@ -37,25 +37,38 @@ def require_at_least(name: str, value: object, least: int) -> None:
 
 
 def require_names(name: str, value: object) -> None:
-    """Refuse what is no list, also a bare string: it would be read letter by letter.
+    """Refuse what is no list: also a bare string, which would be read letter by letter, and what can be read but once.
 
     Raises:
         ArgumentError: It is none.
     """
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise ArgumentError(f"{name}: got {_shown(value)}, expected a list; try [{_shown(value)}]")
+    if isinstance(value, str):
+        raise ArgumentError(f"{name}: got {value!r}, expected a list; try [{value!r}]")
+    if not isinstance(value, Collection):
+        raise ArgumentError(f"{name}: got {_shown(value)}, expected a list")
 
 
-def require_each_at_least(name: str, values: object, least: int) -> None:
-    """Refuse what is no list of integers of at least `least`.
+def require_each_at_least(name: str, values: Collection[object], least: int) -> None:
+    """Refuse what is no list of at least one integer, each of at least `least`.
 
     Raises:
         ArgumentError: It is something else.
     """
     require_names(name, values)
-    assert isinstance(values, Iterable)
+    if not len(values):
+        raise ArgumentError(f"{name}: got an empty list, expected at least one; try [{least}]")
     for value in values:
         require_at_least(name, value, least)
+
+
+def require_rate(name: str, value: object) -> None:
+    """Refuse what is no number above 0.
+
+    Raises:
+        ArgumentError: It is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ArgumentError(f"{name}: got {_shown(value)}, expected a number above 0")
 
 
 def require_kind(name: str, value: object, kinds: type | UnionType, expected: str) -> None:

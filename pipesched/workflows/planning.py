@@ -35,6 +35,7 @@ from pipesched.workflows.errors import (
     require_each_at_least,
     require_kind,
     require_names,
+    require_rate,
 )
 from pipesched.workflows.table import Table
 
@@ -176,19 +177,23 @@ def plan(
         time_limit_s: Then it is the best so far, once there is one; None: to the end.
 
     Raises:
-        ArgumentError: No machines, too few devices, or schedules that cannot be planned with.
+        ArgumentError: An unknown word, a number below 1, no machines, too few devices, or schedules that cannot be
+                planned with.
         ProfileError: A file is bad, or there are more stages than layers.
         ScheduleError: There is no such schedule.
     """
     require_at_least("batch_size", batch_size, 1)
     require_at_least("top", top, 1)
-    require_each_at_least("depths", () if depths is None else depths, 1)
+    if depths is not None:
+        require_each_at_least("depths", depths, 1)
     require_each_at_least("chunks", chunks, 1)
     require_names("recomputes", recomputes)
     require_names("compressions", compressions)
     for compression in compressions:
         require_choice("compressions", compression, (None, *get_args(CompressionChoice)))
     require_kind("network", network, NetworkOptions, NETWORK_EXPECTED)
+    if convert_bytes_per_s is not None:
+        require_rate("convert_bytes_per_s", convert_bytes_per_s)
     request = Request(
         profile=read_profile_argument(profile),
         cluster=read_devices_argument(cluster, num_devices),

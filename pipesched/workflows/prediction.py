@@ -21,7 +21,7 @@ from pipesched.workflows.arguments import (
     read_costs_argument,
 )
 from pipesched.workflows.choices import BuffersChoice, CompressionChoice
-from pipesched.workflows.errors import NETWORK_EXPECTED, ArgumentError, require_choice, require_kind
+from pipesched.workflows.errors import NETWORK_EXPECTED, ArgumentError, require_choice, require_kind, require_rate
 from pipesched.workflows.steady_time import steady_s_per_microbatch
 
 _FLOAT32_BYTES = 4
@@ -56,15 +56,17 @@ class Conditions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse words that mean nothing here.
+        """Refuse words that mean nothing here, and a rate of 0.
 
         Raises:
-            ArgumentError: One does not.
+            ArgumentError: There is one.
         """
         require_kind("network", self.network, NetworkOptions, NETWORK_EXPECTED)
         require_choice("buffers", self.buffers, get_args(BuffersChoice))
         if self.compression is not None:
             require_choice("compression", self.compression, get_args(CompressionChoice))
+        if self.convert_bytes_per_s is not None:
+            require_rate("convert_bytes_per_s", self.convert_bytes_per_s)
 
     def costs_of(self, source: ScheduleSource) -> StageCosts:
         """Return what the stages of a schedule cost, messages compressed as asked, or as its plan says.

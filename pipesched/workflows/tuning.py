@@ -216,8 +216,9 @@ def tune(
         RankFailed: With ``measure``, if a rank failed, died or hung.
     """
     require_at_least("batch_size", batch_size, 1)
-    require_each_at_least("microbatches", () if microbatches is None else microbatches, 1)
-    require_each_at_least("pipelines", () if pipelines is None else pipelines, 1)
+    for name, counts in {"microbatches": microbatches, "pipelines": pipelines}.items():
+        if counts is not None:
+            require_each_at_least(name, counts, 1)
     require_each_at_least("advances", advances, 0)
     require_each_at_least("chunks", chunks, 1)
     require_names("recomputes", recomputes)

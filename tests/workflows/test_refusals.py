@@ -17,6 +17,8 @@ simulate: Any = partial(pipesched.simulate, num_ranks=2, num_microbatches=2)
 simulate_profile: Any = partial(simulate, "1f1b", GPT)
 simulate_cost: Any = partial(simulate, "1f1b", COST)
 simulate_lists: Any = pipesched.simulate
+simulate_half: Any = partial(simulate_profile, compression="half")
+versions: Any = partial(pipesched.versions, "pipedream", num_ranks=2, num_microbatches=8)
 check: Any = partial(pipesched.check, "1f1b", num_ranks=2, num_microbatches=2)
 check_lists: Any = pipesched.check
 compare: Any = partial(pipesched.compare, num_ranks=2, num_microbatches=2)
@@ -53,6 +55,10 @@ NUMBERS = [
     ("num_workers: got -1, expected at least 1", lambda: tune(num_workers=-1)),
     ("costs: forward_s: got -1.0, expected a number", lambda: simulate("1f1b", pipesched.DeviceCost(-1.0, 2.0))),
     ("costs: backward_s: got -2.0, expected a number", lambda: simulate("1f1b", pipesched.uniform(2, 1.0, -2.0))),
+    ("convert_bytes_per_s: got 0, expected a number above 0", lambda: simulate_half(convert_bytes_per_s=0)),
+    ("convert_bytes_per_s: got -1, expected a number above 0", lambda: plan(8, convert_bytes_per_s=-1)),
+    ("depths: got an empty list, expected at least one", lambda: plan(8, depths=[])),
+    ("microbatches: got an empty list, expected at least one", lambda: tune(microbatches=[])),
     ("partition: got 0, expected at least 1", lambda: simulate_profile(partition=[0, 2])),
 ]
 KINDS = [
@@ -61,6 +67,8 @@ KINDS = [
     ("schedule: got 7, expected a Schedule", lambda: check_lists(7)),
     ("costs: got None, expected StageCosts", lambda: simulate("1f1b", None)),
     ("costs: got 3, expected StageCosts", lambda: simulate("1f1b", 3)),
+    ("parameters: got 3, expected names with their values", lambda: simulate_cost(parameters=3)),
+    ("weights: got 3, expected a list", lambda: versions(weights=3)),
     ("cluster: got 7, expected a Cluster", lambda: simulate_cost(7)),
     ("network: got 'eager', expected NetworkOptions", lambda: simulate_cost(network="eager")),
     ("network: got 'eager', expected NetworkOptions", lambda: tune(network="eager")),
@@ -69,6 +77,7 @@ KINDS = [
     (r"schedules: got 'gpipe', expected a list; try \['gpipe'\]", lambda: compare("gpipe", COST)),
     ("schedules: got '1f1b', expected a list", lambda: plan(8, schedules="1f1b")),
     ("schedules: got '1f1b', expected a list", lambda: tune(schedules="1f1b")),
+    (r"schedules: got generator\(..\), expected a list", lambda: compare((name for name in ["gpipe"]), COST)),
     ("pipelines: got 3, expected a list", lambda: tune(pipelines=3)),
     ("timelines: got 3, expected a Timeline", lambda: gantt(3)),
     (r"timelines: got list\(..\), expected a Timeline", lambda: gantt([])),
