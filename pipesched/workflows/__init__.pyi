@@ -24,11 +24,8 @@ from .choices import PartitionAim as PartitionAim
 from .choices import ReplicaFormula as ReplicaFormula
 from .comparison import ComparedSchedule as ComparedSchedule
 from .comparison import ScheduleComparison as ScheduleComparison
-from .comparison import TimelineComparison as TimelineComparison
 from .comparison import compare as compare
-from .comparison import compare_runs as compare_runs
 from .comparison import compare_sources as compare_sources
-from .comparison import comparison_table as comparison_table
 from .errors import ArgumentError as ArgumentError
 from .links import profile_links as profile_links
 from .model_arguments import ModelArgument as ModelArgument
@@ -57,6 +54,9 @@ from .prediction import is_same_model as is_same_model
 from .prediction import predict_source as predict_source
 from .profiling import ProfileMeasurement as ProfileMeasurement
 from .profiling import profile as profile
+from .run_comparison import TimelineComparison as TimelineComparison
+from .run_comparison import compare_runs as compare_runs
+from .run_comparison import comparison_table as comparison_table
 from .running import RunResult as RunResult
 from .running import emulating_spec as emulating_spec
 from .running import measured as measured

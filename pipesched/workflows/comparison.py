@@ -1,22 +1,20 @@
-"""Several schedules of one model in one table, or two Timelines of one schedule side by side."""
+"""Several schedules of one model in one table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipesched.profiles import ProfileError
-from pipesched.schedules import ScheduleError, Timeline
+from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import Entry, ParameterValue, find, lookup
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import NetworkOptions, SimulationError
 from pipesched.simulator.analysis import (
     CellValue,
-    Comparison,
-    Quantity,
     Summary,
     readable_bytes,
     readable_s,
@@ -36,7 +34,6 @@ from pipesched.workflows.arguments import (
 )
 from pipesched.workflows.choices import BuffersChoice, CompressionChoice
 from pipesched.workflows.errors import ArgumentError, require_names
-from pipesched.workflows.pictures import TimelineArgument, read_timeline_argument
 from pipesched.workflows.prediction import (
     Conditions,
     Prediction,
@@ -312,123 +309,3 @@ def _compared(source: ScheduleSource, conditions: Conditions) -> ComparedSchedul
     steady_s = steady_pace_s(source, prediction, conditions)
     summary = summarize(lower(schedule), prediction.timeline, costs, prediction.cluster, steady_s)
     return ComparedSchedule(summary, prediction, device_share(schedule, conditions))
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class TimelineComparison:
-    """Two Timelines of one schedule: a prediction and a measurement, or two of a kind.
-
-    Attributes:
-        timelines: The prediction first; two of a kind in the order given, named so that they can be told apart.
-        comparison: Every quantity in both, and how far they are apart.
-    """
-
-    timelines: tuple[Timeline, Timeline]
-    comparison: Comparison
-
-    def __repr__(self) -> str:
-        first, second = self.timelines
-        makespans = f"{first.makespan_s:.6g} s and {second.makespan_s:.6g} s"
-        return f"TimelineComparison({first.name!r}: {first.source} and {second.source}, makespans {makespans})"
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return a row per quantity: makespan, bubble, and busy, idle and peak memory of each device."""
-        import pandas as pd
-
-        return pd.DataFrame(self.comparison.to_rows()).astype({"device": "Int64"})
-
-    def plot(self) -> Figure:
-        """Draw both on one time axis, the rows of a rank together."""
-        from pipesched.simulator.views import gantt_figure
-
-        return gantt_figure(self.timelines)
-
-    def table(self) -> Table:
-        """Return a row per quantity, as people read it."""
-        return comparison_table([self.comparison])
-
-    def _repr_html_(self) -> str:
-        return self.table().to_html()
-
-
-def compare_runs(first: TimelineArgument, second: TimelineArgument) -> TimelineComparison:
-    """Set two runs of the same op lists side by side.
-
-    Args:
-        first: A Timeline, a simulation, or a file of a Timeline; a prediction and a measurement may come in any order.
-        second: Likewise.
-
-    Raises:
-        ArgumentError: One is neither a Timeline nor a simulation nor a file.
-        ScheduleError: A file is no Timeline.
-        SimulationError: They are not of the same devices and op lists, or nothing in one takes time.
-    """
-    given = (first, second)
-    timelines = [read_timeline_argument(first, "first"), read_timeline_argument(second, "second")]
-    if {timeline.source for timeline in timelines} == {"predicted", "measured"}:
-        predicted, measured = sorted(timelines, key=lambda timeline: timeline.source, reverse=True)
-        return TimelineComparison((predicted, measured), compare_timelines(predicted, measured))
-    files = [
-        Path(each) if isinstance(each, str | Path) else Path(f"run {index}") for index, each in enumerate(given, 1)
-    ]
-    names = _told_apart(files, timelines)
-    one, other = (replace(timeline, source=name) for timeline, name in zip(timelines, names, strict=True))
-    return TimelineComparison((one, other), compare_timelines(timelines[0], timelines[1], names))
-
-
-def _told_apart(paths: Sequence[Path], timelines: Sequence[Timeline]) -> tuple[str, str]:
-    """Return a name for each of two files: what tells them apart in as few words as will do."""
-    (first, second), (one, other) = paths, timelines
-    whole = str(first.with_suffix("")), str(second.with_suffix(""))
-    for names in ((first.stem, second.stem), (one.name, other.name), whole):
-        if len({*names, "quantity", "device", "difference"}) == 5:  # the other columns are called so
-            return names
-    return f"{first.stem} 1", f"{second.stem} 2"
-
-
-def comparison_table(comparisons: Sequence[Comparison]) -> Table:
-    """Return every quantity of every comparison in both runs, and how far apart they are."""
-    rows: dict[str, dict[str, str]] = {}
-    for comparison in comparisons:
-        for quantity in comparison.quantities:
-            name = quantity.name.removesuffix("_s").removesuffix("_bytes").replace("_", " ")
-            where = "" if quantity.device is None else f" of device {quantity.device}"
-            row = rows.setdefault(name + where, {"": name + where})
-            whose = f"{comparison.name} " if comparison.names is None else ""
-            row |= {whose + column: cell for column, cell in _cells(quantity, comparison.names).items()}
-    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
-    caption = dict.fromkeys(map(_meaning, comparisons)) | dict.fromkeys(filter(None, map(_furthest_off, comparisons)))
-    cells = tuple({column: row.get(column, "") for column in columns} for row in rows.values())
-    return Table("", cells, "\n".join(caption))
-
-
-def _meaning(comparison: Comparison) -> str:
-    if comparison.names is None:
-        return "error = (predicted - measured) / measured"
-    first, second = comparison.names
-    return f"difference = ({second} - {first}) / {first}"
-
-
-def _cells(quantity: Quantity, names: tuple[str, str] | None) -> dict[str, str]:
-    is_time, is_size = quantity.name.endswith("_s"), quantity.name.endswith("_bytes")
-    show: Callable[[float], str] = readable_s if is_time else readable_bytes if is_size else readable_share
-    first, second = names or ("predicted", "measured")
-    relative = quantity.error if names is None else quantity.difference
-    return {
-        first: "-" if quantity.predicted is None else show(quantity.predicted),
-        second: "-" if quantity.measured is None else show(quantity.measured),
-        "error" if names is None else "difference": "-" if relative is None else f"{relative:+.1%}",
-    }
-
-
-def _furthest_off(comparison: Comparison) -> str | None:
-    worst = comparison.largest_disagreement
-    if worst is None:
-        return None
-    what = f"{worst.kind} of stage {worst.stage}, {worst.count} times"
-    if comparison.names is None:
-        times = f"{readable_s(worst.predicted_s)} predicted, {readable_s(worst.measured_s)} measured"
-        return f"{comparison.name}: furthest off is {what}: {times}"
-    first, second = comparison.names
-    times = f"{readable_s(worst.predicted_s)} in {first}, {readable_s(worst.measured_s)} in {second}"
-    return f"{comparison.name}: furthest apart is {what}: {times}"

@@ -24,7 +24,6 @@ from pipesched.workflows.arguments import (
     read_cluster_argument,
     read_schedule_argument,
 )
-from pipesched.workflows.comparison import comparison_table
 from pipesched.workflows.errors import ArgumentError, require_at_least, require_names
 from pipesched.workflows.model_arguments import (
     ModelArgument,
@@ -39,6 +38,7 @@ from pipesched.workflows.model_arguments import (
 )
 from pipesched.workflows.prediction import Conditions, predict_source
 from pipesched.workflows.profiling import profile as profile_layers
+from pipesched.workflows.run_comparison import comparison_table
 from pipesched.workflows.running import measured, modelled_spec
 from pipesched.workflows.session import is_rank
 from pipesched.workflows.table import Table
