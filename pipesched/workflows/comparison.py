@@ -208,7 +208,7 @@ def compare(
         costs: As `simulate` takes them; a Profile is cut, and a DeviceCost shared, as each schedule needs it.
         cluster: As `simulate` takes it, and so all that follow.
         num_ranks: Of the schedules by name.
-        num_microbatches: Likewise.
+        num_microbatches: Of the schedules by name.
         num_chunks: Of those by name that take chunks.
         parameters: Of those by name that have them.
         keep_going: Whether a schedule that cannot be predicted has a row that says why; unless none can be.

@@ -66,7 +66,7 @@ def compare_runs(first: TimelineArgument, second: TimelineArgument) -> TimelineC
 
     Args:
         first: A Timeline, a simulation, or a file of a Timeline; a prediction and a measurement may come in any order.
-        second: Likewise.
+        second: The other one, given as the first.
 
     Raises:
         ArgumentError: One is neither a Timeline nor a simulation nor a file.

@@ -27,9 +27,9 @@ def steady_s_per_microbatch(
     Args:
         source: A batch, which is repeated, each stage stepping once between; or a run without a flush.
         timeline: Of its lists, simulated without jitter.
-        costs: As it was simulated with.
-        cluster: Likewise.
-        network: Likewise.
+        costs: The costs that it was simulated with.
+        cluster: The machines that it was simulated on.
+        network: The network options that it was simulated with.
     """
     schedule = source.schedule
 

@@ -26,9 +26,9 @@ class TrainedRun:
         schedule: Its name.
         steps: Optimizer steps that were taken.
         training_loss: Mean over the last tenth of them.
-        training_accuracy: Likewise.
+        training_accuracy: Mean over the last tenth of the steps.
         held_out_loss: Of the final weights, on samples kept from training.
-        held_out_accuracy: Likewise.
+        held_out_accuracy: Of the final weights, on the same samples.
         diverged_at: The step whose loss ended the run.
         diverged_loss: That loss; None where it is not finite.
         staleness: The most steps that a forward's weights are behind those that its gradient changes.

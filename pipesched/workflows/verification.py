@@ -192,9 +192,9 @@ def verify(
         model: A Model that has a name, or a name as `profile` takes it.
         schedules: Each as `simulate` takes one.
         num_ranks: Of the schedules by name.
-        num_microbatches: Likewise.
-        num_chunks: Likewise.
-        parameters: Likewise.
+        num_microbatches: Of the schedules by name.
+        num_chunks: Of those by name that take chunks.
+        parameters: Of those by name that have them.
         microbatch_size: Samples of a micro-batch.
         partition: ``balanced`` (None), ``uniform``, or layers per stage as in ``3,3,4``.
         profile: Of the model; None: it is measured first, while as many processes are busy as a run has.

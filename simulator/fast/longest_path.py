@@ -59,15 +59,16 @@ def longest_path(schedule: Schedule, costs: StageCosts, cluster: Cluster | None 
 
 
 def event_graph_of(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> EventGraph:
-    """Find what `longest_path` needs to know of the lists, for these costs and any others.
+    """Return the event graph of the lists, which gives the times for these costs and any others.
 
     Args:
-        schedule: As there.
-        costs: Say, with the cluster, by which way gradients are summed.
-        cluster: As there.
+        schedule: Lowered or not, a device for every rank.
+        costs: With the cluster, they say by which way gradients are reduced.
+        cluster: Devices and links that nothing contends for.
 
     Raises:
-        ScheduleError, SimulationError: As there.
+        ScheduleError: The lists cannot run.
+        SimulationError: Costs or devices are missing, or something contends.
     """
     scenario = Scenario(schedule, costs, cluster)
     require_simulable(schedule, costs, cluster, scenario.network, 0.0)
