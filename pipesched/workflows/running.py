@@ -101,16 +101,7 @@ class RunResult:
         """Return a row per device: its time [s] and peak memory."""
         import pandas as pd
 
-        rows = [
-            {
-                "device": device.device,
-                "busy_s": device.busy_s,
-                "idle_s": device.idle_s,
-                "span_s": device.span_s,
-                "peak_memory_bytes": device.peak_memory_bytes,
-            }
-            for device in self.metrics.devices
-        ]
+        rows = [device.to_row() for device in self.metrics.devices]
         return pd.DataFrame(rows).astype({"peak_memory_bytes": "Int64"})
 
     def plot(self) -> Figure:

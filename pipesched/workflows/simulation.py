@@ -140,11 +140,7 @@ class Simulation(Prediction):
         peaks = self.peak_microbatches
         rows = [
             {
-                "device": device.device,
-                "busy_s": device.busy_s,
-                "idle_s": device.idle_s,
-                "span_s": device.span_s,
-                "peak_memory_bytes": device.peak_memory_bytes,
+                **device.to_row(),
                 "peak_microbatches": peaks[device.device],
                 **{f"idle_{cause}_s": idle_s for cause, idle_s in device.idle_by_cause_s},
             }

@@ -58,6 +58,11 @@ class DeviceMetrics:
             "peak_memory_by_kind": dict(self.peak_memory_by_kind),
         }
 
+    def to_row(self) -> dict[str, int | float | None]:
+        """Return its times [s] and its peak of memory [bytes], as a row of a table."""
+        names = ("device", "busy_s", "idle_s", "span_s", "peak_memory_bytes")
+        return {name: getattr(self, name) for name in names}
+
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
