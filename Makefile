@@ -15,10 +15,10 @@ install: .venv/installed
 	touch $@
 
 demo: install
-	$(BIN)/pipesched verify gpt --schedule gpipe,1f1b -p 2 -m 8 --microbatch-size 2 --iterations 3 --out out
+	$(BIN)/pipesched verify gpt --schedule gpipe,1f1b -p 2 -m 8 --microbatch-size 2 --rounds 3 --iterations 1 --out out
 
 test: install check
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2 --dist loadfile
 
 check: install
 	$(BIN)/ruff check .

@@ -12,19 +12,15 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
-from report import provenance, show_seeds
+from report import provenance, show_seeds, spread
 
+import pipesched
 from pipesched.executor import Averaging
-from pipesched.executor.launch import RunSpec, Train
-from pipesched.executor.runs import train_locally, training_of
-from pipesched.executor.training import Trained
+from pipesched.profiles import OptimizerName
 from pipesched.profiles.models import resolve_model
-from pipesched.profiles.partitioning import uniform_partition
-from pipesched.schedules.transforms import ScheduleSpec
 
 STAGES, MICROBATCHES = 2, 2
 PIPELINES = (2, 4)
@@ -42,7 +38,7 @@ class Setting:
 
     model: str
     batch_size: int
-    rates: dict[str, float]
+    rates: dict[OptimizerName, float]
     samples: int
 
 
@@ -65,6 +61,10 @@ class Way:
             return "plain, B" if self.batches == 1 else f"plain, {self.batches} B"
         return f"N = {self.pipelines}, {self.averaging}"
 
+    def steps(self, setting: Setting) -> int:
+        """Return how many iterations see all the samples."""
+        return setting.samples // (setting.batch_size * self.pipelines * self.batches)
+
 
 def ways() -> Iterator[Way]:
     """Yield plain training, and for each N what it is to be compared with."""
@@ -83,36 +83,24 @@ class Score:
     accuracy: float
 
 
-def score(setting: Setting, way: Way, optimizer: str, seed: int) -> Score:
+def score(setting: Setting, way: Way, optimizer: OptimizerName, seed: int) -> Score:
     """Train once."""
-    per_step = setting.batch_size * way.pipelines * way.batches
-    steps, model = setting.samples // per_step, resolve_model(setting.model)
-    if way.averaging is None:
-        recipe = ScheduleSpec(name="gpipe", num_ranks=STAGES, num_microbatches=MICROBATCHES)
-    else:
-        recipe = ScheduleSpec(
-            name="avgpipe",
-            num_ranks=STAGES,
-            num_microbatches=MICROBATCHES * way.pipelines,
-            parameters={"pipelines": way.pipelines},
-        )
-    spec = RunSpec(
-        job=Train(recipe=recipe, num_steps=steps, batch_size=setting.batch_size * way.batches),
-        model=setting.model,
-        bounds=uniform_partition(len(model.layers), STAGES),
+    result = pipesched.train(
+        setting.model,
+        "gpipe" if way.averaging is None else "avgpipe",
+        num_ranks=STAGES,
+        num_microbatches=MICROBATCHES * way.pipelines,
+        parameters=None if way.averaging is None else {"pipelines": way.pipelines},
+        batch_size=setting.batch_size * way.batches,
+        num_steps=way.steps(setting),
         optimizer=optimizer,
         lr=setting.rates[optimizer],
         seed=seed,
         averaging=way.averaging or "asynchronous",
     )
-    training = training_of(spec, torch.device("cpu"), model)
-    return _scored(train_locally(training.run.lists(steps), training))
-
-
-def _scored(trained: Trained) -> Score:
-    if trained.held_out is None or trained.held_out.accuracy is None:
+    if result.held_out_loss is None or result.held_out_accuracy is None:
         return Score(float("inf"), 0.0)
-    return Score(trained.held_out.loss, trained.held_out.accuracy)
+    return Score(result.held_out_loss, result.held_out_accuracy)
 
 
 def table(setting: Setting, num_seeds: int) -> Iterator[str]:
@@ -123,17 +111,9 @@ def table(setting: Setting, num_seeds: int) -> Iterator[str]:
         cells = []
         for optimizer in setting.rates:
             scores = [score(setting, way, optimizer, seed) for seed in range(num_seeds)]
-            cells += [
-                _spread([each.loss for each in scores], ".3f"),
-                _spread([each.accuracy for each in scores], ".1%"),
-            ]
-        steps = setting.samples // (setting.batch_size * way.pipelines * way.batches)
-        yield f"| {way} | {steps} | {' | '.join(cells)} |"
-
-
-def _spread(values: Sequence[float], form: str) -> str:
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{statistics.fmean(values):{form}} +- {deviation:{form}}"
+            for form, values in ((".3f", [step.loss for step in scores]), (".1%", [step.accuracy for step in scores])):
+                cells.append(f"{statistics.fmean(values):{form}} +- {spread(values):{form}}")
+        yield f"| {way} | {way.steps(setting)} | {' | '.join(cells)} |"
 
 
 def report(data: str, num_seeds: int) -> Iterator[str]:

@@ -17,15 +17,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import torch
-from published import ORDERINGS, WHOLE, Ordering
-from report import provenance, show_seeds
-from watched import Watched
+from published_results import ORDERINGS, WHOLE, Ordering
+from report import provenance, show_seeds, spread
 
-from pipesched.executor.launch import RunSpec, Train
-from pipesched.executor.runs import train_locally
+import pipesched
+from pipesched.profiles import OptimizerName
 from pipesched.profiles.models import resolve_model
-from pipesched.profiles.partitioning import uniform_partition
 from pipesched.schedules.transforms import ScheduleSpec
 from pipesched.schedules.weights import staleness
 
@@ -60,14 +57,14 @@ class Setting:
     title: str
     model: str
     batch_size: int
-    rates: dict[str, float]
+    rates: dict[OptimizerName, float]
     steps: int
     every: int
     ranks: int
     wpipe_ranks: int
     held_out: str
 
-    def recipe(self, scheme: str) -> ScheduleSpec:
+    def schedule_spec(self, scheme: str) -> ScheduleSpec:
         """Return how to make the lists of a scheme; un-pipelined is one rank with one micro-batch."""
         if scheme == WHOLE:
             return ScheduleSpec(name="naive")
@@ -121,32 +118,25 @@ class Score:
     diverged_at: int | None
 
 
-def score(setting: Setting, scheme: str, optimizer: str, seed: int) -> Score:
+def score(setting: Setting, scheme: str, optimizer: OptimizerName, seed: int) -> Score:
     """Train once."""
-    recipe, model = setting.recipe(scheme), resolve_model(setting.model)
-    run = recipe.run(setting.steps)
-    lists = run.lists(setting.steps)
-    spec = RunSpec(
-        job=Train(recipe=recipe, num_steps=setting.steps, batch_size=setting.batch_size),
-        model=setting.model,
-        bounds=uniform_partition(len(model.layers), lists.num_stages),
+    result = pipesched.train(
+        setting.model,
+        setting.schedule_spec(scheme),
+        num_steps=setting.steps,
+        batch_size=setting.batch_size,
+        held_out_every=setting.every,
         optimizer=optimizer,
         lr=setting.rates[optimizer],
         seed=seed,
     )
-    training = Watched(spec=spec, run=run, model=model, device=torch.device("cpu"), every=setting.every)
-    trained = train_locally(lists, training)
-    tail = trained.steps[-max(1, len(trained.steps) // 10) :]
-    final = 0.0 if trained.held_out is None or trained.held_out.accuracy is None else trained.held_out.accuracy
-    return Score(
-        max([final, *training.accuracies.values()]),
-        final,
-        statistics.fmean(scores.loss for scores in tail),
-        None if trained.diverged is None else trained.diverged.step,
-    )
+    tail = result.losses[-max(1, len(result.losses) // 10) :]
+    final = result.held_out_accuracy or 0.0
+    looks = [scores.accuracy or 0.0 for scores in result.held_out_on_the_way.values()]
+    return Score(max([final, *looks]), final, statistics.fmean(tail), result.diverged_at)
 
 
-Scores = dict[tuple[str, str], list[Score]]
+Scores = dict[tuple[str, OptimizerName], list[Score]]
 """By scheme and optimizer, one per seed."""
 
 
@@ -164,18 +154,18 @@ class Measure:
     form: str
 
     def values(self, scores: Sequence[Score]) -> list[float]:
-        return [self.unit * self.of(each) for each in scores]
+        return [self.unit * self.of(score) for score in scores]
 
     def cell(self, scores: Sequence[Score]) -> str:
         """Return mean and standard deviation over the seeds."""
         values = self.values(scores)
-        return f"{abs(statistics.fmean(values)):{self.form}} +- {_spread(values):{self.form}}"
+        return f"{abs(statistics.fmean(values)):{self.form}} +- {spread(values):{self.form}}"
 
     def gain(self, first: Sequence[Score], second: Sequence[Score]) -> tuple[float, int]:
         """Return what the first has more than the second, and its sign: 0 where it is not above either's spread."""
         a, b = self.values(first), self.values(second)
         gain = statistics.fmean(a) - statistics.fmean(b)
-        return gain, 0 if abs(gain) <= max(_spread(a), _spread(b)) else 1 if gain > 0 else -1
+        return gain, 0 if abs(gain) <= max(spread(a), spread(b)) else 1 if gain > 0 else -1
 
 
 MEASURES = (
@@ -186,29 +176,25 @@ MEASURES = (
 WORDS = {1: "ahead", 0: "level", -1: "behind"}
 
 
-def _spread(values: Sequence[float]) -> float:
-    return statistics.stdev(values) if len(values) > 1 else 0.0
-
-
-def table(setting: Setting, optimizer: str, found: Scores) -> Iterator[str]:
+def table(setting: Setting, optimizer: OptimizerName, found: Scores) -> Iterator[str]:
     """Yield a row per scheme."""
     yield f"| scheme | staleness | {' | '.join(measure.name for measure in MEASURES)} |"
     yield "|---|---:|" + "---:|" * len(MEASURES)
     for scheme in SCHEMES:
-        stages = staleness(setting.recipe(scheme).run(setting.steps).lists(setting.steps)).stages
+        stages = staleness(setting.schedule_spec(scheme).run(setting.steps).lists(setting.steps)).stages
         most = max(stage.forward.staleness for stage in stages)
         yield f"| {scheme} | {most} | {' | '.join(_cells(found[scheme, optimizer]))} |"
 
 
 def _cells(scores: Sequence[Score]) -> list[str]:
-    diverged = [each for each in scores if each.diverged_at is not None]
+    diverged = [score for score in scores if score.diverged_at is not None]
     if diverged:
-        where = ", ".join(f"step {each.diverged_at}" for each in diverged)
+        where = ", ".join(f"step {score.diverged_at}" for score in diverged)
         return [MEASURES[0].cell(scores), "-", f"{len(diverged)} of {len(scores)} diverged ({where})"]
     return [measure.cell(scores) for measure in MEASURES]
 
 
-def orderings(measure: Measure, optimizers: Sequence[str], found: Scores, beside: bool) -> Iterator[str]:
+def orderings(measure: Measure, optimizers: Sequence[OptimizerName], found: Scores, beside: bool) -> Iterator[str]:
     """Yield a row per pair of schemes, `beside` what the papers found or without; and how many come out as there."""
     heads = [f"{name}: paper | here" if beside else name for name in optimizers]
     yield f"| first | second | where | {' | '.join(heads)} |"
@@ -227,14 +213,14 @@ def orderings(measure: Measure, optimizers: Sequence[str], found: Scores, beside
     yield f"{agreement[1]} come out so here, {agreement[0]} are level, {agreement[-1]} come out the other way round."
 
 
-def _published(ordering: Ordering, optimizer: str) -> str:
-    return ", ".join(f"{each:+.2f}" for each in ordering.differences.get(optimizer, ()))
+def _published(ordering: Ordering, optimizer: OptimizerName) -> str:
+    return ", ".join(f"{difference:+.2f}" for difference in ordering.differences.get(optimizer, ()))
 
 
 def report(data: str, num_seeds: int) -> Iterator[str]:
     """Yield the report line by line."""
     setting, load, started_s = SETTINGS[data], os.getloadavg()[0], time.monotonic()
-    found = {
+    scores = {
         (scheme, optimizer): [score(setting, scheme, optimizer, seed) for seed in range(num_seeds)]
         for scheme in SCHEMES
         for optimizer in setting.rates
@@ -246,14 +232,14 @@ def report(data: str, num_seeds: int) -> Iterator[str]:
     yield ""
     yield from _described(setting, num_seeds)
     for name, lr in setting.rates.items():
-        yield from ("", f"## {name}, learning rate {lr:g}", "", *table(setting, name, found))
+        yield from ("", f"## {name}, learning rate {lr:g}", "", *table(setting, name, scores))
     for measure in MEASURES if num_seeds > 1 else ():
         yield from ("", f"## Pairs of the papers, by {measure.name}", "")
         if measure is MEASURES[0]:
             yield "How far the first is ahead of the second, in points: in the paper, with each of its models, and"
             yield "here, by the means. A difference not above the spread of the seeds of either is level."
             yield ""
-        yield from orderings(measure, [*setting.rates], found, beside=measure is MEASURES[0])
+        yield from orderings(measure, [*setting.rates], scores, beside=measure is MEASURES[0])
 
 
 def _described(setting: Setting, num_seeds: int) -> Iterator[str]:

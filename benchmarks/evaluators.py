@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator
 
 from report import arguments_of, provenance, show
 
-from pipesched.profiles.clusters import Link, flat
-from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.schedules.builders import build, one_pipeline
+from pipesched import Link, StageCost, StageCosts, build, flat
+from pipesched.schedules.builders import one_pipeline
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import Estimate, EvaluateScenario, Scenario
 from pipesched.simulator.engine import predict_by_events

@@ -9,24 +9,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from pipesched.executor.launch import Measure, RunSpec
-from pipesched.executor.runs import launch
-from pipesched.profiles.clusters import flat
-from pipesched.profiles.costs import Profile, StageCosts, costs_of_stages
-from pipesched.profiles.measuring import profile_model
-from pipesched.profiles.models import resolve_model
-from pipesched.profiles.partitioning import parse_partition
-from pipesched.schedules import Schedule, Timeline, repeat
-from pipesched.schedules.builders import build
-from pipesched.schedules.formats import to_json
+from report import arguments_of, provenance, show
+
+import pipesched
+from pipesched.schedules import Schedule, repeat
 from pipesched.schedules.lowering import lower
-from pipesched.simulator.engine import simulate_lists
-from pipesched.simulator.memory import memory, peak_memory
+from pipesched.simulator.analysis import Metrics
 from pipesched.simulator.tuner import Accounting, SettingProfile, predict_setting, profile_setting
-
-from report import arguments_of, provenance, show  # isort: skip  # it lies beside this file
 
 MODELS = {  # with the samples of a batch
     "gpt": ("gpt:layers=4,width=128,heads=4,context=64", 16),
@@ -38,40 +29,33 @@ MICROBATCHES, PIPELINES, DEVICES = (1, 2, 4, 8), (1, 2, 3), 2
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model, and its batch."""
+    """A model, with as many layers on each device, and its batch."""
 
-    profile: Profile
+    profile: pipesched.Profile
     batch: int
 
-    @property
-    def bounds(self) -> tuple[tuple[int, int], ...]:
-        """As many layers on each device."""
-        return parse_partition("uniform", [1.0] * len(self.profile.layers), DEVICES)
+    def simulated(self, m: int, n: int) -> pipesched.Simulation:
+        """Return an iteration of N pipelines with M micro-batches each."""
+        return pipesched.simulate(lists(m, n), self.profile, microbatch_size=self.batch // m, partition="uniform")
 
-    def costs(self, m: int) -> StageCosts:
-        """Of a micro-batch, if there are so many."""
-        return costs_of_stages(self.profile, self.bounds, self.batch // m)
-
-    def simulated(self, schedule: Schedule, m: int) -> Timeline:
-        """Return an iteration with the memory of all devices."""
-        timeline = simulate_lists(schedule, self.costs(m), flat(DEVICES))
-        return replace(timeline, memory=memory(timeline, self.costs(m), schedule))
-
-    def measured(self, schedule: Schedule, m: int, iterations: int) -> Timeline:
-        """Return a run of so many iterations, one behind the other."""
-        lists = to_json(repeat(schedule, iterations).held())
-        job = Measure(schedule=lists, microbatch_size=self.batch // m, warmup=0, iterations=1)
-        return launch(RunSpec(job=job, model=self.profile.model, bounds=self.bounds)).timeline
+    def measured(self, m: int, n: int, iterations: int) -> Metrics:
+        """Return what a run of so many iterations, one behind the other, comes to."""
+        size = self.batch // m
+        whole = repeat(lists(m, n), iterations)
+        run = pipesched.run(
+            whole, self.profile.model, microbatch_size=size, partition="uniform", iterations=1, warmup=0
+        )
+        return run.metrics
 
 
 def lists(m: int, n: int) -> Schedule:
     """Return N pipelines in 1F1B."""
-    return lower(build("avgpipe", DEVICES, m * n, pipelines=n, advance=0))
+    return lower(pipesched.build("avgpipe", DEVICES, m * n, pipelines=n, advance=0))
 
 
-def peaks(timeline: Timeline) -> Mapping[int, int]:
+def peaks(metrics: Metrics) -> Mapping[int, int]:
     """Return the most that each device holds [bytes]."""
-    return {device: peak.total_bytes for device, peak in peak_memory(timeline.memory).items()}
+    return {device.device: device.peak_memory_bytes or 0 for device in metrics.devices}
 
 
 def report(names: list[str], iterations: int) -> Iterator[str]:
@@ -85,8 +69,9 @@ def report(names: list[str], iterations: int) -> Iterator[str]:
     for name in names:
         model, batch = MODELS[name]
         sizes = [batch // m for m in MICROBATCHES]
-        case = Case(profile_model(resolve_model(model), microbatch_sizes=sizes, repeats=1, warmup=1), batch)
-        setting = profile_setting(case.simulated(lists(8, 1), 8), case.costs(8), 1)
+        case = Case(pipesched.profile(model, sizes, repeats=1, warmup=1).profile, batch)
+        known = case.simulated(8, 1)
+        setting = profile_setting(known.timeline, known.costs, 1)
         for n in PIPELINES:
             for m in MICROBATCHES:
                 yield from rows(case, setting, name, m, n, iterations)
@@ -94,13 +79,13 @@ def report(names: list[str], iterations: int) -> Iterator[str]:
 
 def rows(case: Case, setting: SettingProfile, name: str, m: int, n: int, iterations: int) -> Iterator[str]:
     """Yield a line for each device."""
-    held, simulated = peaks(case.measured(lists(m, n), m, iterations)), peaks(case.simulated(lists(m, n), m))
+    held, simulated = peaks(case.measured(m, n, iterations)), peaks(case.simulated(m, n).metrics)
     consistent, paper = (
         predict_setting(setting, m, n, how).devices for how in (Accounting.CONSISTENT, Accounting.PAPER)
     )
     for device, num_bytes in held.items():
-        found = (simulated[device], consistent[device].held_bytes, paper[device].held_bytes)
-        errors = " | ".join(f"{each / num_bytes - 1:+.1%}" for each in found)
+        predictions = (simulated[device], consistent[device].held_bytes, paper[device].held_bytes)
+        errors = " | ".join(f"{prediction / num_bytes - 1:+.1%}" for prediction in predictions)
         yield f"| {name} | {m} | {n} | {device} | {num_bytes / 1e6:.2f} | {errors} |"
 
 

@@ -41,8 +41,8 @@ def two_nodes(bandwidth_bytes_per_s: float) -> Iterator[tuple[Node, Node]]:
     Raises:
         NotAllowed: The system does not let us.
     """
-    mine = os.getpid()
-    nodes = tuple(Node(f"pipesched-{mine}-{i}", f"veth{i}", f"10.77.0.{i + 1}") for i in range(2))
+    pid = os.getpid()
+    nodes = tuple(Node(f"pipesched-{pid}-{i}", f"veth{i}", f"10.77.0.{i + 1}") for i in range(2))
     first, second = nodes
     try:
         for node in nodes:
@@ -63,7 +63,7 @@ def two_nodes(bandwidth_bytes_per_s: float) -> Iterator[tuple[Node, Node]]:
 
 
 def torchrun(nodes: Sequence[Node], ranks_per_node: int, words: Sequence[str]) -> str:
-    """Run ``python -m WORDS`` under torchrun, an agent in each node; return what node 0 prints.
+    """Run ``torchrun WORDS``, an agent in each node; return what node 0 prints.
 
     Raises:
         RuntimeError: A node failed; with what it said.
@@ -85,7 +85,7 @@ def _agent(nodes: Sequence[Node], index: int, ranks_per_node: int, words: Sequen
     command = [
         sys.executable, "-m", "torch.distributed.run",
         "--nnodes", str(len(nodes)), "--node-rank", str(index), "--nproc-per-node", str(ranks_per_node),
-        "--master-addr", nodes[0].address, "--master-port", str(_PORT), "-m", *words,
+        "--master-addr", nodes[0].address, "--master-port", str(_PORT), *words,
     ]  # fmt: skip
     return subprocess.Popen(
         ["ip", "netns", "exec", nodes[index].name, *command],  # noqa: S607 -- wherever iproute2 is

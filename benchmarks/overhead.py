@@ -29,6 +29,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
 from pipesched.executor.core import (
     Batch,
+    GradientMean,
     HostClock,
     ModuleStage,
     Rank,
@@ -139,7 +140,7 @@ class OurStep:
             Weights(module),
             torch.optim.SGD(module.parameters()),
             loss if is_last else None,
-            dict.fromkeys(range(NUM_MICROBATCHES), 1 / NUM_MICROBATCHES),
+            GradientMean(dict.fromkeys(range(NUM_MICROBATCHES), 1 / NUM_MICROBATCHES)),
             needs_input_gradient=rank > 0,
         )
         device = torch.device("cpu")
@@ -175,9 +176,9 @@ def ratio(schedule: Schedule, gathered: Sequence[Times]) -> tuple[float, float, 
 def gather(times: Times) -> list[Times]:
     """Bring every rank's times to all."""
     names = [name for name, _, _ in times]
-    mine = torch.tensor([[start, end] for _, start, end in times], dtype=torch.float64)
-    everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(everyone, mine)
+    own_times = torch.tensor([[start, end] for _, start, end in times], dtype=torch.float64)
+    everyone = [torch.empty_like(own_times) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, own_times)
     rank = dist.get_rank()
     return [
         [(f"{other}{name[len(str(rank)) :]}", *pair) for name, pair in zip(names, part.tolist(), strict=True)]
@@ -187,7 +188,7 @@ def gather(times: Times) -> list[Times]:
 
 def measure(steps: int) -> list[dict[str, object]]:
     """Measure every size and schedule, ours and theirs in turn, step by step."""
-    rank, found = dist.get_rank(), []
+    rank, rows = dist.get_rank(), []
     for label, (width, samples, layers) in SIZES.items():
         for name in SCHEDULES:
             torch.manual_seed(0)
@@ -209,7 +210,7 @@ def measure(steps: int) -> list[dict[str, object]]:
                         ratios[kind].append(took_s / path_s)
                         steps_s[kind].append(took_s)
                         ops_s.append(op_s)
-            found.append(
+            rows.append(
                 {
                     "ops": label,
                     "mean_op_s": statistics.mean(ops_s),
@@ -218,7 +219,7 @@ def measure(steps: int) -> list[dict[str, object]]:
                     **{f"{kind}_step_s": statistics.median(values) for kind, values in steps_s.items()},
                 }
             )
-    return found
+    return rows
 
 
 def main() -> None:
@@ -232,9 +233,9 @@ def main() -> None:
     pin(rank, size, threads=1)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=os.environ["MEET"], rank=rank, world_size=size)
-    found = measure(arguments.steps)
+    rows = measure(arguments.steps)
     if rank == 0:
-        _print(found)
+        _print(rows)
     dist.barrier()
     sys.stdout.flush()
     os._exit(0)  # as pipesched.executor.__main__ does, and for its reason
@@ -267,11 +268,11 @@ def _print(found: list[dict[str, object]]) -> None:
     print("| ops | mean op | schedule | pipesched | torch.distributed.pipelining | step time, ours / theirs |")
     print("|---|---|---|---|---|---|")
     for row in found:
-        ours, theirs = row["pipesched_step_s"], row["torch_step_s"]
-        assert isinstance(ours, float)
-        assert isinstance(theirs, float)
+        ours_s, torch_s = row["pipesched_step_s"], row["torch_step_s"]
+        assert isinstance(ours_s, float)
+        assert isinstance(torch_s, float)
         print(f"| {row['ops']} | {row['mean_op_s'] * 1e3:.1f} ms | {row['schedule']} | {row['pipesched_ratio']:.3f} "  # type: ignore[operator]
-              f"| {row['torch_ratio']:.3f} | {ours / theirs:.3f} |")  # fmt: skip
+              f"| {row['torch_ratio']:.3f} | {ours_s / torch_s:.3f} |")  # fmt: skip
     print(json.dumps(found))
 
 

@@ -3,7 +3,7 @@
     python benchmarks/plans.py [--nics] [--runs 5] [--out benchmarks/results/plans.md]
 
 A synthetic model of uneven layers, as of a convolutional network: large activations first, large weights last. Ranks
-sleep as long as its layers take, and their messages and sums of gradients are held back to the links of the cluster.
+sleep as long as its layers take, and their messages and all-reduces are held back to the links of the cluster.
 With --nics the devices of a node share a network interface, else every two devices have a link of their own.
 """
 
@@ -14,17 +14,13 @@ import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from report import arguments_of, provenance, show
+from report import arguments_of, beside, provenance, show, within
 
-from pipesched.executor.launch import Measure, RunSpec
-from pipesched.executor.runs import launch
-from pipesched.profiles.clusters import Cluster, Device, Link, of_nodes
-from pipesched.profiles.costs import Compression, StageCost, StageCosts
-from pipesched.profiles.io import cluster_text
-from pipesched.schedules import Schedule
-from pipesched.schedules.formats import to_json
+import pipesched
+from pipesched import Cluster, Link, Schedule, StageCost, StageCosts
+from pipesched.profiles.clusters import Device, of_nodes
+from pipesched.profiles.costs import Compression
 from pipesched.schedules.transforms import ScheduleSpec
-from pipesched.simulator.engine import simulate_lists
 
 FORWARD_MS: tuple[int, ...] = (4, 6, 8, 7, 6, 6, 5, 5, 4, 4, 3, 3)
 """Of a sample, by layer; the backward takes twice as long."""
@@ -49,19 +45,19 @@ class Case:
     """
 
     what: str
-    recipe: ScheduleSpec
+    schedule_spec: ScheduleSpec
     partition: tuple[int, ...]
     compression: Compression | None = None
 
     @property
     def num_microbatches(self) -> int:
         """Of the batch, over all copies."""
-        return self.recipe.width * self.recipe.num_microbatches
+        return self.schedule_spec.width * self.schedule_spec.num_microbatches
 
     def schedule(self) -> Schedule:
         """Return the lists of one batch."""
-        num_steps = self.num_microbatches // self.recipe.run(1).microbatches_per_step
-        return self.recipe.run(num_steps).lists(num_steps).held()
+        num_steps = self.num_microbatches // self.schedule_spec.run(1).microbatches_per_step
+        return self.schedule_spec.run(num_steps).lists(num_steps).held()
 
     def costs(self) -> StageCosts:
         """Return what its stages cost."""
@@ -98,17 +94,6 @@ CASES = (
 )
 
 
-def measured_s(case: Case, cluster: Cluster, runs: int) -> list[float]:
-    """Run a plan on processes of this machine."""
-    job = Measure(
-        schedule=to_json(case.schedule()),
-        emulate=case.costs(),
-        cluster=cluster_text(cluster, "the cluster"),
-        iterations=runs,
-    )
-    return list(launch(RunSpec(job=job)).makespans_s)
-
-
 def report(node: Cluster, command: str, runs: int) -> Iterator[str]:
     """Yield the report line by line, as it comes."""
     cluster = of_nodes(node, NUM_NODES)
@@ -117,16 +102,12 @@ def report(node: Cluster, command: str, runs: int) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|"
     times: dict[str, tuple[float, float]] = {}
     for case in CASES:
-        schedule = case.schedule()
-        predicted_s = simulate_lists(schedule, case.costs(), cluster).makespan_s
-        found_s = measured_s(case, cluster, runs)
-        median_s = statistics.median(found_s)
-        times[case.what] = predicted_s, median_s
-        yield (
-            f"| {case.what}: {schedule.name} | {schedule.num_ranks} | {','.join(map(str, case.partition))} "
-            f"| {predicted_s * 1e3:.1f} ms | {median_s * 1e3:.1f} ms | {predicted_s / median_s - 1:+.1%} "
-            f"| {min(found_s) * 1e3:.1f} to {max(found_s) * 1e3:.1f} ms |"
-        )
+        schedule, costs = case.schedule(), case.costs()
+        predicted_s = pipesched.simulate(schedule, costs, cluster).makespan_s
+        measured_s = pipesched.run(schedule, emulate=costs, cluster=cluster, iterations=runs).makespans_s
+        times[case.what] = predicted_s, statistics.median(measured_s)
+        what = f"{case.what}: {schedule.name} | {schedule.num_ranks} | {','.join(map(str, case.partition))}"
+        yield f"| {what} | {beside(predicted_s, measured_s)} |"
     yield ""
     yield from _verdict(times)
 
@@ -150,8 +131,7 @@ def _head(command: str, cluster: Cluster) -> Iterator[str]:
 
 def _verdict(times: Mapping[str, tuple[float, float]]) -> Iterator[str]:
     """Say whether all are within the limit, and whether the order is the same."""
-    beyond = [what for what, (predicted_s, found_s) in times.items() if abs(predicted_s / found_s - 1) > LIMIT]
-    yield f"Within {LIMIT:.0%}: {len(times) - len(beyond)} of {len(times)}. Beyond: {', '.join(beyond) or 'none'}."
+    yield within(LIMIT, {what: predicted_s / found_s - 1 for what, (predicted_s, found_s) in times.items()})
     by_prediction, by_measurement = (sorted(times, key=lambda what: times[what][which]) for which in (0, 1))
     yield f"Fastest first, by prediction: {'; '.join(by_prediction)}."
     same = "the same" if by_prediction == by_measurement else "; ".join(by_measurement)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Iterable, Iterator
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,8 +28,31 @@ def show_seeds(doc: str | None, data: Iterable[str], report: Callable[[str, int]
     parser.add_argument("--data", choices=[*data], default="digits")
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
     show(report(arguments.data, arguments.seeds), arguments.out)
+
+
+def spread(values: Sequence[float]) -> float:
+    """Return the standard deviation of some seeds' values; 0 of one."""
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def beside(predicted_s: float, measured_s: Sequence[float], *others: str) -> str:
+    """Return the cells of a row: a prediction, `others`, the median of what was measured, the error, and the range."""
+    median_s = statistics.median(measured_s)
+    cells = [
+        f"{predicted_s * 1e3:.1f} ms",
+        *others,
+        f"{median_s * 1e3:.1f} ms",
+        f"{predicted_s / median_s - 1:+.1%}",
+        f"{min(measured_s) * 1e3:.1f} to {max(measured_s) * 1e3:.1f} ms",
+    ]
+    return " | ".join(cells)
+
+
+def within(limit: float, errors: Mapping[str, float]) -> str:
+    """Return how many of the errors are within `limit`, and which are not."""
+    beyond = [f"{what} ({error:+.1%})" for what, error in errors.items() if abs(error) > limit]
+    return f"Within {limit:.0%}: {len(errors) - len(beyond)} of {len(errors)}. Beyond: {', '.join(beyond) or 'none'}."
 
 
 def provenance(command: str, load: float, how: str) -> Iterator[str]:

@@ -14,11 +14,8 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from pipesched.profiles.clusters import Link, flat
-from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.profiles.io import load_profile
+from pipesched import Link, StageCost, StageCosts, build, flat, load_profile
 from pipesched.schedules import computes
-from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.simulator.analysis import metrics
 from pipesched.simulator.engine import simulate_lists

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,23 +23,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias, TypeVar
 
-from pipesched.profiles.io import load_cluster, load_profile, save_profile
-from pipesched.profiles.measuring import profile_model
-from pipesched.profiles.models import resolve_model
-from pipesched.profiles.processes import num_cores
+import pipesched
+from pipesched.profiles.io import cluster_text
+from pipesched.profiles.processes import num_companions, num_cores
 from pipesched.simulator.analysis import to_markdown
-from pipesched.simulator.tuner import (
-    Accounting,
-    Evaluator,
-    Problem,
-    Setting,
-    SettingOutcome,
-    evaluate_setting,
-    rank_correlation,
-    ranked,
-    search_settings,
-)
-from pipesched.workflows import Measurement
+from pipesched.simulator.tuner import Problem, Setting, SettingOutcome, rank_correlation
+from pipesched.workflows import AccountingChoice, EvaluatorChoice, Measurement
 
 Result = TypeVar("Result")
 Row: TypeAlias = dict[str, str | int | float | None]
@@ -51,16 +39,14 @@ MODELS = {  # model, batch, M
     "lstm": ("lstm:layers=4,width=128,context=32", 32, (1, 2, 4, 8, 16)),
 }
 PIPELINES = (1, 2, 3, 4)
-DRIFT = 20
-"""Iterations in which pipelines drift apart before any counts."""
 OTHERS, ATTEMPTS = 0.04, 3
 """Share of the cores that other processes may have; how often a measurement is tried to get there."""
-WHO = (
-    ("simulate", Evaluator.SIMULATE, Accounting.PAPER),
-    ("avgpipe, as printed", Evaluator.AVGPIPE, Accounting.PAPER),
-    ("avgpipe, consistent", Evaluator.AVGPIPE, Accounting.CONSISTENT),
-    ("max_num", Evaluator.MAX_NUM, Accounting.PAPER),
-    ("max_size", Evaluator.MAX_SIZE, Accounting.PAPER),
+WHO: tuple[tuple[str, EvaluatorChoice, AccountingChoice], ...] = (
+    ("simulate", "simulate", "paper"),
+    ("avgpipe, as printed", "avgpipe", "paper"),
+    ("avgpipe, consistent", "avgpipe", "consistent"),
+    ("max_num", "max_num", "paper"),
+    ("max_size", "max_size", "paper"),
 )
 
 
@@ -75,8 +61,23 @@ class Case:
     def settings(self) -> list[Setting]:
         return [Setting("avgpipe", m, n, 0) for n in PIPELINES for m in MODELS[self.name][2]]
 
-    def problem(self, profile: Path) -> Problem:
-        return Problem(load_profile(profile), MODELS[self.name][1], load_cluster(self.links), "uniform")
+    def tuned(
+        self, profile: Path, evaluator: EvaluatorChoice = "simulate", accounting: AccountingChoice = "paper"
+    ) -> pipesched.TuneResult:
+        """Return what an evaluator says of the grid with a profile."""
+        _, batch_size, microbatches = MODELS[self.name]
+        return pipesched.tune(
+            profile,
+            batch_size,
+            self.links,
+            partition="uniform",
+            microbatches=microbatches,
+            pipelines=PIPELINES,
+            advances=[0],
+            evaluator=evaluator,
+            accounting=accounting,
+            num_workers=1,
+        )
 
     @property
     def links(self) -> Path:
@@ -96,12 +97,12 @@ class Case:
 
     def measured_s(self) -> dict[Setting, list[float]]:
         """Return the seconds of a batch, of each run of each setting."""
-        found: dict[Setting, list[float]] = {}
+        seconds: dict[Setting, list[float]] = {}
         for row in self._rows():
             if row["outcome"]:
                 setting = Setting(**row["outcome"]["setting"])
-                found.setdefault(setting, []).append(row["outcome"]["seconds"])
-        return found
+                seconds.setdefault(setting, []).append(row["outcome"]["seconds"])
+        return seconds
 
     def _rows(self) -> list[dict[str, Any]]:
         path = self.folder / f"{self.name}.jsonl"
@@ -144,28 +145,25 @@ def _next(case: Case, iterations: int, num_rounds: int) -> Callable[[], None] | 
 
 
 def _measure_links(case: Case) -> None:
-    command = [sys.executable, "-m", "pipesched", "profile-links", "-p", str(NUM_DEVICES), "--out", str(case.links)]
-    _, seconds = undisturbed(lambda: subprocess.run(command, check=True, capture_output=True), "links")
+    cluster, seconds = undisturbed(lambda: pipesched.profile_links(NUM_DEVICES), "links")
+    case.links.write_text(cluster_text(cluster, "the links"))
     case.add("links", seconds)
 
 
 def _profile(case: Case) -> None:
     model, batch_size, microbatches = MODELS[case.name]
     sizes = sorted(batch_size // m for m in microbatches)
-    measure = partial(
-        profile_model,
-        resolve_model(model),
-        microbatch_sizes=sizes,
-        companions=min(NUM_DEVICES, num_cores()) - 1,
-        splits=False,
+    companions = num_companions(NUM_DEVICES)
+    measured, seconds = undisturbed(
+        lambda: pipesched.profile(model, sizes, companions=companions, splits=False), "profile"
     )
-    found, seconds = undisturbed(measure, "profile")
-    save_profile(found, case.folder / f"{case.name}-profile-{len(case.profiles) + 1}.json")
+    measured.save(case.folder / f"{case.name}-profile-{len(case.profiles) + 1}.json")
     case.add("profile", seconds)
 
 
 def _run(case: Case, iterations: int, setting: Setting) -> None:
-    measure = Measurement(case.problem(case.profiles[0]), iterations, drift=DRIFT)
+    profile, cluster = pipesched.load_profile(case.profiles[0]), pipesched.load_cluster(case.links)
+    measure = Measurement(Problem(profile, MODELS[case.name][1], cluster, "uniform"), iterations)
     outcome, seconds = undisturbed(lambda: measure(setting), str(setting))
     case.add(str(setting), seconds, outcome)
 
@@ -205,22 +203,16 @@ def report(case: Case) -> None:
     """Print the grid, and who chose what."""
     runs_s = case.measured_s()
     measured_s = {setting: median(runs_s[setting]) for setting in case.settings}
-    problems = [case.problem(path) for path in case.profiles]
     start_s = time.perf_counter()
-    predicted = [{setting: evaluate_setting(problem, setting) for setting in case.settings} for problem in problems]
-    search_s = (time.perf_counter() - start_s) / len(problems)
+    results = [case.tuned(path) for path in case.profiles]
+    search_s = (time.perf_counter() - start_s) / len(results)
+    predicted = [{outcome.setting: outcome for outcome in result.outcomes} for result in results]
     traversal_s = sum(case.took_s(str(setting))[0] for setting in case.settings)
     profile_s = median(case.took_s("profile")) + case.took_s("links")[-1]
-    print(f"## {problems[0].profile.model}, batches of {problems[0].batch_size}\n")
+    problem = results[0].problem
+    print(f"## {problem.profile.model}, batches of {problem.batch_size}\n")
     print(to_markdown(_grid(case.settings, predicted, measured_s)))
-    print(
-        to_markdown(
-            [
-                _choice(name, evaluator, accounting, problems, case.settings, measured_s)
-                for name, evaluator, accounting in WHO
-            ]
-        )
-    )
+    print(to_markdown([_choice(case, name, evaluator, accounting, measured_s) for name, evaluator, accounting in WHO]))
     spread = max(max(runs) / min(runs) - 1 for runs in runs_s.values())
     share, all_in = search_s / traversal_s, (search_s + profile_s) / traversal_s
     print(
@@ -239,34 +231,37 @@ def _grid(
     rows: dict[int, Row] = {}
     for setting in settings:
         row = rows.setdefault(setting.num_microbatches, {"M": str(setting.num_microbatches)})
-        guess_s, real_s = median(_seconds(each[setting]) for each in predicted), measured_s[setting]
+        guess_s, real_s = median(_seconds(outcomes[setting]) for outcomes in predicted), measured_s[setting]
         cell = f"{guess_s * 1e3:.1f} / {real_s * 1e3:.1f} ms ({guess_s / real_s - 1:+.0%})"
         row[f"N={setting.num_pipelines}, predicted / measured"] = cell
     return list(rows.values())
 
 
 def _choice(
+    case: Case,
     name: str,
-    evaluator: Evaluator,
-    accounting: Accounting,
-    problems: Sequence[Problem],
-    settings: Sequence[Setting],
+    evaluator: EvaluatorChoice,
+    accounting: AccountingChoice,
     measured_s: Mapping[Setting, float],
 ) -> Row:
     """Return what an evaluator chose with each profile."""
     chosen, correlations = [], []
-    for problem in problems:
-        outcomes = search_settings(problem, settings, evaluator, accounting=accounting)
-        chosen.append(ranked(outcomes, evaluator)[0].setting)
-        found = rank_correlation([_seconds(each) for each in outcomes], [measured_s[each.setting] for each in outcomes])
-        correlations.append("-" if found is None else f"{found:.2f}")
+    for path in case.profiles:
+        outcomes = case.tuned(path, evaluator, accounting).outcomes
+        chosen.append(outcomes[0].setting)
+        correlation = rank_correlation(
+            [_seconds(outcome) for outcome in outcomes], [measured_s[outcome.setting] for outcome in outcomes]
+        )
+        correlations.append("-" if correlation is None else f"{correlation:.2f}")
     best_s = min(measured_s.values())
-    guesses = evaluator in (Evaluator.MAX_NUM, Evaluator.MAX_SIZE)
+    guesses = evaluator in ("max_num", "max_size")
     return {
         "evaluator": name,
-        "chosen (M, N), by profile": ", ".join(f"({each.num_microbatches}, {each.num_pipelines})" for each in chosen),
-        "measured": ", ".join(f"{measured_s[each] * 1e3:.1f} ms" for each in chosen),
-        "regret": ", ".join(f"{measured_s[each] / best_s - 1:.1%}" for each in chosen),
+        "chosen (M, N), by profile": ", ".join(
+            f"({setting.num_microbatches}, {setting.num_pipelines})" for setting in chosen
+        ),
+        "measured": ", ".join(f"{measured_s[setting] * 1e3:.1f} ms" for setting in chosen),
+        "regret": ", ".join(f"{measured_s[setting] / best_s - 1:.1%}" for setting in chosen),
         "rank correlation": "" if guesses else ", ".join(correlations),
     }
 

@@ -3,7 +3,7 @@
     python benchmarks/verify.py [--runs 3] [--out benchmarks/results/verify.md]
     python benchmarks/verify.py --schedules all [--runs 5] [--out benchmarks/results/schedules.md]
 
-Emulated ranks sleep as long as the costs say and send real messages; links are measured first on idle ranks. The GPT is
+Emulated ranks sleep as long as the costs say and send real messages; links are measured first. The GPT is
 profiled, predicted and run; profile and runs take turns, so that a machine that drifts does not speak for one of them.
 With --schedules all those of the catalogue, or those named, are emulated on four ranks, and nothing else is done.
 """
@@ -14,20 +14,11 @@ import os
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 
-from report import arguments_of, provenance, show
+from emulated_stages import uneven_stages
+from report import arguments_of, beside, provenance, show, within
 
 import pipesched
-from pipesched.executor.launch import Measure, RunSpec
-from pipesched.executor.runs import launch
-from pipesched.profiles.clusters import Cluster, Link, flat
-from pipesched.profiles.costs import StageCost, StageCosts, layer_seconds
-from pipesched.profiles.measuring import profile_model
-from pipesched.profiles.models import resolve_model
-from pipesched.profiles.partitioning import balanced_partition
-from pipesched.profiles.processes import num_cores
-from pipesched.schedules import Schedule
-from pipesched.schedules.builders import CATALOGUE, build
-from pipesched.schedules.formats import to_json
+from pipesched import CATALOGUE, Cluster, Link, Schedule, build, flat
 
 MODEL, MICROBATCH_SIZE = "gpt", 2
 GPT: tuple[tuple[str, dict[str, int]], ...] = (
@@ -43,49 +34,33 @@ WEIGHT_BYTES = 1024 * 1024
 LIMIT = 0.03
 """How far off a prediction of an emulated run may be."""
 
-Cases = Iterator[tuple[str, float, list[float]]]
+Cases = Iterator[tuple[str, float, Sequence[float]]]
 """(case, predicted makespan, measured makespans) [s], one after the other."""
 
 
 def emulated(schedules: Iterable[Schedule], runs: int, link: Link, op_s: float = 0.020) -> Cases:
-    """Emulate; F, I and W of all that a rank holds take `op_s` each, but stages are uneven on purpose."""
+    """Emulate ranks whose F, I and W take `op_s` each."""
     for schedule in schedules:
-        p = schedule.num_ranks
-        op_share_s = op_s * p / schedule.num_stages
-        stages = tuple(
-            StageCost(
-                forward_s=op_share_s * (1 + 0.25 * (s % 3)),
-                backward_input_s=op_share_s,
-                backward_weight_s=op_share_s,
-                step_s=0.002,
-                output_bytes=MESSAGE_BYTES,
-                weight_bytes=WEIGHT_BYTES,
-            )
-            for s in range(schedule.num_stages)
-        )
-        costs = StageCosts(stages, origin="by hand")
-        cluster = flat(p, link)
-        job = Measure(schedule=to_json(schedule), emulate=costs, iterations=runs)
+        costs = uneven_stages(schedule, op_s, MESSAGE_BYTES, WEIGHT_BYTES)
         yield (
-            f"{schedule.name}, p = {p}, m = {schedule.num_microbatches}",
-            pipesched.simulate(schedule, costs, cluster).makespan_s,
-            list(launch(RunSpec(job=job)).makespans_s),
+            f"{schedule.name}, p = {schedule.num_ranks}, m = {schedule.num_microbatches}",
+            pipesched.simulate(schedule, costs, flat(schedule.num_ranks, link)).makespan_s,
+            pipesched.run(schedule, emulate=costs, iterations=runs).makespans_s,
         )
 
 
 def real(runs: int, cluster: Cluster) -> Cases:
     """Run the GPT; each run has its own profile, measured just before."""
-    model = resolve_model(MODEL)
     for name, options in GPT:
         schedule = build(name, 2, 8, **options)
-        predicted, found = [], []
-        for _ in range(runs):
-            profile = profile_model(model, microbatch_sizes=[MICROBATCH_SIZE], companions=min(2, num_cores()) - 1)
-            bounds = balanced_partition(layer_seconds(profile, MICROBATCH_SIZE), schedule.num_stages)
-            predicted.append(pipesched.simulate(schedule, profile, cluster, microbatch_size=MICROBATCH_SIZE).makespan_s)
-            job = Measure(schedule=to_json(schedule), microbatch_size=MICROBATCH_SIZE, iterations=3)
-            found.append(launch(RunSpec(job=job, model=MODEL, bounds=bounds)).timeline.makespan_s)
-        yield f"{name}, p = 2, m = 8", statistics.median(predicted), found
+        pairs = [
+            pipesched.verify(
+                MODEL, [schedule], microbatch_size=MICROBATCH_SIZE, cluster=cluster, iterations=3
+            ).schedules[0]
+            for _ in range(runs)
+        ]
+        predicted_s = statistics.median(pair.predicted.makespan_s for pair in pairs)
+        yield f"{name}, p = 2, m = 8", predicted_s, [pair.measured.makespan_s for pair in pairs]
 
 
 def rows(cases: Cases) -> Iterator[str]:
@@ -93,17 +68,17 @@ def rows(cases: Cases) -> Iterator[str]:
     yield "| case | predicted | measured, median | error | measured, all |"
     yield "|---|---|---|---|---|"
     for case, predicted_s, measured_s in cases:
-        median_s = statistics.median(measured_s)
-        yield (
-            f"| {case} | {predicted_s * 1e3:.1f} ms | {median_s * 1e3:.1f} ms | {predicted_s / median_s - 1:+.1%} "
-            f"| {min(measured_s) * 1e3:.1f} to {max(measured_s) * 1e3:.1f} ms |"
-        )
+        yield f"| {case} | {beside(predicted_s, measured_s)} |"
 
 
 def head(command: str, link: Link) -> Iterator[str]:
     """Yield what was run where."""
     yield from provenance(f"verify.py {command}", os.getloadavg()[0], "gloo, 1 thread per rank")
-    yield f"Link measured on idle ranks: {link.latency_s * 1e6:.0f} us, {link.bandwidth_bytes_per_s / 1e9:.2f} GB/s."
+    yield f"Link by `profile-links`: {link.latency_s * 1e6:.0f} us, {link.bandwidth_bytes_per_s / 1e9:.2f} GB/s;"
+    yield (
+        f"of {MESSAGE_BYTES // 1024} KiB a Send keeps its rank {link.sending_s(MESSAGE_BYTES) * 1e6:.0f} us, a Recv "
+        f"{link.post_s * 1e6:.0f} us, taking it {link.receiving_s(MESSAGE_BYTES) * 1e6:.0f} us."
+    )
     yield ""
 
 
@@ -135,9 +110,8 @@ def report_of(names: Sequence[str], runs: int, p: int, m: int, op_s: float) -> I
     yield ""
     errors: dict[str, float] = {}
     yield from rows(_noted(emulated(schedules, runs, link, op_s), errors))
-    beyond = [f"{case} ({error:+.1%})" for case, error in errors.items() if abs(error) > LIMIT]
     yield ""
-    yield f"Within {LIMIT:.0%}: {len(errors) - len(beyond)} of {len(errors)}. Beyond: {', '.join(beyond) or 'none'}."
+    yield within(LIMIT, errors)
 
 
 def _noted(cases: Cases, errors: dict[str, float]) -> Cases:

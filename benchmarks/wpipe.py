@@ -17,11 +17,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pipesched.profiles.clusters import Cluster, of_nodes
+import pipesched
+from pipesched import Cluster, NetworkOptions, Schedule, StageCosts
+from pipesched.profiles.clusters import of_nodes
 from pipesched.profiles.costs import (
     Compression,
     LayerShape,
-    StageCosts,
     bert,
     computed_profile,
     costs_of_stages,
@@ -30,12 +31,8 @@ from pipesched.profiles.costs import (
 )
 from pipesched.profiles.io import load_machine
 from pipesched.profiles.partitioning import balanced_partition
-from pipesched.schedules import Schedule
-from pipesched.schedules.builders import build
-from pipesched.schedules.transforms import Placement, place, recompute, replicate
-from pipesched.simulator import NetworkOptions
+from pipesched.schedules.transforms import Placement, place_copies, recompute, replicate
 from pipesched.simulator.engine import simulate_lists
-from pipesched.simulator.memory import memory, peak_memory
 
 PEAK_FLOPS_PER_S, MEMORY_BYTES_PER_S = 15.7e12, 900e9
 """Of a V100 in float32: NVIDIA's data sheet of the V100 SXM2."""
@@ -47,7 +44,7 @@ PAPER_A, PAPER_B, PAPER_COMPRESSED, BATCH = 607.8, 497.3, 732.6, 3328
 """Tables 3 and 4: samples/s with pipelines inside the nodes, across them, and the first with compressed messages."""
 
 PIECES = NetworkOptions(chunk_bytes=4_000_000)
-RULES = {
+NETWORKS = {
     "in pieces": PIECES,
     "one whole after the other": NetworkOptions(),
     "in pieces, sends wait": replace(PIECES, sends="blocking"),
@@ -77,7 +74,7 @@ class Case:
         share: Of the peak that the devices reach.
         cluster: Theirs.
         compressed: The messages between stages are in half precision.
-        rules: How messages go.
+        network: How messages go.
     """
 
     layers: Sequence[LayerShape]
@@ -85,7 +82,7 @@ class Case:
     share: float
     cluster: Cluster
     compressed: bool = False
-    rules: NetworkOptions = PIECES
+    network: NetworkOptions = PIECES
 
     def microbatch_size(self, layout: Layout) -> int:
         """Return the samples of a micro-batch."""
@@ -96,36 +93,38 @@ class Case:
     def costs(self, layout: Layout) -> StageCosts:
         """Return those of the two stages per device, balanced by time."""
         size = self.microbatch_size(layout)
-        found = computed_profile("", self.layers, size, self.share * PEAK_FLOPS_PER_S, MEMORY_BYTES_PER_S)
-        costs = costs_of_stages(found, balanced_partition(layer_seconds(found, size), 2 * layout.depth), size)
+        profile = computed_profile("", self.layers, size, self.share * PEAK_FLOPS_PER_S, MEMORY_BYTES_PER_S)
+        costs = costs_of_stages(profile, balanced_partition(layer_seconds(profile, size), 2 * layout.depth), size)
         return replace(costs, compression=COMPRESSION if self.compressed else None)
 
     def throughput(self, layout: Layout, steps: int = 4) -> float:
-        """Return samples per second in the steady state: from so many Steps, and as many more."""
+        """Return samples per second in the steady state: from so many Steps, and as many more.
+
+        Only the makespans are needed: `pipesched.simulate` would take seven times as long for all that it says.
+        """
         costs = self.costs(layout)
         short_s, long_s = (
-            simulate_lists(schedule(layout, times), costs, self.cluster, rules=self.rules).makespan_s
+            simulate_lists(schedule(layout, times), costs, self.cluster, network=self.network).makespan_s
             for times in (steps, 2 * steps)
         )
         return self.batch * steps / (long_s - short_s)
 
     def peak_bytes(self, layout: Layout) -> int:
         """Return the most that a device holds; one pipeline is enough to know."""
-        costs, one = self.costs(layout), schedule(replace(layout, width=1), 3)
-        samples = memory(simulate_lists(one, costs), costs, one)
-        return max(peak.total_bytes for peak in peak_memory(samples).values())
+        result = pipesched.simulate(schedule(replace(layout, width=1), 3), self.costs(layout))
+        return max(device.peak_memory_bytes or 0 for device in result.metrics.devices)
 
 
 def schedule(layout: Layout, steps: int) -> Schedule:
     """Return WPipe with recomputation, which the paper calls WPipe-R, in this layout."""
-    one = build("wpipe", layout.depth, steps * layout.microbatches, accumulate=layout.microbatches)
-    return place(replicate(recompute(one), layout.width), layout.placement, layout.width)
+    single = pipesched.build("wpipe", layout.depth, steps * layout.microbatches, accumulate=layout.microbatches)
+    return place_copies(replicate(recompute(single), layout.width), layout.placement, layout.width)
 
 
 def calibrated(case: Case, layout: Layout, throughput: float) -> Case:
     """Return `case` with the share of the peak at which `layout` has this throughput, to 0.01 %."""
-    while not math.isclose(found := case.throughput(layout), throughput, rel_tol=1e-4):
-        case = replace(case, share=case.share * throughput / found)
+    while not math.isclose(predicted := case.throughput(layout), throughput, rel_tol=1e-4):
+        case = replace(case, share=case.share * throughput / predicted)
     return case
 
 
@@ -144,8 +143,8 @@ def _placements() -> Iterator[str]:
     yield f"| paper | | not said | {PAPER_A} | {PAPER_B} | {PAPER_A / PAPER_B:.3f} | {PAPER_COMPRESSED} | |"
     for blocks, numbers in BLOCKS.items():
         case = calibrated(resnext500(numbers), A, PAPER_A)
-        for how, m in (*((how, 4) for how in RULES), ("in pieces", 8), ("in pieces", 16)):
-            own = replace(case, rules=RULES[how])
+        for how, m in (*((how, 4) for how in NETWORKS), ("in pieces", 8), ("in pieces", 16)):
+            own = replace(case, network=NETWORKS[how])
             a, b = (replace(layout, microbatches=m) for layout in (A, B))
             plain = [own.throughput(layout) for layout in (a, b)]
             compressed = [replace(own, compressed=True).throughput(layout) for layout in (a, b)]
@@ -158,19 +157,22 @@ def _placements() -> Iterator[str]:
 
 def _depths() -> Iterator[str]:
     """As many micro-batches as devices in a pipeline, so that they are equally large in every layout."""
-    one, eight = load_machine("wpipe-v100"), of_nodes(load_machine("wpipe-v100"), 8)
+    node, nodes = load_machine("wpipe-v100"), of_nodes(load_machine("wpipe-v100"), 8)
     known = calibrated(resnext500(BLOCKS["3, 24, 136, 3"]), A, PAPER_A)
     cases = [
-        ("ResNeXt200, one node", Case(resnext((3, 24, 36, 3)), 512, known.share, one), (2, 4, 8)),
-        ("BERT96, one node", Case(bert(96), 512, known.share, one), (2, 4, 8)),
+        ("ResNeXt200, one node", Case(resnext((3, 24, 36, 3)), 512, known.share, node), (2, 4, 8)),
+        ("BERT96, one node", Case(bert(96), 512, known.share, node), (2, 4, 8)),
         ("ResNeXt500", known, (4, 8, 16)),
-        ("BERT384", Case(bert(384), 512, known.share, eight), (4, 8, 16, 32, 64)),
+        ("BERT384", Case(bert(384), 512, known.share, nodes), (4, 8, 16, 32, 64)),
     ]
     yield "| model | batch | d x w | placement A | B | a device holds |"
     yield "|---|---|---|---|---|---|"
     for name, case, depths in cases:
         for depth in depths:
-            a, b = (Layout(depth, len(case.cluster.devices) // depth, depth, each) for each in ("pipeline", "data"))
+            a, b = (
+                Layout(depth, len(case.cluster.devices) // depth, depth, placement)
+                for placement in ("pipeline", "data")
+            )
             both = " | ".join(f"{case.throughput(layout, 2):.2f}" for layout in (a, b))
             held = f"{case.peak_bytes(a) / 1e9:.1f} GB"
             yield f"| {name} | {case.batch} | {depth} x {a.width} | {both} | {held} |"

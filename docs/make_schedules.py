@@ -17,13 +17,14 @@ from typing import Any
 DOCS = Path(__file__).resolve().parent
 sys.path[:0] = [str(DOCS.parent)]
 
-from pipesched.profiles.clusters import flat
-from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.schedules import Average, Overlap, Phase, Reduce, Schedule, Timeline, computes, stage_share, stages_of
-from pipesched.schedules.builders import CATALOGUE, Entry, build
-from pipesched.simulator.analysis import CellValue, Summary, summarize, to_markdown
-from pipesched.simulator.engine import simulate_lists
+import pipesched
+from pipesched import CATALOGUE, Schedule, Timeline, build
+from pipesched.schedules import Average, Overlap, Phase, Reduce, computes, stages_of
+from pipesched.schedules.builders import Entry
+from pipesched.simulator.analysis import CellValue, Summary, to_markdown
 
+COST = pipesched.DeviceCost(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
+"""F, I and W of all that a rank holds take a second each."""
 DRAWN, COUNTED = (4, 8), (8, 32)
 """Ranks and micro-batches of the pictures, and of the numbers."""
 UNITS = {"t_f": 1.0, "t_b": 2.0, "t_i": 1.0, "t_w": 1.0, "t_FB": 3.0, "v": 2, "limit": COUNTED[0]}
@@ -76,22 +77,15 @@ class Words:
 
 def words() -> dict[str, Words]:
     """Return what is said by hand of each schedule."""
-    found: dict[str, dict[str, Any]] = tomllib.loads((DOCS / "schedules.toml").read_text())
-    return {name: Words(**fields) for name, fields in found.items()}
+    entries: dict[str, dict[str, Any]] = tomllib.loads((DOCS / "schedules.toml").read_text())
+    return {name: Words(**fields) for name, fields in entries.items()}
 
 
-def unit_costs(schedule: Schedule) -> StageCosts:
-    """Return equal stages: F, I and W of all that a rank holds take a second each."""
-    share = float(stage_share(schedule))
-    stage = StageCost(share, backward_input_s=share, backward_weight_s=share)
-    return StageCosts((stage,) * schedule.num_stages, origin="unit model")
-
-
-def summary_of(name: str) -> Summary:
-    """Return the numbers of a schedule in the unit model."""
-    schedule = build(name, *COUNTED)
-    costs = unit_costs(schedule)
-    return summarize(schedule, simulate_lists(schedule, costs), costs, flat(schedule.num_devices))
+def summaries_of(*names: str) -> dict[str, Summary]:
+    """Return the numbers of some schedules in the unit model."""
+    p, m = COUNTED
+    compared = pipesched.compare(names, COST, num_ranks=p, num_microbatches=m)
+    return dict(zip(names, compared.summaries, strict=True))
 
 
 def require_true(entry: Entry, said: Words, found: Summary) -> None:
@@ -103,7 +97,11 @@ def require_true(entry: Entry, said: Words, found: Summary) -> None:
     assert found.makespan_s is not None
     assert found.bubble_of_longest_span is not None
     p, m = COUNTED
-    known = {each.name: each.default for each in entry.parameters} | UNITS | {"p": p, "m": m, "min": min, "max": max}
+    known = (
+        {parameter.name: parameter.default for parameter in entry.parameters}
+        | UNITS
+        | {"p": p, "m": m, "min": min, "max": max}
+    )
     work_s = m * (UNITS["t_f"] + UNITS["t_b"])
     longest_s = work_s / (1 - found.bubble_of_longest_span) if said.of_span else found.makespan_s
     for form, got in ((said.bubble, longest_s - work_s), (said.in_flight, found.peak_microbatches_worst)):
@@ -116,15 +114,15 @@ def require_true(entry: Entry, said: Words, found: Summary) -> None:
 
 def page() -> str:
     """Return the text of docs/schedules.md."""
-    said, found = words(), {name: summary_of(name) for name in CATALOGUE}
-    for name, each in said.items():
-        require_true(CATALOGUE[name], each, found[name])
+    said, summaries = words(), summaries_of(*CATALOGUE)
+    for name, text in said.items():
+        require_true(CATALOGUE[name], text, summaries[name])
     counts = dict(zip("pm", COUNTED, strict=True))
-    compared = [_row(summary) for summary in found.values()]
+    compared = [_row(summary) for summary in summaries.values()]
     parts = [HEAD.format(**counts), to_markdown(compared), "\n"]
     for is_asynchronous, head in ((False, ""), (True, ASYNCHRONOUS.format(**counts))):
         names = [name for name, entry in CATALOGUE.items() if entry.traits.is_asynchronous is is_asynchronous]
-        parts += [head, *(_section(CATALOGUE[name], said.get(name), found[name]) for name in names)]
+        parts += [head, *(_section(CATALOGUE[name], said.get(name), summaries[name]) for name in names)]
     return "".join(parts).rstrip() + "\n"
 
 
@@ -155,8 +153,8 @@ def _section(entry: Entry, said: Words | None, found: Summary) -> str:
     lines["weights"] = _weights(found) + ", predicted copies included" * (entry.traits.prediction is not None)
     lines["uses"] = _uses(build(entry.name, *COUNTED))
     lines["parameters"] = "; ".join(
-        f"`{each.name}` ({'from the counts' if each.default is None else each.default}): {each.text}"
-        for each in entry.parameters
+        f"`{taken.name}` ({'from the counts' if taken.default is None else taken.default}): {taken.text}"
+        for taken in entry.parameters
     )
     lines["needs"] = "" if said is None else said.needs
     text = f"{entry.text[0].upper()}{entry.text[1:]}." if said is None else said.text.strip()
@@ -178,12 +176,12 @@ def _uses(schedule: Schedule) -> str:
     ops = [op for row in schedule.ops for op in row]
     phases = {part.phase for op in ops for part in computes(op)}
     chunks = max(len(stages_of(row)) for row in schedule.ops)
-    found = [f"{chunks} stage{'s' * (chunks > 1)} per rank"]
-    found += ["backwards split into I and W"] if Phase.BACKWARD_WEIGHT in phases else []
-    found += ["overlapped pairs of F and B"] if any(isinstance(op, Overlap) for op in ops) else []
-    found += ["replicas and a Reduce"] if any(isinstance(op, Reduce) for op in ops) else []
-    found += ["several ranks on a device, and an Average"] if any(isinstance(op, Average) for op in ops) else []
-    return ", ".join(found)
+    features = [f"{chunks} stage{'s' * (chunks > 1)} per rank"]
+    features += ["backwards split into I and W"] if Phase.BACKWARD_WEIGHT in phases else []
+    features += ["overlapped pairs of F and B"] if any(isinstance(op, Overlap) for op in ops) else []
+    features += ["replicas and a Reduce"] if any(isinstance(op, Reduce) for op in ops) else []
+    features += ["several ranks on a device, and an Average"] if any(isinstance(op, Average) for op in ops) else []
+    return ", ".join(features)
 
 
 def _linked(source: str) -> str:
@@ -210,9 +208,8 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     p, m = DRAWN
     for name in CATALOGUE:
-        schedule = build(name, p, m)
-        timeline = replace(simulate_lists(schedule, unit_costs(schedule)), source="unit model")
-        draw(timeline, folder / f"{name}.png", f"{name}, p = {p}, m = {m}")
+        timeline = pipesched.simulate(name, COST, num_ranks=p, num_microbatches=m).timeline
+        draw(replace(timeline, source="unit model"), folder / f"{name}.png", f"{name}, p = {p}, m = {m}")
     (DOCS / "schedules.md").write_text(text)
     print(f"wrote docs/schedules.md and {len(CATALOGUE)} pictures")
 

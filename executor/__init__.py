@@ -1,4 +1,4 @@
-"""What does happen: op lists executed on tensors."""
+"""The executor runs op lists on tensors, and measures or trains with them."""
 
 import lazy_loader
 

@@ -12,13 +12,10 @@ from .errors import RunEnded as RunEnded
 from .errors import failed as failed
 from .errors import starting as starting
 from .errors import waiting_for as waiting_for
-from .settings import DTYPES as DTYPES
+from .run_settings import RunSettings as RunSettings
+from .run_settings import setting_choices as setting_choices
 from .settings import START_S as START_S
 from .settings import STOP_SIGNALS as STOP_SIGNALS
 from .settings import Averaging as Averaging
-from .settings import Backend as Backend
-from .settings import DeviceKind as DeviceKind
-from .settings import Dtype as Dtype
 from .settings import How as How
-from .settings import MessagePrecision as MessagePrecision
 from .settings import epsilon_fault as epsilon_fault

@@ -19,7 +19,7 @@ from pipesched.executor.launch import ProgressPage, RunSpec, Train, job_from_jso
 from pipesched.executor.runs import Measured, RankListener, run_rank
 from pipesched.executor.training import AdvanceTrials, Scores, Trained, step_line
 from pipesched.profiles import ProfileError
-from pipesched.profiles.io import require_trusted, trusted
+from pipesched.profiles.io import TRUST_ADVICE, require_trusted, trusted
 from pipesched.profiles.processes import end_with, prints_to_stderr
 from pipesched.schedules import NotRunnableError, ScheduleError
 from pipesched.schedules.formats import read_text, timeline_to_json, write_text
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the rank that the environment names; return the exit code.
 
     Args:
-        arguments: Of the command line; None: this process'.
+        arguments: Arguments of the command line; None: this process'.
     """
     asked = _parser().parse_args(arguments)
     folder = asked.folder
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if folder:
             kind = "waited" if isinstance(error, PeerLost) else "error"
             (folder / f"{kind}{number}").write_text(str(error))
-        print(f"executor: {error}", file=sys.stderr)
+        print(f"executor: {error}".replace(TRUST_ADVICE, "try --trust-model if it is yours"), file=sys.stderr)
         return 3 if isinstance(error, RankFailed) else 1 if isinstance(error, NotRunnableError) else 2
     return 0
 
@@ -98,7 +98,7 @@ def _run_for_launcher(spec: RunSpec, number: int, folder: Path) -> Measured | Tr
     """Run the rank of a process in its launcher's folder, where it writes how far it is, and scores as they come."""
     from pipesched.executor.runs import phase_line, phases_file, scores_file, scores_line
 
-    at, meet = ProgressPage(folder / "board").writer(number), f"file://{folder}/store"
+    at, meet = ProgressPage(folder / "progress").writer(number), f"file://{folder}/store"
     if not isinstance(spec.job, Train):
         return run_rank(spec, RankListener(at), meet)
 
@@ -139,7 +139,7 @@ def _report(measured: Measured, folder: Path | None, out: Path | None) -> None:
 def _report_training(spec: RunSpec, trained: Trained, out: Path | None) -> None:
     """Write the scores of all steps, and print the first and the last."""
     assert isinstance(spec.job, Train), "it has trained"
-    run = spec.job.recipe.run(spec.job.num_steps)
+    run = spec.job.schedule_spec.run(spec.job.num_steps)
     samples = run.pipelines * spec.job.batch_size
     lines = [step_line(run.name, step, scores, samples) for step, scores in enumerate(trained.steps)]
     if out:

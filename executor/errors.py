@@ -1,4 +1,4 @@
-"""The errors of a run."""
+"""The errors of a run: a rank that fails, a peer that is lost, what cannot be executed."""
 
 from __future__ import annotations
 

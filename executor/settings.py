@@ -1,9 +1,9 @@
-"""The words that say how a run computes: devices, number types, what carries messages, and their limits."""
+"""The words that say how ranks run together, and the limits of a run."""
 
 from __future__ import annotations
 
 import signal
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from pipesched.schedules import PredictionRule
 
@@ -11,25 +11,8 @@ How: TypeAlias = Literal["sleep", "busy"]
 """Asleep, an emulated stage leaves its core to others; busy, it keeps it."""
 
 
-DeviceKind: TypeAlias = Literal["cpu", "cuda"]
-
-
-Backend: TypeAlias = Literal["auto", "gloo", "nccl"]
-
-
 Averaging: TypeAlias = Literal["asynchronous", "synchronous"]
-"""Elastically, as executor.averaging.elastic says."""
-
-
-MessagePrecision: TypeAlias = Literal["half"]
-"""Half precision where it fits, as executor.transport.half_precision says."""
-
-
-Dtype: TypeAlias = Literal["float32", "float64", "bfloat16", "float16"]
-"""What a run may compute in; names of torch dtypes."""
-
-
-DTYPES: tuple[str, ...] = get_args(Dtype)
+"""Elastically, as executor.averaging.elastic_averager says."""
 
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -48,7 +31,7 @@ def epsilon_fault(dtype: str, optimizer: str, rule: PredictionRule | None = None
 
     Args:
         optimizer: Name in `OPTIMIZERS`.
-        rule: Of weights that are predicted; Adam's has moments of its own beside another optimizer.
+        rule: Rule by which weights are predicted; Adam's has moments of its own beside another optimizer.
     """
     adam = (
         optimizer

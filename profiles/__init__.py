@@ -1,4 +1,4 @@
-"""What ops cost: stages, machines, measured layers."""
+"""Profiles: the costs of ops on stages and machines, measured or given."""
 
 import lazy_loader
 

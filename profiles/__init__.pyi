@@ -5,4 +5,14 @@ from . import measuring as measuring
 from . import models as models
 from . import partitioning as partitioning
 from . import processes as processes
+from . import traces as traces
 from .errors import ProfileError as ProfileError
+from .words import DTYPES as DTYPES
+from .words import FLOAT32_BYTES as FLOAT32_BYTES
+from .words import Backend as Backend
+from .words import Carrier as Carrier
+from .words import DeviceKind as DeviceKind
+from .words import Dtype as Dtype
+from .words import MessagePrecision as MessagePrecision
+from .words import OptimizerName as OptimizerName
+from .words import element_bytes as element_bytes

@@ -1,4 +1,4 @@
-"""What to do, in what order: the op lists of every rank, and what can be said of them without running them."""
+"""Schedules: the op lists of every rank, and what can be said of them without running them."""
 
 import lazy_loader
 

@@ -25,7 +25,9 @@ from .op import backward_weight as backward_weight
 from .op import computes as computes
 from .op import forward as forward
 from .op import gives as gives
+from .op import in_flight_change as in_flight_change
 from .op import needs as needs
+from .op import needs_from_others as needs_from_others
 from .op import occupies_device as occupies_device
 from .op import rewritten as rewritten
 from .quoting import printable as printable
@@ -39,9 +41,9 @@ from .schedule import Ops as Ops
 from .schedule import Schedule as Schedule
 from .schedule import ScheduleError as ScheduleError
 from .schedule import compute_only as compute_only
-from .schedule import holding as holding
+from .schedule import held_builder as held_builder
 from .schedule import integer as integer
-from .schedule import make_lazy as make_lazy
+from .schedule import make_generated_schedule as make_generated_schedule
 from .schedule import make_schedule as make_schedule
 from .schedule import positive as positive
 from .schedule import rewritten_list as rewritten_list
@@ -50,9 +52,12 @@ from .schedule import shows_messages as shows_messages
 from .schedule import stage_share as stage_share
 from .schedule import stages_of as stages_of
 from .timeline import LONGEST_S as LONGEST_S
+from .timeline import HandOver as HandOver
 from .timeline import MemorySample as MemorySample
 from .timeline import Span as Span
 from .timeline import Timeline as Timeline
+from .timeline import hand_overs_between as hand_overs_between
 from .timeline import is_work as is_work
+from .timeline_lists import schedule_of as schedule_of
 from .traits import PredictionRule as PredictionRule
 from .traits import ScheduleTraits as ScheduleTraits

@@ -180,6 +180,14 @@ def computes(op: Op) -> tuple[Compute, ...]:
     assert_never(op)
 
 
+def in_flight_change(part: Compute) -> int:
+    """Return by how much `part` changes the number of micro-batches in flight on its stage: 1, 0 or -1.
+
+    A micro-batch counts while its F runs, and while its last backward pass runs.
+    """
+    return (part.phase is Phase.FORWARD) - (part.phase in ENDS_MICROBATCH)
+
+
 def occupies_device(op: Op) -> bool:
     """Return whether `op` keeps its device busy; all others only post, and go on beside what does."""
     match op:
@@ -239,6 +247,14 @@ def needs(op: Compute, num_stages: int) -> tuple[Message, ...]:
             return (own, Message(Payload.GRADIENT, op.stage + 1, op.microbatch))
         case Phase.BACKWARD_WEIGHT:
             return (Message(Payload.GRADIENT, op.stage, op.microbatch),)
+
+
+def needs_from_others(op: Compute, num_stages: int) -> tuple[Message, ...]:
+    """Return what `op` needs of another stage: the activation of the stage before, or the gradient of the one behind.
+
+    There is one such message at most.
+    """
+    return tuple(message for message in needs(op, num_stages) if message.stage != op.stage)
 
 
 def forward(stage: int, microbatch: int, version: int = 0) -> Compute:

@@ -1,4 +1,4 @@
-"""How messages quote what users wrote: in one line, short, and without what controls a terminal."""
+"""Quoting what users wrote in messages: in one line, short, and without what controls a terminal."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Schedule:
         is_lowered: Whether the lists say their communication. Lists that have a Send or a Recv do, whatever is given.
         origin: Name of the catalogue's entry that it was made from; None of lists that were made otherwise.
         traits: What is known of it beyond its lists.
-        layout: Of generated lists; None of held ones, which are read.
+        layout: Layout of generated lists; None for held ones, which are read.
     """
 
     name: str
@@ -139,7 +139,7 @@ class Schedule:
 
     @cached_property
     def homes(self) -> tuple[tuple[int, ...], ...]:
-        """Of each stage the ranks that take its micro-batches in turn; `home` reads it.
+        """The ranks that take the micro-batches of each stage in turn; `home` reads it.
 
         Raises:
             NotRunnableError: A forward is missing.
@@ -202,7 +202,7 @@ def make_schedule(
     return Schedule(name, num_stages, num_microbatches, tuple(tuple(row) for row in rows), devices)
 
 
-def make_lazy(
+def make_generated_schedule(
     name: str,
     num_stages: int,
     num_microbatches: int,
@@ -216,7 +216,7 @@ def make_lazy(
     return Schedule(name, num_stages, num_microbatches, lists, ranks, layout=layout)
 
 
-def holding(builder: Callable[P, Schedule]) -> Callable[P, Schedule]:
+def held_builder(builder: Callable[P, Schedule]) -> Callable[P, Schedule]:
     """Return the builder of the same schedule with its lists in memory."""
 
     @wraps(builder)
@@ -257,11 +257,11 @@ def stages_of(ops: Iterable[Op]) -> tuple[int, ...]:
 
 def _ranks_with(kind: type[Reduce | Average], programs: Iterable[Iterable[Op]]) -> dict[int, tuple[int, ...]]:
     """Return, for each stage of an op of `kind`, in ascending order, the ranks that have one."""
-    found: defaultdict[int, list[int]] = defaultdict(list)
+    ranks_of: defaultdict[int, list[int]] = defaultdict(list)
     for rank, ops in enumerate(programs):
         for stage in {op.stage for op in ops if isinstance(op, kind)}:
-            found[stage].append(rank)
-    return {stage: tuple(found[stage]) for stage in sorted(found)}
+            ranks_of[stage].append(rank)
+    return {stage: tuple(ranks_of[stage]) for stage in sorted(ranks_of)}
 
 
 def _homes(schedule: Schedule) -> Iterator[tuple[int, ...]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
-from pipesched.schedules.op import Op, Recv, Send, occupies_device
+from pipesched.schedules.op import Op, Recv, Reduce, Send, occupies_device
 
 LONGEST_S = 7 * 24 * 3600.0
 """Longest op that is emulated and longest wait that is asked for [s], a week: what every clock and sleep can take."""
@@ -29,6 +31,20 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class HandOver:
+    """A rank's own time beside its works: it posts a message, takes one that has come, or goes on to its next op.
+
+    Attributes:
+        op: The Send or Recv that is posted, the op that the message is taken for, or the op that is over.
+    """
+
+    rank: int
+    op: Op
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class MemorySample:
     """Bytes that `device` holds from `time_s` on, `kind` by kind (``weights``, ``activations``, ...)."""
 
@@ -42,6 +58,20 @@ class MemorySample:
         return sum(num_bytes for _, num_bytes in self.bytes_by_kind)
 
 
+def hand_overs_between(spans: Sequence[Span]) -> Iterator[HandOver]:
+    """Yield what a rank takes to post each message, and from the end of a work to its next op.
+
+    What it takes to receive a message cannot be told from waiting for it.
+
+    Args:
+        spans: Spans of one rank, in the order of its list, that say when each op was reached.
+    """
+    for span, following in pairwise(spans):
+        start_s = span.end_s if occupies_device(span.op) else span.posted_s
+        if start_s < following.posted_s and not isinstance(span.op, Reduce):
+            yield HandOver(span.rank, span.op, start_s, following.posted_s)
+
+
 def is_work(span: Span) -> bool:
     """Return whether a span keeps its device busy: its op does, for some time."""
     return occupies_device(span.op) and span.end_s > span.start_s
@@ -49,17 +79,20 @@ def is_work(span: Span) -> bool:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Every span of a run. Readers never ask whether it was simulated or measured.
+    """Every span of a run, in the same form whether it was simulated or measured.
 
     What is asked of it often is worked out once, at the first question.
 
     Attributes:
         name: The schedule's name.
-        source: ``"predicted"`` or ``"measured"``; a label for people.
-        spans: In order of rank, then of the rank's list.
+        source: Where the times come from: ``"predicted"``, ``"measured"``, or another word that tells it apart in a
+            figure. Only a measured Timeline gives costs, and a prediction is compared with a measurement as such.
+        spans: The spans, in order of rank, then of the rank's list.
         rank_to_device: The device of every rank.
         memory: Samples in order of device, then time; empty when memory was not looked at. Of two at one time the
             first is the most that was held on the way through it, the second what is held from then on.
+        hand_overs: The hand-overs, in order of rank, then of the rank's list; empty where handing over takes no time,
+            or was not looked at.
     """
 
     name: str
@@ -67,6 +100,17 @@ class Timeline:
     spans: tuple[Span, ...]
     rank_to_device: tuple[int, ...]
     memory: tuple[MemorySample, ...] = ()
+    hand_overs: tuple[HandOver, ...] = ()
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the times come from a run, not from a model."""
+        return self.source == "measured"
+
+    @property
+    def is_predicted(self) -> bool:
+        """Whether the times come from a model."""
+        return self.source == "predicted"
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -99,10 +143,10 @@ class Timeline:
 
     @cached_property
     def _by_rank(self) -> dict[int, tuple[Span, ...]]:
-        found: dict[int, list[Span]] = {}
+        spans_of: dict[int, list[Span]] = {}
         for span in self.spans:
-            found.setdefault(span.rank, []).append(span)
-        return {rank: tuple(spans) for rank, spans in found.items()}
+            spans_of.setdefault(span.rank, []).append(span)
+        return {rank: tuple(spans) for rank, spans in spans_of.items()}
 
     def from_zero(self) -> Timeline:
         """Return the same timeline with its first work at 0 s."""
@@ -111,4 +155,5 @@ class Timeline:
             replace(s, posted_s=s.posted_s - zero, start_s=s.start_s - zero, end_s=s.end_s - zero) for s in self.spans
         )
         memory = tuple(replace(sample, time_s=sample.time_s - zero) for sample in self.memory)
-        return replace(self, spans=spans, memory=memory)
+        hand_overs = tuple(replace(h, start_s=h.start_s - zero, end_s=h.end_s - zero) for h in self.hand_overs)
+        return replace(self, spans=spans, memory=memory, hand_overs=hand_overs)

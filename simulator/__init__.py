@@ -1,4 +1,4 @@
-"""What would happen: op lists simulated, and what their timelines tell."""
+"""The simulator predicts what op lists would do, and reads numbers and pictures off their timelines."""
 
 import lazy_loader
 

@@ -1,6 +1,7 @@
 from . import analysis as analysis
 from . import engine as engine
 from . import fast as fast
+from . import fidelity as fidelity
 from . import memory as memory
 from . import planner as planner
 from . import search as search
@@ -8,11 +9,18 @@ from . import theory as theory
 from . import tuner as tuner
 from . import views as views
 from .errors import SimulationError as SimulationError
+from .hand_over import HandOverPart as HandOverPart
+from .hand_over import HandOverWork as HandOverWork
+from .hand_over import after_op as after_op
+from .hand_over import of_post as of_post
+from .hand_over import of_receipt as of_receipt
 from .network_options import USUAL_NETWORK as USUAL_NETWORK
 from .network_options import NetworkOptions as NetworkOptions
 from .network_options import is_usual as is_usual
+from .rounding import SAME as SAME
 from .scenario import Estimate as Estimate
 from .scenario import EvaluateScenario as EvaluateScenario
 from .scenario import Inexact as Inexact
 from .scenario import Meaning as Meaning
+from .scenario import Precision as Precision
 from .scenario import Scenario as Scenario

@@ -1,4 +1,4 @@
-"""What every evaluator of time and memory is asked, and what it answers.
+"""The interface of every evaluator of time and memory: a scenario in, an estimate or a reason out.
 
     Scenario ──> evaluator ──> Estimate    seconds, peaks of memory, and what the seconds mean
                           └──> Inexact     why this evaluator cannot say it; another one may
@@ -10,6 +10,12 @@ The evaluators and when each of them is exact:
     fast.predict_in_lockstep          equal pipelines that begin together, each for itself nothing shared
     fast.predict_drifting             the pace of equal pipelines in the long run: no bound, and a little chance in it
     fast.predict_scenario             the quickest of those that are exact
+    fast.predict_repeated             the pace of a batch that is repeated, where it settles to one
+    fast.predict_unflushed            the pace of a run without a flush, where it settles to one
+    fast.run_time                     a training run, where short runs settle to a pace or the whole one is short
+    tuner.evaluate_setting            an iteration by lockstep or SimPy; the pace where pipelines slow each other
+    tuner.predict_by_equations        AvgPipe's equations, from a profile: never exact
+    planner.Bounds                    the least of a candidate, whose lists need not be made: a bound
 """
 
 from __future__ import annotations
@@ -31,7 +37,7 @@ class Scenario:
 
     Attributes:
         schedule: Lowered or not. Of one pipeline, or as it is of several: then `num_pipelines` is 1.
-        costs: As they are for one op alone.
+        costs: What each op takes when it is alone on its device.
         cluster: Devices and links.
         network: How messages go.
         num_pipelines: Equal ones on the same devices, each with micro-batches of its own, all begun together. A
@@ -52,6 +58,19 @@ class Meaning(StrEnum):
     PACE = "pace"
 
 
+class Precision(StrEnum):
+    """How an estimate lies to what SimPy says.
+
+    EXACT        equal, but for rounding
+    BOUND        never above
+    APPROXIMATE  near, above or below
+    """
+
+    EXACT = "exact"
+    BOUND = "bound"
+    APPROXIMATE = "approximate"
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """Time and memory of a scenario.
@@ -59,10 +78,11 @@ class Estimate:
     Attributes:
         meaning: Whether `seconds` is what an iteration of all pipelines takes from its first work to its last, or the
             pace at which iterations follow each other in the long run.
-        seconds: That [s].
+        seconds: The seconds of the iteration, or between two of them at that pace [s].
         peak_bytes: The most that each device holds that holds something; empty where the evaluator does not say.
         over_memory: Which op first takes a device over its memory; None if none does.
-        timeline: Of the ops, with memory; None where the evaluator makes none.
+        timeline: Timeline of the ops, with memory; None where the evaluator makes none.
+        precision: Precision of seconds and bytes.
     """
 
     meaning: Meaning
@@ -70,6 +90,7 @@ class Estimate:
     peak_bytes: Mapping[int, int]
     over_memory: str | None = None
     timeline: Timeline | None = None
+    precision: Precision = Precision.EXACT
 
 
 @dataclass(frozen=True, slots=True)

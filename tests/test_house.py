@@ -103,6 +103,13 @@ def test_a_room_says_what_happens_in_it_and_what_it_offers(room):
     assert set(module.__all__) <= set(dir(module))
 
 
+def test_a_room_stands_in_the_stub_of_its_folder():
+    """So that ``from folder import room`` is the same in all folders, and a new room is seen."""
+    inner_rooms = [room for room in ROOMS if room != "pipesched"]
+    assert len(inner_rooms) > 30
+    assert [room for room in inner_rooms if exports(room.rpartition(".")[0]).get(room.rpartition(".")[2]) != room] == []
+
+
 def test_no_two_public_things_share_a_name():
     """Commands are named after what they do, as is the function of the library behind each."""
     homes = defaultdict(list)

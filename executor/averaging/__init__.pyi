@@ -1,5 +1,5 @@
-from .elastic import ElasticAverager as ElasticAverager
-from .elastic import average_locally as average_locally
+from .elastic_averager import ElasticAverager as ElasticAverager
+from .elastic_averager import average_locally as average_locally
 from .reference_client import ReferenceProcess as ReferenceProcess
 from .reference_client import SharedPool as SharedPool
 from .reference_client import come_to as come_to

@@ -1,8 +1,8 @@
 """A rank's side of the process that holds a device's reference model: start it, connect to it, and talk to it.
 
-A rank forks it first of all, before any library has a thread, so it has nothing to load; what it holds it is told then.
-The memory has no name, and that of the socket is gone once all ranks have come. The process ends when the rank that
-started it is gone, however that ended: nothing is left behind.
+A rank forks the process before any library has started a thread, so the process has nothing to load; later it is told
+what to hold. The memory has no name, and the socket's name is removed once all ranks have connected. The process ends
+when the rank that started it is gone, however that ended: nothing is left behind.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import final
 from torch import Tensor
 
 from pipesched.executor import START_S, ExecutionError, PeerLost, RankFailed
-from pipesched.executor.averaging.elastic import Pool
+from pipesched.executor.averaging.elastic_averager import Pool
 from pipesched.executor.averaging.reference_memory import Averaged, map_memory, memory_bytes
 from pipesched.executor.averaging.reference_server import TOKEN, be_reference, receive
 from pipesched.profiles.processes import can_fork
@@ -34,11 +34,11 @@ _GRACE_S = 5.0
 
 @final
 class SharedPool(Pool):
-    """A connection to the process.
+    """A rank's connection to the reference process of its device.
 
     Args:
-        connection: Nobody else reads it.
-        memory: Of the device, uint8.
+        connection: The socket to the process; nobody else may read it.
+        memory: The shared memory of the device, uint8, shape (num_bytes,).
         who: The process, in words.
         timeout_s: How long the other pipelines may keep this one waiting.
         gone: Returns what to raise where the process is gone.
@@ -62,7 +62,12 @@ class SharedPool(Pool):
             raise self._gone() from error
 
     def has(self, stage: int, version: int) -> bool:
-        """Wait for it, which is always there then."""
+        """Wait until the reference has seen `version` iterations; always return True.
+
+        Raises:
+            PeerLost: The other pipelines kept it waiting for longer than `timeout_s`.
+            RankFailed: The process is gone.
+        """
         while self._versions[stage] < version:
             try:
                 token = receive(self._connection)
@@ -78,12 +83,12 @@ class SharedPool(Pool):
 
 @final
 class ReferenceProcess:
-    """The process of one device, as the rank sees it that starts it.
+    """The reference process of one device, as seen by the rank that starts it.
 
     Args:
-        device: Its number.
-        rank: That rank.
-        num_ranks: Of the device.
+        device: The number of the device.
+        rank: The rank that starts it.
+        num_ranks: How many ranks share the device.
 
     Raises:
         ExecutionError: It cannot be started.
@@ -110,7 +115,11 @@ class ReferenceProcess:
                 ) from error
 
     def hold(self, stages: Sequence[Averaged], timeout_s: float) -> SharedPool:
-        """Let it hold the `stages` of its device that are averaged; return the rank's own end."""
+        """Tell the process to hold the averaged `stages` of its device; return the rank's own connection.
+
+        Raises:
+            RankFailed: The process is gone.
+        """
         num_bytes, pid = memory_bytes(stages), self._process.pid
         file = _anonymous_file(num_bytes)
         memory = map_memory(os.dup(file), num_bytes)
@@ -118,7 +127,7 @@ class ReferenceProcess:
         def gone() -> RankFailed:
             return RankFailed(self.death(_GRACE_S) or f"{_who(self._name, pid)} does not answer any more")
 
-        held = json.dumps([astuple(each) for each in stages]).encode()
+        held = json.dumps([astuple(stage) for stage in stages]).encode()
         try:
             socket.send_fds(self._connection, [TOKEN.pack(self._rank), TOKEN.pack(len(held))], [file])
             self._connection.sendall(held)
@@ -129,7 +138,7 @@ class ReferenceProcess:
         return SharedPool(self._connection, memory, _who(self._name, pid), timeout_s, gone)
 
     def all_have_come(self) -> None:
-        """Let go of the address: nobody else will come."""
+        """Remove the socket's address: all ranks of the device have connected."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def death(self, patience_s: float = 0.0) -> str | None:
@@ -154,9 +163,9 @@ def come_to(address: str, device: int, owner: int, rank: int, num_bytes: int, ti
     """Connect to the process of a device, as one of its other ranks.
 
     Args:
-        address: Of the process.
+        address: Address of the reference process.
         owner: The rank that has started it.
-        num_bytes: Of the memory.
+        num_bytes: Bytes of the memory.
 
     Raises:
         ExecutionError: It is not on this machine.

@@ -15,21 +15,23 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast, final
+from typing import final
 
 import torch
 from torch import Tensor
 
+from pipesched.profiles.models import torch_dtype
+
 _ALIGNED = 64
-"""Bytes; where each tensor begins."""
+"""Each tensor begins at a multiple of so many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Averaged:
-    """A stage that is averaged.
+    """A stage whose weights are averaged elastically, and the memory that it needs.
 
     Attributes:
-        ranks: Those that hold it, one of each pipeline.
+        ranks: The ranks that hold the stage, one of each pipeline.
         tensors: (name of the torch dtype, elements) of each parameter.
     """
 
@@ -39,48 +41,48 @@ class Averaged:
 
     @property
     def num_bytes(self) -> int:
-        """Of the reference, and of a slot."""
+        """Bytes of the reference of this stage, and of each slot."""
         return sum(_room(name, count) for name, count in self.tensors)
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The tensors of a stage, flat: of the reference, and of the slot of each rank."""
+    """The flat tensors of a stage's reference, and of each rank's slot; only the adder writes to `reference`."""
 
     reference: tuple[Tensor, ...]
     slots: Mapping[int, tuple[Tensor, ...]]
 
 
 def memory_bytes(stages: Iterable[Averaged]) -> int:
-    """Return the bytes of the memory for `stages`; at least one, as nothing cannot be mapped."""
+    """Return the bytes of the memory for `stages`; at least one, because an empty file cannot be mapped."""
     return max(1, sum((1 + len(stage.ranks)) * stage.num_bytes for stage in stages))
 
 
 def stage_tensors(memory: Tensor, stages: Iterable[Averaged]) -> dict[int, Shared]:
     """Return the tensors of each stage in `memory`, uint8, as many bytes as `memory_bytes` says."""
-    found, begin = {}, 0
+    tensors, begin = {}, 0
     for stage in stages:
         parts = []
         for _ in range(1 + len(stage.ranks)):
             parts.append(_views(memory[begin : begin + stage.num_bytes], stage.tensors))
             begin += stage.num_bytes
-        found[stage.stage] = Shared(parts[0], dict(zip(stage.ranks, parts[1:], strict=True)))
-    return found
+        tensors[stage.stage] = Shared(parts[0], dict(zip(stage.ranks, parts[1:], strict=True)))
+    return tensors
 
 
 def averaged(stage: int, ranks: Sequence[int], parameters: Iterable[Tensor]) -> Averaged:
-    """Return what is held for the `parameters` of a stage."""
+    """Return the memory that a stage with these `parameters` needs."""
     tensors = tuple((str(p.dtype).removeprefix("torch."), p.numel()) for p in parameters)
     return Averaged(stage, tuple(ranks), tensors)
 
 
 @final
 class Reference:
-    """The reference of some stages, and what has become of the updates.
+    """The reference model of some stages, and which updates it has received.
 
     Args:
-        memory: For `stages`, uint8.
-        stages: Its stages.
+        memory: Memory for `stages`, uint8.
+        stages: The stages that are averaged.
 
     Attributes:
         shared: The tensors of each stage.
@@ -108,19 +110,15 @@ class Reference:
 
 def _room(name: str, count: int) -> int:
     """Return the bytes that a tensor takes, up to where the next one begins."""
-    return math.ceil(count * _dtype(name).itemsize / _ALIGNED) * _ALIGNED
-
-
-def _dtype(name: str) -> torch.dtype:
-    return cast("torch.dtype", getattr(torch, name))
+    return math.ceil(count * torch_dtype(name).itemsize / _ALIGNED) * _ALIGNED
 
 
 def _views(memory: Tensor, tensors: Iterable[tuple[str, int]]) -> tuple[Tensor, ...]:
-    found, begin = [], 0
+    views, begin = [], 0
     for name, count in tensors:
-        found.append(memory[begin : begin + count * _dtype(name).itemsize].view(_dtype(name)))
+        views.append(memory[begin : begin + count * torch_dtype(name).itemsize].view(torch_dtype(name)))
         begin += _room(name, count)
-    return tuple(found)
+    return tuple(views)
 
 
 def map_memory(descriptor: int, num_bytes: int) -> Tensor:

@@ -1,7 +1,7 @@
 """The process that adds the updates of all pipelines of one device to its reference model.
 
-`averaging.reference_client` starts it. It is told what it holds, adds up updates while the pipelines go on, and ends
-with the rank that started it.
+`averaging.reference_client` starts the process. It is told which stages to hold, adds up updates while the pipelines go
+on, and ends with the rank that started it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pipesched.executor.averaging.reference_memory import Averaged, Reference, m
 from pipesched.profiles.processes import end_with
 
 TOKEN = struct.Struct("<q")
-"""What goes over a connection: a pipeline's rank at first, then the number of a stage whose slot is full; and back, the
-process' id at first, then a stage each time that the updates of all pipelines are in its reference."""
+"""The one message of a connection. A rank sends its number first, then a stage each time that its slot is full; the
+process answers with its id first, then with a stage each time that all updates are in its reference."""
 
 
 def receive(connection: socket.socket) -> int | None:
@@ -40,7 +40,7 @@ def serve(reference: Reference, owner: socket.socket, owner_rank: int, listener:
 
     Args:
         owner: Connection of the rank that started this process.
-        owner_rank: That rank.
+        owner_rank: Rank of the owner.
         listener: Where the others come; each tells its rank and gets the memory.
         memory: File descriptor of the memory.
     """
@@ -82,7 +82,7 @@ def be_reference(owner: socket.socket, listener: socket.socket, others_end: sock
     Args:
         owner: Tells the rank's number and a length with the memory, and then so many bytes of JSON: what is held.
         listener: Where the other ranks come.
-        others_end: Of the connection to the owner, which a fork leaves open here.
+        others_end: The owner's end of the connection, which a fork leaves open here.
     """
     others_end.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal tells all processes; the ranks end, and with them this

@@ -1,6 +1,7 @@
 from .averager import Averager as Averager
 from .gradient_buckets import Bucket as Bucket
 from .gradient_buckets import buckets as buckets
+from .gradient_mean import GradientMean as GradientMean
 from .interpreter import Batch as Batch
 from .interpreter import Rank as Rank
 from .interpreter import Waiting as Waiting
@@ -25,5 +26,5 @@ from .stage_building import make_batch as make_batch
 from .transport_interface import PendingReduction as PendingReduction
 from .transport_interface import Transport as Transport
 from .transport_interface import require_expected as require_expected
-from .weight_prediction import Predictor as Predictor
+from .weight_predictor import Predictor as Predictor
 from .weight_versions import Weights as Weights

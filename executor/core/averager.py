@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 
 class Averager(ABC):
-    """Draws the weights of one stage on one rank to those of other pipelines.
+    """What draws the weights of one stage on one rank to those of other pipelines.
 
     Where an answer is False, the caller gives up its turn and asks again.
     """

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 _BUCKET_BYTES = 25 * 2**20
-"""As large as those of PyTorch's DistributedDataParallel."""
+"""Most bytes of a bucket, as in PyTorch's DistributedDataParallel."""
 
 
 class Bucket:
     """The gradients of some parameters of one dtype.
 
     The flat tensor ends with a flag per parameter: 1 where it has a gradient. Where no replica has one there is none
-    after the sum either, so that the optimizer passes over the parameter as it does without replicas; where only some
-    have one, the others count as zero.
+    after the reduction either, so that the optimizer passes over the parameter as it does without replicas; where only
+    some have one, the others count as zero.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
@@ -35,10 +35,10 @@ class Bucket:
             parameter.grad = None
         return flat
 
-    def unflatten(self, sums: Tensor) -> None:
-        """Take the gradients from `sums`, of which they stay views."""
+    def unflatten(self, summed: Tensor) -> None:
+        """Take the gradients from `summed`, of which they stay views."""
         sizes = [*(p.numel() for p in self._parameters), len(self._parameters)]
-        *gradients, flags = sums.split(sizes)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        *gradients, flags = summed.split(sizes)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         for parameter, gradient, flag in zip(self._parameters, gradients, flags.tolist(), strict=True):
             parameter.grad = gradient.view_as(parameter) if flag else None
 
@@ -46,12 +46,12 @@ class Bucket:
 def buckets(parameters: Sequence[Tensor]) -> Iterator[Bucket]:
     """Yield `parameters` in buckets, in an order that is the same for every replica."""
     for dtype in dict.fromkeys(parameter.dtype for parameter in parameters):
-        mine: list[Tensor] = []
+        parameters_of_bucket: list[Tensor] = []
         num_bytes = 0
         for parameter in (parameter for parameter in parameters if parameter.dtype is dtype):
-            if mine and num_bytes + parameter.nbytes > _BUCKET_BYTES:
-                yield Bucket(mine)
-                mine, num_bytes = [], 0
-            mine.append(parameter)
+            if parameters_of_bucket and num_bytes + parameter.nbytes > _BUCKET_BYTES:
+                yield Bucket(parameters_of_bucket)
+                parameters_of_bucket, num_bytes = [], 0
+            parameters_of_bucket.append(parameter)
             num_bytes += parameter.nbytes
-        yield Bucket(mine)
+        yield Bucket(parameters_of_bucket)

@@ -31,7 +31,7 @@ from pipesched.schedules import (
     Unshard,
     computes,
     gives,
-    needs,
+    needs_from_others,
 )
 
 
@@ -45,12 +45,12 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What a rank yields: it cannot go on with `op` before `message` is there.
+    """A wait that a rank yields: it cannot go on with `op` before `message` has arrived.
 
     Attributes:
-        message: None where the rank waits for the other replicas or pipelines.
-        reduce: Whose sum it waits for, at a Step or at the end of the list.
-        bucket: Of the gradients, with `reduce`.
+        message: The awaited message; None where the rank waits for the other replicas or pipelines.
+        reduce: The Reduce that it waits for, at a Step or at the end of the list.
+        bucket: The number of the gradient bucket that it waits for, with `reduce`.
     """
 
     rank: int
@@ -70,12 +70,12 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """All that one rank works with.
+    """One rank of a run: its list, its stages, and what carries its messages.
 
     Attributes:
-        ops: Its list, lowered; it is read from the start at each run.
-        num_stages: Of the whole pipeline.
-        stages: Those it holds.
+        ops: The rank's op list, lowered; it is read from the start at each run.
+        num_stages: Stages of the whole pipeline.
+        stages: The stages that the rank holds.
         at: Told the position in `ops` before each op.
     """
 
@@ -102,7 +102,7 @@ def end(rank: Rank) -> None:
 
 
 def execute_rank(rank: Rank, batch: Batch) -> Iterator[Waiting]:
-    """Run one rank's list; to wait is to yield.
+    """Run one rank's list; it yields while it waits.
 
     A driver that owns a whole process just goes on; the local one gives other ranks a turn. Send and Recv post and
     never wait: a computation waits for the messages that it needs (an Overlap for those of both its computations,
@@ -114,14 +114,14 @@ def execute_rank(rank: Rank, batch: Batch) -> Iterator[Waiting]:
         RunEnded: A listener ends the run.
     """
     tensors: dict[Message, Tensor] = {}
-    sums: dict[int, _Reduction] = {}
+    reductions: dict[int, _Reduction] = {}
     op: Op | None = None
     try:
         for index, op in enumerate(rank.ops):
             rank.at(index)
-            yield from _execute(rank, op, tensors, sums, batch)
-        for op in [reduction.op for reduction in sums.values()]:
-            yield from _take_sum(rank, op, sums.pop(op.stage))
+            yield from _execute(rank, op, tensors, reductions, batch)
+        for op in [reduction.op for reduction in reductions.values()]:
+            yield from _finish_reduction(rank, op, reductions.pop(op.stage))
         rank.transport.flush()
     except RunEnded:
         raise
@@ -130,7 +130,7 @@ def execute_rank(rank: Rank, batch: Batch) -> Iterator[Waiting]:
 
 
 def _execute(  # noqa: C901 -- one arm per word
-    rank: Rank, op: Op, tensors: dict[Message, Tensor], sums: dict[int, _Reduction], batch: Batch
+    rank: Rank, op: Op, tensors: dict[Message, Tensor], reductions: dict[int, _Reduction], batch: Batch
 ) -> Iterator[Waiting]:
     mark = rank.recorder.mark
     posted = start = mark()
@@ -151,8 +151,8 @@ def _execute(  # noqa: C901 -- one arm per word
                 rank.transport.post(op)
         case Step() | Average():
             stage = _stage(rank, op.stage)
-            if isinstance(op, Step) and op.stage in sums:
-                yield from _take_sum(rank, op, sums.pop(op.stage))
+            if isinstance(op, Step) and op.stage in reductions:
+                yield from _finish_reduction(rank, op, reductions.pop(op.stage))
             while not stage.is_ready(op):
                 yield Waiting(rank.rank, op, None)
             start = mark()
@@ -161,9 +161,9 @@ def _execute(  # noqa: C901 -- one arm per word
         case Unshard() | Reshard():
             pass  # our weights are whole
         case Reduce():
-            if op.stage in sums:
-                yield from _take_sum(rank, op, sums.pop(op.stage))
-            sums[op.stage] = _reduce(rank, op)
+            if op.stage in reductions:
+                yield from _finish_reduction(rank, op, reductions.pop(op.stage))
+            reductions[op.stage] = _reduce(rank, op)
         case _:
             assert_never(op)
     rank.recorder.add(posted, start, mark())
@@ -172,8 +172,8 @@ def _execute(  # noqa: C901 -- one arm per word
 def _travelled(op: Compute | Overlap, num_stages: int, tensors: Mapping[Message, Tensor]) -> Iterator[Message]:
     """Yield the messages that `op` needs of other stages and that this rank has not made itself."""
     for part in computes(op):
-        for message in needs(part, num_stages):
-            if message.stage != part.stage and message not in tensors:
+        for message in needs_from_others(part, num_stages):
+            if message not in tensors:
                 yield message
 
 
@@ -187,9 +187,8 @@ def _has_arrived(transport: Transport, message: Message, tensors: dict[Message, 
 
 def _compute(rank: Rank, op: Compute, tensors: dict[Message, Tensor], batch: Batch) -> None:
     received = target = None
-    for message in needs(op, rank.num_stages):
-        if message.stage != op.stage:
-            received = tensors.pop(message)
+    for message in needs_from_others(op, rank.num_stages):
+        received = tensors.pop(message)
     if op.phase is Phase.FORWARD:
         if op.stage == 0:
             received = batch.inputs[op.microbatch]
@@ -202,10 +201,10 @@ def _compute(rank: Rank, op: Compute, tensors: dict[Message, Tensor], batch: Bat
 
 @dataclass(frozen=True, slots=True)
 class _Reduction:
-    """Gradients of a stage on their way through its replicas, bucket by bucket.
+    """A reduction that is posted: the gradients of a stage, bucket by bucket, until their sums have arrived.
 
     Attributes:
-        index: Of the Reduce among the ops that the recorder has.
+        index: The position of the Reduce among the ops of the recorder.
     """
 
     op: Reduce
@@ -222,12 +221,12 @@ def _reduce(rank: Rank, op: Reduce) -> _Reduction:
     return _Reduction(op, len(rank.recorder), posted)
 
 
-def _take_sum(rank: Rank, op: Op, reduction: _Reduction) -> Iterator[Waiting]:
-    """Wait, at `op`, until all sums are there, and give them to the stage."""
+def _finish_reduction(rank: Rank, op: Op, reduction: _Reduction) -> Iterator[Waiting]:
+    """Wait, at `op`, until all buckets are reduced, and give their sums to the stage."""
     for number, (bucket, take) in enumerate(reduction.buckets):
-        while (sums := take()) is None:
+        while (summed := take()) is None:
             yield Waiting(rank.rank, op, None, reduction.op, number)
-        bucket.unflatten(sums)
+        bucket.unflatten(summed)
     rank.recorder.extend(reduction.index, rank.recorder.mark())
 
 

@@ -18,12 +18,12 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class LayerGenerators:
-    """Seeds torch's generators before each layer that draws; the others are found at the first forward and left alone.
+    """A guard that seeds torch's generators before each layer that draws random numbers, and leaves all others alone.
 
     Args:
-        layers: Of one stage, in order.
+        layers: Layers of one stage, in order.
         first: The number of the first of them in the model.
-        seed: Of the run.
+        seed: Seed of the run.
         device: Where the layers compute; they may draw on the CPU besides.
         is_repeated: Whether a forward may run twice (R). Then all layers are seeded, also one that only draws later.
     """

@@ -10,7 +10,7 @@ import torch
 
 
 class Meter(ABC):
-    """Says how many bytes this process has of its allocator: those of its ranks, and others that were there before."""
+    """A meter of the bytes that this process has from its allocator: those of its ranks, and any from before."""
 
     @abstractmethod
     def allocated_bytes(self) -> int:
@@ -38,7 +38,7 @@ class _MallInfo(ctypes.Structure):
 
 
 class HeapMeter(Meter):
-    """Asks malloc: on Linux torch's CPU tensors come from there."""
+    """The meter of the CPU: it asks malloc, where torch's CPU tensors come from on Linux."""
 
     def __init__(self) -> None:
         self._mallinfo = ctypes.CDLL(None).mallinfo2
@@ -50,7 +50,7 @@ class HeapMeter(Meter):
 
 
 class CudaMeter(Meter):
-    """Asks torch's caching allocator for this process' GPU."""
+    """The meter of this process' GPU: it asks torch's caching allocator."""
 
     def allocated_bytes(self) -> int:
         return torch.cuda.memory_allocated()

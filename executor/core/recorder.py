@@ -11,7 +11,7 @@ from pipesched.executor.core.memory_meter import Meter
 
 
 class Clock(ABC):
-    """Marks instants on one rank and reads them later, in nanoseconds of the host's monotonic clock."""
+    """A clock that marks instants on one rank and reads them later, in nanoseconds of the host's monotonic clock."""
 
     @abstractmethod
     def mark(self) -> object:
@@ -27,7 +27,7 @@ class Clock(ABC):
 
 
 class HostClock(Clock):
-    """For CPUs, where work is over when the call returns."""
+    """The clock of a CPU, where work is over when the call returns."""
 
     def begin(self) -> None:
         """Nothing to do: the host's clock is always right."""
@@ -41,7 +41,7 @@ class HostClock(Clock):
 
 
 class CudaClock(Clock):
-    """For GPUs, where work is over later: a device event per instant, tied to the host's clock at `begin`."""
+    """The clock of a GPU, where work ends later: an event per instant, tied to the host's clock at `begin`."""
 
     def __init__(self) -> None:
         self.begin()
@@ -70,7 +70,7 @@ def _event() -> torch.cuda.Event:
 
 
 class Recorder:
-    """Three marks per op, in the order of the list, and the bytes held after it and at most inside it.
+    """The record of a rank's ops: three marks for each, in list order, and the bytes held after and inside it.
 
     Args:
         clock: Makes the marks.
@@ -99,7 +99,7 @@ class Recorder:
         self._others_bytes = 0
 
     def end(self, resident_bytes: int) -> None:
-        """The list is over: `resident_bytes` of weights, optimizer state and the like are all that is held now.
+        """Note that the list is over: `resident_bytes` of weights, optimizer state and the like are all that is held.
 
         The rest of what is allocated is not the ranks'. It is told apart at the end, as some of it is only made on the
         way: kernels that are compiled at their first use, buffers that libraries keep.

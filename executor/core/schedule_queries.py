@@ -1,19 +1,16 @@
-"""Questions about op lists that the executor asks: stages of a rank, channels, replicas, scales of losses."""
+"""Questions about op lists that the executor asks: stages of a rank, channels, replicas."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import lcm
 from typing import TypeAlias, final
 
 from pipesched.executor import ExecutionError
 from pipesched.schedules import (
-    ENDS_MICROBATCH,
     Average,
     Compute,
     Op,
-    Reduce,
     Schedule,
     Send,
     Step,
@@ -50,7 +47,7 @@ class _Together:
 
 @final
 class _Member:
-    """One of the lists."""
+    """One rank's list of a joint lowering."""
 
     def __init__(self, together: _Together, rank: int) -> None:
         self._together = together
@@ -89,52 +86,10 @@ def channels(schedule: Schedule) -> list[tuple[int, int]]:
     """Return the (sender, receiver) of every channel of the lowered lists, in order."""
     if schedule.is_held and schedule.is_lowered:
         return sorted({(rank, op.peer) for rank, ops in enumerate(schedule.ops) for op in ops if isinstance(op, Send)})
-    found = set()
+    pairs = set()
     for stage in range(schedule.num_stages - 1):
         for microbatch in range(lcm(len(schedule.homes[stage]), len(schedule.homes[stage + 1]))):
             ends = schedule.home(stage, microbatch), schedule.home(stage + 1, microbatch)
             if ends[0] != ends[1]:
-                found |= {ends, ends[::-1]}
-    return sorted(found)
-
-
-def step_sizes(schedule: Schedule, rank: int, stage: int) -> Iterator[int]:
-    """Yield, for each Step of `stage`, how many micro-batches have come back since the last one, to all replicas."""
-    replicas = schedule.reducers.get(stage, (rank,))
-    sizes = (_own_sizes(stage_ops(schedule, replica, stage)) for replica in replicas)
-    return map(sum, zip(*sizes, strict=True))
-
-
-def _own_sizes(ops: Iterable[Compute | Step]) -> Iterator[int]:
-    size = 0
-    for op in ops:
-        if isinstance(op, Step):
-            yield size
-            size = 0
-        elif op.phase in ENDS_MICROBATCH:
-            size += 1
-
-
-def loss_scales(schedule: Schedule) -> dict[int, float] | None:
-    """Return what each micro-batch's loss counts in its Step: one over the micro-batches stepped with together.
-
-    None where that differs from stage to stage, as with replicas that step in rounds. What no Step follows counts as
-    if one did.
-    """
-    step_of: dict[tuple[int, int], tuple[int, int, int]] = {}
-    for rank, ops in enumerate(schedule.ops):
-        reduced, num_steps = {op.stage for op in ops if isinstance(op, Reduce)}, Counter[int]()
-        for op in ops:
-            if isinstance(op, Step):
-                num_steps[op.stage] += 1
-            for part in computes(op):
-                if part.phase in ENDS_MICROBATCH:
-                    group = -1 if part.stage in reduced else rank
-                    step_of[part.stage, part.microbatch] = (part.stage, group, num_steps[part.stage])
-    sizes = Counter(step_of.values())
-    scales: dict[int, float] = {}
-    for (_, microbatch), step in step_of.items():
-        scale = 1 / sizes[step]
-        if scales.setdefault(microbatch, scale) != scale:
-            return None
-    return scales
+                pairs |= {ends, ends[::-1]}
+    return sorted(pairs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -15,6 +15,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from pipesched.executor import ExecutionError
 from pipesched.executor.core.averager import Averager
 from pipesched.executor.core.gradient_buckets import Bucket, buckets
+from pipesched.executor.core.gradient_mean import GradientMean
 from pipesched.executor.core.layer_rng import LayerGenerators
 from pipesched.executor.core.weight_versions import Weights
 from pipesched.schedules import Average, Compute, Phase, Step
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
     from pipesched.profiles.measuring import Rest
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""Maps (output, target) of one micro-batch to its mean loss, a scalar."""
+"""A function that maps (output, target) of one micro-batch to its mean loss, a scalar."""
 
 OnLoss: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], None]
-"""Told micro-batch, output, target and loss after each forward of the last stage."""
+"""A listener that is told micro-batch, output, target and loss after each forward of the last stage."""
 
 _BACKWARD_TAKES_EDGES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 7)
 _NOTHING: AbstractContextManager[None] = nullcontext()
@@ -34,7 +35,7 @@ _Left = TypeVar("_Left")
 
 
 class Stage(ABC):
-    """What an interpreter can ask of a stage."""
+    """The interface of a stage: what an interpreter can ask of it."""
 
     @abstractmethod
     def begin(self) -> None:
@@ -49,8 +50,8 @@ class Stage(ABC):
 
         Args:
             op: What to run.
-            received: For F the stage's input, for B and I the gradient of its output (None on the last stage).
-            target: For F of the last stage, what the loss compares with.
+            received: The stage's input for an F, the gradient of its output for a B or I (None on the last stage).
+            target: What the loss compares with, for an F of the last stage.
         """
 
     @abstractmethod
@@ -84,7 +85,7 @@ class Stage(ABC):
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    """What a forward leaves for the backward: the output is what autograd starts from; None: nothing to learn."""
+    """What a forward keeps for the backward: autograd starts from the output; None where the stage learns nothing."""
 
     x: Tensor
     output: Tensor | GradientEdge | None
@@ -92,33 +93,30 @@ class _Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """What I leaves for W on the first stage: all of the backward."""
+    """What the input-gradient pass (I) leaves for `W` on the first stage: all of the backward."""
 
     output: Tensor | GradientEdge | None
     gradient: Tensor | None
 
 
 class ModuleStage(Stage):
-    """Layers on tensors.
+    """A stage of real layers, which computes on tensors.
 
     Args:
         module: The layers; one tensor in, one tensor out.
         weights: The versions of the module's parameters.
-        optimizer: Of the module's parameters; None when it has none.
-        loss: On the last stage.
-        loss_scales: On the last stage, what each micro-batch's loss counts in its optimizer step: one over the number
-            of micro-batches, so that gradients are those of the mean. None: one, and each stage takes the mean itself.
+        optimizer: Optimizer of the module's parameters; None when it has none.
+        loss: Loss function, on the last stage.
+        mean: Makes the gradients of a Step those of the mean over its micro-batches.
         needs_input_gradient: False on the first stage.
         draws: The random numbers of the layers; None where the generators may run on from op to op.
         recomputed: Micro-batches whose forward is run again by an R before the backward.
-        step_sizes: Begins anew how many micro-batches each Step takes the mean of, over all replicas; None where the
-            losses are scaled.
         on_loss: Told of each loss, which is not kept then.
         on_step: Told the version that each Step has made.
 
     Attributes:
         averager: Draws the weights to a reference model; None where they are alone.
-        parameters: Those that learn.
+        parameters: The parameters that learn.
     """
 
     def __init__(
@@ -127,11 +125,10 @@ class ModuleStage(Stage):
         weights: Weights,
         optimizer: torch.optim.Optimizer | None,
         loss: Loss | None,
-        loss_scales: Mapping[int, float] | None,
+        mean: GradientMean,
         needs_input_gradient: bool,
         draws: LayerGenerators | None = None,
         recomputed: Container[int] = (),
-        step_sizes: Callable[[], Iterator[int]] | None = None,
         on_loss: OnLoss | None = None,
         on_step: Callable[[int], None] | None = None,
     ) -> None:
@@ -139,12 +136,10 @@ class ModuleStage(Stage):
         self.weights = weights
         self._optimizer = optimizer
         self._loss = loss
-        self._loss_scales = loss_scales
+        self._mean = mean
         self._needs_input_gradient = needs_input_gradient
         self._draws = draws
         self._recomputed = recomputed
-        self._step_sizes = step_sizes
-        self._sizes: Iterator[int] | None = None
         self._on_loss = on_loss
         self._on_step = on_step
         self.averager: Averager | None = None
@@ -159,17 +154,17 @@ class ModuleStage(Stage):
         for left in (self._inputs, self._saved, self._halves, self._losses):
             left.clear()
         self.weights.begin()
-        self._sizes = None if self._step_sizes is None else self._step_sizes()
+        self._mean.begin()
         if self._draws is not None:
             self._draws.begin()
 
     def watch(self, note: Callable[[], None]) -> None:
         self.weights.note = note
 
-    def follow(self, weights: Weights, step_sizes: Callable[[], Iterator[int]], on_loss: OnLoss) -> None:
-        """Go on with other lists; they are read from `begin` on."""
+    def follow(self, weights: Weights, mean: GradientMean, on_loss: OnLoss) -> None:
+        """Continue with other lists, which are read from `begin` on."""
         self.weights = weights
-        self._step_sizes = step_sizes
+        self._mean = mean
         self._on_loss = on_loss
 
     def compute(self, op: Compute, received: Tensor | None, target: Tensor | None) -> Tensor | None:
@@ -192,11 +187,7 @@ class ModuleStage(Stage):
         return buckets(self.parameters)
 
     def step(self) -> None:
-        size = 1 if self._sizes is None else next(self._sizes)
-        if size > 1:
-            for parameter in self.parameters:
-                if parameter.grad is not None:
-                    parameter.grad.div_(size)
+        self._mean.divide(self.parameters)
         if self.averager is not None:
             self.averager.remember()
         self.weights.step(self._optimizer)
@@ -315,7 +306,7 @@ class ModuleStage(Stage):
             return gradient
         assert self._a_loss is not None, "the forward left one"
         # scaled here, where it costs no op of its own
-        return torch.full_like(self._a_loss, 1.0 if self._loss_scales is None else self._loss_scales[op.microbatch])
+        return torch.full_like(self._a_loss, self._mean.loss_scale(op.microbatch))
 
 
 def _pop(left: dict[int, _Left], op: Compute, what: str) -> _Left:

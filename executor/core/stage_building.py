@@ -8,11 +8,12 @@ from functools import partial
 import torch
 
 from pipesched.executor import ExecutionError, epsilon_fault
+from pipesched.executor.core.gradient_mean import GradientMean, loss_scales, step_sizes
 from pipesched.executor.core.interpreter import Batch
 from pipesched.executor.core.layer_rng import LayerGenerators
-from pipesched.executor.core.schedule_queries import loss_scales, stage_ops, step_sizes
+from pipesched.executor.core.schedule_queries import stage_ops
 from pipesched.executor.core.stage import ModuleStage, OnLoss, Stage
-from pipesched.executor.core.weight_prediction import Predictor
+from pipesched.executor.core.weight_predictor import Predictor
 from pipesched.executor.core.weight_versions import Weights
 from pipesched.profiles.models import Model, build_layers, make_optimizer, require_untied
 from pipesched.schedules import Compute, Phase, PredictionRule, Schedule, Step
@@ -67,11 +68,10 @@ def build_stages(
             Weights(module, _uses(schedule, rank, index), predictor),
             its_optimizer,
             loss=model.loss if index == schedule.num_stages - 1 else None,
-            loss_scales=scales,
+            mean=GradientMean(scales, partial(step_sizes, schedule, rank, index)),
             needs_input_gradient=index > 0,
             draws=LayerGenerators(module, bounds[index][0], seed, device, is_repeated=bool(recomputed)),
             recomputed=recomputed,
-            step_sizes=partial(step_sizes, schedule, rank, index) if scales is None else None,
             on_loss=on_loss,
             on_step=None if on_step is None else partial(on_step, index),
         )
@@ -87,7 +87,7 @@ def follow(stages: Mapping[int, Stage], schedule: Schedule, rank: int, on_loss: 
     for index, stage in stages.items():
         assert isinstance(stage, ModuleStage), "what trains has weights"
         weights = Weights(stage.module, _uses(schedule, rank, index))
-        stage.follow(weights, partial(step_sizes, schedule, rank, index), on_loss)
+        stage.follow(weights, GradientMean(None, partial(step_sizes, schedule, rank, index)), on_loss)
 
 
 def _known_parts(schedule: Schedule, rank: int, stage: int) -> list[Compute]:
@@ -105,8 +105,8 @@ def _known_parts(schedule: Schedule, rank: int, stage: int) -> list[Compute]:
 
 
 def _recomputed(schedule: Schedule, parts: Sequence[Compute]) -> frozenset[int] | range:
-    found = frozenset(part.microbatch for part in parts if part.phase is Phase.RECOMPUTE)
-    return found if schedule.is_held or not found else range(schedule.num_microbatches)
+    microbatches = frozenset(part.microbatch for part in parts if part.phase is Phase.RECOMPUTE)
+    return microbatches if schedule.is_held or not microbatches else range(schedule.num_microbatches)
 
 
 def _uses(schedule: Schedule, rank: int, stage: int) -> Callable[[], Iterator[Use]] | None:

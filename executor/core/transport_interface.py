@@ -12,7 +12,7 @@ from pipesched.executor import ExecutionError
 from pipesched.schedules import Message, Recv, Reduce, Send
 
 PendingReduction: TypeAlias = Callable[[], Tensor | None]
-"""Returns a sum that was posted; None where the caller should give up its turn and ask again."""
+"""Returns the sum of a posted reduction; None where the caller should give up its turn and ask again."""
 
 
 class Transport(ABC):

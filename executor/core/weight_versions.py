@@ -22,7 +22,7 @@ from torch import Tensor, UntypedStorage, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from pipesched.executor import ExecutionError
-from pipesched.executor.core.weight_prediction import Predictor
+from pipesched.executor.core.weight_predictor import Predictor
 from pipesched.schedules import Compute
 from pipesched.schedules.weights import Agreement, Use, looks_ahead
 
@@ -33,7 +33,7 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _StorageView:
     """A view of a parameter, without saying of which version."""
 
     storage: int
@@ -51,7 +51,7 @@ class Weights:
         module: The stage's layers.
         uses: Begins anew the readings of the stage's list, as from `versions.uses`; None where no op of the
             stage comes after a Step of it, so that there is one version.
-        predictor: Of the stage's optimizer; None where no op looks ahead.
+        predictor: Predictor of the stage's optimizer; None where no op looks ahead.
 
     Attributes:
         note: Called inside a Step, and inside an op on predicted weights, where most is held.
@@ -95,7 +95,7 @@ class Weights:
         self.version += 1
 
     def forward(self, op: Compute) -> AbstractContextManager[None]:
-        """Let the module compute with the weights that `op` names, and remember its parameters by place."""
+        """Let the module compute with the weights that `op` names, and remember its parameters by view."""
         return self._forward(op) if self._is_versioned(op) else _NOTHING
 
     def backward(self, op: Compute) -> AbstractContextManager[None]:
@@ -191,7 +191,7 @@ class Weights:
 
     @staticmethod
     def _seen_in(storages: _Storages, parameter: nn.Parameter) -> Tensor:
-        return _view(storages[parameter.untyped_storage().data_ptr()], _place(parameter))
+        return _view(storages[parameter.untyped_storage().data_ptr()], _storage_view(parameter))
 
     def _copies(self) -> _Storages:
         copies = {key: _copied(storage) for key, storage in self._storages.items()}
@@ -202,15 +202,15 @@ class Weights:
         for copy in copies.values():
             self._keys.pop(copy.data_ptr(), None)  # all empty ones are at one address
 
-    def _pack(self, tensor: Tensor) -> _Place | tuple[Tensor, int]:
+    def _pack(self, tensor: Tensor) -> _StorageView | tuple[Tensor, int]:
         key = self._keys.get(tensor.untyped_storage().data_ptr())
         if key is None:
             # detached: an output that held itself would never be freed
             return tensor.detach(), tensor._version  # noqa: SLF001 -- what autograd itself compares
-        return _place(tensor, key)
+        return _storage_view(tensor, key)
 
-    def _unpack(self, packed: _Place | tuple[Tensor, int]) -> Tensor:
-        if isinstance(packed, _Place):
+    def _unpack(self, packed: _StorageView | tuple[Tensor, int]) -> Tensor:
+        if isinstance(packed, _StorageView):
             return _view(self._read[packed.storage], packed)
         tensor, version = packed
         now = tensor._version  # noqa: SLF001
@@ -227,9 +227,9 @@ def _copied(storage: UntypedStorage) -> UntypedStorage:
     return copy
 
 
-def _place(tensor: Tensor, storage: int = 0) -> _Place:
-    return _Place(storage, tensor.dtype, tensor.device, tensor.storage_offset(), tensor.size(), tensor.stride())
+def _storage_view(tensor: Tensor, storage: int = 0) -> _StorageView:
+    return _StorageView(storage, tensor.dtype, tensor.device, tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
-def _view(storage: UntypedStorage, place: _Place) -> Tensor:
-    return torch.empty(0, dtype=place.dtype, device=place.device).set_(storage, place.offset, place.size, place.stride)
+def _view(storage: UntypedStorage, view: _StorageView) -> Tensor:
+    return torch.empty(0, dtype=view.dtype, device=view.device).set_(storage, view.offset, view.size, view.stride)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pipesched.executor import ExecutionError, How
 from pipesched.executor.core import Bucket, Stage, buckets
-from pipesched.profiles.costs import StageCosts
+from pipesched.profiles.costs import StageCosts, shared_slowdown
 from pipesched.schedules import LONGEST_S, Average, Compute, Op, Phase, Step, gives, stages_of
 from pipesched.schedules.weights import stashing_steps
 
@@ -27,9 +27,9 @@ class EmulatedStage(Stage):
         index: The stage's number.
         costs: What its ops take.
         how: Whether to sleep or to spin.
-        stashing: Of each of its Steps, whether it keeps a copy of the weights that it replaces.
-        speed: Of its device: the seconds of the costs are divided by it.
-        most_bytes: That a tensor really has, whatever the costs say.
+        stashing: Whether the stage keeps a copy of the weights that a Step replaces, for each of its Steps.
+        speed: Speed of the stage's device: the seconds of the costs are divided by it.
+        most_bytes: Bytes that a tensor really has at most, whatever the costs say.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ def emulated_stages(
             costs,
             how,
             [index in keeping for index, op in enumerate(ops) if op == Step(stage)],
-            speed / max(1.0, num_pipelines * costs.stages[stage].utilisation),
+            speed / shared_slowdown(num_pipelines, costs.stages[stage].utilisation),
             most_bytes,
         )
         for stage in stages_of(tuple(ops))

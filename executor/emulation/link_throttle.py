@@ -6,12 +6,15 @@ Whoever of a message's two ends posts last works out when it starts and when it 
     free     = start + bytes / bandwidth
     arrival  = free + latency
 
-The last replica that comes to a Reduce does so for the sum, with the rounds of `profiles.clusters.reduction_time`.
+The last replica that comes to a Reduce does so for all, with the rounds of `profiles.clusters.reduction_time`.
 
 The times are nanoseconds of the host's monotonic clock, on a page of memory that all ranks share: so all are on one
 host. The message itself travels meanwhile, and is held back until it may have arrived. What travelling really takes
 (over loopback some 0.1 ms, and the copies of its bytes) shows only where it is longer than that: so of a tensor of
 more than a MiB, which may be gigabytes of gradients, only a MiB really travels.
+
+What handing over takes of the ranks' own time is kept to likewise: a post lasts as long as the link says, or as long as
+it really takes if that is longer. What going from op to op takes is the executor's own.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import final
 
@@ -35,9 +39,12 @@ from pipesched.executor.emulation.emulated_stage import wait_until
 from pipesched.profiles.clusters import Cluster, all_reduce
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import LONGEST_S, Message, Recv, Reduce, Schedule, Send
+from pipesched.schedules.semantics import MeetingKey, Meetings
 
 MOST_BYTES = 2**20
-"""Of a tensor that really travels."""
+"""The most bytes of a tensor that really travels."""
+
+_POLL_S = 2e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,31 +52,32 @@ class ThrottledRoute:
     """What goes over links once `num_ends` ranks have posted it, one after the other in each run of the list.
 
     Attributes:
-        cell: On the page: how often it was posted; and behind it, when it is over.
+        cell: Cell on the page that counts how often it was posted; the one behind it says when it is over.
         num_ends: Ranks that post it.
-        kept_ns: The links and NICs in its way, by their cells, and for how long from its start it keeps each.
-        takes_ns: From its start until it is over.
+        kept_ns: The links and NICs in its route, by their cells, and for how long from its start it keeps each.
+        takes_ns: Time from the start until it is over.
+        hand_over_ns: What a message keeps its ranks, at the Send, at the Recv, and when it is used.
     """
 
     cell: int
     num_ends: int
     kept_ns: Mapping[int, int]
     takes_ns: int
+    hand_over_ns: tuple[int, int, int] = (0, 0, 0)
 
 
 @final
-class Links:
-    """The ways of all messages and sums of a lowered schedule on a cluster.
+class ThrottledRoutes:
+    """The routes of all messages and reductions of a lowered schedule on a cluster.
 
     Args:
-        schedule: That `require_emulable` has nothing against.
-        cluster: Of its devices.
+        schedule: A schedule that `require_emulable` has nothing against.
+        cluster: Cluster of the schedule's devices.
         costs: Say the bytes of messages and gradients.
 
     Attributes:
-        messages: The way of each.
-        sums: The way of each Reduce of a stage, in order.
-        num_cells: Of a page that has room for all.
+        by_meeting: The route of each message and reduction, by the meeting of its posts.
+        num_cells: Cells of a page that has room for all.
     """
 
     def __init__(self, schedule: Schedule, cluster: Cluster, costs: StageCosts) -> None:
@@ -77,34 +85,34 @@ class Links:
         self._cluster = cluster
         self._cells: defaultdict[tuple[str, int, int], int] = defaultdict(self._next)
         self.num_cells = 0
-        self.messages: dict[Message, ThrottledRoute] = {}
+        self.by_meeting: dict[MeetingKey, ThrottledRoute] = {}
+        meetings = Meetings()
         for rank, ops in enumerate(schedule.ops):
             for op in ops:
                 if isinstance(op, Send):
-                    self.messages[op.message] = self._message(rank, op.peer, costs.message_bytes(op.message))
-        self.sums = {
-            stage: [
-                self._sum(ranks, costs.stages[stage].weight_bytes)
-                for _ in range(schedule.ops[ranks[0]].count(Reduce(stage)))
-            ]
-            for stage, ranks in schedule.reducers.items()
-        }
+                    route = self._message(rank, op.peer, costs.message_bytes(op.message))
+                    self.by_meeting[meetings.come(rank, op)] = route
+                elif isinstance(op, Reduce):
+                    key = meetings.come(rank, op)
+                    if key not in self.by_meeting:
+                        ranks = schedule.reducers[op.stage]
+                        self.by_meeting[key] = self._reduction(ranks, costs.stages[op.stage].weight_bytes)
 
     def _message(self, source: int, target: int, num_bytes: int) -> ThrottledRoute:
         hop = self._devices[source], self._devices[target]
         link = self._cluster.link(*hop)
-        return self._way(2, {hop: link.occupied_s(num_bytes)}, link.transfer_s(num_bytes))
+        own_s = self._cluster.hand_over_s(*hop, num_bytes)
+        self._require_possible(sum(own_s))
+        send_ns, post_ns, receive_ns = (round(seconds * 1e9) for seconds in own_s)
+        route = self._route(2, {hop: link.occupied_s(num_bytes)}, link.transfer_s(num_bytes))
+        return replace(route, hand_over_ns=(send_ns, post_ns, receive_ns))
 
-    def _sum(self, ranks: Sequence[int], num_bytes: int) -> ThrottledRoute:
+    def _reduction(self, ranks: Sequence[int], num_bytes: int) -> ThrottledRoute:
         plan = all_reduce(num_bytes, [self._devices[rank] for rank in ranks], self._cluster)
-        return self._way(len(ranks), plan.until_s(), plan.seconds)
+        return self._route(len(ranks), plan.until_s(), plan.seconds)
 
-    def _way(self, num_ends: int, kept_s: Mapping[tuple[int, int], float], takes_s: float) -> ThrottledRoute:
-        if not takes_s <= LONGEST_S:
-            raise ExecutionError(
-                f"cluster ({self._cluster.origin}): got links that take {takes_s:.3g} s, expected at most a week "
-                f"({LONGEST_S:g}); try shorter latencies, or more bandwidth"
-            )
+    def _route(self, num_ends: int, kept_s: Mapping[tuple[int, int], float], takes_s: float) -> ThrottledRoute:
+        self._require_possible(takes_s)
         cell, _ = self._next(), self._next()
         kept_ns: dict[int, int] = {}
         for hop, seconds in kept_s.items():
@@ -112,8 +120,15 @@ class Links:
                 kept_ns[link] = max(kept_ns.get(link, 0), round(seconds * 1e9))
         return ThrottledRoute(cell, num_ends, kept_ns, round(takes_s * 1e9))
 
+    def _require_possible(self, takes_s: float) -> None:
+        if not takes_s <= LONGEST_S:
+            raise ExecutionError(
+                f"cluster ({self._cluster.origin}): got links that take {takes_s:.3g} s, expected at most a week "
+                f"({LONGEST_S:g}); try shorter latencies, or more bandwidth"
+            )
+
     def _between(self, source: int, target: int) -> Iterator[int]:
-        """Yield the cells of the link from one device to another, and of the NICs' sides in its way."""
+        """Yield the cells of the link from one device to another, and of the NICs' sides in its route."""
         yield self._cells["link", source, target]
         out, into = self._cluster.nics_between(source, target)
         if out is not None:
@@ -165,21 +180,21 @@ class Page:
         """Write the file."""
         path.write_bytes(bytes(8 * max(1, num_cells)))
 
-    def post(self, way: ThrottledRoute) -> None:
-        """Post one end; the last one to post says when `way` is over."""
+    def post(self, route: ThrottledRoute) -> None:
+        """Post one end; the last one to post says when `route` is over."""
         with self._alone() as cells:
-            cells[way.cell] += 1
-            if cells[way.cell] % way.num_ends:
+            cells[route.cell] += 1
+            if cells[route.cell] % route.num_ends:
                 return
-            start_ns = max((self._now_ns(), *(cells[link] for link in way.kept_ns)))
-            for link, kept_ns in way.kept_ns.items():
+            start_ns = max((self._now_ns(), *(cells[link] for link in route.kept_ns)))
+            for link, kept_ns in route.kept_ns.items():
                 cells[link] = max(cells[link], start_ns + kept_ns)
-            cells[way.cell + 1] = start_ns + way.takes_ns
+            cells[route.cell + 1] = start_ns + route.takes_ns
 
-    def over_ns(self, way: ThrottledRoute, run: int) -> int | None:
-        """Return when `way` is over in the list's run number `run`, from 0; None while an end has not posted."""
+    def over_ns(self, route: ThrottledRoute, run: int) -> int | None:
+        """Return when `route` is over in the list's run number `run`, from 0; None while an end has not posted."""
         with self._alone() as cells:
-            return cells[way.cell + 1] if cells[way.cell] >= way.num_ends * (run + 1) else None
+            return cells[route.cell + 1] if cells[route.cell] >= route.num_ends * (run + 1) else None
 
     @contextmanager
     def _alone(self) -> Iterator[memoryview]:
@@ -195,53 +210,70 @@ class ThrottledTransport(Transport):
     """A transport whose messages come no sooner than over `links`.
 
     Args:
+        rank: The one that posts.
         inner: What they really travel by.
-        links: Of all messages.
-        page: Of all ranks.
+        routes: Routes of all messages.
+        page: The page that all ranks share.
     """
 
-    def __init__(self, inner: Transport, links: Links, page: Page) -> None:
+    def __init__(self, rank: int, inner: Transport, routes: ThrottledRoutes, page: Page) -> None:
+        self._rank = rank
         self._inner = inner
-        self._links = links
+        self._routes = routes
         self._page = page
         self._run = 0
-        self._sums: dict[int, Iterator[ThrottledRoute]] = {}
+        self._meetings = Meetings()
+        self._incoming: dict[Message, ThrottledRoute] = {}
 
     def send(self, op: Send, tensor: Tensor) -> None:
-        self._page.post(self._links.messages[op.message])
-        self._inner.send(op, tensor)
+        route = self._route_of(op)
+        self._post(route, route.hand_over_ns[0], partial(self._inner.send, op, tensor))
 
     def post(self, op: Recv) -> None:
-        self._page.post(self._links.messages[op.message])
-        self._inner.post(op)
+        route = self._incoming[op.message] = self._route_of(op)
+        self._post(route, route.hand_over_ns[1], partial(self._inner.post, op))
 
     def take(self, message: Message) -> Tensor | None:
         tensor = self._inner.take(message)
         if tensor is not None:
-            self._wait(self._links.messages[message])
+            route = self._incoming.pop(message)
+            self._wait(route)
+            if route.hand_over_ns[2]:
+                wait_until(time.perf_counter() + route.hand_over_ns[2] / 1e9)
         return tensor
 
     def reduce(self, op: Reduce, tensor: Tensor) -> PendingReduction:
-        if op.stage not in self._sums:
-            self._sums[op.stage] = iter(self._links.sums[op.stage])
-        way = next(self._sums[op.stage])
-        self._page.post(way)
+        route = self._route_of(op)
+        self._page.post(route)
         take = self._inner.reduce(op, tensor)
 
         def take_late() -> Tensor | None:
-            sums = take()
-            if sums is not None:
-                self._wait(way)
-            return sums
+            summed = take()
+            if summed is not None:
+                self._wait(route)
+            return summed
 
         return take_late
 
     def flush(self) -> None:
         self._inner.flush()
         self._run += 1
-        self._sums.clear()
+        self._meetings.clear()
 
-    def _wait(self, way: ThrottledRoute) -> None:
-        over_ns = self._page.over_ns(way, self._run)
-        assert over_ns is not None, "what has come was posted at all its ends"
+    def _route_of(self, op: Send | Recv | Reduce) -> ThrottledRoute:
+        return self._routes.by_meeting[self._meetings.come(self._rank, op)]
+
+    def _post(self, route: ThrottledRoute, kept_ns: int, really: Callable[[], None]) -> None:
+        """Post a message when the rank has it off its hands, which is at once if that takes no time."""
+        start_s = time.perf_counter()
+        if not kept_ns:
+            self._page.post(route)
+        really()
+        if kept_ns:
+            wait_until(start_s + kept_ns / 1e9)
+            self._page.post(route)
+
+    def _wait(self, route: ThrottledRoute) -> None:
+        while (over_ns := self._page.over_ns(route, self._run)) is None:
+            time.sleep(_POLL_S)  # it has really come, while its sender still has it on its hands
         wait_until(over_ns / 1e9)

@@ -1,4 +1,4 @@
-"""Whether all processes are to do the same run, where each brings its own: asked before anything is built."""
+"""Agreement: checks that all processes were given the same run, before anything is built."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def require_agreement(digests: Mapping[str, str], store: Store, process: int, si
     """Refuse, in all processes alike, runs that differ from process to process.
 
     Args:
-        digests: Of what must be the same, by name.
+        digests: Digests of what must be the same, by name.
         store: Where the processes meet.
         process: This one's number.
         size: How many there are.
@@ -48,8 +48,8 @@ def require_agreement(digests: Mapping[str, str], store: Store, process: int, si
     with waiting_for(f"the other processes of process {process}"):
         store.set(f"digests{process}", json.dumps(digests))
         if process == 0:
-            found = [json.loads(store.get(f"digests{number}")) for number in range(size)]
-            store.set("faults", "; ".join(_faults(found)))
+            all_digests = [json.loads(store.get(f"digests{number}")) for number in range(size)]
+            store.set("faults", "; ".join(_faults(all_digests)))
         faults = store.get("faults").decode()
         store.set(f"heard{process}", "")
         if process == 0 and faults:
@@ -58,10 +58,10 @@ def require_agreement(digests: Mapping[str, str], store: Store, process: int, si
         raise ExecutionError(f"{faults}; expected the same in every process")
 
 
-def _faults(found: list[dict[str, str]]) -> Iterator[str]:
+def _faults(digests: list[dict[str, str]]) -> Iterator[str]:
     """Yield which processes have something else than the first one, and what."""
-    first = found[0]
-    for number, other in enumerate(found):
-        names = [name for name in {**first, **other} if first.get(name) != other.get(name)]
+    first = digests[0]
+    for number, other in enumerate(digests):
+        names = [name for name in sorted({**first, **other}) if first.get(name) != other.get(name)]
         if names:
             yield f"{', '.join(names)}: process {number} got something else than process 0"

@@ -17,13 +17,13 @@ def all_gather(tensor: Tensor, control: dist.ProcessGroup | None) -> list[Tensor
     sizes = [torch.empty_like(size) for _ in range(dist.get_world_size())]
     with waiting_for(f"the other ranks of rank {dist.get_rank()}"):
         dist.all_gather(sizes, size, group=control)
-    counts = [int(each.prod()) for each in sizes]
+    counts = [int(size.prod()) for size in sizes]
     padded = torch.zeros(max(counts), dtype=tensor.dtype)
     padded[: tensor.numel()] = tensor.reshape(-1)
     parts = [torch.empty_like(padded) for _ in counts]
     with waiting_for(f"the other ranks of rank {dist.get_rank()}"):
         dist.all_gather(parts, padded, group=control)
-    return [part[:count].reshape(each.tolist()) for part, count, each in zip(parts, counts, sizes, strict=True)]
+    return [part[:count].reshape(size.tolist()) for part, count, size in zip(parts, counts, sizes, strict=True)]
 
 
 _Thing = TypeVar("_Thing")
@@ -37,7 +37,7 @@ def share(thing: _Thing, source: int, control: dist.ProcessGroup | None) -> _Thi
     return box[0]
 
 
-def gather_texts(mine: str, control: dist.ProcessGroup | None) -> list[str]:
+def gather_texts(text: str, control: dist.ProcessGroup | None) -> list[str]:
     """Return every rank's text."""
-    parts = all_gather(torch.frombuffer(bytearray(mine.encode() or b" "), dtype=torch.uint8), control)
+    parts = all_gather(torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8), control)
     return [bytes(part.tolist()).decode() for part in parts]

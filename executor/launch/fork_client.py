@@ -1,4 +1,4 @@
-"""The launcher's side of the fork server: it starts processes that end, with their folder, when the launcher is gone.
+"""The fork client, the launcher's side of the fork server: its processes end, with their folder, with the launcher.
 
 Most begin at once, forked from a server that has imported torch already: that takes a core some seconds, for every rank
 again if each is started for itself. So one server per launcher (`launch.fork_server`) is kept for the next run.
@@ -83,7 +83,8 @@ def fork(
     Args:
         environment: All of it.
         log: The file that gets what the process writes.
-        module: Of ours; it has a function ``main`` of the arguments, and takes ``--parent PROCESS`` if it is fresh.
+        module: A module of ours; it has a function ``main`` of the arguments, and takes ``--parent PROCESS`` if it is
+            fresh.
         is_fresh: Whether it is a Python of its own, which takes longer to start.
     """
     return _server().start(
@@ -103,17 +104,17 @@ class _Server:
     """The server, from here."""
 
     def __init__(self) -> None:
-        self._connection, theirs = socket.socketpair()
-        with theirs:
+        self._connection, server_end = socket.socketpair()
+        with server_end:
             # one thread: those of a library would be missing in what is forked; a cache that is there already: else
             # importing torch._dynamo makes a folder for it
             settings = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": gettempdir()}
             self._process = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
-                command("pipesched.executor.launch.fork_server", str(theirs.fileno()), str(os.getpid()), _RANK),
+                command("pipesched.executor.launch.fork_server", str(server_end.fileno()), str(os.getpid()), _RANK),
                 env=environment() | settings,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # ours is for what the launcher prints
-                pass_fds=[theirs.fileno()],
+                pass_fds=[server_end.fileno()],
             )
         self._connection.setblocking(False)
         self._lock = threading.Lock()

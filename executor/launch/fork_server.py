@@ -41,9 +41,9 @@ class Server:
     """Starts processes for one launcher.
 
     Args:
-        connection: To the launcher. Lines of JSON: ``{"load": true}``, ``{"start": number, ...}``, ``{"kill": number}``
-            and ``{"remove": folder}`` from it, ``{"ended": number, "code": exit code}`` to it.
-        launcher: Its process.
+        connection: Connection to the launcher. Lines of JSON: ``{"load": true}``, ``{"start": number, ...}``,
+            ``{"kill": number}`` and ``{"remove": folder}`` from it, ``{"ended": number, "code": exit code}`` to it.
+        launcher: Process id of the launcher.
         load: Imports what the work needs, once.
     """
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from pipesched.executor import START_S, Backend, DeviceKind, ExecutionError, MessagePrecision, RankFailed, waiting_for
+from pipesched.executor import START_S, ExecutionError, RankFailed, waiting_for
 from pipesched.executor.averaging import ReferenceProcess
 from pipesched.executor.core import (
     Batch,
@@ -33,6 +33,8 @@ from pipesched.executor.launch.affinity import local_device, pin, ranks_of_proce
 from pipesched.executor.launch.agreement import digests_of, require_agreement
 from pipesched.executor.launch.run_spec import RunSpec
 from pipesched.executor.transport import ProcessGroupTransport, TensorShape, make_groups, make_reduce_groups
+from pipesched.profiles import Backend, DeviceKind, MessagePrecision
+from pipesched.profiles.processes import usable_cores
 from pipesched.schedules import Schedule
 
 
@@ -74,11 +76,11 @@ class RankContext:
 
         Args:
             schedule: Lowered if its lists are in memory.
-            stages: Those of the rank.
-            shapes: Of the tensors that cross the boundaries between stages.
-            recorder: Of the rank.
+            stages: The stages of the rank.
+            shapes: Shapes of the tensors that cross the boundaries between stages.
+            recorder: Recorder of the rank.
             at: Told the position in the list before each op.
-            compression: Of the messages between stages.
+            compression: Compression of the messages between stages.
 
         Raises:
             ExecutionError: Compression over NCCL.
@@ -139,7 +141,7 @@ def connected(
         is_pinned: Whether every rank on CPUs gets cores of its own, where there are enough.
         averages: Whether the averaged stages of a device get their reference process.
         meet: Where the ranks meet: an ``init_method`` of torch.distributed.
-        digests: Of what must be the same in all processes, by name; None where it is known to be.
+        digests: Digests of what must be the same in all processes, by name; None where it is known to be.
 
     Raises:
         ExecutionError: There are not as many processes as ranks, the device or backend is not there, or the processes
@@ -184,7 +186,7 @@ def connected(
 def _cores(index: int, num_devices: int, threads: int, *, is_pinned: bool) -> Iterator[None]:
     """Compute on the cores of device `index` of `num_devices` only, if pinned, with so many threads; then as before."""
     before, can_pin = torch.get_num_threads(), hasattr(os, "sched_setaffinity")
-    cores = os.sched_getaffinity(0) if can_pin else set()
+    cores = usable_cores()
     if is_pinned:
         pin(index, num_devices, threads)
     torch.set_num_threads(threads)
@@ -255,6 +257,6 @@ def _device_and_backend(
             f"backend nccl: got {num_ranks} ranks on {num_devices} devices and {torch.cuda.device_count()} GPUs, "
             "expected a GPU for each rank; use gloo"
         )
-    mine = torch.device("cuda", index % torch.cuda.device_count())
-    torch.cuda.set_device(mine)
-    return mine, backend if backend != "auto" else ("nccl" if is_alone else "gloo")
+    gpu = torch.device("cuda", index % torch.cuda.device_count())
+    torch.cuda.set_device(gpu)
+    return gpu, backend if backend != "auto" else ("nccl" if is_alone else "gloo")

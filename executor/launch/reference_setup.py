@@ -30,12 +30,12 @@ from pipesched.schedules import Schedule
 
 @contextmanager
 def references(
-    schedule: Schedule, place: RankContext, stages: Mapping[int, Stage], averaging: Averaging
+    schedule: Schedule, context: RankContext, stages: Mapping[int, Stage], averaging: Averaging
 ) -> Iterator[None]:
     """Let the averaged stages of this rank have their reference while the lists run; all ranks call this together.
 
     Args:
-        stages: Of this rank, with the weights that all pipelines begin with.
+        stages: Stages of this rank, with the weights that all pipelines begin with.
         averaging: Which of the two forms.
 
     Raises:
@@ -46,26 +46,30 @@ def references(
     if not ranks_of:
         yield
         return
-    device = schedule.rank_to_device[place.rank]
-    held = [each for each in _everyones(ranks_of, stages, place) if schedule.rank_to_device[each.ranks[0]] == device]
-    ranks = sorted({rank for each in held for rank in each.ranks})
-    process = place.reference
-    mine: list[ElasticAverager] = []
+    device = schedule.rank_to_device[context.rank]
+    held = [
+        averaged
+        for averaged in _everyones(ranks_of, stages, context)
+        if schedule.rank_to_device[averaged.ranks[0]] == device
+    ]
+    ranks = sorted({rank for averaged in held for rank in averaged.ranks})
+    process = context.reference
+    attached: list[ElasticAverager] = []
     try:
-        addresses = gather_texts("" if process is None else process.address, place.control)
+        addresses = gather_texts("" if process is None else process.address, context.control)
         if process is not None:
-            mine = _attach(process.hold(held, place.timeout_s), held, stages, place.rank, averaging)
-        elif place.rank in ranks:
+            attached = _attach(process.hold(held, context.timeout_s), held, stages, context.rank, averaging)
+        elif context.rank in ranks:
             address, size = addresses[ranks[0]], memory_bytes(held)
-            pool = come_to(address, device, ranks[0], place.rank, size, place.timeout_s)
-            mine = _attach(pool, held, stages, place.rank, averaging)
-        place.meet()  # all have come, and the references hold their first weights
+            pool = come_to(address, device, ranks[0], context.rank, size, context.timeout_s)
+            attached = _attach(pool, held, stages, context.rank, averaging)
+        context.meet()  # all have come, and the references hold their first weights
         if process is not None:
             process.all_have_come()
         yield
-        for averager in mine:
+        for averager in attached:
             averager.is_complete()  # waits: if it never is, that is to be known
-        place.meet()
+        context.meet()
     except RankFailed as error:
         death = None if process is None else process.death()
         if death is None or death in str(error):
@@ -74,15 +78,15 @@ def references(
 
 
 def _everyones(
-    ranks_of: Mapping[int, Sequence[int]], stages: Mapping[int, Stage], place: RankContext
+    ranks_of: Mapping[int, Sequence[int]], stages: Mapping[int, Stage], context: RankContext
 ) -> Iterator[Averaged]:
     """Yield all stages that are averaged; the first rank of each tells the others what it holds."""
-    mine = {
+    first_stages = {
         index: averaged(index, ranks_of[index], stage.parameters).tensors
         for index, stage in stages.items()
-        if isinstance(stage, ModuleStage) and index in ranks_of and place.rank == ranks_of[index][0]
+        if isinstance(stage, ModuleStage) and index in ranks_of and context.rank == ranks_of[index][0]
     }
-    told = [json.loads(text) for text in gather_texts(json.dumps(mine), place.control)]
+    told = [json.loads(text) for text in gather_texts(json.dumps(first_stages), context.control)]
     for index, ranks in ranks_of.items():
         yield Averaged(index, tuple(ranks), tuple((name, count) for name, count in told[ranks[0]][str(index)]))
 

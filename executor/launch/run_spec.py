@@ -1,4 +1,4 @@
-"""What a run is to do, as one file: everything that its processes need to know, whether it measures or trains."""
+"""The specification of a run, as one file: all that its processes need to know, whether it measures or trains."""
 
 from __future__ import annotations
 
@@ -9,19 +9,16 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field, TypeAdapter
 
 from pipesched.executor import (
-    DTYPES,
-    Averaging,
-    Backend,
-    DeviceKind,
     ExecutionError,
     How,
-    MessagePrecision,
+    RunSettings,
     epsilon_fault,
+    setting_choices,
 )
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.io import STRICT, NameFromFile, one_line, parse_record
-from pipesched.schedules import LONGEST_S, PredictionRule, shown
+from pipesched.schedules import LONGEST_S, shown
 from pipesched.schedules.transforms import ScheduleSpec
 
 _MOST = 2**31 - 1
@@ -60,16 +57,16 @@ class Train:
     """Train a model for some steps.
 
     Attributes:
-        recipe: Makes the lists; every process does so for itself.
+        schedule_spec: Makes the lists; every process does so for itself.
         num_steps: Optimizer steps.
         batch_size: Samples of a step, of each pipeline where several are averaged.
         advance: ``auto``: the forwards run further ahead until that is no faster (`advance_policy`); None: as the
-            recipe says.
-        limit_bytes: That a device may hold while they do; None for no limit.
+            specification says.
+        limit_bytes: Bytes that a device may hold while forwards run ahead; None for no limit.
     """
 
     kind: Literal["train"] = "train"
-    recipe: ScheduleSpec
+    schedule_spec: ScheduleSpec
     num_steps: int
     batch_size: int
     advance: Literal["auto"] | None = None
@@ -83,42 +80,18 @@ Job: TypeAlias = Annotated[Measure | Train, Field(discriminator="kind")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunSpec:
-    """One run by one process per rank.
+class RunSpec(RunSettings):
+    """One run by one process per rank: what is run, and how.
 
     Attributes:
         job: What is run: lists that are measured, or a training run.
-        model: As for `resolve_model`; None when emulated.
+        model: The model's name, as `resolve_model` takes it; None when emulated.
         bounds: Half-open range of layers of every stage.
-        optimizer: Name in `OPTIMIZERS`.
-        prediction: How weights are predicted where an op looks ahead; None: as the catalogue says of the schedule.
-        dtype: Name in `DTYPES`.
-        device: ``cpu`` or ``cuda``.
-        backend: ``gloo``, ``nccl``, or ``auto``: NCCL where every rank has a GPU of its own, else gloo.
-        compression: Of the messages between stages of a model; None for none. Emulated costs have their own.
-        averaging: How pipelines are drawn to their reference model, where they are.
-        threads: CPU threads per rank.
-        timeout_s: How long one message may keep a rank waiting.
-        is_pinned: Whether every rank on CPUs gets cores of its own, where there are enough.
-        save: Folder that gets the parameters of every stage after the last run; None for none.
     """
 
     job: Job
     model: str | None = None
     bounds: tuple[tuple[int, int], ...] = ()
-    optimizer: str = "adamw"
-    lr: float = 1e-3
-    seed: int = 0
-    prediction: PredictionRule | None = None
-    dtype: str = "float32"
-    device: DeviceKind = "cpu"
-    backend: Backend = "auto"
-    compression: MessagePrecision | None = None
-    averaging: Averaging = "asynchronous"
-    threads: int = 1
-    timeout_s: float = 60.0
-    is_pinned: bool = True
-    save: str | None = None
 
     __pydantic_config__ = STRICT
 
@@ -135,8 +108,9 @@ class RunSpec:
     def _faults(self) -> Iterator[str]:
         """Yield what is wrong with what every kind of job has."""
         yield from _count_faults(self, threads=(1, 1024), seed=(-(2**63), 2**63 - 1))
-        if self.dtype not in DTYPES:
-            yield f"dtype: got {shown(self.dtype)}, expected one of {', '.join(DTYPES)}"
+        for name, words in setting_choices().items():
+            if getattr(self, name) not in words:
+                yield f"{name}: got {shown(getattr(self, name))}, expected one of {', '.join(map(str, words))}"
         epsilon = None if self.is_emulated else epsilon_fault(self.dtype, self.optimizer)
         if epsilon is not None:
             yield f"dtype: {epsilon}"
@@ -149,9 +123,9 @@ class RunSpec:
         """Yield what is wrong with the job, or does not go with it."""
         if isinstance(self.job, Train):
             yield from _count_faults(self.job, num_steps=(1, _MOST), batch_size=(1, _MOST))
-            advance, recipe = self.job.advance, self.job.recipe
-            if advance is not None and not recipe.takes("advance"):
-                yield f"advance: got {advance} for {recipe.name or 'lists'}, expected none; try avgpipe"
+            advance, schedule_spec = self.job.advance, self.job.schedule_spec
+            if advance is not None and not schedule_spec.takes("advance"):
+                yield f"advance: got {advance} for {schedule_spec.name or 'lists'}, expected none; try avgpipe"
             return
         yield from _count_faults(self.job, microbatch_size=(1, _MOST), iterations=(1, _MOST), warmup=(0, _MOST))
         if self.job.emulate is None:

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import final
 
-from pipesched.executor import START_S, STOP_SIGNALS, DeviceKind, ExecutionError, RankFailed, failed
+from pipesched.executor import START_S, STOP_SIGNALS, ExecutionError, RankFailed, failed
 from pipesched.executor.launch.affinity import ranks_of_processes
 from pipesched.executor.launch.fork_client import Forked, fork
 from pipesched.executor.launch.progress_page import ProgressPage
+from pipesched.profiles import DeviceKind
 from pipesched.profiles.processes import can_fork, environment, num_cores
 from pipesched.schedules import Op
 
@@ -45,8 +46,8 @@ def started(
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             for number in range(num_processes):
-                mine = given | {"RANK": str(number), "LOCAL_RANK": str(number)}
-                processes.append(fork(arguments, mine, folder / f"log{number}", module=module, is_fresh=is_fresh))
+                variables = given | {"RANK": str(number), "LOCAL_RANK": str(number)}
+                processes.append(fork(arguments, variables, folder / f"log{number}", module=module, is_fresh=is_fresh))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         yield processes
@@ -63,7 +64,7 @@ class Processes:
     """Each runs ``python -P -m pipesched.executor --folder FOLDER``, which holds the job.
 
     Args:
-        folder: Of the job, and of what the processes write.
+        folder: Folder of the job, and of what the processes write.
         rank_to_device: The device of every rank.
         op_at: Returns the op at a position of a rank's list; None behind its end.
         threads: CPU threads of each.
@@ -103,7 +104,7 @@ class Processes:
             RankFailed: A rank failed, died or hung; with rank, op and micro-batch.
         """
         with (
-            ProgressPage.create(self._folder / "board", len(self._ranks)) as self._board,
+            ProgressPage.create(self._folder / "progress", len(self._ranks)) as self._progress_page,
             started(
                 len(self._ranks),
                 "pipesched.executor.__main__",
@@ -124,7 +125,7 @@ class Processes:
                 raise self._blame()
             if all(code == 0 for code in codes):
                 return
-            done = sum(max(0, self._board.read(number)[1]) for number in range(len(self._ranks)))
+            done = sum(max(0, self._progress_page.read(number)[1]) for number in range(len(self._ranks)))
             if done != seen:
                 seen, changed_at = done, time.monotonic()
                 on_move(done)
@@ -160,7 +161,7 @@ class Processes:
         return RankFailed(reason)
 
     def _op_of(self, number: int) -> Op | None:
-        index = self._board.read(number)[0]
+        index = self._progress_page.read(number)[0]
         return None if index < 0 else self._find_op(self._ranks[number], index)
 
     def _reason(self, number: int) -> str | None:

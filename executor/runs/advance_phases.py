@@ -26,13 +26,13 @@ from pipesched.schedules import Op, Schedule, Step
 
 def lists_ahead(job: Train, advance: int, num_steps: int) -> Schedule:
     """Return the lists of so many steps of `job`, so far ahead."""
-    recipe = replace(job.recipe, parameters={**job.recipe.parameters, "advance": advance})
-    return recipe.run(num_steps).lists(num_steps)
+    schedule_spec = replace(job.schedule_spec, parameters={**job.schedule_spec.parameters, "advance": advance})
+    return schedule_spec.run(num_steps).lists(num_steps)
 
 
 def train_in_phases(
     training: TrainingSetup,
-    place: RankContext,
+    context: RankContext,
     stages: Mapping[int, Stage],
     shapes: Mapping[int, TensorShape],
     on_loss: OnLoss,
@@ -42,16 +42,16 @@ def train_in_phases(
 
     Args:
         training: What is trained.
-        place: Of this rank.
-        stages: Of this rank, built for lists of all steps.
-        shapes: Of the tensors between stages.
+        context: Context of this rank.
+        stages: Stages of this rank, built for lists of all steps.
+        shapes: Shapes of the tensors between stages.
         on_loss: Told of each forward of the last stage, micro-batches counted over all phases.
         listener: Told before each op how many came before it, in all phases; and of each phase.
     """
     job = training.spec.job
     assert isinstance(job, Train), "of this kind"
-    policy = AdvancePolicy(job.recipe.num_microbatches // training.run.pipelines - 1, job.limit_bytes)
-    meter = make_meter(place.device)
+    policy = AdvancePolicy(job.schedule_spec.num_microbatches // training.run.pipelines - 1, job.limit_bytes)
+    meter = make_meter(context.device)
     num_done = num_ops = 0
     while num_done < job.num_steps:
         left = job.num_steps - num_done
@@ -59,12 +59,12 @@ def train_in_phases(
         listener.on_phase(policy.found, num_steps)
         lists = lists_ahead(job, policy.advance, num_steps)
         first = num_done * training.run.microbatches_per_step
-        follow(stages, lists, place.rank, _from(first, on_loss))
+        follow(stages, lists, context.rank, _from(first, on_loss))
         recorder = Recorder(HostClock(), None if policy.is_settled else meter, keeps=not policy.is_settled)
-        me = place.join(lists, stages, shapes, recorder, _after(num_ops, listener.at), training.spec.compression)
-        place.run(me, training.batch(lists, first))
+        me = context.join(lists, stages, shapes, recorder, _after(num_ops, listener.at), training.spec.compression)
+        context.run(me, training.batch(lists, first))
         if not policy.is_settled and num_steps == BATCHES:
-            policy.judge(*_measured(lists, place, recorder))
+            policy.judge(*_measured(lists, context, recorder))
         num_done += num_steps
         num_ops += len(recorder)
     return policy.found
@@ -78,16 +78,16 @@ def _after(count: int, at: Callable[[int], None]) -> Callable[[int], None]:
     return lambda index: at(count + index)
 
 
-def _measured(lists: Schedule, place: RankContext, recorder: Recorder) -> tuple[list[float], int | None]:
+def _measured(lists: Schedule, context: RankContext, recorder: Recorder) -> tuple[list[float], int | None]:
     """Return the seconds of all batches but the first, and the bytes of the fullest device; all ranks know the same.
 
     A batch lasts from one Step to the next, on the rank where that is longest: then clocks need not agree.
     """
-    ends_s = list(_batch_ends_s(lists_of(lists, {place.rank})[place.rank], recorder))
+    ends_s = list(_batch_ends_s(lists_of(lists, {context.rank})[context.rank], recorder))
     mine_s = torch.tensor(ends_s, dtype=torch.float64).diff()
-    batches_s = torch.stack(all_gather(mine_s, place.control)).amax(0)
+    batches_s = torch.stack(all_gather(mine_s, context.control)).amax(0)
     peak = torch.tensor([max(recorder.most_bytes(), default=-1)])
-    peaks = [int(each) for each in all_gather(peak, place.control)]
+    peaks = [int(peak_bytes) for peak_bytes in all_gather(peak, context.control)]
     if min(peaks) < 0:
         return batches_s.tolist(), None
     held = dict.fromkeys(lists.rank_to_device, 0)

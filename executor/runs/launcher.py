@@ -18,8 +18,8 @@ class WatchedJob(ABC, Generic[_Result]):
     """A job, as its launcher sees it.
 
     Attributes:
-        spec: Of the run.
-        lists: That the ranks run.
+        spec: Specification of the run.
+        lists: The lists that the ranks run.
     """
 
     def __init__(self, spec: RunSpec, lists: Schedule) -> None:

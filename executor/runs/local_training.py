@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -11,10 +11,11 @@ from torch import nn
 
 from pipesched.executor.core import Batch, ModuleStage, OnLoss, Stage, build_stages, check_fits
 from pipesched.executor.launch import RunSpec, Train
-from pipesched.executor.runs.local import local_ranks, run_local
+from pipesched.executor.runs.held_out_looks import HeldOutLooks
+from pipesched.executor.runs.local_runner import local_ranks, run_local
 from pipesched.executor.training import LossHistory, OnStep, RunDiverged, Scores, Trained, make_feeds, score_model
 from pipesched.executor.transport import LocalTransport
-from pipesched.profiles.models import Model, draw_held_out, resolve_model
+from pipesched.profiles.models import Model, draw_held_out, resolve_model, torch_dtype
 from pipesched.schedules import Schedule
 from pipesched.schedules.transforms import TrainingRun
 
@@ -24,10 +25,10 @@ class TrainingSetup:
     """What is trained, and how.
 
     Attributes:
-        spec: Of the run; its job trains.
-        run: That the job's recipe makes.
-        model: Its initial weights depend on the seed alone.
-        device: Of the stages built here.
+        spec: Specification of the run, whose job trains.
+        run: What the job's specification makes.
+        model: The model, whose initial weights depend on the seed alone.
+        device: Device of the stages built here.
     """
 
     spec: RunSpec
@@ -38,8 +39,7 @@ class TrainingSetup:
     @property
     def dtype(self) -> torch.dtype:
         """The type of weights and activations."""
-        dtype: torch.dtype = getattr(torch, self.spec.dtype)
-        return dtype
+        return torch_dtype(self.spec.dtype)
 
     @property
     def batch_size(self) -> int:
@@ -53,7 +53,7 @@ class TrainingSetup:
         """Return what builds the stages of a rank; those of the last one tell `on_loss` of every forward.
 
         Args:
-            lists: Of all steps.
+            lists: Lists of all steps.
             on_loss: Told micro-batch, output, target and loss.
             on_step: Told stage and version after each Step.
 
@@ -110,43 +110,57 @@ def training_of(spec: RunSpec, device: torch.device, model: Model | None = None)
     """Return what a run trains, on `device`.
 
     Args:
-        spec: Its job trains.
-        device: Of the stages built here.
-        model: That the run names; None: the name is looked up.
+        spec: Specification of the run, whose job trains.
+        device: Device of the stages built here.
+        model: The model that the run names; None: the name is looked up.
 
     Raises:
-        ScheduleError: The recipe makes no lists of so many steps.
+        ScheduleError: The specification makes no lists of so many steps.
         ProfileError: There is no such model.
     """
     assert isinstance(spec.job, Train), "of this kind"
-    run = spec.job.recipe.run(spec.job.num_steps)
+    run = spec.job.schedule_spec.run(spec.job.num_steps)
     return TrainingSetup(spec=spec, run=run, model=model or resolve_model(spec.model or ""), device=device)
 
 
-def train_locally(lists: Schedule, training: TrainingSetup, on_step: OnStep | None = None) -> Trained:
+def train_locally(
+    lists: Schedule, training: TrainingSetup, on_step: OnStep | None = None, held_out_every: int | None = None
+) -> Trained:
     """Run `lists`, all ranks in this process on one device.
 
     Args:
-        lists: Of all steps, with or without communication.
+        lists: Lists of all steps, with or without communication.
         training: What they train.
         on_step: Told of each step.
+        held_out_every: Steps from one look at the held-out samples to the next; None: only the end is judged.
 
     Raises:
         ExecutionError: The samples cannot be cut, or an op failed: with rank, op and micro-batch.
         ProfileError: A layer cannot be built, or there are no samples.
     """
-    course = LossHistory(training.run.microbatches_per_step, on_step)
-    build = training.stages(lists, course.listen)
+    history = LossHistory(training.run.microbatches_per_step, on_step)
+    looks = HeldOutLooks(held_out_every, lists.num_stages, training.judge)
+
+    def build(rank: int) -> dict[int, Stage]:
+        def on_stage_step(stage: int, version: int) -> None:
+            stepped = stages[stage]
+            assert isinstance(stepped, ModuleStage), "as it is built here"
+            looks.look(stage, version, stepped.module)
+
+        stages = training.stages(lists, history.listen, on_stage_step)(rank)
+        return stages
+
     transport = partial(LocalTransport, compression=training.spec.compression)
     ranks = local_ranks(lists, build, training.spec.averaging, transport)
     try:
         run_local(ranks, training.batch(lists))
     except RunDiverged:
-        return course.end()
+        return replace(history.end(), looks=looks.scores)
     for rank in ranks:
         for stage in rank.stages.values():
             stage.settle()
     modules = {
         index: stage.module for rank in ranks for index, stage in rank.stages.items() if isinstance(stage, ModuleStage)
     }
-    return course.end(training.judge(modules[index] for index in range(lists.num_stages)))
+    trained = history.end(training.judge(modules[index] for index in range(lists.num_stages)))
+    return replace(trained, looks=looks.scores)

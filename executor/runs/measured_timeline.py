@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from pipesched.schedules import (
     MemorySample,
     Message,
     Op,
-    Recv,
-    Reduce,
     Schedule,
-    Send,
     Span,
     Timeline,
     computes,
-    needs,
+    hand_overs_between,
+    needs_from_others,
     occupies_device,
 )
-from pipesched.schedules.semantics import ListPosition, MeetingKey, Meetings
+from pipesched.schedules.semantics import ListPosition, meeting_reduces, transfers
 
 
 def measured_timeline(
@@ -34,7 +31,7 @@ def measured_timeline(
     Args:
         times_ns: Per rank and op: reached, begun, ended [ns], on one clock.
         held_bytes: Per rank, the bytes held after each op; empty where not known.
-        most_bytes: Likewise at most inside each op; None: as after it.
+        most_bytes: Per rank, the most bytes held inside each op; None: as many as after it.
     """
     # in whole nanoseconds from the first mark on: seconds since the host started have no digits left for them
     zero = min((ns for times in times_ns for marks in times for ns in marks), default=0)
@@ -42,11 +39,12 @@ def measured_timeline(
         [Span(rank, op, *((ns - zero) / 1e9 for ns in marks)) for op, marks in zip(ops, times, strict=True)]
         for rank, (ops, times) in enumerate(zip(schedule.ops, times_ns, strict=True))
     ]
+    hand_overs = tuple(hand_over for row in rows for hand_over in hand_overs_between(row))
     _set_transfers(rows, schedule.num_stages)
-    _set_sums(rows)
+    _set_reductions(rows)
     spans = tuple(span for row in rows for span in row)
     memory = _memory(schedule.rank_to_device, rows, held_bytes, most_bytes or held_bytes)
-    return Timeline(schedule.name, "measured", spans, schedule.rank_to_device, memory).from_zero()
+    return Timeline(schedule.name, "measured", spans, schedule.rank_to_device, memory, hand_overs).from_zero()
 
 
 def _set_transfers(rows: list[list[Span]], num_stages: int) -> None:
@@ -56,41 +54,36 @@ def _set_transfers(rows: list[list[Span]], num_stages: int) -> None:
     that one did not have to wait, the arrival was not seen, and this is as much as is known.
     """
     used = [{message: span.start_s for span in row for message in _received(span.op, num_stages)} for row in rows]
-    for places in _meetings(rows, Send, Recv):
-        (a, i), (b, j) = sorted(places, key=lambda place: isinstance(rows[place[0]][place[1]].op, Recv))
+    for message, (a, i), (b, j) in transfers(_places(rows)):
         send, recv = rows[a][i], rows[b][j]
         start = max(send.posted_s, recv.posted_s)
-        assert isinstance(recv.op, Recv)
-        end = max(start, used[b].get(recv.op.message, start))
+        end = max(start, used[b].get(message, start))
         rows[a][i] = replace(send, start_s=start, end_s=end)
         rows[b][j] = replace(recv, start_s=start, end_s=end)
 
 
-def _set_sums(rows: list[list[Span]]) -> None:
+def _set_reductions(rows: list[list[Span]]) -> None:
     """Let Reduces that meet begin when the last of the replicas has come to it.
 
     It is over at the latest when the Step goes on that waits for it; where that did not have to wait, as for transfers,
     the end was not seen.
     """
-    for places in _meetings(rows, Reduce):
+    for places in meeting_reduces(_places(rows)):
         start_s = max(rows[rank][index].posted_s for rank, index in places)
         for rank, index in places:
             span = rows[rank][index]
             rows[rank][index] = replace(span, start_s=min(start_s, span.end_s))
 
 
-def _meetings(rows: Sequence[Sequence[Span]], *kinds: type[Send | Recv | Reduce]) -> list[list[ListPosition]]:
-    """Return the places of the posts of these kinds that meet."""
-    meetings, found = Meetings(), defaultdict[MeetingKey, list[ListPosition]](list)
+def _places(rows: Sequence[Sequence[Span]]) -> Iterator[tuple[int, Op, ListPosition]]:
+    """Yield each op with its rank and its place."""
     for rank, row in enumerate(rows):
         for index, span in enumerate(row):
-            if isinstance(span.op, kinds):
-                found[meetings.come(rank, span.op)].append((rank, index))
-    return list(found.values())
+            yield rank, span.op, (rank, index)
 
 
 def _received(op: Op, num_stages: int) -> list[Message]:
-    return [message for part in computes(op) for message in needs(part, num_stages) if message.stage != part.stage]
+    return [message for part in computes(op) for message in needs_from_others(part, num_stages)]
 
 
 def _memory(

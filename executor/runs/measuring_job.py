@@ -28,14 +28,21 @@ from pipesched.executor.core import (
     make_batch,
     make_meter,
 )
-from pipesched.executor.emulation import MOST_BYTES, Links, Page, ThrottledTransport, emulated_stages, require_emulable
+from pipesched.executor.emulation import (
+    MOST_BYTES,
+    Page,
+    ThrottledRoutes,
+    ThrottledTransport,
+    emulated_stages,
+    require_emulable,
+)
 from pipesched.executor.launch import Measure, RankContext, RunSpec, all_gather, gather_texts
 from pipesched.executor.runs.measured_timeline import measured_timeline
 from pipesched.executor.runs.rank_job import RankJob, RankListener
 from pipesched.executor.transport import TensorShape, emulated_shapes, find_shapes
 from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.io import read_cluster
-from pipesched.profiles.models import resolve_model
+from pipesched.profiles.models import resolve_model, torch_dtype
 from pipesched.schedules import Timeline
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.formats import from_json
@@ -48,7 +55,7 @@ class Measured:
 
     Attributes:
         timeline: The iteration of median makespan (the lower one of two).
-        makespans_s: Of every measured iteration.
+        makespans_s: Makespan of every measured iteration.
         losses: Mean loss of every micro-batch in the very first run of the list, from the initial weights; empty when
             emulated.
     """
@@ -79,20 +86,20 @@ class MeasuringJob(RankJob[Measured]):
         self._held_bytes: list[Tensor] = []
         self._losses: dict[int, float] = {}
 
-    def build(self, place: RankContext) -> tuple[dict[int, Stage], Batch]:
+    def build(self, context: RankContext) -> tuple[dict[int, Stage], Batch]:
         if self._job.emulate is not None:
-            return self._emulated(self._job.emulate, place.rank)
+            return self._emulated(self._job.emulate, context.rank)
         spec, schedule, job = self.spec, self._schedule, self._job
         assert spec.model is not None, "what is not emulated has a model"
         check_fits(schedule, len(spec.bounds), f"the partition of {spec.model}")
-        model, dtype = resolve_model(spec.model), getattr(torch, spec.dtype)
+        model, dtype = resolve_model(spec.model), torch_dtype(spec.dtype)
         stages = build_stages(
-            schedule, place.rank, model, spec.bounds,
-            optimizer=spec.optimizer, lr=spec.lr, seed=spec.seed, dtype=dtype, device=place.device,
+            schedule, context.rank, model, spec.bounds,
+            optimizer=spec.optimizer, lr=spec.lr, seed=spec.seed, dtype=dtype, device=context.device,
             prediction=spec.prediction,
         )  # fmt: skip
         return stages, make_batch(
-            model, schedule.num_microbatches, job.microbatch_size, seed=spec.seed, dtype=dtype, device=place.device
+            model, schedule.num_microbatches, job.microbatch_size, seed=spec.seed, dtype=dtype, device=context.device
         )
 
     def _emulated(self, costs: StageCosts, rank: int) -> tuple[dict[int, Stage], Batch]:
@@ -111,24 +118,25 @@ class MeasuringJob(RankJob[Measured]):
             stages = emulated_stages(ops, costs, how, speed, MOST_BYTES)
         return stages, Batch(nothing, nothing)
 
-    def shapes(self, place: RankContext, stages: Mapping[int, Stage], batch: Batch) -> Mapping[int, TensorShape]:
+    def shapes(self, context: RankContext, stages: Mapping[int, Stage], batch: Batch) -> Mapping[int, TensorShape]:
         if self._job.emulate is not None:
             return emulated_shapes(self._job.emulate, sys.maxsize if self._cluster is None else MOST_BYTES)
-        return find_shapes(self._schedule, place.rank, stages, batch.inputs[0], place.control)
+        return find_shapes(self._schedule, context.rank, stages, batch.inputs[0], context.control)
 
     def work(
-        self, place: RankContext, stages: Mapping[int, Stage], batch: Batch, shapes: Mapping[int, TensorShape]
+        self, context: RankContext, stages: Mapping[int, Stage], batch: Batch, shapes: Mapping[int, TensorShape]
     ) -> None:
-        job, control = self._job, place.control
-        meter = make_meter(place.device) if job.emulate is None else None  # emulated stages hold nothing
-        recorder = Recorder(CudaClock() if place.device.type == "cuda" else HostClock(), meter)
-        rank = place.join(self._schedule, stages, shapes, recorder, self.listener.at, self.spec.compression)
+        job, control = self._job, context.control
+        meter = make_meter(context.device) if job.emulate is None else None  # emulated stages hold nothing
+        recorder = Recorder(CudaClock() if context.device.type == "cuda" else HostClock(), meter)
+        rank = context.join(self._schedule, stages, shapes, recorder, self.listener.at, self.spec.compression)
         if self._cluster is not None and job.emulate is not None:
-            links = Links(self._schedule, self._cluster, job.emulate)
-            rank = replace(rank, transport=ThrottledTransport(rank.transport, links, _shared_page(links, place)))
-        offset_ns = _clock_offset_ns(place.rank, control)
+            routes = ThrottledRoutes(self._schedule, self._cluster, job.emulate)
+            page = _shared_page(routes, context)
+            rank = replace(rank, transport=ThrottledTransport(context.rank, rank.transport, routes, page))
+        offset_ns = _clock_offset_ns(context.rank, control)
         for iteration in range(job.warmup + job.iterations):
-            place.run(rank, batch)
+            context.run(rank, batch)
             if iteration == 0:
                 self._losses = {number: loss for stage in stages.values() for number, loss in stage.losses().items()}
             if iteration >= job.warmup:
@@ -137,12 +145,12 @@ class MeasuringJob(RankJob[Measured]):
                 held_bytes = [recorder.held_bytes(), recorder.most_bytes()]
                 self._held_bytes.append(torch.tensor(held_bytes, dtype=torch.int64))
 
-    def gather(self, place: RankContext) -> Measured | None:
-        times_ns = all_gather(torch.stack(self._times_ns), place.control)
-        held_bytes = all_gather(torch.stack(self._held_bytes), place.control)
+    def gather(self, context: RankContext) -> Measured | None:
+        times_ns = all_gather(torch.stack(self._times_ns), context.control)
+        held_bytes = all_gather(torch.stack(self._held_bytes), context.control)
         pairs = torch.tensor(sorted(self._losses.items()), dtype=torch.float64).reshape(-1, 2)
-        losses = dict(torch.cat([part.reshape(-1, 2) for part in all_gather(pairs, place.control)]).tolist())
-        if not place.is_first:
+        losses = dict(torch.cat([part.reshape(-1, 2) for part in all_gather(pairs, context.control)]).tolist())
+        if not context.is_first:
             return None
         timelines = [
             measured_timeline(
@@ -160,20 +168,20 @@ class MeasuringJob(RankJob[Measured]):
         )
 
 
-def _shared_page(links: Links, place: RankContext) -> Page:
+def _shared_page(routes: ThrottledRoutes, context: RankContext) -> Page:
     """Return a page for `links` that all ranks map; all ranks call this together.
 
     Raises:
         ExecutionError: The ranks are not all on one host.
     """
-    if len(set(gather_texts(socket.gethostname(), place.control))) > 1:
+    if len(set(gather_texts(socket.gethostname(), context.control))) > 1:
         raise ExecutionError(
             "cluster: got ranks on several hosts, expected all on one, whose clock they share; start them on one host"
         )
     with tempfile.TemporaryDirectory(prefix="pipesched-") as folder:
-        Page.create(Path(folder) / "page", links.num_cells)
-        page = Page(Path(gather_texts(folder, place.control)[0]) / "page")
-        place.meet()  # rank 0 leaves the folder when all have opened the page
+        Page.create(Path(folder) / "page", routes.num_cells)
+        page = Page(Path(gather_texts(folder, context.control)[0]) / "page")
+        context.meet()  # rank 0 leaves the folder when all have opened the page
     return page
 
 

@@ -18,7 +18,7 @@ def launch(spec: RunSpec, tick: Callable[[float], None] = lambda fraction: None)
     """Run `spec`, whose job measures, with one process per rank on this machine.
 
     Args:
-        spec: Of the run.
+        spec: Specification of the run.
         tick: Told now and then what fraction of all ops is done.
 
     Raises:

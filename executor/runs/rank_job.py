@@ -1,4 +1,4 @@
-"""What a rank does between meeting the others and leaving them, and what differs from job to job."""
+"""The job of a rank: what it does between meeting the other ranks and leaving them, to measure or to train."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class RankJob(ABC, Generic[_Result]):
     """A job, as one rank of it sees it.
 
     Attributes:
-        spec: Of the run.
-        lists: That the rank runs its own of; lowered if they are in memory.
+        spec: Specification of the run.
+        lists: The lists that the rank runs its own of; lowered if they are in memory.
         listener: Told how far the rank is.
     """
 
@@ -56,51 +56,51 @@ class RankJob(ABC, Generic[_Result]):
         self.listener = listener
 
     @abstractmethod
-    def build(self, place: RankContext) -> tuple[dict[int, Stage], Batch]:
+    def build(self, context: RankContext) -> tuple[dict[int, Stage], Batch]:
         """Return the stages of the rank, and what they compute on."""
 
     @abstractmethod
-    def shapes(self, place: RankContext, stages: Mapping[int, Stage], batch: Batch) -> Mapping[int, TensorShape]:
+    def shapes(self, context: RankContext, stages: Mapping[int, Stage], batch: Batch) -> Mapping[int, TensorShape]:
         """Return the shapes of the tensors between stages; all ranks call this together."""
 
     @abstractmethod
     def work(
-        self, place: RankContext, stages: Mapping[int, Stage], batch: Batch, shapes: Mapping[int, TensorShape]
+        self, context: RankContext, stages: Mapping[int, Stage], batch: Batch, shapes: Mapping[int, TensorShape]
     ) -> None:
         """Run the lists; all ranks call this together."""
 
     @abstractmethod
-    def gather(self, place: RankContext) -> _Result | None:
+    def gather(self, context: RankContext) -> _Result | None:
         """Return what came out, in the first process; all ranks call this together."""
 
-    def run(self, place: RankContext) -> _Result | None:
+    def run(self, context: RankContext) -> _Result | None:
         """Do all of it; what came out is known to the first process, None elsewhere.
 
         Raises:
             ExecutionError: The job cannot run, or an op failed: with rank, op and micro-batch.
             ProfileError: There is no such model, or it cannot be built.
         """
-        with starting(place.rank):
-            stages, batch = self.build(place)
-        shapes = self.shapes(place, stages, batch)
+        with starting(context.rank):
+            stages, batch = self.build(context)
+        shapes = self.shapes(context, stages, batch)
         gc.collect()
         gc.freeze()  # what was built stays: the collector need not look at it again in the middle of an op
         try:
-            self._work(place, stages, batch, shapes)
+            self._work(context, stages, batch, shapes)
         finally:
             gc.unfreeze()  # in a user's process all that was there before goes on too
-        return self.gather(place)
+        return self.gather(context)
 
     def _work(
-        self, place: RankContext, stages: Mapping[int, Stage], batch: Batch, shapes: Mapping[int, TensorShape]
+        self, context: RankContext, stages: Mapping[int, Stage], batch: Batch, shapes: Mapping[int, TensorShape]
     ) -> None:
         """Run the lists, beside the references if there are any, and save what came of the weights."""
         is_real = not self.spec.is_emulated
-        with references(self.lists, place, stages, self.spec.averaging) if is_real else nullcontext():
-            self.work(place, stages, batch, shapes)
+        with references(self.lists, context, stages, self.spec.averaging) if is_real else nullcontext():
+            self.work(context, stages, batch, shapes)
             for stage in stages.values():
                 stage.settle()
         if self.spec.save is not None:
-            others = {index for rank in range(place.rank) for index in self.lists.stages_on(rank)}
+            others = {index for rank in range(context.rank) for index in self.lists.stages_on(rank)}
             own = {index: stage for index, stage in stages.items() if index not in others}
             save_stages(Path(self.spec.save), own)

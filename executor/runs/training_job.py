@@ -24,58 +24,58 @@ class TrainingJob(RankJob[Trained]):
     """Trains for some steps.
 
     Raises:
-        ScheduleError: The recipe makes no lists of so many steps.
+        ScheduleError: The specification makes no lists of so many steps.
     """
 
     def __init__(self, spec: RunSpec, listener: RankListener) -> None:
         assert isinstance(spec.job, Train), "of this kind"
         self._job = spec.job
-        self._run = spec.job.recipe.run(spec.job.num_steps)
+        self._run = spec.job.schedule_spec.run(spec.job.num_steps)
         self._lists = self._run.lists(spec.job.num_steps)
         super().__init__(spec, self._lists, listener)
         self._scores: dict[int, Scores] = {}
         self._ahead: AdvanceTrials | None = None
 
-    def build(self, place: RankContext) -> tuple[dict[int, Stage], Batch]:
-        self._training = training_of(self.spec, place.device)
-        stages = self._training.stages(self._lists, self._on_loss)(place.rank)
+    def build(self, context: RankContext) -> tuple[dict[int, Stage], Batch]:
+        self._training = training_of(self.spec, context.device)
+        stages = self._training.stages(self._lists, self._on_loss)(context.rank)
         return stages, self._training.batch(self._lists)
 
     def _on_loss(self, microbatch: int, output: Tensor, target: Tensor, loss: Tensor) -> None:
         self._scores[microbatch] = score(output, target, loss)
         self.listener.on_scores(microbatch, self._scores[microbatch])
 
-    def shapes(self, place: RankContext, stages: Mapping[int, Stage], batch: Batch) -> Mapping[int, TensorShape]:
-        return find_shapes(self._lists, place.rank, stages, batch.inputs[0], place.control)
+    def shapes(self, context: RankContext, stages: Mapping[int, Stage], batch: Batch) -> Mapping[int, TensorShape]:
+        return find_shapes(self._lists, context.rank, stages, batch.inputs[0], context.control)
 
     def work(
-        self, place: RankContext, stages: Mapping[int, Stage], batch: Batch, shapes: Mapping[int, TensorShape]
+        self, context: RankContext, stages: Mapping[int, Stage], batch: Batch, shapes: Mapping[int, TensorShape]
     ) -> None:
         if self._job.advance is not None:
-            self._ahead = train_in_phases(self._training, place, stages, shapes, self._on_loss, self.listener)
+            self._ahead = train_in_phases(self._training, context, stages, shapes, self._on_loss, self.listener)
             return
         recorder = Recorder(HostClock(), keeps=False)
-        rank = place.join(self._lists, stages, shapes, recorder, self.listener.at, self.spec.compression)
-        place.run(rank, batch)
+        rank = context.join(self._lists, stages, shapes, recorder, self.listener.at, self.spec.compression)
+        context.run(rank, batch)
 
-    def gather(self, place: RankContext) -> Trained | None:
-        tables = all_gather(_table(self._scores), place.control)
-        if not place.is_first:
+    def gather(self, context: RankContext) -> Trained | None:
+        tables = all_gather(_table(self._scores), context.control)
+        if not context.is_first:
             return None
-        return replace(_course(tables, self._run.microbatches_per_step), ahead=self._ahead)
+        return replace(_loss_history(tables, self._run.microbatches_per_step), ahead=self._ahead)
 
 
 def _table(scores: dict[int, Scores]) -> Tensor:
     """Return (micro-batch, loss, accuracy) as float64, shape (micro-batches, 3); NaN stands for no accuracy."""
-    rows = [(i, each.loss, math.nan if each.accuracy is None else each.accuracy) for i, each in scores.items()]
+    rows = [(i, score.loss, math.nan if score.accuracy is None else score.accuracy) for i, score in scores.items()]
     return torch.tensor(rows, dtype=torch.float64).reshape(-1, 3)
 
 
-def _course(tables: list[Tensor], microbatches_per_step: int) -> Trained:
-    course = LossHistory(microbatches_per_step)
+def _loss_history(tables: list[Tensor], microbatches_per_step: int) -> Trained:
+    history = LossHistory(microbatches_per_step)
     try:
         for microbatch, loss, accuracy in sorted(torch.cat(tables).tolist()):
-            course.add(int(microbatch), Scores(loss, None if math.isnan(accuracy) else accuracy))
+            history.add(int(microbatch), Scores(loss, None if math.isnan(accuracy) else accuracy))
     except RunDiverged:
         pass
-    return course.end()
+    return history.end()

@@ -27,7 +27,7 @@ def launch_training(spec: RunSpec, on_step: OnStep | None = None) -> Trained:
     """Run `spec`, whose job trains, with one process per rank on this machine.
 
     Args:
-        spec: Of the run.
+        spec: Specification of the run.
         on_step: Told of each step, soon after it was; may raise to end the run.
 
     Raises:
@@ -48,7 +48,7 @@ class _Training(WatchedJob[Trained]):
     def __init__(self, spec: RunSpec, on_step: OnStep | None) -> None:
         assert isinstance(spec.job, Train), "of this kind"
         self._job = spec.job
-        self._run = spec.job.recipe.run(spec.job.num_steps)
+        self._run = spec.job.schedule_spec.run(spec.job.num_steps)
         self._lists = self._run.lists(spec.job.num_steps)
         super().__init__(spec, self._lists)
         self.history = LossHistory(self._run.microbatches_per_step, on_step)
@@ -89,9 +89,9 @@ def phases_file(folder: Path) -> Path:
     return folder / "phases.jsonl"
 
 
-def phase_line(found: AdvanceTrials, num_steps: int) -> str:
+def phase_line(trials: AdvanceTrials, num_steps: int) -> str:
     """Return one line of that file."""
-    return json.dumps([num_steps, found.advance, [astuple(trial) for trial in found.trials]]) + "\n"
+    return json.dumps([num_steps, trials.advance, [astuple(trial) for trial in trials.trials]]) + "\n"
 
 
 def _phases(job: Train, folder: Path) -> Iterator[Schedule]:
@@ -110,9 +110,9 @@ def _found(folder: Path) -> AdvanceTrials:
 class _Tail:
     """What has been written to a file, line by line, since one last looked."""
 
-    def __init__(self, path: Path, course: LossHistory) -> None:
+    def __init__(self, path: Path, history: LossHistory) -> None:
         self._path = path
-        self._course = course
+        self._history = history
         self._place = 0
 
     def read(self) -> None:
@@ -125,7 +125,7 @@ class _Tail:
         self._place += len(whole) + len(newline)
         for line in whole.splitlines():
             microbatch, loss, accuracy = json.loads(line)
-            self._course.add(microbatch, Scores(loss, accuracy))
+            self._history.add(microbatch, Scores(loss, accuracy))
 
 
 def _load(training: TrainingSetup, folder: Path) -> list[nn.Module]:

@@ -1,4 +1,4 @@
-"""What training needs besides the op lists: samples, losses, checkpoints, when to run ahead."""
+"""The parts of training besides the op lists: samples, losses, checkpoints, when to run ahead."""
 
 import lazy_loader
 

@@ -17,7 +17,7 @@ from statistics import median
 from typing import final
 
 BATCHES = 6
-"""That each advance is tried for."""
+"""The batches that each advance is tried for."""
 
 _LEAST_GAIN = 0.01
 """Relative; what is shorter by less is not faster."""
@@ -43,7 +43,7 @@ class AdvanceTrials:
 
     Attributes:
         advance: The last one it ran with.
-        trials: In order.
+        trials: The trials, in order.
     """
 
     advance: int
@@ -56,7 +56,7 @@ class AdvancePolicy:
 
     Args:
         most: Further ahead no rank can be.
-        limit_bytes: Of every device; None for no limit.
+        limit_bytes: Bytes that every device may hold; None for no limit.
 
     Attributes:
         advance: The one to run with.
@@ -81,7 +81,7 @@ class AdvancePolicy:
         """Take what the present advance took, and decide on the next.
 
         Args:
-            batches_s: Of each of its batches but the first [s].
+            batches_s: Seconds of each batch but the first [s].
             peak_bytes: Held on the fullest device.
         """
         trial = Trial(self.advance, median(batches_s), peak_bytes)

@@ -1,4 +1,4 @@
-"""The samples of a training run, drawn step by step while it goes on, alike under every schedule."""
+"""Batches: the samples of a training run, drawn step by step while it runs, the same under every schedule."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Feed(Sequence[Tensor]):
 
     Args:
         draw: Returns the samples of a step.
-        microbatches_per_step: That they are cut into.
+        microbatches_per_step: Micro-batches that the samples of a step are cut into.
         num_microbatches: How many there are.
-        first: Of the run, which is micro-batch 0 here.
+        first: The run's micro-batch that is number 0 here.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class Feed(Sequence[Tensor]):
     def __getitem__(self, index: slice) -> list[Tensor]: ...
     def __getitem__(self, index: int | slice) -> Tensor | list[Tensor]:
         if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(self._length))]
+            return [self[position] for position in range(*index.indices(self._length))]
         if not 0 <= index < self._length:
             raise IndexError(f"micro-batch: got {index}, expected 0 to {self._length - 1}")
-        step, place = divmod(self._first + index, self._per_step)
+        step, position = divmod(self._first + index, self._per_step)
         samples = self._draw(step)
         size = len(samples) // self._per_step
-        return samples[place * size : (place + 1) * size]
+        return samples[position * size : (position + 1) * size]
 
 
 def make_feeds(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
@@ -36,7 +36,7 @@ class Diverged:
 
     Attributes:
         step: The first of such a loss; behind the last where only the final weights show it.
-        loss: Not finite, or `DIVERGED` times above the first.
+        loss: The loss, which is not finite, or `DIVERGED` times above the first.
     """
 
     step: int
@@ -53,12 +53,14 @@ class Trained:
         held_out: The scores of the final weights on samples kept from training; None if there are none, or the run
             diverged.
         ahead: How far ahead the forwards came to run; None where that was not sought.
+        looks: The held-out scores on the way, by the number of steps taken; empty where nobody looked.
     """
 
     steps: tuple[Scores, ...]
     diverged: Diverged | None
     held_out: Scores | None
     ahead: AdvanceTrials | None = None
+    looks: Mapping[int, Scores] = field(default_factory=dict)
 
 
 class RunDiverged(RunEnded):
@@ -73,7 +75,7 @@ class LossHistory:
     """Takes the scores of micro-batches as they come, and makes steps of them, in order.
 
     Args:
-        microbatches_per_step: Of each step.
+        microbatches_per_step: Micro-batches of each step.
         on_step: Told of each step.
     """
 
@@ -88,7 +90,7 @@ class LossHistory:
         """Take note of one micro-batch.
 
         Raises:
-            NotComingBack: The loss of its step has diverged.
+            RunDiverged: The loss of its step has diverged.
         """
         self._waiting.setdefault(microbatch // self._per_step, []).append(scores)
         while len(self._waiting.get(len(self._steps), ())) == self._per_step:
@@ -96,7 +98,7 @@ class LossHistory:
             self._steps.append(mean(self._waiting.pop(step)))
             if self._on_step is not None:
                 self._on_step(step, self._steps[step])
-            self._require_coming_back(step, self._steps[step].loss)
+            self._stop_if_diverged(step, self._steps[step].loss)
 
     def listen(self, microbatch: int, output: Tensor, target: Tensor, loss: Tensor) -> None:
         """Take note of one forward of the last stage."""
@@ -108,7 +110,7 @@ class LossHistory:
             self._diverged = Diverged(len(self._steps), held_out.loss)
         return Trained(tuple(self._steps), self._diverged, held_out if self._diverged is None else None)
 
-    def _require_coming_back(self, step: int, loss: float) -> None:
+    def _stop_if_diverged(self, step: int, loss: float) -> None:
         if not math.isfinite(loss) or loss > DIVERGED * abs(self._steps[0].loss):
             self._diverged = Diverged(step, loss)
             raise RunDiverged
@@ -138,24 +140,24 @@ def score_model(
     batch_size: int,
 ) -> Scores:
     """Return the scores of the whole model on (inputs, targets), so many samples at a time."""
-    found: list[Scores] = []
+    scores: list[Scores] = []
     sizes: list[int] = []
     with torch.no_grad():
         for start in range(0, len(samples[0]), batch_size):
             x, y = (tensor[start : start + batch_size] for tensor in samples)
             output = module(x)
-            found.append(score(output, y, loss(output, y)))
+            scores.append(score(output, y, loss(output, y)))
             sizes.append(len(x))
-    return mean(found, sizes)
+    return mean(scores, sizes)
 
 
 def mean(scores: Sequence[Scores], sizes: Sequence[int] | None = None) -> Scores:
     """Return the mean of `scores`, which count as much as their `sizes`; None: all alike."""
     weights = [1] * len(scores) if sizes is None else sizes
-    accuracies = [each.accuracy for each in scores if each.accuracy is not None]
+    accuracies = [score.accuracy for score in scores if score.accuracy is not None]
     return Scores(
-        sum(weight * each.loss for each, weight in zip(scores, weights, strict=True)) / sum(weights),
-        sum(weight * each for each, weight in zip(accuracies, weights, strict=True)) / sum(weights)
+        sum(weight * score.loss for score, weight in zip(scores, weights, strict=True)) / sum(weights),
+        sum(weight * accuracy for accuracy, weight in zip(accuracies, weights, strict=True)) / sum(weights)
         if accuracies
         else None,
     )

@@ -11,11 +11,13 @@ from torch import Tensor
 
 from pipesched.executor import ExecutionError, waiting_for
 from pipesched.executor.core import ModuleStage, Stage
-from pipesched.executor.transport.gloo import TensorShape
+from pipesched.executor.transport.process_group import TensorShape
+from pipesched.profiles import DTYPES
 from pipesched.profiles.costs import StageCosts
+from pipesched.profiles.models import torch_dtype
 from pipesched.schedules import Message, Payload, Schedule
 
-_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_DTYPES = tuple(map(torch_dtype, DTYPES))
 _MAX_DIMENSIONS = 8
 
 

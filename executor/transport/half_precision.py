@@ -24,7 +24,7 @@ from pipesched.profiles.costs import HEADER_BYTES
 _TOP = 15
 """The largest element becomes less than 2^15, half of what half precision can hold."""
 _LOST_SHARE = 0.01
-"""Of a tensor's elements, how many may become zero."""
+"""The share of a tensor's elements that may become zero."""
 
 
 @dataclass(frozen=True, slots=True)

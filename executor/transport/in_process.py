@@ -8,9 +8,10 @@ from functools import partial
 
 from torch import Tensor
 
-from pipesched.executor import ExecutionError, MessagePrecision
+from pipesched.executor import ExecutionError
 from pipesched.executor.core import PendingReduction, Transport, require_expected
 from pipesched.executor.transport.half_precision import is_compressed, pack, unpack
+from pipesched.profiles import MessagePrecision
 from pipesched.schedules import Message, Recv, Reduce, Send
 from pipesched.schedules.semantics import MeetingKey, Meetings
 
@@ -26,7 +27,7 @@ class Mailroom:
         self.replicas = {} if replicas is None else replicas
         self.mail: dict[MeetingKey, tuple[Message, Tensor]] = {}
         self.terms: defaultdict[MeetingKey, dict[int, Tensor]] = defaultdict(dict)
-        """Of each sum: the term of every rank that has come so far."""
+        """The term of every rank that has come so far, for each reduction."""
         self.taken: Counter[MeetingKey] = Counter()
         """How many ranks have their sum."""
 
@@ -36,8 +37,8 @@ class LocalTransport(Transport):
 
     Args:
         rank: This one.
-        mailroom: Of all.
-        compression: Of the messages: they lose what they would lose on their way; None for none.
+        mailroom: The mailroom that all ranks share.
+        compression: Compression of the messages: they lose what they would lose on their way; None for none.
     """
 
     def __init__(self, rank: int, mailroom: Mailroom, compression: MessagePrecision | None = None) -> None:
@@ -69,9 +70,9 @@ class LocalTransport(Transport):
             raise ExecutionError(f"{op}: the mailroom does not know this replica; give it the `reducers` of the lists")
         key = self._meetings.come(self._rank, op)
         self._room.terms[key][self._rank] = tensor
-        return partial(self._take_sum, self._room.replicas[op.stage], key)
+        return partial(self._take_reduction, self._room.replicas[op.stage], key)
 
-    def _take_sum(self, replicas: Sequence[int], key: MeetingKey) -> Tensor | None:
+    def _take_reduction(self, replicas: Sequence[int], key: MeetingKey) -> Tensor | None:
         terms = self._room.terms[key]
         if len(terms) < len(replicas):
             return None

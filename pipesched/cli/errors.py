@@ -1,9 +1,10 @@
-"""What the command line says when something is wrong, and the exit codes."""
+"""Errors of the command line: their one line on stderr, and the exit codes."""
 
 from __future__ import annotations
 
 import re
 
+from pipesched.profiles.io import TRUST_ADVICE
 from pipesched.workflows import ArgumentError
 
 FINE = 0
@@ -14,7 +15,7 @@ RANK_FAILED = 3
 NOT_THERE = 4
 """Something is not installed, or not there."""
 STOPPED = 130
-"""As shells count it: 128 + SIGINT."""
+"""The user stopped the command: 128 + SIGINT, as shells count it."""
 
 _FLAGS = {
     "num_ranks": "--stages",
@@ -26,9 +27,31 @@ _FLAGS = {
     "is_distributed": "--distributed",
     "limit_bytes": "--memory-limit",
     "timeout_s": "--timeout",
+    "budget_s": "--budget",
     "parameters": "--set",
+    "patterns": "--pattern",
+    "has_one_clock": "--same-clock",
+    "bandwidth_factor": "--link bandwidth",
+    "latency_factor": "--link latency",
+    "slow_devices": "--slow",
+    "slow_links": "--slow",
 }
 """Options that are not called as the arguments of the library."""
+
+
+_SAID = {
+    r"see pipesched\.CATALOGUE": "see 'pipesched list'",
+    r"our JSON \(schedules\.formats\.to_json\)": "our JSON (pipesched show --format json)",
+    re.escape(TRUST_ADVICE): "try --trust-model if it is yours",
+    r"try pipesched\.profile\('([^']*)'\)": r"try pipesched profile \1 --out FILE",
+    r"with pipesched\.profile$": "with 'pipesched profile MODEL'",
+    r"pipesched\.run has measured": "'pipesched run --out' has written",
+    r"try pipesched\.tune\b": "try pipesched tune",
+    r"try pipesched\.what_if\b": "try 'pipesched what-if'",
+    r"with pipesched\.costs_from_runs\b": "with 'pipesched profile --from'",
+    r"as pipesched\.profile_links measures it": "as 'pipesched profile-links' writes it",
+}
+"""What the library advises in its own words, and what the command line has for it."""
 
 
 class InputError(ArgumentError):
@@ -46,6 +69,8 @@ def in_flags(error: BaseException) -> str:
     Only an `ArgumentError` begins with one: others begin with what is wrong, as a schedule of any name.
     """
     message = str(error)
+    for said, told in _SAID.items():
+        message = re.sub(said, told, message)
     if isinstance(error, InputError):
         return message
     if isinstance(error, ArgumentError):

@@ -13,11 +13,13 @@ from typer.core import HAS_RICH
 from pipesched.cli.commands.check import check
 from pipesched.cli.commands.compare import compare
 from pipesched.cli.commands.gantt import gantt
+from pipesched.cli.commands.import_traces import import_run
 from pipesched.cli.commands.list import list_schedules
 from pipesched.cli.commands.partition import partition
 from pipesched.cli.commands.plan import plan
 from pipesched.cli.commands.profile import profile
 from pipesched.cli.commands.profile_links import profile_links
+from pipesched.cli.commands.replay import replay
 from pipesched.cli.commands.run import run
 from pipesched.cli.commands.show import show
 from pipesched.cli.commands.simulate import simulate
@@ -26,6 +28,7 @@ from pipesched.cli.commands.train import train
 from pipesched.cli.commands.tune import tune
 from pipesched.cli.commands.verify import verify
 from pipesched.cli.commands.versions import versions
+from pipesched.cli.commands.what_if import what_if
 from pipesched.cli.errors import BAD_INPUT, FINE, NEGATIVE, NOT_THERE, RANK_FAILED, STOPPED, NotThereError, in_flags
 from pipesched.cli.output.terminal import complain
 from pipesched.cli.usage_errors import complaint
@@ -41,8 +44,10 @@ app.command()(check)
 app.command()(versions)
 app.command()(simulate)
 app.command()(compare)
+app.command()(replay)
 app.command()(gantt)
 app.command()(trace)
+app.command("import")(import_run)
 app.command()(profile)
 app.command()(partition)
 app.command()(plan)
@@ -51,6 +56,7 @@ app.command()(run)
 app.command()(train)
 app.command()(tune)
 app.command()(verify)
+app.command("what-if")(what_if)
 
 
 def main() -> None:
@@ -78,8 +84,8 @@ def _command() -> Any:
     """Return the command line, with brackets in its help that rich shows and does not read as markup."""
     group: Any = typer.main.get_command(app)
     if HAS_RICH:
-        for each in [part for command in group.commands.values() for part in (command, *command.params)]:
-            each.help = each.help and each.help.replace("[", r"\[")
+        for component in [part for command in group.commands.values() for part in (command, *command.params)]:
+            component.help = component.help and component.help.replace("[", r"\[")
     return group
 
 

@@ -1,4 +1,4 @@
-"""What typer finds wrong with a command line, in one line."""
+"""Usage errors: what typer finds wrong with a command line, told in one line."""
 
 from __future__ import annotations
 

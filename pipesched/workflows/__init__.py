@@ -1,4 +1,4 @@
-"""What the commands do, without a terminal: the functions behind `import pipesched`, and their results."""
+"""The work of the commands, without a terminal: the functions behind `import pipesched`, and their results."""
 
 import lazy_loader
 

@@ -1,13 +1,13 @@
-"""The one way in: what a user gives for a schedule, its costs, a profile or the machines becomes the thing itself.
+"""Arguments of the library: what a user gives for a schedule, its costs, a profile or the machines, read and checked.
 
 schedule    a Schedule, a Plan, a name of the catalogue with its counts, or a file of lists or of a plan (.json, .csv)
-costs       StageCosts, a DeviceCost, a Profile, or a file of a profile (.json, .txt) or of stage costs (.csv)
+costs       StageCosts, a DeviceCost, a Profile, RunCosts, or a file of a profile (.json, .txt), of costs from runs
+            (.json) or of stage costs (.csv)
 cluster     a Cluster, a file (.json), or None: equal devices whose links take no time
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -15,16 +15,37 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pipesched.profiles.clusters import Cluster, flat
-from pipesched.profiles.costs import DeviceCost, Profile, StageCost, StageCosts, costs_of_stages, layer_seconds
-from pipesched.profiles.io import Plan, load_cluster, load_plan, load_profile, load_stage_costs
+from pipesched.profiles.costs import (
+    DeviceCost,
+    Profile,
+    RunCosts,
+    StageCost,
+    StageCosts,
+    costs_of_stages,
+    layer_seconds,
+)
+from pipesched.profiles.io import (
+    Plan,
+    holds_run_costs,
+    is_plan_text,
+    load_cluster,
+    load_plan,
+    load_profile,
+    load_run_costs,
+    load_stage_costs,
+)
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import ParameterValue, build, find
 from pipesched.schedules.formats import read_schedule, read_text
-from pipesched.workflows.errors import ArgumentError, require_at_least, require_kind
+from pipesched.workflows.errors import (
+    ArgumentError,
+    require_at_least,
+    require_integer,
+    require_kind,
+)
 
 MOST_DEVICES = 100_000
-_PLAN_FORMAT = "pipesched-plan"
 _STEPS_PER_RANK = 4
 """Steps of a planned list without a flush, for each rank of a copy: in so many every reading has settled."""
 
@@ -36,7 +57,7 @@ class ScheduleSource:
     Attributes:
         schedule: The lists of one batch, or of a run without a flush.
         longer: Makes a run without a flush so many times as long; None of a batch, which is repeated.
-        plan: That it is made from, if it is.
+        plan: The plan that the schedule is made from, if it is.
     """
 
     schedule: Schedule
@@ -45,7 +66,7 @@ class ScheduleSource:
 
 
 ScheduleArgument: TypeAlias = Schedule | Plan | ScheduleSource | str | Path
-CostsArgument: TypeAlias = StageCosts | DeviceCost | Profile | str | Path
+CostsArgument: TypeAlias = StageCosts | DeviceCost | Profile | RunCosts | str | Path
 ProfileArgument: TypeAlias = Profile | str | Path
 ClusterArgument: TypeAlias = Cluster | str | Path | None
 PartitionArgument: TypeAlias = str | Sequence[int]
@@ -63,10 +84,10 @@ def read_schedule_argument(
 
     Args:
         schedule: A schedule, a plan, a name of the catalogue, or a file of lists (``.json``, ``.csv``) or of a plan.
-        num_ranks: Of a schedule by name: the ranks of its pipeline.
-        num_microbatches: Of a schedule by name.
-        num_chunks: Of a schedule by name: stages per rank, where it takes them.
-        parameters: Of a schedule by name: as its entry of the catalogue lists them.
+        num_ranks: Ranks of the pipeline of a schedule given by name.
+        num_microbatches: Micro-batches of a schedule given by name.
+        num_chunks: Stages per rank of a schedule given by name, where it takes them.
+        parameters: Parameters of a schedule given by name, as its entry of the catalogue lists them.
 
     Raises:
         ArgumentError: None of these, a name without its counts, or counts beside lists that have them already.
@@ -74,10 +95,10 @@ def read_schedule_argument(
         ProfileError: The file of a plan is bad, or its parts do not fit together.
     """
     require_kind("schedule", schedule, ScheduleArgument, "a Schedule, a Plan, a name of the catalogue or a file")
-    if parameters is not None:
-        require_kind("parameters", parameters, Mapping, "names with their values; try {'pipelines': 2}")
-    if isinstance(schedule, str) and Path(schedule).suffix not in (".json", ".csv"):
-        return _built(schedule, num_ranks, num_microbatches, num_chunks, dict(parameters or {}))
+    require_counts(num_ranks, num_microbatches, num_chunks, parameters)
+    name = catalogue_name(schedule)
+    if name is not None:
+        return _built(name, num_ranks, num_microbatches, num_chunks, dict(parameters or {}))
     require_no_counts(
         num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, parameters=parameters or None
     )
@@ -89,19 +110,39 @@ def read_schedule_argument(
         case Plan():
             return _planned(schedule)
         case str() | Path():
-            is_plan = _is_plan(read_text(schedule))
+            is_plan = is_plan_text(read_text(schedule))
             return _planned(read_plan_argument(schedule)) if is_plan else ScheduleSource(read_schedule(schedule))
 
 
-def _is_plan(text: str) -> bool:
-    """Return whether the text of a file is that of a plan; who reads it as a schedule says what else is wrong."""
-    if _PLAN_FORMAT not in text:
-        return False
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(document, dict) and document.get("format") == _PLAN_FORMAT
+def catalogue_name(schedule: object) -> str | None:
+    """Return `schedule` if it stands for a name of the catalogue, whether there is such a schedule or not; else None.
+
+    A text with the suffix of a file of lists or of a plan (``.json``, ``.csv``) stands for a file.
+    """
+    if isinstance(schedule, str) and Path(schedule).suffix not in (".json", ".csv"):
+        return schedule
+    return None
+
+
+def require_counts(
+    num_ranks: int | None,
+    num_microbatches: int | None,
+    num_chunks: int | None,
+    parameters: Mapping[str, ParameterValue] | None,
+) -> None:
+    """Refuse counts of a schedule by name that are no integers, and parameters without names; None stands for none.
+
+    Raises:
+        ArgumentError: There are some.
+    """
+    counts = {"num_ranks": num_ranks, "num_microbatches": num_microbatches, "num_chunks": num_chunks}
+    for name, value in counts.items():
+        if value is not None:
+            require_integer(name, value)
+    if parameters is not None:
+        require_kind("parameters", parameters, Mapping, "names with their values; try {'pipelines': 2}")
+        for name in parameters:
+            require_kind("parameters", name, str, "names; try {'pipelines': 2}")
 
 
 def require_no_counts(**counts: object) -> None:
@@ -139,8 +180,8 @@ def _built(
 
 def _planned(plan: Plan) -> ScheduleSource:
     """Return the lists of one step; without a flush, of as many as it takes to settle."""
-    is_asynchronous = find(plan.recipe.name).traits.is_asynchronous if plan.recipe.name else False
-    num_steps = _STEPS_PER_RANK * plan.recipe.num_ranks if is_asynchronous else 1
+    is_asynchronous = find(plan.schedule_spec.name).traits.is_asynchronous if plan.schedule_spec.name else False
+    num_steps = _STEPS_PER_RANK * plan.schedule_spec.num_ranks if is_asynchronous else 1
 
     def longer(times: int) -> Schedule:
         return plan.run(times * num_steps).lists(times * num_steps).held()
@@ -181,10 +222,10 @@ def read_costs_argument(
     """Return what the stages of `schedule` cost.
 
     Args:
-        costs: Of stages, of a device, or of the layers of a profile, or a file of either.
+        costs: Costs of stages, of a device, of runs, or of the layers of a profile, or a file of them.
         schedule: Says how many stages there are.
-        microbatch_size: Of a profile: samples of a micro-batch; None: the smallest that was measured.
-        partition: Of a profile: layers to stages, ``balanced`` (None), ``uniform``, or counts as ``3,3,4``.
+        microbatch_size: Samples of a micro-batch, with a profile; None: the smallest size that was measured.
+        partition: Layers to stages, with a profile: ``balanced`` (None), ``uniform``, or counts as ``3,3,4``.
 
     Raises:
         ArgumentError: No costs, a partition of what is no profile, or costs of another number of stages.
@@ -200,7 +241,7 @@ def read_costs_argument(
     for name, value in {"microbatch_size": microbatch_size, "partition": partition}.items():
         if value is not None:
             raise ArgumentError(f"{name}: got {value}, expected it with costs of a profile alone; leave it out")
-    stage_costs = loaded.stage_costs(schedule) if isinstance(loaded, DeviceCost) else loaded
+    stage_costs = loaded if isinstance(loaded, StageCosts) else loaded.stage_costs(schedule)
     if stage_costs.num_stages != schedule.num_stages:
         file = stage_costs.origin if stage_costs.origin.endswith(".csv") else "costs"
         raise ArgumentError(
@@ -236,21 +277,28 @@ def partition_text(partition: PartitionArgument | None) -> str | None:
     return ",".join(map(str, partition))
 
 
-def load_costs(costs: CostsArgument) -> StageCosts | DeviceCost | Profile:
+def load_costs(costs: CostsArgument) -> StageCosts | DeviceCost | Profile | RunCosts:
     """Return costs, those of a file read.
 
     Raises:
         ArgumentError: There are none, or one is below 0.
         ProfileError: The file has none.
     """
-    require_kind("costs", costs, CostsArgument, "StageCosts, a DeviceCost, a Profile or a file of costs")
-    if isinstance(costs, Profile):
+    require_kind("costs", costs, CostsArgument, "StageCosts, a DeviceCost, a Profile, RunCosts or a file of costs")
+    if isinstance(costs, Profile | RunCosts):
         return costs
     if not isinstance(costs, str | Path):
         for cost in (costs,) if isinstance(costs, DeviceCost) else {id(c): c for c in costs.stages}.values():
             _require_possible_cost(cost)
         return costs
-    return load_stage_costs(costs) if Path(costs).suffix == ".csv" else load_profile(costs)
+    if Path(costs).suffix == ".csv":
+        return load_stage_costs(costs)
+    return load_run_costs(costs) if Path(costs).suffix == ".json" and holds_run_costs(costs) else load_profile(costs)
+
+
+def machines_of(costs: StageCosts | DeviceCost | Profile | RunCosts, cluster: Cluster) -> Cluster:
+    """Return the devices of `cluster`; where the costs are of runs, they hand over as the runs did."""
+    return costs.cluster(cluster.devices) if isinstance(costs, RunCosts) else cluster
 
 
 def _require_possible_cost(cost: DeviceCost | StageCost) -> None:

@@ -1,4 +1,4 @@
-"""What can be said of a schedule before anything runs: whether it ends, and which weights its ops read."""
+"""Checking a schedule before anything runs: whether it runs to its end, and which weights its ops read."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipesched.schedules import Schedule
-from pipesched.schedules.builders import ParameterValue, build_lazily, lookup
+from pipesched.schedules.builders import ParameterValue, build_generated
 from pipesched.schedules.check import BACKENDS, Finding, Judgement, MessageBackend, judge, require_runnable
 from pipesched.schedules.weights import Staleness, staleness
 from pipesched.simulator.analysis import readable_share
-from pipesched.workflows.arguments import ScheduleArgument, read_schedule_argument
-from pipesched.workflows.errors import ArgumentError, require_choice, require_names
+from pipesched.workflows.arguments import ScheduleArgument, catalogue_name, read_schedule_argument, require_counts
+from pipesched.workflows.errors import (
+    ArgumentError,
+    require_choice,
+    require_names,
+    require_number,
+)
 from pipesched.workflows.table import Table
 
 if TYPE_CHECKING:
@@ -25,7 +30,7 @@ class CheckReport:
     """Whether a schedule runs to its end, and on which backends.
 
     Attributes:
-        schedule: As it was given.
+        schedule: The schedule, as it was given.
         judgement: Every finding on every backend.
     """
 
@@ -83,8 +88,8 @@ class CheckReport:
 
 
 def verdict(findings: Sequence[Finding]) -> str:
-    """Return ``safe``, ``hangs``, or ``wrong`` where not all findings are a rank that waits forever."""
-    return "safe" if not findings else "hangs" if all(finding.deadlock for finding in findings) else "wrong"
+    """Return ``safe``, ``deadlocks``, or ``wrong`` where not all findings are a rank that waits forever."""
+    return "safe" if not findings else "deadlocks" if all(finding.deadlock for finding in findings) else "wrong"
 
 
 def check(
@@ -98,11 +103,11 @@ def check(
     """Check that a schedule is complete, matched and free of deadlock, and on which backends.
 
     Args:
-        schedule: As `simulate` takes it, and so all that follow.
-        num_ranks: Of a schedule by name.
-        num_microbatches: Of a schedule by name.
-        num_chunks: Of a schedule by name: stages per rank, where it takes them.
-        parameters: Of a schedule by name.
+        schedule: A schedule, its name, a file or a plan, as `simulate` takes it.
+        num_ranks: Ranks of a schedule given by name.
+        num_microbatches: Micro-batches of a schedule given by name.
+        num_chunks: Stages per rank of a schedule given by name, where it takes them.
+        parameters: Parameters of a schedule given by name.
 
     Raises:
         ArgumentError: A name without its counts.
@@ -119,7 +124,7 @@ class VersionReport:
     """Which weights the ops of a run read.
 
     Attributes:
-        schedule: Its lists, or what makes them.
+        schedule: The schedule's lists, or what makes them.
         staleness: Versions, look-ahead, copies and micro-batches in flight, stage by stage.
         stale_share: Share of all weights whose forward is ever stale.
     """
@@ -191,11 +196,12 @@ def versions(
     """Return versions, look-ahead, staleness, live copies and micro-batches in flight, of a run of any length.
 
     Args:
-        schedule: As `simulate` takes it, and so all that follow; of a run without a flush no list is held.
-        num_ranks: Of a schedule by name.
-        num_microbatches: Of a schedule by name.
-        num_chunks: Of a schedule by name: stages per rank, where it takes them.
-        parameters: Of a schedule by name.
+        schedule: A schedule, its name, a file or a plan, as `simulate` takes it; of a run without a flush no list is
+            held.
+        num_ranks: Ranks of a schedule given by name.
+        num_microbatches: Micro-batches of a schedule given by name.
+        num_chunks: Stages per rank of a schedule given by name, where it takes them.
+        parameters: Parameters of a schedule given by name.
         weights: Sizes of the stages' weights, for the share that is stale; None: all equal.
 
     Raises:
@@ -205,10 +211,13 @@ def versions(
     """
     if weights is not None:
         require_names("weights", weights)
+        for weight in weights:
+            require_number("weights", weight)
+    require_counts(num_ranks, num_microbatches, num_chunks, parameters)
     if isinstance(schedule, Schedule):
         lists = schedule
-    elif isinstance(schedule, str) and num_ranks and num_microbatches and lookup(schedule) is not None:
-        lists = build_lazily(schedule, num_ranks, num_microbatches, num_chunks, **dict(parameters or {}))
+    elif (name := catalogue_name(schedule)) is not None and num_ranks and num_microbatches:
+        lists = build_generated(name, num_ranks, num_microbatches, num_chunks, **dict(parameters or {}))
     else:
         lists = read_schedule_argument(
             schedule,
@@ -234,5 +243,5 @@ def report_versions(
         raise ArgumentError(
             f"weights: got {given}, expected {schedule.num_stages} sizes, one per stage, not all 0; try {example}"
         )
-    found = staleness(schedule, progress)
-    return VersionReport(schedule, found, found.stale_share(sizes))
+    measured = staleness(schedule, progress)
+    return VersionReport(schedule, measured, measured.stale_share(sizes))

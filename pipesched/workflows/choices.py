@@ -7,6 +7,5 @@ from typing import Literal, TypeAlias
 PartitionAim: TypeAlias = Literal["replicas", "time", "memory"]
 ReplicaFormula: TypeAlias = Literal["paper", "published"]
 BuffersChoice: TypeAlias = Literal["pooled", "per_microbatch"]
-CompressionChoice: TypeAlias = Literal["half"]
 EvaluatorChoice: TypeAlias = Literal["simulate", "avgpipe", "measure", "max_num", "max_size"]
 AccountingChoice: TypeAlias = Literal["paper", "consistent"]

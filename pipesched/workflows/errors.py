@@ -1,7 +1,8 @@
-"""What is wrong with an argument of the library, by its name in Python, and the refusals that many functions share."""
+"""Errors of the library's arguments, which name the argument in Python, and the refusals that many functions share."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from operator import index
 from types import UnionType
@@ -24,15 +25,24 @@ def require_choice(name: str, value: object, choices: Collection[object]) -> Non
         raise ArgumentError(f"{name}: got {_shown(value)}, expected one of {', '.join(map(str, choices))}")
 
 
+def require_integer(name: str, value: object, expected: str = "an integer") -> int:
+    """Return an integer of Python, of what is one; refuse anything else.
+
+    Raises:
+        ArgumentError: It is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise ArgumentError(f"{name}: got {_shown(value)}, expected {expected}")
+    return index(value)
+
+
 def require_at_least(name: str, value: object, least: int) -> None:
     """Refuse what is no integer, or a smaller one than `least`.
 
     Raises:
         ArgumentError: It is.
     """
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise ArgumentError(f"{name}: got {_shown(value)}, expected an integer of at least {least}")
-    if index(value) < least:
+    if require_integer(name, value, f"an integer of at least {least}") < least:
         raise ArgumentError(f"{name}: got {value}, expected at least {least}")
 
 
@@ -46,6 +56,19 @@ def require_names(name: str, value: object) -> None:
         raise ArgumentError(f"{name}: got {value!r}, expected a list; try [{value!r}]")
     if not isinstance(value, Collection):
         raise ArgumentError(f"{name}: got {_shown(value)}, expected a list")
+
+
+def require_each_name(name: str, values: Collection[object], advice: str) -> None:
+    """Refuse what is no list of at least one name; `advice` says which there may be.
+
+    Raises:
+        ArgumentError: It is something else.
+    """
+    require_names(name, values)
+    if not len(values):
+        raise ArgumentError(f"{name}: got none, expected names; try {advice}")
+    for value in values:
+        require_kind(name, value, str, f"names; try {advice}")
 
 
 def require_each_at_least(name: str, values: Collection[object], least: int) -> None:
@@ -71,12 +94,54 @@ def require_rate(name: str, value: object) -> None:
         raise ArgumentError(f"{name}: got {_shown(value)}, expected a number above 0")
 
 
+def require_number(name: str, value: object) -> None:
+    """Refuse what is no finite number of at least 0.
+
+    Raises:
+        ArgumentError: It is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ArgumentError(f"{name}: got {_shown(value)}, expected a finite number of at least 0")
+
+
+def require_flag(name: str, value: object) -> None:
+    """Refuse what is neither True nor False.
+
+    Raises:
+        ArgumentError: It is another value.
+    """
+    require_kind(name, value, bool, "True or False")
+
+
+def require_flags(name: str, values: Collection[object]) -> None:
+    """Refuse what is no list of at least one of True and False.
+
+    Raises:
+        ArgumentError: It is something else.
+    """
+    require_names(name, values)
+    if not len(values):
+        raise ArgumentError(f"{name}: got an empty list, expected at least one; try [False]")
+    for value in values:
+        require_flag(name, value)
+
+
+def require_callable(name: str, value: object) -> None:
+    """Refuse what cannot be called.
+
+    Raises:
+        ArgumentError: It cannot.
+    """
+    if not callable(value):
+        raise ArgumentError(f"{name}: got {_shown(value)}, expected a function")
+
+
 def require_kind(name: str, value: object, kinds: type | UnionType, expected: str) -> None:
     """Refuse what is of none of `kinds`.
 
     Args:
-        name: Of the argument.
-        kinds: As `isinstance` takes them.
+        name: Name of the argument.
+        kinds: The kinds, as `isinstance` takes them.
         expected: What they are, for the message.
 
     Raises:

@@ -1,4 +1,4 @@
-"""How to cut a model into stages, and how many devices to give each."""
+"""Partitioning: cut a model into stages, and give each a number of devices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, assert_never, get_args
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import Profile
-from pipesched.profiles.partitioning import Staging, by_memory, by_replicas, by_time, over_memory
+from pipesched.profiles.partitioning import PartitionedStages, by_memory, by_replicas, by_time, over_memory
 from pipesched.simulator.analysis import readable_bytes, readable_s
 from pipesched.workflows.arguments import (
     ClusterArgument,
@@ -19,7 +19,12 @@ from pipesched.workflows.arguments import (
     read_profile_argument,
 )
 from pipesched.workflows.choices import PartitionAim, ReplicaFormula
-from pipesched.workflows.errors import ArgumentError, require_at_least, require_choice
+from pipesched.workflows.errors import (
+    ArgumentError,
+    require_at_least,
+    require_choice,
+    require_flag,
+)
 from pipesched.workflows.table import Table
 
 if TYPE_CHECKING:
@@ -34,8 +39,8 @@ class PartitionRequest:
         num_devices: All of them are used.
         by: Least time with PipeDream's replicas, least time, or least memory without.
         microbatch_size: Samples.
-        num_chunks: By time: stages per device.
-        form: With replicas: PipeDream's formula, or its optimizer's.
+        num_chunks: Stages per device, where the cut is by time.
+        form: PipeDream's formula, or its optimizer's, where stages have replicas.
         straight: PipeDream's formula, but one device for each stage.
     """
 
@@ -48,7 +53,7 @@ class PartitionRequest:
     form: ReplicaFormula = "paper"
     straight: bool = False
 
-    def stages(self) -> Staging:
+    def stages(self) -> PartitionedStages:
         """Return the stages.
 
         Raises:
@@ -80,26 +85,26 @@ class PartitionRequest:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class CutModel:
+class PartitionedModel:
     """A model, cut into stages.
 
     Attributes:
         request: What was asked for.
-        staging: The stages, with what each costs.
+        partitioned: The stages, with what each costs.
     """
 
     request: PartitionRequest
-    staging: Staging
+    partitioned: PartitionedStages
 
     @property
     def layers(self) -> str:
         """The layers of each stage, as `simulate` takes them: ``3,3,4``."""
-        return self.staging.partition
+        return self.partitioned.partition
 
     @property
     def over(self) -> tuple[int, float, float] | None:
         """The first stage that does not fit, what it holds and what there is, in bytes; None where all fit."""
-        return over_memory(self.staging, self.request.cluster)
+        return over_memory(self.partitioned, self.request.cluster)
 
     @property
     def fits(self) -> bool:
@@ -114,7 +119,7 @@ class CutModel:
                     return change
             except ProfileError:  # nothing fits
                 continue
-        return f"devices of {max(stage.memory_bytes for stage in self.staging.stages)} bytes"
+        return f"devices of {max(stage.memory_bytes for stage in self.partitioned.stages)} bytes"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as ``pipesched partition --json`` prints it."""
@@ -123,11 +128,11 @@ class CutModel:
             "by": self.request.by,
             "workers": self.request.num_devices,
             "microbatch_size": self.request.microbatch_size,
-            "partition": self.staging.partition,
-            "replicas": self.staging.replicas,
-            "slowest_s": self.staging.slowest_s,
+            "partition": self.partitioned.partition,
+            "replicas": self.partitioned.replicas,
+            "slowest_s": self.partitioned.slowest_s,
             "fits": self.fits,
-            "stages": [{**asdict(stage), "replicas": stage.replicas} for stage in self.staging.stages],
+            "stages": [{**asdict(stage), "replicas": stage.replicas} for stage in self.partitioned.stages],
         }
 
     def to_frame(self) -> pd.DataFrame:
@@ -152,16 +157,17 @@ class CutModel:
                 "output": readable_bytes(stage.output_bytes),
                 "memory": readable_bytes(stage.memory_bytes),
             }
-            for index, stage in enumerate(self.staging.stages)
+            for index, stage in enumerate(self.partitioned.stages)
         ]
-        slowest_s = self.staging.slowest_s
+        slowest_s = self.partitioned.slowest_s
         rate = f", at most {1 / slowest_s:.4g} micro-batches/s" if slowest_s else ""
         title = f"{self.request.profile.model} on {self.request.num_devices} devices"
         return Table(title, tuple(rows), f"slowest: {readable_s(slowest_s)}{rate}")
 
     def __repr__(self) -> str:
         model = self.request.profile.model
-        return f"CutModel({model!r}, layers={self.layers!r}, slowest_s={self.staging.slowest_s:.6g}, fits={self.fits})"
+        slowest_s = self.partitioned.slowest_s
+        return f"PartitionedModel({model!r}, layers={self.layers!r}, slowest_s={slowest_s:.6g}, fits={self.fits})"
 
     def _repr_html_(self) -> str:
         return self.table().to_html()
@@ -177,17 +183,17 @@ def partition(
     num_chunks: int = 1,
     form: ReplicaFormula = "paper",
     straight: bool = False,
-) -> CutModel:
+) -> PartitionedModel:
     """Cut a model into stages.
 
     Args:
-        profile: Of the model: a Profile, or a file of one (.json) or of a graph of PipeDream's profiler (.txt).
+        profile: Profile of the model: a Profile, or a file of one (.json) or of a graph of PipeDream's profiler (.txt).
         num_devices: All of them are used.
         cluster: Machines, or a file of them; None: equal devices whose links take no time.
         by: Least time with PipeDream's replicas, least time, or least memory without.
         microbatch_size: Samples; None: the smallest that was measured.
-        num_chunks: By time: stages per device.
-        form: With replicas: PipeDream's formula, or its optimizer's.
+        num_chunks: Stages per device, where the cut is by time.
+        form: PipeDream's formula, or its optimizer's, where stages have replicas.
         straight: PipeDream's formula, but one device for each stage.
 
     Raises:
@@ -198,6 +204,7 @@ def partition(
     require_at_least("num_chunks", num_chunks, 1)
     require_choice("by", by, get_args(PartitionAim))
     require_choice("form", form, get_args(ReplicaFormula))
+    require_flag("straight", straight)
     if by != "replicas" and (form != "paper" or straight):
         raise ArgumentError(
             f"`by={by}`: got `form` or `straight` too, expected them with `by=replicas`; leave them out"
@@ -216,7 +223,7 @@ def partition(
         form=form,
         straight=straight,
     )
-    return CutModel(request, request.stages())
+    return PartitionedModel(request, request.stages())
 
 
 def _ranges(numbers: Sequence[int]) -> str:

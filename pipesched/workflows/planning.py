@@ -1,4 +1,4 @@
-"""How to train a model on given machines: the fastest layout, schedule and partition that fits."""
+"""Planning: find the fastest layout, schedule and partition for a model on given machines that fits."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from pipesched.profiles import MessagePrecision
 from pipesched.profiles.io import Plan, save_plan
 from pipesched.schedules.builders import find
 from pipesched.simulator import NetworkOptions
@@ -26,13 +27,15 @@ from pipesched.workflows.arguments import (
     read_devices_argument,
     read_profile_argument,
 )
-from pipesched.workflows.choices import CompressionChoice
 from pipesched.workflows.errors import (
     NETWORK_EXPECTED,
     ArgumentError,
     require_at_least,
     require_choice,
     require_each_at_least,
+    require_each_name,
+    require_flag,
+    require_flags,
     require_kind,
     require_names,
     require_rate,
@@ -103,9 +106,9 @@ class PlanSearch:
             }
             for number, outcome in enumerate(self.ranking.ranked, 1)
         ]
-        found = self.ranking
-        ended = "no other can be faster" if found.is_complete else "stopped before the end"
-        caption = f"{len(found.considered)} candidates, {found.num_predicted} predicted in full; {ended}"
+        ranking = self.ranking
+        ended = "no other can be faster" if ranking.is_complete else "stopped before the end"
+        caption = f"{len(ranking.considered)} candidates, {ranking.num_predicted} predicted in full; {ended}"
         devices = len(self.request.cluster.devices)
         return Table(f"{self.request.profile.model} on {devices} devices", tuple(rows), caption)
 
@@ -150,7 +153,7 @@ def plan(
     depths: Sequence[int] | None = None,
     chunks: Sequence[int] = (2,),
     recomputes: Sequence[bool] = (False, True),
-    compressions: Sequence[CompressionChoice | None] = (None,),
+    compressions: Sequence[MessagePrecision | None] = (None,),
     convert_bytes_per_s: float | None = None,
     network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
     fewer: bool = False,
@@ -160,7 +163,7 @@ def plan(
     """Find the fastest layout, schedule and partition that fits.
 
     Args:
-        profile: Of the model: a Profile, or a file of one.
+        profile: Profile of the model: a Profile, or a file of one.
         cluster: Machines, or a file of them; None: `num_devices` equal ones whose links take no time.
         batch_size: Samples of an optimizer step.
         num_devices: The first of the cluster; None: all.
@@ -169,7 +172,7 @@ def plan(
         depths: Ranks of a copy of the pipeline; None: any.
         chunks: Stages per rank, where a schedule takes them.
         recomputes: Whether stages keep only their input: no, yes, or both are tried.
-        compressions: Of messages: those that are tried.
+        compressions: Compressions of messages that are tried.
         convert_bytes_per_s: How quickly a device compresses; None: in no time.
         network: How messages go.
         fewer: Whether devices may be left idle.
@@ -187,10 +190,16 @@ def plan(
     if depths is not None:
         require_each_at_least("depths", depths, 1)
     require_each_at_least("chunks", chunks, 1)
-    require_names("recomputes", recomputes)
+    require_flags("recomputes", recomputes)
+    require_flag("asynchronous", asynchronous)
+    require_flag("fewer", fewer)
+    if time_limit_s is not None:
+        require_rate("time_limit_s", time_limit_s)
     require_names("compressions", compressions)
+    if not len(compressions):
+        raise ArgumentError("compressions: got an empty list, expected at least one; try [None]")
     for compression in compressions:
-        require_choice("compressions", compression, (None, *get_args(CompressionChoice)))
+        require_choice("compressions", compression, (None, *get_args(MessagePrecision)))
     require_kind("network", network, NetworkOptions, NETWORK_EXPECTED)
     if convert_bytes_per_s is not None:
         require_rate("convert_bytes_per_s", convert_bytes_per_s)
@@ -232,7 +241,7 @@ def plannable_schedules(names: Sequence[str] | None, asynchronous: bool) -> tupl
     """Return the names of the schedules that a plan may have.
 
     Args:
-        names: Of the catalogue; None: the usual ones.
+        names: Names in the catalogue; None: the usual ones.
         asynchronous: Whether some may train on stale weights.
 
     Raises:
@@ -241,11 +250,11 @@ def plannable_schedules(names: Sequence[str] | None, asynchronous: bool) -> tupl
     """
     if names is None:
         return SCHEDULES + (ASYNCHRONOUS if asynchronous else ())
-    require_names("schedules", names)
+    require_each_name("schedules", names, "1f1b")
     entries = [find(name) for name in names]
     for entry in entries:
         if not entry.traits.takes_plans:
-            advice = "try pipesched tune" if entry.traits.averages else "it is the layout of depth 1: leave it out"
+            advice = "try pipesched.tune" if entry.traits.averages else "it is the layout of depth 1: leave it out"
             raise ArgumentError(f"schedules: got {entry.name}, expected schedules of one pipeline; {advice}")
         if entry.traits.is_asynchronous and not asynchronous:
             raise ArgumentError(

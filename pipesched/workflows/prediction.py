@@ -1,30 +1,37 @@
-"""From a schedule, and what is supposed of costs, machines and messages, to the Timeline that is predicted."""
+"""The prediction of a schedule: from its lists, costs, machines and network options to a Timeline."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import get_args
 
+from pipesched.profiles import FLOAT32_BYTES, MessagePrecision, element_bytes
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import Compression, DeviceCost, Profile, StageCosts, element_bytes
+from pipesched.profiles.costs import Compression, DeviceCost, Profile, RunCosts, StageCosts
 from pipesched.profiles.io import Plan, graph_of, is_built_in
 from pipesched.schedules import Schedule, Timeline, stage_share
 from pipesched.schedules.check import require_runnable
-from pipesched.schedules.lowering import lower
-from pipesched.simulator import NetworkOptions
-from pipesched.simulator.engine import simulate_lists
-from pipesched.simulator.memory import OverCapacity, memory, over_capacity
+from pipesched.simulator import Estimate, NetworkOptions, Scenario
+from pipesched.simulator.engine import predict_by_events
+from pipesched.simulator.memory import OverCapacity, over_capacity
 from pipesched.workflows.arguments import (
     ClusterArgument,
     ScheduleSource,
+    machines_of,
     read_cluster_argument,
     read_costs_argument,
 )
-from pipesched.workflows.choices import BuffersChoice, CompressionChoice
-from pipesched.workflows.errors import NETWORK_EXPECTED, ArgumentError, require_choice, require_kind, require_rate
+from pipesched.workflows.choices import BuffersChoice
+from pipesched.workflows.errors import (
+    NETWORK_EXPECTED,
+    ArgumentError,
+    require_at_least,
+    require_choice,
+    require_kind,
+    require_number,
+    require_rate,
+)
 from pipesched.workflows.steady_time import steady_s_per_microbatch
-
-_FLOAT32_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,24 +39,25 @@ class Conditions:
     """What is supposed of all but the schedule.
 
     Attributes:
-        costs: Of stages, of a device, or of a profile's layers.
-        cluster: As `read_cluster_argument` takes it.
-        microbatch_size: Of a profile: samples of a micro-batch; None: the smallest that was measured.
-        partition: Of a profile: ``balanced`` (None), ``uniform``, or layers per stage as in ``3,3,4``.
+        costs: Costs of stages, of a device, of runs, or of a profile's layers.
+        cluster: The machines, as `read_cluster_argument` takes them.
+        microbatch_size: Samples of a micro-batch, with a profile; None: the smallest size that was measured.
+        partition: Layers to stages, with a profile: ``balanced`` (None), ``uniform``, or layers per stage as in
+            ``3,3,4``.
         network: How messages go.
         compression: ``"half"``: messages go in half precision.
         convert_bytes_per_s: How quickly a device compresses; None: in no time.
         buffers: Receive buffers as our executor has them, or as PyTorch's stages: one per micro-batch, always.
         jitter: Sigma of a log-normal factor on the seconds of every op.
-        seed: Of the jitter.
+        seed: Seed of the jitter.
     """
 
-    costs: StageCosts | DeviceCost | Profile
+    costs: StageCosts | DeviceCost | Profile | RunCosts
     cluster: ClusterArgument = None
     microbatch_size: int | None = None
     partition: str | None = None
     network: NetworkOptions = NetworkOptions()  # noqa: RUF009 -- frozen
-    compression: CompressionChoice | None = None
+    compression: MessagePrecision | None = None
     convert_bytes_per_s: float | None = None
     buffers: BuffersChoice = "pooled"
     jitter: float = 0.0
@@ -62,9 +70,11 @@ class Conditions:
             ArgumentError: There is one.
         """
         require_kind("network", self.network, NetworkOptions, NETWORK_EXPECTED)
+        require_number("jitter", self.jitter)
+        require_at_least("seed", self.seed, 0)
         require_choice("buffers", self.buffers, get_args(BuffersChoice))
         if self.compression is not None:
-            require_choice("compression", self.compression, get_args(CompressionChoice))
+            require_choice("compression", self.compression, get_args(MessagePrecision))
         if self.convert_bytes_per_s is not None:
             require_rate("convert_bytes_per_s", self.convert_bytes_per_s)
 
@@ -83,7 +93,7 @@ class Conditions:
         )
         if cut.compression is None:
             return costs
-        size = element_bytes(cut.costs.provenance.dtype) if isinstance(cut.costs, Profile) else _FLOAT32_BYTES
+        size = element_bytes(cut.costs.provenance.dtype) if isinstance(cut.costs, Profile) else FLOAT32_BYTES
         return replace(costs, compression=Compression(size, cut.convert_bytes_per_s))
 
     def _as_planned(self, plan: Plan) -> Conditions:
@@ -115,7 +125,9 @@ class Conditions:
             ArgumentError: There are too few devices.
             ProfileError: The file is none.
         """
-        return read_cluster_argument(self.cluster, max(schedule.rank_to_device) + 1, f"schedule {schedule.name}")
+        what, num_devices = f"schedule {schedule.name}", max(schedule.rank_to_device) + 1
+        cluster = read_cluster_argument(self.cluster, num_devices, what)
+        return machines_of(self.costs, cluster) if self.cluster is None else cluster
 
 
 def is_same_model(model: str, planned: str) -> bool:
@@ -136,10 +148,10 @@ class Prediction:
     """A schedule, predicted.
 
     Attributes:
-        schedule: Its lists.
-        costs: Of its stages, messages compressed if they are to be.
+        schedule: The schedule's lists.
+        costs: Costs of the schedule's stages, messages compressed if they are to be.
         cluster: The machines.
-        timeline: With memory samples where the costs have bytes.
+        timeline: The Timeline, with memory samples where the costs have bytes.
     """
 
     schedule: Schedule
@@ -168,22 +180,41 @@ def predict_source(source: ScheduleSource, conditions: Conditions) -> Prediction
     schedule = source.schedule
     costs, cluster = conditions.costs_of(source), conditions.cluster_of(schedule)
     require_runnable(schedule)
-    lowered = lower(schedule)
-    timeline = simulate_lists(
-        lowered, costs, cluster, rules=conditions.network, jitter=conditions.jitter, seed=conditions.seed
+    timeline = timeline_of_scenario(
+        Scenario(schedule, costs, cluster, conditions.network),
+        jitter=conditions.jitter,
+        seed=conditions.seed,
+        buffers=conditions.buffers,
     )
-    if costs.has_bytes:
-        timeline = replace(timeline, memory=memory(timeline, costs, lowered, buffers=conditions.buffers))
     return Prediction(schedule, costs, cluster, timeline)
+
+
+def timeline_of_scenario(
+    scenario: Scenario, *, jitter: float = 0.0, seed: int = 0, buffers: BuffersChoice = "pooled"
+) -> Timeline:
+    """Return the Timeline of lists as they stand, under SimPy, with memory where the costs have bytes.
+
+    Args:
+        scenario: What is simulated: lists of one pipeline, whose Averages stay, or lists of several.
+        jitter: Sigma of a log-normal factor on the seconds of every op.
+        seed: The seed of the jitter.
+        buffers: How receive buffers are allocated.
+
+    Raises:
+        As `simulate_lists` does.
+    """
+    estimate = predict_by_events(scenario, jitter=jitter, seed=seed, buffers=buffers, keeps_averages=True)
+    assert isinstance(estimate, Estimate), "SimPy predicts all lists that stand for themselves"
+    assert estimate.timeline is not None, "SimPy makes a Timeline"
+    return estimate.timeline
 
 
 def steady_pace_s(source: ScheduleSource, prediction: Prediction, conditions: Conditions) -> float | None:
     """Return the seconds of a micro-batch in the long run; None where they are not known, as with jitter."""
     if conditions.jitter:
         return None
-    return steady_s_per_microbatch(
-        source, prediction.timeline, prediction.costs, prediction.cluster, conditions.network
-    )
+    scenario = Scenario(source.schedule, prediction.costs, prediction.cluster, conditions.network)
+    return steady_s_per_microbatch(source, prediction.timeline, scenario)
 
 
 def device_share(schedule: Schedule, conditions: Conditions) -> float | None:

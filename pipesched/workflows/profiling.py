@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipesched.executor import DeviceKind
-from pipesched.profiles.costs import Profile
+from pipesched.profiles import DeviceKind, Dtype, OptimizerName
+from pipesched.profiles.costs import Profile, median_profile
 from pipesched.profiles.io import profile_text, save_profile
 from pipesched.simulator.analysis import readable_bytes, readable_s
-from pipesched.workflows.errors import ArgumentError, require_at_least
-from pipesched.workflows.model_arguments import ModelArgument, read_model_argument, require_keywords, require_possible
+from pipesched.workflows.errors import (
+    ArgumentError,
+    require_at_least,
+    require_callable,
+    require_flag,
+)
+from pipesched.workflows.model_arguments import ModelArgument, read_model_argument, read_settings, require_possible
 from pipesched.workflows.table import Table
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -68,6 +74,12 @@ class ProfileMeasurement:
 
         return pd.DataFrame(self.to_rows())
 
+    def plot(self) -> Figure:
+        """Draw seconds and saved bytes of every layer at the largest size."""
+        from pipesched.simulator.views import profile_figure
+
+        return profile_figure(self.profile)
+
     def table(self) -> Table:
         """Return a row per layer at the largest size, as people read it."""
         rows = [
@@ -98,9 +110,10 @@ def profile(
     *,
     repeats: int = 10,
     warmup: int = 3,
+    passes: int = 1,
     companions: int = 0,
-    optimizer: str = "adamw",
-    dtype: str = "float32",
+    optimizer: OptimizerName = "adamw",
+    dtype: Dtype = "float32",
     device: DeviceKind = "cpu",
     threads: int = 1,
     seed: int = 0,
@@ -115,12 +128,14 @@ def profile(
         microbatch_sizes: Samples; costs are known from the smallest to the largest.
         repeats: Measured runs, of which the median counts.
         warmup: Runs before them.
+        passes: Times that all of this is done, from the start, so that a slow moment of the machine does not speak for
+            a layer: each number is the median of so many.
         companions: Processes that keep other cores as busy meanwhile as other ranks would.
         optimizer: ``sgd``, ``momentum``, ``adam`` or ``adamw``.
         dtype: ``float32``, ``float64``, ``bfloat16`` or ``float16``.
         device: ``cpu`` or ``cuda``.
         threads: CPU threads of one operation.
-        seed: Of weights and data.
+        seed: Seed of weights and data.
         splits: Whether to measure the two halves of the backward too, which only some schedules need.
         progress: Told now and then what fraction is done.
 
@@ -128,30 +143,48 @@ def profile(
         ArgumentError: There is no such device, or an argument makes no sense.
         ProfileError: There is no such model, it fails, or an argument is out of range.
     """
-    require_keywords({"optimizer": optimizer, "dtype": dtype, "device": device, "seed": seed})
+    settings = read_settings(
+        {"optimizer": optimizer, "dtype": dtype, "device": device, "threads": threads, "seed": seed}
+    )
+    for name, value, least in (
+        ("repeats", repeats, 1),
+        ("warmup", warmup, 0),
+        ("passes", passes, 1),
+        ("companions", companions, 0),
+    ):
+        require_at_least(name, value, least)
+    require_flag("splits", splits)
+    require_callable("progress", progress)
     if isinstance(microbatch_sizes, str) or not isinstance(microbatch_sizes, Iterable):
         raise ArgumentError(f"microbatch_sizes: got {microbatch_sizes!r}, expected a list; try [1, 2, 4]")
     microbatch_sizes = tuple(microbatch_sizes)
     for size in microbatch_sizes:
         require_at_least("microbatch_sizes", size, 1)
-    require_possible({"device": device})
-    import torch
-
+    require_possible(settings)
     from pipesched.profiles.measuring import profile_model
+    from pipesched.profiles.models import torch_dtype
 
-    return ProfileMeasurement(
+    built = read_model_argument(model)
+
+    def tick(index: int) -> Callable[[int, int, str], None]:
+        return lambda done, total, text: progress((index + done / total) / passes)  # noqa: ARG005
+
+    profiles = [
         profile_model(
-            read_model_argument(model),
+            built,
             microbatch_sizes=microbatch_sizes,
             repeats=repeats,
             warmup=warmup,
             optimizer=optimizer,
-            dtype=getattr(torch, dtype),
+            dtype=torch_dtype(dtype),
             device=device,
             threads=threads,
             companions=companions,
             seed=seed,
             splits=splits,
-            progress=lambda done, total, text: progress(done / total),  # noqa: ARG005
+            progress=tick(index),
         )
-    )
+        for index in range(passes)
+    ]
+    found = median_profile(*profiles)
+    return ProfileMeasurement(replace(found, provenance=replace(found.provenance, repeats=passes * repeats)))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipesched.schedules import Timeline
 from pipesched.simulator.analysis import (
+    CellValue,
     Comparison,
     Quantity,
     readable_bytes,
@@ -16,8 +17,9 @@ from pipesched.simulator.analysis import (
     readable_share,
 )
 from pipesched.simulator.analysis import compare_timelines as compare_timelines
-from pipesched.workflows.pictures import TimelineArgument, read_timeline_argument
+from pipesched.workflows.explanation import Explanation, explain_error, split_table
 from pipesched.workflows.table import Table
+from pipesched.workflows.timeline_views import TimelineArgument, read_timeline_argument
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,10 +33,12 @@ class TimelineComparison:
     Attributes:
         timelines: The prediction first; two of a kind in the order given, named so that they can be told apart.
         comparison: Every quantity in both, and how far they are apart.
+        explanation: Why the prediction is off; None of two of a kind.
     """
 
     timelines: tuple[Timeline, Timeline]
     comparison: Comparison
+    explanation: Explanation | None = None
 
     def __repr__(self) -> str:
         first, second = self.timelines
@@ -45,20 +49,38 @@ class TimelineComparison:
         """Return a row per quantity: makespan, bubble, and busy, idle and peak memory of each device."""
         import pandas as pd
 
-        return pd.DataFrame(self.comparison.to_rows()).astype({"device": "Int64"})
+        return pd.DataFrame(self.to_rows()).astype({"device": "Int64"})
+
+    def to_rows(self) -> list[dict[str, CellValue]]:
+        """Return the quantities as plain data, a row each, with the parts of the error of a prediction."""
+        rows = self.comparison.to_rows()
+        return rows if self.explanation is None else self.explanation.added_to(rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, as ``pipesched compare --json`` prints it."""
+        return {**self.comparison.to_dict(), **({} if self.explanation is None else self.explanation.to_dict())}
+
+    @property
+    def caption(self) -> str:
+        """The caption of a picture: why the prediction is off; empty for two of a kind."""
+        return "" if self.explanation is None else self.explanation.sentence
 
     def plot(self) -> Figure:
         """Draw both on one time axis, the rows of a rank together."""
         from pipesched.simulator.views import gantt_figure
 
-        return gantt_figure(self.timelines)
+        return gantt_figure(self.timelines, caption=self.caption)
 
     def table(self) -> Table:
         """Return a row per quantity, as people read it."""
         return comparison_table([self.comparison])
 
+    def split_table(self) -> Table | None:
+        """Return the parts of the error of a prediction; None of two of a kind."""
+        return None if self.explanation is None else split_table([self.explanation])
+
     def _repr_html_(self) -> str:
-        return self.table().to_html()
+        return self.table().to_html() + ("" if (parts := self.split_table()) is None else parts.to_html())
 
 
 def compare_runs(first: TimelineArgument, second: TimelineArgument) -> TimelineComparison:
@@ -75,22 +97,25 @@ def compare_runs(first: TimelineArgument, second: TimelineArgument) -> TimelineC
     """
     given = (first, second)
     timelines = [read_timeline_argument(first, "first"), read_timeline_argument(second, "second")]
-    if {timeline.source for timeline in timelines} == {"predicted", "measured"}:
-        predicted, measured = sorted(timelines, key=lambda timeline: timeline.source, reverse=True)
-        return TimelineComparison((predicted, measured), compare_timelines(predicted, measured))
+    predicted, measured = sorted(timelines, key=lambda timeline: timeline.is_measured)
+    if predicted.is_predicted and measured.is_measured:
+        comparison = compare_timelines(predicted, measured)
+        return TimelineComparison((predicted, measured), comparison, explain_error(measured, predicted))
     files = [
         Path(each) if isinstance(each, str | Path) else Path(f"run {index}") for index, each in enumerate(given, 1)
     ]
     names = _told_apart(files, timelines)
-    one, other = (replace(timeline, source=name) for timeline, name in zip(timelines, names, strict=True))
-    return TimelineComparison((one, other), compare_timelines(timelines[0], timelines[1], names))
+    first_timeline, second_timeline = (
+        replace(timeline, source=name) for timeline, name in zip(timelines, names, strict=True)
+    )
+    return TimelineComparison((first_timeline, second_timeline), compare_timelines(timelines[0], timelines[1], names))
 
 
 def _told_apart(paths: Sequence[Path], timelines: Sequence[Timeline]) -> tuple[str, str]:
     """Return a name for each of two files: what tells them apart in as few words as will do."""
-    (first, second), (one, other) = paths, timelines
+    (first, second), (first_timeline, second_timeline) = paths, timelines
     whole = str(first.with_suffix("")), str(second.with_suffix(""))
-    for names in ((first.stem, second.stem), (one.name, other.name), whole):
+    for names in ((first.stem, second.stem), (first_timeline.name, second_timeline.name), whole):
         if len({*names, "quantity", "device", "difference"}) == 5:  # the other columns are called so
             return names
     return f"{first.stem} 1", f"{second.stem} 2"

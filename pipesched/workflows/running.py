@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Unpack, get_args
 
-from pipesched.executor import How
+from pipesched.executor import How, RunSettings
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import LONGEST_S, Schedule, Timeline, is_work
 from pipesched.schedules.builders import ParameterValue
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.formats import to_json
-from pipesched.schedules.lowering import lower
+from pipesched.simulator import Scenario
 from pipesched.simulator.analysis import Metrics, metrics, readable_bytes, readable_s, readable_share
 from pipesched.workflows.arguments import (
     ClusterArgument,
     CostsArgument,
+    PartitionArgument,
     ProfileArgument,
     ScheduleArgument,
     load_costs,
+    partition_text,
     read_cluster_argument,
     read_schedule_argument,
 )
-from pipesched.workflows.errors import ArgumentError, require_at_least, require_choice
+from pipesched.workflows.errors import (
+    ArgumentError,
+    require_at_least,
+    require_callable,
+    require_choice,
+    require_flag,
+)
 from pipesched.workflows.model_arguments import (
     ModelArgument,
     RunKeywords,
@@ -33,12 +41,12 @@ from pipesched.workflows.model_arguments import (
     name_for_processes,
     read_model_argument,
     read_profile_of,
+    read_settings,
     require_epsilon,
     require_followed,
-    require_keywords,
     require_possible,
 )
-from pipesched.workflows.prediction import Conditions
+from pipesched.workflows.prediction import Conditions, timeline_of_scenario
 from pipesched.workflows.session import is_rank
 from pipesched.workflows.table import Table
 
@@ -55,11 +63,11 @@ class RunResult:
     """A schedule, run and measured.
 
     Attributes:
-        schedule: Its lists.
+        schedule: The schedule's lists.
         timeline: The iteration of median makespan, with memory samples of a model.
-        makespans_s: Of every measured iteration.
+        makespans_s: Makespan of every measured iteration.
         losses: Mean loss of every micro-batch from the initial weights; empty when emulated.
-        metrics: Of the timeline.
+        metrics: Metrics of the Timeline.
     """
 
     schedule: Schedule
@@ -73,7 +81,7 @@ class RunResult:
 
     @property
     def makespan_s(self) -> float:
-        """Of the median iteration [s]."""
+        """The makespan of the median iteration [s]."""
         return self.metrics.makespan_s
 
     @property
@@ -143,7 +151,7 @@ def run(
     num_chunks: int | None = None,
     parameters: Mapping[str, ParameterValue] | None = None,
     microbatch_size: int | None = None,
-    partition: str | None = None,
+    partition: PartitionArgument | None = None,
     profile: ProfileArgument | None = None,
     how: How = "sleep",
     iterations: int = 5,
@@ -161,20 +169,20 @@ def run(
         schedule: A Schedule, a Plan, a file, or a name of the catalogue with `num_ranks` and `num_microbatches`.
         model: A Model that has a name, or a name as `profile` takes it; None: `emulate` says what to do.
         emulate: Costs of stages that only take time, as `simulate` takes them, instead of a model.
-        cluster: To emulate too: machines whose links hold messages back; None: messages take what they really take.
-        num_ranks: Of a schedule by name.
-        num_microbatches: Of a schedule by name.
-        num_chunks: Of a schedule by name: stages per rank, where it takes them.
-        parameters: Of a schedule by name, as its entry of the catalogue lists them.
+        cluster: Machines to emulate too, whose links hold messages back; None: messages take what they really take.
+        num_ranks: Ranks of a schedule given by name.
+        num_microbatches: Micro-batches of a schedule given by name.
+        num_chunks: Stages per rank of a schedule given by name, where it takes them.
+        parameters: Parameters of a schedule given by name, as its entry of the catalogue lists them.
         microbatch_size: Samples of a micro-batch; None: 1 of a model, or the smallest in a profile that is emulated.
-        partition: ``uniform``, ``balanced`` with a profile, or layers per stage as in ``3,3,4``.
-        profile: Of the model, where it is to be cut by it.
+        partition: ``uniform``, ``balanced`` with a profile, or layers per stage as in ``3,3,4`` or in a list.
+        profile: Profile of the model, where it is to be cut by it.
         how: Emulated stages ``sleep``, or are ``busy``.
         iterations: Measured runs of the lists, of which the median counts.
         warmup: Runs before them.
         is_checked: Whether lists that cannot finish are refused before they run.
         progress: Told now and then what fraction of all ops is done.
-        keywords: How a model is run: the fields of `RunKeywords`.
+        keywords: How a model is run: the fields of `RunSettings`.
 
     Raises:
         ArgumentError: An argument, or a combination, makes no sense.
@@ -184,32 +192,37 @@ def run(
         ExecutionError: A value is out of range.
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
     """
-    require_keywords(keywords)
+    settings = read_settings(keywords)
     require_choice("how", how, get_args(How))
     if microbatch_size is not None:
         require_at_least("microbatch_size", microbatch_size, 1)
     require_at_least("iterations", iterations, 1)
     require_at_least("warmup", warmup, 0)
+    require_flag("is_checked", is_checked)
+    require_callable("progress", progress)
+    partition = partition_text(partition)
     source = read_schedule_argument(
         schedule, num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, parameters=parameters
     )
     lists = source.schedule
     if lists.origin is not None:
-        require_followed({lists.name: lists.traits}, keywords)
+        require_followed({lists.name: lists.traits}, settings)
     if is_checked:
         require_runnable(lists)
-    require_possible(keywords)
+    require_possible(settings)
     measured_how: dict[str, Any] = {"how": how, "iterations": iterations, "warmup": warmup, "is_checked": is_checked}
     if model is None:
         if emulate is None:
             raise ArgumentError("model: got none, expected one, or `emulate`; try model='mlp'")
-        compression = keywords.pop("compression", None)
         conditions = Conditions(
-            costs=load_costs(emulate), microbatch_size=microbatch_size, partition=partition, compression=compression
+            costs=load_costs(emulate),
+            microbatch_size=microbatch_size,
+            partition=partition,
+            compression=settings.compression,
         )
         costs = conditions.costs_of(source)
         machines = read_cluster_argument(cluster, max(lists.rank_to_device) + 1, f"schedule {lists.name}")
-        spec = emulating_spec(lists, costs, None if cluster is None else machines, keywords, **measured_how)
+        spec = emulating_spec(lists, costs, None if cluster is None else machines, settings, **measured_how)
         if is_checked:
             require_patience(lists, costs, machines, spec.timeout_s)
     else:
@@ -223,9 +236,9 @@ def run(
         layers = None if profile is None else read_profile_of(profile, built)
         if source.plan is not None:
             size, partition = source.plan.microbatch_size, ",".join(map(str, source.plan.partition))
-        require_epsilon([lists.traits], keywords)
+        require_epsilon([lists.traits], settings)
         bounds = cut_model(built, lists.num_stages, partition, layers, size)
-        spec = modelled_spec(lists, name_for_processes(model), bounds, size, keywords, **measured_how)
+        spec = modelled_spec(lists, name_for_processes(model), bounds, size, settings, **measured_how)
     return result_of(lists, measured(spec, progress))
 
 
@@ -234,7 +247,7 @@ def modelled_spec(
     model: str,
     bounds: tuple[tuple[int, int], ...],
     microbatch_size: int,
-    keywords: RunKeywords,
+    settings: RunSettings,
     **measured_how: Any,
 ) -> RunSpec:
     """Return the run of a model's layers; `measured_how` are fields of `Measure`.
@@ -245,19 +258,19 @@ def modelled_spec(
     from pipesched.executor.launch import Measure, RunSpec
 
     job = Measure(schedule=to_json(schedule), microbatch_size=microbatch_size, **measured_how)
-    return RunSpec(job=job, model=model, bounds=bounds, **keywords)
+    return RunSpec(job=job, model=model, bounds=bounds, **settings.values())
 
 
 def emulating_spec(
-    schedule: Schedule, costs: StageCosts, cluster: Cluster | None, keywords: RunKeywords, **measured_how: Any
+    schedule: Schedule, costs: StageCosts, cluster: Cluster | None, settings: RunSettings, **measured_how: Any
 ) -> RunSpec:
     """Return the run of stages that only take time; `measured_how` are fields of `Measure`.
 
     Args:
         schedule: What is run.
-        costs: Of its stages, messages compressed if they are to be.
+        costs: Costs of the schedule's stages, messages compressed if they are to be.
         cluster: Machines whose links hold messages back; None: messages take what they really take.
-        keywords: How it is run.
+        settings: How it is run; of compression the costs say all.
 
     Raises:
         ExecutionError: A value is out of range, or such machines cannot be emulated.
@@ -269,7 +282,8 @@ def emulating_spec(
     if cluster is not None:
         require_emulable(schedule, cluster)
     text = None if cluster is None else cluster_text(cluster, "the cluster")
-    return RunSpec(job=Measure(schedule=to_json(schedule), emulate=costs, cluster=text, **measured_how), **keywords)
+    job = Measure(schedule=to_json(schedule), emulate=costs, cluster=text, **measured_how)
+    return RunSpec(job=job, **replace(settings, compression=None).values())
 
 
 def measured(spec: RunSpec, progress: Callable[[float], None] = lambda fraction: None) -> Measured:  # noqa: ARG005
@@ -298,9 +312,7 @@ def require_patience(schedule: Schedule, costs: StageCosts, cluster: Cluster, ti
     Raises:
         ArgumentError: It does.
     """
-    from pipesched.simulator.engine import simulate_lists
-
-    timeline = simulate_lists(lower(schedule), costs, cluster)
+    timeline = timeline_of_scenario(Scenario(schedule, costs, cluster))
     if not timeline.makespan_s <= LONGEST_S:
         raise ArgumentError(
             f"costs: got a list that is predicted to take {timeline.makespan_s:.3g} s, expected at most a week "

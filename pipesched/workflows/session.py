@@ -1,4 +1,4 @@
-"""How long what a run starts is kept, and whether this process is itself a rank of torchrun's."""
+"""Sessions: how long what runs start is kept, and whether this process is itself a rank of torchrun's."""
 
 from __future__ import annotations
 

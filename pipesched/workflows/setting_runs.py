@@ -17,7 +17,9 @@ from pipesched.schedules.formats import to_json
 from pipesched.schedules.lowering import lower
 from pipesched.simulator.memory import over_capacity, peak_memory
 from pipesched.simulator.tuner import Problem, Setting, SettingOutcome, rank_correlation, regret
-from pipesched.workflows.errors import ArgumentError
+from pipesched.workflows.errors import (
+    ArgumentError,
+)
 
 if TYPE_CHECKING:
     from pipesched.executor.launch import RunSpec
@@ -67,8 +69,8 @@ class Measurement:
     """A judge of settings that runs them.
 
     Attributes:
-        iterations: That count. They and `warmup` are counted in one list that has all of them, for pipelines do not
-            wait for each other between iterations.
+        iterations: Iterations that count. They and `warmup` are counted in one list that has all of them, for
+            pipelines do not wait for each other between iterations.
         warmup: Iterations before them.
         drift: Iterations more before those that count, where there are several pipelines: they begin together, and
             drift apart.
@@ -103,6 +105,10 @@ class Measurement:
         seconds = _iteration_s(timeline, setting.num_pipelines, self._skipped(setting)) / setting.num_pipelines
         return SettingOutcome(setting, seconds, held_bytes, None if over is None else f"over memory: {over}")
 
+    def num_iterations(self, setting: Setting) -> int:
+        """Return how often one run goes through the lists; the laps that count lie between `iterations` + 1 steps."""
+        return 1 + self._skipped(setting) + self.iterations
+
     def _skipped(self, setting: Setting) -> int:
         return self.warmup + (self.drift if setting.num_pipelines > 1 else 0)
 
@@ -111,7 +117,7 @@ class Measurement:
         size = problem.microbatch_size(setting.num_microbatches)
         schedule = lower(setting.build(len(problem.cluster.devices)))
         bounds = parse_partition(problem.partition, layer_seconds(problem.profile, size), schedule.num_stages)
-        lists = repeat(schedule, 1 + self._skipped(setting) + self.iterations).held()
+        lists = repeat(schedule, self.num_iterations(setting)).held()
         return self.spec(lists, problem.profile.model, bounds, size)
 
 
@@ -119,7 +125,7 @@ def _iteration_s(timeline: Timeline, num_pipelines: int, skipped: int) -> float:
     """Return the seconds of the median iteration of any pipeline, from Step to Step of its first rank.
 
     Args:
-        timeline: Of a list that goes through the iterations one after the other.
+        timeline: Timeline of a list that goes through the iterations one after the other.
         skipped: Iterations that do not count, besides the first.
     """
     num_ranks = 1 + max(span.rank for span in timeline.spans)
@@ -141,8 +147,8 @@ class Verified:
     """One setting that was run; the seconds are a batch's.
 
     Attributes:
-        predicted_s: As the evaluator said.
-        measured_s: Of the median iteration.
+        predicted_s: Seconds that the evaluator predicted.
+        measured_s: Seconds of the median iteration.
     """
 
     outcome: SettingOutcome
@@ -180,7 +186,7 @@ class Verdict:
 
     @property
     def rank_correlation(self) -> float | None:
-        """Of prediction and measurement; None of too few."""
+        """The rank correlation of prediction and measurement; None if there are too few settings."""
         if not self.is_ranked:
             return None
         return rank_correlation([run.predicted_s for run in self.verified], [run.measured_s for run in self.verified])

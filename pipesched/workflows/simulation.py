@@ -1,4 +1,4 @@
-"""What a schedule would cost: time, bubbles, idle time by cause, and what the devices would hold."""
+"""Simulate a schedule: time, bubbles, idle time by cause, and what the devices would hold."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pipesched.profiles import MessagePrecision
 from pipesched.profiles.clusters import all_reduce
+from pipesched.profiles.costs import Profile, Variation
 from pipesched.profiles.processes import num_cores
 from pipesched.schedules.builders import ParameterValue
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.analysis import Metrics, fits, metrics, readable_bytes, readable_s, readable_share
 from pipesched.simulator.engine import Distribution, distribution, makespans
+from pipesched.simulator.fidelity import MakespanRange, makespan_range
 from pipesched.simulator.memory import InFlight, in_flight, peak_in_flight
 from pipesched.workflows.arguments import (
     ClusterArgument,
@@ -24,8 +27,11 @@ from pipesched.workflows.arguments import (
     partition_text,
     read_schedule_argument,
 )
-from pipesched.workflows.choices import BuffersChoice, CompressionChoice
-from pipesched.workflows.errors import ArgumentError, require_at_least
+from pipesched.workflows.choices import BuffersChoice
+from pipesched.workflows.errors import (
+    ArgumentError,
+    require_at_least,
+)
 from pipesched.workflows.prediction import (
     Conditions,
     Prediction,
@@ -48,8 +54,8 @@ class ReducedStage:
     """How the gradients of a stage are added up over its replicas.
 
     Attributes:
-        devices: Of the replicas.
-        way: As `AllReduce` names it.
+        devices: Devices of the replicas.
+        way: Way of the reduction, as `AllReduce` names it.
         seconds: Where nothing is in the way.
     """
 
@@ -71,9 +77,10 @@ class Simulation(Prediction):
         metrics: Makespan, bubbles, throughput, and each device's time and memory.
         steady_s_per_microbatch: Seconds of a micro-batch when it goes on; None where that is not known.
         in_flight: Micro-batches that the devices hold, over time.
-        reductions: Of the stages with replicas.
+        reductions: Reductions of the stages with replicas.
         stage_share: What each stage has of a `DeviceCost`; None where other costs are given.
-        distribution: Of the makespans of several runs with jitter; None of one.
+        distribution: Distribution of the makespans of several runs with jitter; None where there is one run.
+        spread: Where the makespans of runs lie, as far as the profile says how seconds vary; None: not asked for.
     """
 
     metrics: Metrics
@@ -82,17 +89,18 @@ class Simulation(Prediction):
     reductions: tuple[ReducedStage, ...]
     stage_share: float | None
     distribution: Distribution | None = None
+    spread: MakespanRange | None = None
 
     def __repr__(self) -> str:
-        found = self.metrics
+        metrics = self.metrics
         return (
-            f"Simulation({self.schedule.name!r}, makespan_s={found.makespan_s:.6g}, "
-            f"bubble_fraction={found.bubble_fraction:.4g}, throughput={found.throughput:.4g})"
+            f"Simulation({self.schedule.name!r}, makespan_s={metrics.makespan_s:.6g}, "
+            f"bubble_fraction={metrics.bubble_fraction:.4g}, throughput={metrics.throughput:.4g})"
         )
 
     @property
     def makespan_s(self) -> float:
-        """From the first start of work to its last end [s]."""
+        """The time from the first start of work to its last end [s]."""
         return self.metrics.makespan_s
 
     @property
@@ -128,6 +136,8 @@ class Simulation(Prediction):
         }
         if self.distribution is not None:
             data["distribution"] = self.distribution.to_dict()
+        if self.spread is not None:
+            data["spread"] = self.spread.to_dict()
         peaks = self.peak_microbatches
         for device in data["devices"]:
             device["peak_microbatches"] = peaks[device["device"]]
@@ -178,16 +188,22 @@ class Simulation(Prediction):
 
     def _lines(self) -> list[str]:
         """Return what is said of the whole run."""
-        found, spread = self.metrics, self.distribution
+        metrics, several, spread = self.metrics, self.distribution, self.spread
         lines = [
-            f"makespan {readable_s(found.makespan_s)}; bubble_fraction {readable_share(found.bubble_fraction)} of all "
-            f"device time; bubble_overhead {readable_share(found.bubble_overhead)} over the busiest device's work"
-            f"; {found.throughput:.4g} micro-batches/s"
+            f"makespan {readable_s(metrics.makespan_s)}; "
+            f"bubble_fraction {readable_share(metrics.bubble_fraction)} of all device time; "
+            f"bubble_overhead {readable_share(metrics.bubble_overhead)} over the busiest device's work; "
+            f"{metrics.throughput:.4g} micro-batches/s"
         ]
+        if several is not None:
+            lines.append(
+                f"{several.runs} runs: min {readable_s(several.min_s)}, p50 {readable_s(several.p50_s)}, "
+                f"p90 {readable_s(several.p90_s)}, p99 {readable_s(several.p99_s)}, max {readable_s(several.max_s)}"
+            )
         if spread is not None:
             lines.append(
-                f"{spread.runs} runs: min {readable_s(spread.min_s)}, p50 {readable_s(spread.p50_s)}, "
-                f"p90 {readable_s(spread.p90_s)}, p99 {readable_s(spread.p99_s)}, max {readable_s(spread.max_s)}"
+                f"80 % of runs between {readable_s(spread.low_s)} and {readable_s(spread.high_s)}, by {spread.draws} "
+                "draws of what the profile's seconds varied by"
             )
         if self.steady_s_per_microbatch is not None:
             lines.append(f"steady, when it goes on: {readable_s(self.steady_s_per_microbatch)} per micro-batch")
@@ -206,12 +222,13 @@ def simulate(
     microbatch_size: int | None = None,
     partition: PartitionArgument | None = None,
     network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
-    compression: CompressionChoice | None = None,
+    compression: MessagePrecision | None = None,
     convert_bytes_per_s: float | None = None,
     buffers: BuffersChoice = "pooled",
     jitter: float = 0.0,
     seed: int = 0,
     num_runs: int = 1,
+    spread: int = 0,
 ) -> Simulation:
     """Predict time, bubbles, idle time by cause and memory of a schedule.
 
@@ -219,19 +236,22 @@ def simulate(
         schedule: A Schedule, a Plan, a file, or a name of the catalogue with `num_ranks` and `num_microbatches`.
         costs: StageCosts, a DeviceCost, a Profile, or a file of a profile or of stage costs.
         cluster: Machines, or a file of them; None: equal devices whose links take no time.
-        num_ranks: Of a schedule by name.
-        num_microbatches: Of a schedule by name.
-        num_chunks: Of a schedule by name: stages per rank, where it takes them.
-        parameters: Of a schedule by name, as its entry of the catalogue lists them.
-        microbatch_size: Of a profile: samples of a micro-batch; None: the smallest that was measured.
-        partition: Of a profile: ``balanced`` (None), ``uniform``, or layers per stage as in ``3,3,4`` or in a list.
+        num_ranks: Ranks of a schedule given by name.
+        num_microbatches: Micro-batches of a schedule given by name.
+        num_chunks: Stages per rank of a schedule given by name, where it takes them.
+        parameters: Parameters of a schedule given by name, as its entry of the catalogue lists them.
+        microbatch_size: Samples of a micro-batch, with a profile; None: the smallest size that was measured.
+        partition: Layers to stages, with a profile: ``balanced`` (None), ``uniform``, or layers per stage: ``3,3,4``,
+            or a list.
         network: How messages go.
         compression: ``"half"``: messages go in half precision.
         convert_bytes_per_s: How quickly a device compresses; None: in no time.
         buffers: Receive buffers as our executor has them, or as PyTorch's: one per micro-batch, always.
         jitter: Sigma of a log-normal factor on the seconds of every op.
-        seed: Of the jitter.
-        num_runs: With jitter: runs with seeds from `seed` on, whose makespans are the `distribution`.
+        seed: Seed of the jitter.
+        num_runs: Runs with jitter, with seeds from `seed` on, whose makespans are the `distribution`.
+        spread: How often seconds are drawn as they varied when the profile was measured, for a range of the
+            makespan; 0: no range.
 
     Raises:
         ArgumentError: An argument, or a combination, makes no sense.
@@ -255,7 +275,7 @@ def simulate(
         jitter=jitter,
         seed=seed,
     )
-    return simulate_source(source, conditions, num_runs)
+    return simulate_source(source, conditions, num_runs, spread=spread)
 
 
 def simulate_source(
@@ -263,6 +283,8 @@ def simulate_source(
     conditions: Conditions,
     num_runs: int = 1,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+    *,
+    spread: int = 0,
 ) -> Simulation:
     """Do what `simulate` does; `progress` is told which share of several runs is over."""
     require_at_least("num_runs", num_runs, 1)
@@ -270,6 +292,8 @@ def simulate_source(
         raise ArgumentError(
             f"num_runs: got {num_runs} without `jitter`, expected both: all would be the same; try `jitter=0.1`"
         )
+    require_at_least("spread", spread, 0)
+    variation = _variation(conditions) if spread else None
     prediction = predict_source(source, conditions)
     schedule, costs, timeline = prediction.schedule, prediction.costs, prediction.timeline
     return Simulation(
@@ -283,7 +307,31 @@ def simulate_source(
         reductions=_reductions(prediction),
         stage_share=device_share(schedule, conditions),
         distribution=None if num_runs == 1 else _distribution(prediction, conditions, num_runs, progress),
+        spread=None
+        if variation is None
+        else makespan_range(
+            schedule, costs, prediction.cluster, conditions.network, variation, spread, conditions.seed
+        ),
     )
+
+
+def _variation(conditions: Conditions) -> Variation:
+    """Return how the seconds of the costs vary.
+
+    Raises:
+        ArgumentError: They do not say it, or vary by jitter.
+    """
+    if conditions.jitter:
+        raise ArgumentError("spread: got `jitter` too, expected one of them; leave one out")
+    costs = conditions.costs
+    if not isinstance(costs, Profile):
+        raise ArgumentError("spread: got costs that are no profile, expected one, which says how seconds vary")
+    if costs.variation is None:
+        raise ArgumentError(
+            f"spread: got a profile of {costs.model} that does not say how seconds vary, expected one that does; "
+            "profile the model again, with 2 `repeats` or more"
+        )
+    return costs.variation
 
 
 def _distribution(
@@ -297,7 +345,7 @@ def _distribution(
         lowered,
         prediction.costs,
         prediction.cluster,
-        rules=conditions.network,
+        network=conditions.network,
         jitter=conditions.jitter,
         seeds=range(conditions.seed, conditions.seed + num_runs),
         num_processes=num_cores() if is_long else 1,
@@ -309,9 +357,9 @@ def _distribution(
 
 def _reductions(prediction: Prediction) -> tuple[ReducedStage, ...]:
     """Return how the gradients of each stage are added up, and how long that takes where nothing is in the way."""
-    schedule, found = prediction.schedule, []
+    schedule, reductions = prediction.schedule, []
     for stage, ranks in schedule.reducers.items():
         devices = tuple(schedule.rank_to_device[rank] for rank in ranks)
         plan = all_reduce(prediction.costs.stages[stage].weight_bytes, devices, prediction.cluster)
-        found.append(ReducedStage(stage, devices, plan.way, plan.seconds))
-    return tuple(found)
+        reductions.append(ReducedStage(stage, devices, plan.way, plan.seconds))
+    return tuple(reductions)

@@ -1,4 +1,4 @@
-"""What a training run came to, in a row: what was measured, and what was predicted for a machine per rank."""
+"""The result of a training run as a row: what was measured, and what was predicted for a machine per rank."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ class TrainedRun:
     """One run; None stands where nothing is known, as of a run that diverged.
 
     Attributes:
-        schedule: Its name.
+        schedule: Name of the schedule.
         steps: Optimizer steps that were taken.
         training_loss: Mean over the last tenth of them.
         training_accuracy: Mean over the last tenth of the steps.
-        held_out_loss: Of the final weights, on samples kept from training.
-        held_out_accuracy: Of the final weights, on the same samples.
+        held_out_loss: Loss of the final weights, on samples kept from training.
+        held_out_accuracy: Accuracy of the final weights, on the samples kept from training.
         diverged_at: The step whose loss ended the run.
-        diverged_loss: That loss; None where it is not finite.
+        diverged_loss: Loss of that step; None where it is not finite.
         staleness: The most steps that a forward's weights are behind those that its gradient changes.
         weight_versions: Versions of a stage's weights that a rank holds at most.
-        predicted_copies: And predicted copies beside them.
-        seconds_per_step: Predicted.
-        run_s: Predicted, of the whole run with warm-up and drain.
-        steps_per_s: Of the same.
-        steps_to_target: Until the mean loss of the last twentieth of the run is at the target.
-        target_s: When that is known, predicted.
+        predicted_copies: Predicted copies of a stage's weights that a rank holds beside the versions.
+        seconds_per_step: Predicted seconds of a step.
+        run_s: Predicted seconds of the whole run, with warm-up and drain.
+        steps_per_s: Predicted steps per second, over the whole run.
+        steps_to_target: Steps until the mean loss of the last twentieth of the run is at the target.
+        target_s: Predicted seconds until the target is reached, when that is known.
     """
 
     schedule: str
@@ -69,11 +69,11 @@ def summarize_training(
     """Put together what was known before, if anything, and what came of it.
 
     Args:
-        name: Of the schedule.
+        name: Name of the schedule.
         forecast: What was known before; None: nothing.
         trained: What came of it.
-        num_steps: That were asked for.
-        target_loss: To be reached by the smoothed loss; None: none.
+        num_steps: Steps that were asked for.
+        target_loss: Loss that the smoothed loss is to reach; None: none.
     """
     diverged = trained.diverged
     tail = [] if diverged is not None else trained.steps[-max(1, num_steps // TAIL) :]
@@ -128,9 +128,9 @@ def forecast_table(outcomes: Sequence[TrainedRun], costs: str, target_loss: floa
     """Return what was known before, a row per run.
 
     Args:
-        outcomes: With a forecast each.
+        outcomes: Runs, each with a forecast.
         costs: Where those are from.
-        target_loss: That was to be reached; None: none.
+        target_loss: Loss that was to be reached; None: none.
     """
     unreached = "-" if target_loss is None else "not reached"
     caption = f"every rank on its device, from {costs}; + 1: a predicted copy"

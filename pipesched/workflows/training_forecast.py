@@ -1,18 +1,18 @@
-"""What is known of a training run before it begins: its staleness, its copies of the weights, its wall time."""
+"""The forecast of a training run: its staleness, its copies of the weights, its wall time."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.clusters import Cluster, flat
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule
-from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
 from pipesched.schedules.weights import staleness
-from pipesched.simulator.engine import simulate_lists
+from pipesched.simulator import Inexact, Scenario, SimulationError
 from pipesched.simulator.fast import RunTime, run_time
-from pipesched.simulator.memory import OverCapacity, memory, over_capacity
+from pipesched.simulator.memory import OverCapacity, over_capacity
+from pipesched.workflows.prediction import timeline_of_scenario
 
 _SHOWN_STEPS = 64
 """Steps, beside as many as stages, whose staleness is looked at: in so many every reading has settled."""
@@ -23,20 +23,20 @@ class TrainingForecast:
     """One run.
 
     Attributes:
-        recipe: How its lists are made.
-        run: That the recipe makes.
+        schedule_spec: How its lists are made.
+        run: What the specification makes.
         bounds: Half-open range of layers of every stage.
         staleness: The most steps that a forward's weights are behind those that its gradient changes.
         weight_versions: Versions of a stage's weights that a rank holds at most.
         predicts: Whether there is a predicted copy besides, while an op reads it.
-        time: Predicted.
+        time: Predicted times of the run.
         rank_to_device: The device of every rank.
-        costs: Of a micro-batch on each stage, that it was predicted with.
+        costs: Costs of a micro-batch on each stage, that the run was predicted with.
         cluster: The machines.
         over: Which device holds more than it has, and of what, as predicted; None: none, or nothing is limited.
     """
 
-    recipe: ScheduleSpec
+    schedule_spec: ScheduleSpec
     run: TrainingRun
     bounds: tuple[tuple[int, int], ...]
     staleness: int
@@ -50,33 +50,41 @@ class TrainingForecast:
 
 
 def forecast_training(
-    recipe: ScheduleSpec, bounds: tuple[tuple[int, int], ...], num_steps: int, costs: StageCosts, cluster: Cluster
+    schedule_spec: ScheduleSpec,
+    bounds: tuple[tuple[int, int], ...],
+    num_steps: int,
+    costs: StageCosts,
+    cluster: Cluster,
 ) -> TrainingForecast:
     """Predict a training run.
 
     Args:
-        recipe: How its lists are made.
+        schedule_spec: How its lists are made.
         bounds: Half-open range of layers of every stage.
         num_steps: Optimizer steps.
-        costs: Of a micro-batch on each stage, messages compressed if they are to be.
+        costs: Costs of a micro-batch on each stage, messages compressed if they are to be.
         cluster: The machines.
 
     Raises:
         ScheduleError: Lists that cannot have so many steps.
         SimulationError: A run whose time cannot be predicted.
     """
-    run = recipe.run(num_steps)
+    run = schedule_spec.run(num_steps)
     num_shown = min(num_steps, _SHOWN_STEPS + 4 * len(bounds) // run.microbatches_per_step)
     beginning = run.beginning(num_shown)
+    machines = flat(max(beginning.rank_to_device) + 1) if cluster is None else cluster
     stages = staleness(beginning).stages
+    time = run_time(lambda steps: Scenario(run.lists(steps), costs, machines), num_steps, run.microbatches_per_step)
+    if isinstance(time, Inexact):
+        raise SimulationError(time.reason)
     return TrainingForecast(
-        recipe,
+        schedule_spec,
         run,
         bounds,
         staleness=max(stage.forward.staleness for stage in stages),
         weight_versions=max(stage.live_versions for stage in stages),
         predicts=any(stage.predicts for stage in stages),
-        time=run_time(run.lists, num_steps, run.microbatches_per_step, costs, cluster),
+        time=time,
         rank_to_device=beginning.rank_to_device,
         costs=costs,
         cluster=cluster,
@@ -88,7 +96,5 @@ def _over_memory(lists: Schedule, costs: StageCosts, cluster: Cluster) -> OverCa
     """Return what does not fit, of a run that is long enough to have settled."""
     if all(device.memory_bytes is None for device in cluster.devices) or not costs.has_bytes:
         return None
-    lowered = lower(lists.held())
-    timeline = simulate_lists(lowered, costs, cluster)
-    timeline = replace(timeline, memory=memory(timeline, costs, lowered))
+    timeline = timeline_of_scenario(Scenario(lists.held(), costs, cluster))
     return over_capacity(timeline.memory, cluster, timeline)

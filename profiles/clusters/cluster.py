@@ -7,14 +7,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A directed connection: a message occupies it for bytes / bandwidth, then travels for the latency."""
+    """A directed connection: a message occupies it for bytes / bandwidth, then travels for the latency.
+
+    Handing a message over takes time of the ranks themselves too (LogGP's o), on a device of speed 1:
+
+        sender    Send ├ send_s + bytes x send_s_per_byte ┤ next op
+                                                          ├ bytes / bandwidth ┼ latency ┤
+        receiver  Recv ├ post_s ┤ next op              the op that uses it  ├ receive_s + .. ┤ F
+
+    Attributes:
+        latency_s: Time from the moment the last byte has left until it is there.
+        bandwidth_bytes_per_s: Bandwidth of the link, for all messages together.
+        send_s: What a Send keeps its rank.
+        send_s_per_byte: What it keeps its rank besides, for each byte.
+        post_s: What a Recv keeps its rank.
+        receive_s: What taking a message that is there keeps the rank that uses it.
+        receive_s_per_byte: What that keeps the rank besides, for each byte.
+    """
 
     latency_s: float = 0.0
     bandwidth_bytes_per_s: float = math.inf
+    send_s: float = 0.0
+    send_s_per_byte: float = 0.0
+    post_s: float = 0.0
+    receive_s: float = 0.0
+    receive_s_per_byte: float = 0.0
 
     def occupied_s(self, num_bytes: int) -> float:
         """Return how long a message keeps the next one waiting [s]."""
@@ -23,6 +45,19 @@ class Link:
     def transfer_s(self, num_bytes: int) -> float:
         """Return the time from the first byte sent to the last byte there [s]."""
         return self.occupied_s(num_bytes) + self.latency_s
+
+    def sending_s(self, num_bytes: int) -> float:
+        """Return how long a Send keeps its rank [s]."""
+        return self.send_s + num_bytes * self.send_s_per_byte
+
+    def receiving_s(self, num_bytes: int) -> float:
+        """Return how long taking a message that is there keeps the rank that uses it [s]."""
+        return self.receive_s + num_bytes * self.receive_s_per_byte
+
+    @property
+    def keeps_ranks(self) -> bool:
+        """Whether messages cost the ranks anything."""
+        return any((self.send_s, self.send_s_per_byte, self.post_s, self.receive_s, self.receive_s_per_byte))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +68,28 @@ class Device:
         speed: Seconds of a profile are divided by this: 0.5 is a straggler at half speed.
         memory_bytes: Capacity; None when not limited.
         node: The machine it is in.
+        op_s: What the runtime takes, at speed 1, from the end of an op to the next. It is the device's: the runtime and
+            its processor take as long whatever the stage computes.
     """
 
     speed: float = 1.0
     memory_bytes: int | None = None
     node: int = 0
+    op_s: float = 0.0
+
+
+class HandOverSeconds(NamedTuple):
+    """How long a message keeps its ranks, each on its device with nobody beside it [s].
+
+    Attributes:
+        send_s: How long the Send keeps the sender.
+        post_s: How long the Recv keeps the receiver.
+        receive_s: How long taking the message, when it is there, keeps the receiver.
+    """
+
+    send_s: float
+    post_s: float
+    receive_s: float
 
 
 @dataclass(frozen=True)  # without slots: the lookups are kept beside the fields
@@ -74,11 +126,25 @@ class Cluster:
             return self.inter
         return self.intra
 
+    def hand_over_s(self, source: int, target: int, num_bytes: int) -> HandOverSeconds:
+        """Return how long a message from one device to another keeps the ranks on both [s]."""
+        link, sender, receiver = self.link(source, target), self.devices[source].speed, self.devices[target].speed
+        return HandOverSeconds(
+            link.sending_s(num_bytes) / sender, link.post_s / receiver, link.receiving_s(num_bytes) / receiver
+        )
+
     def nics_between(self, source: int, target: int) -> tuple[int | None, int | None]:
         """Return the shared interfaces that a message leaves by and comes in by; None where there is none."""
         if self.devices[source].node == self.devices[target].node:
             return None, None
         return self._nic_of.get(source), self._nic_of.get(target)
+
+    @cached_property
+    def has_hand_over(self) -> bool:
+        """Whether messages, or going from op to op, keep ranks at all."""
+        usual = (self.intra, self.loopback) if self.inter is None else (self.intra, self.inter, self.loopback)
+        links = (*usual, *(link for _, _, link in self.links))
+        return any(link.keeps_ranks for link in links) or any(device.op_s for device in self.devices)
 
     @cached_property
     def _exceptions(self) -> Mapping[tuple[int, int], Link]:
@@ -125,7 +191,10 @@ def with_slow_device(cluster: Cluster, device: int, factor: float) -> Cluster:
 
 
 def with_slow_link(cluster: Cluster, source: int, target: int, factor: float) -> Cluster:
-    """Return `cluster` with a link, in both directions, over which everything takes `factor` times as long."""
+    """Return `cluster` with a link, in both directions, over which everything takes `factor` times as long.
+
+    What messages cost the ranks at its ends stays.
+    """
     ends = dict.fromkeys(((source, target), (target, source)))
     slow = tuple((a, b, _slower(cluster.link(a, b), factor)) for a, b in ends)
     others = tuple((a, b, link) for a, b, link in cluster.links if (a, b) not in ends)
@@ -133,4 +202,4 @@ def with_slow_link(cluster: Cluster, source: int, target: int, factor: float) ->
 
 
 def _slower(link: Link, factor: float) -> Link:
-    return Link(link.latency_s * factor, link.bandwidth_bytes_per_s / factor)
+    return replace(link, latency_s=link.latency_s * factor, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / factor)

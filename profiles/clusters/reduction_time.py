@@ -34,7 +34,7 @@ class Rounds:
     Attributes:
         hops: Who passes on to whom, in each of them.
         occupied_s: How long bytes flow in one round, over the link or NIC where they flow longest [s].
-        seconds: Of one round, the latency included.
+        seconds: Seconds of one round, the latency included.
     """
 
     count: int
@@ -52,7 +52,7 @@ class AllReduce:
 
     @property
     def seconds(self) -> float:
-        """From the first byte sent to the last one there [s]."""
+        """The time from the first byte sent to the last one there [s]."""
         return math.fsum(phase.count * phase.seconds for phase in self.phases)
 
     @property
@@ -67,12 +67,12 @@ class AllReduce:
 
     def until_s(self) -> dict[Hop, float]:
         """Return for how long, from the start on, it keeps each of its links [s]."""
-        found: dict[Hop, float] = {}
+        seconds_of: dict[Hop, float] = {}
         begin_s = 0.0
         for phase in self.phases:
-            found |= dict.fromkeys(phase.hops, begin_s + phase.count * phase.occupied_s)
+            seconds_of |= dict.fromkeys(phase.hops, begin_s + phase.count * phase.occupied_s)
             begin_s += phase.count * phase.seconds
-        return found
+        return seconds_of
 
 
 def all_reduce(num_bytes: int, devices: Sequence[int], cluster: Cluster) -> AllReduce:

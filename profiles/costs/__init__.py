@@ -1,4 +1,4 @@
-"""What the layers and stages of a model cost in seconds and bytes."""
+"""The costs of a model's layers and stages, in seconds and bytes."""
 
 import lazy_loader
 

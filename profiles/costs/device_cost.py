@@ -1,4 +1,4 @@
-"""What one device has of a model whose stages are all equal, before it is known how many stages it holds."""
+"""The cost of a device's share of a model of equal stages, before it is known how many stages the device holds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class DeviceCost:
     `StageCost`; the output of every stage has all of `output_bytes`, wherever the model is cut.
 
     Attributes:
-        overlap: As in `StageCosts`: how much of the shorter op of an Overlap hides behind the longer, in [0, 1].
+        overlap: The share of the shorter op of an Overlap that hides behind the longer, in [0, 1], as in `StageCosts`.
     """
 
     forward_s: float

@@ -1,4 +1,4 @@
-"""What each layer of a model costs, as measured, and what a stage of such layers costs.
+"""The profile of a model: the measured costs of each layer, and the costs of a stage of such layers.
 
 Bytes are counted by storage, because autograd keeps storages: neighbours often keep the same one (a ReLU's output is
 the next linear layer's input). So each layer says which of its two boundary tensors it keeps and how much it keeps
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
-from pipesched.profiles import ProfileError
+from pipesched.profiles import DeviceKind, ProfileError
 from pipesched.profiles.costs.measurement import LayerMeasurement
 from pipesched.profiles.costs.saved_bytes import output_is_saved, saved_bytes, saved_for_weight_bytes
 from pipesched.profiles.costs.stage_costs import StageCost, StageCosts
+from pipesched.profiles.costs.variation import Variation
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class LayerCost:
     """One layer.
 
     Attributes:
-        weight_bytes: Its parameters.
+        weight_bytes: Bytes of the layer's parameters.
         optimizer_bytes: The optimizer's state for them.
         step_s: Seconds of one optimizer step, zeroing the gradients included.
-        measurements: By rising micro-batch size; the same sizes for every layer.
+        measurements: Measurements by rising micro-batch size; the sizes are the same for every layer.
         work: None in profiles that were measured before it was; such a layer adds nothing to that of its stage, and the
             origin of the costs says so.
     """
@@ -60,13 +60,13 @@ class Provenance:
     Attributes:
         device: The processor's or accelerator's own name.
         kind: Which of the two it is: ``cpu`` or ``cuda``.
-        dtype: Of the weights and activations.
+        dtype: Data type of the weights and activations.
         threads: Threads of one operation on the CPU.
         companions: Processes that ran the same model beside the measurement, as the ranks of a pipeline do.
-        optimizer: Its name.
+        optimizer: The optimizer's name.
         warmup: Runs before the measured ones.
         repeats: Measured runs; the medians are kept.
-        seed: Of weights and data.
+        seed: Seed of weights and data.
         host_cores: Cores that the process which measured could use.
         versions: (name, version) of the libraries.
         date: UTC, ISO 8601.
@@ -83,7 +83,7 @@ class Provenance:
     host_cores: int
     versions: tuple[tuple[str, str], ...]
     date: str
-    kind: Literal["cpu", "cuda"] = "cpu"
+    kind: DeviceKind = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +91,15 @@ class Profile:
     """A measured model.
 
     Attributes:
-        model: Its name, as `resolve_model` reads it.
+        model: The model's name, as `resolve_model` reads it.
+        variation: How the seconds of forward and backward of the whole model vary from run to run; None in profiles
+            that were measured before it was, or once.
     """
 
     model: str
     layers: tuple[LayerCost, ...]
     provenance: Provenance
+    variation: Variation | None = None
 
     @property
     def microbatch_sizes(self) -> tuple[int, ...]:
@@ -113,7 +116,7 @@ def costs_of_stages(profile: Profile, bounds: Sequence[tuple[int, int]], microba
     """Sum the layers of each stage, on a straight line between the measured micro-batch sizes around `microbatch_size`.
 
     Args:
-        profile: Of the whole model.
+        profile: Profile of the whole model.
         bounds: (first, last) layers of each stage, last exclusive, in order and without gaps.
         microbatch_size: Samples, between the smallest and the largest measured.
 
@@ -205,9 +208,9 @@ def _stage_cost(layers: Sequence[LayerCost], index: int, is_first: bool) -> Stag
         saved_bytes=saved_bytes(measured),
         weight_bytes=sum(layer.weight_bytes for layer in layers),
         optimizer_bytes=sum(layer.optimizer_bytes for layer in layers),
-        copy_s=sum(each.copy_s for each in work),
-        predict_s=sum(each.predict_s for each in work),
-        average_s=sum(each.average_s for each in work),
+        copy_s=sum(layer.copy_s for layer in work),
+        predict_s=sum(layer.predict_s for layer in work),
+        average_s=sum(layer.average_s for layer in work),
         output_is_saved=output_is_saved(measured),
     )
     return _split_first(cost) if is_first else _split(cost, measured)
@@ -248,7 +251,7 @@ def _between(lower: StageCost, upper: StageCost, share: float) -> StageCost:
     return replace(
         lower,
         forward_s=line(lower.forward_s, upper.forward_s),
-        backward_s=line(lower.backward_s or 0.0, upper.backward_s or 0.0),
+        backward_s=line_if_known(lower.backward_s, upper.backward_s),
         backward_input_s=line_if_known(lower.backward_input_s, upper.backward_input_s),
         backward_weight_s=line_if_known(lower.backward_weight_s, upper.backward_weight_s),
         output_bytes=round(line(lower.output_bytes, upper.output_bytes)),

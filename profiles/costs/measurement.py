@@ -1,4 +1,4 @@
-"""What was measured of one layer on one micro-batch."""
+"""The measurement of one layer on one micro-batch: seconds and bytes, whole and with a split backward."""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pipesched.profiles import FLOAT32_BYTES
+
 HEADER_BYTES = 8
 """What a compressed message says of itself, before its elements."""
 _HALF_BYTES = 2
@@ -14,11 +16,12 @@ class Compression:
     """Activations and their gradients in half precision, behind a head of 8 bytes.
 
     Attributes:
-        element_bytes: Of an element as it is computed with; of 2 and fewer nothing is gained, and nothing is converted.
+        element_bytes: Bytes of an element as it is computed with; with 2 or fewer nothing is gained, and nothing is
+            converted.
         convert_bytes_per_s: How quickly a device converts, counted in bytes as they were; None: in no time.
     """
 
-    element_bytes: int = 4
+    element_bytes: int = FLOAT32_BYTES
     convert_bytes_per_s: float | None = None
 
     def message_bytes(self, num_bytes: int) -> int:
@@ -37,8 +40,3 @@ class Compression:
 def head_bytes(num_bytes: int, element_bytes: int) -> int:
     """Return the size of a tensor of `num_bytes` once its elements are halves, the header included."""
     return HEADER_BYTES + -(-num_bytes * _HALF_BYTES // element_bytes)
-
-
-def element_bytes(dtype: str) -> int:
-    """Return the size of an element; of a dtype that this does not know, that of float32."""
-    return {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}.get(dtype, 4)

@@ -10,13 +10,15 @@ from pipesched.profiles.costs.message_sizes import Compression
 from pipesched.schedules import Average, Compute, Message, Overlap, Phase, Step
 from pipesched.schedules.weights import looks_ahead
 
+_ADVICE = "give backward_s for B, backward_input_s and backward_weight_s for I and W; measure old profiles again"
+
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
     """One stage on one micro-batch.
 
     Attributes:
-        forward_s: Seconds of F, and of R.
+        forward_s: Seconds of F.
         backward_s: Seconds of B. None: the sum of the two below.
         backward_input_s: Seconds of I; None when not known.
         backward_weight_s: Seconds of W; None when not known.
@@ -33,6 +35,7 @@ class StageCost:
         average_s: Seconds of one elastic averaging with the reference model.
         predict_s: Seconds of one copy that is predicted for an op, so that it is also moved; None: as `copy_s`.
         output_is_saved: Whether `saved_bytes` has the output in it, so that to send it takes no memory more.
+        recompute_s: Seconds of R; None: as `forward_s`.
     """
 
     forward_s: float
@@ -50,18 +53,26 @@ class StageCost:
     average_s: float = 0.0
     predict_s: float | None = None
     output_is_saved: bool = False
+    recompute_s: float | None = None
+
+    @property
+    def whole_backward_s(self) -> float | None:
+        """Seconds of B, in one pass or as I and W; None when not known."""
+        if self.backward_s is None and self.backward_input_s is not None and self.backward_weight_s is not None:
+            return self.backward_input_s + self.backward_weight_s
+        return self.backward_s
 
     @property
     def both_s(self) -> float:
-        """Forward and whole backward [s]; a backward that is not said counts nothing."""
-        return self.forward_s + (self.backward_s or 0.0)
+        """Forward and whole backward [s]; a backward that is not known counts nothing."""
+        return self.forward_s + (self.whole_backward_s or 0.0)
 
 
 class WorkPiece(NamedTuple):
     """A part of an op that asks its device for the same all the while.
 
     Attributes:
-        seconds: On a device of speed 1 that nobody else uses [s].
+        seconds: Seconds on a device of speed 1 that nobody else uses [s].
         utilisation: Share of the device that it can use.
     """
 
@@ -79,8 +90,9 @@ class StageCosts:
         origin: Where the numbers come from, in a few words.
         overlap: How much of the shorter op of an Overlap hides behind the longer, in [0, 1]. 0: one runs after the
             other, as in PyTorch's runtime; 1: the pair takes as long as the longer.
-        compression: Of the messages between stages; F, B and I then convert what they get and what they give, also
-            where both stages are on one rank. None: none.
+        compression: Compression of the messages between stages; F, B and I then convert what they get and what they
+            give, also where both stages are on one rank. None: none.
+        advice: What to do where they do not say the seconds of an op.
     """
 
     stages: tuple[StageCost, ...]
@@ -88,6 +100,7 @@ class StageCosts:
     origin: str = ""
     overlap: float = 0.0
     compression: Compression | None = None
+    advice: str = _ADVICE
 
     @property
     def num_stages(self) -> int:
@@ -110,6 +123,7 @@ class StageCosts:
                 backward_s=_times(cost.backward_s, share),
                 backward_input_s=_times(cost.backward_input_s, share),
                 backward_weight_s=_times(cost.backward_weight_s, share),
+                recompute_s=_times(cost.recompute_s, share),
                 output_bytes=round(cost.output_bytes * share),
                 saved_bytes=round(cost.saved_bytes * share),
                 saved_for_weight_bytes=None
@@ -176,12 +190,12 @@ class StageCosts:
 
     def _compute_s(self, op: Compute, cost: StageCost) -> float:
         match op.phase:
-            case Phase.FORWARD | Phase.RECOMPUTE:
+            case Phase.FORWARD:
                 seconds: float | None = cost.forward_s
+            case Phase.RECOMPUTE:
+                seconds = cost.forward_s if cost.recompute_s is None else cost.recompute_s
             case Phase.BACKWARD:
-                seconds = cost.backward_s
-                if seconds is None and cost.backward_input_s is not None and cost.backward_weight_s is not None:
-                    seconds = cost.backward_input_s + cost.backward_weight_s
+                seconds = cost.whole_backward_s
             case Phase.BACKWARD_INPUT:
                 seconds = cost.backward_input_s
             case Phase.BACKWARD_WEIGHT:
@@ -189,7 +203,7 @@ class StageCosts:
         if seconds is None:
             raise ProfileError(
                 f"op {op}: the costs ({self.origin}) do not say the seconds of {op.phase.value} on stage {op.stage}; "
-                "give backward_s for B, backward_input_s and backward_weight_s for I and W; measure old profiles again"
+                f"{self.advice}"
             )
         seconds += self._convert_s(op)
         if not looks_ahead(op):
@@ -202,6 +216,16 @@ class StageCosts:
             return 0.0
         ends = (op.stage - 1, op.stage if op.stage < len(self.stages) - 1 else -1)
         return sum(self.compression.convert_s(self.stages[end].output_bytes) for end in ends if end >= 0)
+
+
+def shared_slowdown(num_pipelines: int, utilisation: float) -> float:
+    """Return how many times as long an op takes while the same op of all the pipelines runs on its device.
+
+    Args:
+        num_pipelines: Equal pipelines that share the device, the op's own included.
+        utilisation: Share of the device that one of these ops can use, in (0, 1].
+    """
+    return max(1.0, num_pipelines * utilisation)
 
 
 def _times(seconds: float | None, share: float) -> float | None:

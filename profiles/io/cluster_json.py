@@ -1,6 +1,7 @@
 """A cluster as JSON: ``{"format": "pipesched-cluster", "version": 1, "devices": [...], "intra": {...}, ...}``.
 
-A bandwidth of null is unlimited, a memory of null too; `inter` of null is as `intra`. ``"nics": [[0, 1], [2, 3]]``:
+A bandwidth of null is unlimited, a memory of null too; `inter` of null is as `intra`. A link may say what messages cost
+the ranks at its ends, and a device what going from op to op does; else nothing. ``"nics": [[0, 1], [2, 3]]``:
 devices 0 and 1 share a network interface for what leaves and enters their node, 2 and 3 another.
 """
 
@@ -18,15 +19,25 @@ from pipesched.profiles.io.faults import one_line
 from pipesched.profiles.io.validation import Bytes, Count, Record, Seconds, Text, parse_record
 
 _ADVICE = "correct it, or measure the links again"
+_RANK_COSTS = ("send_s", "send_s_per_byte", "post_s", "receive_s", "receive_s_per_byte")
 
 
 class _Link(Record):
     latency_s: Seconds
     bandwidth_bytes_per_s: Annotated[float, Field(gt=0)] | None
+    send_s: Seconds = 0.0
+    send_s_per_byte: Seconds = 0.0
+    post_s: Seconds = 0.0
+    receive_s: Seconds = 0.0
+    receive_s_per_byte: Seconds = 0.0
 
     def link(self) -> Link:
         bandwidth = self.bandwidth_bytes_per_s
-        return Link(self.latency_s, math.inf if bandwidth is None else bandwidth)
+        return Link(
+            self.latency_s,
+            math.inf if bandwidth is None else bandwidth,
+            **{name: getattr(self, name) for name in _RANK_COSTS},
+        )
 
 
 class _PairLink(_Link):
@@ -38,6 +49,7 @@ class _Device(Record):
     speed: Annotated[float, Field(gt=0)] = 1.0
     memory_bytes: Bytes | None = None
     node: Count = 0
+    op_s: Seconds = 0.0
 
 
 class _Cluster(Record):
@@ -63,7 +75,7 @@ def read_cluster(text: str, file: str) -> Cluster:
     if faults:
         raise ProfileError(f"{file}: {one_line(faults)}; {_ADVICE}")
     return Cluster(
-        devices=tuple(Device(device.speed, device.memory_bytes, device.node) for device in record.devices),
+        devices=tuple(Device(device.speed, device.memory_bytes, device.node, device.op_s) for device in record.devices),
         intra=record.intra.link(),
         inter=None if record.inter is None else record.inter.link(),
         loopback=record.loopback.link(),
@@ -82,7 +94,7 @@ def cluster_text(cluster: Cluster, file: str) -> str:
     fields = {
         "format": "pipesched-cluster",
         "version": 1,
-        "devices": [{"speed": d.speed, "memory_bytes": d.memory_bytes, "node": d.node} for d in cluster.devices],
+        "devices": [_device_fields(device) for device in cluster.devices],
         "intra": _fields(cluster.intra),
         "inter": None if cluster.inter is None else _fields(cluster.inter),
         "loopback": _fields(cluster.loopback),
@@ -97,7 +109,17 @@ def cluster_text(cluster: Cluster, file: str) -> str:
 
 def _fields(link: Link) -> dict[str, Any]:
     bandwidth = link.bandwidth_bytes_per_s
-    return {"latency_s": link.latency_s, "bandwidth_bytes_per_s": None if bandwidth == math.inf else bandwidth}
+    rank_costs = {name: getattr(link, name) for name in _RANK_COSTS if getattr(link, name)}
+    return {
+        "latency_s": link.latency_s,
+        "bandwidth_bytes_per_s": None if bandwidth == math.inf else bandwidth,
+        **rank_costs,
+    }
+
+
+def _device_fields(device: Device) -> dict[str, Any]:
+    op_s = {"op_s": device.op_s} if device.op_s else {}
+    return {"speed": device.speed, "memory_bytes": device.memory_bytes, "node": device.node, **op_s}
 
 
 def _inconsistencies(record: _Cluster) -> list[str]:

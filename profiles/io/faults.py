@@ -24,13 +24,13 @@ _WORDS = {
     "greater than or equal to": "at least",
     "less than or equal to": "at most",
 }
-"""Of pydantic, and ours."""
+"""The words of pydantic, and ours for them."""
 
 
 def in_our_words(message: str) -> str:
     """Return a message of pydantic in the words of all others, on one line."""
-    for theirs, ours in _WORDS.items():
-        message = message.replace(theirs, ours)
+    for pydantics, ours in _WORDS.items():
+        message = message.replace(pydantics, ours)
     return " ".join(re.sub(r", unable to parse string as an? \w+", "", message).split())
 
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import Profile
+from pipesched.profiles.costs import Profile, RunCosts
 from pipesched.profiles.io.plan import Plan
+
+_RUN_COSTS = '"pipesched-run-costs"'
 
 
 def load_profile(path: str | Path) -> Profile:
@@ -22,7 +24,13 @@ def load_profile(path: str | Path) -> Profile:
         return read_pipedream_graph(read_profile_text(path), str(path))
     from pipesched.profiles.io.profile_json import read_profile
 
-    return read_profile(read_profile_text(path), str(path))
+    text = read_profile_text(path)
+    if _RUN_COSTS in text[:200]:
+        raise ProfileError(
+            f"{path}: got costs of a run's stages, expected a profile, which has layers that can be cut; "
+            "measure one with pipesched.profile"
+        )
+    return read_profile(text, str(path))
 
 
 def save_profile(profile: Profile, path: str | Path) -> None:
@@ -34,6 +42,37 @@ def save_profile(profile: Profile, path: str | Path) -> None:
     from pipesched.profiles.io.profile_json import profile_text
 
     write_profile_text(path, profile_text(profile, str(path)))
+
+
+def holds_run_costs(path: str | Path) -> bool:
+    """Return whether a file has costs that were measured in runs, as far as its first letters say.
+
+    Raises:
+        ProfileError: It cannot be read.
+    """
+    return _RUN_COSTS in read_profile_text(path)[:200]
+
+
+def load_run_costs(path: str | Path) -> RunCosts:
+    """Read costs that were measured in runs.
+
+    Raises:
+        ProfileError: It cannot be read, or has none; says where and why.
+    """
+    from pipesched.profiles.io.run_costs_json import read_run_costs
+
+    return read_run_costs(read_profile_text(path), str(path))
+
+
+def save_run_costs(costs: RunCosts, path: str | Path) -> None:
+    """Write `costs`, completely or not at all.
+
+    Raises:
+        ProfileError: They cannot be written, or could not be read again.
+    """
+    from pipesched.profiles.io.run_costs_json import run_costs_text
+
+    write_profile_text(path, run_costs_text(costs, str(path)))
 
 
 def load_cluster(path: str | Path) -> Cluster:

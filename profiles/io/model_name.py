@@ -9,6 +9,7 @@ from pipesched.schedules import shown
 
 BUILT_IN = ("conv", "digits", "gpt", "lstm", "mlp")
 """The models that come with pipesched."""
+TRUST_ADVICE = "try trusted(name) of pipesched.profiles.io if it is yours"
 
 
 @final
@@ -19,7 +20,7 @@ class NameFromFile(str):
     from: `resolve_model` and what starts processes refuse it unless it is built in, or `trusted`.
 
     Attributes:
-        file: That says it.
+        file: The file that says the name.
     """
 
     __slots__ = ("file",)
@@ -61,5 +62,5 @@ def require_trusted(name: str) -> None:
     if file is not None:
         raise ProfileError(
             f"{file}: model: got {shown(str(name))}, expected one of {', '.join(BUILT_IN)}: what is imported is "
-            "for you to say, not for a file; try --trust-model if it is yours"
+            f"for you to say, not for a file; {TRUST_ADVICE}"
         )

@@ -110,12 +110,12 @@ def _parse(text: str, file: str) -> tuple[dict[str, _Node], dict[str, list[str]]
         place = f"{file}: line {number}"
         if len(line) > _MAX_LINE:
             raise ProfileError(f"{place}: got {len(line)} characters, expected at most {_MAX_LINE}; is it a graph?")
-        if found := _EDGE.fullmatch(line):
-            edges.append((number, found["source"], found["target"]))
-        elif found := _NODE.fullmatch(line):
-            if found["name"] in nodes:
-                raise ProfileError(f"{place}: got a second {shown(found['name'])}, expected each node once; rename it")
-            nodes[found["name"]] = _node(found, place)
+        if match := _EDGE.fullmatch(line):
+            edges.append((number, match["source"], match["target"]))
+        elif match := _NODE.fullmatch(line):
+            if match["name"] in nodes:
+                raise ProfileError(f"{place}: got a second {shown(match['name'])}, expected each node once; rename it")
+            nodes[match["name"]] = _node(match, place)
         elif line.strip():
             raise ProfileError(
                 f"{place}: got {shown(line)}, expected a node (name -- what -- forward_compute_time=.., ..) or an edge "
@@ -132,14 +132,14 @@ def _parse(text: str, file: str) -> tuple[dict[str, _Node], dict[str, list[str]]
     return nodes, sources
 
 
-def _node(found: re.Match[str], place: str) -> _Node:
-    sizes = found["activation"].removeprefix("[").removesuffix("]").split(";")
+def _node(match: re.Match[str], place: str) -> _Node:
+    sizes = match["activation"].removeprefix("[").removesuffix("]").split(";")
     return _Node(
-        found["what"],
-        _number(found["forward"], place, "forward_compute_time") / 1e3,
-        _number(found["backward"], place, "backward_compute_time") / 1e3,
+        match["what"],
+        _number(match["forward"], place, "forward_compute_time") / 1e3,
+        _number(match["backward"], place, "backward_compute_time") / 1e3,
         round(sum(_number(size, place, "activation_size") for size in sizes)),
-        round(_number(found["parameters"], place, "parameter_size")),
+        round(_number(match["parameters"], place, "parameter_size")),
     )
 
 

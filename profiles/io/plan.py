@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Literal
+from typing import Literal, TypeAlias, get_args
 
-from pipesched.profiles import ProfileError
+from pipesched.profiles import MessagePrecision, ProfileError
 from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
+
+PlanFormat: TypeAlias = Literal["pipesched-plan"]
+"""What the JSON of a plan says that it is."""
+
+PLAN_FORMAT: str = get_args(PlanFormat)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +21,7 @@ class Predicted:
     """What the plan was chosen for.
 
     Attributes:
-        seconds: Of an optimizer step.
+        seconds: Predicted seconds of an optimizer step.
         throughput: Samples per second.
         memory_bytes: The most that each device holds; empty if that is not known.
         bubble_fraction: Share of all device time in which a device idles; None if that was not asked.
@@ -35,22 +41,22 @@ class Plan:
     """Everything that a run must be told.
 
     Attributes:
-        model: As for `profiles.models.resolve.resolve_model`.
-        recipe: The schedule, its copies and where they are.
+        model: The model's name, as `profiles.models.model_lookup.resolve_model` takes it.
+        schedule_spec: The schedule, its copies and where they are.
         partition: Layers of each stage.
         microbatch_size: Samples.
         batch_size: Samples of an optimizer step, over all copies.
-        compression: Of the messages between stages.
-        predicted: By whoever made the plan.
-        origin: Whose profile and cluster it was made from, in a few words.
+        compression: Compression of the messages between stages.
+        predicted: The prediction by whoever made the plan.
+        origin: The profile and cluster that it was made from, in a few words.
     """
 
     model: str
-    recipe: ScheduleSpec
+    schedule_spec: ScheduleSpec
     partition: tuple[int, ...]
     microbatch_size: int
     batch_size: int
-    compression: Literal["half"] | None
+    compression: MessagePrecision | None
     predicted: Predicted
     origin: str = ""
 
@@ -66,7 +72,7 @@ class Plan:
             ProfileError: The plan is of another number of stages or samples than its schedule.
             ScheduleError: There is no such schedule.
         """
-        run = self.recipe.run(num_steps)
+        run = self.schedule_spec.run(num_steps)
         num_stages = run.lists(num_steps).num_stages
         if num_stages != len(self.partition):
             raise ProfileError(
@@ -79,3 +85,14 @@ class Plan:
                 f"of {self.microbatch_size}, as {run.name} takes for a step; make the plan again"
             )
         return run
+
+
+def is_plan_text(text: str) -> bool:
+    """Return whether the text of a file says that it is a plan; it may still be a bad one."""
+    if PLAN_FORMAT not in text:
+        return False
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and document.get("format") == PLAN_FORMAT

@@ -1,4 +1,4 @@
-"""A plan as JSON: ``{"format": "pipesched-plan", "version": 1, "model": ..., "recipe": {...}, ...}``."""
+"""A plan as JSON: ``{"format": "pipesched-plan", "version": 1, "model": ..., "schedule_spec": {...}, ...}``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from pipesched.profiles import MessagePrecision
 from pipesched.profiles.io.model_name import NameFromFile
-from pipesched.profiles.io.plan import Plan, Predicted
+from pipesched.profiles.io.plan import PLAN_FORMAT, Plan, PlanFormat, Predicted
 from pipesched.profiles.io.validation import Record, Seconds, Text, parse_record
 from pipesched.schedules.transforms import ScheduleSpec
 
@@ -22,7 +23,7 @@ _Wholes = Annotated[tuple[_Whole, ...], Field(max_length=100_000)]
 _Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class _Recipe(Record):
+class _ScheduleSpecRecord(Record):
     name: Annotated[str, Field(max_length=100)] = ""
     num_ranks: _Ranks = 1
     num_microbatches: Annotated[int, Field(ge=1, le=1_000_000)] = 1
@@ -43,14 +44,14 @@ class _Predicted(Record):
 
 
 class _Plan(Record):
-    format: Literal["pipesched-plan"]
+    format: PlanFormat
     version: Literal[1]
     model: Text
-    recipe: _Recipe
+    schedule_spec: _ScheduleSpecRecord
     partition: Annotated[tuple[_Least1, ...], Field(min_length=1, max_length=100_000)]
     microbatch_size: _Least1
     batch_size: _Least1
-    compression: Literal["half"] | None
+    compression: MessagePrecision | None
     predicted: _Predicted
     origin: Text = ""
 
@@ -62,9 +63,9 @@ def read_plan(text: str, file: str) -> Plan:
         ProfileError: It is none; names `file`, the place, what was got and expected.
     """
     fields = parse_record(_Plan, text, file, _ADVICE).model_dump(exclude={"format", "version"})
-    recipe, predicted = fields.pop("recipe"), fields.pop("predicted")
+    schedule_spec, predicted = fields.pop("schedule_spec"), fields.pop("predicted")
     name = NameFromFile(fields.pop("model"), file)
-    return Plan(model=name, recipe=ScheduleSpec(**recipe), predicted=Predicted(**predicted), **fields)
+    return Plan(model=name, schedule_spec=ScheduleSpec(**schedule_spec), predicted=Predicted(**predicted), **fields)
 
 
 def plan_text(plan: Plan, file: str) -> str:
@@ -73,6 +74,6 @@ def plan_text(plan: Plan, file: str) -> str:
     Raises:
         ProfileError: It holds numbers that no plan may, such as NaN.
     """
-    text = json.dumps({"format": "pipesched-plan", "version": 1, **asdict(plan)}, indent=1) + "\n"
+    text = json.dumps({"format": PLAN_FORMAT, "version": 1, **asdict(plan)}, indent=1) + "\n"
     read_plan(text, file)
     return text

@@ -1,7 +1,8 @@
-"""A profile as JSON: ``{"format": "pipesched-profile", "version": 3, "model": ..., "layers": [...], ...}``.
+"""A profile as JSON: ``{"format": "pipesched-profile", "version": 4, "model": ..., "layers": [...], ...}``.
 
 Version 2 has in each measurement what it knows of I and W (``split``), version 3 in each layer what it knows of copies
-of weights (``work``), and what kind of device it was measured on; the earlier ones were measured on CPUs.
+of weights (``work``), and what kind of device it was measured on; the earlier ones were measured on CPUs. Version 4
+has how the seconds vary (``variation``).
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pipesched.profiles import ProfileError
-from pipesched.profiles.costs import LayerCost, LayerMeasurement, LayerSplit, LayerWork, Profile, Provenance
+from pipesched.profiles import DeviceKind, ProfileError
+from pipesched.profiles.costs import LayerCost, LayerMeasurement, LayerSplit, LayerWork, Profile, Provenance, Variation
 from pipesched.profiles.io.faults import one_line
 from pipesched.profiles.io.model_name import NameFromFile
 from pipesched.profiles.io.validation import Bytes, Count, Record, Seconds, Text, parse_record
@@ -71,15 +72,24 @@ class _Provenance(Record):
     host_cores: Count
     versions: Annotated[dict[Text, Text], Field(max_length=100)]
     date: Text
-    kind: Literal["cpu", "cuda"] = "cpu"
+    kind: DeviceKind = "cpu"
+
+
+_Factors = Annotated[tuple[Seconds, ...], Field(min_length=11, max_length=11)]
+
+
+class _Variation(Record):
+    passes: _Factors
+    works: _Factors
 
 
 class _Profile(Record):
     format: Literal["pipesched-profile"]
-    version: Literal[1, 2, 3]
+    version: Literal[1, 2, 3, 4]
     model: Text
     layers: Annotated[tuple[_Layer, ...], Field(min_length=1, max_length=100_000)]
     provenance: _Provenance
+    variation: _Variation | None = None
 
 
 def read_profile(text: str, file: str) -> Profile:
@@ -92,8 +102,9 @@ def read_profile(text: str, file: str) -> Profile:
     fields = record.provenance.model_dump()
     fields["versions"] = tuple(record.provenance.versions.items())
     name = NameFromFile(record.model, file)
-    profile = Profile(name, tuple(_layer(layer) for layer in record.layers), Provenance(**fields))
-    faults = _inconsistencies(profile) + _version_faults(record)
+    variation = None if record.variation is None else Variation(**record.variation.model_dump())
+    profile = Profile(name, tuple(_layer(layer) for layer in record.layers), Provenance(**fields), variation)
+    faults = _inconsistencies(profile) + _falling(record) + _version_faults(record)
     if faults:
         raise ProfileError(f"{file}: {one_line(faults)}; {_ADVICE}")
     return profile
@@ -107,7 +118,7 @@ def profile_text(profile: Profile, file: str) -> str:
     """
     fields = asdict(profile)
     fields["provenance"]["versions"] = dict(profile.provenance.versions)
-    text = json.dumps({"format": "pipesched-profile", "version": 3, **fields}, indent=1) + "\n"
+    text = json.dumps({"format": "pipesched-profile", "version": 4, **fields}, indent=1) + "\n"
     read_profile(text, file)
     return text
 
@@ -134,6 +145,7 @@ def _version_faults(record: _Profile) -> list[str]:
             for number, measurement in enumerate(layer.measurements)
         ]
     named.append(("provenance", record.provenance, "kind", 3))
+    named.append(("profile", record, "variation", 4))
     faults = []
     for place, part, name, since in named:
         expected = record.version >= since
@@ -141,6 +153,16 @@ def _version_faults(record: _Profile) -> list[str]:
             got, wanted = ("no", "one, or null,") if expected else ("a", "none")
             faults.append(f"{place}: got {got} {name}, expected {wanted} in version {record.version}")
     return faults
+
+
+def _falling(record: _Profile) -> list[str]:
+    """Return which deciles fall."""
+    named = () if record.variation is None else tuple(record.variation)
+    return [
+        f"variation.{name}: got factors that fall, expected them rising"
+        for name, factors in named
+        if list(factors) != sorted(factors)
+    ]
 
 
 def _inconsistencies(profile: Profile) -> list[str]:

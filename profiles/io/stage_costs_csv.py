@@ -4,11 +4,11 @@ One row per stage, in any order, under a header of these columns::
 
     stage, forward_s, backward_s | backward_input_s, backward_weight_s,
     output_bytes, saved_bytes, saved_for_weight_bytes, weight_bytes, optimizer_bytes, step_s, copy_s, predict_s,
-    average_s, utilisation, overlap
+    average_s, recompute_s, utilisation, overlap
 
 The backward is given whole, or split, or both. Byte columns, step_s, copy_s and average_s that are absent are 0,
-utilisation is 1, and absent or left empty saved_for_weight_bytes is as saved_bytes, predict_s as copy_s. overlap is one
-number for all stages: 0 if absent, else the same in every row.
+utilisation is 1, and absent or left empty saved_for_weight_bytes is as saved_bytes, predict_s as copy_s, recompute_s as
+forward_s. overlap is one number for all stages: 0 if absent, else the same in every row.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pipesched.profiles.io.loading import read_profile_text
 from pipesched.schedules import shown
 
 _BACKWARDS = ("backward_s", "backward_input_s", "backward_weight_s")
-_SECONDS = ("forward_s", *_BACKWARDS, "step_s", "copy_s", "predict_s", "average_s")
+_SECONDS = ("forward_s", *_BACKWARDS, "step_s", "copy_s", "predict_s", "average_s", "recompute_s")
 _BYTES = ("output_bytes", "saved_bytes", "saved_for_weight_bytes", "weight_bytes", "optimizer_bytes")
-_MAY_BE_EMPTY = (*_BACKWARDS, "predict_s", "saved_for_weight_bytes")
+_MAY_BE_EMPTY = (*_BACKWARDS, "predict_s", "recompute_s", "saved_for_weight_bytes")
 _COLUMNS = ("stage", *_SECONDS, *_BYTES, "utilisation", "overlap")
 _MAX_STAGES = 100_000
 

@@ -1,4 +1,4 @@
-"""What the readers of JSON files share: strict records, and pydantic's findings told in one line."""
+"""Validation of JSON files: strict records, and pydantic's findings told in one line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipesched.profiles.io.faults import STRICT, in_our_words, one_line
 from pipesched.schedules import shown
 
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
-"""So few that no square of a sum of them is infinite."""
+"""Seconds, so few that no square of a sum of them is infinite."""
 Bytes = Annotated[int, Field(ge=0, lt=2**63)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 Text = Annotated[str, Field(max_length=2000)]
@@ -36,10 +36,10 @@ def parse_record(kind: type[_R], text: str, file: str, advice: str) -> _R:
         ProfileError: It is not one; every fault as `<file>: <place>: got <x>, expected <y>; <advice>`.
     """
     try:
-        found: _R = TypeAdapter(kind).validate_json(text)
+        record: _R = TypeAdapter(kind).validate_json(text)
     except ValidationError as error:
         raise ProfileError(f"{file}: {one_line(_told(error, text))}; {advice}") from error
-    return found
+    return record
 
 
 _GOT = {
@@ -55,18 +55,18 @@ def _told(error: ValidationError, text: str) -> list[str]:
     if any(detail["type"] == "json_invalid" for detail in details):
         return [f"got {' '.join(details[0]['msg'].split())}, expected JSON"]
     document = json.loads(text, parse_int=str)  # of however many digits; no deeper than pydantic has read it
-    found: dict[tuple[str, ...], tuple[str, list[str]]] = {}
+    faults: dict[tuple[str, ...], tuple[str, list[str]]] = {}
     for detail in details:
         if detail["type"] == "value_error":  # a dataclass says itself what is wrong with it
             return [str(detail["ctx"]["error"])]
         place = _place(detail, document)
         got = _GOT.get(detail["type"]) or shown(detail["input"])
-        found.setdefault(place, (got, []))[1].append(_expected(detail))
+        faults.setdefault(place, (got, []))[1].append(_expected(detail))
     # a list with a faulty member is said to be too short, and to be none of what else might stand there
-    inner = {place[:length] for place in found for length in range(1, len(place))}
+    inner = {place[:length] for place in faults for length in range(1, len(place))}
     return [
         f"{_shown(place)}: got {got}, expected {' or '.join(dict.fromkeys(expected))}"
-        for place, (got, expected) in found.items()
+        for place, (got, expected) in faults.items()
         if place not in inner
     ]
 

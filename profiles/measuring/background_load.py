@@ -28,7 +28,7 @@ _READY_S = 120.0
 _SIZE = struct.Struct("<q")
 """A micro-batch size, as it is told and told back."""
 _LAST_BYTES = 4096
-"""Of what a companion wrote to stderr, in which its last words are looked for."""
+"""The end of what a companion wrote to stderr, in which its last words are looked for."""
 
 
 class Companions:
@@ -73,12 +73,12 @@ class Companions:
                 raise self._fault(errors)
 
     def _start(self) -> None:
-        connection, theirs = socket.socketpair()
+        connection, child_end = socket.socketpair()
         connection.settimeout(_READY_S)
         self._connections.append(connection)
         self._errors.append(tempfile.TemporaryFile())  # noqa: SIM115  # closed by _stop
-        ends = [str(theirs.fileno()), str(os.getpid())]
-        with theirs:
+        ends = [str(child_end.fileno()), str(os.getpid())]
+        with child_end:
             self._processes.append(
                 subprocess.Popen(  # noqa: S603  # our own module, no shell
                     command("pipesched.profiles.measuring.background_load", *self._arguments, "--ends", *ends),
@@ -86,7 +86,7 @@ class Companions:
                     stdout=subprocess.DEVNULL,
                     stderr=self._errors[-1],
                     env=environment(),
-                    pass_fds=[theirs.fileno()],
+                    pass_fds=[child_end.fileno()],
                 )
             )
 
@@ -140,13 +140,13 @@ def _main() -> None:
     import torch
 
     from pipesched.profiles.measuring.layer_chain import LayerChain
-    from pipesched.profiles.models import resolve_model
+    from pipesched.profiles.models import resolve_model, torch_dtype
 
     connection = socket.socket(fileno=descriptor)
     torch.set_num_threads(arguments.threads)
     device = torch.device(arguments.device)
     chain = LayerChain(
-        resolve_model(arguments.model), seed=arguments.seed, dtype=getattr(torch, arguments.dtype), device=device
+        resolve_model(arguments.model), seed=arguments.seed, dtype=torch_dtype(arguments.dtype), device=device
     )
     sizes: queue.SimpleQueue[int | None] = queue.SimpleQueue()
     threading.Thread(target=_read_sizes, args=(connection, sizes), daemon=True).start()

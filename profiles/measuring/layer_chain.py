@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pipesched.profiles.measuring.split_backward import Rest
 
 _LOSS_SCALE = 1 / 8
-"""As for eight micro-batches: any number takes the same time."""
+"""The factor on the loss, as for eight micro-batches: any number takes the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ class LayerChain:
         """Run forward and backward of one micro-batch.
 
         Args:
-            inputs: As from `batch`.
-            targets: As from `batch`.
+            inputs: Inputs of the micro-batch, as `batch` returns them.
+            targets: Targets of the micro-batch, as `batch` returns them.
             mark: Called at the start, after each forward in order and after each backward in reverse.
         """
         ins, outs = self._forwards(inputs, targets, mark)
@@ -94,10 +94,10 @@ class LayerChain:
         """Run forward, I and W of one micro-batch.
 
         Args:
-            inputs: As from `batch`.
-            targets: As from `batch`.
+            inputs: Inputs of the micro-batch, as `batch` returns them.
+            targets: Targets of the micro-batch, as `batch` returns them.
             mark: Called at the start of the backward, then after I and after W of each layer in reverse.
-            layers: Those that can be split; the others run their backward whole at the time of I.
+            layers: The layers that can be split; the others run their backward whole at the time of I.
         """
         from pipesched.profiles.measuring.split_backward import run_input_pass, run_weight_pass
 
@@ -124,7 +124,7 @@ class LayerChain:
             ProfileError: A layer fails, or returns something else than one tensor.
         """
         x, targets = self.batch(num_samples)
-        found = []
+        layers_bytes = []
         for index, layer in enumerate(self.layers):
             with self._blaming(index), SavedTensors() as saved:
                 y = self._forward(index, x, targets)
@@ -137,9 +137,11 @@ class LayerChain:
             whole, following = _layer_bytes(layer, x, y, saved, last), _cut(y)
             rest = _input_half(layer, x, y)
             del y
-            found.append(whole if rest is None else replace(whole, kept=_kept_bytes(layer, x, following, saved, rest)))
+            layers_bytes.append(
+                whole if rest is None else replace(whole, kept=_kept_bytes(layer, x, following, saved, rest))
+            )
             x = following
-        return found
+        return layers_bytes
 
     def _forwards(self, inputs: Tensor, targets: Tensor, mark: Callable[[], None]) -> tuple[list[Tensor], list[Tensor]]:
         """Run every layer, cut from the next; return their inputs and outputs."""

@@ -19,11 +19,12 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import combinations
+from typing import get_args
 
 import torch
 import torch.distributed as dist
 
-from pipesched.profiles import ProfileError
+from pipesched.profiles import Carrier, ProfileError
 from pipesched.profiles.clusters import Cluster, cluster_of, fit_link
 from pipesched.profiles.io import save_cluster
 from pipesched.profiles.processes import end_with
@@ -106,8 +107,8 @@ def _nodes(device: torch.device) -> list[int]:
     names = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=device)
     names[dist.get_rank()] = int.from_bytes(digest, "big") >> 1
     dist.all_reduce(names)
-    found: dict[int, int] = {}
-    return [found.setdefault(name, len(found)) for name in names.tolist()]
+    numbers: dict[int, int] = {}
+    return [numbers.setdefault(name, len(numbers)) for name in names.tolist()]
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -115,7 +116,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m pipesched.profiles.measuring.link_profiler", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--out", required=True, help="the cluster, as JSON")
-    parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
+    parser.add_argument("--backend", choices=get_args(Carrier), default="gloo")
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES_BYTES), help="message sizes [bytes]")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--timeout-s", type=float, default=60.0, help="how long any wait may take [s]")
@@ -137,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if not 0 < options.timeout_s <= LONGEST_S:
             raise ProfileError(
-                f"links: --timeout-s: got {options.timeout_s:g}, expected seconds above 0, and at most a week "
+                f"links: timeout_s: got {options.timeout_s:g}, expected seconds above 0, and at most a week "
                 f"({LONGEST_S:g}); try 60"
             )
         device = _device(options.backend, options.meet)
@@ -171,7 +172,7 @@ def _device(backend: str, meet: str) -> torch.device:
     if backend == "gloo":
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise ProfileError("links: --backend: got nccl without a GPU, expected one per rank; use gloo")
+        raise ProfileError("links: backend: got nccl without a GPU, expected one per rank; use gloo")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     torch.cuda.set_device(device)
     return device

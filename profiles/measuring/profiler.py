@@ -13,7 +13,16 @@ import torch
 from torch import optim
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.costs import LayerCost, LayerMeasurement, LayerSplit, LayerWork, Profile, Provenance
+from pipesched.profiles.costs import (
+    LayerCost,
+    LayerMeasurement,
+    LayerSplit,
+    LayerWork,
+    Profile,
+    Provenance,
+    Variation,
+    variation_of,
+)
 from pipesched.profiles.io import one_line
 from pipesched.profiles.measuring.background_load import Companions
 from pipesched.profiles.measuring.layer_chain import LayerBytes, LayerChain
@@ -59,11 +68,11 @@ def profile_model(
         repeats: Measured runs.
         warmup: Runs before them.
         optimizer: A name in `OPTIMIZERS`.
-        dtype: Of weights and activations.
+        dtype: Data type of weights and activations.
         device: Where to measure.
-        threads: Of one operation on the CPU, here and in each companion.
+        threads: Threads of one operation on the CPU, here and in each companion.
         companions: Background processes that run the model meanwhile, one for each further rank on this machine.
-        seed: Of weights and data.
+        seed: Seed of weights and data.
         splits: Whether to measure I and W too, which is half of the work; schedules with a whole backward need neither.
         progress: Called after every run.
 
@@ -84,19 +93,19 @@ def profile_model(
             model.name, companions, dtype=dtype_name, device=str(target), threads=threads, seed=seed
         ) as others:
             for _ in runs.turns():
-                for size, found in zip(sizes, bytes_of, strict=True):
+                for size, layers_bytes in zip(sizes, bytes_of, strict=True):
                     others.use(size)
                     seconds_of[size] = _measure_passes(chain, size, timer_for(target), runs)
-                    splits_of[size] = [None] * len(found)
+                    splits_of[size] = [None] * len(layers_bytes)
                     if splits:
-                        splits_of[size] = _measure_splits(chain, size, timer_for(target), runs, found)
+                        splits_of[size] = _measure_splits(chain, size, timer_for(target), runs, layers_bytes)
                 others.use(sizes[0])
                 steps = _measure_steps(chain, sizes[0], timer_for(target), runs, optimizers)
     layers = []
     for index, (name, layer) in enumerate(zip(model.layer_names, chain.layers, strict=True)):
         measurements = tuple(
-            _measurement(size, seconds_of[size][index], found[index], splits_of[size][index])
-            for size, found in zip(sizes, bytes_of, strict=True)
+            _measurement(size, seconds_of[size][index], layers_bytes[index], splits_of[size][index])
+            for size, layers_bytes in zip(sizes, bytes_of, strict=True)
         )
         step_s, optimizer_bytes, work = steps[index]
         layers.append(LayerCost(name, _num_bytes(layer.parameters()), optimizer_bytes, step_s, measurements, work))
@@ -114,7 +123,7 @@ def profile_model(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         kind="cuda" if target.type == "cuda" else "cpu",
     )
-    return Profile(model.name, tuple(layers), provenance)
+    return Profile(model.name, tuple(layers), provenance, runs.variation(_passes_at(sizes[-1]), len(layers)))
 
 
 class _Runs:
@@ -144,13 +153,23 @@ class _Runs:
         rows, share, more = self._rows[what], *divmod(self._repeats, self._num_turns)
         warmup = 1 if self._turn else self._warmup
         for number in range(warmup + share + (self._turn < more)):
-            found = run()
+            row = run()
             if number >= warmup:
-                rows.append(found)
+                rows.append(row)
             self._done += 1
             if self._progress is not None:
                 self._progress(self._done, self._total, what)
         return [statistics.median(column) for column in zip(*rows, strict=True)]
+
+    def variation(self, what: str, num_layers: int) -> Variation | None:
+        """Return how forward and backward of the whole chain varied in the measured runs of `what`."""
+        rows = self._rows[what]
+        return variation_of([(sum(row[:num_layers]), sum(row[num_layers:])) for row in rows])
+
+
+def _passes_at(size: int) -> str:
+    """Return what people are told is run at a micro-batch size."""
+    return f"micro-batch size {size}"
 
 
 def _check(
@@ -198,17 +217,17 @@ def _measure_passes(chain: LayerChain, size: int, timer: Timer, runs: _Runs) -> 
         chain.run(inputs, targets, timer.mark)
         return timer.laps_s()
 
-    medians = runs.medians(run, f"micro-batch size {size}")
+    medians = runs.medians(run, _passes_at(size))
     num_layers = len(chain.layers)
     return list(zip(medians[:num_layers], reversed(medians[num_layers:]), strict=True))
 
 
 def _measure_splits(
-    chain: LayerChain, size: int, timer: Timer, runs: _Runs, found: Sequence[LayerBytes]
+    chain: LayerChain, size: int, timer: Timer, runs: _Runs, layers_bytes: Sequence[LayerBytes]
 ) -> list[tuple[float, float] | None]:
     """Return (I, W) of each layer that can be split, at one micro-batch size [s]."""
     inputs, targets = chain.batch(size)
-    layers = {index for index, each in enumerate(found) if each.kept is not None}
+    layers = {index for index, layer_bytes in enumerate(layers_bytes) if layer_bytes.kept is not None}
 
     def run() -> list[float]:
         chain.run_split(inputs, targets, timer.mark, layers)
@@ -220,20 +239,20 @@ def _measure_splits(
 
 
 def _measurement(
-    size: int, seconds: tuple[float, float], found: LayerBytes, split: tuple[float, float] | None
+    size: int, seconds: tuple[float, float], layer_bytes: LayerBytes, split: tuple[float, float] | None
 ) -> LayerMeasurement:
-    fields = asdict(found)
+    fields = asdict(layer_bytes)
     kept = fields.pop("kept")
     return LayerMeasurement(size, *seconds, **fields, split=LayerSplit(*split, **kept) if split and kept else None)
 
 
 def _optimizers(chain: LayerChain, name: str) -> list[optim.Optimizer | None]:
     """Return one optimizer for each layer, None where there is nothing to train."""
-    found = []
+    optimizers = []
     for layer in chain.layers:
         parameters = [parameter for parameter in layer.parameters() if parameter.requires_grad]
-        found.append(make_optimizer(name, parameters, _LEARNING_RATE) if parameters else None)
-    return found
+        optimizers.append(make_optimizer(name, parameters, _LEARNING_RATE) if parameters else None)
+    return optimizers
 
 
 def _measure_steps(

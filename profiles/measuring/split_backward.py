@@ -46,9 +46,9 @@ def run_input_pass(
 
     Args:
         output: What the stage made of `x`, or the edge where its graph starts.
-        gradient: Of the output.
+        gradient: Gradient of the stage's output.
         x: The stage's input; a leaf that requires a gradient.
-        parameters: Of the stage.
+        parameters: Parameters of the stage.
 
     Raises:
         ProfileError: The output does not depend on `x`, or PyTorch cannot split this graph.

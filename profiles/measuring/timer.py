@@ -1,4 +1,4 @@
-"""Stop watches: the processor's clock, and the accelerator's events."""
+"""Timers of a measurement: the processor's clock, and the accelerator's events."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 _SHARE, _STEPS = 0.5, 3
-"""Of elastic averaging, and of a prediction: any numbers take the same time."""
+"""The share of elastic averaging, and the steps of a prediction: any numbers take the same time."""
 
 
 @final

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.models.model import Model
-from pipesched.profiles.models.text import crops
+from pipesched.profiles.models.text_data import crops
 
 _GROUPS = 4
 
@@ -27,10 +27,10 @@ def conv(channels: int = 32, blocks: int = 6, image: int = 32, classes: int = 10
     Every second block halves the picture and doubles the channels.
 
     Args:
-        channels: Of the stem and the first block.
-        blocks: Of two convolutions each.
+        channels: Channels of the stem and the first block.
+        blocks: Number of residual blocks, of two convolutions each.
         image: Side of the square picture [pixels].
-        classes: To tell apart.
+        classes: Number of classes to tell apart.
 
     Raises:
         ProfileError: The arguments do not fit together.

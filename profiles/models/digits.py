@@ -26,8 +26,8 @@ def digits(width: int = 64, blocks: int = 6, dropout: float = 0.0) -> Model:
     """Return a stem, `blocks` residual blocks of equal cost and a classifier.
 
     Args:
-        width: Of every layer.
-        blocks: Between the stem and the classifier.
+        width: Width of every layer.
+        blocks: Number of blocks between the stem and the classifier.
         dropout: Share of each block's result that is dropped.
 
     Raises:

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.models.model import Model
-from pipesched.profiles.models.text import held_out_next_bytes, next_byte_loss, next_bytes
+from pipesched.profiles.models.text_data import held_out_next_bytes, next_byte_loss, next_bytes
 
 
 def gpt(
@@ -33,8 +33,8 @@ def gpt(
 
     Args:
         layers: Blocks, beside the embedding and the head.
-        width: Of what passes between layers.
-        heads: Of attention.
+        width: Width of what passes between layers.
+        heads: Number of attention heads.
         context: Bytes that it reads at once.
         vocab: Different tokens; bytes use the first 256.
         dropout: Share that is dropped.

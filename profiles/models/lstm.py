@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.models.model import Model
-from pipesched.profiles.models.text import held_out_next_bytes, next_byte_loss, next_bytes
+from pipesched.profiles.models.text_data import held_out_next_bytes, next_byte_loss, next_bytes
 
 
 def lstm(
@@ -26,7 +26,7 @@ def lstm(
 
     Args:
         layers: LSTMs, beside the embedding and the head.
-        width: Of the state, and of what passes between layers.
+        width: Width of the state, and of what passes between layers.
         context: Bytes that it reads at once; every sample begins with an empty state.
         vocab: Different tokens; bytes use the first 256.
         dropout: Share of what a layer gets that is dropped.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipesched.profiles.costs import StageCost
-from pipesched.schedules import Phase, computes
+from pipesched.schedules import computes, in_flight_change
 from pipesched.schedules.builders import build
 
 
@@ -14,7 +14,16 @@ def held_bytes(cost: StageCost, in_flight: int) -> int:
 
     Further versions of the weights, which some schedules have, are not in it.
     """
-    return 2 * cost.weight_bytes + cost.optimizer_bytes + in_flight * cost.saved_bytes
+    always, for_microbatch = flushed_bytes(cost)
+    return always + in_flight * for_microbatch
+
+
+def flushed_bytes(cost: StageCost) -> tuple[int, int]:
+    """Return what a stage with one version of its weights holds always, and for each micro-batch in flight.
+
+    Always: weights, gradients and optimizer state. For each: its activations.
+    """
+    return 2 * cost.weight_bytes + cost.optimizer_bytes, cost.saved_bytes
 
 
 def stashed_bytes(cost: StageCost) -> tuple[int, int]:
@@ -32,11 +41,11 @@ def interleaved_bytes(costs: Sequence[StageCost], num_devices: int) -> list[int]
     What is in flight is counted op by op, over more micro-batches than it takes to fill the pipeline.
     """
     schedule = build("interleaved", num_devices, 4 * num_devices, len(costs) // num_devices)
-    found = []
+    device_bytes = []
     for device, row in enumerate(schedule.ops):
         saved = most = 0
         for part in (part for op in row for part in computes(op)):
-            saved += costs[part.stage].saved_bytes * (1 if part.phase is Phase.FORWARD else -1)
+            saved += costs[part.stage].saved_bytes * in_flight_change(part)
             most = max(most, saved)
-        found.append(most + sum(held_bytes(cost, 0) for cost in costs[device::num_devices]))
-    return found
+        device_bytes.append(most + sum(held_bytes(cost, 0) for cost in costs[device::num_devices]))
+    return device_bytes

@@ -25,18 +25,23 @@ def uniform_partition(num_layers: int, num_stages: int) -> tuple[tuple[int, int]
 
 
 def balanced_partition(
-    seconds: Sequence[float], num_stages: int, speeds: Sequence[float] | None = None
+    seconds: Sequence[float],
+    num_stages: int,
+    speeds: Sequence[float] | None = None,
+    fits: Callable[[int, int, int], bool] | None = None,
 ) -> tuple[tuple[int, int], ...]:
     """Return the stages whose slowest is as fast as can be; among those, the most even ones.
 
     Args:
         seconds: Forward plus backward of each layer on a device of speed 1.
         num_stages: At least 1.
-        speeds: Of the device of each stage; None: all 1.
+        speeds: Speed of the device of each stage; None: all 1.
+        fits: Whether a stage (its number, its first layer, the layer behind its last) has room on its device; None:
+            every stage has.
 
     Raises:
-        ProfileError: There are more stages than layers, a time is negative or not finite, or there is not one speed
-            above 0 for each stage.
+        ProfileError: There are more stages than layers, a time is negative or not finite, there is not one speed
+            above 0 for each stage, or in every partition a stage does not fit.
     """
     _check(len(seconds), num_stages)
     for layer, value in enumerate(seconds):
@@ -50,9 +55,13 @@ def balanced_partition(
             f"partition: got speeds {rates[:8]}, expected {num_stages}, one above 0 for each stage; correct the cluster"
         )
     sums = [0.0, *accumulate(seconds)]
-    return cheapest_partition(
-        lambda stage, first, last: (sums[last] - sums[first]) / rates[stage], len(seconds), num_stages
-    )
+
+    def stage_s(stage: int, first: int, last: int) -> float:
+        if fits is not None and not fits(stage, first, last):
+            return math.inf
+        return (sums[last] - sums[first]) / rates[stage]
+
+    return cheapest_partition(stage_s, len(seconds), num_stages)
 
 
 def cheapest_partition(cost: StageCostOf, num_layers: int, num_stages: int) -> tuple[tuple[int, int], ...]:
@@ -62,7 +71,7 @@ def cheapest_partition(cost: StageCostOf, num_layers: int, num_stages: int) -> t
     smallest sum of squares. Takes num_stages x layers^2 steps.
 
     Args:
-        cost: Of (stage, its first layer, the layer behind its last), 0 or more: seconds, or bytes; infinite for a
+        cost: Cost of (stage, its first layer, the layer behind its last), 0 or more: seconds, or bytes; infinite for a
             stage that cannot be.
         num_layers: At least `num_stages`.
         num_stages: At least 1.
@@ -84,7 +93,7 @@ def parse_partition(text: str, seconds: Sequence[float], num_stages: int) -> tup
     """Return the partition that `text` names: ``uniform``, ``balanced``, or layers per stage as in ``3,3,4``.
 
     Args:
-        text: As a user wrote it.
+        text: The partition, as a user wrote it.
         seconds: Forward plus backward of each layer; only their number counts unless `text` is ``balanced``.
         num_stages: At least 1.
 

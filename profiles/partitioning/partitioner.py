@@ -6,30 +6,29 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import accumulate
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import Profile, StageCost, layer_seconds, stage_cost
 from pipesched.profiles.partitioning.device_memory import held_bytes, interleaved_bytes, stashed_bytes
-from pipesched.profiles.partitioning.minimax import cheapest_partition
-from pipesched.profiles.partitioning.pipedream import replicated_in_flight, replicated_partition, slowest_s
+from pipesched.profiles.partitioning.minimax import balanced_partition, cheapest_partition
+from pipesched.profiles.partitioning.pipedream_partition import replicated_in_flight, replicated_partition, slowest_s
 from pipesched.profiles.partitioning.replicated_stage import ChainLayer, Level, ReplicationForm
 
 
 @dataclass(frozen=True, slots=True)
-class StagedLayers:
+class PartitionedStage:
     """One stage and what it costs; times are per micro-batch of the whole pipeline unless said otherwise.
 
     Attributes:
-        first: Its first layer.
+        first: The stage's first layer.
         last: The layer behind its last.
-        devices: Those that hold it.
+        devices: The devices that hold the stage.
         forward_s: One forward on a device of speed 1.
         backward_s: One backward on a device of speed 1.
         compute_s: Forward and backward, on its devices together, at their speed.
         reduce_s: Averaging the gradients of the replicas.
-        transfer_s: Its input and the gradient of it, between it and the stage before; 0 for the first.
+        transfer_s: Time of the stage's input and its gradient between it and the stage before; 0 for the first.
         weight_bytes: One version of its weights.
         output_bytes: What it hands on.
         memory_bytes: Held by one of its devices at most, for all stages that it has; see `partitioning.device_memory`.
@@ -54,20 +53,20 @@ class StagedLayers:
 
 
 @dataclass(frozen=True, slots=True)
-class Staging:
+class PartitionedStages:
     """All stages.
 
     Attributes:
-        stages: In order.
+        stages: The stages, in order.
         slowest_s: The slowest stage; for `by_replicas`, the averaging of gradients and the transfers count as well [s].
     """
 
-    stages: tuple[StagedLayers, ...]
+    stages: tuple[PartitionedStage, ...]
     slowest_s: float
 
     @property
     def partition(self) -> str:
-        """The layers of each stage, as ``--partition`` takes them: ``3,3,4``."""
+        """The layers of each stage, as `parse_partition` takes them: ``3,3,4``."""
         return ",".join(str(stage.last - stage.first) for stage in self.stages)
 
     @property
@@ -76,7 +75,9 @@ class Staging:
         return ":".join(str(stage.replicas) for stage in self.stages)
 
 
-def by_time(profile: Profile, microbatch_size: int, cluster: Cluster, num_devices: int, num_chunks: int = 1) -> Staging:
+def by_time(
+    profile: Profile, microbatch_size: int, cluster: Cluster, num_devices: int, num_chunks: int = 1
+) -> PartitionedStages:
     """Return the stages whose slowest is as fast as can be, each on its device's speed and within its memory.
 
     Stage s is on device s mod `num_devices`. Memory is that of 1F1B, where stage s of p has p - s micro-batches in
@@ -88,19 +89,20 @@ def by_time(profile: Profile, microbatch_size: int, cluster: Cluster, num_device
     """
     num_stages = num_devices * num_chunks
     cost_of = _costs(profile, microbatch_size)
-    seconds = (0.0, *accumulate(layer_seconds(profile, microbatch_size)))
     devices = cluster.devices[:num_devices]
     limited = num_chunks == 1 and any(device.memory_bytes is not None for device in devices)
 
-    def stage_s(stage: int, first: int, last: int) -> float:
-        device = devices[stage % num_devices]
-        limit = device.memory_bytes if limited else None
-        if limit is not None and held_bytes(cost_of(first, last), num_stages - stage) > limit:
-            return math.inf
-        return (seconds[last] - seconds[first]) / device.speed
+    def fits(stage: int, first: int, last: int) -> bool:
+        limit = devices[stage].memory_bytes
+        return limit is None or held_bytes(cost_of(first, last), num_stages - stage) <= limit
 
     try:
-        bounds = cheapest_partition(stage_s, len(profile.layers), num_stages)
+        bounds = balanced_partition(
+            layer_seconds(profile, microbatch_size),
+            num_stages,
+            [device.speed for device in devices] * num_chunks,
+            fits if limited else None,
+        )
     except ProfileError as error:
         if not limited or num_stages > len(profile.layers):
             raise
@@ -108,7 +110,7 @@ def by_time(profile: Profile, microbatch_size: int, cluster: Cluster, num_device
     return _straight(cost_of, bounds, cluster, num_devices)
 
 
-def by_memory(profile: Profile, microbatch_size: int, cluster: Cluster, num_devices: int) -> Staging:
+def by_memory(profile: Profile, microbatch_size: int, cluster: Cluster, num_devices: int) -> PartitionedStages:
     """Return the stages whose largest holds as little as can be under 1F1B: stage s of p has p - s micro-batches.
 
     Raises:
@@ -131,7 +133,7 @@ def by_replicas(
     *,
     form: ReplicationForm = "paper",
     straight: bool = False,
-) -> Staging:
+) -> PartitionedStages:
     """Return PipeDream's stages and replicas, on the speeds of the devices and within their memory.
 
     Devices are handed out in their order, node by node. Memory is that of 1F1B-RR; see `stashed_bytes`.
@@ -145,7 +147,7 @@ def by_replicas(
         cost = cost_of(index, index + 1)
         chain.append(ChainLayer(cost.both_s, cost.output_bytes, layer.weight_bytes))
     order = sorted(range(num_devices), key=lambda device: cluster.devices[device].node)
-    found = replicated_partition(
+    replicated = replicated_partition(
         chain,
         levels(cluster, num_devices),
         form=form,
@@ -154,24 +156,26 @@ def by_replicas(
         stage_bytes=lambda first, last: stashed_bytes(cost_of(first, last)),
     )
     stages = []
-    for stage, num_in_flight in zip(found, replicated_in_flight(found), strict=True):
-        always, each = stashed_bytes(cost_of(stage.first, stage.last))
+    for stage, num_in_flight in zip(replicated, replicated_in_flight(replicated), strict=True):
+        always, for_microbatch = stashed_bytes(cost_of(stage.first, stage.last))
         stages.append(
             replace(
-                _staged(cost_of(stage.first, stage.last), stage.first, stage.last, always + num_in_flight * each),
+                _partitioned_stage(
+                    cost_of(stage.first, stage.last), stage.first, stage.last, always + num_in_flight * for_microbatch
+                ),
                 devices=tuple(order[device] for device in stage.devices),
                 compute_s=stage.compute_s,
                 reduce_s=stage.reduce_s,
                 transfer_s=stage.transfer_s,
             )
         )
-    return Staging(tuple(stages), slowest_s(found))
+    return PartitionedStages(tuple(stages), slowest_s(replicated))
 
 
-def over_memory(staging: Staging, cluster: Cluster) -> tuple[int, int, int] | None:
+def over_memory(partitioned: PartitionedStages, cluster: Cluster) -> tuple[int, int, int] | None:
     """Return the first stage that holds more than one of its devices has, the bytes it holds and those there are."""
     limits = [math.inf if device.memory_bytes is None else device.memory_bytes for device in cluster.devices]
-    for index, stage in enumerate(staging.stages):
+    for index, stage in enumerate(partitioned.stages):
         limit = min(limits[device] for device in stage.devices)
         if stage.memory_bytes > limit:
             return index, stage.memory_bytes, int(limit)
@@ -192,8 +196,8 @@ def levels(cluster: Cluster, num_devices: int) -> tuple[Level, ...]:
             "are replicated; use whole nodes, or try `by=time`"
         )
     inter = cluster.intra if cluster.inter is None else cluster.inter
-    found = [Level(sizes[0], cluster.intra.bandwidth_bytes_per_s), Level(len(sizes), inter.bandwidth_bytes_per_s)]
-    return tuple(level for level in found if level.num_groups > 1) or (found[0],)
+    both = [Level(sizes[0], cluster.intra.bandwidth_bytes_per_s), Level(len(sizes), inter.bandwidth_bytes_per_s)]
+    return tuple(level for level in both if level.num_groups > 1) or (both[0],)
 
 
 def _costs(profile: Profile, microbatch_size: int) -> Callable[[int, int], StageCost]:
@@ -206,17 +210,17 @@ def _costs(profile: Profile, microbatch_size: int) -> Callable[[int, int], Stage
 
 def _straight(
     cost_of: Callable[[int, int], StageCost], bounds: Sequence[tuple[int, int]], cluster: Cluster, num_devices: int
-) -> Staging:
+) -> PartitionedStages:
     """Return stages that have one device each, by turns."""
     costs = [cost_of(first, last) for first, last in bounds]
     if len(bounds) == num_devices:
         held = [held_bytes(cost, num_devices - stage) for stage, cost in enumerate(costs)]
     else:
         held = interleaved_bytes(costs, num_devices)
-    stages: list[StagedLayers] = []
+    stages: list[PartitionedStage] = []
     for index, (first, last) in enumerate(bounds):
         device = index % num_devices
-        alone = _staged(costs[index], first, last, held[device])
+        alone = _partitioned_stage(costs[index], first, last, held[device])
         link = cluster.link((index - 1) % num_devices, device)
         stages.append(
             replace(
@@ -226,17 +230,17 @@ def _straight(
                 transfer_s=2 * link.transfer_s(stages[-1].output_bytes) if stages else 0.0,
             )
         )
-    return Staging(tuple(stages), max(stage.compute_s for stage in stages))
+    return PartitionedStages(tuple(stages), max(stage.compute_s for stage in stages))
 
 
-def _staged(cost: StageCost, first: int, last: int, memory_bytes: int) -> StagedLayers:
+def _partitioned_stage(cost: StageCost, first: int, last: int, memory_bytes: int) -> PartitionedStage:
     """Return a stage that is alone on a device of speed 1."""
-    return StagedLayers(
+    return PartitionedStage(
         first,
         last,
         devices=(0,),
         forward_s=cost.forward_s,
-        backward_s=cost.backward_s or 0.0,
+        backward_s=cost.whole_backward_s or 0.0,
         compute_s=cost.both_s,
         reduce_s=0.0,
         transfer_s=0.0,

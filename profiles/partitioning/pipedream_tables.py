@@ -1,4 +1,4 @@
-"""The tables of PipeDream's programme, over layers i (first) to j (behind the last); see `partitioning.pipedream`.
+"""The tables of PipeDream's programme, over layers i (first) to j (behind the last); see `pipedream_partition`.
 
 Whatever a level asks of the one below it asks for one group that stands for all replicas: device d of it is as slow and
 as small as the least of the devices d, and `behind` it, once for every replica, are so many devices of later stages.
@@ -99,7 +99,7 @@ class Tables:
     """The best pipelines of one level on its devices, with `behind` more devices behind.
 
     Attributes:
-        best_s: On all groups, by (i, j), i below `rows`.
+        best_s: Best seconds on all groups, by (i, j), i below `rows`.
     """
 
     def __init__(
@@ -114,12 +114,12 @@ class Tables:
 
     def stages(self, first: int, last: int) -> list[ReplicatedStage]:
         """Return the stages of the best pipeline of these layers over all groups."""
-        count, found = self._num_groups, list[ReplicatedStage]()
+        count, later = self._num_groups, list[ReplicatedStage]()
         while self._best_s[count, first, last] < self._stage_s(count, count)[first, last]:
             cut, own = self._split(first, last, count)
-            found[:0] = self._stage(cut, last, own, count, transfer_s=float(self._cut_s[cut]))
+            later[:0] = self._stage(cut, last, own, count, transfer_s=float(self._cut_s[cut]))
             last, count = cut, count - own
-        return self._stage(first, last, count, count, transfer_s=0.0) + found
+        return self._stage(first, last, count, count, transfer_s=0.0) + later
 
     def _filled(self, rows: int) -> Times:
         """Return A: by (groups, i, j), on the first groups of all."""

@@ -21,7 +21,7 @@ class ChainLayer:
     Attributes:
         seconds: Forward and backward of one micro-batch on a device of speed 1.
         output_bytes: What crosses a cut behind it, one way; as much comes back.
-        weight_bytes: Its parameters; their gradients take as much.
+        weight_bytes: Bytes of the layer's parameters; their gradients take as much.
     """
 
     seconds: float
@@ -31,7 +31,7 @@ class ChainLayer:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """So many groups of the level below (of devices, at the lowest), each pair joined at `bandwidth_bytes_per_s`."""
+    """A level: groups of the level below (of devices, at the lowest), each pair joined at `bandwidth_bytes_per_s`."""
 
     num_groups: int
     bandwidth_bytes_per_s: float = math.inf
@@ -42,12 +42,12 @@ class ReplicatedStage:
     """One stage of the plan; all times are per micro-batch of the whole pipeline.
 
     Attributes:
-        first: Its first layer.
+        first: The stage's first layer.
         last: The layer behind its last.
-        devices: Those that hold it, numbered group by group.
+        devices: The devices that hold the stage, numbered group by group.
         compute_s: Forward and backward, shared by the replicas.
         reduce_s: Averaging the gradients, at the slowest of the levels.
-        transfer_s: Its input and the gradient of it, between it and the stage before; 0 for the first stage.
+        transfer_s: Time of the stage's input and its gradient between it and the stage before; 0 for the first stage.
         seconds: What the partitioner charges for work and averaging together.
     """
 

@@ -15,3 +15,13 @@ def usable_cores() -> tuple[int, ...]:
 def num_cores() -> int:
     """Return how many cores this process may use."""
     return len(usable_cores())
+
+
+def num_companions(num_ranks: int, device: str = "cpu") -> int:
+    """Return how many processes keep cores busy beside a measurement, as the other ranks of a run would.
+
+    Args:
+        num_ranks: Ranks of the run: there are as many processes as ranks, but no more than cores.
+        device: Device of the measurement; beside one on a GPU there are no companions.
+    """
+    return min(num_ranks, num_cores()) - 1 if device == "cpu" else 0

@@ -12,7 +12,7 @@ from multiprocessing import get_context
 from pipesched.profiles.processes.child_process import end_with
 
 _GARBAGE = 200_000
-"""Objects between collections in those processes: settings leave many behind, and few in circles."""
+"""Objects between collections in those processes: predictions leave many behind, and few in circles."""
 _SAFE_PATH = "PYTHONSAFEPATH"
 
 
@@ -31,6 +31,17 @@ def worker_pool(num_processes: int) -> Iterator[ProcessPoolExecutor]:
         del os.environ[_SAFE_PATH]
         if before is not None:
             os.environ[_SAFE_PATH] = before
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Let this process collect garbage as seldom as the workers do."""
+    before = gc.get_threshold()
+    gc.set_threshold(_GARBAGE)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _begin(parent: int) -> None:

@@ -1,10 +1,13 @@
 from .avgpipe import one_pipeline as one_pipeline
 from .catalogue import CATALOGUE as CATALOGUE
 from .catalogue import build as build
-from .catalogue import build_lazily as build_lazily
+from .catalogue import build_generated as build_generated
 from .catalogue import find as find
 from .catalogue import lookup as lookup
 from .catalogue import require_known as require_known
+from .catalogue import simplest_case as simplest_case
 from .catalogue_entry import Entry as Entry
+from .catalogue_entry import InFlightRule as InFlightRule
 from .catalogue_entry import Parameter as Parameter
 from .catalogue_entry import ParameterValue as ParameterValue
+from .catalogue_entry import SpecialCase as SpecialCase

@@ -1,4 +1,4 @@
-"""Slots: a schedule as it is drawn, every op in a slot of its own; only the order of the slots is kept."""
+"""A time grid: a schedule as it is drawn, every op in a cell of its own; only the order of the cells is kept."""
 
 from __future__ import annotations
 

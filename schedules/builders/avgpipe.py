@@ -26,7 +26,7 @@ def avgpipe(num_ranks: int, num_microbatches: int, pipelines: int = 2, advance: 
 
     Args:
         num_ranks: K, the ranks of one pipeline; there are N of them on every device.
-        num_microbatches: Of all pipelines together; pipeline n has the n-th N-th of them, its own batch.
+        num_microbatches: Micro-batches of all pipelines together; pipeline n has the n-th N-th of them, its own batch.
         pipelines: N.
         advance: Forwards that every rank but the last of a pipeline runs further ahead than in 1F1B.
 
@@ -35,15 +35,17 @@ def avgpipe(num_ranks: int, num_microbatches: int, pipelines: int = 2, advance: 
     """
     positive(num_ranks=num_ranks, num_microbatches=num_microbatches, pipelines=pipelines)
     require_advance(advance)
-    each, left = divmod(num_microbatches, pipelines)
+    per_pipeline, left = divmod(num_microbatches, pipelines)
     if left:
-        near = f"{each * pipelines} or {(each + 1) * pipelines}" if each else f"{pipelines}"
+        near = f"{per_pipeline * pipelines} or {(per_pipeline + 1) * pipelines}" if per_pipeline else f"{pipelines}"
         raise ScheduleError(
             f"avgpipe: got {num_microbatches} micro-batches on {pipelines} pipelines, expected as many on each; "
             f"try {near}"
         )
-    starts = range(0, num_microbatches, each)
-    rows = [row for start in starts for row in _averaged(num_ranks, range(start, start + each), pipelines, advance)]
+    starts = range(0, num_microbatches, per_pipeline)
+    rows = [
+        row for start in starts for row in _averaged(num_ranks, range(start, start + per_pipeline), pipelines, advance)
+    ]
     devices = tuple(range(num_ranks)) * pipelines
     return make_schedule("avgpipe", num_ranks, num_microbatches, rows, devices)
 
@@ -53,9 +55,9 @@ def one_pipeline(num_ranks: int, num_microbatches: int, pipelines: int = 2, adva
 
     Args:
         num_ranks: K.
-        num_microbatches: Of this one pipeline.
+        num_microbatches: Micro-batches of this one pipeline.
         pipelines: N; with one there is no Average.
-        advance: As in `avgpipe`.
+        advance: How many forwards run ahead of the backwards, as in `avgpipe`.
 
     Raises:
         ScheduleError: Counts below 1.

@@ -1,4 +1,4 @@
-"""Every schedule by name: found, and built within bounds."""
+"""The catalogue: finds every schedule by name and builds it, within bounds on its size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pipesched.schedules import MAX_CELLS, Schedule, ScheduleError, integer, pos
 from pipesched.schedules.builders.catalogue_entries import ENTRIES
 from pipesched.schedules.builders.catalogue_entry import Entry, ParameterValue
 
-_MAX_LAZY_STAGES = 100_000
+_MAX_GENERATED_STAGES = 100_000
 """Most stages of a run whose lists are made while they are read: each rank is known, however long the run."""
 
 _LONGEST = 100
@@ -40,25 +40,25 @@ def build(
     return entry.stamped(entry.build(p, m, **keywords))
 
 
-def build_lazily(
+def build_generated(
     name: str, num_ranks: int, num_microbatches: int, num_chunks: int | None = None, **parameters: ParameterValue
 ) -> Schedule:
-    """Build the schedule `name` without holding its lists, if it is asynchronous; another one once.
+    """Build the schedule `name` with generated lists, if it is asynchronous; another one is built and repeated once.
 
     Raises:
         ScheduleError: No such schedule or parameter, or counts that it cannot have.
     """
     entry = find(name)
-    if entry.lazy is None:
+    if entry.build_generated is None:
         return repeat(build(name, num_ranks, num_microbatches, num_chunks, **parameters), 1)
     p, m, keywords = _arguments(entry, num_ranks, num_microbatches, num_chunks, parameters)
     num_stages = _num_stages(entry, p, keywords)
-    if num_stages > _MAX_LAZY_STAGES:
+    if num_stages > _MAX_GENERATED_STAGES:
         raise ScheduleError(
-            f"schedule {entry.name}: got {shown(num_stages)} stages, expected at most {_MAX_LAZY_STAGES}; "
+            f"schedule {entry.name}: got {shown(num_stages)} stages, expected at most {_MAX_GENERATED_STAGES}; "
             "try fewer ranks"
         )
-    return entry.stamped(entry.lazy(p, m, **keywords))
+    return entry.stamped(entry.build_generated(p, m, **keywords))
 
 
 def _num_stages(entry: Entry, num_ranks: int, keywords: Mapping[str, ParameterValue]) -> int:
@@ -113,8 +113,8 @@ def _require_chunks(entry: Entry, num_chunks: int, settings: Mapping[str, Parame
     expected = entry.chunks_with(num_chunks, settings)
     if num_chunks == expected:
         return
-    factors = [f"{each.name}={settings.get(each.name, each.default)}" for each in entry.parameters
-               if each.multiplies_chunks]  # fmt: skip
+    factors = [f"{parameter.name}={settings.get(parameter.name, parameter.default)}" for parameter in entry.parameters
+               if parameter.multiplies_chunks]  # fmt: skip
     where = f" with {', '.join(factors)}" if factors else ""
     takers = ", ".join(other.name for other in ENTRIES if other.traits.takes_chunks)
     raise ScheduleError(
@@ -128,6 +128,24 @@ def lookup(name: str) -> Entry | None:
     return CATALOGUE.get(name) or _BY_ANY_NAME.get(name.lower())
 
 
+def simplest_case(name: str, settings: Mapping[str, int]) -> tuple[Entry, dict[str, int]]:
+    """Return the entry of fewest parameters that has the lists of the schedule `name` with these settings.
+
+    Returns:
+        The entry, and which of the settings it takes.
+
+    Raises:
+        ScheduleError: There is no such schedule.
+    """
+    cases = [
+        (entry, entry.case_of.settings)
+        for entry in ENTRIES
+        if entry.case_of and entry.case_of.name == name and entry.case_of.settings.items() <= settings.items()
+    ]
+    entry, fixed = max(cases, key=lambda case: len(case[1]), default=(find(name), {}))
+    return entry, {key: value for key, value in settings.items() if key not in fixed}
+
+
 def find(name: str) -> Entry:
     """Return the entry that has this name, or alias, in any case.
 
@@ -139,6 +157,6 @@ def find(name: str) -> Entry:
         near = get_close_matches(name[:_LONGEST].lower(), _BY_ANY_NAME, n=1) if isinstance(name, str) else []
         hint = f" did you mean {_BY_ANY_NAME[near[0]].name}?" if near else ""
         raise ScheduleError(
-            f"schedule: got {shown(name)},{hint} expected one of {', '.join(CATALOGUE)}; see 'pipesched list'"
+            f"schedule: got {shown(name)},{hint} expected one of {', '.join(CATALOGUE)}; see pipesched.CATALOGUE"
         )
     return entry

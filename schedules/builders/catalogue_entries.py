@@ -1,12 +1,12 @@
-"""What the catalogue holds: every schedule's builder, parameters, names elsewhere, and where it comes from."""
+"""The entries of the catalogue: every schedule's builder, parameters, names elsewhere, and where it comes from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from pipesched.schedules import PredictionRule, Schedule, ScheduleTraits, holding
+from pipesched.schedules import PredictionRule, Schedule, ScheduleTraits, held_builder
 from pipesched.schedules.builders.avgpipe import avgpipe
-from pipesched.schedules.builders.catalogue_entry import Entry, Parameter
+from pipesched.schedules.builders.catalogue_entry import Entry, InFlightRule, Parameter, SpecialCase
 from pipesched.schedules.builders.chimera import chimera
 from pipesched.schedules.builders.controllable_memory import v_half, v_min
 from pipesched.schedules.builders.data_parallel import data_parallel
@@ -19,11 +19,11 @@ from pipesched.schedules.builders.interleaved_zero_bubble import interleaved_zb
 from pipesched.schedules.builders.looped_bfs import looped_bfs
 from pipesched.schedules.builders.naive import naive
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b, one_f_one_b_afp
-from pipesched.schedules.builders.one_f_one_b_rr import lazy_one_f_one_b_rr
-from pipesched.schedules.builders.pipedream import lazy_pipedream, lazy_pipedream_2bw
-from pipesched.schedules.builders.stale_weights import lazy_hybrid, lazy_stale_weights, lazy_vanilla_1f1b
-from pipesched.schedules.builders.weight_prediction import lazy_pipeoptim, lazy_spectrain, lazy_xpipe
-from pipesched.schedules.builders.wpipe import lazy_wpipe
+from pipesched.schedules.builders.one_f_one_b_rr import generated_one_f_one_b_rr
+from pipesched.schedules.builders.pipedream import generated_pipedream, generated_pipedream_2bw
+from pipesched.schedules.builders.stale_weights import generated_hybrid, generated_stale_weights, generated_vanilla_1f1b
+from pipesched.schedules.builders.weight_prediction import generated_pipeoptim, generated_spectrain, generated_xpipe
+from pipesched.schedules.builders.wpipe import generated_wpipe
 from pipesched.schedules.builders.zbv import zbv
 from pipesched.schedules.builders.zero_bubble import zb_h1, zb_h2
 from pipesched.schedules.builders.zero_bubble_auto import zb_auto
@@ -31,24 +31,26 @@ from pipesched.schedules.builders.zero_bubble_auto import zb_auto
 
 def _asynchronous(
     name: str,
-    lazy: Callable[..., Schedule],
+    build_generated: Callable[..., Schedule],
     text: str,
     source: str,
     *parameters: Parameter,
     aliases: tuple[str, ...] = (),
     chunks: int = 1,
     prediction: PredictionRule | None = None,
+    in_flight: InFlightRule | None = None,
 ) -> Entry:
     return Entry(
         name,
-        holding(lazy),
+        held_builder(build_generated),
         text,
         source,
         traits=ScheduleTraits(is_asynchronous=True, prediction=prediction),
         parameters=parameters,
         aliases=aliases,
         chunks=chunks,
-        lazy=lazy,
+        build_generated=build_generated,
+        in_flight=in_flight,
     )
 
 
@@ -64,6 +66,7 @@ ENTRIES = (
         "all forwards, then all backwards",
         "arXiv:1811.06965",
         aliases=("ScheduleGPipe",),
+        in_flight=InFlightRule.ALL,
     ),
     Entry(
         "1f1b",
@@ -71,6 +74,8 @@ ENTRIES = (
         "one forward, one backward, with a flush",
         "arXiv:2006.09503",
         aliases=("Schedule1F1B", "PipeDream-flush", "DAPPLE"),
+        in_flight=InFlightRule.DEPTH,
+        case_of=SpecialCase("avgpipe", {"pipelines": 1, "advance": 0}),
     ),
     Entry(
         "1f1b_afp",
@@ -78,6 +83,7 @@ ENTRIES = (
         "1f1b with advance forward propagation (AvgPipe)",
         "PPoPP 2023, section 4.2",
         parameters=(Parameter("advance", 1, "forwards run further ahead than in 1f1b, on every rank but the last"),),
+        case_of=SpecialCase("avgpipe", {"pipelines": 1}),
     ),
     Entry(
         "avgpipe",
@@ -114,6 +120,7 @@ ENTRIES = (
         "zero bubble in the memory of 1f1b: the weights' share of the backward fills gaps",
         "arXiv:2401.10241, section 2.1",
         aliases=("ZB-H1",),
+        in_flight=InFlightRule.DEPTH,
     ),
     Entry(
         "zb_h2",
@@ -220,11 +227,15 @@ ENTRIES = (
         chunks=2,
     ),
     _asynchronous(
-        "pipedream", lazy_pipedream, "1f1b without a flush, weights stashed; a step per micro-batch", "arXiv:1806.03377"
+        "pipedream",
+        generated_pipedream,
+        "1f1b without a flush, weights stashed; a step per micro-batch",
+        "arXiv:1806.03377",
+        in_flight=InFlightRule.DEPTH,
     ),
     _asynchronous(
         "1f1b_rr",
-        lazy_one_f_one_b_rr,
+        generated_one_f_one_b_rr,
         "pipedream with replicated stages, micro-batches in turn",
         "arXiv:1806.03377, section 3.2",
         Parameter("replicas", None, "ranks of each stage, as 2:1:1, which is the default", "integers"),
@@ -232,32 +243,37 @@ ENTRIES = (
     ),
     _asynchronous(
         "pipedream_2bw",
-        lazy_pipedream_2bw,
+        generated_pipedream_2bw,
         "1f1b without a flush, weights double-buffered",
         "arXiv:2006.09503, section 3.1",
         _ACCUMULATE,
         aliases=("PipeDream-2BW",),
+        in_flight=InFlightRule.DEPTH,
     ),
     _asynchronous(
         "wpipe",
-        lazy_wpipe,
+        generated_wpipe,
         "two groups of stages in turn, half the delay of pipedream_2bw",
         "ICLR 2022",
         _ACCUMULATE,
         chunks=2,
     ),
     _asynchronous(
-        "vanilla_1f1b", lazy_vanilla_1f1b, "1f1b without a flush, the newest weights always", "arXiv:1806.03377"
+        "vanilla_1f1b",
+        generated_vanilla_1f1b,
+        "1f1b without a flush, the newest weights always",
+        "arXiv:1806.03377",
+        in_flight=InFlightRule.DEPTH,
     ),
     _asynchronous(
         "stale_weights",
-        lazy_stale_weights,
+        generated_stale_weights,
         "pipelined backpropagation: twice as far ahead, the newest weights always",
         "arXiv:1912.12675, section 4.1",
     ),
     _asynchronous(
         "hybrid",
-        lazy_hybrid,
+        generated_hybrid,
         "stale_weights first, then one micro-batch at a time",
         "arXiv:1912.12675, section 4.2",
         Parameter(
@@ -266,21 +282,21 @@ ENTRIES = (
     ),
     _asynchronous(
         "spectrain",
-        lazy_spectrain,
+        generated_spectrain,
         "1f1b without a flush, F and B read weights predicted by momentum",
         "arXiv:1809.02839",
         prediction=PredictionRule.MOMENTUM,
     ),
     _asynchronous(
         "xpipe",
-        lazy_xpipe,
+        generated_xpipe,
         "spectrain, predicted by Adam's rule whatever the optimizer",
         "arXiv:1911.04610",
         prediction=PredictionRule.ADAM,
     ),
     _asynchronous(
         "pipeoptim",
-        lazy_pipeoptim,
+        generated_pipeoptim,
         "1f1b without a flush, F reads weights predicted by the optimizer's own rule",
         "arXiv:2312.00839",
         Parameter("extra", 0, "steps that F looks beyond its backward; 1 in the authors' code"),

@@ -1,9 +1,10 @@
-"""What the catalogue knows of a schedule, and of the parameters that it takes."""
+"""An entry of the catalogue: what is known of a schedule, and of the parameters that it takes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from math import prod
 from numbers import Real
 from typing import Literal, TypeAlias
@@ -21,7 +22,8 @@ class Parameter:
     Attributes:
         default: None where the builder finds it from the counts, as `text` says.
         text: What it does, in a few words.
-        type: Of a None default, what is taken: a whole number, any number, or whole numbers (``2:1:1``).
+        type: What values a parameter whose default is None takes: a whole number, any number, or whole numbers
+            (``2:1:1``).
         counts_run: Whether it counts micro-batches of the whole run, so that there can be no more of them.
         multiplies_chunks: Whether a rank holds so many times as many stages.
     """
@@ -47,10 +49,10 @@ class Parameter:
         if value is None and self.default is None:
             return None
         reader, expected = _READERS[self.takes]
-        found = reader(value)
-        if found is None:
+        parsed = reader(value)
+        if parsed is None:
             raise ScheduleError(f"{self.name}: got {shown(value)}, expected {expected}")
-        return found
+        return parsed
 
 
 def _number(value: object) -> int | float | None:
@@ -63,9 +65,11 @@ def _number(value: object) -> int | float | None:
 
 
 def _integers(value: object) -> tuple[int, ...] | None:
-    found = [integer(each) for each in value] if isinstance(value, Iterable) and not isinstance(value, str) else [None]
-    known = tuple(number for number in found if number is not None)
-    return known if len(known) == len(found) else None
+    numbers = (
+        [integer(item) for item in value] if isinstance(value, Iterable) and not isinstance(value, str) else [None]
+    )
+    known = tuple(number for number in numbers if number is not None)
+    return known if len(known) == len(numbers) else None
 
 
 _READERS: Mapping[str, tuple[Callable[[object], ParameterValue], str]] = {
@@ -73,6 +77,34 @@ _READERS: Mapping[str, tuple[Callable[[object], ParameterValue], str]] = {
     "number": (_number, "a number; try 1.0"),
     "integers": (_integers, "integers; try (2, 1, 1)"),
 }
+
+
+class InFlightRule(StrEnum):
+    """How many micro-batches rank k of p, with a stage each, has between their F and their B or I.
+
+    ALL    of a batch all: its last F comes before its first B
+    DEPTH  p - k, or of fewer all: its F of i + p - k comes after its B or I of i
+    """
+
+    ALL = "all"
+    DEPTH = "depth"
+
+    def most(self, num_ranks: int, rank: int, num_microbatches: int) -> int:
+        """Return that number on `rank` of so many."""
+        return num_microbatches if self is InFlightRule.ALL else min(num_microbatches, num_ranks - rank)
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialCase:
+    """A schedule whose lists are those of another one, some of whose parameters have these values.
+
+    Attributes:
+        name: Name of the other schedule, in the catalogue.
+        settings: Values by parameter; the parameters that are left are those of this schedule.
+    """
+
+    name: str
+    settings: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +119,9 @@ class Entry:
         aliases: Other names of it, as papers, PyTorch and Megatron-LM write them.
         chunks: Stages that a rank holds; unless others are asked for, where it takes them.
         replicas: Ranks that hold the same stage, where that is in the schedule's nature.
-        lazy: Builds the same without holding its lists, for a run of any length; None where a run repeats a batch.
+        build_generated: Builds the same with generated lists, for a run of any length; None where runs repeat a batch.
+        in_flight: Micro-batches that are in flight on a rank; None where no rule is known.
+        case_of: The schedule that this one is a special case of; None if there is none.
     """
 
     name: str
@@ -99,7 +133,13 @@ class Entry:
     aliases: tuple[str, ...] = ()
     chunks: int = 1
     replicas: int = 1
-    lazy: Callable[..., Schedule] | None = None
+    build_generated: Callable[..., Schedule] | None = None
+    in_flight: InFlightRule | None = None
+    case_of: SpecialCase | None = None
+
+    def takes(self, parameter: str) -> bool:
+        """Whether a parameter of this name can be set."""
+        return any(known.name == parameter for known in self.parameters)
 
     def stamped(self, schedule: Schedule) -> Schedule:
         """Return `schedule`, which was made from this entry, knowing so."""
@@ -109,5 +149,9 @@ class Entry:
         """Return how many stages a rank holds with these settings, `num_chunks` if that can be chosen."""
         if self.traits.takes_chunks and num_chunks is not None:
             return num_chunks
-        factors = (settings.get(each.name, each.default) for each in self.parameters if each.multiplies_chunks)
+        factors = (
+            settings.get(parameter.name, parameter.default)
+            for parameter in self.parameters
+            if parameter.multiplies_chunks
+        )
         return self.chunks * prod(factor for factor in factors if isinstance(factor, int))

@@ -119,10 +119,10 @@ def _squeezed(repeated: Sequence[Sequence[Compute]], num_stages: int) -> list[li
     """
     limit = max(max(accumulate(map(_growth, row))) for row in repeated)
     ranks = [_Rank(row, limit, num_stages) for row in repeated]
-    there: set[Message | None] = set()
+    given: set[Message | None] = set()
     while any(rank.left for rank in ranks):
-        places = [rank.place(there) for rank in ranks]
-        there.update(rank.take(place) for rank, place in zip(ranks, places, strict=True) if place is not None)
+        places = [rank.place(given) for rank in ranks]
+        given.update(rank.take(place) for rank, place in zip(ranks, places, strict=True) if place is not None)
     return [rank.taken for rank in ranks]
 
 
@@ -138,13 +138,13 @@ class _Rank:
         self._num_stages = num_stages
         self._held = 0
 
-    def place(self, there: Container[Message | None]) -> int | None:
+    def place(self, given: Container[Message | None]) -> int | None:
         """Return where in `left` the op to take is, if there is one; each kind is taken in its own order."""
         held = most = self._held
         weight: int | None = None
         seen: set[tuple[Phase, int]] = set()
         for place, op in enumerate(self.left):
-            if (op.phase, op.stage) not in seen and all(need in there for need in needs(op, self._num_stages)):
+            if (op.phase, op.stage) not in seen and all(need in given for need in needs(op, self._num_stages)):
                 if op.phase is Phase.BACKWARD_WEIGHT:
                     weight = place if weight is None else weight
                 elif op.phase is Phase.BACKWARD_INPUT or most < self._limit:

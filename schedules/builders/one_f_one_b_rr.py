@@ -21,11 +21,20 @@ from functools import partial
 from itertools import accumulate
 from math import lcm
 
-from pipesched.schedules import Op, Schedule, ScheduleError, backward, forward, holding, make_lazy, positive
+from pipesched.schedules import (
+    Op,
+    Schedule,
+    ScheduleError,
+    backward,
+    forward,
+    held_builder,
+    make_generated_schedule,
+    positive,
+)
 from pipesched.schedules.builders.pipedream import without_flush
 
 
-def lazy_one_f_one_b_rr(num_ranks: int, num_microbatches: int, replicas: Sequence[int] | None = None) -> Schedule:
+def generated_one_f_one_b_rr(num_ranks: int, num_microbatches: int, replicas: Sequence[int] | None = None) -> Schedule:
     """Build a run over ``len(replicas)`` stages.
 
     Args:
@@ -50,13 +59,13 @@ def lazy_one_f_one_b_rr(num_ranks: int, num_microbatches: int, replicas: Sequenc
         return without_flush(forwards, backwards, warmup, is_replicated=count > 1)
 
     rank_ops = [partial(ops, stage, replica) for stage, count in enumerate(counts) for replica in range(count)]
-    return make_lazy("1f1b_rr", len(counts), num_microbatches, rank_ops, homes)
+    return make_generated_schedule("1f1b_rr", len(counts), num_microbatches, rank_ops, homes)
 
 
 _SHOWN = 60
 """Characters of the replicas in a message."""
 
-one_f_one_b_rr = holding(lazy_one_f_one_b_rr)
+one_f_one_b_rr = held_builder(generated_one_f_one_b_rr)
 
 
 def _default(num_ranks: int) -> tuple[int, ...]:

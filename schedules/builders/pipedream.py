@@ -36,13 +36,13 @@ from pipesched.schedules import (
     Step,
     backward,
     forward,
-    holding,
-    make_lazy,
+    held_builder,
+    make_generated_schedule,
     positive,
 )
 
 
-def lazy_pipedream(num_ranks: int, num_microbatches: int) -> Schedule:
+def generated_pipedream(num_ranks: int, num_microbatches: int) -> Schedule:
     """Build a run of `num_microbatches`, each with a Step of its own on every stage."""
 
     def version(stage: int, i: int) -> int:
@@ -57,7 +57,7 @@ def lazy_pipedream(num_ranks: int, num_microbatches: int) -> Schedule:
     )
 
 
-def lazy_pipedream_2bw(num_ranks: int, num_microbatches: int, accumulate: int | None = None) -> Schedule:
+def generated_pipedream_2bw(num_ranks: int, num_microbatches: int, accumulate: int | None = None) -> Schedule:
     """Build a run in which every stage steps after each `accumulate` micro-batches; by default as many as ranks.
 
     Raises:
@@ -75,8 +75,8 @@ def lazy_pipedream_2bw(num_ranks: int, num_microbatches: int, accumulate: int | 
     )
 
 
-pipedream = holding(lazy_pipedream)
-pipedream_2bw = holding(lazy_pipedream_2bw)
+pipedream = held_builder(generated_pipedream)
+pipedream_2bw = held_builder(generated_pipedream_2bw)
 
 Made = Callable[[int, int], Compute]
 """Makes the op of (stage, micro-batch)."""
@@ -105,7 +105,7 @@ def unflushed(
         backwards = (backward_of(rank, i) for i in range(num_microbatches))
         return without_flush(forwards, backwards, slack * (num_ranks - 1 - rank), accumulate)
 
-    return make_lazy(name, num_ranks, num_microbatches, [partial(ops, rank) for rank in range(num_ranks)])
+    return make_generated_schedule(name, num_ranks, num_microbatches, [partial(ops, rank) for rank in range(num_ranks)])
 
 
 def without_flush(

@@ -33,24 +33,24 @@ from pipesched.schedules import (
     Step,
     backward,
     forward,
-    holding,
-    make_lazy,
+    held_builder,
+    make_generated_schedule,
     positive,
 )
 from pipesched.schedules.builders.pipedream import unflushed, without_flush
 
 
-def lazy_vanilla_1f1b(num_ranks: int, num_microbatches: int) -> Schedule:
+def generated_vanilla_1f1b(num_ranks: int, num_microbatches: int) -> Schedule:
     """Build a run of 1F1B without a flush and without a stash, each micro-batch with a Step of its own."""
     return _newest("vanilla_1f1b", num_ranks, num_microbatches, slack=1)
 
 
-def lazy_stale_weights(num_ranks: int, num_microbatches: int) -> Schedule:
+def generated_stale_weights(num_ranks: int, num_microbatches: int) -> Schedule:
     """Build a run of pipelined backpropagation: 2 (p - 1 - k) + 1 micro-batches are in flight on rank k."""
     return _newest("stale_weights", num_ranks, num_microbatches, slack=2)
 
 
-def lazy_hybrid(num_ranks: int, num_microbatches: int, pipelined: int | None = None) -> Schedule:
+def generated_hybrid(num_ranks: int, num_microbatches: int, pipelined: int | None = None) -> Schedule:
     """Build a run whose first `pipelined` micro-batches are pipelined; unless given, half of them, rounded up.
 
     Raises:
@@ -70,7 +70,9 @@ def lazy_hybrid(num_ranks: int, num_microbatches: int, pipelined: int | None = N
         for i in range(count, num_microbatches):
             yield from (forward(rank, i, i), backward(rank, i, i), Step(rank))
 
-    return make_lazy("hybrid", num_ranks, num_microbatches, [partial(ops, rank) for rank in range(num_ranks)])
+    return make_generated_schedule(
+        "hybrid", num_ranks, num_microbatches, [partial(ops, rank) for rank in range(num_ranks)]
+    )
 
 
 def _newest(name: str, num_ranks: int, num_microbatches: int, slack: int) -> Schedule:
@@ -83,6 +85,6 @@ def _newest(name: str, num_ranks: int, num_microbatches: int, slack: int) -> Sch
     return unflushed(name, num_ranks, num_microbatches, forward, backward, slack=slack)
 
 
-vanilla_1f1b = holding(lazy_vanilla_1f1b)
-stale_weights = holding(lazy_stale_weights)
-hybrid = holding(lazy_hybrid)
+vanilla_1f1b = held_builder(generated_vanilla_1f1b)
+stale_weights = held_builder(generated_stale_weights)
+hybrid = held_builder(generated_hybrid)

@@ -20,21 +20,21 @@ How the weights are predicted is not in the list: Rule names it.
 
 from __future__ import annotations
 
-from pipesched.schedules import Compute, Phase, Schedule, ScheduleError, holding
+from pipesched.schedules import Compute, Phase, Schedule, ScheduleError, held_builder
 from pipesched.schedules.builders.pipedream import unflushed
 
 
-def lazy_spectrain(num_ranks: int, num_microbatches: int) -> Schedule:
+def generated_spectrain(num_ranks: int, num_microbatches: int) -> Schedule:
     """Build a run with SpecTrain's look-ahead, each micro-batch with a Step of its own."""
     return _ahead_twice("spectrain", num_ranks, num_microbatches)
 
 
-def lazy_xpipe(num_ranks: int, num_microbatches: int) -> Schedule:
+def generated_xpipe(num_ranks: int, num_microbatches: int) -> Schedule:
     """Build a run with XPipe's look-ahead, which is SpecTrain's."""
     return _ahead_twice("xpipe", num_ranks, num_microbatches)
 
 
-def lazy_pipeoptim(num_ranks: int, num_microbatches: int, extra: int = 0) -> Schedule:
+def generated_pipeoptim(num_ranks: int, num_microbatches: int, extra: int = 0) -> Schedule:
     """Build a run with PipeOptim's look-ahead: in forwards only, `extra` steps beyond their backward.
 
     Raises:
@@ -64,6 +64,6 @@ def _ahead_twice(name: str, num_ranks: int, num_microbatches: int) -> Schedule:
     return unflushed(name, num_ranks, num_microbatches, forward, backward)
 
 
-spectrain = holding(lazy_spectrain)
-xpipe = holding(lazy_xpipe)
-pipeoptim = holding(lazy_pipeoptim)
+spectrain = held_builder(generated_spectrain)
+xpipe = held_builder(generated_xpipe)
+pipeoptim = held_builder(generated_pipeoptim)

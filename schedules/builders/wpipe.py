@@ -24,11 +24,11 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import tee
 
-from pipesched.schedules import Compute, Op, Schedule, backward, forward, holding, make_lazy
+from pipesched.schedules import Compute, Op, Schedule, backward, forward, held_builder, make_generated_schedule
 from pipesched.schedules.builders.pipedream import update_period, without_flush
 
 
-def lazy_wpipe(num_ranks: int, num_microbatches: int, accumulate: int | None = None) -> Schedule:
+def generated_wpipe(num_ranks: int, num_microbatches: int, accumulate: int | None = None) -> Schedule:
     """Build a run of 2 p stages that step after each `accumulate` micro-batches; by default as many as ranks.
 
     Raises:
@@ -43,7 +43,7 @@ def lazy_wpipe(num_ranks: int, num_microbatches: int, accumulate: int | None = N
 
     rank_ops = [partial(ops, rank) for rank in range(num_ranks)]
     homes = [(stage % num_ranks,) for stage in range(2 * num_ranks)]
-    return make_lazy("wpipe", 2 * num_ranks, num_microbatches, rank_ops, homes)
+    return make_generated_schedule("wpipe", 2 * num_ranks, num_microbatches, rank_ops, homes)
 
 
 def _pairs(rank: int, num_ranks: int, period: int, num_periods: int) -> Iterator[tuple[Compute | None, Compute | None]]:
@@ -59,4 +59,4 @@ def _pairs(rank: int, num_ranks: int, period: int, num_periods: int) -> Iterator
             yield None if is_last else forward(first, i + period, t), backward(first, i, max(0, t - 1))
 
 
-wpipe = holding(lazy_wpipe)
+wpipe = held_builder(generated_wpipe)

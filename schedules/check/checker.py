@@ -53,7 +53,7 @@ class Judgement:
     """What is wrong with a schedule, by backend.
 
     Attributes:
-        lists: Those that the findings speak of: as given, or lowered as the backend's user lowers them.
+        lists: The lists that the findings speak of: as given, or lowered as the backend's user lowers them.
         findings: None for a backend that it is safe on.
     """
 
@@ -77,7 +77,7 @@ def judge(schedule: Schedule) -> Judgement:
         way: schedule if schedule.is_lowered else way(schedule) for way in (lower, lower_for_torch)
     }
     lists = {backend: lowered[traits.lower] for backend, traits in BACKENDS.items()}
-    deadlocks_of = {way: _deadlocks_by_communication(each) for way, each in lowered.items()}
+    deadlocks_of = {way: _deadlocks_by_communication(lists) for way, lists in lowered.items()}
     return Judgement(
         lists,
         {
@@ -105,15 +105,15 @@ def _faults(schedule: Schedule) -> list[Finding]:
 
 
 def _deadlocks_by_communication(lowered: Schedule) -> dict[Communication, tuple[Deadlock, ...]]:
-    found = {Communication.BATCHED: deadlocks(lowered, Communication.BATCHED)}
+    reasons_of = {Communication.BATCHED: deadlocks(lowered, Communication.BATCHED)}
     reasons: tuple[Deadlock, ...] | None = None
     for communication in (
         Communication.RANK, Communication.PAIR, Communication.DEVICE, Communication.CHANNEL, Communication.BUFFERED,
     ):  # fmt: skip
         # each waits for less than the one before it: where that comes to its end, so does this
         reasons = reasons if reasons == () else deadlocks(lowered, communication)
-        found[communication] = reasons
-    return found
+        reasons_of[communication] = reasons
+    return reasons_of
 
 
 def _finding(deadlock: Deadlock) -> Finding:

@@ -122,12 +122,14 @@ def _shared(stage: int, replicas: dict[int, _Events]) -> Iterator[Finding]:
 
 def _reduced(stage: int, replicas: dict[int, _Events]) -> Iterator[Finding]:
     """Every replica reduces and steps alike: once each, with nothing in between."""
-    orders = {rank: [one for one in events if isinstance(one[1], Reduce | Step)] for rank, events in replicas.items()}
+    orders = {
+        rank: [event for event in events if isinstance(event[1], Reduce | Step)] for rank, events in replicas.items()
+    }
     first = next(iter(orders))
     for rank, order in orders.items():
-        for (index, here), (_, there) in zip_longest(order, orders[first], fillvalue=(None, "no more")):
-            if here != there:
-                text = f"there is {here} where rank {first} has {there}, expected the same order on all its replicas"
+        for (index, here), (_, expected) in zip_longest(order, orders[first], fillvalue=(None, "no more")):
+            if here != expected:
+                text = f"there is {here} where rank {first} has {expected}, expected the same order on all its replicas"
                 yield Finding("structure", rank, index, f"among the Reduces and Steps of stage {stage} {text}")
                 return
     for rank, events in replicas.items():

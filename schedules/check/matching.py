@@ -11,14 +11,14 @@ from collections.abc import Iterator
 
 from pipesched.schedules import Message, Recv, Schedule, Send, computes, gives, routes
 from pipesched.schedules.check.finding import Finding
-from pipesched.schedules.semantics import channel_of
+from pipesched.schedules.semantics import Channel, Meetings
 
 
 def matching(schedule: Schedule) -> Iterator[Finding]:
     """Yield what is wrong with the Sends and Recvs; nothing for lists without communication."""
     if not schedule.is_lowered:
         return
-    sends, recvs = _posts(schedule, Send), _posts(schedule, Recv)
+    sends, recvs = _posts(schedule)
     for channel in sorted(sends.keys() | recvs.keys()):
         sender, receiver = channel
         if not 0 <= sender < schedule.num_ranks or not 0 <= receiver < schedule.num_ranks:
@@ -26,38 +26,46 @@ def matching(schedule: Schedule) -> Iterator[Finding]:
             rank = sender if channel in sends else receiver
             yield Finding("matching", rank, index, f"{op} names a peer outside of {schedule.num_ranks} ranks")
             continue
-        yield from _compare(channel, sends.get(channel, []), recvs.get(channel, []))
+        yield from _compare(channel, sends.get(channel, {}), recvs.get(channel, {}))
     yield from _addresses(schedule)
 
 
-_Posts = list[tuple[int, Send | Recv]]
+_Posts = dict[int, tuple[int, Send | Recv]]
+"""The (index, op) posted on a channel, by the number of its meeting."""
 
 
-def _posts(schedule: Schedule, kind: type[Send] | type[Recv]) -> dict[tuple[int, int], _Posts]:
-    """Return the (index, op) posted on each channel, a channel being (sender, receiver)."""
-    found: defaultdict[tuple[int, int], _Posts] = defaultdict(list)
+def _posts(schedule: Schedule) -> tuple[dict[Channel, _Posts], dict[Channel, _Posts]]:
+    """Return the Sends and the Recvs of each channel."""
+    sends: defaultdict[Channel, _Posts] = defaultdict(dict)
+    recvs: defaultdict[Channel, _Posts] = defaultdict(dict)
+    meetings = Meetings()
     for rank, row in enumerate(schedule.ops):
         for index, op in enumerate(row):
-            if isinstance(op, kind):
-                found[channel_of(rank, op)].append((index, op))
-    return dict(found)
+            if isinstance(op, Send):
+                channel, number = meetings.send(rank, op.peer)
+                sends[channel][number] = index, op
+            elif isinstance(op, Recv):
+                channel, number = meetings.recv(rank, op.peer)
+                recvs[channel][number] = index, op
+    return sends, recvs
 
 
-def _compare(channel: tuple[int, int], sends: _Posts, recvs: _Posts) -> Iterator[Finding]:
+def _compare(channel: Channel, sends: _Posts, recvs: _Posts) -> Iterator[Finding]:
     sender, receiver = channel
-    unsent = Counter(op.message for _, op in recvs) - Counter(op.message for _, op in sends)
-    unreceived = Counter(op.message for _, op in sends) - Counter(op.message for _, op in recvs)
+    sent, received = Counter(_messages(sends)), Counter(_messages(recvs))
+    unsent, unreceived = received - sent, sent - received
     if unsent or unreceived:
-        for index, op in recvs:
+        for index, op in recvs.values():
             if unsent[op.message] > 0:
                 unsent[op.message] -= 1
                 yield Finding("matching", receiver, index, f"{op} has no Send on rank {sender}")
-        for index, op in sends:
+        for index, op in sends.values():
             if unreceived[op.message] > 0:
                 unreceived[op.message] -= 1
                 yield Finding("matching", sender, index, f"{op} has no Recv on rank {receiver}")
         return
-    for (i, send), (j, recv) in zip(sends, recvs, strict=True):
+    for number, (i, send) in sends.items():
+        j, recv = recvs[number]
         if send.message != recv.message:
             expected = Recv(send.message, sender)
             yield Finding(
@@ -65,6 +73,10 @@ def _compare(channel: tuple[int, int], sends: _Posts, recvs: _Posts) -> Iterator
                 f"{recv} is out of order: rank {sender} sends {send} at this place (its op {i}), expected {expected}",
             )  # fmt: skip
             return
+
+
+def _messages(posts: _Posts) -> Iterator[Message]:
+    return (op.message for _, op in posts.values())
 
 
 def _addresses(schedule: Schedule) -> Iterator[Finding]:

@@ -3,6 +3,7 @@ from .files import read_bytes as read_bytes
 from .files import read_text as read_text
 from .files import replace_whole as replace_whole
 from .files import write_text as write_text
+from .op_text import parse_op as parse_op
 from .schedule_json import from_json as from_json
 from .schedule_json import read_schedule as read_schedule
 from .schedule_json import to_json as to_json

@@ -7,7 +7,7 @@ import json
 import math
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -167,10 +167,10 @@ def load_json(text: str, origin: str) -> object:
 def _is_shallow(value: object) -> bool:
     level: list[Any] = [value]
     for _ in range(_MAX_DEPTH + 1):
-        level = [each for each in level if type(each) in (dict, list)]
+        level = [node for node in level if type(node) in (dict, list)]
         if not level:
             return True
-        level = [each for outer in level for each in (outer.values() if type(outer) is dict else outer)]
+        level = [node for outer in level for node in (outer.values() if type(outer) is dict else outer)]
     return False
 
 
@@ -234,6 +234,16 @@ def load_document(
             faults.add(key, f"got {shown(document[key])}, expected type {kind.__name__}; try correcting it")
     faults.settle()
     return document
+
+
+def document_text(form: str, fields: Mapping[str, object], lists: Mapping[str, Sequence[object]]) -> str:
+    """Return what `load_document` reads: a JSON object with a line per field, and a line per item of each list."""
+    head = {"format": form, "version": 1, **fields}
+    lines = [f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items()]
+    for key, items in lists.items():
+        rows = ",\n".join(f"    {json.dumps(item, ensure_ascii=False)}" for item in items)
+        lines.append(f"  {json.dumps(key)}: " + (f"[\n{rows}\n  ]" if items else "[]"))
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def check_name(value: str, place: str, faults: Faults) -> None:

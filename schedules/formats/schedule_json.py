@@ -5,7 +5,7 @@
      "ops": [["0F0", "0SEND_F0>1", "0RECV_B0<1", "0B0", "0STEP"],
              ["1RECV_F0<0", "1F0", "1B0", "1SEND_B0>0", "1STEP"]]}
 
-An op is a text (`schedules.formats.text`); a Send or Recv names its peer's rank. What may be left out:
+An op is a text (`schedules.formats.op_text`); a Send or Recv names its peer's rank. What may be left out:
 
     "width": 2                  copies of a pipeline (`schedules.transforms.replication`) that these are; else one
     "is_lowered": true          the lists say all their communication, which is none; else they do if they have any
@@ -15,7 +15,6 @@ An op is a text (`schedules.formats.text`); a Send or Recv names its peer's rank
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -46,10 +45,11 @@ from pipesched.schedules.formats.files import (
     check_devices,
     check_name,
     check_number,
+    document_text,
     load_document,
     read_text,
 )
-from pipesched.schedules.formats.text import op_text, parse_op_with_peer
+from pipesched.schedules.formats.op_text import op_text, parse_op_with_peer
 from pipesched.schedules.formats.torch_csv import read_csv_text
 
 SCHEDULE_FORMAT = "pipesched.schedule"
@@ -115,8 +115,6 @@ def to_json(schedule: Schedule) -> str:
     _check(schedule, faults)
     faults.settle()
     head = {
-        "format": SCHEDULE_FORMAT,
-        "version": 1,
         "name": schedule.name,
         "num_stages": schedule.num_stages,
         "num_microbatches": schedule.num_microbatches,
@@ -126,9 +124,7 @@ def to_json(schedule: Schedule) -> str:
         **({} if schedule.origin is None else {"origin": schedule.origin}),
         **({} if schedule.traits == ScheduleTraits() else {"traits": _traits(schedule.traits)}),
     }
-    fields = [f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items()]
-    rows = ["    " + json.dumps([op_text(op) for op in row]) for row in schedule.ops]
-    return "{\n" + ",\n".join(fields) + ',\n  "ops": [\n' + ",\n".join(rows) + "\n  ]\n}\n"
+    return document_text(SCHEDULE_FORMAT, head, {"ops": [[op_text(op) for op in row] for row in schedule.ops]})
 
 
 def _parse(value: list[Any], faults: Faults) -> list[tuple[Op, ...]]:
@@ -156,8 +152,8 @@ def _traits(traits: ScheduleTraits) -> dict[str, bool | str]:
 
 
 def _parse_traits(value: dict[str, Any], faults: Faults) -> ScheduleTraits:
-    known = {each.name for each in fields(ScheduleTraits)}
-    found: dict[str, Any] = {}
+    known = {trait.name for trait in fields(ScheduleTraits)}
+    traits: dict[str, Any] = {}
     for key, trait in value.items():
         place = f"traits.{key}" if key in known else "traits"
         if key not in known:
@@ -167,8 +163,8 @@ def _parse_traits(value: dict[str, Any], faults: Faults) -> ScheduleTraits:
         elif key == "prediction" and trait not in tuple(PredictionRule):
             faults.add(place, f"got {shown(trait)}, expected one of {', '.join(PredictionRule)}; try correcting it")
         else:
-            found[key] = PredictionRule(trait) if key == "prediction" else trait
-    return ScheduleTraits() if faults else ScheduleTraits(**found)
+            traits[key] = PredictionRule(trait) if key == "prediction" else trait
+    return ScheduleTraits() if faults else ScheduleTraits(**traits)
 
 
 def _check(schedule: Schedule, faults: Faults) -> None:

@@ -3,30 +3,31 @@
     {"format": "pipesched.timeline", "version": 1, "name": "gpipe", "source": "predicted", "rank_to_device": [0, 1],
      "spans": [[0, "0F0", 0.0, 0.0, 1.5], ...], "memory": [[0, 0.0, {"weights": 1024}], ...]}
 
-A span is rank, op, posted_s, start_s, end_s [s]; a sample of memory is device, time_s [s], bytes by kind.
+A span is rank, op, posted_s, start_s, end_s [s]; a sample of memory is device, time_s [s], bytes by kind. There may be
+``"hand_overs": [[0, "0SEND_F0>1", 1.5, 1.6], ...]``: rank, op, start_s, end_s [s].
 """
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
-from typing import Any
 
-from pipesched.schedules import MemorySample, Recv, ScheduleError, Send, Span, Timeline, shown
+from pipesched.schedules import HandOver, MemorySample, Recv, ScheduleError, Send, Span, Timeline, shown
 from pipesched.schedules.formats.files import (
     MAX_BYTES,
     Faults,
     check_devices,
     check_name,
     check_number,
+    document_text,
     load_document,
     read_text,
 )
-from pipesched.schedules.formats.text import op_text, parse_op_with_peer
+from pipesched.schedules.formats.op_text import op_text, parse_op_with_peer
 
 TIMELINE_FORMAT = "pipesched.timeline"
 _FIELDS = {"name": str, "source": str, "rank_to_device": list, "spans": list, "memory": list}
+_OPTIONAL_FIELDS = {"hand_overs": list}
 _MAX_TIMELINE_BYTES = 8 * MAX_BYTES
 _MAX_HELD_BYTES = 2**62
 
@@ -46,10 +47,12 @@ def timeline_from_json(text: str, origin: str) -> Timeline:
     Raises:
         ScheduleError: The text is not such a timeline.
     """
-    document = load_document(text, origin, TIMELINE_FORMAT, _FIELDS)
+    document = load_document(text, origin, TIMELINE_FORMAT, _FIELDS, _OPTIONAL_FIELDS)
     faults = Faults(origin)
     spans = [_parse_span(row, f"spans[{index}]", faults) for index, row in enumerate(document["spans"])]
     memory = [_parse_sample(row, f"memory[{index}]", faults) for index, row in enumerate(document["memory"])]
+    rows = document.get("hand_overs", [])
+    hand_overs = [_parse_hand_over(row, f"hand_overs[{index}]", faults) for index, row in enumerate(rows)]
     faults.settle()
     timeline = Timeline(
         document["name"],
@@ -57,6 +60,7 @@ def timeline_from_json(text: str, origin: str) -> Timeline:
         tuple(span for span in spans if span is not None),
         tuple(document["rank_to_device"]),
         tuple(sample for sample in memory if sample is not None),
+        tuple(hand_over for hand_over in hand_overs if hand_over is not None),
     )
     _check(timeline, faults)
     faults.settle()
@@ -72,23 +76,13 @@ def timeline_to_json(timeline: Timeline) -> str:
     faults = Faults(f"timeline {shown(timeline.name)}")
     _check(timeline, faults)
     faults.settle()
-    head = {
-        "format": TIMELINE_FORMAT,
-        "version": 1,
-        "name": timeline.name,
-        "source": timeline.source,
-        "rank_to_device": list(timeline.rank_to_device),
-    }
-    fields = [f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items()]
+    head = {"name": timeline.name, "source": timeline.source, "rank_to_device": list(timeline.rank_to_device)}
     spans = [[s.rank, op_text(s.op), float(s.posted_s), float(s.start_s), float(s.end_s)] for s in timeline.spans]
     memory = [[m.device, float(m.time_s), dict(m.bytes_by_kind)] for m in timeline.memory]
-    fields += [f'  "spans": {_lines(spans)}', f'  "memory": {_lines(memory)}']
-    return "{\n" + ",\n".join(fields) + "\n}\n"
-
-
-def _lines(rows: list[list[Any]]) -> str:
-    lines = ",\n".join("    " + json.dumps(row, ensure_ascii=False) for row in rows)
-    return f"[\n{lines}\n  ]" if rows else "[]"
+    lists = {"spans": spans, "memory": memory}
+    if timeline.hand_overs:
+        lists["hand_overs"] = [[h.rank, op_text(h.op), float(h.start_s), float(h.end_s)] for h in timeline.hand_overs]
+    return document_text(TIMELINE_FORMAT, head, lists)
 
 
 def _parse_span(row: object, place: str, faults: Faults) -> Span | None:
@@ -106,6 +100,18 @@ def _parse_span(row: object, place: str, faults: Faults) -> Span | None:
                 faults.add(place, str(error))
         case _:
             faults.add(place, f'got {shown(row)}, expected a row like [0, "0F0", 0.0, 0.0, 1.5]; try correcting it')
+    return None
+
+
+def _parse_hand_over(row: object, place: str, faults: Faults) -> HandOver | None:
+    match row:
+        case [int() as rank, str() as text, int() | float() as start_s, int() | float() as end_s] if _no_bool(row):
+            try:
+                return HandOver(rank, parse_op_with_peer(text), float(start_s), float(end_s))
+            except ScheduleError as error:
+                faults.add(place, str(error))
+        case _:
+            faults.add(place, f'got {shown(row)}, expected a row like [0, "0F0", 1.5, 1.6]; try correcting it')
     return None
 
 
@@ -136,6 +142,8 @@ def _check(timeline: Timeline, faults: Faults) -> None:
             got = f"got rank {span.rank} after {last_rank}"
             faults.add(place, f"{got}, expected spans in order of rank; try sorting them")
         last_rank = span.rank
+    for index, hand_over in enumerate(timeline.hand_overs):
+        _check_hand_over(hand_over, len(timeline.rank_to_device), f"hand_overs[{index}]", faults)
     last = (-1, 0.0)
     for index, sample in enumerate(timeline.memory):
         place = f"memory[{index}]"
@@ -144,6 +152,15 @@ def _check(timeline: Timeline, faults: Faults) -> None:
             got = f"got device {sample.device} at {sample.time_s} s"
             faults.add(place, f"{got}, expected samples in order of device, then time; try sorting them")
         last = (sample.device, sample.time_s)
+
+
+def _check_hand_over(hand_over: HandOver, num_ranks: int, place: str, faults: Faults) -> None:
+    check_number(hand_over.rank, num_ranks, place, faults, "rank")
+    times = (hand_over.start_s, hand_over.end_s)
+    if not all(math.isfinite(time_s) for time_s in times):
+        faults.add(place, f"got times {times}, expected finite seconds; try correcting them")
+    elif hand_over.end_s < hand_over.start_s:
+        faults.add(place, f"got times {times}, expected the end after the start; try correcting them")
 
 
 def _check_span(span: Span, num_ranks: int, place: str, faults: Faults) -> None:

@@ -30,7 +30,7 @@ from pipesched.schedules import (
     shown,
 )
 from pipesched.schedules.formats.files import Faults, fault, read_text
-from pipesched.schedules.formats.text import NO_PEER, parse_op
+from pipesched.schedules.formats.op_text import NO_PEER, parse_op
 from pipesched.schedules.formats.torch_rules import (
     OUR_JSON,
     Rows,
@@ -69,16 +69,16 @@ def read_csv_text(text: str, origin: str, *, steps: bool = True) -> Schedule:
     rows = _parse(text, origin, faults)
     _check_dialect(rows, faults)
     faults.settle()
-    found = survey(rows, _cell, faults)
-    num_microbatches = len(found.microbatches)
-    check_complete(found, len(found.rank_of), num_microbatches, _cell, faults)
-    check_others(rows, found, _cell, faults)
+    surveyed = survey(rows, _cell, faults)
+    num_microbatches = len(surveyed.microbatches)
+    check_complete(surveyed, len(surveyed.rank_of), num_microbatches, _cell, faults)
+    check_others(rows, surveyed, _cell, faults)
     faults.settle()
-    lists = [[_with_peer(op, found) for op in row if op is not None] for row in rows]
+    lists = [[_with_peer(op, surveyed) for op in row if op is not None] for row in rows]
     if steps:
-        for stage, rank in sorted(found.rank_of.items()):
+        for stage, rank in sorted(surveyed.rank_of.items()):
             lists[rank].append(Step(stage))
-    return make_schedule(Path(origin).stem, len(found.rank_of), num_microbatches, lists)
+    return make_schedule(Path(origin).stem, len(surveyed.rank_of), num_microbatches, lists)
 
 
 def write_csv(schedule: Schedule) -> str:
@@ -160,8 +160,8 @@ def _check_dialect(rows: Rows, faults: Faults) -> None:
                 )
 
 
-def _with_peer(op: Op, found: Survey) -> Op:
-    return replace(op, peer=found.rank_of[peer_stage(op)]) if isinstance(op, Send | Recv) else op
+def _with_peer(op: Op, surveyed: Survey) -> Op:
+    return replace(op, peer=surveyed.rank_of[peer_stage(op)]) if isinstance(op, Send | Recv) else op
 
 
 def _write(schedule: Schedule, rows: Rows, *, comms: bool = False) -> str:
@@ -171,12 +171,12 @@ def _write(schedule: Schedule, rows: Rows, *, comms: bool = False) -> str:
         faults.add("", f"{got}, expected a device per rank, in order: PyTorch's CSV has no devices; try {OUR_JSON}")
     rows = [_without_last_steps(row) for row in rows]
     _check_sayable(rows, faults)
-    found = survey(rows, _op, faults)
-    check_complete(found, schedule.num_stages, schedule.num_microbatches, _op, faults)
-    check_others(rows, found, _op, faults)
+    surveyed = survey(rows, _op, faults)
+    check_complete(surveyed, schedule.num_stages, schedule.num_microbatches, _op, faults)
+    check_others(rows, surveyed, _op, faults)
     if not faults:
-        check_losses(rows, found, _op, faults)
-    if comms and not schedule.is_lowered and len(set(found.rank_of.values())) > 1:
+        check_losses(rows, surveyed, _op, faults)
+    if comms and not schedule.is_lowered and len(set(surveyed.rank_of.values())) > 1:
         faults.add("", "got no Send and no Recv, expected the communication between ranks; try lowering it first")
     faults.settle()
     return "".join(",".join(str(op) for op in row if op is not None) + "\r\n" for row in rows)

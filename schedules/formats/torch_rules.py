@@ -29,9 +29,9 @@ from pipesched.schedules import (
     computes,
 )
 from pipesched.schedules.formats.files import Faults
-from pipesched.schedules.formats.text import NO_PEER
+from pipesched.schedules.formats.op_text import NO_PEER
 
-OUR_JSON = "our JSON (pipesched show --format json)"
+OUR_JSON = "our JSON (schedules.formats.to_json)"
 """What to try when PyTorch's CSV cannot say it."""
 
 Rows: TypeAlias = Sequence[Sequence[Op | None]]
@@ -92,7 +92,7 @@ def is_communication(op: Op | None) -> bool:
 
 def survey(rows: Rows, place: CellName, faults: Faults) -> Survey:
     """Return what `rows` compute; refuse ops given twice, a stage on two ranks, ranks without a computation."""
-    found = Survey()
+    surveyed = Survey()
     seen: set[str] = set()
     for rank, row in enumerate(rows):
         idle = True
@@ -101,7 +101,7 @@ def survey(rows: Rows, place: CellName, faults: Faults) -> Survey:
                 continue
             for part in computes(op):
                 idle = False
-                problem = _count(part, rank, found)
+                problem = _count(part, rank, surveyed)
                 if problem is not None:
                     faults.add(place(rank, index), problem)
             for word in computes(op) or (op,):
@@ -111,31 +111,31 @@ def survey(rows: Rows, place: CellName, faults: Faults) -> Survey:
                 seen.add(text)
         if idle:
             faults.add(place(rank, -1), "got no computation, expected one such as 0F0; try removing this row")
-    return found
+    return surveyed
 
 
-def _count(part: Compute, rank: int, found: Survey) -> str | None:
-    phases = found.done.setdefault(part.stage, {phase: set() for phase in Phase})
+def _count(part: Compute, rank: int, surveyed: Survey) -> str | None:
+    phases = surveyed.done.setdefault(part.stage, {phase: set() for phase in Phase})
     phases[part.phase].add(part.microbatch)
-    home = found.rank_of.setdefault(part.stage, rank)
-    if home == rank or (part.stage, rank) in found.strays:  # one fault is enough
+    home = surveyed.rank_of.setdefault(part.stage, rank)
+    if home == rank or (part.stage, rank) in surveyed.strays:  # one fault is enough
         return None
-    found.strays.add((part.stage, rank))
+    surveyed.strays.add((part.stage, rank))
     reason = "PyTorch's CSV has each stage on one rank"
     return f"got {part} on rank {rank}, expected all of stage {part.stage} on rank {home}: {reason}; try {OUR_JSON}"
 
 
-def check_complete(found: Survey, num_stages: int, num_microbatches: int, place: CellName, faults: Faults) -> None:
+def check_complete(surveyed: Survey, num_stages: int, num_microbatches: int, place: CellName, faults: Faults) -> None:
     """Refuse holes in the numbers, and a micro-batch of a stage without F or without its backward."""
-    microbatches = found.microbatches
-    _check_numbers("stages", set(found.rank_of), num_stages, faults)
-    if len(found.done) * len(microbatches) > MAX_CELLS:  # far from complete, and too many pairs to go through
-        got = f"got {len(found.done)} stages * {len(microbatches)} micro-batches"
+    microbatches = surveyed.microbatches
+    _check_numbers("stages", set(surveyed.rank_of), num_stages, faults)
+    if len(surveyed.done) * len(microbatches) > MAX_CELLS:  # far from complete, and too many pairs to go through
+        got = f"got {len(surveyed.done)} stages * {len(microbatches)} micro-batches"
         faults.add("", f"{got}, expected at most {MAX_CELLS} in all; try fewer micro-batches")
     elif _check_numbers("micro-batches with an F", microbatches, num_microbatches, faults):
-        for stage in sorted(found.done):
-            where = f"{place(found.rank_of[stage], -1)}, stage {stage}"
-            _check_stage(where, found.done[stage], microbatches, faults)
+        for stage in sorted(surveyed.done):
+            where = f"{place(surveyed.rank_of[stage], -1)}, stage {stage}"
+            _check_stage(where, surveyed.done[stage], microbatches, faults)
 
 
 def _check_numbers(kind: str, numbers: set[int], count: int, faults: Faults) -> bool:
@@ -163,16 +163,16 @@ def _check_stage(where: str, phases: dict[Phase, set[int]], microbatches: set[in
             faults.add(f"{where}, micro-batch {microbatch}", f"got {got}, {expected}; try correcting the list")
 
 
-def check_others(rows: Rows, found: Survey, place: CellName, faults: Faults) -> None:
+def check_others(rows: Rows, surveyed: Survey, place: CellName, faults: Faults) -> None:
     """Refuse messages that go nowhere, and Reduce, Unshard, Reshard of a stage that lives elsewhere."""
-    num_microbatches = len(found.microbatches)
+    num_microbatches = len(surveyed.microbatches)
     for rank, row in enumerate(rows):
         last = _last_backwards(row)
         for index, op in enumerate(row):
             match op:
                 case Send() | Recv():
-                    problem = _message_problem(op, rank, found, num_microbatches)
-                case Reduce() | Unshard() | Reshard() if found.rank_of.get(op.stage) != rank:
+                    problem = _message_problem(op, rank, surveyed, num_microbatches)
+                case Reduce() | Unshard() | Reshard() if surveyed.rank_of.get(op.stage) != rank:
                     problem = _elsewhere(op.stage, rank)
                 case Reduce() if (later := last.get(op.stage)) is not None and later[0] > index:
                     problem = f"expected it after {later[1]}, a backward of its stage; try moving it there"
@@ -197,9 +197,9 @@ def _last_backwards(row: Sequence[Op | None]) -> dict[int, tuple[int, Compute]]:
     }
 
 
-def check_losses(rows: Rows, found: Survey, place: CellName, faults: Faults) -> None:
+def check_losses(rows: Rows, surveyed: Survey, place: CellName, faults: Faults) -> None:
     """Refuse a last stage whose forwards are not in order: PyTorch's runtime takes the k-th loss for micro-batch k."""
-    last = max(found.rank_of, default=0)
+    last = max(surveyed.rank_of, default=0)
     forwards = (
         (place(rank, index), part)
         for rank, row in enumerate(rows)
@@ -220,19 +220,19 @@ def peer_stage(op: Send | Recv) -> int:
     return op.message.receiver if isinstance(op, Send) else op.message.stage
 
 
-def _message_problem(op: Send | Recv, rank: int, found: Survey, num_microbatches: int) -> str | None:
+def _message_problem(op: Send | Recv, rank: int, surveyed: Survey, num_microbatches: int) -> str | None:
     message, other = op.message, peer_stage(op)
     own = message.stage if isinstance(op, Send) else message.receiver
-    if found.rank_of.get(own) != rank:
+    if surveyed.rank_of.get(own) != rank:
         return _elsewhere(own, rank)
-    if other not in found.rank_of:
-        return f"expected a message between stages 0 to {len(found.rank_of) - 1}; try removing it"
+    if other not in surveyed.rank_of:
+        return f"expected a message between stages 0 to {len(surveyed.rank_of) - 1}; try removing it"
     if message.microbatch >= num_microbatches:
         return f"expected micro-batches 0 to {num_microbatches - 1}; try removing it"
-    if found.rank_of[other] == rank:
+    if surveyed.rank_of[other] == rank:
         return f"expected no message between stages {own} and {other}, both of rank {rank}; try removing it"
-    if op.peer not in (NO_PEER, found.rank_of[other]):
-        return f"peer {op.peer}, expected peer {found.rank_of[other]}, the rank of stage {other}; try {OUR_JSON}"
+    if op.peer not in (NO_PEER, surveyed.rank_of[other]):
+        return f"peer {op.peer}, expected peer {surveyed.rank_of[other]}, the rank of stage {other}; try {OUR_JSON}"
     return None
 
 

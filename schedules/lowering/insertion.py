@@ -5,8 +5,8 @@ that the making of the message depends on. Posting it any earlier could not make
 the Send cannot be posted before then, whatever the ops cost; posting it later might. So a transfer always starts
 when its Send is posted, and no rank holds more receive buffers than its sender can be ahead.
 
-Which of two ops of different ranks must come first is read off vector clocks: ``clock[r]`` counts the ops of rank r
-that are surely over.
+Vector clocks say which of two ops of different ranks must come first: ``clock[r]`` counts the ops of rank r that are
+surely over.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from pipesched.schedules import (
     Step,
     computes,
     gives,
-    needs,
+    needs_from_others,
     routes,
 )
-from pipesched.schedules.semantics import explain, progress
+from pipesched.schedules.semantics import MeetingKey, Meetings, explain, progress
 
 _MAX_CLOCKS = 500_000_000
-"""Numbers in the clocks of all ops, one for each rank: half a minute's work."""
+"""Most numbers in the clocks of all ops, one for each rank: they take half a minute."""
 
 
 def lower(schedule: Schedule) -> Schedule:
@@ -71,7 +71,7 @@ def lower(schedule: Schedule) -> Schedule:
 
 
 def _in_order(recvs: Iterable[Recv]) -> list[Op]:
-    """Return the Recvs of one peer in their order; of several in one order always."""
+    """Return the Recvs ordered by peer; those of one peer keep their order."""
     return [*sorted(recvs, key=lambda recv: recv.peer)]
 
 
@@ -90,9 +90,8 @@ def _place(
         if isinstance(op, Step):
             reduces.learn(rank, op.stage, clock)
         for part in computes(op):
-            for message in needs(part, schedule.num_stages):
-                if message.stage != part.stage:  # what the stage itself has made is known to its rank
-                    clock[:] = map(max, clock, made.pop(message, clock))
+            for message in needs_from_others(part, schedule.num_stages):  # its rank knows of its own
+                clock[:] = map(max, clock, made.pop(message, clock))
         clock[rank] = index + 1
         if isinstance(op, Reduce):
             reduces.tell(rank, op.stage, clock)
@@ -108,9 +107,9 @@ def _place(
 
 
 class ReduceClocks:
-    """What replicas know together at their k-th Reduce of a stage, and each of them at its next Step.
+    """The joint vector clocks of replicas at their k-th Reduce of a stage, which each of them learns at its next Step.
 
-    It is kept until every replica has come to its next Reduce.
+    A clock is kept until every replica has come to its next Reduce.
 
     Args:
         num_replicas: How many ranks reduce each stage.
@@ -118,35 +117,37 @@ class ReduceClocks:
 
     def __init__(self, num_replicas: Mapping[int, int]) -> None:
         self._num_replicas = num_replicas
-        self._num_told: Counter[tuple[int, int]] = Counter()
-        self._told: dict[tuple[int, int], tuple[int, ...]] = {}
-        self._num_there: Counter[tuple[int, int]] = Counter()
-        self._num_gone: Counter[tuple[int, int]] = Counter()
+        self._meetings = Meetings()
+        self._last: dict[tuple[int, int], MeetingKey] = {}  # of a rank and a stage
+        self._told: dict[MeetingKey, tuple[int, ...]] = {}
+        self._num_there: Counter[MeetingKey] = Counter()
+        self._num_gone: Counter[MeetingKey] = Counter()
 
     def __len__(self) -> int:
-        """How many are kept."""
+        """Return how many clocks are kept."""
         return len(self._told)
 
     def tell(self, rank: int, stage: int, clock: list[int]) -> None:
         """Let the other replicas know what `rank` knows at its next Reduce of `stage`."""
-        self._leave(stage, self._num_told[rank, stage])
-        self._num_told[rank, stage] += 1
-        key = stage, self._num_told[rank, stage]
+        self._leave(rank, stage)
+        key = self._last[rank, stage] = self._meetings.come(rank, Reduce(stage))
         self._num_there[key] += 1
         self._told[key] = tuple(map(max, clock, self._told.get(key, clock)))
 
     def learn(self, rank: int, stage: int, clock: list[int]) -> bool:
         """Add what all replicas know at the last Reduce of `rank` to `clock`; return whether they have come to it."""
-        key = stage, self._num_told[rank, stage]
-        if not key[1]:
+        key = self._last.get((rank, stage))
+        if key is None:
             return True
         if self._num_there[key] < self._num_replicas[stage]:
             return False
         clock[:] = map(max, clock, self._told[key])
         return True
 
-    def _leave(self, stage: int, number: int) -> None:
-        key = stage, number
+    def _leave(self, rank: int, stage: int) -> None:
+        key = self._last.get((rank, stage))
+        if key is None:
+            return
         self._num_gone[key] += 1
-        if number and self._num_gone[key] == self._num_replicas[stage]:
+        if self._num_gone[key] == self._num_replicas[stage]:
             del self._told[key], self._num_there[key], self._num_gone[key]

@@ -1,4 +1,4 @@
-"""Lower op lists while they are generated: the places of `lowering.insertion`, in little memory.
+"""Lowering of generated op lists: sends and receives at the positions of `lowering.insertion`, in little memory.
 
 A Recv stands behind the last op of its rank that the making of its message depends on, so it may have to go in front
 of ops that have been read already. An op is handed out when no message can still ask for that: a sender's vector
@@ -27,12 +27,12 @@ from pipesched.schedules import (
     Step,
     computes,
     gives,
-    needs,
+    needs_from_others,
 )
 from pipesched.schedules.lowering.insertion import ReduceClocks
 
 
-def lower_lazily(schedule: Schedule) -> Schedule:
+def lower_generated(schedule: Schedule) -> Schedule:
     """Return `schedule` with its communication; one that has it already comes back as it is.
 
     Each of its lists, when it is read, works all ranks through for itself; `lowered_ranks` does so once for several.
@@ -62,13 +62,13 @@ def lowered_ranks(schedule: Schedule, ranks: Collection[int]) -> Mapping[int, It
 
 
 class _Machine:
-    """Works the lists of all ranks through together, an op of each in turn.
+    """A machine that works through the lists of all ranks together, an op of each in turn.
 
     Attributes:
         clocks: ``clocks[rank][other]``: how many ops of `other` are surely over for `rank`.
         made: The messages that nobody has used yet, and their makers' clocks.
-        waiting: Of each rank that is read, the ops that are not handed out yet.
-        recvs: Of each such rank, the Recvs before its op n.
+        waiting: The ops that are not handed out yet, of each rank that is read.
+        recvs: The Recvs before op n, of each rank that is read.
         reduces: What replicas know at their Reduces.
     """
 
@@ -103,8 +103,8 @@ class _Machine:
         return min(clocks, default=inf)
 
     def _take_recvs(self, rank: int) -> list[Recv]:
-        found = self._recvs[rank].pop(self._handed_out[rank], [])
-        return sorted(found, key=lambda recv: recv.peer)
+        recvs = self._recvs[rank].pop(self._handed_out[rank], [])
+        return sorted(recvs, key=lambda recv: recv.peer)
 
     def _round(self) -> bool:
         """Let every rank do an op if it can; return whether one could."""
@@ -125,12 +125,7 @@ class _Machine:
         return self._compute(rank, op)
 
     def _compute(self, rank: int, op: Op) -> bool:
-        needed = [
-            message
-            for part in computes(op)
-            for message in needs(part, self._schedule.num_stages)
-            if message.stage != part.stage
-        ]
+        needed = [message for part in computes(op) for message in needs_from_others(part, self._schedule.num_stages)]
         if any(message not in self._made for message in needed):
             return False
         clock = self._clocks[rank]
@@ -169,10 +164,10 @@ class _Machine:
 
 def _senders(schedule: Schedule) -> list[set[int]]:
     """Return, for each rank, the ranks that ever send it a message."""
-    found: list[set[int]] = [set() for _ in range(schedule.num_ranks)]
+    neighbours: list[set[int]] = [set() for _ in range(schedule.num_ranks)]
     for stage in range(schedule.num_stages - 1):
         for microbatch in range(lcm(len(schedule.homes[stage]), len(schedule.homes[stage + 1]))):
             ends = schedule.home(stage, microbatch), schedule.home(stage + 1, microbatch)
-            found[ends[0]].add(ends[1])
-            found[ends[1]].add(ends[0])
-    return found
+            neighbours[ends[0]].add(ends[1])
+            neighbours[ends[1]].add(ends[0])
+    return neighbours

@@ -1,11 +1,12 @@
-"""PyTorch's own lowering, under which its runtime gets the right gradients on any backend.
+"""The lowering of PyTorch's pipeline runtime, under which it computes the right gradients on any backend.
 
     rank 0  0F0 0B0  ->  0UNSHARD 0F0 0SEND_F0 0RECV_B0 0B0 0REDUCE_GRAD 0RESHARD
     rank 1  1F0 1B0  ->  1UNSHARD 1RECV_F0 1F0 1B0 1SEND_B0 1REDUCE_GRAD 1RESHARD
 
-Messages: `lowering.insertion` is made for one communicator per direction, as our executor has them. PyTorch has one for
-both, and there the k-th post of one side must meet the k-th of the other. So the ranks take turns, an op at a turn,
-and a message's Send and Recv are put down at the same moment: one order of all messages, which every list follows.
+The order of messages: `lowering.insertion` counts on one communicator per direction, as our executor has them. PyTorch
+has one for both, and there the k-th post of one side must meet the k-th of the other. So the ranks take turns, an op
+at a turn, and a message's Send and Recv are put down at the same moment: one order of all messages, which every list
+follows.
 
 Sharded weights (FSDP) are gathered before their stage computes and dropped when other stages come first; for whole
 weights UNSHARD and RESHARD are nothing to do. Gradients are divided by the number of micro-batches at REDUCE_GRAD
@@ -62,15 +63,15 @@ def lower_for_torch(schedule: Schedule) -> Schedule:
 def _gathered(row: Sequence[Op]) -> list[Op]:
     """Return `row` with Unshard and Reshard: gathered are the stages that compute next, the soonest first."""
     wanted = _next_stages(row)
-    there: list[int] = []
+    ready: list[int] = []
     result: list[Op] = []
     for op, soon in zip(row, wanted, strict=True):
         if computes(op):
-            result += [Reshard(stage) for stage in there if stage not in soon]
-            result += [Unshard(stage) for stage in soon if stage not in there]
-            there = sorted(soon)
+            result += [Reshard(stage) for stage in ready if stage not in soon]
+            result += [Unshard(stage) for stage in soon if stage not in ready]
+            ready = sorted(soon)
         result.append(op)
-    return result + [Reshard(stage) for stage in there]
+    return result + [Reshard(stage) for stage in ready]
 
 
 def _next_stages(row: Sequence[Op]) -> list[list[int]]:
@@ -104,18 +105,18 @@ def _backwards(op: Op) -> list[int]:
 def _with_messages(rows: Sequence[Sequence[Op]], schedule: Schedule) -> tuple[tuple[Op, ...], ...]:
     """Return `rows` with a Send after what makes a message, and its Recv at the end of what the receiver has by then.
 
-    The optimizer's Steps are none of PyTorch's words: they take no turn. A sum of replicas is one turn of all of them,
-    unless they come to their sums in different orders: then each takes its own, and the checker sees what waits.
+    PyTorch has no word for the optimizer's Steps, so they take no turn. A Reduce is one turn of all replicas, unless
+    the replicas come to their Reduces in different orders: then each takes its own, and the checker finds what waits.
     """
     route, replicas = routes(schedule), _replicas(schedule)
     lists: list[list[Op]] = [[] for _ in rows]
-    there: list[set[Message]] = [set() for _ in rows]
+    arrived: list[set[Message]] = [set() for _ in rows]
     left = [list(reversed(row)) for row in rows]
     while num_left := sum(map(len, left)):
         for rank, rest in enumerate(left):
             while rest and isinstance(rest[-1], Step):
                 lists[rank].append(rest.pop())
-            if not rest or not there[rank].issuperset(_needed(rest[-1], schedule.num_stages)):
+            if not rest or not arrived[rank].issuperset(_needed(rest[-1], schedule.num_stages)):
                 continue
             op = rest[-1]
             members = replicas.get(op, [rank])
@@ -125,11 +126,11 @@ def _with_messages(rows: Sequence[Sequence[Op]], schedule: Schedule) -> tuple[tu
                 lists[member].append(left[member].pop())
             for message in filter(None, map(gives, computes(op))):
                 peer = route.get((message.receiver, message.microbatch), rank)
-                there[rank].add(message)
+                arrived[rank].add(message)
                 if peer != rank:
                     lists[rank].append(Send(message, peer))
                     lists[peer].append(Recv(message, rank))
-                    there[peer].add(message)
+                    arrived[peer].add(message)
         if sum(map(len, left)) == num_left:
             assert replicas, "lists that finish always have an op whose messages are there"
             replicas = {}
@@ -138,11 +139,11 @@ def _with_messages(rows: Sequence[Sequence[Op]], schedule: Schedule) -> tuple[tu
 
 def _replicas(schedule: Schedule) -> dict[Op, list[int]]:
     """Return the ranks of each Reduce that `schedule` itself has; PyTorch's own do not meet inside the pipeline."""
-    found: defaultdict[Op, list[int]] = defaultdict(list)
+    ranks_of: defaultdict[Op, list[int]] = defaultdict(list)
     for rank, row in enumerate(schedule.ops):
         for op in dict.fromkeys(op for op in row if isinstance(op, Reduce)):
-            found[op].append(rank)
-    return dict(found)
+            ranks_of[op].append(rank)
+    return dict(ranks_of)
 
 
 def _needed(op: Op, num_stages: int) -> list[Message]:

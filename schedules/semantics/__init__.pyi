@@ -8,4 +8,6 @@ from .meetings import Channel as Channel
 from .meetings import MeetingKey as MeetingKey
 from .meetings import Meetings as Meetings
 from .meetings import channel_of as channel_of
+from .meetings import meeting_reduces as meeting_reduces
+from .meetings import transfers as transfers
 from .progress import progress as progress

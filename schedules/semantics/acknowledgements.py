@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import final
 
-from pipesched.schedules import Message, Op, Recv, Send, computes, needs
+from pipesched.schedules import Message, Op, Recv, Send, computes, needs_from_others
+from pipesched.schedules.semantics.meetings import Meetings
 
 
 @final
@@ -17,12 +18,14 @@ class Acknowledgements:
 
     Args:
         ops: The peer's lowered list; one in memory is worked through once and for all.
+        peer: Rank of the peer.
         me: The rank.
-        num_stages: Of the whole pipeline.
+        num_stages: Number of stages of the whole pipeline.
     """
 
-    def __init__(self, ops: Iterable[Op], me: int, num_stages: int) -> None:
+    def __init__(self, ops: Iterable[Op], peer: int, me: int, num_stages: int) -> None:
         self._ops = ops
+        self._peer = peer
         self._me = me
         self._num_stages = num_stages
         self._known = tuple(self._read()) if isinstance(ops, tuple) else None
@@ -31,15 +34,15 @@ class Acknowledgements:
         return self._read() if self._known is None else iter(self._known)
 
     def _read(self) -> Iterator[tuple[Message, int]]:
-        places: dict[Message, int] = {}
-        posted = used = 0
+        numbers: dict[Message, int] = {}
+        meetings = Meetings()
+        used = 0
         for op in self._ops:
             if isinstance(op, Recv) and op.peer == self._me:
-                places[op.message] = posted
-                posted += 1
+                _, numbers[op.message] = meetings.recv(self._peer, self._me)
             for part in computes(op):
-                for message in needs(part, self._num_stages):
-                    if message.stage != part.stage and message in places:
-                        used = max(used, places.pop(message) + 1)
+                for message in needs_from_others(part, self._num_stages):
+                    if message in numbers:
+                        used = max(used, numbers.pop(message) + 1)
             if isinstance(op, Send) and op.peer == self._me:
                 yield op.message, used

@@ -40,7 +40,7 @@ class Communication(StrEnum):
     BATCHED = "batched"
 
     @property
-    def orders_sums(self) -> bool:
+    def orders_reductions(self) -> bool:
         """Whether a rank's reductions go one after the other, whatever stage they are of."""
         return self not in (Communication.BUFFERED, Communication.CHANNEL)
 
@@ -89,7 +89,7 @@ class Streams:
 
     def held_by(self) -> dict[ListPosition, ListPosition]:
         """Return, for each post that is not over, the post of its stream that must meet its counterpart first."""
-        found: dict[ListPosition, ListPosition] = {}
+        blockers: dict[ListPosition, ListPosition] = {}
         lonely = {(batch.rank, batch.start + offset) for batch, offset in self._under_way.values()}
         for stream in self._streams.values():
             if stream:
@@ -97,9 +97,9 @@ class Streams:
                 places = ((first.rank, first.start + offset) for offset in range(len(first.ops)))
                 held = [place for place in places if place in lonely]
                 for batch in stream:
-                    found |= {(batch.rank, batch.start + offset): held[0] for offset in range(len(batch.ops))}
-                found |= {place: place for place in held}
-        return found
+                    blockers |= {(batch.rank, batch.start + offset): held[0] for offset in range(len(batch.ops))}
+                blockers |= {place: place for place in held}
+        return blockers
 
     def _key(self, rank: int, peer: int, is_send: bool) -> tuple[int, ...]:
         match self.communication:

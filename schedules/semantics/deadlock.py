@@ -75,8 +75,8 @@ class Missing:
     """What a chain ends in.
 
     Attributes:
-        rank: Whose list has it not; None where any rank's would do.
-        op: As in the lists.
+        rank: The rank whose list has it not; None where any rank's would do.
+        op: The op, as it stands in the lists.
         text: What there is instead.
     """
 
@@ -264,10 +264,10 @@ class _Reasons:
         if any(part.stage == message.stage and message in needs(part, self._num_stages) for part in computes(op)):
             return Missing(rank, name, f"which rank {maker[0]} computes instead")
         if self._routes is None:
-            found = self._recvs[rank, message]
-            waiting = [place for place in found if place[1] > self._reached[rank] or place in self._held_by]
+            recvs = self._recvs[rank, message]
+            waiting = [place for place in recvs if place[1] > self._reached[rank] or place in self._held_by]
             wrong = Missing(rank, str(Recv(message, maker[0])), "which is missing")
-            return waiting[0] if waiting else found[0] if found else wrong
+            return waiting[0] if waiting else recvs[0] if recvs else wrong
         if maker[1] >= self._reached[maker[0]]:
             return maker
         user = self._routes.get((message.receiver, message.microbatch))

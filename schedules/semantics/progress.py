@@ -33,7 +33,7 @@ from pipesched.schedules import (
     routes,
 )
 from pipesched.schedules.semantics.communicators import Communication, ListPosition, Streams
-from pipesched.schedules.semantics.reductions import Sums
+from pipesched.schedules.semantics.reductions import OpenReductions
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,8 @@ class Blocked:
     """Where a rank stands still.
 
     Attributes:
-        index: Of `op` in the rank's list; its length where all ops have run, but not all Sends and Reduces are over.
+        index: Place of `op` in the rank's list; the list's length where all ops have run, but not all Sends and
+            Reduces are over.
         op: None at the end of the list.
         waits_for: The message that it waits for; None for other replicas at a Step, and at the end.
     """
@@ -74,7 +75,7 @@ def progress(schedule: Schedule, communication: Communication = Communication.CH
     """Work the lists through as far as they go; linear in the number of ops.
 
     Args:
-        schedule: With or without communication.
+        schedule: The schedule, with or without communication.
         communication: Which posts wait for which.
 
     Returns:
@@ -91,7 +92,7 @@ class _Machine:
         self._there: set[tuple[int, Message]] = set()
         self._waiters: defaultdict[tuple[int, Message], list[int]] = defaultdict(list)
         self._streams = Streams(communication)
-        self._sums = Sums(schedule.reducers, are_ordered=communication.orders_sums)
+        self._reductions = OpenReductions(schedule.reducers, are_ordered=communication.orders_reductions)
         self._blocked: dict[int, Message | None] = {}
         self._order: list[ListPosition] = []
         self._ready = list(range(schedule.num_ranks))
@@ -103,7 +104,7 @@ class _Machine:
         for rank, message in sorted(self._blocked.items()):
             index, row = self._next[rank], self._schedule.ops[rank]
             blocked.append(Blocked(rank, index, row[index] if index < len(row) else None, message))
-        held_by = self._streams.held_by() | self._sums.held_by() if blocked else {}
+        held_by = self._streams.held_by() | self._reductions.held_by() if blocked else {}
         return Progress(tuple(self._order), tuple(self._next), tuple(blocked), held_by)
 
     def _advance(self, rank: int) -> None:
@@ -123,17 +124,17 @@ class _Machine:
                         self._waiters[rank, missing].append(rank)
                         return
                 case Step():
-                    if self._sums.is_waiting(rank, op.stage):
+                    if self._reductions.is_waiting(rank, op.stage):
                         self._blocked[rank] = None
                         return
                 case Reduce():
-                    self._ready += self._sums.post((rank, self._next[rank]), op) - {rank}
+                    self._ready += self._reductions.post((rank, self._next[rank]), op) - {rank}
                 case Average() | Unshard() | Reshard():
                     pass
                 case _:
                     assert_never(op)
             self._finish(rank, op)
-        if self._streams.num_unsent[rank] or self._sums.is_waiting(rank):
+        if self._streams.num_unsent[rank] or self._reductions.is_waiting(rank):
             self._blocked[rank] = None
 
     def _finish(self, rank: int, op: Op) -> None:

@@ -22,14 +22,14 @@ from pipesched.schedules.semantics.meetings import MeetingKey, Meetings
 
 
 @dataclass(slots=True, eq=False)
-class _Sum:
+class _OpenReduction:
     """One reduction that is not over, and where the ranks that have come to it have it in their lists."""
 
     stage: int
     places: dict[int, int] = field(default_factory=dict)
 
 
-class Sums:
+class OpenReductions:
     """All that every rank has posted, and is not over.
 
     Args:
@@ -40,42 +40,42 @@ class Sums:
     def __init__(self, replicas: Mapping[int, Collection[int]], *, are_ordered: bool) -> None:
         self._replicas = replicas
         self._are_ordered = are_ordered
-        self._open: defaultdict[int, list[_Sum]] = defaultdict(list)
-        self._sums: dict[MeetingKey, _Sum] = {}
+        self._open: defaultdict[int, list[_OpenReduction]] = defaultdict(list)
+        self._reductions: dict[MeetingKey, _OpenReduction] = {}
         self._meetings = Meetings()
 
     def post(self, place: ListPosition, op: Reduce) -> set[int]:
         """Post a Reduce; return the ranks of all reductions that are over with it."""
         rank, index = place
-        mine = self._sums.setdefault(self._meetings.come(rank, op), _Sum(op.stage))
-        mine.places[rank] = index
-        self._open[rank].append(mine)
+        reduction = self._reductions.setdefault(self._meetings.come(rank, op), _OpenReduction(op.stage))
+        reduction.places[rank] = index
+        self._open[rank].append(reduction)
         ranks: set[int] = set()
-        ending = [mine]
+        ending = [reduction]
         while ending:
-            one = ending.pop()
-            if not self._is_over(one):
+            earliest = ending.pop()
+            if not self._is_over(earliest):
                 continue
-            ranks.update(one.places)
-            for member in one.places:
-                self._open[member].remove(one)
+            ranks.update(earliest.places)
+            for member in earliest.places:
+                self._open[member].remove(earliest)
                 ending += self._open[member][:1]
         return ranks
 
     def is_waiting(self, rank: int, stage: int | None = None) -> bool:
         """Whether a reduction that `rank` has posted is not over: one of `stage`, or any."""
-        return any(stage is None or one.stage == stage for one in self._open[rank])
+        return any(stage is None or reduction.stage == stage for reduction in self._open[rank])
 
     def held_by(self) -> dict[ListPosition, ListPosition]:
         """Return, for each Reduce that is not over, the one of its rank that must be over first: often itself."""
-        found: dict[ListPosition, ListPosition] = {}
-        for rank, sums in self._open.items():
-            for one in sums:
-                first = sums[0] if self._are_ordered else one
-                found[rank, one.places[rank]] = (rank, first.places[rank])
-        return found
+        blockers: dict[ListPosition, ListPosition] = {}
+        for rank, reductions in self._open.items():
+            for waiting in reductions:
+                first = reductions[0] if self._are_ordered else waiting
+                blockers[rank, waiting.places[rank]] = (rank, first.places[rank])
+        return blockers
 
-    def _is_over(self, one: _Sum) -> bool:
+    def _is_over(self, one: _OpenReduction) -> bool:
         if len(one.places) < len(self._replicas[one.stage]):
             return False
         return not self._are_ordered or all(self._open[member][:1] == [one] for member in one.places)

@@ -31,8 +31,8 @@ def recompute(schedule: Schedule, stages: Collection[int] | None = None) -> Sche
     nothing.
 
     Args:
-        schedule: Its name gets a ``+R``.
-        stages: Those that recompute; None: all.
+        schedule: The schedule, whose name gets a ``+R``.
+        stages: The stages that recompute; None: all.
 
     Raises:
         ScheduleError: There is no such stage.

@@ -49,14 +49,14 @@ Placement: TypeAlias = Literal["pipeline", "data"]
 """What is side by side on the devices: the ranks of a copy, or the copies of a rank."""
 
 MAX_REPLICATED_RANKS = 100_000
-"""Of all copies together, as many as a cluster may have devices."""
+"""The most ranks of all copies together: as many as a cluster may have devices."""
 
 
 def replicate(schedule: Schedule, width: int) -> Schedule:
     """Return `width` copies of `schedule`, lowered or not, that are kept equal; with one it comes back as it is.
 
     Args:
-        schedule: Of one copy; its name gets an ``x`` and the width.
+        schedule: The schedule of one copy; its name gets an ``x`` and the width.
         width: Copies, each on devices of its own and with as many micro-batches as `schedule` has.
 
     Raises:
@@ -93,7 +93,7 @@ def replicate(schedule: Schedule, width: int) -> Schedule:
     )
 
 
-def place(schedule: Schedule, placement: Placement, width: int) -> Schedule:
+def place_copies(schedule: Schedule, placement: Placement, width: int) -> Schedule:
     """Return what `replicate` gave for `width` with its ranks on the devices that `placement` says."""
     if placement == "pipeline":
         return schedule
@@ -138,10 +138,10 @@ class _Copy:
     """One of the copies.
 
     Attributes:
-        name: Of the schedule.
-        index: Of the copy, from 0.
+        name: Name of the schedule.
+        index: Number of the copy, from 0.
         width: Copies.
-        num_ranks: Of each.
+        num_ranks: Ranks of each copy.
         batch: Micro-batches of each that a step takes.
     """
 

@@ -1,4 +1,4 @@
-"""How to make a schedule's lists, as plain data: what is told to another process, which makes them itself.
+"""The specification of a schedule, as plain data: another process is told it, and makes the lists itself.
 
 A training run of a million steps is a few words, not a file of lists.
 """
@@ -12,11 +12,11 @@ from typing import Literal
 from pipesched.schedules import Schedule, ScheduleError, ScheduleTraits
 from pipesched.schedules.builders import ParameterValue, find, require_known
 from pipesched.schedules.transforms.recomputation import recompute
-from pipesched.schedules.transforms.replication import Placement, copied_name, place, replicate, require_equal
+from pipesched.schedules.transforms.replication import Placement, copied_name, place_copies, replicate, require_equal
 from pipesched.schedules.transforms.training_run import TrainingRun, repeated_run, training_run, with_steps
 
 MAX_TRAINING_RANKS = 4096
-"""Of a training run, all copies together: each rank knows how far every other has come."""
+"""The most ranks of a training run, all copies together: each knows how far every other has come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +24,12 @@ class ScheduleSpec:
     """A schedule by name and counts, or by its lists.
 
     Attributes:
-        name: In the catalogue.
-        num_ranks: Of one copy of the pipeline.
-        num_microbatches: Of a batch of one copy.
+        name: Name of the schedule in the catalogue.
+        num_ranks: Ranks of one copy of the pipeline.
+        num_microbatches: Micro-batches of a batch of one copy.
         num_chunks: Stages per rank, where the schedule takes them.
-        parameters: Of the schedule.
-        lists: In JSON (`schedules.formats.schedule_json`), instead of all above.
+        parameters: Parameters of the schedule.
+        lists: The lists in JSON (`schedules.formats.schedule_json`), instead of all above.
         recompute: Stages that keep only their input.
         width: Copies of all that, kept equal (`schedules.transforms.replication`).
         placement: What is side by side on the devices.
@@ -47,7 +47,7 @@ class ScheduleSpec:
 
     def takes(self, parameter: str) -> bool:
         """Return whether the schedule has such a parameter; lists have none."""
-        return self.lists is None and parameter in (each.name for each in find(self.name).parameters)
+        return self.lists is None and parameter in (taken.name for taken in find(self.name).parameters)
 
     @property
     def traits(self) -> ScheduleTraits:
@@ -75,23 +75,23 @@ class ScheduleSpec:
         if entry.traits.averages:
             require_equal(self.name, self.width)
         require_known(entry, self.parameters)  # before they stand beside the arguments below
-        one = training_run(
+        copied_run = training_run(
             self.name, self.num_ranks, self.num_microbatches, num_steps, self.num_chunks, **self.parameters
         )
         return replace(
-            one.changed(lambda lists: replicate(lists, self.width)),
-            name=copied_name(one.name, self.width),
-            microbatches_per_step=self.width * one.microbatches_per_step,
+            copied_run.changed(lambda lists: replicate(lists, self.width)),
+            name=copied_name(copied_run.name, self.width),
+            microbatches_per_step=self.width * copied_run.microbatches_per_step,
         )
 
     def _held(self) -> Schedule:
         from pipesched.schedules.formats import from_json
 
         assert self.lists is not None, "it is said by its lists"
-        return from_json(self.lists, "the recipe's lists")
+        return from_json(self.lists, "the specification's lists")
 
     def _finished(self, lists: Schedule) -> Schedule:
-        placed = place(lists, self.placement, self.width)
+        placed = place_copies(lists, self.placement, self.width)
         if self.recompute is None:
             return placed
         return recompute(placed, None if self.recompute == "all" else self.recompute)

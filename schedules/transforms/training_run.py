@@ -25,7 +25,7 @@ from pipesched.schedules import (
     repeat,
     stages_of,
 )
-from pipesched.schedules.builders import ParameterValue, build, build_lazily, find
+from pipesched.schedules.builders import ParameterValue, build, build_generated, find
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +71,19 @@ def training_run(
     """Return the run of the schedule `name`.
 
     Args:
-        name: In the catalogue.
-        num_ranks: Of the pipeline.
-        num_microbatches: Of a batch, where the schedule accumulates gradients over one; unless given, also the
-            parameter `accumulate`. Others step more often, and take fewer.
-        num_steps: That the run will have: parameters that count over it (``pipelined``) are held against it.
+        name: Name of the schedule in the catalogue.
+        num_ranks: Ranks of the pipeline.
+        num_microbatches: Micro-batches of a batch, where the schedule accumulates gradients over one; unless given,
+            also the parameter `accumulate`. Others step more often, and take fewer.
+        num_steps: Steps that the run will have: parameters that count over it (``pipelined``) are held against it.
         num_chunks: Stages per rank, where the schedule takes them.
-        parameters: Of the schedule.
+        parameters: Parameters of the schedule.
 
     Raises:
         ScheduleError: No such schedule or parameter, or counts that it cannot have.
     """
     entry = find(name)
-    if entry.lazy is None:
+    if entry.build_generated is None:
         return repeated_run(build(name, num_ranks, num_microbatches, num_chunks, **parameters))
     positive(num_steps=num_steps, num_microbatches=num_microbatches)
     if any(parameter.name == "accumulate" for parameter in entry.parameters):
@@ -94,12 +94,12 @@ def training_run(
         within = {
             key: min(value, count) for key, value in parameters.items() if key in counting and isinstance(value, int)
         }
-        return build_lazily(name, num_ranks, count, num_chunks, **(parameters | within))
+        return build_generated(name, num_ranks, count, num_chunks, **(parameters | within))
 
     per_step = microbatches_per_step(reaching(num_steps * num_microbatches))
 
     def lists(steps: int) -> Schedule:
-        return build_lazily(name, num_ranks, steps * per_step, num_chunks, **parameters)
+        return build_generated(name, num_ranks, steps * per_step, num_chunks, **parameters)
 
     lists(num_steps)  # what counts over the run is refused here, however few of it are looked at
     return TrainingRun(entry.name, per_step, lists, lambda steps: reaching(steps * per_step))
@@ -184,7 +184,7 @@ def _require_even(schedule: Schedule) -> None:
 
 def _before_first_steps(schedule: Schedule, rank: int, stages: list[int]) -> Mapping[int, int]:
     """Return how many micro-batches of each stage come back to `rank` before the stage's first Step."""
-    found: Counter[int] = Counter()
+    microbatches: Counter[int] = Counter()
     waiting = set(stages)
     for op in schedule.lists[rank]:
         if not waiting:
@@ -192,9 +192,9 @@ def _before_first_steps(schedule: Schedule, rank: int, stages: list[int]) -> Map
         if isinstance(op, Step):
             waiting.discard(op.stage)
         for part in computes(op):
-            found[part.stage] += part.phase in ENDS_MICROBATCH and part.stage in waiting
+            microbatches[part.stage] += part.phase in ENDS_MICROBATCH and part.stage in waiting
     if waiting:
         raise ScheduleError(
             f"{schedule.name}: got no {Step(min(waiting))} on rank {rank}, expected every stage to step; add it"
         )
-    return found
+    return microbatches

@@ -1,4 +1,4 @@
-"""Which weights every op reads: versions, their staleness, and how they are predicted."""
+"""The weights that every op reads: versions, their staleness, and how they are predicted."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""The staleness of a run, stage by stage, whatever its length."""
+"""The staleness of a run: how old the weights are that each stage reads, whatever the length of the run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pipesched.schedules import ENDS_MICROBATCH, Phase, Schedule, ScheduleError
 from pipesched.schedules.weights.versions import Agreement, Use, looks_ahead, uses
 
 Uses: TypeAlias = dict[tuple[int, int], Use]
-"""By (stage, micro-batch)."""
+"""The uses of weights by (stage, micro-batch)."""
 
 _TELL_EVERY = 50_000
 
@@ -37,15 +37,15 @@ class StageStaleness:
     """One stage of a run.
 
     Attributes:
-        ranks: Those that hold it.
-        forward: Of F.
-        backward: Of all other phases.
-        same: Micro-batches whose F and backward read the same weights,
-        predicted: of one version at least one prediction,
-        different: or weights of different versions.
+        ranks: The ranks that hold the stage.
+        forward: How `F` reads the weights.
+        backward: How all other phases read them.
+        same: Micro-batches whose F and backward read the same weights.
+        predicted: Micro-batches whose F and backward read one version, at least one of them a prediction of it.
+        different: Micro-batches whose F and backward read different versions.
         live_versions: Most versions held by a rank at once, the newest included.
         live_copies: Most copies of the weights held by a rank at once: versions, and a predicted one.
-        predicts: Whether an op reads a predicted copy, one more while it runs.
+        predicts: Whether an op reads a predicted copy, which is held besides while the op runs.
         in_flight: Most micro-batches on a rank between F and the end of the backward.
     """
 
@@ -95,7 +95,7 @@ def staleness(schedule: Schedule, tell: Callable[[float], None] | None = None) -
     """Return what the op lists of `schedule` say of staleness, versions and micro-batches in flight.
 
     Args:
-        tell: Told now and then which share of the lists has been read.
+        tell: A listener that is told now and then which share of the lists has been read.
 
     Raises:
         ScheduleError: A stage is computed by nobody, or an op reads a version that is not there.
@@ -112,7 +112,7 @@ def staleness(schedule: Schedule, tell: Callable[[float], None] | None = None) -
         for kind, count in seen.items():
             counts[kind.stage, kind.agreement] += count if kind.is_forward else 0
     stages = tuple(_stage(stage, kinds, counts) for stage in range(schedule.num_stages))
-    return Staleness(stages, tuple(max((kind.on_rank for kind in mine), default=0) for mine in kinds))
+    return Staleness(stages, tuple(max((kind.on_rank for kind in kinds_of_rank), default=0) for kinds_of_rank in kinds))
 
 
 def rank_uses(schedule: Schedule, rank: int) -> Iterator[Use]:
@@ -147,7 +147,7 @@ def _num_on(schedule: Schedule, rank: int, count: int) -> int:
 
 
 class _Kind(NamedTuple):
-    """A Use but for its numbers: a run of any length has few of them."""
+    """What uses of one kind have in common: a run of any length has few kinds."""
 
     stage: int
     is_forward: bool
@@ -181,21 +181,21 @@ def _kind(use: Use) -> _Kind:
 
 def _stage(stage: int, kinds: Sequence[set[_Kind]], counts: Counter[tuple[int, Agreement | None]]) -> StageStaleness:
     ranks = tuple(rank for rank, seen in enumerate(kinds) if any(kind.stage == stage for kind in seen))
-    mine = [kind for rank in ranks for kind in kinds[rank] if kind.stage == stage]
-    if not mine:
+    kinds_of_stage = [kind for rank in ranks for kind in kinds[rank] if kind.stage == stage]
+    if not kinds_of_stage:
         raise ScheduleError(f"stage {stage}: got no op, expected every stage to be computed; check the schedule")
     return StageStaleness(
         stage=stage,
         ranks=ranks,
-        forward=_reading(kind for kind in mine if kind.is_forward),
-        backward=_reading(kind for kind in mine if not kind.is_forward),
+        forward=_reading(kind for kind in kinds_of_stage if kind.is_forward),
+        backward=_reading(kind for kind in kinds_of_stage if not kind.is_forward),
         same=counts[stage, Agreement.SAME],
         predicted=counts[stage, Agreement.PREDICTED],
         different=counts[stage, Agreement.DIFFERENT],
-        live_versions=max(kind.live for kind in mine),
-        live_copies=max(kind.copies for kind in mine),
-        predicts=any(kind.predicts for kind in mine),
-        in_flight=max(kind.in_flight for kind in mine),
+        live_versions=max(kind.live for kind in kinds_of_stage),
+        live_copies=max(kind.copies for kind in kinds_of_stage),
+        predicts=any(kind.predicts for kind in kinds_of_stage),
+        in_flight=max(kind.in_flight for kind in kinds_of_stage),
     )
 
 

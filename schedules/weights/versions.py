@@ -1,9 +1,9 @@
 """Weight versions: which version each op reads, how old it is, and how many are held at once.
 
 A version is live from the Step that makes it to the Step that makes the next one, and beyond it (stashed) until its
-last reader is done. Only the versions that live on make this hard: whether a later op still reads one is known when
-that op comes. `uses` therefore yields an op when all is known of it, a few ops late, and needs no more memory than
-that for a run of any length.
+last reader is done. Whether a later op still reads a stashed version is known only when that op comes. `uses`
+therefore yields an op when all is known of it, a few ops late, and needs no more memory than that for a run of any
+length.
 """
 
 from __future__ import annotations
@@ -13,9 +13,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pipesched.schedules import ENDS_MICROBATCH, Compute, Op, Phase, Schedule, ScheduleError, Step, computes
-
-"""What ends a micro-batch on its stage."""
+from pipesched.schedules import (
+    ENDS_MICROBATCH,
+    Compute,
+    Op,
+    Phase,
+    Schedule,
+    ScheduleError,
+    Step,
+    computes,
+    in_flight_change,
+)
 
 
 class Agreement(StrEnum):
@@ -34,14 +42,14 @@ class Use:
     """One reading of weights.
 
     Attributes:
-        op: Names the version and the look-ahead.
+        op: The op, which names the version and the look-ahead.
         current: Steps that the stage has done when the op runs.
         update: Steps that the stage has done when the last backward of the op's micro-batch runs: the version that
             its gradient changes. None if there is no backward.
         held: The versions of the stage's weights that are held while the op runs, in ascending order.
         in_flight: Micro-batches of the stage on this rank between F and the end of the backward, its own included.
-        on_rank: The same for all stages of the rank together.
-        agreement: Of the op's stage and micro-batch; None if there is no backward.
+        on_rank: Micro-batches in flight on all stages of the rank together.
+        agreement: Whether all ops of its stage and micro-batch read the same weights; None if there is no backward.
     """
 
     op: Compute
@@ -77,13 +85,13 @@ def stashing_steps(ops: Sequence[Op]) -> frozenset[int]:
     """Return the positions of the Steps that keep a copy of the weights they replace: a later op reads them."""
     last_read = {(part.stage, part.version): index for index, op in enumerate(ops) for part in computes(op)}
     version: Counter[int] = Counter()
-    found = set()
+    indices = set()
     for index, op in enumerate(ops):
         if isinstance(op, Step):
             if last_read.get((op.stage, version[op.stage]), -1) > index:
-                found.add(index)
+                indices.add(index)
             version[op.stage] += 1
-    return frozenset(found)
+    return frozenset(indices)
 
 
 def target(op: Compute) -> int:
@@ -114,9 +122,9 @@ def uses(ops: Iterable[Op], *, in_order: bool) -> Iterator[Use]:
         if isinstance(op, Step):
             stages[op.stage].step()
         for part in computes(op):
-            on_rank += part.phase is Phase.FORWARD
-            waiting.append(stages[part.stage].read(part, on_rank))
-            on_rank -= part.phase in ENDS_MICROBATCH
+            change = in_flight_change(part)
+            waiting.append(stages[part.stage].read(part, on_rank + max(0, change)))
+            on_rank += change
         while waiting and stages[waiting[0].op.stage].knows(waiting[0]):
             read = waiting.popleft()
             stages[read.op.stage].reads.popleft()
@@ -127,7 +135,7 @@ def uses(ops: Iterable[Op], *, in_order: bool) -> Iterator[Use]:
 
 @dataclass(slots=True)
 class _Read:
-    """A Use of which not all is known yet; `place` counts the reads and Steps of its stage."""
+    """A Use that is not complete yet; `place` counts the reads and Steps of its stage."""
 
     op: Compute
     place: int
@@ -149,8 +157,8 @@ class _Stage:
 
     Attributes:
         old: The replaced versions that may still be read: where each was last read, or was replaced.
-        reads: Those not yet yielded.
-        open: Of them, those that wait for their micro-batch's backward.
+        reads: The reads that are not yet yielded.
+        open: The reads that wait for their micro-batch's backward.
         latest: The version that each phase read last.
         left: How many reads of each version are to come; None if that is not known.
     """
@@ -172,8 +180,9 @@ class _Stage:
 
     def read(self, op: Compute, on_rank: int) -> _Read:
         self.place += 1
-        self.in_flight += op.phase is Phase.FORWARD
-        read = _Read(op, self.place, self.steps, self.in_flight, on_rank, [self.steps])
+        change = in_flight_change(op)
+        read = _Read(op, self.place, self.steps, self.in_flight + max(0, change), on_rank, [self.steps])
+        self.in_flight += change
         self.reads.append(read)
         if op.version != self.steps:
             self._hold(op)
@@ -184,7 +193,6 @@ class _Stage:
         mates = self.open.setdefault(op.microbatch, [])
         mates.append(read)
         if op.phase in ENDS_MICROBATCH:
-            self.in_flight -= 1
             self._settle(self.open.pop(op.microbatch))
         return read
 
@@ -265,7 +273,7 @@ def stages_in_flight(schedule: Schedule) -> tuple[int, ...]:
         held = peak = 0
         for op in row:
             for part in computes(op):
-                held += (part.phase is Phase.FORWARD) - (part.phase in ENDS_MICROBATCH)
+                held += in_flight_change(part)
                 peak = max(peak, held)
         peaks.append(peak)
     return tuple(peaks)

@@ -1,4 +1,4 @@
-"""What a timeline tells in numbers: makespan, bubbles, idle causes, critical path, differences."""
+"""Analysis of a timeline in numbers: makespan, bubbles, idle causes, critical path, differences."""
 
 import lazy_loader
 

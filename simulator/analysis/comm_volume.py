@@ -10,7 +10,7 @@ from pipesched.schedules import Reduce, Schedule, Send
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class CommunicationVolume:
     """All that leaves any rank.
 
     Attributes:
@@ -22,7 +22,7 @@ class Traffic:
     num_bytes: int
 
 
-def traffic(schedule: Schedule, costs: StageCosts) -> Traffic:
+def communication_volume(schedule: Schedule, costs: StageCosts) -> CommunicationVolume:
     """Return what the lowered `schedule` sends.
 
     A Reduce over r replicas is a ring: in 2 (r - 1) rounds each of them passes on one r-th of the gradients, as
@@ -32,8 +32,8 @@ def traffic(schedule: Schedule, costs: StageCosts) -> Traffic:
     reduces = [Counter(op.stage for op in row if isinstance(op, Reduce)) for row in schedule.ops]
     num_messages, num_bytes = len(sends), sum(costs.message_bytes(message) for message in sends)
     for stage in set().union(*reduces):
-        members = [found[stage] for found in reduces if stage in found]
+        members = [counts[stage] for counts in reduces if stage in counts]
         rounds = 2 * (len(members) - 1) * members[0]  # every member takes part in every Reduce of its stage
         num_messages += rounds * len(members)
         num_bytes += rounds * costs.stages[stage].weight_bytes
-    return Traffic(num_messages, num_bytes)
+    return CommunicationVolume(num_messages, num_bytes)

@@ -22,8 +22,8 @@ class Quantity:
     Attributes:
         name: ``makespan_s``, ``bubble_fraction``, ``busy_s``, ``idle_s`` or ``peak_memory_bytes``.
         device: None when it belongs to the whole run.
-        predicted: Of two of a kind, of the first.
-        measured: Of two of a kind, of the second.
+        predicted: The predicted number; of two of a kind, that of the first.
+        measured: The measured number; of two of a kind, that of the second.
     """
 
     name: str
@@ -56,10 +56,10 @@ class OpKind:
     """All ops of one kind on one stage.
 
     Attributes:
-        kind: As in `Label`: ``F``, ``B``, ``SEND_F``, ``Step``, ...
+        kind: Kind of the ops, as in `Label`: ``F``, ``B``, ``SEND_F``, ``Step``, ...
         count: How many there are.
-        predicted_s: Their mean duration [s]; of two of a kind, in the first.
-        measured_s: Their mean duration [s]; of two of a kind, in the second.
+        predicted_s: Mean duration of the ops, as predicted [s]; of two of a kind, in the first.
+        measured_s: Mean duration of the ops, as measured [s]; of two of a kind, in the second.
     """
 
     kind: str
@@ -75,7 +75,7 @@ class OpKind:
 
     @property
     def difference_s(self) -> float:
-        """By how much they disagree, all together [s]."""
+        """The seconds by which prediction and measurement disagree, all ops together [s]."""
         return self.count * (self.predicted_s - self.measured_s)
 
     def to_dict(self, *, are_of_a_kind: bool = False) -> dict[str, CellValue]:
@@ -104,8 +104,8 @@ class Comparison:
 
     Attributes:
         quantities: The makespan and the bubble, then busy, idle and peak memory of each device.
-        ops: In order of stage, then of first appearance.
-        names: Of the first and the second of two of a kind; None: a prediction and a measurement.
+        ops: The kinds of ops, in order of stage, then of first appearance.
+        names: Names of the first and the second of two of a kind; None: a prediction and a measurement.
     """
 
     name: str
@@ -147,7 +147,7 @@ def compare_timelines(predicted: Timeline, measured: Timeline, names: tuple[str,
     Args:
         predicted: A prediction, or the first of two of a kind.
         measured: A measurement, or the second of two of a kind.
-        names: Of two of a kind, which are then told apart by these; None: a prediction and a measurement.
+        names: Names of two of a kind, which are then told apart by these; None: a prediction and a measurement.
 
     Raises:
         SimulationError: They are not of the same devices and op lists, or nothing in one takes time.
@@ -182,11 +182,11 @@ def _relative(value: float | None, reference: float | None) -> float | None:
 
 def _durations(timeline: Timeline) -> dict[tuple[str, int], list[float]]:
     """Return the duration of every op [s], by kind and stage."""
-    found: dict[tuple[str, int], list[float]] = defaultdict(list)
+    durations: dict[tuple[str, int], list[float]] = defaultdict(list)
     for span in timeline.spans:
         shown = label(span.op)
-        found[shown.kind, shown.stage].append(span.end_s - span.start_s)
-    return found
+        durations[shown.kind, shown.stage].append(span.end_s - span.start_s)
+    return durations
 
 
 def _require_same(predicted: Timeline, measured: Timeline, place: str) -> None:
@@ -199,5 +199,5 @@ def _require_same(predicted: Timeline, measured: Timeline, place: str) -> None:
         pairs = zip_longest(predicted.of_rank(rank), measured.of_rank(rank))
         for index, (a, b) in enumerate(pairs):
             if a is None or b is None or a.op != b.op:
-                found, wanted = (str(span.op) if span is not None else "the end" for span in (b, a))
-                raise SimulationError(f"{place}: rank {rank}: op {index}: got {found}, expected {wanted}; {advice}")
+                second, first = (str(span.op) if span is not None else "the end" for span in (b, a))
+                raise SimulationError(f"{place}: rank {rank}: op {index}: got {second}, expected {first}; {advice}")

@@ -18,7 +18,7 @@ from typing import Any
 
 from pipesched.schedules import Span, Timeline, computes
 from pipesched.simulator import SimulationError
-from pipesched.simulator.analysis.idle import usage
+from pipesched.simulator.analysis.idle_time import usage
 from pipesched.simulator.memory import peak_memory
 
 _NOTHING_S = 1e-100
@@ -32,8 +32,8 @@ class DeviceMetrics:
     Attributes:
         busy_s: Length of the union of its works [s].
         idle_s: The rest of the makespan: the sum of `idle_by_cause_s` [s].
-        span_s: From the first start of its works to their last end [s].
-        idle_by_cause_s: (cause, seconds), the causes as in `simulator.analysis.idle`.
+        span_s: Time from the first start of the device's works to their last end [s].
+        idle_by_cause_s: (cause, seconds), the causes as in `simulator.analysis.idle_time`.
         peak_memory_bytes: None when the timeline has no memory samples.
         peak_memory_by_kind: (kind, bytes) at the moment of the peak; empty without samples.
     """
@@ -69,9 +69,9 @@ class Metrics:
     """One run; the bubbles are defined at the top of this file.
 
     Attributes:
-        makespan_s: From the first start of work to its last end [s].
+        makespan_s: Time from the first start of work to its last end [s].
         throughput: Micro-batches per second.
-        devices: In ascending order of device.
+        devices: The devices, in ascending order.
     """
 
     makespan_s: float
@@ -120,10 +120,10 @@ def _devices(timeline: Timeline) -> tuple[DeviceMetrics, ...]:
     works: defaultdict[int, list[Span]] = defaultdict(list)
     for span in timeline.work:
         works[timeline.rank_to_device[span.rank]].append(span)
-    found = []
+    devices = []
     for use in usage(timeline):
         peak = peaks.get(use.device)
-        found.append(
+        devices.append(
             DeviceMetrics(
                 device=use.device,
                 busy_s=use.busy_s,
@@ -134,7 +134,7 @@ def _devices(timeline: Timeline) -> tuple[DeviceMetrics, ...]:
                 peak_memory_by_kind=() if peak is None else peak.bytes_by_kind,
             )
         )
-    return tuple(found)
+    return tuple(devices)
 
 
 def _span_s(works: Iterable[Span]) -> float:

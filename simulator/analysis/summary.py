@@ -9,7 +9,7 @@ from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.weights import live_copies, live_versions
-from pipesched.simulator.analysis.comm_volume import traffic
+from pipesched.simulator.analysis.comm_volume import communication_volume
 from pipesched.simulator.analysis.device_metrics import metrics
 from pipesched.simulator.analysis.tables import CellValue
 from pipesched.simulator.memory import in_flight, over_capacity, peak_in_flight
@@ -21,22 +21,22 @@ class Summary:
 
     Attributes:
         name: The schedule's.
-        makespan_s: From the first start of work to its last end [s].
+        makespan_s: Time from the first start of work to its last end [s].
         bubble_fraction: idle / (devices x makespan).
         bubble_overhead: (makespan - busiest device) / busiest device.
         bubble_of_longest_span: Idle share of the rank with the longest span, from its first start to its last end.
         throughput: Micro-batches per second.
         steady_s_per_microbatch: Seconds of a micro-batch when batches follow one another, or without a flush in the
             long run (`simulator.fast.steady_state`); None where that is not known.
-        peak_memory_worst_bytes: Of the device that holds most; None where the costs have no bytes.
-        peak_memory_best_bytes: Of the device that holds least.
-        peak_microbatches_worst: The same in micro-batches, as in `simulator.memory.microbatches`: activations alone.
-        peak_microbatches_best: Of the device that holds least.
+        peak_memory_worst_bytes: Peak of the device that holds most; None where the costs have no bytes.
+        peak_memory_best_bytes: Peak of the device that holds least.
+        peak_microbatches_worst: The same in micro-batches, of activations alone (`simulator.memory.in_flight`).
+        peak_microbatches_best: Peak of the device that holds least.
         weight_versions: Versions of one stage's weights that a rank holds at most.
         model_copies: Weights on all devices together, in whole models of equal stages: versions, predicted copies and
             replicas, each stage when it holds most.
-        messages: How many, as in `simulator.analysis.comm_volume`.
-        sent_bytes: In all messages; None where the costs have no bytes.
+        messages: Number of messages, as in `simulator.analysis.comm_volume`.
+        sent_bytes: Bytes of all messages; None where the costs have no bytes.
         fits: Whether no device holds more than it has; None where either is not known.
         reason: Why nothing else is known.
     """
@@ -75,25 +75,26 @@ def summarize(
 
     Args:
         schedule: Lowered or not.
-        timeline: Of `schedule`; with memory samples where the costs have bytes.
-        costs: As it was simulated with.
+        timeline: Timeline of `schedule`; with memory samples where the costs have bytes.
+        costs: The costs that it was simulated with.
         cluster: Says how much memory the devices have.
-        steady_s_per_microbatch: Of the schedule, where it is known how it goes on.
+        steady_s_per_microbatch: Seconds per micro-batch of the schedule in the long run, where it is known how it goes
+            on.
 
     Raises:
         SimulationError: Nothing in the timeline takes time.
     """
-    found = metrics(timeline)
-    peaks = [device.peak_memory_bytes for device in found.devices if device.peak_memory_bytes is not None]
+    measures = metrics(timeline)
+    peaks = [device.peak_memory_bytes for device in measures.devices if device.peak_memory_bytes is not None]
     counts = [peak.microbatches for peak in peak_in_flight(in_flight(timeline, costs, schedule)).values()]
-    sent = traffic(lower(schedule), costs)
+    sent = communication_volume(lower(schedule), costs)
     return Summary(
         name=schedule.name,
-        makespan_s=found.makespan_s,
-        bubble_fraction=found.bubble_fraction,
-        bubble_overhead=found.bubble_overhead,
-        bubble_of_longest_span=found.bubble_of_longest_span,
-        throughput=found.throughput,
+        makespan_s=measures.makespan_s,
+        bubble_fraction=measures.bubble_fraction,
+        bubble_overhead=measures.bubble_overhead,
+        bubble_of_longest_span=measures.bubble_of_longest_span,
+        throughput=measures.throughput,
         steady_s_per_microbatch=steady_s_per_microbatch,
         peak_memory_worst_bytes=max(peaks, default=None),
         peak_memory_best_bytes=min(peaks, default=None),

@@ -2,6 +2,7 @@ from .distribution import Distribution as Distribution
 from .distribution import distribution as distribution
 from .distribution import makespans as makespans
 from .network import require_matching as require_matching
+from .op_seconds import OpSeconds as OpSeconds
 from .parallel_pipelines import lists_of_all as lists_of_all
 from .parallel_pipelines import obstacle_of_several as obstacle_of_several
 from .parallel_pipelines import predict_by_events as predict_by_events

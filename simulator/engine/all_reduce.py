@@ -10,9 +10,9 @@ from typing import TypeAlias, final
 
 from pipesched.schedules import Reduce
 from pipesched.schedules.semantics import MeetingKey, Meetings
-from pipesched.simulator.engine.transfer import Flight
+from pipesched.simulator.engine.transfer_times import TransferTimes
 
-Begin: TypeAlias = Callable[[Flight, int], None]
+Begin: TypeAlias = Callable[[TransferTimes, int], None]
 """Start the reduction of a stage, whose replicas are all there."""
 
 
@@ -25,19 +25,19 @@ class Collectives:
         self._begin = begin
         self._meetings = Meetings()
         self._absent: dict[MeetingKey, set[int]] = {}
-        self._flights: dict[MeetingKey, Flight] = {}
+        self._open: dict[MeetingKey, TransferTimes] = {}
 
-    def post(self, rank: int, op: Reduce) -> Flight:
+    def post(self, rank: int, op: Reduce) -> TransferTimes:
         """Post a rank's side; never waits."""
         key = self._meetings.come(rank, op)
-        flight = self._flights.setdefault(key, Flight())
+        times = self._open.setdefault(key, TransferTimes())
         absent = self._absent.setdefault(key, set(self._members[op.stage]))
         absent.discard(rank)
         if not absent:
-            del self._flights[key], self._absent[key]
-            self._begin(flight, op.stage)
-        return flight
+            del self._open[key], self._absent[key]
+            self._begin(times, op.stage)
+        return times
 
-    def absent(self, flight: Flight) -> tuple[int, ...]:
+    def absent(self, times: TransferTimes) -> tuple[int, ...]:
         """Return the ranks that a reduction still waits for."""
-        return next((tuple(sorted(self._absent[key])) for key, one in self._flights.items() if one is flight), ())
+        return next((tuple(sorted(self._absent[key])) for key, one in self._open.items() if one is times), ())

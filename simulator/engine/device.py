@@ -28,11 +28,11 @@ class SimulatedDevice(ABC):
         """Start an op of so many seconds (at speed 1) and this utilisation; the event says that it is over."""
 
     @abstractmethod
-    def begin_flight(self) -> None:
+    def begin_transfer(self) -> None:
         """Be slowed by a message or a reduction that starts."""
 
     @abstractmethod
-    def end_flight(self) -> None:
+    def end_transfer(self) -> None:
         """Be slowed by one less."""
 
 
@@ -47,10 +47,10 @@ class OwnDevice(SimulatedDevice):
     def run(self, seconds: float, utilisation: float) -> Event:  # noqa: ARG002 -- there is nobody else
         return self._env.timeout(seconds / self._speed)
 
-    def begin_flight(self) -> None:
+    def begin_transfer(self) -> None:
         """Go on as before."""
 
-    def end_flight(self) -> None:
+    def end_transfer(self) -> None:
         """Go on as before."""
 
 
@@ -63,7 +63,7 @@ class SharedDevice(SimulatedDevice):
     newest alarm counts: every start and every end changes the rate.
 
     Args:
-        env: Its clock.
+        env: Clock of the simulation.
         speed: Seconds are divided by it.
         slowdown: Ops take 1 + this times as long while a message or reduction of the device is in flight.
     """
@@ -72,7 +72,7 @@ class SharedDevice(SimulatedDevice):
         self._env = env
         self._speed = speed
         self._slowdown = slowdown
-        self._num_flights = 0
+        self._num_transfers = 0
         self._virtual_s = 0.0
         self._read_s = 0.0  # when the virtual clock was last read
         self._rate = 1.0  # virtual seconds per second
@@ -87,15 +87,15 @@ class SharedDevice(SimulatedDevice):
         self._set_alarm()
         return over
 
-    def begin_flight(self) -> None:
-        self._count_flight(1)
+    def begin_transfer(self) -> None:
+        self._count_transfers(1)
 
-    def end_flight(self) -> None:
-        self._count_flight(-1)
+    def end_transfer(self) -> None:
+        self._count_transfers(-1)
 
-    def _count_flight(self, more: int) -> None:
+    def _count_transfers(self, more: int) -> None:
         self._read()
-        self._num_flights += more
+        self._num_transfers += more
         if self._running:
             self._set_alarm()
 
@@ -106,7 +106,7 @@ class SharedDevice(SimulatedDevice):
     def _set_alarm(self) -> None:
         self._read_s = self._env.now
         self._rate = 1.0 / max(1.0, math.fsum(utilisation for _, _, utilisation, _ in self._running))
-        if self._num_flights:
+        if self._num_transfers:
             self._rate /= 1.0 + self._slowdown
         left_s = max(0.0, self._running[0][0] - self._virtual_s)
         self._alarm = self._env.timeout(left_s / self._rate)

@@ -43,7 +43,7 @@ def makespans(
     costs: StageCosts,
     cluster: Cluster,
     *,
-    rules: NetworkOptions,
+    network: NetworkOptions,
     jitter: float,
     seeds: Sequence[int],
     num_processes: int = 1,
@@ -57,7 +57,7 @@ def makespans(
     Raises:
         As `simulate_lists` does.
     """
-    one = partial(_makespan_s, schedule, costs, cluster, rules, jitter)
+    one = partial(_makespan_s, schedule, costs, cluster, network, jitter)
     if num_processes == 1:
         yield from map(one, seeds)
         return
@@ -66,6 +66,6 @@ def makespans(
 
 
 def _makespan_s(
-    schedule: Schedule, costs: StageCosts, cluster: Cluster, rules: NetworkOptions, jitter: float, seed: int
+    schedule: Schedule, costs: StageCosts, cluster: Cluster, network: NetworkOptions, jitter: float, seed: int
 ) -> float:
-    return simulate_lists(schedule, costs, cluster, rules=rules, jitter=jitter, seed=seed).makespan_s
+    return simulate_lists(schedule, costs, cluster, network=network, jitter=jitter, seed=seed).makespan_s

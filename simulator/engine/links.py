@@ -64,7 +64,10 @@ class Wires:
 
 def occupy(ways: Collection[LinkQueue], now_s: float, seconds: float) -> float:
     """Take all ways for so long, as soon as they are free; return from when on [s]."""
-    start_s = max([now_s, *(way.free_s for way in ways)])
+    start_s = now_s
+    for way in ways:
+        if way.free_s > start_s:
+            start_s = way.free_s
     for way in ways:
         way.free_s = start_s + seconds
     return start_s

@@ -1,6 +1,6 @@
 """The network of a simulation: messages meet in order, wait for links, and take latency and bandwidth.
 
-Each directed pair of ranks is one channel that keeps its order: its k-th Send meets its k-th Recv.
+Each directed pair of ranks is one channel that keeps its order; `semantics.Meetings` says which Send meets which Recv.
 
     Send posted ──┐
     Recv posted ──┴─ busy link ─┬─ bytes / bandwidth ─┬─ latency ─┐
@@ -36,30 +36,35 @@ from simpy import Environment
 from pipesched.profiles.clusters import AllReduce, Cluster, Rounds
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Message, NotRunnableError, Recv, Send
+from pipesched.schedules.semantics import Channel, Meetings
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.engine.links import Wire, Wires, occupy
-from pipesched.simulator.engine.transfer import Flight
+from pipesched.simulator.engine.transfer_times import TransferTimes
 
-OnStart: TypeAlias = Callable[[Flight, Sequence[int]], None]
+OnStart: TypeAlias = Callable[[TransferTimes, Sequence[int]], None]
 """Told of what is going to start, at a time that is known, between these devices."""
 
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """One message on its way."""
+    """One message on its way from rank `source` to rank `target`.
+
+    Attributes:
+        is_sent: Whether the Send was posted first, else the Recv.
+    """
 
     source: int
     target: int
     message: Message
-    flight: Flight = field(default_factory=Flight)
+    is_sent: bool
+    times: TransferTimes = field(default_factory=TransferTimes)
 
 
 @dataclass(slots=True, eq=False)
 class _Channel:
     wire: Wire
     devices: tuple[int, int]
-    sends: deque[Transfer] = field(default_factory=deque)  # posted, and not met by a Recv yet
-    recvs: deque[Transfer] = field(default_factory=deque)  # the other way round; one of the two is empty
+    unmet: dict[int, Transfer] = field(default_factory=dict)  # posted by one side, by the number of the meeting
     due: deque[Transfer] = field(default_factory=deque)  # whose end only events say: the one on its way, and more
 
 
@@ -68,11 +73,11 @@ class Network:
     """All channels of a run.
 
     Args:
-        env: Its clock.
+        env: Clock of the simulation.
         costs: Say the bytes of messages.
         cluster: Links and NICs.
         rank_to_device: The device of every rank.
-        rules: How messages go.
+        options: How messages go.
         on_start: Told of every message and reduction.
     """
 
@@ -82,43 +87,44 @@ class Network:
         costs: StageCosts,
         cluster: Cluster,
         rank_to_device: Sequence[int],
-        rules: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
+        options: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
         on_start: OnStart | None = None,
     ) -> None:
         self._env = env
         self._costs = costs
         self._rank_to_device = rank_to_device
-        self._rules = rules
+        self._options = options
         self._on_start = on_start
         self._wires = Wires(env, cluster, rank_to_device)
-        self._channels: dict[tuple[int, int], _Channel] = {}
+        self._meetings = Meetings()
+        self._channels: dict[Channel, _Channel] = {}
         self._inbox: defaultdict[int, dict[Message, Transfer]] = defaultdict(dict)
 
     def send(self, rank: int, op: Send) -> Transfer:
         """Post the sender's side; never waits."""
-        channel = self._channel(rank, op.peer)
-        if channel.recvs:
-            transfer = channel.recvs.popleft()
-            require_matching(transfer.source, transfer.target, sent=op.message, received=transfer.message)
-            self._start(channel, transfer)
-        else:
-            transfer = Transfer(rank, op.peer, op.message)
-            channel.sends.append(transfer)
-            if self._rules.protocol == "eager":
+        ends, number = self._meetings.send(rank, op.peer)
+        channel = self._channels.get(ends) or self._open(ends)
+        transfer = channel.unmet.pop(number, None)
+        if transfer is None:
+            transfer = channel.unmet[number] = Transfer(rank, op.peer, op.message, is_sent=True)
+            if self._options.protocol == "eager":
                 self._start(channel, transfer)
+        else:
+            require_matching(rank, op.peer, sent=op.message, received=transfer.message)
+            self._start(channel, transfer)
         return transfer
 
     def recv(self, rank: int, op: Recv) -> Transfer:
         """Post the receiver's side; never waits."""
-        channel = self._channel(op.peer, rank)
-        if channel.sends:
-            transfer = channel.sends.popleft()
-            require_matching(transfer.source, transfer.target, sent=transfer.message, received=op.message)
-            if self._rules.protocol != "eager":
-                self._start(channel, transfer)
+        ends, number = self._meetings.recv(rank, op.peer)
+        channel = self._channels.get(ends) or self._open(ends)
+        transfer = channel.unmet.pop(number, None)
+        if transfer is None:
+            transfer = channel.unmet[number] = Transfer(op.peer, rank, op.message, is_sent=False)
         else:
-            transfer = Transfer(op.peer, rank, op.message)
-            channel.recvs.append(transfer)
+            require_matching(op.peer, rank, sent=transfer.message, received=op.message)
+            if self._options.protocol != "eager":
+                self._start(channel, transfer)
         self._inbox[rank][op.message] = transfer
         return transfer
 
@@ -127,52 +133,52 @@ class Network:
         return self._inbox[rank].get(message)
 
     def latency_s(self, source: int, target: int) -> float:
-        """Return how long a message from one rank to another travels after it has left [s]."""
-        return self._channel(source, target).wire.link.latency_s
+        """Return how long a message that one rank has sent another travels after it has left [s]."""
+        return self._channels[source, target].wire.link.latency_s
 
-    def reduce(self, flight: Flight, plan: AllReduce) -> None:
+    def reduce(self, times: TransferTimes, plan: AllReduce) -> None:
         """Start a reduction, whose replicas are all there; never waits."""
         wires = {hop: self._wires.between(*hop) for hop in plan.hops}
         devices = tuple(dict.fromkeys(device for hop in wires for device in hop))
-        if self._rules.chunk_bytes is not None and any(wire.crosses_nic for wire in wires.values()):
+        if self._options.chunk_bytes is not None and any(wire.crosses_nic for wire in wires.values()):
             rounds = (phase for phase in plan.phases for _ in range(phase.count))
-            self._next_round(flight, devices, rounds)
+            self._next_round(times, devices, rounds)
             return
         until_s = [(way, until) for hop, until in plan.until_s().items() for way in wires[hop].ways]
         start_s = max([self._env.now, *(way.free_s for way, _ in until_s)])
         for way, until in until_s:
             way.free_s = max(way.free_s, start_s + until)
-        self._begin(flight, start_s, devices)
-        flight.set_end(start_s + plan.seconds)
+        self._begin(times, start_s, devices)
+        times.set_end(start_s + plan.seconds)
 
     def unmet(self) -> Iterator[str]:
         """Say which messages only one side has posted so far."""
         for channel in self._channels.values():
-            for lost in channel.sends:
-                send = Send(lost.message, lost.target)
-                yield f"rank {lost.source} posts {send}, which rank {lost.target} never receives"
-            for due in channel.recvs:
-                recv = Recv(due.message, due.source)
-                yield f"rank {due.target} posts {recv}, which rank {due.source} never sends"
+            for transfer in channel.unmet.values():
+                source, target = transfer.source, transfer.target
+                if transfer.is_sent:
+                    send = Send(transfer.message, target)
+                    yield f"rank {source} posts {send}, which rank {target} never receives"
+                else:
+                    recv = Recv(transfer.message, source)
+                    yield f"rank {target} posts {recv}, which rank {source} never sends"
 
-    def _channel(self, source: int, target: int) -> _Channel:
-        channel = self._channels.get((source, target))
-        if channel is None:
-            ends = self._rank_to_device[source], self._rank_to_device[target]
-            channel = self._channels[source, target] = _Channel(self._wires.between(*ends), ends)
+    def _open(self, ends: Channel) -> _Channel:
+        source, target = (self._rank_to_device[rank] for rank in ends)
+        channel = self._channels[ends] = _Channel(self._wires.between(source, target), (source, target))
         return channel
 
     def _start(self, channel: _Channel, transfer: Transfer) -> None:
         wire = channel.wire
-        if wire.shared is not None or (wire.crosses_nic and self._rules.chunk_bytes is not None):
+        if wire.shared is not None or (wire.crosses_nic and self._options.chunk_bytes is not None):
             channel.due.append(transfer)
             if len(channel.due) == 1:
                 self._depart(channel)
             return
         seconds = wire.link.occupied_s(self._costs.message_bytes(transfer.message))
         start_s = occupy(wire.ways, self._env.now, seconds)
-        self._begin(transfer.flight, start_s, channel.devices)
-        transfer.flight.set_end(start_s + seconds + wire.link.latency_s)
+        self._begin(transfer.times, start_s, channel.devices)
+        transfer.times.set_end(start_s + seconds + wire.link.latency_s)
 
     def _depart(self, channel: _Channel) -> None:
         """Send the first message that is due, beside those of other channels; when it has left, the next one."""
@@ -181,40 +187,40 @@ class Network:
         if wire.shared is None:
             self._next_chunk(channel, num_bytes)
             return
-        self._begin(transfer.flight, self._env.now, channel.devices)
+        self._begin(transfer.times, self._env.now, channel.devices)
         over = wire.shared.run(wire.link.occupied_s(num_bytes), 1.0)
         assert over.callbacks is not None
         over.callbacks.append(lambda _: self._has_left(channel))
 
     def _next_chunk(self, channel: _Channel, left_bytes: int) -> None:
-        flight, link = channel.due[0].flight, channel.wire.link
-        size = min(left_bytes, self._rules.chunk_bytes or left_bytes)
+        times, link = channel.due[0].times, channel.wire.link
+        size = min(left_bytes, self._options.chunk_bytes or left_bytes)
         start_s = occupy(channel.wire.ways, self._env.now, link.occupied_s(size))
-        if flight.start_s is None:
-            self._begin(flight, start_s, channel.devices)
+        if times.start_s is None:
+            self._begin(times, start_s, channel.devices)
         more = partial(self._next_chunk, channel, left_bytes - size) if size < left_bytes else None
         self._at(start_s + link.occupied_s(size), more or partial(self._has_left, channel))
 
     def _has_left(self, channel: _Channel) -> None:
-        channel.due.popleft().flight.set_end(self._env.now + channel.wire.link.latency_s)
+        channel.due.popleft().times.set_end(self._env.now + channel.wire.link.latency_s)
         if channel.due:
             self._depart(channel)
 
-    def _next_round(self, flight: Flight, devices: Sequence[int], rounds: Iterator[Rounds]) -> None:
+    def _next_round(self, times: TransferTimes, devices: Sequence[int], rounds: Iterator[Rounds]) -> None:
         one = next(rounds, None)
         if one is None:
-            flight.set_end(self._env.now)
+            times.set_end(self._env.now)
             return
         ways = {way for hop in one.hops for way in self._wires.between(*hop).ways}
         start_s = occupy(ways, self._env.now, one.occupied_s)
-        if flight.start_s is None:
-            self._begin(flight, start_s, devices)
-        self._at(start_s + one.seconds, partial(self._next_round, flight, devices, rounds))
+        if times.start_s is None:
+            self._begin(times, start_s, devices)
+        self._at(start_s + one.seconds, partial(self._next_round, times, devices, rounds))
 
-    def _begin(self, flight: Flight, start_s: float, devices: Sequence[int]) -> None:
-        flight.start_s = start_s
+    def _begin(self, times: TransferTimes, start_s: float, devices: Sequence[int]) -> None:
+        times.start_s = start_s
         if self._on_start is not None:
-            self._on_start(flight, devices)
+            self._on_start(times, devices)
 
     def _at(self, time_s: float, do: Callable[[], None]) -> None:
         alarm = self._env.timeout(max(0.0, time_s - self._env.now))

@@ -9,11 +9,25 @@ from pipesched.schedules import Average, Compute, Op, Recv, Schedule, Send, rewr
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import Estimate, Inexact, Scenario
 from pipesched.simulator.engine.simulation import simulate_lists
-from pipesched.simulator.memory import iteration
+from pipesched.simulator.memory import Buffers, iteration
 
 
-def predict_by_events(scenario: Scenario) -> Estimate | Inexact:
+def predict_by_events(
+    scenario: Scenario,
+    *,
+    jitter: float = 0.0,
+    seed: int = 0,
+    buffers: Buffers = "pooled",
+    keeps_averages: bool = False,
+) -> Estimate | Inexact:
     """Simulate an iteration of all pipelines.
+
+    Args:
+        scenario: The lists, their costs and their machines.
+        jitter: Sigma of a log-normal factor on the seconds of each op, as `simulate_lists` takes it.
+        seed: The seed of the factors.
+        buffers: How receive buffers are allocated, as `memory` takes it.
+        keeps_averages: Whether one pipeline that is alone averages all the same, as a run of its lists does.
 
     Raises:
         As `simulate_lists` does.
@@ -21,8 +35,11 @@ def predict_by_events(scenario: Scenario) -> Estimate | Inexact:
     reason = obstacle_of_several(scenario)
     if reason is not None:
         return Inexact(reason)
-    lists, costs, cluster = lists_of_all(scenario.schedule, scenario.num_pipelines), scenario.costs, scenario.cluster
-    return iteration(simulate_lists(lists, costs, cluster, rules=scenario.network), lists, costs, cluster)
+    schedule, costs, cluster = scenario.schedule, scenario.costs, scenario.cluster
+    is_as_given = keeps_averages and scenario.num_pipelines == 1
+    lists = lower(schedule) if is_as_given else lists_of_all(schedule, scenario.num_pipelines)
+    timeline = simulate_lists(lists, costs, cluster, network=scenario.network, jitter=jitter, seed=seed)
+    return iteration(timeline, lists, costs, cluster, buffers=buffers)
 
 
 def obstacle_of_several(scenario: Scenario) -> str | None:
@@ -47,7 +64,7 @@ def lists_of_all(schedule: Schedule, num_pipelines: int) -> Schedule:
     pipeline alone has no Averages; lists that are those of several are as they are.
     """
     lowered = lower(schedule)
-    if num_pipelines == 1 and lowered.pipelines > 1:
+    if num_pipelines == 1 and (lowered.pipelines > 1 or not lowered.averagers):
         return lowered
     if num_pipelines == 1:
         rows = tuple(tuple(op for op in row if not isinstance(op, Average)) for row in lowered.ops)

@@ -12,7 +12,7 @@ _MAX_JITTER = 10.0
 
 
 def require_simulable(
-    schedule: Schedule, costs: StageCosts, cluster: Cluster, rules: NetworkOptions, jitter: float
+    schedule: Schedule, costs: StageCosts, cluster: Cluster, network: NetworkOptions, jitter: float
 ) -> None:
     """Refuse what cannot be simulated, all faults in one line.
 
@@ -31,7 +31,7 @@ def require_simulable(
             f"got a cluster ({cluster.origin}) of {len(cluster.devices)} devices, expected {num_devices}; "
             "add devices or use fewer ranks"
         )
-    faults += rules.faults()
+    faults += network.faults()
     if not 0 <= costs.overlap <= 1:
         faults.append(f"got costs ({costs.origin}) of overlap {costs.overlap}, expected 0 to 1; it is a share")
     if not 0 <= jitter <= _MAX_JITTER:

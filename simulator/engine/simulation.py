@@ -9,6 +9,7 @@
     Step          waits for the Reduce of its stage before it, then occupies the device; the end of a list waits for all
     Average       occupies the device
     Unshard, Reshard    take no time
+    handing over  occupies the device too, where the cluster says that it takes time: see `simulator.hand_over`
 
 SimPy's `run` returns quietly while a process still waits, so a deadlock would look finished: the ranks that are not
 over are looked for, and reported.
@@ -21,7 +22,7 @@ import random
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any, assert_never, final
 
 from simpy import Environment, Event
@@ -31,8 +32,10 @@ from pipesched.profiles.costs import StageCosts, WorkPiece
 from pipesched.schedules import (
     Average,
     Compute,
+    HandOver,
     Message,
     NotRunnableError,
+    Op,
     Overlap,
     Phase,
     Recv,
@@ -51,12 +54,13 @@ from pipesched.schedules import (
 )
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.weights import looks_ahead, stashing_steps
-from pipesched.simulator import NetworkOptions, SimulationError
+from pipesched.simulator import HandOverWork, NetworkOptions, SimulationError, after_op, of_post, of_receipt
 from pipesched.simulator.engine.all_reduce import Collectives
 from pipesched.simulator.engine.device import OwnDevice, SharedDevice, SimulatedDevice
 from pipesched.simulator.engine.network import Network, Transfer
+from pipesched.simulator.engine.op_seconds import AS_MODELLED, OpSeconds, require_given
 from pipesched.simulator.engine.preconditions import require_simulable
-from pipesched.simulator.engine.transfer import Flight
+from pipesched.simulator.engine.transfer_times import TransferTimes
 
 
 def simulate_lists(
@@ -64,9 +68,10 @@ def simulate_lists(
     costs: StageCosts,
     cluster: Cluster | None = None,
     *,
-    rules: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
+    network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
     jitter: float = 0.0,
     seed: int = 0,
+    given: Sequence[Sequence[OpSeconds]] | None = None,
 ) -> Timeline:
     """Predict the time of every op of `schedule`.
 
@@ -74,10 +79,12 @@ def simulate_lists(
         schedule: Lowered or not; compute-only lists are lowered first.
         costs: Seconds and bytes of every stage.
         cluster: Devices and links; None: equal devices and links that take no time.
-        rules: How messages go.
+        network: How messages go.
         jitter: Sigma of a log-normal factor on the seconds of each op; 0 for none. It is drawn in the order of the
             rank's list, so that the same op has the same factor whatever it waits for.
-        seed: Of the factors.
+        seed: Seed of the factors.
+        given: Seconds of single ops in place of what costs, devices and network say of them: ``given[rank][index]`` is
+            of that op of the lowered lists; None: nothing is given.
 
     Returns:
         The timeline, source ``"predicted"``, from 0 s.
@@ -85,13 +92,16 @@ def simulate_lists(
     Raises:
         ScheduleError: A message is used on a rank that neither makes nor receives it, or the two sides of a channel
             name different messages.
-        SimulationError: Costs or devices are missing, a rule or the jitter is none, the lists deadlock, or only one
-            side of a channel posts a message.
+        SimulationError: Costs or devices are missing, a rule or the jitter is none, what is given is of other lists,
+            the lists deadlock, or only one side of a channel posts a message.
         ProfileError: The costs do not say the seconds of a phase that the lists have.
     """
     cluster = flat(max(schedule.rank_to_device, default=-1) + 1) if cluster is None else cluster
-    require_simulable(schedule, costs, cluster, rules, jitter)
-    run = _Run(lower(schedule), costs, cluster, rules, jitter, seed)
+    require_simulable(schedule, costs, cluster, network, jitter)
+    lowered = lower(schedule)
+    if given is not None:
+        require_given(given, lowered)
+    run = _Run(lowered, costs, cluster, network, jitter, seed, given)
     try:
         return run.timeline()
     except ScheduleError as error:
@@ -104,29 +114,39 @@ class _Posted:
 
     op: Send | Recv | Reduce
     posted_s: float
-    flight: Flight
+    times: TransferTimes
 
 
 @final
 class _Run:
     def __init__(
-        self, schedule: Schedule, costs: StageCosts, cluster: Cluster, rules: NetworkOptions, jitter: float, seed: int
+        self,
+        schedule: Schedule,
+        costs: StageCosts,
+        cluster: Cluster,
+        network: NetworkOptions,
+        jitter: float,
+        seed: int,
+        given: Sequence[Sequence[OpSeconds]] | None,
     ) -> None:
         self._schedule = schedule
         self._costs = costs
         self._cluster = cluster
-        self._rules = rules
+        self._options = network
         self._jitter = jitter
         self._seed = seed
+        self._given = given
         self._env = Environment()
         self._members = schedule.reducers
-        self._collectives = Collectives(self._members, self._begin_sum)
-        self._sums: dict[int, AllReduce] = {}
+        self._collectives = Collectives(self._members, self._begin_reduction)
+        self._all_reduces: dict[int, AllReduce] = {}
         self._devices = self._make_devices()
-        on_start = self._slow_down if rules.slowdown else None
-        self._network = Network(self._env, costs, cluster, schedule.rank_to_device, rules, on_start)
+        on_start = self._slow_down if network.slowdown else None
+        self._network = Network(self._env, costs, cluster, schedule.rank_to_device, network, on_start)
         self._pieces_of: dict[tuple[Phase, int, bool], WorkPiece] = {}
         self._made: list[set[Message | None]] = [set() for _ in schedule.ops]
+        self._has_hand_over = cluster.has_hand_over
+        self._hand_overs: list[list[HandOver]] = [[] for _ in schedule.ops]
         self._done: list[list[Span | _Posted]] = [[] for _ in schedule.ops]
 
     def timeline(self) -> Timeline:
@@ -144,7 +164,10 @@ class _Run:
             more = f"; and {len(unmet) - 3} more" if len(unmet) > 3 else ""
             raise SimulationError(f"{self._schedule.name}: {'; '.join(unmet[:3])}{more}; check the schedule")
         spans = tuple(span for rank in range(len(processes)) for span in self._spans(rank))
-        timeline = Timeline(self._schedule.name, "predicted", spans, self._schedule.rank_to_device)
+        hand_overs = tuple(chain.from_iterable(self._hand_overs))
+        timeline = Timeline(
+            self._schedule.name, "predicted", spans, self._schedule.rank_to_device, hand_overs=hand_overs
+        )
         if not math.isfinite(timeline.makespan_s):
             raise SimulationError(
                 f"{self._schedule.name}: got a makespan of {timeline.makespan_s} s, expected a finite one; "
@@ -156,68 +179,115 @@ class _Run:
         self, rank: int, device: SimulatedDevice
     ) -> Generator[Event, Any, None]:
         """Work through the list of one rank."""
-        env, network = self._env, self._network
+        env, network, devices = self._env, self._network, self._schedule.rank_to_device
+        has_hand_over = self._has_hand_over
         done, made = self._done[rank], self._made[rank]
-        sums: dict[int, Flight] = {}
+        reductions: dict[int, TransferTimes] = {}
         factors = self._factors(rank)
         stashing = stashing_steps(self._schedule.ops[rank])
         for index, op in enumerate(self._schedule.ops[rank]):
             posted_s = env.now
+            given = AS_MODELLED if self._given is None else self._given[rank][index]
             match op:
                 case Compute() | Overlap():
                     for transfer in self._awaited(rank, op):
-                        yield from transfer.flight.over(env)
-                    start_s = env.now
-                    for seconds, utilisation in self._pieces(op, factors):
-                        yield device.run(seconds, utilisation)
-                    made.update(map(gives, computes(op)))
-                case Send():
-                    flight = network.send(rank, op).flight
-                    done.append(_Posted(op, posted_s, flight))
-                    if self._rules.sends == "blocking":
-                        is_eager = self._rules.protocol == "eager"
-                        yield from flight.over(env, network.latency_s(rank, op.peer) if is_eager else 0.0)
-                    continue
-                case Recv():
-                    done.append(_Posted(op, posted_s, network.recv(rank, op).flight))
-                    continue
-                case Reduce():
-                    sums[op.stage] = self._collectives.post(rank, op)
-                    done.append(_Posted(op, posted_s, sums[op.stage]))
+                        yield from transfer.times.over(env)
+                        if has_hand_over and given.before_s is None:
+                            receipt = of_receipt(rank, transfer.source, transfer.message, devices)
+                            yield from self._hand_over(rank, device, op, receipt)
+                    if given.before_s:
+                        yield from self._own(rank, op, given.before_s)
+                    pieces = self._pieces(op, factors)
+                case Send() | Recv() | Reduce():
+                    if has_hand_over and given.before_s is None and not isinstance(op, Reduce):
+                        yield from self._hand_over(rank, device, op, of_post(rank, op, devices))
+                    if given.before_s:
+                        yield from self._own(rank, op, given.before_s)
+                    times = self._post(rank, op)
+                    done.append(_Posted(op, posted_s, times))
+                    if isinstance(op, Reduce):
+                        reductions[op.stage] = times
+                    if not isinstance(op, Send):
+                        times.late_s = given.late_s
+                    elif self._options.sends == "blocking":
+                        is_eager = self._options.protocol == "eager"
+                        yield from times.over(env, network.latency_s(rank, op.peer) if is_eager else 0.0)
+                    if given.after_s:
+                        yield from self._own(rank, op, given.after_s)
                     continue
                 case Step() | Average():
-                    if isinstance(op, Step) and op.stage in sums:
-                        yield from sums.pop(op.stage).over(env)
-                    start_s = env.now
+                    if isinstance(op, Step) and op.stage in reductions:
+                        yield from reductions.pop(op.stage).over(env)
+                    if given.before_s:
+                        yield from self._own(rank, op, given.before_s)
                     self._require_stage(op)
-                    for seconds, utilisation in self._costs.pieces(op, copies=index in stashing):
-                        yield device.run(seconds * next(factors), utilisation)
+                    pieces = tuple(
+                        WorkPiece(seconds * next(factors), utilisation)
+                        for seconds, utilisation in self._costs.pieces(op, copies=index in stashing)
+                    )
                 case Unshard() | Reshard():
-                    start_s = posted_s
+                    pieces = ()
                 case _:
                     assert_never(op)
+            start_s = env.now
+            if given.work_s is None:
+                for seconds, utilisation in pieces:
+                    yield device.run(seconds, utilisation)
+            else:  # it passes as it is, whoever else is on the device
+                yield env.timeout(given.work_s)
+            made.update(map(gives, computes(op)))
             done.append(Span(rank, op, posted_s, start_s, env.now))
-        for flight in sums.values():
-            yield from flight.over(env)
+            if has_hand_over and given.after_s is None and (work := after_op(rank, op, devices)) is not None:
+                yield from self._hand_over(rank, device, op, work)
+            if given.after_s:
+                yield from self._own(rank, op, given.after_s)
+        for times in reductions.values():
+            yield from times.over(env)
 
-    def _begin_sum(self, flight: Flight, stage: int) -> None:
-        if stage not in self._sums:
+    def _post(self, rank: int, op: Send | Recv | Reduce) -> TransferTimes:
+        """Post a rank's side of a message or reduction; never waits."""
+        match op:
+            case Send():
+                return self._network.send(rank, op).times
+            case Recv():
+                return self._network.recv(rank, op).times
+            case Reduce():
+                return self._collectives.post(rank, op)
+            case _:
+                assert_never(op)
+
+    def _own(self, rank: int, op: Op, seconds: float) -> Generator[Event, Any, None]:
+        """Let so much time of a rank pass in which its device computes nothing."""
+        start_s = self._env.now
+        yield self._env.timeout(seconds)
+        self._hand_overs[rank].append(HandOver(rank, op, start_s, self._env.now))
+
+    def _hand_over(self, rank: int, device: SimulatedDevice, op: Op, work: HandOverWork) -> Generator[Event, Any, None]:
+        """Keep the rank and its device for what handing over takes."""
+        piece = work.piece(self._costs, self._cluster)
+        if piece.seconds:
+            start_s = self._env.now
+            yield device.run(piece.seconds, piece.utilisation)
+            self._hand_overs[rank].append(HandOver(rank, op, start_s, self._env.now))
+
+    def _begin_reduction(self, times: TransferTimes, stage: int) -> None:
+        if stage not in self._all_reduces:
             devices = [self._schedule.rank_to_device[rank] for rank in self._members[stage]]
             self._require_stage(Reduce(stage))
-            self._sums[stage] = all_reduce(self._costs.stages[stage].weight_bytes, devices, self._cluster)
-        self._network.reduce(flight, self._sums[stage])
+            self._all_reduces[stage] = all_reduce(self._costs.stages[stage].weight_bytes, devices, self._cluster)
+        self._network.reduce(times, self._all_reduces[stage])
 
-    def _slow_down(self, flight: Flight, devices: Sequence[int]) -> None:
+    def _slow_down(self, times: TransferTimes, devices: Sequence[int]) -> None:
         """Let the devices be slower while something between them is in flight."""
 
         def slow() -> Generator[Event, Any, None]:
-            assert flight.start_s is not None
-            yield self._env.timeout(max(0.0, flight.start_s - self._env.now))
+            assert times.start_s is not None
+            yield self._env.timeout(max(0.0, times.start_s - self._env.now))
             for device in devices:
-                self._devices[device].begin_flight()
-            yield from flight.over(self._env)
+                self._devices[device].begin_transfer()
+            yield from times.over(self._env)
             for device in devices:
-                self._devices[device].end_flight()
+                self._devices[device].end_transfer()
 
         self._env.process(slow())
 
@@ -258,7 +328,7 @@ class _Run:
         return (draw(0.0, self._jitter) for _ in repeat(None))
 
     def _make_devices(self) -> dict[int, SimulatedDevice]:
-        slowdown, num_ranks = self._rules.slowdown, Counter(self._schedule.rank_to_device)
+        slowdown, num_ranks = self._options.slowdown, Counter(self._schedule.rank_to_device)
         devices: dict[int, SimulatedDevice] = {}
         for device, count in num_ranks.items():
             speed = self._cluster.devices[device].speed
@@ -271,16 +341,16 @@ class _Run:
             if isinstance(entry, Span):
                 yield entry
                 continue
-            start_s, end_s = entry.flight.start_s, entry.flight.end_s
+            start_s, over_s = entry.times.start_s, entry.times.over_s
             assert start_s is not None, "a channel without an unmet side has started all its transfers"
-            assert end_s is not None
-            yield Span(rank, entry.op, entry.posted_s, start_s, end_s)
+            assert over_s is not None
+            yield Span(rank, entry.op, entry.posted_s, start_s, over_s)
 
     def _wait(self, rank: int) -> str:
         """Say what a stuck rank waits for."""
         row, at = self._schedule.ops[rank], len(self._done[rank])
-        open_posts = [each for each in self._done[rank] if isinstance(each, _Posted) and each.flight.end_s is None]
-        if self._rules.sends == "blocking" and open_posts and open_posts[-1] is self._done[rank][-1]:
+        open_posts = [each for each in self._done[rank] if isinstance(each, _Posted) and each.times.end_s is None]
+        if self._options.sends == "blocking" and open_posts and open_posts[-1] is self._done[rank][-1]:
             send = open_posts[-1].op
             if isinstance(send, Send):
                 return f"rank {rank} at {send} waits for {Recv(send.message, rank)} of rank {send.peer}"
@@ -288,9 +358,9 @@ class _Run:
         if op is None or isinstance(op, Step):
             posts = (each for each in open_posts if isinstance(each.op, Reduce))
             first = next(each for each in posts if op is None or each.op == Reduce(op.stage))
-            absent = " and ".join(f"rank {other}" for other in self._collectives.absent(first.flight))
+            absent = " and ".join(f"rank {other}" for other in self._collectives.absent(first.times))
             return f"rank {rank} at {op or 'the end of its list'} waits for {first.op} of {absent}"
         assert isinstance(op, Compute | Overlap), "nothing else waits"
-        unsent = [transfer for transfer in self._awaited(rank, op) if transfer.flight.end_s is None]
+        unsent = [transfer for transfer in self._awaited(rank, op) if transfer.times.end_s is None]
         sends = " and ".join(f"{Send(each.message, rank)} of rank {each.source}" for each in unsent)
         return f"rank {rank} at {op} waits for {sends}"

@@ -1,4 +1,4 @@
-"""Whether anything in a simulation is shared; else all times follow from the lists."""
+"""Contention: whether anything in a simulation is shared; if nothing is, all times follow from the lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The event loop of `fast.drifting`: plain Python over numbers, or the same compiled where numba is installed.
+"""The event loop of `fast.drift_pace`: plain Python over numbers, or the same compiled where numba is installed.
 
 A lane is one pipeline, a place is a rank of a lane, a line is a channel of a lane. Device k is shared k, the link of
 channel c is shared ``num_ranks + c``. An event is
@@ -39,11 +39,11 @@ def run_lanes(
     """Let every lane do its iterations.
 
     Args:
-        lists: Of each.
-        starts_s: Of each.
+        lists: The lists, the same for every lane.
+        starts_s: Start of each lane.
         iterations: At least 1.
         jitter: Sigma of a log-normal factor on the seconds of each work; 0 for none.
-        seed: Of the factors.
+        seed: Seed of the factors.
 
     Returns:
         For each lane, when each iteration was over on all devices [s]; nothing if some rank waits forever.
@@ -65,7 +65,7 @@ def _factors(jitter: float, seed: int, count: int) -> Sequence[float]:
 @lru_cache(maxsize=8)
 def _numbers(lists: DriftArrays) -> tuple[Sequence[Any], ...]:
     """Return the lists, in NumPy's arrays if they are for numba."""
-    of_ops = lists.begins, lists.kinds, lists.channels, lists.wait_channels, lists.wait_counts
+    of_ops = lists.begins, lists.kinds, lists.channels, lists.wait_channels, lists.wait_counts, lists.numbers
     of_channels = lists.receivers, lists.lines
     of_seconds = lists.seconds, lists.latency_s, lists.transfer_s, lists.utilisations
     if numba is None:
@@ -84,8 +84,8 @@ def _run(  # noqa: C901 -- one loop: calls would cost plain Python more than the
     lists: tuple[Any, ...], starts_s: Sequence[float], iterations: int, factors: Sequence[float]
 ) -> list[float]:
     """Return when each iteration was over on all devices [s], those of lane 0 first; none if a rank waits forever."""
-    begins, kinds, channels, wait_channels, wait_counts, receivers, lines = lists[:7]
-    seconds, latency_s, transfer_s, utilisations = lists[7:]
+    begins, kinds, channels, wait_channels, wait_counts, numbers, receivers, lines = lists[:8]
+    seconds, latency_s, transfer_s, utilisations = lists[8:]
     num_lanes, num_ranks, num_channels, num_shared = len(starts_s), len(begins) - 1, len(receivers), len(utilisations)
     # of each place: a rank of a lane
     at = [begins[place % num_ranks] for place in range(num_lanes * num_ranks)]
@@ -186,13 +186,15 @@ def _run(  # noqa: C901 -- one loop: calls would cost plain Python more than the
                 kind = kinds[op]
                 if kind != WORK:
                     at[place] = op + 1
-                    posted = lane * num_channels + channels[op]
+                    channel = channels[op]
+                    posted = lane * num_channels + channel
+                    number = iteration[place] * (lines[channel + 1] - lines[channel]) + numbers[op]
                     if kind == SEND:
-                        sends[posted] += 1
-                        is_met = recvs[posted] >= sends[posted]
+                        sends[posted] = number + 1
+                        is_met = recvs[posted] > number
                     else:
-                        recvs[posted] += 1
-                        is_met = sends[posted] >= recvs[posted]
+                        recvs[posted] = number + 1
+                        is_met = sends[posted] > number
                     if is_met:
                         met[posted] += 1
                         if not is_sending[posted]:

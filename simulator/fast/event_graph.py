@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, assert_never
 
 from pipesched.profiles.clusters import Cluster, Hop, all_reduce
-from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Average, Compute, Message, Op, Overlap, Schedule, Span, Step, Timeline
-from pipesched.simulator import SimulationError
+from pipesched.profiles.costs import StageCosts, shared_slowdown
+from pipesched.schedules import Average, Compute, HandOver, Message, Op, Overlap, Schedule, Span, Step, Timeline
+from pipesched.simulator import HandOverWork, SimulationError
 
 
 class DeviceWork(NamedTuple):
@@ -40,7 +40,7 @@ class Flow(NamedTuple):
 
 
 class Latency(NamedTuple):
-    """Of a link."""
+    """The latency of a link."""
 
     hop: Hop
 
@@ -54,7 +54,7 @@ class StageReduction(NamedTuple):
     hop: Hop | None = None
 
 
-Duration: TypeAlias = DeviceWork | Flow | Latency | StageReduction | None
+Duration: TypeAlias = DeviceWork | HandOverWork | Flow | Latency | StageReduction | None
 """What lasts from when a node is ready until it is over; None: nothing."""
 
 
@@ -72,6 +72,15 @@ class NumberedSpan(NamedTuple):
     end: int
 
 
+class NumberedHandOver(NamedTuple):
+    """A rank's own time that has numbers of times in place of the times."""
+
+    rank: int
+    op: Op
+    start: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True)
 class EventGraph:
     """A graph of n nodes: node 0 is the beginning, and every other node comes behind those that it waits for.
@@ -82,6 +91,7 @@ class EventGraph:
         takes: A sequence of n indices into `durations`: how long each node lasts.
         durations: Every different duration once; costs turn each into seconds.
         places: The spans of all ops, with numbers of times, in order of rank and then of the rank's list.
+        hand_overs: The hand-overs, with numbers of times, in the order of the spans; empty where they take no time.
     """
 
     schedule: Schedule
@@ -89,13 +99,14 @@ class EventGraph:
     takes: Sequence[int]
     durations: tuple[Duration, ...]
     places: tuple[NumberedSpan, ...]
+    hand_overs: tuple[NumberedHandOver, ...] = ()
 
     def times_s(self, costs: StageCosts, cluster: Cluster, num_pipelines: int = 1) -> list[float]:
         """Return the 2 n times of all nodes [s], by number.
 
         Args:
-            costs: As they are for one op alone.
-            cluster: Of one pipeline: with what it has of links that several share.
+            costs: What each op takes when it is alone on its device.
+            cluster: The cluster as one pipeline has it: with its part of links that several share.
             num_pipelines: Equal ones in lockstep, which slow each op as far as all together want more than the device.
 
         Raises:
@@ -122,7 +133,14 @@ class EventGraph:
             Span(rank, op, times_s[posted], times_s[start], times_s[end])
             for rank, op, posted, start, end in self.places
         ]
-        return Timeline(self.schedule.name, "predicted", tuple(spans), self.schedule.rank_to_device)
+        hand_overs = tuple(
+            HandOver(rank, op, times_s[start], times_s[end])
+            for rank, op, start, end in self.hand_overs
+            if times_s[end] > times_s[start]
+        )
+        return Timeline(
+            self.schedule.name, "predicted", tuple(spans), self.schedule.rank_to_device, hand_overs=hand_overs
+        )
 
 
 def _seconds(duration: Duration, costs: StageCosts, cluster: Cluster, num_pipelines: int) -> float:
@@ -131,8 +149,12 @@ def _seconds(duration: Duration, costs: StageCosts, cluster: Cluster, num_pipeli
             return 0.0
         case DeviceWork(device, op, copies):
             pieces = costs.pieces(op, copies=copies)
-            seconds = sum(piece.seconds * max(1.0, num_pipelines * piece.utilisation) for piece in pieces)
+            seconds = sum(piece.seconds * shared_slowdown(num_pipelines, piece.utilisation) for piece in pieces)
             return seconds / cluster.devices[device].speed
+        case HandOverWork():
+            piece = duration.piece(costs, cluster)
+            seconds = piece.seconds * shared_slowdown(num_pipelines, piece.utilisation)
+            return seconds / cluster.devices[duration.device].speed
         case Flow(hop, message):
             return cluster.link(*hop).occupied_s(costs.message_bytes(message))
         case Latency(hop):

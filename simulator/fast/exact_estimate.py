@@ -13,7 +13,7 @@ def predict_scenario(scenario: Scenario) -> Estimate:
 
     Raises:
         ScheduleError, ProfileError: As `simulate_lists` does.
-        SimulationError: As there; or no evaluator is exact for the scenario.
+        SimulationError: Costs or devices are missing, the lists deadlock, or no evaluator is exact for the scenario.
     """
     reasons = []
     for evaluate in (predict_by_longest_path, predict_in_lockstep, predict_by_events):

@@ -5,14 +5,16 @@
     Reduce      begins when all replicas have posted it, and what was before it has left the links of the ring
     Step        begins when the op before it and the Reduce of its stage are over
 
+Where handing over takes time, it is a node before a transfer and before and behind an op.
 The order in which the ranks are worked through does not matter.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import assert_never, final
 
 from pipesched.profiles.clusters import AllReduce
@@ -21,6 +23,7 @@ from pipesched.schedules import (
     Compute,
     Message,
     NotRunnableError,
+    Op,
     Overlap,
     Recv,
     Reduce,
@@ -35,7 +38,7 @@ from pipesched.schedules import (
 )
 from pipesched.schedules.semantics import MeetingKey, Meetings, channel_of
 from pipesched.schedules.weights import looks_ahead, stashing_steps
-from pipesched.simulator import SimulationError
+from pipesched.simulator import HandOverWork, SimulationError, after_op, of_post, of_receipt
 from pipesched.simulator.engine import require_matching
 from pipesched.simulator.fast.event_graph import (
     BEGINNING,
@@ -44,6 +47,7 @@ from pipesched.simulator.fast.event_graph import (
     EventGraph,
     Flow,
     Latency,
+    NumberedHandOver,
     NumberedSpan,
     StageReduction,
 )
@@ -55,6 +59,7 @@ class _Posted:
 
     op: Send | Recv | Reduce
     posted: int
+    ready: int
     start: int = -1
     arrival: int = -1  # not known yet
 
@@ -63,15 +68,17 @@ class _Posted:
 class _Channel:
     hop: tuple[int, int]  # devices
     left: int = BEGINNING
-    """When the last message or sum has left the link: the number of a time."""
+    """When the last message or reduction has left the link: the number of a time."""
 
 
 @final
 class GraphBuilder:
     """Goes through all lists, each as far as what it waits for is known."""
 
-    def __init__(self, schedule: Schedule, plans: Mapping[int, AllReduce]) -> None:
+    def __init__(self, schedule: Schedule, plans: Mapping[int, AllReduce], *, has_hand_over: bool) -> None:
         self._schedule = schedule
+        self._has_hand_over = has_hand_over
+        self._hand_overs: list[list[NumberedHandOver]] = [[] for _ in schedule.ops]
         self._plans = plans
         self._waits: tuple[list[int], list[int], list[int]] = ([], [], [])
         self._takes: list[int] = []
@@ -85,9 +92,10 @@ class GraphBuilder:
         self._members = schedule.reducers
         self._meetings = Meetings()
         self._unmet: dict[MeetingKey, _Posted] = {}  # Sends and Recvs of which only one side has come
-        self._sums: defaultdict[MeetingKey, dict[int, _Posted]] = defaultdict(dict)
+        self._reductions: defaultdict[MeetingKey, dict[int, _Posted]] = defaultdict(dict)
+        self._devices = schedule.rank_to_device
         self._rank_of = {device: rank for rank, device in enumerate(schedule.rank_to_device)}
-        self._last_sum: list[dict[int, _Posted]] = [{} for _ in schedule.ops]
+        self._last_reduction: list[dict[int, _Posted]] = [{} for _ in schedule.ops]
         self._stashing = [stashing_steps(row) for row in schedule.ops]
         self._awaited: list[_Posted | None] = [None] * schedule.num_ranks
         self._ready = list(range(schedule.num_ranks))
@@ -110,7 +118,8 @@ class GraphBuilder:
             for rank, done in enumerate(self._done)
             for each in done
         ]
-        return EventGraph(self._schedule, self._waits, self._takes, tuple(self._durations), tuple(places))
+        hand_overs = tuple(chain.from_iterable(self._hand_overs))
+        return EventGraph(self._schedule, self._waits, self._takes, tuple(self._durations), tuple(places), hand_overs)
 
     def _advance(self, rank: int) -> None:
         """Work through the list of `rank` until something is not known yet."""
@@ -121,22 +130,22 @@ class GraphBuilder:
             start = posted
             match op:
                 case Compute() | Overlap():
-                    awaited = self._arrivals(rank, op)
-                    if awaited is None:
+                    recvs = self._recvs(rank, op)
+                    if recvs is None:
                         return
-                    start = self._moment(self._work(rank, op), posted, *awaited)
+                    start = self._moment(self._work(rank, op), *self._waits_of(rank, op, recvs))
                     self._there[rank].update((gives(part), None) for part in computes(op))
                 case Send() | Recv():
                     done.append(self._post(rank, op))
                     self._at[rank] += 1
                     continue
                 case Reduce():
-                    self._last_sum[rank][op.stage] = mine = self._reduce(rank, op)
+                    self._last_reduction[rank][op.stage] = mine = self._reduce(rank, op)
                     done.append(mine)
                     self._at[rank] += 1
                     continue
                 case Step():
-                    reduced = self._last_sum[rank].get(op.stage)
+                    reduced = self._last_reduction[rank].get(op.stage)
                     if reduced is not None and reduced.arrival < 0:
                         self._awaited[rank] = reduced
                         return
@@ -151,13 +160,13 @@ class GraphBuilder:
                     continue
                 case _:
                     assert_never(op)
-            self._now[rank] = start + 1
+            self._now[rank] = self._next(rank, op, start + 1) if self._has_hand_over else start + 1
             done.append(NumberedSpan(rank, op, posted, start, start + 1))
             self._at[rank] += 1
-        self._awaited[rank] = next((mine for mine in self._last_sum[rank].values() if mine.arrival < 0), None)
+        self._awaited[rank] = next((mine for mine in self._last_reduction[rank].values() if mine.arrival < 0), None)
 
-    def _arrivals(self, rank: int, op: Compute | Overlap) -> list[int] | None:
-        """Return when the messages that `op` needs are there; None if that is not known yet."""
+    def _recvs(self, rank: int, op: Compute | Overlap) -> list[_Posted] | None:
+        """Return the Recvs of the messages that `op` needs; None if it is not known yet when one is there."""
         found = []
         for part in computes(op):
             for message in needs(part, self._schedule.num_stages):
@@ -172,12 +181,31 @@ class GraphBuilder:
                 if transfer.arrival < 0:
                     self._awaited[rank] = transfer
                     return None
-                found.append(transfer.arrival)
+                found.append(transfer)
         return found
+
+    def _waits_of(self, rank: int, op: Compute | Overlap, recvs: Sequence[_Posted]) -> list[int]:
+        """Return what the work of `op` waits for: its messages are there, and taken one after the other."""
+        if not self._has_hand_over:
+            return [self._now[rank], *(recv.arrival for recv in recvs)]
+        now = self._now[rank]
+        for recv in recvs:
+            assert isinstance(recv.op, Recv)
+            receipt = of_receipt(rank, recv.op.peer, recv.op.message, self._devices)
+            now = self._hand_over(rank, op, receipt, now, recv.arrival)
+        return [now]
+
+    def _next(self, rank: int, op: Compute | Overlap | Step | Average, end: int) -> int:
+        """Return when the rank comes to what stands behind `op` in its list."""
+        work = after_op(rank, op, self._devices)
+        return end if work is None else self._hand_over(rank, op, work, end)
 
     def _post(self, rank: int, op: Send | Recv) -> _Posted:
         """Post one side of a transfer; with the second side its events are known."""
-        mine = _Posted(op, self._now[rank])
+        posted = self._now[rank]
+        if self._has_hand_over:
+            self._now[rank] = self._hand_over(rank, op, of_post(rank, op, self._devices), posted)
+        mine = _Posted(op, posted, self._now[rank])
         if isinstance(op, Recv):
             self._there[rank][op.message] = mine
         key = self._meetings.come(rank, op)
@@ -201,7 +229,7 @@ class GraphBuilder:
         require_matching(recv.op.peer, send.op.peer, sent=send.op.message, received=recv.op.message)
         message = send.op.message
         flow = self._number((channel.hop, message.origin), Flow(channel.hop, message))
-        send.start = recv.start = self._moment(flow, send.posted, recv.posted, channel.left)
+        send.start = recv.start = self._moment(flow, send.ready, recv.ready, channel.left)
         channel.left = send.start + 1
         latency = self._number(channel.hop, Latency(channel.hop))
         send.arrival = recv.arrival = self._moment(latency, channel.left) + 1
@@ -209,17 +237,17 @@ class GraphBuilder:
     def _reduce(self, rank: int, op: Reduce) -> _Posted:
         """Post one replica's side of a reduction; with the last one its events are known."""
         members, key = self._members[op.stage], self._meetings.come(rank, op)
-        posts = self._sums[key]
-        mine = posts[rank] = _Posted(op, self._now[rank])
+        posts = self._reductions[key]
+        mine = posts[rank] = _Posted(op, self._now[rank], self._now[rank])
         if len(posts) == len(members):
-            start, arrival = self._sum(op.stage, [each.posted for each in posts.values()])
+            start, arrival = self._reduction(op.stage, [each.posted for each in posts.values()])
             for member, post in posts.items():
                 post.start, post.arrival = start, arrival
                 self._wake(member, post)
-            del self._sums[key]
+            del self._reductions[key]
         return mine
 
-    def _sum(self, stage: int, posted: Iterable[int]) -> tuple[int, int]:
+    def _reduction(self, stage: int, posted: Iterable[int]) -> tuple[int, int]:
         """Return when a reduction starts, and when it is there."""
         plan, start = self._plans[stage], BEGINNING
         whole = StageReduction(stage, tuple(self._device(rank) for rank in self._members[stage]), plan.way)
@@ -231,6 +259,13 @@ class GraphBuilder:
             left = self._moment(self._number(kept, kept), start) + 1
             channel.left = self._moment(0, channel.left, left) + 1
         return start, self._moment(self._number(whole, whole), start) + 1
+
+    def _hand_over(self, rank: int, op: Op, work: HandOverWork, *waits: int) -> int:
+        """Add what handing over takes of a rank; return the number of the time when that is over."""
+        origin = None if work.message is None else work.message.origin
+        start = self._moment(self._number((work._replace(message=None), origin), work), *waits)
+        self._hand_overs[rank].append(NumberedHandOver(rank, op, start, start + 1))
+        return start + 1
 
     def _moment(self, takes: int, first: int, second: int = BEGINNING, third: int = BEGINNING) -> int:
         """Add one; return the number of the time when it has what it waits for: that of its own is the next."""

@@ -1,6 +1,6 @@
 """Predict equal pipelines on the same devices in lockstep, from one of them.
 
-They are in an iteration that all begin together, and where nobody is slowed; else see `simulator.fast.drifting`. All
+They are in an iteration that all begin together, and where nobody is slowed; else see `simulator.fast.drift_pace`. All
 N pipelines have the same lists and costs, and nothing tells them apart. So each op of one runs beside the same op of
 all others, and is slowed as far as N of them want more than the device; each message shares its link with N - 1
 that are just as long. That makes one pipeline with a device and a link for itself, on which
@@ -37,9 +37,9 @@ class Lockstep:
     """One of N pipelines. N is open; of one alone, an Average takes no time and no memory: there is no reference.
 
     Attributes:
-        costs: As they are for one op alone.
+        costs: What each op takes when it is alone on its device.
         works: (start, end) of each op that is no message, as numbers of times.
-        held: By each device that holds something, in ascending order.
+        held: What each device that holds something holds, in ascending order of device.
     """
 
     costs: StageCosts
@@ -72,7 +72,7 @@ class Lockstep:
     def over_capacity(
         self, times_s: Sequence[float], num_pipelines: int, peaks: Mapping[int, int]
     ) -> OverCapacity | None:
-        """Return what `simulator.memory.usage.over_capacity` does, out of what `times_s` and `peaks` have returned."""
+        """Return what `simulator.memory.over_capacity` does, out of what `times_s` and `peaks` have returned."""
         found = []
         for held in self.held:
             capacity = self.cluster.devices[held.device].memory_bytes
@@ -111,8 +111,8 @@ def lockstep_of(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Lock
     """Predict one of several equal pipelines, whose number is not known yet.
 
     Args:
-        schedule: Of one pipeline, lowered, a device for every rank.
-        costs: As they are for one op alone.
+        schedule: Schedule of one pipeline, lowered, a device for every rank.
+        costs: What each op takes when it is alone on its device.
         cluster: Without shared NICs.
 
     Raises:

@@ -17,7 +17,7 @@ from pipesched.simulator.memory import NEVER, Instant, Lifetime, holds_inside, l
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """By one of several equal pipelines in step; how many there are is open.
+    """What one of several equal pipelines in lockstep holds on a device; how many there are is open.
 
     There is one rank on the device, so the numbers of times go up as the times do.
 
@@ -26,8 +26,9 @@ class Held:
         totals: How much it then holds [bytes].
         inside: Whether that is inside an op: from its start on (an even number: see `EventGraph.times_s`), or at its
             end with a predicted copy not dropped yet. So it is held even if the next number is that of the same time.
-        update_bytes: For an Average, of each pipeline, always; 0 if there is one alone.
-        reference_bytes: For all of them together.
+        update_bytes: Bytes of the update of each pipeline for an Average, held always; 0 if there is one pipeline
+            alone.
+        reference_bytes: Bytes of the reference model, which all pipelines share.
     """
 
     device: int

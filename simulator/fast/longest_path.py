@@ -38,7 +38,7 @@ def predict_by_longest_path(scenario: Scenario) -> Estimate | Inexact:
 
 
 def longest_path(schedule: Schedule, costs: StageCosts, cluster: Cluster | None = None) -> Timeline:
-    """Predict the time of every op, under the usual rules of traffic and without jitter.
+    """Predict the time of every op, under the usual rules of messages and without jitter.
 
     Args:
         schedule: Lowered or not; one of which `is_unshared` is true.
@@ -63,7 +63,7 @@ def event_graph_of(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> E
 
     Args:
         schedule: Lowered or not, a device for every rank.
-        costs: With the cluster, they say by which way gradients are reduced.
+        costs: The costs; with the cluster, they say by which way gradients are reduced.
         cluster: Devices and links that nothing contends for.
 
     Raises:
@@ -81,4 +81,4 @@ def event_graph_of(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> E
         stage: all_reduce(costs.stages[stage].weight_bytes, [devices[rank] for rank in ranks], cluster)
         for stage, ranks in lowered.reducers.items()
     }
-    return GraphBuilder(lowered, plans).build()
+    return GraphBuilder(lowered, plans, has_hand_over=cluster.has_hand_over).build()

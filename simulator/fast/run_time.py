@@ -17,10 +17,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Phase, Schedule, ScheduleError, Timeline, computes
-from pipesched.simulator import USUAL_NETWORK, NetworkOptions, SimulationError
+from pipesched.schedules import Phase, ScheduleError, Timeline, computes
+from pipesched.simulator import Inexact, Scenario, SimulationError
 from pipesched.simulator.engine import simulate_lists
 
 _MAX_CELLS = 200_000
@@ -35,11 +33,11 @@ class RunTime:
     """The predicted times of a run.
 
     Attributes:
-        num_steps: Of the run.
+        num_steps: Steps of the run.
         known_s: When the loss of each step is known, of as many steps as were simulated [s].
         period_s: Seconds per step: in the steady state, and of a run that was simulated whole on average, from the
             first loss to the last.
-        makespan_s: Of the whole run, with warm-up and drain [s].
+        makespan_s: Makespan of the whole run, with warm-up and drain [s].
     """
 
     num_steps: int
@@ -64,66 +62,61 @@ class RunTime:
         return self.known_s[step - beyond] + beyond * self.period_s
 
 
-def run_time(
-    lists: Callable[[int], Schedule],
-    num_steps: int,
-    microbatches_per_step: int,
-    costs: StageCosts,
-    cluster: Cluster | None = None,
-    network: NetworkOptions = USUAL_NETWORK,
-) -> RunTime:
+def run_time(scenario_of: Callable[[int], Scenario], num_steps: int, microbatches_per_step: int) -> RunTime | Inexact:
     """Predict a run of `num_steps` steps.
 
     Args:
-        lists: Makes the lists of so many steps.
-        num_steps: Of the run.
+        scenario_of: Returns the scenario of a run of so many steps.
+        num_steps: Steps of the run.
         microbatches_per_step: Micro-batches of one step.
-        costs: Of every stage, for a micro-batch.
-        cluster: Devices and links; None: equal devices and links that take no time.
-        network: How messages go.
+
+    Returns:
+        The times of the run; or why they are not known: it has several pipelines, or no steady pace and more steps
+        than can be simulated.
 
     Raises:
-        SimulationError: No steady pace, and too long to be simulated whole; or as `simulate_lists`.
+        SimulationError, ProfileError: As `simulate_lists` does.
         ScheduleError: The lists cannot have that many steps, or as `simulate_lists`.
     """
-    whole = lists(num_steps)
+    scenario = scenario_of(num_steps)
+    whole = scenario.schedule
+    if scenario.num_pipelines > 1:
+        return Inexact(f"{whole.name}: got a run of {scenario.num_pipelines} pipelines, expected one")
     short = max(16, math.ceil(8 * whole.num_stages / microbatches_per_step))
     if num_steps > 2 * short:
-        steady = _steady(lists, num_steps, short, microbatches_per_step, costs, cluster, network)
+        steady = _steady(scenario_of, num_steps, short, microbatches_per_step)
         if steady is not None:
             return steady
     if whole.num_microbatches * whole.num_stages > _MAX_CELLS:
-        raise SimulationError(
+        return Inexact(
             f"{whole.name}: got {num_steps} steps that do not settle to one pace, expected at most "
             f"{_MAX_CELLS // (whole.num_stages * microbatches_per_step)}, to be simulated whole; try fewer steps"
         )
-    timeline = simulate_lists(whole.held(), costs, cluster, rules=network)
+    timeline = _simulated(scenario)
     known_s = loss_times_s(timeline, whole.num_stages, microbatches_per_step)
     period_s = (known_s[-1] - known_s[0]) / (num_steps - 1) if num_steps > 1 else timeline.makespan_s
     return RunTime(num_steps, known_s, period_s, timeline.makespan_s)
 
 
 def _steady(
-    lists: Callable[[int], Schedule],
-    num_steps: int,
-    short: int,
-    microbatches_per_step: int,
-    costs: StageCosts,
-    cluster: Cluster | None,
-    network: NetworkOptions,
+    scenario_of: Callable[[int], Scenario], num_steps: int, short: int, microbatches_per_step: int
 ) -> RunTime | None:
     """Return what two short runs amount to; None if they have no common pace."""
     try:
-        runs = [lists(short), lists(2 * short)]
+        runs = [scenario_of(short), scenario_of(2 * short)]
     except ScheduleError:  # a parameter that only fits the whole run
         return None
-    first, second = (simulate_lists(run.held(), costs, cluster, rules=network) for run in runs)
-    known_s = loss_times_s(second, runs[1].num_stages, microbatches_per_step)
+    first, second = map(_simulated, runs)
+    known_s = loss_times_s(second, runs[1].schedule.num_stages, microbatches_per_step)
     period_s = (second.makespan_s - first.makespan_s) / short
     pace_s = (known_s[-1] - known_s[short - 1]) / short
     if not math.isclose(period_s, pace_s, rel_tol=_STEADY):
         return None
     return RunTime(num_steps, known_s, period_s, second.makespan_s + (num_steps - 2 * short) * period_s)
+
+
+def _simulated(scenario: Scenario) -> Timeline:
+    return simulate_lists(scenario.schedule.held(), scenario.costs, scenario.cluster, network=scenario.network)
 
 
 def loss_times_s(timeline: Timeline, num_stages: int, microbatches_per_step: int) -> tuple[float, ...]:

@@ -18,17 +18,97 @@ ones do. One period may not do: where k micro-batches go round, every k-th may f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, pairwise
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.schedules import Recv, Schedule, ScheduleError, Send, Timeline, computes, repeat
-from pipesched.schedules.transforms import microbatches_per_step
-from pipesched.simulator import USUAL_NETWORK, NetworkOptions, is_usual
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import microbatches_per_step, with_steps
+from pipesched.simulator import SAME, USUAL_NETWORK, Estimate, Inexact, Meaning, NetworkOptions, Scenario, is_usual
+from pipesched.simulator.engine import lists_of_all, simulate_lists
 from pipesched.simulator.fast.contention import is_unshared
 
-_SAME = 1e-9
-"""How far, relatively, two times differ that are the same but for rounding."""
+_MOST_CELLS = 20_000
+"""Stages times micro-batches of the longest run that is looked at, which takes about a second."""
+
+
+def predict_repeated(scenario: Scenario, timeline: Timeline | None = None) -> Estimate | Inexact:
+    """Predict the pace at which batches follow one another, each stage stepping once between.
+
+    Args:
+        scenario: Scenario of one batch of a schedule with a flush.
+        timeline: What SimPy says of it, without jitter; None: it is simulated here.
+
+    Returns:
+        The seconds of a batch in the long run, without memory; or why they are not known.
+
+    Raises:
+        ScheduleError, SimulationError, ProfileError: As `simulate_lists` does.
+    """
+    if scenario.num_pipelines > 1:
+        return _several(scenario)
+    schedule = scenario.schedule
+    is_alone = schedule.averagers and schedule.pipelines == 1  # so it has no reference to average with
+    batch = with_steps(lists_of_all(schedule, 1) if is_alone else schedule)
+    if timeline is None or batch is not schedule:
+        timeline = _simulated(scenario, batch)
+    period_s = batch_period_s(batch, timeline, scenario.cluster, scenario.network)
+    if period_s is not None:
+        return Estimate(Meaning.PACE, period_s, {})
+    runs = _longer_runs(scenario, lambda times: repeat(batch, times).held())
+    return _paced(scenario, repeated_pace_s(runs, batch.num_microbatches))
+
+
+def predict_unflushed(
+    scenario: Scenario, longer: Callable[[int], Schedule], timeline: Timeline | None = None
+) -> Estimate | Inexact:
+    """Predict the pace of a run without a flush.
+
+    Args:
+        scenario: Scenario of the run.
+        longer: Makes the lists of a run so many times as long.
+        timeline: What SimPy says of the scenario, without jitter; None: it is simulated here.
+
+    Returns:
+        The seconds of as many micro-batches as the run has, in the long run, without memory; or why they are not known.
+
+    Raises:
+        ScheduleError, SimulationError, ProfileError: As `simulate_lists` does.
+    """
+    if scenario.num_pipelines > 1:
+        return _several(scenario)
+    if timeline is None:
+        timeline = _simulated(scenario, scenario.schedule)
+    runs = chain([(scenario.schedule, timeline)], _longer_runs(scenario, longer))
+    return _paced(scenario, unflushed_pace_s(runs))
+
+
+def _several(scenario: Scenario) -> Inexact:
+    return Inexact(
+        f"{scenario.schedule.name}: got {scenario.num_pipelines} pipelines, expected one, as several drift apart; "
+        "try predict_drifting"
+    )
+
+
+def _simulated(scenario: Scenario, lists: Schedule) -> Timeline:
+    return simulate_lists(lower(lists), scenario.costs, scenario.cluster, network=scenario.network)
+
+
+def _longer_runs(scenario: Scenario, longer: Callable[[int], Schedule]) -> Iterator[tuple[Schedule, Timeline]]:
+    """Yield runs twice, four times, eight times as long, at least one."""
+    times, cells = 2, 2 * scenario.schedule.num_stages * scenario.schedule.num_microbatches
+    while times == 2 or times // 2 * cells <= _MOST_CELLS:
+        lists = longer(times)
+        yield lists, _simulated(scenario, lists)
+        times *= 2
+
+
+def _paced(scenario: Scenario, pace_s: float | None) -> Estimate | Inexact:
+    schedule = scenario.schedule
+    if pace_s is None:
+        return Inexact(f"{schedule.name}: got runs that do not settle to one pace, expected some that do; try simulate")
+    return Estimate(Meaning.PACE, pace_s * schedule.num_microbatches, {})
 
 
 def batch_period_s(
@@ -37,13 +117,15 @@ def batch_period_s(
     """Return how long after a batch the next one is the same; None where its Timeline alone does not show it.
 
     Args:
-        schedule: Of one batch, lowered.
-        timeline: Of `schedule`, without jitter.
-        cluster: As it was simulated with.
-        network: So too.
+        schedule: Schedule of one batch, lowered.
+        timeline: Timeline of `schedule`, without jitter.
+        cluster: The machines that it was simulated with.
+        network: How messages went in that simulation.
     """
-    if not is_usual(network) or not is_unshared(schedule, cluster):
+    if not is_usual(network) or not is_unshared(schedule, cluster) or _predicts_weights(schedule):
         return None
+    if cluster.has_hand_over:
+        return None  # a rank that hands over is not free when its last work is over
     begins_s, ends_s = [math.inf] * schedule.num_ranks, [0.0] * schedule.num_ranks
     channels: dict[tuple[int, int], tuple[float, float]] = {}
     for span in timeline.spans:
@@ -57,15 +139,20 @@ def batch_period_s(
     ready_s = [end_s for begin_s, end_s in zip(begins_s, ends_s, strict=True) if begin_s == first_s]
     period_s = max(ready_s) - first_s
     longest_s = max(end_s - begin_s for begin_s, end_s in (*zip(begins_s, ends_s, strict=True), *channels.values()))
-    is_same = max(longest_s, period_s) - period_s + max(ready_s) - min(ready_s) <= _SAME * period_s
+    is_same = max(longest_s, period_s) - period_s + max(ready_s) - min(ready_s) <= SAME * period_s
     return period_s if is_same else None
+
+
+def _predicts_weights(schedule: Schedule) -> bool:
+    """Whether ops look ahead, which takes time in every batch but the first: there is nothing to predict from yet."""
+    return any(part.lookahead for row in schedule.ops for op in row for part in computes(op))
 
 
 def repeated_pace_s(runs: Iterable[tuple[Schedule, Timeline]], batch: int) -> float | None:
     """Return the seconds per micro-batch of a batch that is repeated ever more often; None if it does not settle.
 
     Args:
-        runs: From the shortest to the longest, which are simulated only as far as they are needed.
+        runs: The runs from the shortest to the longest, which are simulated only as far as they are needed.
         batch: Micro-batches of the batch.
     """
     for schedule, timeline in runs:
@@ -154,4 +241,4 @@ def _goes_on_alike(schedule: Schedule, period: int, reach: int) -> bool:
 
 
 def _is_same(first_s: float, second_s: float) -> bool:
-    return math.isclose(first_s, second_s, rel_tol=_SAME)
+    return math.isclose(first_s, second_s, rel_tol=SAME)

@@ -1,4 +1,4 @@
-"""What devices hold over a timeline, in bytes and in micro-batches."""
+"""The memory that devices need over a timeline, in bytes and in micro-batches."""
 
 import lazy_loader
 

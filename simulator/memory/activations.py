@@ -31,7 +31,7 @@ class Part(StrEnum):
 
 
 class Activation(NamedTuple):
-    """A part of what one micro-batch left on one stage."""
+    """A part of the activations of one micro-batch on one stage, and when it is held."""
 
     part: Part
     stage: int
@@ -65,7 +65,7 @@ def activations(parts: Iterable[tuple[Compute, TimedOp]]) -> Iterator[Activation
 
 
 def activation_bytes(costs: StageCosts, part: Part, stage: int) -> int:
-    """Return the size of a part; the input of stage 0 is data, whose bytes are not in the costs: 0."""
+    """Return the bytes of a part; 0 for the input of stage 0, which is data and not in the costs."""
     cost = costs.stages[stage]
     match part:
         case Part.INPUT:

@@ -1,4 +1,4 @@
-"""Order the ops of a rank in time, also those that take no time.
+"""Instants: the order of a rank's ops in time, also of those that take no time.
 
     op        F         B         Step      F
     start     (0, 0)    (1, 0)    (3, 0)    (3, 1)
@@ -45,7 +45,7 @@ NEVER = Instant(math.inf)
 
 
 class TimedOp(NamedTuple):
-    """A span whose times are instants.
+    """A span whose times are instants, so that ops of no duration have an order.
 
     Attributes:
         over: When a predicted copy of the weights is dropped: one instant after the end; the end where there is none.
@@ -71,7 +71,7 @@ def holds_inside(op: Op) -> bool:
 
 def timed_ops(spans: Iterable[Span]) -> list[TimedOp]:
     """Return the ops of one rank, given in its list's order; instants of other ranks begin at order 0 like its own."""
-    found = []
+    timed = []
     now = Instant(-math.inf)
     for span in spans:
         posted = now if span.posted_s == now.time_s else Instant(span.posted_s)
@@ -83,16 +83,16 @@ def timed_ops(spans: Iterable[Span]) -> list[TimedOp]:
             if any(map(looks_ahead, computes(span.op))):
                 over = Instant(end.time_s, end.order + 1)
             now = over
-        found.append(TimedOp(span.op, posted, start, end, over))
-    return found
+        timed.append(TimedOp(span.op, posted, start, end, over))
+    return timed
 
 
 def seen_at_once(states: Sequence[_State], size: Callable[[_State], float]) -> Sequence[_State]:
-    """Return what there is to see of one time: its last state, and before it the largest on the way, if that is larger.
+    """Return the states to show of one time: the last, and before it the largest in between, if that is larger.
 
     Args:
-        states: At the instants of that time, one after the other.
-        size: What is looked at.
+        states: States at the instants of that time, one after the other.
+        size: Maps a state to the number that is compared.
     """
     if len(states) == 1:
         return states

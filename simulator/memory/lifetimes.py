@@ -20,12 +20,13 @@
 
 A Reduce holds nothing of its own: its ring works in the buckets that hold the gradients until the Step.
 
-This is what is held between ops, and inside of them where they hold most on purpose: a Step its gradients and the
-copy that it keeps, an op on predicted weights its copy, at its end beside what it has made. So the executor measures
-it. Within the first B of a batch gradients grow while activations go, so the peak inside an op may be higher, by the
-smaller of the two at most; and what an optimizer or a prediction makes and drops on the way is not counted.
+This covers what is held between ops, and what an op holds inside it on purpose: a Step holds its gradients and the
+copy that it keeps, an op on predicted weights holds its copy, at its end beside what it has made. The executor
+measures the same. Within the first B of a batch gradients grow while activations go, so the peak inside an op may be
+higher, by the smaller of the two at most; and what an optimizer or a prediction makes and drops on the way is not
+counted.
 
-From when to when is told in instants (`memory.instants`): an op that takes no time holds what it holds all the same.
+Lifetimes are given in instants (`memory.instants`), so that ops which take no time hold their bytes too.
 
 The input of stage 0 is data: its bytes are not in the costs, and with R it counts as nothing.
 """
@@ -52,6 +53,7 @@ from pipesched.schedules import (
     computes,
     gives,
     needs,
+    needs_from_others,
 )
 from pipesched.schedules.semantics import Acknowledgements
 from pipesched.schedules.weights import looks_ahead
@@ -70,14 +72,14 @@ KINDS = (
     "receive_buffers",
     "send_buffers",
 )  # fmt: skip
-"""Every sample has these, in this order."""
+"""The kinds of bytes; every memory sample has all of them, in this order."""
 
 Buffers: TypeAlias = Literal["pooled", "per_microbatch"]
 _Parts: TypeAlias = Sequence[tuple[Compute, TimedOp]]
 
 
 class Lifetime(NamedTuple):
-    """Bytes of a kind, held for a time."""
+    """Bytes of one kind, and the instants between which they are held."""
 
     kind: str
     num_bytes: int
@@ -88,34 +90,41 @@ class Lifetime(NamedTuple):
 def lifetimes(
     timeline: Timeline, costs: StageCosts, schedule: Schedule, *, buffers: Buffers = "pooled"
 ) -> Mapping[int, Sequence[Lifetime]]:
-    """Return, per device, all that it holds at some time; arguments and errors as those of `memory`.
+    """Return, per device, the lifetime of everything that it ever holds.
 
-    The times of the timeline are not looked at, so they may be numbers of times.
+    Args:
+        timeline: Timeline of `schedule`, lowered. Its times are only compared, so they may also be ranks of times [s].
+        costs: Bytes of every stage.
+        schedule: Says how many stages there are.
+        buffers: How receive buffers are allocated.
+
+    Raises:
+        SimulationError: The schedule has more stages than the costs.
     """
     if schedule.num_stages > costs.num_stages:
         raise SimulationError(
             f"{schedule.name}: got costs ({costs.origin}) of {costs.num_stages} stages, expected {schedule.num_stages}"
         )
     begin = Instant(min((span.posted_s for span in timeline.spans), default=0.0))
-    found: defaultdict[int, list[Lifetime]] = defaultdict(list)
+    held: defaultdict[int, list[Lifetime]] = defaultdict(list)
     for device, hold in _reference(timeline, costs, begin):
-        found[device].append(hold)
+        held[device].append(hold)
     by_rank = _by_rank(timeline)
     let_go = _let_go(by_rank, schedule.num_stages) if buffers == "pooled" else {}
     for rank, ops in by_rank.items():
-        mine = found[timeline.rank_to_device[rank]]
+        held_here = held[timeline.rank_to_device[rank]]
         parts = [(part, timed) for timed in ops for part in computes(timed.op)]
-        mine += _weights(ops, costs, begin)
-        mine += _gradients(ops, costs)
-        mine += _activations(parts, costs, buffers)
+        held_here += _weights(ops, costs, begin)
+        held_here += _gradients(ops, costs)
+        held_here += _activations(parts, costs, buffers)
         kept = _kept_outputs(parts, costs)
         if buffers == "pooled":
-            mine += _outputs(ops, parts, costs, kept, let_go)
-            mine += _pooled_buffers(ops, parts, costs, schedule.num_stages, kept)
+            held_here += _outputs(ops, parts, costs, kept, let_go)
+            held_here += _pooled_buffers(ops, parts, costs, schedule.num_stages, kept)
         else:
-            mine += _outputs(ops, parts, costs, kept)
-            mine += _own_buffers(parts, costs, schedule.num_stages, begin)
-    return found
+            held_here += _outputs(ops, parts, costs, kept)
+            held_here += _own_buffers(parts, costs, schedule.num_stages, begin)
+    return held
 
 
 def _by_rank(timeline: Timeline) -> dict[int, list[TimedOp]]:
@@ -126,7 +135,7 @@ def _by_rank(timeline: Timeline) -> dict[int, list[TimedOp]]:
 
 
 def _weights(ops: Sequence[TimedOp], costs: StageCosts, begin: Instant) -> Iterator[Lifetime]:
-    """Weights, their optimizer's state, and the copies of versions that a Step would destroy too early."""
+    """Yield weights, their optimizer's state, and the copies of versions that a Step would overwrite too early."""
     last_read: dict[tuple[int, int], tuple[int, Instant]] = {}
     stages: set[int] = set()
     for index, timed in enumerate(ops):
@@ -180,25 +189,23 @@ def _activations(parts: _Parts, costs: StageCosts, buffers: Buffers) -> Iterator
 
 
 def _own_buffers(parts: _Parts, costs: StageCosts, num_stages: int, begin: Instant) -> Iterator[Lifetime]:
-    """A buffer for every message that a rank will ever get, made before the run and never dropped.
+    """Yield a buffer for every message that a rank will ever get, allocated before the run and never freed.
 
-    A message from a stage of the same rank is put in place of its buffer, so it counts like any other.
+    A message from a stage of the same rank takes the place of its buffer, so it counts like any other.
     """
     for part, _ in parts:
-        for message in needs(part, num_stages):
-            if message.stage != part.stage:
-                yield Lifetime("receive_buffers", costs.message_bytes(message), begin)
+        for message in needs_from_others(part, num_stages):
+            yield Lifetime("receive_buffers", costs.message_bytes(message), begin)
 
 
 def _pooled_buffers(
     ops: Sequence[TimedOp], parts: _Parts, costs: StageCosts, num_stages: int, kept: Container[Message | None]
 ) -> Iterator[Lifetime]:
-    """A buffer from its Recv until its message was used; on a rank of its own a message is held from op to op."""
+    """Yield the buffer of each message from its Recv until its use; between stages of one rank, from op to op."""
     taken = {
         message: timed.start if part.phase is Phase.FORWARD else timed.over
         for part, timed in parts
-        for message in needs(part, num_stages)
-        if message.stage != part.stage
+        for message in needs_from_others(part, num_stages)
     }
     for timed in ops:
         if isinstance(timed.op, Recv):
@@ -218,7 +225,7 @@ def _outputs(
     kept: Container[Message | None],
     let_go: Mapping[Message, Instant] | None = None,
 ) -> Iterator[Lifetime]:
-    """What is sent, until it is let go; None: until it has left."""
+    """Yield what is sent, from its making until `let_go` says; where that is None, until the transfer ends."""
     made = _made(parts)
     for timed in ops:
         if isinstance(timed.op, Send) and (costs.compression is not None or timed.op.message not in kept):
@@ -246,7 +253,9 @@ def _let_go(by_rank: Mapping[int, Sequence[TimedOp]], num_stages: int) -> dict[M
     for rank, ops in by_rank.items():
         peers = {op.peer for op in lists[rank] if isinstance(op, Send) and op.peer in lists}
         proofs = {
-            answer: (peer, count) for peer in peers for answer, count in Acknowledgements(lists[peer], rank, num_stages)
+            answer: (peer, count)
+            for peer in peers
+            for answer, count in Acknowledgements(lists[peer], peer, rank, num_stages)
         }
         sent: dict[int, deque[Message]] = {peer: deque() for peer in peers}
         num_gone = Counter[int]()

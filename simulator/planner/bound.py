@@ -2,7 +2,8 @@
 
     a device        has all the work of its stages, and at the end a sum of gradients and a step
     a straight way  on rank k nothing starts before the first micro-batch came through the ranks before, and behind its
-                    last backward the gradient goes back through them; messages on that way take their time
+                    last backward the gradient goes back through them; messages on that way take their time,
+                    and that of the ranks that hand them over
     1F1B            holds at most p - k micro-batches on rank k: it goes ceil(M / (p - k)) times from its F through all
                     ranks behind to its B
     all devices     together cannot do the work faster than the sum of their speeds
@@ -23,32 +24,18 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, all_reduce
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules import Compute, Message, Payload, Phase, Step
-from pipesched.simulator.planner.candidate import Candidate
-from pipesched.simulator.planner.shape import StageLayout, shape
+from pipesched.simulator import Estimate, Meaning, Precision
+from pipesched.simulator.planner.plan_candidate import Candidate
+from pipesched.simulator.planner.stage_layout import StageLayout
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
-    """The least that a candidate needs.
-
-    Attributes:
-        seconds: A step takes at least so long [s].
-        held_bytes: The device that must hold most holds at least so many bytes.
-        over: A device whose memory is smaller than what it must hold; None if the bound shows none.
-    """
-
-    seconds: float
-    held_bytes: int
-    over: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class GradientSum:
+class GradientReduction:
     """The gradients of a stage, summed over its replicas.
 
     Attributes:
-        seconds: It takes alone.
-        nics: Of the cluster that it goes through, and how long it keeps each [s].
+        seconds: Seconds of the reduction alone.
+        nics: NICs of the cluster that the reduction goes through, and how long it keeps each [s].
     """
 
     seconds: float
@@ -61,32 +48,37 @@ class Bounds:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._sums: dict[tuple[int, tuple[int, ...]], GradientSum] = {}
+        self._reductions: dict[tuple[int, tuple[int, ...]], GradientReduction] = {}
 
-    def of(self, candidate: Candidate, costs: StageCosts) -> Bound:
-        """Return the bound of a candidate: the largest of the bounds of its copies.
+    def of(self, candidate: Candidate, costs: StageCosts) -> Estimate:
+        """Return the least seconds of a step, and the least bytes of the devices: the largest bounds of its copies.
+
+        Copies on devices like those of another one are left out of the bytes.
 
         Args:
             candidate: A schedule, its depth, width and micro-batches.
-            costs: Of the stages that the candidate cuts the model into, for one micro-batch.
+            costs: Costs of the stages that the candidate cuts the model into, for one micro-batch.
 
         Raises:
             ProfileError: The costs do not say the seconds of a phase that the schedule has.
         """
-        form = shape(candidate.schedule, candidate.depth, candidate.num_chunks, candidate.replicas)
-        seconds, held, over = 0.0, 0, None
+        form = candidate.layout
+        seconds, over = 0.0, None
+        least_bytes: dict[int, int] = {}
         for devices in self._unlike(candidate):
             copy = _Copy(candidate, form, costs, self._cluster, devices)
             ends_s = [
-                self.sum_of(candidate, stage, cost).seconds + copy.step_s(stage)
+                self.reduction_of(candidate, stage, cost).seconds + copy.step_s(stage)
                 for stage, cost in enumerate(costs.stages)
             ]
             seconds = max(seconds, copy.least_s(ends_s))
             for rank, device in enumerate(devices):
                 num_bytes, limit = copy.held_bytes(rank), self._cluster.devices[device].memory_bytes
-                held = max(held, num_bytes)
-                over = device if over is None and limit is not None and num_bytes > limit else over
-        return Bound(seconds, held, over)
+                least_bytes[device] = num_bytes
+                if over is None and limit is not None and num_bytes > limit:
+                    over = f"device {device} holds at least {num_bytes} bytes of {limit}"
+        meaning = Meaning.PACE if candidate.is_asynchronous else Meaning.ITERATION
+        return Estimate(meaning, seconds, least_bytes, over, precision=Precision.BOUND)
 
     def _unlike(self, candidate: Candidate) -> list[tuple[int, ...]]:
         """Return the devices of the copies, without those that are like another copy's."""
@@ -97,19 +89,19 @@ class Bounds:
             found.setdefault(kinds, devices)
         return list(found.values())
 
-    def sum_of(self, candidate: Candidate, stage: int, cost: StageCost) -> GradientSum:
-        """Return the sum of the gradients of a stage over all its replicas."""
-        form = shape(candidate.schedule, candidate.depth, candidate.num_chunks, candidate.replicas)
+    def reduction_of(self, candidate: Candidate, stage: int, cost: StageCost) -> GradientReduction:
+        """Return the reduction of the gradients of a stage over all its replicas."""
+        form = candidate.layout
         devices = tuple(candidate.device(rank, copy) for copy in range(candidate.width) for rank in form.homes[stage])
         key = (cost.weight_bytes, devices)
-        if key not in self._sums:
+        if key not in self._reductions:
             plan = all_reduce(cost.weight_bytes, devices, self._cluster)
             nics: defaultdict[int, float] = defaultdict(float)
             for phase in plan.phases:
                 for nic in {nic for hop in phase.hops for nic in self._cluster.nics_between(*hop) if nic is not None}:
                     nics[nic] += phase.count * phase.occupied_s
-            self._sums[key] = GradientSum(plan.seconds, nics)
-        return self._sums[key]
+            self._reductions[key] = GradientReduction(plan.seconds, nics)
+        return self._reductions[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +118,7 @@ class _Copy:
         """Return the least seconds of a step.
 
         Args:
-            ends_s: Of each stage, the sum of its gradients and its step.
+            ends_s: Seconds of each stage's reduction of gradients and its step, in sum.
         """
         count, speeds = self.candidate.num_microbatches, [self.cluster.devices[d].speed for d in self.devices]
         seconds = count * self._work_s(range(self.form.num_stages)) / sum(speeds)
@@ -194,8 +186,10 @@ class _Copy:
     def _message_s(self, source: int, target: int, stage: int) -> float:
         if source == target:
             return 0.0
-        link = self.cluster.link(self.devices[source], self.devices[target])
-        return link.transfer_s(self.costs.message_bytes(Message(Payload.ACTIVATION, stage, 0)))
+        ends = self.devices[source], self.devices[target]
+        num_bytes = self.costs.message_bytes(Message(Payload.ACTIVATION, stage, 0))
+        hand_over = self.cluster.hand_over_s(*ends, num_bytes)
+        return self.cluster.link(*ends).transfer_s(num_bytes) + hand_over.send_s + hand_over.receive_s
 
     def step_s(self, stage: int) -> float:
         """Return the time of a Step that keeps nothing."""

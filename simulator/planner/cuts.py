@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Literal, final
+from typing import final
 
-from pipesched.profiles import ProfileError
-from pipesched.profiles.costs import Compression, Profile, StageCosts, costs_of_stages, element_bytes
-from pipesched.profiles.partitioning import balanced_partition, cheapest_partition, held_bytes
-from pipesched.simulator.planner.candidate import Candidate
+from pipesched.profiles import MessagePrecision, ProfileError, element_bytes
+from pipesched.profiles.costs import Compression, Profile, StageCosts, costs_of_stages
+from pipesched.profiles.partitioning import balanced_partition, flushed_bytes, held_bytes
+from pipesched.simulator.planner.plan_candidate import Candidate
 
 Partition = tuple[int, ...]
 """Layers of each stage."""
@@ -22,7 +21,7 @@ class Cuts:
     """Partitions of one profile.
 
     Args:
-        profile: Of the whole model.
+        profile: Profile of the whole model.
         convert_bytes_per_s: How quickly a device compresses messages, in bytes as they were; None: in no time.
     """
 
@@ -32,9 +31,9 @@ class Cuts:
         self._layers: dict[int, StageCosts] = {}
         self._balanced: dict[tuple[int, tuple[float, ...]], Partition] = {}
         self._within: dict[tuple[object, ...], Partition | None] = {}
-        self._costs: dict[tuple[Partition, int, Literal["half"] | None], StageCosts] = {}
+        self._costs: dict[tuple[Partition, int, MessagePrecision | None], StageCosts] = {}
 
-    def costs(self, partition: Partition, size: int, compression: Literal["half"] | None = None) -> StageCosts:
+    def costs(self, partition: Partition, size: int, compression: MessagePrecision | None = None) -> StageCosts:
         """Return what the stages cost for micro-batches of `size` samples.
 
         Raises:
@@ -67,34 +66,30 @@ class Cuts:
     def within(
         self, size: int, speeds: tuple[float, ...], limits: tuple[int | None, ...], in_flight: tuple[int, ...]
     ) -> Partition | None:
-        """Return the same among the partitions that fit; None if none does.
+        """Return the stages whose slowest is as fast as can be among those that fit; None if none do.
 
         Layers add up as they are alone: a storage that two of them keep counts for both.
 
         Args:
             size: Samples in a micro-batch.
-            speeds: Of the device of each stage.
-            limits: Its memory [bytes].
+            speeds: Speed of the device of each stage.
+            limits: Memory of the device of each stage [bytes].
             in_flight: Micro-batches that it holds at once.
         """
         layers = self._of_layers(size).stages
-        fixed = [0, *accumulate(held_bytes(cost, 0) for cost in layers)]
-        saved = [0, *accumulate(cost.saved_bytes for cost in layers)]
-        if None not in limits and fixed[-1] + min(in_flight) * saved[-1] > sum(filter(None, limits)):
+        always, for_microbatch = ([0, *accumulate(each)] for each in zip(*map(flushed_bytes, layers), strict=True))
+        if None not in limits and always[-1] + min(in_flight) * for_microbatch[-1] > sum(filter(None, limits)):
             return None
-        seconds = [0.0, *accumulate(self._seconds(size))]
 
-        def stage_s(stage: int, first: int, last: int) -> float:
+        def fits(stage: int, first: int, last: int) -> bool:
             limit = limits[stage]
-            held = fixed[last] - fixed[first] + in_flight[stage] * (saved[last] - saved[first])
-            if limit is not None and held > limit:
-                return math.inf
-            return (seconds[last] - seconds[first]) / speeds[stage]
+            held = always[last] - always[first] + in_flight[stage] * (for_microbatch[last] - for_microbatch[first])
+            return limit is None or held <= limit
 
         key = (size, speeds, limits, in_flight)
         if key not in self._within:
             try:
-                self._within[key] = _sizes(cheapest_partition(stage_s, len(layers), len(speeds)))
+                self._within[key] = _sizes(balanced_partition(self._seconds(size), len(speeds), speeds, fits))
             except ProfileError:
                 self._within[key] = None
         return self._within[key]

@@ -10,16 +10,17 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from pipesched.simulator.analysis import SAME, readable_s
-from pipesched.simulator.planner.candidate import Candidate
-from pipesched.simulator.planner.evaluate import evaluate_candidate, num_ops
-from pipesched.simulator.planner.outcome import Costs, PlanOutcome
+from pipesched.simulator import SAME
+from pipesched.simulator.analysis import readable_s
+from pipesched.simulator.planner.candidate_evaluation import evaluate_candidate, num_ops
+from pipesched.simulator.planner.plan_candidate import Candidate
+from pipesched.simulator.planner.plan_outcome import Costs, PlanOutcome
+from pipesched.simulator.planner.plan_search import PlanRanking
 from pipesched.simulator.planner.request import Request
-from pipesched.simulator.planner.search import PlanRanking
 
 _MOST = 4
 _MOST_OPS = 30_000
-"""That are predicted for a line."""
+"""The most ops that are predicted for a line."""
 
 _NAMES = {
     "work_s": "work",
@@ -29,7 +30,7 @@ _NAMES = {
     "bubble_s": "waiting for other ranks",
 }
 _SMALL = 0.1
-"""Of the difference: what makes up less of it is not named."""
+"""The least share of the difference that is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +86,21 @@ def reasons(found: PlanRanking, request: Request) -> Iterator[str]:
     """Yield at most four lines on what the neighbours of the best plan lose; what is long to predict, by its bound."""
     chosen = found.ranked[0]
     outcomes = (*found.rejected, *found.ranked)
-    known = {each.candidate: each for each in outcomes if each.seconds is not None or not each.held_bytes}
+    known = {
+        outcome.candidate: outcome for outcome in outcomes if outcome.seconds is not None or not outcome.held_bytes
+    }
     cuts = request.cuts()
     in_order = sorted(
         (_seconds_per_sample(known[other]) if other in known else least_s, index, other)
         for index, (least_s, other) in enumerate(found.considered)
     )
-    mine, said = chosen.candidate, 0
+    candidate, said = chosen.candidate, 0
     for respect in _RESPECTS:
         near = (
             (least_s, other)
             for least_s, _, other in in_order
-            if respect.of(other) != respect.of(mine)
-            and respect.rest(other) == respect.rest(mine)
+            if respect.of(other) != respect.of(candidate)
+            and respect.rest(other) == respect.rest(candidate)
             and not _is_hopeless(known.get(other), chosen)
         )
         least_s, other = next(near, (0.0, None))

@@ -1,4 +1,4 @@
-"""What is asked of the planner, and every candidate that there is."""
+"""A request to the planner: model, machines, batch and what may be tried; it yields every candidate."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Literal
 
-from pipesched.profiles import ProfileError
+from pipesched.profiles import MessagePrecision, ProfileError
 from pipesched.profiles.clusters import Cluster, Device
 from pipesched.profiles.costs import Profile
 from pipesched.profiles.partitioning import by_replicas
@@ -16,15 +15,15 @@ from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import find
 from pipesched.schedules.transforms import Placement
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions
-from pipesched.simulator.planner.candidate import Candidate
 from pipesched.simulator.planner.cuts import Cuts
-from pipesched.simulator.planner.shape import StageLayout, shape
+from pipesched.simulator.planner.plan_candidate import Candidate
+from pipesched.simulator.planner.stage_layout import StageLayout, stage_layout
 from pipesched.simulator.search import covered_sizes, divisors
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb_h1")
-"""That are tried unless others are named."""
+"""The schedules that are tried unless others are named."""
 ASYNCHRONOUS = ("pipedream_2bw", "wpipe", "1f1b_rr")
-"""That are tried too if staleness is allowed."""
+"""The schedules that are tried too if staleness is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +32,10 @@ class Request:
 
     Attributes:
         batch_size: Samples that an optimizer step takes.
-        schedules: In the catalogue.
+        schedules: Names of schedules in the catalogue.
         depths: Ranks of a copy; None: any.
         chunks: Stages per rank, for those of them that take chunks.
-        compressions: Of messages.
+        compressions: Compressions of messages.
         fewer: Whether devices may be left idle.
         convert_bytes_per_s: How quickly a device compresses messages, in bytes as they were; None: in no time.
         network: How messages go.
@@ -49,7 +48,7 @@ class Request:
     depths: tuple[int, ...] | None = None
     chunks: tuple[int, ...] = (2,)
     recomputes: tuple[bool, ...] = (False, True)
-    compressions: tuple[Literal["half"] | None, ...] = (None,)
+    compressions: tuple[MessagePrecision | None, ...] = (None,)
     fewer: bool = False
     convert_bytes_per_s: float | None = None
     network: NetworkOptions = USUAL_NETWORK
@@ -131,14 +130,14 @@ def _near_batch(request: Request, width: int) -> int:
 def _of_schedule(request: Request, cuts: Cuts, name: str, depth: int, width: int) -> Iterator[Candidate]:
     entry = find(name)
     name = entry.name
-    if name == "1f1b_rr":
-        yield from _replicated(request, depth * width) if width == 1 else ()
+    if entry.takes("replicas"):
+        yield from _replicated(request, name, depth * width) if width == 1 else ()
         return
     if depth > len(request.profile.layers):  # before lists are built to learn it: of many devices they are long
         return
     for num_chunks in request.chunks if entry.traits.takes_chunks and depth > 1 else (None,):
         try:
-            form = shape(name, depth, num_chunks)
+            form = stage_layout(name, depth, num_chunks)
         except ScheduleError:
             continue
         if form.num_stages > len(request.profile.layers):
@@ -152,18 +151,18 @@ def _of_schedule(request: Request, cuts: Cuts, name: str, depth: int, width: int
                 yield replace(first, partition=partition, compression=compression)
 
 
-def _replicated(request: Request, num_devices: int) -> Iterator[Candidate]:
+def _replicated(request: Request, name: str, num_devices: int) -> Iterator[Candidate]:
     """Yield PipeDream's plan for every size of micro-batches; its stages step every few of them."""
     for size in covered_sizes(request.profile, request.batch_size):
         try:
-            staging = by_replicas(request.profile, size, request.cluster, num_devices)
+            partitioned = by_replicas(request.profile, size, request.cluster, num_devices)
         except ProfileError:
             continue
-        replicas = tuple(stage.replicas for stage in staging.stages)
-        partition = tuple(stage.last - stage.first for stage in staging.stages)
+        replicas = tuple(stage.replicas for stage in partitioned.stages)
+        partition = tuple(stage.last - stage.first for stage in partitioned.stages)
         period = math.lcm(*replicas)
         if period * size <= request.batch_size:
-            yield Candidate("1f1b_rr", num_devices, 1, period, size, partition, replicas=replicas)
+            yield Candidate(name, num_devices, 1, period, size, partition, replicas=replicas)
 
 
 def _device_counts(cluster: Cluster, fewer: bool) -> tuple[int, ...]:
@@ -185,7 +184,7 @@ def _microbatches(request: Request, name: str, depth: int, width: int) -> Iterat
     """Yield (M of one copy, samples in each)."""
     share, left = divmod(request.batch_size, width)
     entry = find(name)
-    if entry.traits.is_asynchronous and all(parameter.name != "accumulate" for parameter in entry.parameters):
+    if entry.traits.is_asynchronous and not entry.takes("accumulate"):
         yield from ((1, size) for size in covered_sizes(request.profile, share))  # steps after each micro-batch
     elif not left:
         for size in covered_sizes(request.profile, share):

@@ -1,4 +1,4 @@
-"""What every search for the best way to train has in common: which sizes there are, and what was found of one way."""
+"""The common parts of every search of the best way to train: candidates, outcomes, runners, bounds, races."""
 
 import lazy_loader
 

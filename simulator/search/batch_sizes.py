@@ -1,4 +1,4 @@
-"""How a batch can be cut into equal parts that a profile knows the costs of."""
+"""Batch sizes: the equal parts that a batch can be cut into, and that a profile covers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a closed form holds."""
+"""The domain of a closed form: arguments for which it was not derived are refused."""
 
 from __future__ import annotations
 

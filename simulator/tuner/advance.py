@@ -1,4 +1,4 @@
-"""How far ahead the forwards must run: AvgPipe's Algorithm 1, foreseen (PPoPP 2023, section 4.2).
+"""The advance that AvgPipe's Algorithm 1 would find, predicted (PPoPP 2023, section 4.2).
 
 The algorithm raises `advance` by one after every batch until that is no faster, or memory runs out. What it can gain
 is the time of all forwards before all backwards, which waits for messages least.
@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from pipesched.simulator.tuner.outcome import SettingOutcome
+from pipesched.simulator import SAME
 from pipesched.simulator.tuner.setting import Setting
+from pipesched.simulator.tuner.setting_outcome import SettingOutcome
 
-_SAME, _SAME_DRIFTING = 1e-9, 0.01
-"""Relative; times of equal lists differ by roundings, those of several pipelines, which drift, by more."""
+_SAME_DRIFTING = 0.01
+"""Relative; times of several pipelines, which drift, differ by more than roundings."""
 
 
 def smallest_advance(judge: Callable[[Setting], SettingOutcome], setting: Setting) -> SettingOutcome | None:
     """Return the setting with the smallest `advance` that takes AFAB's time.
 
     Args:
-        judge: As `evaluate` of a problem.
-        setting: Of AvgPipe's schedule, with any advance.
+        judge: Evaluates a setting, as `evaluate` of a problem.
+        setting: A setting of AvgPipe's schedule, with any advance.
 
     Returns:
         None if those that fit into memory are all slower, or nothing is known of AFAB.
@@ -30,7 +31,7 @@ def smallest_advance(judge: Callable[[Setting], SettingOutcome], setting: Settin
     afab = judge(replace(setting, advance=most))
     if afab.seconds is None:
         return None
-    same = _SAME if setting.num_pipelines == 1 else _SAME_DRIFTING
+    same = SAME if setting.num_pipelines == 1 else _SAME_DRIFTING
     for advance in range(most + 1):
         outcome = judge(replace(setting, advance=advance))
         if not outcome.fits:

@@ -17,9 +17,9 @@ from pipesched.profiles.io import read_profile_text
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.formats import load_json
 from pipesched.simulator import SimulationError
-from pipesched.simulator.tuner.evaluate import Problem
-from pipesched.simulator.tuner.outcome import SettingOutcome
 from pipesched.simulator.tuner.setting import Setting
+from pipesched.simulator.tuner.setting_evaluation import Problem
+from pipesched.simulator.tuner.setting_outcome import SettingOutcome
 
 _FORMAT = "pipesched-search"
 
@@ -32,7 +32,7 @@ class Journal:
         """Open the file, or begin one.
 
         Args:
-            path: Of the file.
+            path: Path of the file.
             problem: What is searched.
             how: Whatever else the outcomes depend on.
 

@@ -52,7 +52,7 @@ class DeviceProfile:
 
     Attributes:
         curve: phi(t) as (seconds, utilisation) pieces, all above 0: they add up to the time it computed.
-        transfer_s: Of all messages to it.
+        transfer_s: Seconds of all messages to the device.
         model_bytes: Weights, gradients and optimizer states of the n models, without the reference and updates.
         reference_bytes: One reference model, whether the profile has one or not; a model's gradients take the same.
         data_bytes: Activations and buffers.
@@ -107,7 +107,7 @@ class SettingPrediction:
 
     @property
     def seconds(self) -> float:
-        """Of a batch, on the device that takes longest [s]."""
+        """The seconds of a batch, on the device that takes longest [s]."""
         return max(device.seconds for device in self.devices)
 
     @property
@@ -124,7 +124,7 @@ def profile_setting(timeline: Timeline, costs: StageCosts, num_pipelines: int) -
     micro-batches make the best one.
 
     Args:
-        timeline: Of `num_pipelines` pipelines, each with its own batch; with memory samples, for Eq. 8.
+        timeline: Timeline of `num_pipelines` pipelines, each with its own batch; with memory samples, for Eq. 8.
         costs: Say the utilisation and the weights of the stages.
         num_pipelines: n.
 
@@ -132,7 +132,7 @@ def profile_setting(timeline: Timeline, costs: StageCosts, num_pipelines: int) -
         SimulationError: The micro-batches are none, or not as many for each pipeline.
     """
     microbatches = {part.microbatch for span in timeline.spans for part in computes(span.op)}
-    each, left = divmod(len(microbatches), num_pipelines)
+    num_each, left = divmod(len(microbatches), num_pipelines)
     if left or not microbatches:
         raise SimulationError(
             f"{timeline.name}: got {len(microbatches)} micro-batches of {num_pipelines} pipelines, expected as many of "
@@ -144,22 +144,22 @@ def profile_setting(timeline: Timeline, costs: StageCosts, num_pipelines: int) -
     peaks = peak_memory(timeline.memory)
     devices = []
     for device in timeline.devices:
-        mine = spans[device]
-        stages = {part.stage for span in mine for part in computes(span.op)}
+        device_spans = spans[device]
+        stages = {part.stage for span in device_spans for part in computes(span.op)}
         held = dict(peaks[device].bytes_by_kind) if device in peaks else {}
         model_bytes = sum(held.get(kind, 0) for kind in _MODEL_KINDS)
         devices.append(
             DeviceProfile(
-                curve=_curve(filter(is_work, mine), costs),
-                transfer_s=sum(span.end_s - span.start_s for span in mine if isinstance(span.op, Recv)),
+                curve=_curve(filter(is_work, device_spans), costs),
+                transfer_s=sum(span.end_s - span.start_s for span in device_spans if isinstance(span.op, Recv)),
                 model_bytes=model_bytes,
                 reference_bytes=sum(costs.stages[stage].weight_bytes for stage in stages),
                 data_bytes=sum(held.values()) - model_bytes - held.get("reference", 0) - held.get("updates", 0),
                 gradient_bytes=held.get("gradients", 0),
-                in_flight=_in_flight(mine),
+                in_flight=_in_flight(device_spans),
             )
         )
-    return SettingProfile(each, num_pipelines, tuple(devices))
+    return SettingProfile(num_each, num_pipelines, tuple(devices))
 
 
 def _in_flight(spans: Iterable[Span]) -> int:
@@ -170,8 +170,8 @@ def _in_flight(spans: Iterable[Span]) -> int:
     most = 1
     for its in by_rank.values():
         parts = [(part, timed) for timed in timed_ops(its) for part in computes(timed.op)]
-        kept = [each for each in activations(parts) if each.part is Part.SAVED]
-        changes = sorted([(each.since, 1) for each in kept] + [(each.until, -1) for each in kept])
+        kept = [lifetime for lifetime in activations(parts) if lifetime.part is Part.SAVED]
+        changes = sorted([(lifetime.since, 1) for lifetime in kept] + [(lifetime.until, -1) for lifetime in kept])
         most = max([most, *accumulate(change for _, change in changes)])
     return most
 
@@ -205,7 +205,7 @@ def predict_setting(
     """Predict another setting from the one that was measured.
 
     Args:
-        profile: Of one setting, the devices in order of the pipeline.
+        profile: Profile of one setting, the devices in order of the pipeline.
         num_microbatches: m', of a batch.
         num_pipelines: n'.
         accounting: See the top of this file.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import product
 
 from pipesched.schedules import Schedule
-from pipesched.schedules.builders import build, find, one_pipeline
+from pipesched.schedules.builders import build, find, one_pipeline, simplest_case
 from pipesched.schedules.transforms import recompute
+from pipesched.simulator.search import SearchCandidate
 
 AVGPIPE = "avgpipe"
 
@@ -22,14 +23,15 @@ class Learning(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(SearchCandidate):
     """How to train.
 
     Attributes:
-        schedule: In the catalogue; AvgPipe's with one pipeline has the lists of another one, which is its `name`.
+        schedule: Name in the catalogue; AvgPipe's with one pipeline has the lists of another schedule, which is its
+            `name`.
         num_microbatches: M, of a batch.
         num_pipelines: N, each with a batch of its own; 1 but for AvgPipe's schedule.
-        advance: Of AvgPipe's schedule; None for others.
+        advance: Advance of AvgPipe's schedule; None for others.
         num_chunks: Stages per device, where the schedule takes several; else None.
         recomputes: Whether every stage keeps only its input, and makes the rest again.
     """
@@ -48,19 +50,18 @@ class Setting:
         return " ".join([*parts, *(["recompute"] if self.recomputes else [])])
 
     @property
+    def order(self) -> Setting:
+        return replace(self, num_pipelines=1)
+
+    @property
     def name(self) -> str:
         """What the catalogue calls the lists: one pipeline of AvgPipe's is 1F1B, or 1F1B with advance forwards."""
-        if self.advance is None or self.num_pipelines > 1:
-            return self.schedule
-        return "1f1b_afp" if self.advance else "1f1b"
+        return simplest_case(self.schedule, self._settings)[0].name
 
     @property
     def parameters(self) -> dict[str, int]:
-        """Those with which the catalogue builds the lists under their `name`."""
-        if self.advance is None or self.name == "1f1b":
-            return {}
-        pipelines = {"pipelines": self.num_pipelines} if self.num_pipelines > 1 else {}
-        return {**pipelines, "advance": self.advance}
+        """The parameters with which the catalogue builds the lists under their `name`."""
+        return simplest_case(self.schedule, self._settings)[1]
 
     @property
     def training(self) -> Learning:
@@ -90,9 +91,13 @@ class Setting:
             ScheduleError: The schedule cannot have these counts.
         """
         num_microbatches = self.num_microbatches * self.num_pipelines
-        parameters = {} if self.advance is None else {"pipelines": self.num_pipelines, "advance": self.advance}
-        schedule = build(self.schedule, num_devices, num_microbatches, self.num_chunks, **parameters)
+        schedule = build(self.schedule, num_devices, num_microbatches, self.num_chunks, **self._settings)
         return recompute(schedule) if self.recomputes else schedule
+
+    @property
+    def _settings(self) -> dict[str, int]:
+        """The parameters of `schedule`."""
+        return {} if self.advance is None else {"pipelines": self.num_pipelines, "advance": self.advance}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +105,8 @@ class Space:
     """What to choose from.
 
     Attributes:
-        schedules: In the catalogue.
-        chunks: For those of them that take chunks.
+        schedules: Names of schedules in the catalogue.
+        chunks: Numbers of chunks, for those schedules that take chunks.
         recomputes: Without, with, or both.
     """
 
@@ -114,24 +119,25 @@ class Space:
 
     def settings(self) -> tuple[Setting, ...]:
         """Return every setting once; those that would have the same lists are one, and plain 1F1B is always there."""
-        found = [Setting(AVGPIPE, m, 1, 0) for m in self.microbatches]
+        settings = [Setting(AVGPIPE, m, 1, 0) for m in self.microbatches]
         for schedule, m, recomputes in product(self.schedules, self.microbatches, self.recomputes):
-            found += self._of(schedule, m, recomputes)
-        return tuple(dict.fromkeys(found))
+            settings += self._of(schedule, m, recomputes)
+        return tuple(dict.fromkeys(settings))
 
     def _of(self, schedule: str, m: int, recomputes: bool) -> Iterator[Setting]:
         entry = find(schedule)
-        schedule = entry.name
-        straight = {AVGPIPE: (self.pipelines, self.advances), "1f1b_afp": ((1,), self.advances), "1f1b": ((1,), (0,))}
-        if schedule in straight:
-            pipelines, advances = straight[schedule]
+        fixed = {} if entry.case_of is None else entry.case_of.settings
+        general = entry if entry.case_of is None else find(entry.case_of.name)
+        if general.traits.averages:
+            pipelines = (fixed["pipelines"],) if "pipelines" in fixed else self.pipelines
+            advances = (fixed["advance"],) if "advance" in fixed else self.advances
             for n, advance in product(pipelines, _distinct(advances, m)):
-                yield Setting(AVGPIPE, m, n, advance, recomputes=recomputes)
+                yield Setting(general.name, m, n, advance, recomputes=recomputes)
         elif entry.traits.takes_chunks:
             for num_chunks in self.chunks:
-                yield Setting(schedule, m, num_chunks=num_chunks, recomputes=recomputes)
+                yield Setting(entry.name, m, num_chunks=num_chunks, recomputes=recomputes)
         else:
-            yield Setting(schedule, m, recomputes=recomputes)
+            yield Setting(entry.name, m, recomputes=recomputes)
 
 
 def _distinct(advances: Iterable[int], m: int) -> list[int]:

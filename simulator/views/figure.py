@@ -1,4 +1,4 @@
-"""What all figures share: suffixes, palette, and writing the whole file or nothing."""
+"""The common parts of all figures: suffixes, palette, and writing the whole file or nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,18 @@ if TYPE_CHECKING:
 FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
 INK, FAINT, IDLE, PAPER = "#22272e", "#6f7a87", "#edf0f4", "#f7f8fa"
 """Colours of text, of less important text, of idle time, and of what lies behind."""
-BLUE, ORANGE, RED, VIOLET, TEAL, DARK_BLUE = "#4477b8", "#ee9a4d", "#d9605b", "#8c79bd", "#3fa294", "#2b5a98"
+HAND_OVER = "#a3875c"
+"""The colour of a rank's own time between its works."""
+BLUE, ORANGE, RED, VIOLET, TEAL, YELLOW, PINK = (
+    "#4477b8", "#ee9a4d", "#d9605b", "#8c79bd", "#3fa294", "#f2c75c", "#c06fa6",
+)  # fmt: skip
+DARK_BLUE, DARK_ORANGE, DARK_RED, SLATE = "#2b5a98", "#c4691a", "#c2410c", "#3d4653"
+GREY, PALE_GREY, FAINT_GREY = "#9aa3ad", "#afb8c1", "#c3c9d0"
+BLACK, WHITE = "black", "white"
+CURVE_COLOURS = (BLACK, *(f"C{index}" for index in range(10)))
+"""Colours of curves, in turn."""
+STALENESS_MAP, COPIES_MAP, HEAT_MAP = "PuOr_r", "PRGn", "YlGnBu"
+"""Scales of colours: orange is behind and violet ahead; green is copies; dark blue is much."""
 
 _MOST_PIXELS = 65_000  # a side; more is refused by matplotlib
 

@@ -45,9 +45,9 @@ class Box:
     """One computation.
 
     Attributes:
-        op: Of an Overlap one half.
+        op: The computation; of an Overlap one half.
         text: The micro-batch.
-        row: Its place among the rows.
+        row: Place of the row among all rows.
         y: The middle, counted downwards in rows.
         lightness: 0 for the rank's first stage, nearer to 1 for each later one.
     """
@@ -63,7 +63,7 @@ class Box:
 
     @property
     def kind(self) -> str:
-        """As in `Label`; of an Overlap, of one half."""
+        """The kind of the op, as in `Label`; of an Overlap, that of one half."""
         return label(self.op).kind
 
 
@@ -73,10 +73,10 @@ class Chart:
 
     Attributes:
         timelines: Each with its first work at 0 s.
-        makespans_s: Of each Timeline.
+        makespans_s: Makespan of each Timeline.
         names: A different one for each Timeline.
         captions: The makespan and bubble of each Timeline, for people.
-        works: Of each row, all but its Sends and Recvs; of a Reduce the parts that no other work covers.
+        works: Works of each row, all but its Sends and Recvs; of a Reduce the parts that no other work covers.
         headings: The height of each Timeline's heading; empty when they are paired, or one.
         depth: Height of all rows.
     """
@@ -135,11 +135,11 @@ def gantt_layout(timelines: Sequence[Timeline]) -> Chart:
 
 
 def _works(timelines: Sequence[Timeline], rows: Sequence[Row]) -> tuple[tuple[Span, ...], ...]:
-    found: dict[tuple[int, int], list[Span]] = defaultdict(list)
+    spans_of: dict[tuple[int, int], list[Span]] = defaultdict(list)
     for index, timeline in enumerate(timelines):
         for span in timeline.without_messages:
-            found[index, span.rank].append(span)
-    return tuple(tuple(_uncovered(found[row.timeline, row.rank])) for row in rows)
+            spans_of[index, span.rank].append(span)
+    return tuple(tuple(_uncovered(spans_of[row.timeline, row.rank])) for row in rows)
 
 
 def _uncovered(works: Sequence[Span]) -> Iterator[Span]:
@@ -161,8 +161,8 @@ def _uncovered(works: Sequence[Span]) -> Iterator[Span]:
 
 
 def _caption(timeline: Timeline) -> str:
-    found = metrics(timeline)
-    return f"{readable_s(found.makespan_s)}, bubble_fraction {found.bubble_fraction:.1%}"
+    measures = metrics(timeline)
+    return f"{readable_s(measures.makespan_s)}, bubble_fraction {measures.bubble_fraction:.1%}"
 
 
 def text_gantt(timeline: Timeline, width: int = 100) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, assert_never
 
 from matplotlib.axes import Axes
@@ -17,7 +18,6 @@ from matplotlib.patches import Patch
 from pipesched.schedules import (
     Average,
     Compute,
-    Message,
     Op,
     Overlap,
     Payload,
@@ -26,48 +26,59 @@ from pipesched.schedules import (
     Reduce,
     Reshard,
     Send,
-    Span,
     Step,
     Timeline,
     Unshard,
     is_work,
 )
+from pipesched.schedules.semantics import transfers
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import literal, unit_of
 from pipesched.simulator.views.figure import (
     BLUE,
     DARK_BLUE,
+    DARK_ORANGE,
     FAINT,
+    FAINT_GREY,
     FIGURE_SUFFIXES,
+    GREY,
+    HAND_OVER,
     IDLE,
     INK,
     ORANGE,
+    PINK,
     RED,
+    SLATE,
     TEAL,
     VIOLET,
+    WHITE,
+    YELLOW,
     save_figure,
     suffix_of,
 )
 from pipesched.simulator.views.gantt_chart import Box, Chart, gantt_layout
+from pipesched.simulator.views.shown_figure import ShownFigure
 
 # B is I and W together, and its colour lies between theirs. Blue against orange also for the colour-blind.
 _PHASES = {
     Phase.FORWARD: ("forward", BLUE),
     Phase.BACKWARD: ("backward", ORANGE),
     Phase.BACKWARD_INPUT: ("backward, inputs", RED),
-    Phase.BACKWARD_WEIGHT: ("backward, weights", "#f2c75c"),
+    Phase.BACKWARD_WEIGHT: ("backward, weights", YELLOW),
     Phase.RECOMPUTE: ("recompute", VIOLET),
 }
 _LEGEND = (*(name for name, _ in _PHASES.values()), "reduce", "step", "average", "unshard", "reshard")
-_TRANSFERS = {Payload.ACTIVATION: ("activation", DARK_BLUE), Payload.GRADIENT: ("gradient", "#c4691a")}
+_TRANSFERS = {Payload.ACTIVATION: ("activation", DARK_BLUE), Payload.GRADIENT: ("gradient", DARK_ORANGE)}
 _ENDS: tuple[Any, ...] = ((0, (3.5, 2)), "-", "-.", ":")
 _MOST_TRANSFERS = 600  # more are a grey veil
 _SMALLEST, _LARGEST = 5.0, 8.5  # points; smaller is not read
 _MOST_NAMES = 5  # more do not fit beside each other, and are in the headings
 _FOOT_IN, _RIGHT_IN = 0.68, 0.6
+_CAPTION_IN = 0.22
+"""Height of a line of the caption."""
 
 
-def draw_gantt(timelines: Sequence[Timeline], path: Path | str, title: str = "") -> None:
+def draw_gantt(timelines: Sequence[Timeline], path: Path | str, title: str = "", caption: str = "") -> None:
     """Draw the Timelines on one time axis and write the picture (.png, .svg or .pdf); see `gantt_figure`.
 
     Raises:
@@ -75,11 +86,11 @@ def draw_gantt(timelines: Sequence[Timeline], path: Path | str, title: str = "")
             be written.
     """
     suffix_of(path, FIGURE_SUFFIXES)
-    save_figure(gantt_figure(timelines, title), path)
+    save_figure(gantt_figure(timelines, title, caption), path)
 
 
-def gantt_figure(timelines: Sequence[Timeline], title: str = "") -> Figure:
-    """Return the Timelines on one time axis as a picture.
+def gantt_figure(timelines: Sequence[Timeline], title: str = "", caption: str = "") -> Figure:
+    """Return the Timelines on one time axis as a picture, with a caption below it.
 
     Runs of one schedule on the same devices are paired: the rows of a rank stand together. Others stand one under
     another.
@@ -89,7 +100,7 @@ def gantt_figure(timelines: Sequence[Timeline], title: str = "") -> Figure:
     """
     if not timelines:
         raise SimulationError("timelines: got none, expected at least one; try one that was simulated or measured")
-    return draw(gantt_layout(timelines), title)
+    return draw(gantt_layout(timelines), title, caption=caption)
 
 
 def width_of(chart: Chart) -> float:
@@ -97,17 +108,19 @@ def width_of(chart: Chart) -> float:
     return min(18.0, max(11.0, 0.2 * max(map(len, chart.works))))
 
 
-def draw(chart: Chart, title: str, above_in: float = 0.0) -> Figure:
-    """Return the picture of `chart`, with room between title and chart for something else."""
+def draw(chart: Chart, title: str, above_in: float = 0.0, caption: str = "") -> Figure:
+    """Return the picture of `chart`, with room between title and chart for something else, and a caption below it."""
     width_in = width_of(chart)
+    lines = wrap(literal(caption), int(14 * width_in))
+    foot_in = _FOOT_IN + _CAPTION_IN * len(lines)
     row_in = min(0.52, max(0.28, 3.4 / chart.depth))
     head_in = 0.55 if chart.headings else 0.95
     paired_in = 0.1 + 0.07 * max(map(len, chart.names)) if chart.is_paired else 0.0
     left_in = 0.8 + paired_in + (0.5 if _shares_devices(chart) else 0.0)
-    height_in = chart.depth * row_in + head_in + above_in + _FOOT_IN
-    figure = Figure(figsize=(width_in, height_in), facecolor="white")
+    height_in = chart.depth * row_in + head_in + above_in + foot_in
+    figure = ShownFigure(figsize=(width_in, height_in), facecolor=WHITE)
     span_in = width_in - left_in - _RIGHT_IN
-    box = (left_in / width_in, _FOOT_IN / height_in, span_in / width_in, chart.depth * row_in / height_in)
+    box = (left_in / width_in, foot_in / height_in, span_in / width_in, chart.depth * row_in / height_in)
     axes = figure.add_axes(box)
     end_s = _shown_s(chart)
     seconds, unit = unit_of(end_s)
@@ -115,13 +128,15 @@ def draw(chart: Chart, title: str, above_in: float = 0.0) -> Figure:
     axes.set_ylim(chart.depth, 0)
     boxes = [box for box in chart.boxes if box.start_s < end_s]
     _draw_idle(axes, chart, seconds)
+    has_hand_over = _draw_hand_overs(axes, chart, seconds)
     has_transfers = not chart.is_paired and _draw_transfers(axes, chart, seconds)
     _draw_boxes(axes, boxes, seconds, span_in * 72 / end_s * seconds, row_in * 72)
     _draw_ends(axes, chart, seconds, end_s)
     _write_names(axes, chart, left_in)
     _dress(axes, unit)
     _write_head(figure, chart, title)
-    _draw_legend(figure, boxes, has_transfers)
+    _draw_legend(figure, boxes, has_transfers, foot_in - _FOOT_IN, has_hand_over=has_hand_over)
+    figure.text(0.125 / width_in, 0.12 / height_in, "\n".join(lines), color=INK, size=9, va="bottom")
     return figure
 
 
@@ -144,13 +159,13 @@ def _look(op: Op) -> tuple[str, str]:
         case Reduce():
             return "reduce", TEAL
         case Step():
-            return "step", "#3d4653"
+            return "step", SLATE
         case Average():
-            return "average", "#c06fa6"
+            return "average", PINK
         case Unshard():
-            return "unshard", "#9aa3ad"
+            return "unshard", GREY
         case Reshard():
-            return "reshard", "#c3c9d0"
+            return "reshard", FAINT_GREY
         case Overlap() | Send() | Recv():
             raise AssertionError("halves and transfers are drawn for themselves")
         case _:
@@ -163,6 +178,19 @@ def _draw_idle(axes: Axes, chart: Chart, seconds: float) -> None:
         axes.broken_barh([(0, end)], (row.y - row.height / 2, row.height), facecolors=IDLE, linewidth=0, zorder=1)
 
 
+def _draw_hand_overs(axes: Axes, chart: Chart, seconds: float) -> bool:
+    """Draw what handing over takes of each rank's own time, on the idle time and under the boxes, if there is any."""
+    for row in chart.rows:
+        timeline = chart.timelines[row.timeline]
+        bars = [
+            (h.start_s / seconds, (h.end_s - h.start_s) / seconds) for h in timeline.hand_overs if h.rank == row.rank
+        ]
+        axes.broken_barh(
+            bars, (row.y - row.height / 2, row.height), facecolors=HAND_OVER, linewidth=0, zorder=1.5, clip_on=True
+        )
+    return any(timeline.hand_overs for timeline in chart.timelines)
+
+
 def _draw_boxes(axes: Axes, boxes: Sequence[Box], seconds: float, unit_points: float, row_points: float) -> None:
     """Draw the boxes, and in each the micro-batch if that can be read there: as large as in its row, or smaller."""
     corners, faces = [], []
@@ -173,13 +201,13 @@ def _draw_boxes(axes: Axes, boxes: Sequence[Box], seconds: float, unit_points: f
         faces.append(tuple(channel + (1 - channel) * box.lightness for channel in to_rgb(_look(box.op)[1])))
     widths = [(shape[1][0] - shape[0][0]) * unit_points for shape in corners]
     edge = min(0.9, 0.06 * sorted(widths)[len(widths) // 2]) if widths else 0.0
-    axes.add_collection(PolyCollection(corners, facecolors=faces, edgecolors="white", linewidths=edge, zorder=3))
+    axes.add_collection(PolyCollection(corners, facecolors=faces, edgecolors=WHITE, linewidths=edge, zorder=3))
     sizes = _row_sizes(boxes, widths)
     for box, face, width in zip(boxes, faces, widths, strict=True):
         fitting = _fitting(width, len(box.text))
         if box.text and fitting >= min(_SMALLEST, 0.6 * box.height * row_points):
             dark = 0.299 * face[0] + 0.587 * face[1] + 0.114 * face[2] < 0.56
-            ink, size = "white" if dark else INK, min(sizes[box.row], fitting, 0.6 * box.height * row_points)
+            ink, size = WHITE if dark else INK, min(sizes[box.row], fitting, 0.6 * box.height * row_points)
             middle = (box.start_s + box.end_s) / 2 / seconds
             axes.text(middle, box.y, box.text, color=ink, size=size, ha="center", va="center_baseline", zorder=4)
 
@@ -203,13 +231,11 @@ def _draw_transfers(axes: Axes, chart: Chart, seconds: float) -> bool:
     at = {(row.timeline, row.rank): row for row in chart.rows}
     lines: dict[Payload, list[list[tuple[float, float]]]] = {payload: [] for payload in Payload}
     for index, timeline in enumerate(chart.timelines):
-        sends: dict[Message, Span] = {span.op.message: span for span in timeline.spans if isinstance(span.op, Send)}
-        for span in timeline.spans:
-            if isinstance(span.op, Recv) and (send := sends.get(span.op.message)) is not None:
-                a, b = at[index, send.rank], at[index, span.rank]
-                side = a.height / 2 if b.y > a.y else -a.height / 2
-                line = [(send.start_s / seconds, a.y + side), (span.end_s / seconds, b.y - side)]
-                lines[span.op.message.payload].append(line)
+        for message, send, recv in transfers((span.rank, span.op, span) for span in timeline.spans):
+            a, b = at[index, send.rank], at[index, recv.rank]
+            side = a.height / 2 if b.y > a.y else -a.height / 2
+            line = [(send.start_s / seconds, a.y + side), (recv.end_s / seconds, b.y - side)]
+            lines[message.payload].append(line)
     if not 0 < sum(map(len, lines.values())) <= _MOST_TRANSFERS:
         return False
     for payload, (_, colour) in _TRANSFERS.items():
@@ -302,11 +328,15 @@ def _write_head(figure: Figure, chart: Chart, title: str) -> None:
     )  # fmt: skip
 
 
-def _draw_legend(figure: Figure, boxes: Sequence[Box], has_transfers: bool) -> None:
-    """Explain the colours, below the axis."""
+def _draw_legend(
+    figure: Figure, boxes: Sequence[Box], has_transfers: bool, above_in: float, *, has_hand_over: bool
+) -> None:
+    """Explain the colours, below the axis and above the caption."""
     width_in, height_in = figure.get_size_inches()
     looks = sorted({_look(box.op) for box in boxes}, key=lambda look: _LEGEND.index(look[0]))
     handles: list[Any] = [Patch(facecolor=colour, label=name) for name, colour in looks]
+    if has_hand_over:
+        handles.append(Patch(facecolor=HAND_OVER, label="hand-over"))
     handles.append(Patch(facecolor=IDLE, label="idle"))
     if has_transfers:
         for name, colour in _TRANSFERS.values():
@@ -314,7 +344,7 @@ def _draw_legend(figure: Figure, boxes: Sequence[Box], has_transfers: bool) -> N
     if any(box.lightness for box in boxes):
         handles.append(Line2D([], [], linestyle="none", label="lighter: later stage"))
     figure.legend(
-        handles=handles, loc="lower left", bbox_to_anchor=(0.125 / width_in, 0.12 / height_in), ncols=len(handles),
-        frameon=False, fontsize=9, labelcolor=INK, handlelength=1.1, handleheight=1.0, handletextpad=0.5,
-        columnspacing=1.3, borderpad=0, borderaxespad=0,
+        handles=handles, loc="lower left", bbox_to_anchor=(0.125 / width_in, (0.12 + above_in) / height_in),
+        ncols=len(handles), frameon=False, fontsize=9, labelcolor=INK, handlelength=1.1, handleheight=1.0,
+        handletextpad=0.5, columnspacing=1.3, borderpad=0, borderaxespad=0,
     )  # fmt: skip

@@ -10,14 +10,24 @@ from typing import TYPE_CHECKING, Any
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import literal
 from pipesched.simulator.tuner import Evaluator, Learning, SettingOutcome, pareto, ranked
-from pipesched.simulator.views.figure import BLUE, FAINT, FIGURE_SUFFIXES, INK, save_figure, suffix_of
+from pipesched.simulator.views.figure import (
+    BLUE,
+    DARK_RED,
+    FAINT,
+    FIGURE_SUFFIXES,
+    HEAT_MAP,
+    INK,
+    PALE_GREY,
+    WHITE,
+    save_figure,
+    suffix_of,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _MARKERS = {Learning.PLAIN: "o", Learning.AVERAGING: "^"}
-_FRONT = "#c2410c"
 
 
 def draw_heat_maps(outcomes: Iterable[SettingOutcome], path: str | Path, title: str = "") -> None:
@@ -28,7 +38,7 @@ def draw_heat_maps(outcomes: Iterable[SettingOutcome], path: str | Path, title: 
     Several pipelines are averaged elastically, which is another training: it is said so, and they are triangles.
 
     Args:
-        outcomes: As `search` found them.
+        outcomes: Outcomes as `search` found them.
         path: The picture (.png, .svg or .pdf).
         title: Above it all.
 
@@ -46,14 +56,14 @@ def heat_map_figure(outcomes: Iterable[SettingOutcome], title: str = "") -> Figu
         SimulationError: No setting has a time and a memory.
     """
     outcomes = _known(tuple(outcomes))
-    from matplotlib.figure import Figure  # takes a second to load
+    from pipesched.simulator.views.shown_figure import ShownFigure  # matplotlib takes a second to load
 
     cells = _cells(outcomes)
     front = pareto(outcomes)
     ms = sorted({m for m, _ in cells}, reverse=True)
     ns = sorted({n for _, n in cells})
     width_in = 2 * (2.2 + 0.72 * len(ns)) + 5.2
-    figure = Figure(figsize=(width_in, max(3.6, 1.8 + 0.42 * len(ms))), layout="constrained")
+    figure = ShownFigure(figsize=(width_in, max(3.6, 1.8 + 0.42 * len(ms))), layout="constrained")
     figure.suptitle(literal(title), x=0.01, ha="left", fontweight="bold", color=INK)
     first, second, third = figure.subplots(1, 3, width_ratios=[2.2 + 0.72 * len(ns)] * 2 + [5.2])
     unit, scale = _unit([_number(o.seconds) for o in cells.values()])
@@ -118,7 +128,7 @@ def _heat_map(
     known = [value for value in values if value == value]
     norm = LogNorm(min(known), max(known)) if 0 < min(known) < max(known) else None
     rows = [values[start : start + len(ns)] for start in range(0, len(values), len(ns))]
-    axes.imshow(rows, cmap="YlGnBu", norm=norm, aspect="auto")
+    axes.imshow(rows, cmap=HEAT_MAP, norm=norm, aspect="auto")
     middle = sorted(known)[len(known) // 2]
     top = max(known)
     for row, m in enumerate(ms):
@@ -134,7 +144,7 @@ def _heat_map(
                 ha="center",
                 va="center",
                 fontsize=8,
-                color="white" if is_dark else INK,
+                color=WHITE if is_dark else INK,
             )
             if not cells[m, n].fits:
                 axes.add_patch(
@@ -156,7 +166,7 @@ def _frame(axes: Axes, front: Sequence[SettingOutcome], ms: Sequence[int], ns: S
         column, row = ns.index(outcome.setting.num_pipelines), ms.index(outcome.setting.num_microbatches)
         axes.add_patch(
             Rectangle(
-                (column - 0.46, row - 0.46), 0.92, 0.92, fill=False, edgecolor=_FRONT, linewidth=1.4 if index else 2.8
+                (column - 0.46, row - 0.46), 0.92, 0.92, fill=False, edgecolor=DARK_RED, linewidth=1.4 if index else 2.8
             )
         )
 
@@ -175,19 +185,19 @@ def _scatter(
         return [_scaled(o.held_bytes, 2**20) for o in shown], [_scaled(o.seconds, scale) for o in shown]
 
     axes.scatter(
-        *points(o for o in outcomes if not o.fits), s=12, marker="x", linewidths=0.8, color="#afb8c1", label="rejected"
+        *points(o for o in outcomes if not o.fits), s=12, marker="x", linewidths=0.8, color=PALE_GREY, label="rejected"
     )
-    axes.plot(*points(front), color=_FRONT, linewidth=1.2, label="Pareto front")
+    axes.plot(*points(front), color=DARK_RED, linewidth=1.2, label="Pareto front")
     for training, marker in _MARKERS.items():
         fitting = [o for o in outcomes if o.fits and o.setting.training is training]
         if fitting:
             axes.scatter(*points(fitting), s=14, marker=marker, color=BLUE, label=f"fits, {training}")
             on_front = [o for o in front if o.setting.training is training]
-            axes.scatter(*points(on_front), s=28, marker=marker, color=_FRONT, zorder=3)
+            axes.scatter(*points(on_front), s=28, marker=marker, color=DARK_RED, zorder=3)
     for outcome in (front[0], front[-1]) if front else ():
         text = f"M={outcome.setting.num_microbatches} N={outcome.setting.num_pipelines}"
         (x,), (y,) = points([outcome])
-        axes.annotate(text, (x, y), (4, 6), textcoords="offset points", fontsize=8, color=_FRONT)
+        axes.annotate(text, (x, y), (4, 6), textcoords="offset points", fontsize=8, color=DARK_RED)
     for axis, scale_to, values in zip(
         (axes.xaxis, axes.yaxis), (axes.set_xscale, axes.set_yscale), points(outcomes), strict=True
     ):

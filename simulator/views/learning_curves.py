@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import literal, unit_of
-from pipesched.simulator.views.figure import FIGURE_SUFFIXES, save_figure, suffix_of
+from pipesched.simulator.views.figure import BLACK, CURVE_COLOURS, FIGURE_SUFFIXES, WHITE, save_figure, suffix_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-_COLOURS = ("black", *(f"C{index}" for index in range(10)))
 _DASHES = ("-", "--", "-.", ":")
 _ABOVE = 1.3
 """How far above the first loss a curve is shown."""
@@ -29,7 +28,7 @@ class Curve:
     """One run.
 
     Attributes:
-        name: Of its schedule.
+        name: Name of the run's schedule.
         losses: The loss of every step, as far as the run came.
         times_s: When each was known [s]; None where no time was predicted.
         has_diverged: Whether the run was ended because of its last loss.
@@ -80,11 +79,11 @@ def learning_curve_figure(curves: Sequence[Curve], title: str = "", target_loss:
     if not shown:
         raise SimulationError("curves: got none with a step, expected at least one; train for a step")
     _require_drawable(shown)
-    from matplotlib.figure import Figure  # takes a second to load
+    from pipesched.simulator.views.shown_figure import ShownFigure  # matplotlib takes a second to load
 
     timed = any(curve.times_s for curve in shown)
     num_rows = math.ceil(len(shown) / 5)
-    figure = Figure(figsize=(11.0 if timed else 6.4, 4.2 + 0.22 * num_rows), facecolor="white", layout="constrained")
+    figure = ShownFigure(figsize=(11.0 if timed else 6.4, 4.2 + 0.22 * num_rows), facecolor=WHITE, layout="constrained")
     panels = figure.subplots(1, 1 + timed, sharey=True, squeeze=False)[0]
     steps = [[float(step * curve.batches) for step in range(len(curve.losses))] for curve in shown]
     handles = _draw(panels[0], shown, steps)
@@ -120,7 +119,7 @@ def _draw(axes: Axes, curves: Sequence[Curve], places: Sequence[Sequence[float]]
     for index, (curve, xs) in enumerate(zip(curves, places, strict=True)):
         if not xs:
             continue
-        colour, dashes = _COLOURS[index % len(_COLOURS)], _DASHES[index % len(_DASHES)]
+        colour, dashes = CURVE_COLOURS[index % len(CURVE_COLOURS)], _DASHES[index % len(_DASHES)]
         losses = [loss if math.isfinite(loss) else math.nan for loss in curve.losses]
         axes.plot(xs, losses, color=colour, linewidth=0.6, alpha=0.25)
         finite = [loss for loss in losses if not math.isnan(loss)]
@@ -155,4 +154,4 @@ def _dress(axes: Axes, curves: Sequence[Curve], target_loss: float | None) -> No
     axes.grid(visible=True, linewidth=0.4, alpha=0.5)
     axes.spines[["top", "right"]].set_visible(False)
     if target_loss is not None:
-        axes.axhline(target_loss, color="black", linewidth=0.8, linestyle=(0, (1, 2)))
+        axes.axhline(target_loss, color=BLACK, linewidth=0.8, linestyle=(0, (1, 2)))

@@ -17,8 +17,8 @@ def memory_table(counts: Iterable[InFlight], samples: Sequence[MemorySample]) ->
     """Return a row per device and instant: micro-batches, and of what is known the bytes, in all and by kind.
 
     Args:
-        counts: In order of device, then time.
-        samples: Likewise; empty where no bytes are known.
+        counts: Counts in order of device, then time.
+        samples: Samples in order of device, then time; empty where no bytes are known.
     """
     changes: dict[tuple[int, float, int], dict[str, CellValue]] = {
         place: {"microbatches": count.microbatches} for place, count in _placed(counts)

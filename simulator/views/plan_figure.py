@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pipesched.profiles.clusters import Cluster, Link, all_reduce
 from pipesched.schedules import Timeline
 from pipesched.simulator.analysis import readable_s
-from pipesched.simulator.planner import Candidate, PlanOutcome, Request, predict_candidate, shape
+from pipesched.simulator.planner import Candidate, PlanOutcome, Request, predict_candidate
 from pipesched.simulator.views.figure import (
     BLUE,
     DARK_BLUE,
@@ -29,6 +29,7 @@ from pipesched.simulator.views.figure import (
     RED,
     TEAL,
     VIOLET,
+    WHITE,
     save_figure,
     suffix_of,
 )
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _COLOURS = (BLUE, VIOLET, RED, ORANGE)
-_MESSAGE, _SUM = DARK_BLUE, TEAL
+_MESSAGE, _REDUCTION = DARK_BLUE, TEAL
 _MOST_ROWS = 16
 """Ranks in the Timeline; of more, those of the first copy are shown."""
 _CELL_IN, _SMALL_IN = 0.62, 0.42  # the latter where there are more nodes than fit beside each other
@@ -135,16 +136,16 @@ def _boxes(cluster: Cluster, width_in: float) -> list[_Box]:
     columns = min(4 if len(nodes) > 1 else 8, max(map(len, nodes.values())))
     line_in = len(nodes) * (columns * (_CELL_IN + _GAP_IN) + _BETWEEN_IN)
     cell, between_in = (_CELL_IN, _BETWEEN_IN) if line_in < width_in else (_SMALL_IN, 0.7 * _BETWEEN_IN)
-    found: list[_Box] = []
+    placed: list[_Box] = []
     x, lines = 0.15, 0
     for node, devices in nodes.items():
         box = _Box(node, tuple(devices), min(columns, len(devices)), cell, x, 0.0)
-        if found and x + box.width > width_in - 0.15:
+        if placed and x + box.width > width_in - 0.15:
             x, lines = 0.15, lines + 1
-        found.append(replace(box, x=x, y=-float(lines)))
+        placed.append(replace(box, x=x, y=-float(lines)))
         x += box.width + between_in
-    pitch = max(box.height for box in found) + 0.25
-    return [replace(box, y=(lines + box.y) * pitch + 0.05) for box in found]
+    pitch = max(box.height for box in placed) + 0.25
+    return [replace(box, y=(lines + box.y) * pitch + 0.05) for box in placed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,13 +198,13 @@ class _Placement:
     def _draw_device(self, rank: int, copy: int) -> None:
         candidate, device = self.candidate, self.candidate.device(rank, copy)
         (x, y), cell = self._fill(device, _blend(rank / max(1, candidate.depth - 1)))
-        stages = shape(candidate.schedule, candidate.depth, candidate.num_chunks, candidate.replicas).stages[rank]
+        stages = candidate.layout.stages[rank]
         text = ",".join(map(str, stages)) if len(stages) <= 3 else f"{stages[0]},{stages[1]},.."
         name, size = ("stage" if len(stages) == 1 else "stages"), 11.3 * cell
-        bold: dict[str, Any] = {"ha": "center", "size": size, "color": "white", "weight": "bold", "zorder": 6}
+        bold: dict[str, Any] = {"ha": "center", "size": size, "color": WHITE, "weight": "bold", "zorder": 6}
         self._write(x, y + 0.15 * cell, f"{name} {text}", **bold)
         if candidate.width > 1:
-            self._write(x, y - 0.15 * cell, f"copy {copy}", ha="center", size=size, color="white", zorder=6)
+            self._write(x, y - 0.15 * cell, f"copy {copy}", ha="center", size=size, color=WHITE, zorder=6)
 
     def _fill(self, device: int, colour: Any) -> tuple[tuple[float, float], float]:
         """Paint a device; return its middle and its size."""
@@ -220,9 +221,9 @@ class _Placement:
         """Draw the way of the first copy's activations, and of the first stage's sum of gradients."""
         devices = [self.candidate.device(rank, 0) for rank in range(self.candidate.depth)]
         self._draw_way(list(pairwise(devices)), _MESSAGE, 0.36)
-        form = shape(self.candidate.schedule, self.candidate.depth, self.candidate.num_chunks, self.candidate.replicas)
+        form = self.candidate.layout
         replicas = [self.candidate.device(rank, copy) for copy in range(self.candidate.width) for rank in form.homes[0]]
-        self._draw_way(list(all_reduce(1, replicas, self.cluster).hops), _SUM, -0.36)
+        self._draw_way(list(all_reduce(1, replicas, self.cluster).hops), _REDUCTION, -0.36)
 
     def _draw_way(self, hops: list[tuple[int, int]], colour: str, side: float) -> None:
         """Draw an arrow for each hop, at this height of the devices in their size."""
@@ -262,7 +263,7 @@ def _explain_arrows(figure: Figure, candidate: Candidate) -> None:
     if candidate.depth > 1:
         texts[_MESSAGE] = "way of copy 0's activations" if candidate.width > 1 else "way of the activations"
     if candidate.width > 1:
-        texts[_SUM] = "sum of stage 0's gradients"
+        texts[_REDUCTION] = "sum of stage 0's gradients"
     handles = [
         Line2D([], [], color=colour, linewidth=1.4, marker=">", markersize=4, label=text)
         for colour, text in texts.items()

@@ -11,13 +11,20 @@ from pipesched.schedules import Schedule
 from pipesched.schedules.weights import Use, Uses, first_uses, looks_ahead
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import literal
-from pipesched.simulator.views.figure import FIGURE_SUFFIXES, save_figure, suffix_of
+from pipesched.simulator.views.figure import (
+    BLACK,
+    COPIES_MAP,
+    FIGURE_SUFFIXES,
+    STALENESS_MAP,
+    WHITE,
+    save_figure,
+    suffix_of,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_STEPS, _VERSIONS = "PuOr_r", "PRGn"  # orange: behind, violet: ahead; green: copies
 _MOST_CELLS = 640
 """More are shown as colours, without their numbers."""
 
@@ -45,19 +52,19 @@ def panels(schedule: Schedule, num_microbatches: int) -> tuple[Panel, ...]:
     """
     forwards, backwards = first_uses(schedule, num_microbatches)
 
-    def panel(title: str, found: Uses, value: Callable[[Use], int | None], counts_versions: bool = False) -> Panel:
+    def panel(title: str, uses_of: Uses, value: Callable[[Use], int | None], counts_versions: bool = False) -> Panel:
         stages, columns = range(schedule.num_stages), range(min(num_microbatches, schedule.num_microbatches))
-        uses = ((found.get((stage, i)) for i in columns) for stage in stages)
+        uses = ((uses_of.get((stage, i)) for i in columns) for stage in stages)
         return Panel(
             title, tuple(tuple(None if use is None else value(use) for use in row) for row in uses), counts_versions
         )
 
-    found = []
+    shown_panels = []
     for name, its_uses in (("F", forwards), ("B", backwards)):
-        found.append(panel(f"{name}: steps behind", its_uses, lambda use: use.staleness))
+        shown_panels.append(panel(f"{name}: steps behind", its_uses, lambda use: use.staleness))
         if any(looks_ahead(use.op) for use in its_uses.values()):
-            found.append(panel(f"{name}: steps behind, after look-ahead", its_uses, lambda use: use.lag))
-    return (*found, panel("versions held at B", backwards, lambda use: len(use.held), counts_versions=True))
+            shown_panels.append(panel(f"{name}: steps behind, after look-ahead", its_uses, lambda use: use.lag))
+    return (*shown_panels, panel("versions held at B", backwards, lambda use: len(use.held), counts_versions=True))
 
 
 def draw_staleness(schedule: Schedule, path: Path | str, num_microbatches: int = 32, title: str = "") -> None:
@@ -81,11 +88,11 @@ def staleness_figure(schedule: Schedule, num_microbatches: int = 32, title: str 
     shown = panels(schedule, num_microbatches)
     count = min(num_microbatches, schedule.num_microbatches)
     part = f"micro-batches 0 to {count - 1} of {schedule.num_microbatches}"
-    from matplotlib.figure import Figure  # takes a second to load
+    from pipesched.simulator.views.shown_figure import ShownFigure  # matplotlib takes a second to load
 
     height_in = len(shown) * (0.75 + max(0.5, min(6.0, 0.26 * schedule.num_stages))) + 0.6
-    figure = Figure(
-        figsize=(max(5.0, min(16.0, 0.32 * count + 2.2)), height_in), facecolor="white", layout="constrained"
+    figure = ShownFigure(
+        figsize=(max(5.0, min(16.0, 0.32 * count + 2.2)), height_in), facecolor=WHITE, layout="constrained"
     )
     figure.suptitle(literal(title or f"{schedule.name}: {part}"), x=0.01, ha="left", fontsize=11)
     for axes, panel in zip(figure.subplots(len(shown), 1, squeeze=False)[:, 0], shown, strict=True):
@@ -106,7 +113,7 @@ def _draw(axes: Axes, panel: Panel, most: int) -> None:
     """Draw one panel; `most` is the number of the strongest colour."""
     middle = 1 if panel.counts_versions else 0
     values = [[middle if cell is None else cell for cell in row] for row in panel.cells]
-    colours, reach = (_VERSIONS if panel.counts_versions else _STEPS), 1.25 * (most - middle)
+    colours, reach = (COPIES_MAP if panel.counts_versions else STALENESS_MAP), 1.25 * (most - middle)
     axes.imshow(values, cmap=colours, vmin=middle - reach, vmax=middle + reach, aspect="auto")
     axes.set_title(panel.title, loc="left", fontsize=9)
     axes.set_ylabel("stage", fontsize=9)
@@ -114,11 +121,11 @@ def _draw(axes: Axes, panel: Panel, most: int) -> None:
     axes.tick_params(labelsize=8, length=0, labelbottom=False)
     axes.spines[:].set_visible(False)
     for edge in range(1, len(values)):
-        axes.axhline(edge - 0.5, color="white", linewidth=1.5)
+        axes.axhline(edge - 0.5, color=WHITE, linewidth=1.5)
     if len(values) * len(values[0]) > _MOST_CELLS:
         return
     for stage, row in enumerate(panel.cells):
         for microbatch, cell in enumerate(row):
             if cell is not None:
-                ink = "white" if abs(cell - middle) > 0.6 * reach else "black"
+                ink = WHITE if abs(cell - middle) > 0.6 * reach else BLACK
                 axes.text(microbatch, stage, str(cell), ha="center", va="center", fontsize=7, color=ink)

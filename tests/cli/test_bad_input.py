@@ -1,9 +1,17 @@
 """Bad input is one line on stderr, exit code 2 (4 when something is not there), and nothing is written."""
 
+import gzip
+import json
 import sys
 from pathlib import Path
 
 import pytest
+
+from pipesched import costs_from_runs
+from pipesched.schedules.builders import build
+from pipesched.schedules.formats import timeline_to_json
+from tests.hand_timelines import play
+from tests.profiles.traces.kineto_files import BASE_NS, KinetoFile, two_ranks
 
 CLUSTER = '{"format": "pipesched-cluster", "version": 1, "devices": [{}], "intra": %s}'
 SIMULATE = "simulate -s 1f1b -p 2 -m 4"
@@ -25,10 +33,32 @@ def bad(folder):
     (folder / "other.json").write_text('{"format": "x"}')
     (folder / "one.json").write_text(CLUSTER % '{"latency_s": 0, "bandwidth_bytes_per_s": null}')
     (folder / "nan.json").write_text(CLUSTER % '{"latency_s": NaN, "bandwidth_bytes_per_s": null}')
+    measured = play(build("gpipe", 2, 4), source="measured")
+    (folder / "measured.json").write_text(timeline_to_json(measured))
+    (folder / "predicted.json").write_text(timeline_to_json(play(build("gpipe", 2, 4))))
+    costs_from_runs(measured).save(folder / "costs.json")
     for suffix in ("csv", "json"):
         (folder / f"binary.{suffix}").write_bytes(bytes(range(256)) * 4)
         (folder / f"folder.{suffix}").mkdir()
+    write_bad_traces(folder / "traces")
     return folder
+
+
+def write_bad_traces(folder):
+    """Write the traces of two ranks, and some that do not go with them."""
+    folder.mkdir()
+    first, second = two_ranks(folder)
+    (folder / "cut.json").write_bytes(first.read_bytes()[:500])
+    (folder / "broken.json.gz").write_bytes(gzip.compress(first.read_bytes())[:-20])
+    (folder / "nan.json").write_text('{"traceEvents": [{"ph": "X", "ts": NaN}]}')
+    (folder / "early.json").write_text('{"traceEvents": [{"ph": "X", "cat": "user_annotation", "name": "PP:1F0"}]}')
+    hours = KinetoFile(1, base_ns=BASE_NS + 3 * 3600 * 10**9, host="another")
+    hours.events = json.loads(second.read_text())["traceEvents"]
+    hours.write(folder / "hours.json")
+    for rank in (0, 1):
+        KinetoFile(rank).annotation("my forward", 0, 1).annotation("my loss", 1, 2).write(folder / f"mine{rank}.json")
+        own = KinetoFile(rank).annotation(f"ProfilerStep#{rank + 7}", 0, 9).annotation(f"PP:{rank}F0", 0, 1)
+        own.write(folder / f"step{rank}.json")
 
 
 TORCH = "run -s 1f1b -p 2 -m 4"

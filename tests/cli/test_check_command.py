@@ -10,7 +10,7 @@ from pipesched.schedules.check import BACKENDS
 from pipesched.schedules.formats import to_json
 from pipesched.schedules.lowering import lower
 
-HANG = (
+DEADLOCK = (
     "rank 0 op 1: 0B0 waits forever for 1B0 of rank 1 (op 3), which comes after 1F1 (op 0), "
     "which waits for 0F1 of rank 0 (op 2), which comes after 0B0 (op 1): a circle"
 )
@@ -25,10 +25,10 @@ def test_a_deadlock_is_told_once_as_a_circle_and_marked_in_the_grid(pipesched):
     answer = pipesched("check -f dead.csv")
     assert (answer.code, answer.err) == (1, "")
     lines = words(answer.out)
-    assert lines[0] == f"dead: {HANG}"
+    assert lines[0] == f"dead: {DEADLOCK}"
     assert lines[2:4] == ["rank 0 0F0 >0B0< >0F1< 0B1 0STEP", "rank 1 >1F1< 1B1 1F0 >1B0< 1STEP"]
     assert answer.out.count("waits forever") == 1
-    assert all(" hangs " in line for line in lines[5:])
+    assert all(" deadlocks " in line for line in lines[5:])
 
 
 def test_a_schedule_says_on_which_backends_it_is_safe(pipesched):
@@ -47,9 +47,9 @@ def test_a_list_with_our_communication_is_not_safe_on_every_backend(pipesched):
     assert verdicts == [
         ["gloo", "safe"],
         ["nccl", "safe"],
-        ["nccl-pair", "hangs"],
-        ["nccl-rank", "hangs"],
-        ["nccl-batched", "hangs"],
+        ["nccl-pair", "deadlocks"],
+        ["nccl-rank", "deadlocks"],
+        ["nccl-batched", "deadlocks"],
         ["buffered", "safe"],
     ]
     assert "rank 0 op 2: 0RECV_B0 waits forever for the other end, 1SEND_B0 of rank 1 (op 4)" in answer.out
@@ -76,10 +76,10 @@ def test_data_hold_the_circle_link_by_link(pipesched):
     data = json.loads(answer.out)
     (finding,) = data["findings"]
     assert (finding["kind"], finding["rank"], finding["op"]) == ("progress", 0, 1)
-    assert [(link["rank"], link["op"], link["text"], link["next"]) for link in finding["hang"]["links"]] == [
+    assert [(link["rank"], link["op"], link["text"], link["next"]) for link in finding["deadlock"]["links"]] == [
         (0, 1, "0B0", "needs"), (1, 3, "1B0", "after"), (1, 0, "1F1", "needs"), (0, 2, "0F1", "after")
     ]  # fmt: skip
-    assert finding["hang"]["is_circle"] is True
+    assert finding["deadlock"]["is_circle"] is True
     assert {name: entry["safe"] for name, entry in data["backends"].items()}["buffered"] is False
 
 
@@ -89,9 +89,9 @@ def test_data_name_what_is_missing(pipesched, folder):
     assert pipesched("check -f gap.csv").code == 0
     (folder / "gap.csv").write_text(lowered.replace("0SEND_F0,", ""))
     data = json.loads(pipesched("check -f gap.csv --json").out)
-    hang = next(finding["hang"] for finding in data["findings"] if finding["kind"] == "progress")
-    assert hang["missing"] == {"rank": 0, "op": "0SEND_F0", "text": "which is missing"}
-    assert (hang["is_circle"], hang["others"]) == (False, [0])
+    deadlock = next(finding["deadlock"] for finding in data["findings"] if finding["kind"] == "progress")
+    assert deadlock["missing"] == {"rank": 0, "op": "0SEND_F0", "text": "which is missing"}
+    assert (deadlock["is_circle"], deadlock["others"]) == (False, [0])
 
 
 def test_many_findings_are_counted(pipesched, folder):
@@ -113,7 +113,7 @@ def test_on_a_terminal_marks_are_colours(pipesched, monkeypatch):
 
 
 CANNOT_RUN = {
-    "dead.csv": HANG,
+    "dead.csv": DEADLOCK,
     "unmatched.json": "rank 0 op 2: 0RECV_B0 has no Send on rank 1",
     "missing.json": "1B1 is missing; 1F1 is missing",
 }
@@ -174,4 +174,4 @@ def test_of_several_that_are_compared_one_that_cannot_run_has_a_row_where_all_ar
     answer = pipesched("compare --all dead.csv -p 2 -m 4 --uniform f=1,i=1,w=1 --json")
     assert answer.code == 0
     row = next(row for row in json.loads(answer.out) if row["name"] == "dead.csv")
-    assert HANG in row["reason"]
+    assert DEADLOCK in row["reason"]

@@ -50,15 +50,17 @@ def files(folder):
     (folder / "graph.txt").write_text((GRAPHS / "vgg16.graph.txt").read_text())
     cluster = replace(flat(2, Link(1e-5, 1e9)), inter=Link(1e-4), links=((0, 1, Link(2e-5, 3e9)),))
     save_cluster(replace(cluster, devices=(Device(0.5, 10**9), Device(node=1))), folder / "cluster.json")
-    recipe = ScheduleSpec(name="avgpipe", num_ranks=2, num_microbatches=4, parameters={"pipelines": 2}, recompute=(0,))
-    save_plan(Plan(model="mlp:layers=2", recipe=recipe, partition=(1, 1), microbatch_size=1, batch_size=4,
+    schedule_spec = ScheduleSpec(
+        name="avgpipe", num_ranks=2, num_microbatches=4, parameters={"pipelines": 2}, recompute=(0,)
+    )
+    save_plan(Plan(model="mlp:layers=2", schedule_spec=schedule_spec, partition=(1, 1), microbatch_size=1, batch_size=4,
                    compression=None, predicted=Predicted(1.0, 2.0, (1.0, 2.0))), folder / "plan.json")  # fmt: skip
     lists, bounds = to_json(build("gpipe", 1, 2)), ((0, 8),)
     measured = RunSpec(job=Measure(schedule=lists), model="mlp", bounds=bounds)
     (folder / "job.json").write_text(job_to_json(measured))
     costs = StageCosts((StageCost(0.25, 0.5, output_bytes=7),), 4)
     (folder / "emulated.json").write_text(job_to_json(RunSpec(job=Measure(schedule=lists, emulate=costs))))
-    trained = Train(recipe=replace(recipe, num_ranks=1), num_steps=2, batch_size=4)
+    trained = Train(schedule_spec=replace(schedule_spec, num_ranks=1), num_steps=2, batch_size=4)
     (folder / "training.json").write_text(job_to_json(replace(measured, job=trained)))
     return folder
 
@@ -100,7 +102,7 @@ def test_a_byte_order_mark_changes_nothing(files, read, name):
 @pytest.mark.parametrize("depth", [120, 210, 900, 1100, 100_000])
 def test_json_that_is_nested_deeply_is_refused_in_one_line(files, read, name, depth):
     fields = json.loads((files / name).read_text())
-    key = next(iter(fields.keys() - {"format", "version", "recipe"}))
+    key = next(iter(fields.keys() - {"format", "version", "schedule_spec"}))
     nested = json.dumps(fields | {key: "DEEP"}).replace('"DEEP"', "[" * depth + "]" * depth)
     for text in (nested, "[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth, "[" * depth):
         (files / name).write_text(text)

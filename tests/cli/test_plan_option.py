@@ -14,7 +14,7 @@ from pipesched.schedules.transforms import ScheduleSpec
 MODEL = "mlp:width=8,layers=6"
 PLAN = Plan(
     model=MODEL,
-    recipe=ScheduleSpec(name="1f1b", num_ranks=2, num_microbatches=4, width=2, placement="data", recompute=(0,)),
+    schedule_spec=ScheduleSpec(name="1f1b", num_ranks=2, num_microbatches=4, width=2, placement="data", recompute=(0,)),
     partition=(2, 4),
     microbatch_size=2,
     batch_size=16,
@@ -30,13 +30,13 @@ def _plans(folder):
     save_plan(PLAN, folder / "plan.json")
     save_plan(replace(PLAN, compression="half"), folder / "half.json")
     save_plan(replace(PLAN, partition=(1, 1, 4)), folder / "three.json")
-    save_plan(replace(PLAN, recipe=replace(PLAN.recipe, name="1f1c")), folder / "unknown.json")
+    save_plan(replace(PLAN, schedule_spec=replace(PLAN.schedule_spec, name="1f1c")), folder / "unknown.json")
     pipedream = ScheduleSpec(name="pipedream", num_ranks=2, width=2)
-    save_plan(replace(PLAN, recipe=pipedream, batch_size=4), folder / "pipedream.json")
+    save_plan(replace(PLAN, schedule_spec=pipedream, batch_size=4), folder / "pipedream.json")
     graph = replace(PLAN, model="graph elsewhere/vgg16.graph.txt", partition=(20, 20), microbatch_size=1, batch_size=8)
     save_plan(graph, folder / "graph.json")
     wide = ScheduleSpec(name="gpipe", num_ranks=1, num_microbatches=2, width=2, recompute="all")
-    save_plan(replace(PLAN, recipe=wide, partition=(6,), batch_size=8), folder / "wide.json")
+    save_plan(replace(PLAN, schedule_spec=wide, partition=(6,), batch_size=8), folder / "wide.json")
 
 
 def test_copies_are_simulated_on_as_many_devices_as_ranks_and_take_as_long(pipesched):
@@ -56,6 +56,20 @@ def test_a_placement_decides_which_links_the_messages_take(pipesched):
     )
     assert inside["makespan_s"] == pytest.approx(15.0 + 2.0)
     assert across["makespan_s"] == pytest.approx(15.0 + 4.0)  # 2 (p - 1) m / p transfers are not hidden
+
+
+def test_a_delayed_reduce_hides_behind_no_backward(pipesched):
+    """F F B B of two stages takes 3 s, each Reduce 0.5 s: the first runs beside the second B, or before its Step."""
+    layout = "-s interleaved -p 1 -m 1 -v 2 --width 2"
+    costs = f"{COSTS},weight_bytes=1000 --link bandwidth_bytes_per_s=1000"
+    soon, delayed = (
+        json.loads(pipesched(f"simulate {layout} {costs} {option} --json").out)["makespan_s"]
+        for option in ("", "--delayed-reduce")
+    )
+    assert (soon, delayed) == (3.5, 4.0)
+    refused = pipesched(f"simulate {layout} {costs} --late-sums")
+    assert (refused.code, refused.out) == (2, "")
+    assert "--late-sums" in refused.err
 
 
 @pytest.mark.parametrize("command", ["check", "show", f"simulate {COSTS}", f"gantt {COSTS}", "versions"])
@@ -104,7 +118,7 @@ def test_a_job_of_a_plan_is_the_plan(pipesched, folder):
     assert (schedule.name, schedule.rank_to_device) == ("1f1bx2+R", (0, 2, 1, 3))
     assert pipesched("train --plan half.json --steps 7 --job train.json").code == 0
     training = job_from_json((folder / "train.json").read_text(), "train.json")
-    assert training.job.recipe == PLAN.recipe
+    assert training.job.schedule_spec == PLAN.schedule_spec
     assert (training.model, training.bounds, training.compression) == (MODEL, ((0, 2), (2, 6)), "half")
     assert (training.job.batch_size, training.job.num_steps) == (16, 7)
 

@@ -4,11 +4,13 @@ import shlex
 
 import pytest
 
+from pipesched import import_traces
 from pipesched.profiles.io import save_profile
 from tests.cli.conftest import BLOCKS
 from tests.profiles.hand_profiles import layer, measurement, profile
+from tests.profiles.traces.kineto_files import two_ranks
 
-QUICK = ("check", "simulate", "gantt", "show", "list", "compare")
+QUICK = ("check", "simulate", "gantt", "show", "list", "compare", "import", "what-if")
 LINES = [shlex.split(line, comments=True) for block in BLOCKS for line in block.replace("\\\n", "").splitlines()]
 COMMANDS = [" ".join(words[1:]) for words in LINES if words[:1] == ["pipesched"] and words[1] in QUICK]
 
@@ -21,5 +23,6 @@ def test_the_readme_has_commands():
 def test_a_command_of_the_readme_works(pipesched, folder, line):
     layers = [layer(*(measurement(size) for size in (1, 2, 4))) for _ in range(8)]
     save_profile(profile(*layers), folder / "gpt.json")
+    import_traces(two_ranks(folder, count=4)).save(folder / "run.json")
     answer = pipesched(line)
     assert (answer.code, answer.err) == (0, "")

@@ -145,7 +145,7 @@ def test_a_prediction_and_a_measurement_are_told_by_what_the_files_say_and_not_b
     assert "│ makespan                │           12 s │          24 s │     -50.0% │" in answer
     assert pipesched(f"compare {files} --out t.csv --gantt t.png").out == ""
     assert (two / "t.csv").read_text().splitlines()[:2] == [
-        "quantity,device,predicted,measured,error", "makespan_s,,12.0,24.0,-0.5",
+        "quantity,device,predicted,measured,error,costs,hand_over,rest", "makespan_s,,12.0,24.0,-0.5,-0.5,0.0,0.0",
     ]  # fmt: skip
     assert (two / "t.png").exists()
     assert pipesched(f"compare {files} -p 2").code == 2

@@ -7,8 +7,8 @@ import pytest
 
 from pipesched.schedules.formats import read_schedule
 from pipesched.schedules.lowering import lower_for_torch
+from tests.schedules.formats.csv_support import halves
 from tests.schedules.formats.random_ops import damaged
-from tests.schedules.formats.sayable import halves
 
 torch_schedules = pytest.importorskip("tests.schedules.torch_schedules")
 loop, vee = torch_schedules.loop, torch_schedules.vee

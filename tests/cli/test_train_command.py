@@ -249,4 +249,4 @@ def test_a_job_is_written_and_nothing_is_trained(pipesched, folder):
     assert (answer.code, answer.out, answer.err) == (0, "", "")
     job = json.loads((folder / "job.json").read_text())
     assert (job["job"]["num_steps"], job["device"], job["bounds"]) == (7, "cuda", [[0, 2], [2, 4], [4, 6], [6, 8]])
-    assert job["job"]["recipe"]["name"] == "wpipe"
+    assert job["job"]["schedule_spec"]["name"] == "wpipe"

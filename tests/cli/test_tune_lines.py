@@ -37,7 +37,7 @@ def test_the_lines_of_a_setting_run_and_train_with_its_lists(pipesched, folder, 
     profile = replace(model(), model=MLP)
     save_profile(profile, folder / "m.json")
     commands = CommandLines(
-        Problem(profile, 8, flat(3)), ProblemOptions("m.json", 8, 3), RunOptions(optimizer="sgd", no_pin=True)
+        Problem(profile, 8, flat(3)), ProblemOptions("m.json", 8, 3), RunOptions(optimizer="sgd", is_pinned=False)
     )
     run, train = (line.removeprefix("pipesched ") for line in commands(setting).values())
     assert pipesched(f"{run} --job run.json").code == 0
@@ -47,7 +47,7 @@ def test_the_lines_of_a_setting_run_and_train_with_its_lists(pipesched, folder, 
     assert (job.job.microbatch_size, len(job.bounds)) == (8 // setting.num_microbatches, lists.num_stages)
     assert pipesched(f"{train} --steps 5 --job train.json").code == 0
     trained = job_from_json((folder / "train.json").read_text(), "train.json")
-    assert trained.job.recipe.run(5).lists(1).held().ops == lists.ops
+    assert trained.job.schedule_spec.run(5).lists(1).held().ops == lists.ops
     assert (trained.job.batch_size, trained.bounds, trained.optimizer) == (8, job.bounds, "sgd")
 
 

@@ -1,5 +1,6 @@
 """The examples of docs/library.md run, each by itself in a folder of its own."""
 
+import builtins
 import re
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import pytest
 import pipesched
 
 ROOT = Path(__file__).parents[2]
-BLOCKS = re.findall(r"## ([^\n]*)\n|```python\n(.*?)```", (ROOT / "docs" / "library.md").read_text(), re.DOTALL)
+PAGE = (ROOT / "docs" / "library.md").read_text()
+BLOCKS = re.findall(r"## ([^\n]*)\n|```python\n(.*?)```", PAGE, re.DOTALL)
 SHORT = ("Simulate", "Run", "Compare", "Tune")
 _LONGEST = 15
 
@@ -36,6 +38,16 @@ def test_an_example_runs(heading, code, tmp_path, monkeypatch):
         exec(compile(code, f"docs/library.md, {heading}", "exec"), {"__name__": "__main__"})
     finally:
         pipesched.close()
+
+
+def test_what_the_page_names_is_offered():
+    """A name in code font that begins as a class does, or is called, stands in the library."""
+    prose = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
+    classes = set(re.findall(r"`([A-Z][A-Za-z]*)`", prose)) - set(dir(builtins))
+    functions = set(re.findall(r"`pipesched\.([a-z_]+)\(", PAGE))
+    assert {"Plan", "Model", "RunSettings", "Device", "Compression"} <= classes
+    assert {"compare_runs", "of_nodes"} <= functions
+    assert [name for name in sorted(classes | functions) if not hasattr(pipesched, name)] == []
 
 
 def test_the_usual_examples_are_short():

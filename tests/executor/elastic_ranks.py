@@ -29,22 +29,22 @@ def run(folder, index):
     schedule, model = lower(build("avgpipe", k, NUM_MICROBATCHES, pipelines=n)), resolve_model(MLP)
     batch = make_batch(model, NUM_MICROBATCHES, SIZE, seed=0, dtype=torch.float64, device=CPU)
     meet = f"file://{folder}/store{index}"
-    with connected(schedule, device="cpu", backend="gloo", threads=1, timeout_s=60.0, meet=meet) as place:
+    with connected(schedule, device="cpu", backend="gloo", threads=1, timeout_s=60.0, meet=meet) as context:
         stages = build_stages(
-            schedule, place.rank, model, even_bounds(len(model.layers), k),
+            schedule, context.rank, model, even_bounds(len(model.layers), k),
             optimizer=optimizer, lr=0.05, seed=0, dtype=torch.float64, device=CPU,
         )  # fmt: skip
-        shapes = find_shapes(schedule, place.rank, stages, batch.inputs[0], place.control)
-        me = place.join(schedule, stages, shapes, Recorder(HostClock()))
+        shapes = find_shapes(schedule, context.rank, stages, batch.inputs[0], context.control)
+        me = context.join(schedule, stages, shapes, Recorder(HostClock()))
         (stage,) = stages.values()
-        with references(schedule, place, stages, averaging):
+        with references(schedule, context, stages, averaging):
             for iteration in range(ITERATIONS):
-                place.run(me, batch)
-                stage.averager._pool.has(place.rank % k, iteration + 1)
+                context.run(me, batch)
+                stage.averager._pool.has(context.rank % k, iteration + 1)
                 kinds = {"model": stage.parameters, "reference": stage.averager._reference}
                 held = {f"{kind}{i}": p.detach().clone() for kind, them in kinds.items() for i, p in enumerate(them)}
-                save_file(held, str(folder / f"{index}.{place.rank}.{iteration}"))
-                place.meet()
+                save_file(held, str(folder / f"{index}.{context.rank}.{iteration}"))
+                context.meet()
 
 
 if __name__ == "__main__":

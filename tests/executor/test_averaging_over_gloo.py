@@ -6,12 +6,12 @@ from safetensors.torch import load_file
 
 from pipesched.executor.core import make_batch
 from pipesched.profiles.models import resolve_model
-from tests.executor.elastic import by_hand, vector
+from tests.executor.elastic_loop import by_hand, vector
 from tests.executor.elastic_ranks import CASES, ITERATIONS, NUM_MICROBATCHES, SIZE
-from tests.executor.many_jobs import run_module
+from tests.executor.job_sequence_ranks import run_module
 from tests.executor.pipelines import CPU, MLP, assert_equal
 
-pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("averaging over gloo")]
+pytestmark = pytest.mark.distributed
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ BRIEF_S = 8.0
 
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_users(monkeypatch):
-    """Run where faulty.py is, as a user's own module."""
+    """Run where faulty_models.py is, as a user's own module."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.chdir(Path(__file__).parent)
 
@@ -34,7 +34,7 @@ def faulty(name, schedule=None, **fields):
     schedule = schedule or build("gpipe", 3, 4)
     bounds = tuple((stage, stage + 1) for stage in range(schedule.num_stages))
     measure = Measure(schedule=to_json(schedule), iterations=1, warmup=0)
-    return RunSpec(job=measure, model=f"faulty:{name}", bounds=bounds, **fields)
+    return RunSpec(job=measure, model=f"faulty_models:{name}", bounds=bounds, **fields)
 
 
 def failure(todo):
@@ -180,8 +180,8 @@ def test_a_stage_with_nothing_to_train_runs():
 
 
 def test_an_unknown_model_is_named_once():
-    message = failure(replace(job(build("gpipe", 2, 2)), model="faulty:nothing"))
-    assert "got no function 'nothing' in faulty" in message
+    message = failure(replace(job(build("gpipe", 2, 2)), model="faulty_models:nothing"))
+    assert "got no function 'nothing' in faulty_models" in message
 
 
 def test_a_rank_that_failed_is_an_execution_error():

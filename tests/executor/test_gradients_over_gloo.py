@@ -7,10 +7,10 @@ from safetensors.torch import load_file
 from pipesched.executor.runs import whole_model_losses
 from pipesched.profiles.models import build_layers, resolve_model
 from pipesched.schedules.transforms import recompute
-from tests.executor.many_jobs import run_together
+from tests.executor.job_sequence_ranks import run_together
 from tests.executor.pipelines import SYNCHRONOUS, any_schedule, assert_equal, job, whole_gradients
 
-pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("gradients over gloo")]
+pytestmark = pytest.mark.distributed
 
 
 def as_it_is(schedule):

@@ -14,7 +14,7 @@ from pipesched.executor.launch.affinity import ranks_of_processes
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import read_timeline
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.transforms import place, replicate
+from pipesched.schedules.transforms import place_copies, replicate
 from tests.executor.pipelines import job, whole_model
 from tests.processes import run_all
 
@@ -49,7 +49,7 @@ def marking():
 def test_processes_are_numbered_as_the_devices_are():
     copies = replicate(build("1f1b", 4, 4), 2)
     assert ranks_of_processes(copies.rank_to_device) == [0, 1, 2, 3, 4, 5, 6, 7]
-    assert ranks_of_processes(place(copies, "data", 2).rank_to_device) == [0, 4, 1, 5, 2, 6, 3, 7]
+    assert ranks_of_processes(place_copies(copies, "data", 2).rank_to_device) == [0, 4, 1, 5, 2, 6, 3, 7]
     assert ranks_of_processes((2, 0, 3, 1)) == [1, 3, 0, 2]
 
 

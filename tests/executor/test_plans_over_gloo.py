@@ -11,7 +11,7 @@ from pipesched.executor.training.batches import step_seed
 from pipesched.profiles.io import Plan, Predicted
 from pipesched.profiles.models import build_layers
 from pipesched.schedules.transforms import ScheduleSpec
-from tests.executor.many_jobs import run_together
+from tests.executor.job_sequence_ranks import run_together
 from tests.executor.pipelines import CPU
 from tests.executor.runs.test_local_training import MODEL, plain_loop
 
@@ -21,17 +21,19 @@ STEPS = 3
 BATCH = 16
 
 
-def a_plan(partition, microbatch_size, compression=None, **recipe):
+def a_plan(partition, microbatch_size, compression=None, **schedule_spec):
     return Plan(
-        model=MODEL.name, recipe=ScheduleSpec(**recipe), partition=partition, microbatch_size=microbatch_size,
-        batch_size=BATCH, compression=compression, predicted=Predicted(1.0, BATCH),
+        model=MODEL.name, schedule_spec=ScheduleSpec(**schedule_spec), partition=partition,
+        microbatch_size=microbatch_size, batch_size=BATCH, compression=compression, predicted=Predicted(1.0, BATCH),
     )  # fmt: skip
 
 
 TWO_BY_TWO = a_plan((3, 5), 4, name="1f1b", num_ranks=2, num_microbatches=2, width=2, recompute="all")
 PLANS = {
     "pipelines inside, uneven, recompute": TWO_BY_TWO,
-    "copies inside": replace(TWO_BY_TWO, recipe=replace(TWO_BY_TWO.recipe, placement="data", recompute=(1,))),
+    "copies inside": replace(
+        TWO_BY_TWO, schedule_spec=replace(TWO_BY_TWO.schedule_spec, placement="data", recompute=(1,))
+    ),
     "four deep, uneven, split backward": a_plan((1, 3, 3, 1), 2, name="zb_h1", num_ranks=4, num_microbatches=8),
     "four wide": a_plan((8,), 2, name="gpipe", num_ranks=1, num_microbatches=2, width=4),
     "copies of both directions": a_plan((6, 2), 2, name="chimera", num_ranks=2, num_microbatches=4, width=2),
@@ -44,7 +46,7 @@ PLANS |= {name: a_plan((3, 5), 8, name=name, num_ranks=2, num_microbatches=1, wi
 def to_job(plan):
     assert plan.run(STEPS).lists(STEPS).num_ranks == 4
     return RunSpec(
-        job=Train(recipe=plan.recipe, num_steps=STEPS, batch_size=plan.batch_size),
+        job=Train(schedule_spec=plan.schedule_spec, num_steps=STEPS, batch_size=plan.batch_size),
         model=plan.model, bounds=plan.bounds, compression=plan.compression, dtype="float64",
         optimizer="momentum", lr=0.05, seed=3,
     )  # fmt: skip

@@ -47,7 +47,7 @@ class Network(LocalTransport):
             message: (peer, count)
             for peer, ops in enumerate(lists)
             if peer != rank
-            for message, count in Acknowledgements(ops, rank, num_stages)
+            for message, count in Acknowledgements(ops, peer, rank, num_stages)
         }
         self._buffers, self._sent = {}, defaultdict(list)
 

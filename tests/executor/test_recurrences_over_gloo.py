@@ -9,13 +9,13 @@ from safetensors.torch import load_file
 from pipesched.executor.core import make_batch
 from pipesched.profiles.models import build_layers
 from pipesched.schedules.builders import build
-from tests.executor.lazy_ranks import lists
-from tests.executor.many_jobs import run_module, run_together
+from tests.executor.generated_list_ranks import lists
+from tests.executor.job_sequence_ranks import run_module, run_together
 from tests.executor.models import plain
 from tests.executor.pipelines import CPU, assert_equal, job
 from tests.executor.recurrences import LR, OPTIMIZERS, RULES, SCHEMES, at_least, by_layer, scheme_of, train
 
-pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("recurrences over gloo")]
+pytestmark = pytest.mark.distributed
 
 OPTIMIZER_OF = {name: list(OPTIMIZERS)[k % 4] for k, name in enumerate(SCHEMES)}
 
@@ -63,19 +63,19 @@ LAZY = (*SCHEMES, "gpipe", "dualpipe_v", "data_parallel")
 
 
 @pytest.fixture(scope="module")
-def ran_lazily(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("lazy")
+def generated_runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("generated")
     for name in LAZY:
         (folder / f"{name}.json").write_text(json.dumps([2, 60]))
-    run_module("tests.executor.lazy_ranks", 2, folder)
+    run_module("tests.executor.generated_list_ranks", 2, folder)
     return folder
 
 
 @pytest.mark.parametrize("name", LAZY)
-def test_lists_that_are_made_while_they_are_read_train_the_same(ran_lazily, name):
+def test_lists_that_are_made_while_they_are_read_train_the_same(generated_runs, name):
     num_stages = lists(name, 2, 60).num_stages
     losses = {}
-    for path in (ran_lazily / name).glob("losses*.json"):
+    for path in (generated_runs / name).glob("losses*.json"):
         its_losses, objects = json.loads(path.read_text())
         losses |= its_losses
         assert max(objects) - min(objects) < 300, "what is held grows with the run"
@@ -88,4 +88,4 @@ def test_lists_that_are_made_while_they_are_read_train_the_same(ran_lazily, name
         batch = make_batch(model, 60, 2, seed=0, dtype=torch.float64, device=CPU)
         data = zip(batch.inputs, batch.targets, strict=True)
         expected = train(start, range(num_stages), lambda k, i: (i // 20, 0, i // 20, 0, 20), optimizer, data)
-    assert_equal(saved(ran_lazily / name, num_stages), expected)
+    assert_equal(saved(generated_runs / name, num_stages), expected)

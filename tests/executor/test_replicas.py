@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from pipesched.executor import ExecutionError, RankFailed
 from pipesched.executor.core import gradient_buckets as buckets
-from pipesched.executor.core.schedule_queries import loss_scales
+from pipesched.executor.core.gradient_mean import loss_scales
 from pipesched.executor.emulation import emulated_stages
 from pipesched.executor.runs import launch
 from pipesched.executor.transport import LocalTransport, Mailroom
@@ -30,7 +30,7 @@ from pipesched.schedules import (
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from tests.executor import models
-from tests.executor.many_jobs import run_module
+from tests.executor.job_sequence_ranks import run_module
 from tests.executor.pipelines import Local, assert_equal, job, whole_gradients, whole_model, without_steps
 from tests.schedules.edits import reduced_early
 
@@ -188,7 +188,7 @@ def test_a_reduce_posts_and_its_sum_is_taken_at_the_step_or_at_the_end_of_the_li
 
 
 def test_from_reduce_to_step_the_gradients_are_held_once():
-    """In the buckets: the parameters have none until the sums are taken."""
+    """In the buckets: the parameters have none until the reductions are over."""
     held = []
     found = Local(with_updates(*[[Reduce(0), Reduce(1), Step(0), Step(1)]] * 2), models.plain(layers=2))
 
@@ -208,7 +208,7 @@ def test_a_mailroom_that_was_not_told_of_the_replicas_says_so():
 
 def test_reducers_are_the_ranks_that_reduce_a_stage_in_order_of_the_stages():
     rows = [[Reduce(3), Reduce(1)], [], [Reduce(1)], [Reduce(3), Reduce(3)]]
-    assert make_schedule("sums", 4, 1, rows).reducers == {1: (0, 2), 3: (0, 3)}
+    assert make_schedule("reductions", 4, 1, rows).reducers == {1: (0, 2), 3: (0, 3)}
 
 
 def test_emulated_replicas_move_as_many_bytes_as_the_weights_have():
@@ -231,7 +231,7 @@ def test_costs_whose_ops_overlap_are_not_emulated():
 
 @pytest.mark.distributed
 def test_the_sum_of_processes_is_the_same_to_the_last_bit_on_each_of_them(tmp_path):
-    first, *others = run_module("tests.executor.sums", 3, tmp_path)
+    first, *others = run_module("tests.executor.all_reduce_ranks", 3, tmp_path)
     assert len(first.splitlines()) == 2 * 5 * 3  # staged or not, dtypes, lengths
     assert others == [first] * 2
 
@@ -253,9 +253,9 @@ def test_processes_train_replicas_as_the_whole_model_is_trained_and_one_writes_t
     assert_equal(found, (p.detach() for p in module.parameters()))
     assert len(run.losses) == 4
     # a sum begins when both have come to it
-    sums = [span for span in run.timeline.spans if isinstance(span.op, Reduce)]
+    reduces = [span for span in run.timeline.spans if isinstance(span.op, Reduce)]
     for stage in range(2):
-        pair = [span for span in sums if span.op.stage == stage]
+        pair = [span for span in reduces if span.op.stage == stage]
         assert len(pair) == 2
         assert pair[0].start_s == pair[1].start_s == max(span.posted_s for span in pair)
 

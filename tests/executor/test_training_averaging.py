@@ -8,7 +8,7 @@ from pipesched.executor.runs import train_locally, training_of
 from pipesched.executor.training.batches import step_seed
 from pipesched.profiles.models import build_layers, resolve_model
 from pipesched.schedules.transforms import ScheduleSpec
-from tests.executor.elastic import by_hand
+from tests.executor.elastic_loop import by_hand
 from tests.executor.pipelines import CPU, even_bounds
 
 NAME, BATCH = "digits:width=8,blocks=6", 8
@@ -16,9 +16,9 @@ MODEL = resolve_model(NAME)
 
 
 def training(num_steps, name="avgpipe", num_microbatches=4, averaging="asynchronous", **parameters):
-    recipe = ScheduleSpec(name=name, num_ranks=2, num_microbatches=num_microbatches, parameters=parameters)
+    schedule_spec = ScheduleSpec(name=name, num_ranks=2, num_microbatches=num_microbatches, parameters=parameters)
     spec = RunSpec(
-        job=Train(recipe=recipe, num_steps=num_steps, batch_size=BATCH),
+        job=Train(schedule_spec=schedule_spec, num_steps=num_steps, batch_size=BATCH),
         model=NAME,
         bounds=even_bounds(len(MODEL.layers), 2),
         optimizer="momentum",

@@ -23,8 +23,10 @@ MODEL, NUM_LAYERS, STEPS = "digits:width=8,blocks=6", 8, 6
 
 
 def a_job(name="pipeoptim", **fields):
-    recipe = fields.pop("recipe", ScheduleSpec(name=name, num_ranks=1 if name == "avgpipe" else 2, num_microbatches=4))
-    lists = recipe.run(STEPS).lists(STEPS)
+    schedule_spec = fields.pop(
+        "schedule_spec", ScheduleSpec(name=name, num_ranks=1 if name == "avgpipe" else 2, num_microbatches=4)
+    )
+    lists = schedule_spec.run(STEPS).lists(STEPS)
     given = {
         "model": MODEL,
         "dtype": "float64",
@@ -34,7 +36,7 @@ def a_job(name="pipeoptim", **fields):
     own = {"num_steps": STEPS, "batch_size": 8}
     own |= {name: fields.pop(name) for name in ("num_steps", "batch_size", "advance") if name in fields}
     bounds = even_bounds(NUM_LAYERS, lists.num_stages)
-    return RunSpec(job=Train(recipe=recipe, **own), bounds=bounds, **(given | fields))
+    return RunSpec(job=Train(schedule_spec=schedule_spec, **own), bounds=bounds, **(given | fields))
 
 
 def locally(job):
@@ -59,7 +61,9 @@ def test_every_step_and_the_final_weights_are_those_of_one_process(name):
 
 @pytest.mark.distributed
 def test_forwards_that_run_ever_further_ahead_change_times_and_not_losses():
-    job = a_job(recipe=ScheduleSpec(name="avgpipe", num_ranks=2, num_microbatches=8), num_steps=20, advance="auto")
+    job = a_job(
+        schedule_spec=ScheduleSpec(name="avgpipe", num_ranks=2, num_microbatches=8), num_steps=20, advance="auto"
+    )
     found = launch_training(job)
     expected = locally(replace(job, job=replace(job.job, advance=None)))
     assert [scores.loss for scores in found.steps] == pytest.approx(
@@ -83,9 +87,11 @@ def test_a_run_that_diverges_is_ended():
 
 @pytest.mark.distributed
 def test_a_rank_that_fails_is_named():
-    recipe = ScheduleSpec(name="gpipe", num_ranks=2, num_microbatches=2)
-    model = "tests.executor.faulty:raising:layer=1,at=0"
-    job = RunSpec(job=Train(recipe=recipe, num_steps=2, batch_size=2), model=model, bounds=((0, 1), (1, 3)))
+    schedule_spec = ScheduleSpec(name="gpipe", num_ranks=2, num_microbatches=2)
+    model = "tests.executor.faulty_models:raising:layer=1,at=0"
+    job = RunSpec(
+        job=Train(schedule_spec=schedule_spec, num_steps=2, batch_size=2), model=model, bounds=((0, 1), (1, 3))
+    )
     with pytest.raises(RankFailed, match=r"rank 1 failed at 1F0 \(micro-batch 0\): .*a layer's own fault"):
         launch_training(job)
 
@@ -105,7 +111,7 @@ def test_under_torchrun_rank_0_writes_the_log(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "recipe",
+    "schedule_spec",
     [
         ScheduleSpec(name="wpipe", num_ranks=2, num_microbatches=4, parameters={"accumulate": 2}, recompute=(0, 1)),
         ScheduleSpec(name="1f1b_rr", num_ranks=3, num_microbatches=2, parameters={"replicas": (2, 1)}),
@@ -113,13 +119,13 @@ def test_under_torchrun_rank_0_writes_the_log(tmp_path):
     ],
     ids=["accumulate", "replicas", "lists"],
 )
-def test_a_job_comes_back_from_its_json(recipe):
-    job = a_job(recipe=recipe, prediction=PredictionRule.ZERO)
+def test_a_job_comes_back_from_its_json(schedule_spec):
+    job = a_job(schedule_spec=schedule_spec, prediction=PredictionRule.ZERO)
     text = job_to_json(job)
     again = job_from_json(text, "here")
     assert again == job
-    assert [list(ops) for ops in again.job.recipe.run(STEPS).lists(STEPS).lists] == [
-        list(ops) for ops in recipe.run(STEPS).lists(STEPS).lists
+    assert [list(ops) for ops in again.job.schedule_spec.run(STEPS).lists(STEPS).lists] == [
+        list(ops) for ops in schedule_spec.run(STEPS).lists(STEPS).lists
     ]
 
 

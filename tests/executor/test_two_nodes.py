@@ -13,7 +13,7 @@ from tests.executor.pipelines import MLP, job, whole_model
 
 BANDWIDTH_BYTES_PER_S = 12.5e6
 
-pytestmark = [pytest.mark.distributed, pytest.mark.xdist_group("namespaces")]
+pytestmark = pytest.mark.distributed
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def test_two_ranks_on_each_of_two_nodes_have_the_losses_of_the_whole_model(nodes
     schedule = build("1f1b", 4, 6)
     path, out = tmp_path / "job.json", tmp_path / "measured.json"
     path.write_text(job_to_json(job(schedule, is_pinned=False)))
-    printed = json.loads(torchrun(nodes, 2, ["pipesched.executor", str(path), "--out", str(out)]))
+    printed = json.loads(torchrun(nodes, 2, ["-m", "pipesched.executor", str(path), "--out", str(out)]))
     module, inputs, targets, loss = whole_model(MLP, 12)
     expected = [loss(module(inputs[i : i + 2]), targets[i : i + 2]).item() for i in range(0, 12, 2)]
     assert printed["losses"] == pytest.approx(expected, rel=1e-12)
@@ -39,7 +39,7 @@ def test_two_ranks_on_each_of_two_nodes_have_the_losses_of_the_whole_model(nodes
 def test_links_between_nodes_are_measured_as_slow_as_they_are_made(nodes, tmp_path):
     path = tmp_path / "cluster.json"
     measure = ["--out", str(path), "--sizes", "262144", "524288", "--repeats", "3"]
-    torchrun(nodes, 1, ["pipesched.profiles.measuring.link_profiler", *measure])
+    torchrun(nodes, 1, ["-m", "pipesched.profiles.measuring.link_profiler", *measure])
     found = load_cluster(path)
     assert [device.node for device in found.devices] == [0, 1]
     # a busy machine delays messages, and may tilt the line through both; none is faster than the bucket lets it pass

@@ -1,4 +1,4 @@
-"""Is a reported hang true? Every link is looked up in the lists once more, by counting, without the checker."""
+"""Is a reported deadlock true? Every link is looked up in the lists once more, by counting, without the checker."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from itertools import pairwise
 from pipesched.schedules import Op, Recv, Reduce, Schedule, Send, Step, computes
 from pipesched.schedules.semantics.deadlock import Deadlock, Missing, WaitingOp
 from tests.schedules.brute_force import Thing, carried, made, wanted
-from tests.schedules.exhaustive import Model, batches, stream
+from tests.schedules.state_exploration import Model, batches, stream
 
 
-def assert_true(schedule: Schedule, hang: Deadlock, communication: str, model: Model) -> None:
+def assert_true(schedule: Schedule, deadlock: Deadlock, communication: str, model: Model) -> None:
     """Each link must wait for the next one, none of them is ever over, and it closes, or ends at a gap."""
     state = model.end()
-    for link in hang.links:
+    for link in deadlock.links:
         assert link.op == schedule.ops[link.rank][link.index]
         assert not model.is_over((link.rank, link.index), state) or is_crossed(schedule, link)
-    assert len({(link.rank, link.index) for link in hang.links}) == len(hang.links)
-    links = hang.links if hang.missing is not None else (*hang.links, hang.links[0])
+    assert len({(link.rank, link.index) for link in deadlock.links}) == len(deadlock.links)
+    links = deadlock.links if deadlock.missing is not None else (*deadlock.links, deadlock.links[0])
     for link, following in pairwise(links):
         assert waits(schedule, link, following, communication), (link, following)
-    if hang.missing is not None:
-        assert is_missing(schedule, hang.links[-1], hang.missing), (hang.links[-1], hang.missing)
+    if deadlock.missing is not None:
+        assert is_missing(schedule, deadlock.links[-1], deadlock.missing), (deadlock.links[-1], deadlock.missing)
 
 
 def waits(schedule: Schedule, link: WaitingOp, other: WaitingOp, communication: str) -> bool:

@@ -118,3 +118,10 @@ def test_timelines_are_values(value):
     assert hash(value) == hash(dataclasses.replace(value))
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(value, dataclasses.fields(value)[0].name, None)
+
+
+@pytest.mark.parametrize(("source", "is_predicted", "is_measured"),
+                         [("predicted", True, False), ("measured", False, True), ("run 1", False, False)])  # fmt: skip
+def test_a_timeline_says_where_its_times_come_from(source, is_predicted, is_measured):
+    timeline = Timeline("gpipe", source, (), (0,))
+    assert (timeline.is_predicted, timeline.is_measured) == (is_predicted, is_measured)

@@ -15,7 +15,7 @@ from pipesched.simulator import NetworkOptions, SimulationError
 from pipesched.simulator.analysis import usage
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.engine.network import Network
-from pipesched.simulator.engine.transfer import Flight
+from pipesched.simulator.engine.transfer_times import TransferTimes
 from tests.strategies import TWO_NODES
 
 F0, F1 = Message(Payload.ACTIVATION, 0, 0), Message(Payload.ACTIVATION, 0, 1)
@@ -27,11 +27,11 @@ def costs_of(num_bytes, num_stages=2, **more):
 
 def posted(network, source, target, message):
     network.recv(target, Recv(message, source))
-    return network.send(source, Send(message, target)).flight
+    return network.send(source, Send(message, target)).times
 
 
-def times(flights):
-    return [(flight.start_s, flight.end_s) for flight in flights]
+def starts_and_ends(transfers):
+    return [(times.start_s, times.end_s) for times in transfers]
 
 
 # chunks
@@ -51,9 +51,9 @@ def test_two_messages_through_one_nic(num_bytes, chunk_bytes, first, second):
     """From both devices of a node to those of the other, at the same time, at 10 bytes/s and 0.5 s."""
     env = Environment()
     network = Network(env, costs_of(num_bytes), TWO_NODES, range(4), NetworkOptions(chunk_bytes=chunk_bytes))
-    flights = [posted(network, 0, 2, F0), posted(network, 1, 3, F1)]
+    transfers = [posted(network, 0, 2, F0), posted(network, 1, 3, F1)]
     env.run()
-    assert times(flights) == [first, second]
+    assert starts_and_ends(transfers) == [first, second]
 
 
 def test_a_short_message_need_not_wait_for_a_long_one():
@@ -67,7 +67,7 @@ def test_a_short_message_need_not_wait_for_a_long_one():
         env.run(until=0.5)
         short = posted(network, 1, 3, Message(Payload.ACTIVATION, 1, 0))
         env.run()
-        found[chunk_bytes] = times([long, short])
+        found[chunk_bytes] = starts_and_ends([long, short])
     assert found == {None: [(0.0, 4.5), (4.0, 5.5)], 10: [(0.0, 5.5), (1.0, 2.5)]}
 
 
@@ -75,9 +75,9 @@ def test_the_messages_of_one_channel_do_not_overtake_each_other_in_chunks():
     """20 bytes each at 10 bytes/s: 0..2 and 2..4, as in one piece."""
     env = Environment()
     network = Network(env, costs_of(20), TWO_NODES, range(4), NetworkOptions(chunk_bytes=5))
-    flights = [posted(network, 0, 2, F0), posted(network, 0, 2, F1)]
+    transfers = [posted(network, 0, 2, F0), posted(network, 0, 2, F1)]
     env.run()
-    assert times(flights) == [(0.0, 2.5), (2.0, 4.5)]
+    assert starts_and_ends(transfers) == [(0.0, 2.5), (2.0, 4.5)]
 
 
 def test_a_message_passes_between_the_rounds_of_a_reduction():
@@ -89,12 +89,12 @@ def test_a_message_passes_between_the_rounds_of_a_reduction():
     for chunk_bytes in (None, 100):
         env = Environment()
         network = Network(env, costs_of(10), TWO_NODES, range(4), NetworkOptions(chunk_bytes=chunk_bytes))
-        sum_of = Flight()
-        network.reduce(sum_of, all_reduce(40, (0, 2), TWO_NODES))
+        reduction = TransferTimes()
+        network.reduce(reduction, all_reduce(40, (0, 2), TWO_NODES))
         env.run(until=1.0)
         message = posted(network, 1, 3, F0)
         env.run()
-        found[chunk_bytes] = times([sum_of, message])
+        found[chunk_bytes] = starts_and_ends([reduction, message])
     assert found == {None: [(0.0, 5.0), (4.0, 5.5)], 100: [(0.0, 5.5), (2.0, 3.5)]}
 
 
@@ -108,7 +108,7 @@ def test_where_nobody_meets_chunks_change_nothing(name, num_bytes, chunk_bytes):
         if name in ("interleaved", "1f1b_rr") and cluster.nics:
             continue
         whole, cut = (
-            simulate_lists(schedule, costs, cluster, rules=NetworkOptions(chunk_bytes=each))
+            simulate_lists(schedule, costs, cluster, network=NetworkOptions(chunk_bytes=each))
             for each in (None, chunk_bytes)
         )
         ends = [[span.end_s for span in timeline.spans] for timeline in (whole, cut)]
@@ -150,27 +150,27 @@ def test_avgpipes_figure_7(name, parameters, makespan_s, waits, most_in_flight):
     assert most == most_in_flight
 
 
-def two_forwards(*, link, rules):
+def two_forwards(*, link, network):
     rows = [[forward(0, 0), Send(F0, 1), forward(0, 1), Send(F1, 1)]]
     rows.append([Recv(F0, 0), Recv(F1, 0), forward(1, 0), forward(1, 1)])
-    return simulate_lists(make_schedule("two forwards", 2, 2, rows), costs_of(10), flat(2, link), rules=rules)
+    return simulate_lists(make_schedule("two forwards", 2, 2, rows), costs_of(10), flat(2, link), network=network)
 
 
 @pytest.mark.parametrize(
-    ("rules", "starts"),
+    ("network", "starts"),
     [
         (NetworkOptions(), [0.0, 1.0, 2.5, 3.5]),
         (NetworkOptions("eager", "blocking"), [0.0, 2.0, 2.5, 4.5]),  # the message has left at 2
         (NetworkOptions("rendezvous", "blocking"), [0.0, 2.5, 2.5, 5.0]),  # and is there at 2.5
     ],
 )
-def test_a_blocking_send_keeps_its_rank(rules, starts):
-    timeline = two_forwards(link=Link(0.5, 10.0), rules=rules)
+def test_a_blocking_send_keeps_its_rank(network, starts):
+    timeline = two_forwards(link=Link(0.5, 10.0), network=network)
     assert [span.start_s for span in timeline.spans if computes(span.op)] == starts
 
 
 def test_the_time_in_a_blocking_send_is_idle_time_of_its_transfer():
-    timeline = two_forwards(link=Link(0.5, 10.0), rules=NetworkOptions(sends="blocking"))
+    timeline = two_forwards(link=Link(0.5, 10.0), network=NetworkOptions(sends="blocking"))
     idle = dict(usage(timeline)[0].idle_by_cause_s)
     assert {cause: s for cause, s in idle.items() if s} == {"transfer": 1.5, "cooldown": 2.5}
 
@@ -178,12 +178,12 @@ def test_the_time_in_a_blocking_send_is_idle_time_of_its_transfer():
 @pytest.mark.parametrize("protocol", ["rendezvous", "eager"])
 @pytest.mark.parametrize("sends", ["posted", "blocking"])
 def test_idle_causes_do_not_depend_on_the_label(protocol, sends):
-    timeline = two_forwards(link=Link(0.5, 10.0), rules=NetworkOptions(protocol, sends))
+    timeline = two_forwards(link=Link(0.5, 10.0), network=NetworkOptions(protocol, sends))
     assert usage(replace(timeline, source="measured")) == usage(timeline)
 
 
 def test_the_time_in_an_eager_blocking_send_ends_when_the_message_has_left():
-    timeline = two_forwards(link=Link(0.5, 10.0), rules=NetworkOptions("eager", "blocking"))
+    timeline = two_forwards(link=Link(0.5, 10.0), network=NetworkOptions("eager", "blocking"))
     assert {cause: s for cause, s in usage(timeline)[0].idle_by_cause_s if s} == {"transfer": 1.0, "cooldown": 2.5}
 
 
@@ -193,7 +193,7 @@ def test_blocking_sends_that_wait_for_each_other_are_a_deadlock_with_both_ops():
     schedule = make_schedule("x", 2, 2, rows)
     assert simulate_lists(schedule, costs_of(10)).makespan_s == 2.0
     with pytest.raises(SimulationError) as error:
-        simulate_lists(schedule, costs_of(10), rules=NetworkOptions(sends="blocking"))
+        simulate_lists(schedule, costs_of(10), network=NetworkOptions(sends="blocking"))
     assert str(error.value) == (
         "x: deadlock: rank 0 at 0SEND_F0 waits for 1RECV_F0 of rank 1, "
         "rank 1 at 0SEND_F1 waits for 1RECV_F1 of rank 0; check the schedule"
@@ -209,7 +209,7 @@ def test_a_device_is_slower_while_a_message_of_its_is_in_flight():
     Rank 0: F0 to 1; F1 does a half until 2, and is over at 2.5. Rank 1: F0 from 2, a half done at 2.5, over at 3.5,
     when the second message has come; F1 runs alone.
     """
-    timeline = two_forwards(link=Link(0.0, 10.0), rules=NetworkOptions(slowdown=1.0))
+    timeline = two_forwards(link=Link(0.0, 10.0), network=NetworkOptions(slowdown=1.0))
     spans = [(span.start_s, span.end_s) for span in timeline.spans if computes(span.op)]
     assert spans == [(0.0, 1.0), (1.0, 2.5), (2.0, 3.5), (3.5, 4.5)]
 
@@ -219,7 +219,7 @@ def test_a_device_is_slower_while_a_reduction_of_its_is_in_flight():
     rows = [[forward(0, rank), Reduce(0), forward(0, rank + 2), Step(0)] for rank in range(2)]
     timeline = simulate_lists(
         make_schedule("x", 1, 4, rows), costs_of(0, 1, weight_bytes=10), flat(2, Link(0.0, 10.0)),
-        rules=NetworkOptions(slowdown=1.0),
+        network=NetworkOptions(slowdown=1.0),
     )  # fmt: skip
     spans = [(span.start_s, span.end_s) for span in timeline.of_rank(0) if computes(span.op)]
     assert spans == [(0.0, 1.0), (1.0, 2.5)]
@@ -232,7 +232,7 @@ def test_messages_that_take_no_time_slow_nobody_and_no_slowdown_is_none(name, sl
     cost = StageCost(1.0, backward_input_s=1.0, backward_weight_s=1.0, output_bytes=3, weight_bytes=7)
     costs, cluster = StageCosts((cost,) * schedule.num_stages), flat(4, Link(0.1, 10.0) if takes_time else None)
     plain = simulate_lists(schedule, costs, cluster)
-    slowed = simulate_lists(schedule, costs, cluster, rules=NetworkOptions(slowdown=slowdown))
+    slowed = simulate_lists(schedule, costs, cluster, network=NetworkOptions(slowdown=slowdown))
     if takes_time:
         assert plain.makespan_s - 1e-9 <= slowed.makespan_s <= (1 + slowdown) * plain.makespan_s + 1e-9
     else:
@@ -240,7 +240,7 @@ def test_messages_that_take_no_time_slow_nobody_and_no_slowdown_is_none(name, sl
 
 
 @pytest.mark.parametrize(
-    ("rules", "text"),
+    ("network", "text"),
     [
         (NetworkOptions(sends="never"), "sends: got 'never', expected posted or blocking"),  # type: ignore[arg-type]
         (NetworkOptions(chunk_bytes=0), "chunk_bytes: got 0, expected at least 1"),
@@ -248,8 +248,8 @@ def test_messages_that_take_no_time_slow_nobody_and_no_slowdown_is_none(name, sl
         (NetworkOptions(slowdown=float("nan")), "slowdown: got nan"),
     ],
 )
-def test_rules_that_are_none_are_refused_in_one_line(rules, text):
+def test_options_that_are_none_are_refused_in_one_line(network, text):
     with pytest.raises(SimulationError) as error:
-        simulate_lists(build("1f1b", 2, 2), costs_of(1), rules=rules)
+        simulate_lists(build("1f1b", 2, 2), costs_of(1), network=network)
     assert text in str(error.value)
     assert "\n" not in str(error.value)

@@ -40,14 +40,14 @@ def network_of(cluster):
 def test_messages_leave_a_node_by_a_shared_nic_one_after_the_other():
     network = network_of(TWO_NODES)
     first, second = posted(network, 0, 2, activation(0)), posted(network, 1, 3, activation(1))
-    assert (first.flight.start_s, first.flight.end_s) == (0.0, 1.5)
-    assert (second.flight.start_s, second.flight.end_s) == (1.0, 2.5)
+    assert (first.times.start_s, first.times.end_s) == (0.0, 1.5)
+    assert (second.times.start_s, second.times.end_s) == (1.0, 2.5)
 
 
 def test_messages_from_different_nodes_enter_a_node_by_a_shared_nic_one_after_the_other():
     network = network_of(of_nodes(NODE, 3))
     first, second = posted(network, 0, 4, activation(0)), posted(network, 2, 5, activation(1))
-    assert (first.flight.start_s, second.flight.start_s) == (0.0, 1.0)
+    assert (first.times.start_s, second.times.start_s) == (0.0, 1.0)
 
 
 def test_a_message_waits_for_both_ends_and_then_has_them():
@@ -57,7 +57,7 @@ def test_a_message_waits_for_both_ends_and_then_has_them():
     posted(network, 3, 5, activation(1))
     posted(network, 2, 4, activation(2))
     third = posted(network, 1, 4, activation(3))
-    assert (third.flight.start_s, third.flight.end_s) == (2.0, 3.5)
+    assert (third.times.start_s, third.times.end_s) == (2.0, 3.5)
 
 
 def test_both_directions_and_the_inside_of_a_node_share_nothing():
@@ -65,7 +65,7 @@ def test_both_directions_and_the_inside_of_a_node_share_nothing():
     there = posted(network, 0, 2, activation(0))
     back = posted(network, 3, 1, activation(1))
     inside = posted(network, 0, 1, activation(2))
-    assert (there.flight.start_s, back.flight.start_s, inside.flight.start_s, inside.flight.end_s) == (
+    assert (there.times.start_s, back.times.start_s, inside.times.start_s, inside.times.end_s) == (
         0.0,
         0.0,
         0.0,

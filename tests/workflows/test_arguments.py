@@ -8,7 +8,7 @@ import pytest
 from pipesched.profiles.clusters import flat
 from pipesched.profiles.costs import DeviceCost, uniform
 from pipesched.profiles.io import load_profile, save_cluster
-from pipesched.schedules.builders import build, build_lazily
+from pipesched.schedules.builders import build, build_generated
 from pipesched.schedules.formats import to_json, write_text
 from pipesched.workflows import (
     ArgumentError,
@@ -24,7 +24,7 @@ def test_a_schedule_by_name_object_generator_and_file_is_the_same(tmp_path):
     expected = build("1f1b", 2, 4)
     write_text(tmp_path / "lists.json", to_json(expected))
 
-    for given in (expected, build_lazily("1f1b", 2, 4), tmp_path / "lists.json", str(tmp_path / "lists.json")):
+    for given in (expected, build_generated("1f1b", 2, 4), tmp_path / "lists.json", str(tmp_path / "lists.json")):
         assert read_schedule_argument(given).schedule.ops == expected.ops
     assert read_schedule_argument("Schedule1F1B", num_ranks=2, num_microbatches=4).schedule == expected
 

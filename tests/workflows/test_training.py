@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import pipesched
-from pipesched.profiles.models import resolve_model
+from pipesched.profiles.models import draw_held_out, resolve_model
 from pipesched.schedules.builders import build
 from tests.workflows.test_running import torchrun
 
@@ -18,7 +18,8 @@ def test_a_training_run_says_what_came_of_every_step_and_of_the_final_weights():
     result = pipesched.train(MODEL, "pipedream", **HOW, on_step=lambda step, scores: told.append((step, scores.loss)))
     assert told == list(enumerate(result.losses))
     assert len(result.losses) == len(result.accuracies) == 6
-    assert 0 <= result.held_out_accuracy <= 1
+    num_right = result.held_out_accuracy * len(draw_held_out(resolve_model(MODEL))[1])
+    assert 0 < num_right == pytest.approx(round(num_right), rel=1e-9)
     assert result.diverged_at is None
     assert list(result.to_frame().columns) == ["loss", "accuracy"]
     assert result.plot().axes
@@ -49,6 +50,37 @@ def test_processes_and_a_list_train_as_a_name_does_in_this_process():
 def test_a_model_made_by_hand_trains_in_this_process():
     made = replace(resolve_model(MODEL), name="made by hand")
     assert pipesched.train(made, "gpipe", **HOW).losses == pipesched.train(MODEL, "gpipe", **HOW).losses
+
+
+@pytest.mark.parametrize("name", ["gpipe", "pipedream", "pipedream_2bw", "wpipe", "pipeoptim", "stale_weights"])
+def test_the_accuracy_on_the_way_is_that_of_a_run_which_ends_there(name):
+    how = {
+        "num_ranks": 3 if name != "wpipe" else 2,
+        "num_microbatches": 4,
+        "batch_size": 32,
+        "optimizer": "momentum",
+        "lr": 0.02,
+        "dtype": "float64",
+    }
+    looks = pipesched.train("digits:blocks=6", name, num_steps=12, held_out_every=4, **how).held_out_on_the_way
+    ends = [pipesched.train("digits:blocks=6", name, num_steps=steps, **how) for steps in (4, 8, 12)]
+    assert [looks[steps].accuracy for steps in (4, 8, 12)] == [end.held_out_accuracy for end in ends]
+    assert [looks[steps].loss for steps in (4, 8, 12)] == [end.held_out_loss for end in ends]
+    assert list(looks) == [4, 8, 12]
+    assert len({end.held_out_accuracy for end in ends}) == 3  # it learns something in between
+
+
+def test_replicas_of_a_stage_are_judged_once():
+    looks = pipesched.train(MODEL, "chimera", **(HOW | {"num_microbatches": 4}), held_out_every=3).held_out_on_the_way
+    plain = pipesched.train(MODEL, "gpipe", **(HOW | {"num_steps": 3}))
+    assert list(looks) == [3, 6]
+    assert looks[3].loss == pytest.approx(plain.held_out_loss, rel=1e-9)
+
+
+@pytest.mark.parametrize("changed", [{"is_distributed": True}, {"schedule": "avgpipe"}, {"held_out_every": 0}])
+def test_what_nobody_could_judge_on_the_way_is_refused(changed):
+    with pytest.raises(pipesched.ArgumentError, match=r"^held_out_every: got "):
+        pipesched.train(MODEL, **({"schedule": "1f1b", "held_out_every": 2} | HOW | changed))
 
 
 def test_a_run_that_diverges_is_a_result():

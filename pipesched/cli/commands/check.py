@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipesched.cli.errors import NEGATIVE
-from pipesched.cli.options.schedule_options import Json, ScheduleOptions, grouped
+from pipesched.cli.options.common_options import Json
+from pipesched.cli.options.option_groups import grouped
+from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.output.terminal import print_json
 from pipesched.schedules.check import MessageBackend
 
@@ -32,19 +34,19 @@ def check(
     from pipesched.workflows import check as check_lists
 
     report = check_lists(schedule.load())
-    loaded, found = report.schedule, report.judgement
-    findings = found.findings[backend]
+    loaded, judgement = report.schedule, report.judgement
+    findings = judgement.findings[backend]
     if json:
-        print_json(_data(loaded.name, backend, found))
+        print_json(_data(loaded.name, backend, judgement))
     else:
         num_ops = sum(map(len, loaded.ops))
         if not findings:
             print(f"{loaded.name}: fine: {loaded.num_ranks} ranks, {loaded.num_stages} stages, "
                   f"{loaded.num_microbatches} micro-batches, {num_ops} ops; every rank reaches its end")  # fmt: skip
-        _print_findings(loaded.name, findings, found.lists[backend])
+        _print_findings(loaded.name, findings, judgement.lists[backend])
         is_whole = loaded.is_lowered or findings
         print("" if is_whole else "\nwith the Sends and Recvs that pipesched, or PyTorch for its runtime, adds:")
-        _print_backends(findings, found)
+        _print_backends(findings, judgement)
     if findings:
         raise typer.Exit(NEGATIVE)
 
@@ -78,37 +80,41 @@ def _text(cell: Cell, has_colours: bool) -> str:
     return f">{cell.text}<" if cell.is_marked and not has_colours else f" {cell.text} "
 
 
-def _print_backends(findings: tuple[Finding, ...], found: Judgement) -> None:
+def _print_backends(findings: tuple[Finding, ...], judgement: Judgement) -> None:
     """Print where it is safe, and why not elsewhere, unless that has been said."""
     from pipesched.schedules.check import BACKENDS
     from pipesched.workflows import verdict
 
     for backend, traits in BACKENDS.items():
-        here = found.findings[backend]
-        print(f"{backend:13} {verdict(here):6} {traits.text}")
+        here = judgement.findings[backend]
+        print(f"{backend:13} {verdict(here):9} {traits.text}")
         for finding in here:
             if finding.deadlock and finding not in findings:
-                print(f"{'':21}{finding}")
+                print(f"{'':24}{finding}")
 
 
-def _data(name: str, backend: MessageBackend, found: Judgement) -> dict[str, object]:
+def _data(name: str, backend: MessageBackend, judgement: Judgement) -> dict[str, object]:
     from pipesched.schedules.check import BACKENDS
 
     return {
         "schedule": name,
         "backend": backend.value,
-        "runs": not found.findings[backend],
-        "findings": [_finding(finding) for finding in found.findings[backend]],
+        "runs": not judgement.findings[backend],
+        "findings": [_finding(finding) for finding in judgement.findings[backend]],
         "backends": {
-            each.value: {"safe": not here, "text": BACKENDS[each].text, "findings": [_finding(one) for one in here]}
-            for each, here in found.findings.items()
+            backend.value: {
+                "safe": not here,
+                "text": BACKENDS[backend].text,
+                "findings": [_finding(finding) for finding in here],
+            }
+            for backend, here in judgement.findings.items()
         },
     }
 
 
 def _finding(finding: Finding) -> dict[str, object]:
-    hang = None if finding.deadlock is None else _deadlock(finding.deadlock)
-    return {"kind": finding.kind, "rank": finding.rank, "op": finding.index, "text": finding.text, "hang": hang}
+    deadlock = None if finding.deadlock is None else _deadlock(finding.deadlock)
+    return {"kind": finding.kind, "rank": finding.rank, "op": finding.index, "text": finding.text, "deadlock": deadlock}
 
 
 def _deadlock(deadlock: Deadlock) -> dict[str, object]:

@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from pipesched.cli.errors import InputError, in_flags
+from pipesched.cli.options.common_options import Json, out_option
+from pipesched.cli.options.cost_options import CostOptions
+from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.schedule_list import options_of_each
-from pipesched.cli.options.schedule_options import CostOptions, Json, ScheduleOptions, grouped, out_option
+from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.shown_timelines import require_no_simulation
-from pipesched.cli.options.traffic_options import BuffersOption, TrafficOptions
+from pipesched.cli.options.simulation_options import BuffersOption, SimulationOptions
+from pipesched.cli.output.comparison_table import print_parts
 from pipesched.cli.output.memory_lines import limit_lines
-from pipesched.cli.output.output_files import check_outputs, emit
+from pipesched.cli.output.output_files import TABLE, check_outputs, emit, table_text
 from pipesched.cli.output.terminal import print_json, print_result, progress_bar
 
 if TYPE_CHECKING:
@@ -23,7 +27,6 @@ if TYPE_CHECKING:
     from pipesched.workflows import ScheduleComparison
 
 CompareFormat = Literal["table", "markdown", "csv", "json"]
-_SUFFIXES: dict[str, CompareFormat] = {".md": "markdown", ".csv": "csv", ".json": "json"}
 
 
 @grouped
@@ -37,7 +40,7 @@ def compare(
     ] = False,
     schedule: ScheduleOptions = ScheduleOptions(),  # noqa: B008 -- frozen
     costs: CostOptions = CostOptions(),  # noqa: B008
-    traffic: TrafficOptions = TrafficOptions(),  # noqa: B008
+    simulation: SimulationOptions = SimulationOptions(),  # noqa: B008
     buffers: BuffersOption = "pooled",
     gantt: Annotated[
         Path | None, typer.Option(help="Draw them one under another on one time axis: .png, .svg or .pdf.")
@@ -49,7 +52,7 @@ def compare(
     """Compare schedules of one model in one table (--out: .md, .csv or .json), or two Timelines of one schedule."""
     from pipesched.simulator.views import FIGURE_SUFFIXES
 
-    check_outputs((gantt, FIGURE_SUFFIXES), (out, tuple(_SUFFIXES)))
+    check_outputs((gantt, FIGURE_SUFFIXES), (out, TABLE))
     if schedule.schedule_file is not None:
         raise InputError("--schedule-file: got it in compare, expected the file as an argument; leave out the option")
     form = "json" if json else form
@@ -57,17 +60,19 @@ def compare(
     timelines = [name for name in names if _is_timeline(name)]
     if timelines:
         _require_two(timelines, names)
-        require_no_simulation(Path(names[0]), schedule, costs, traffic)
+        require_no_simulation(Path(names[0]), schedule, costs, simulation)
         _compare_timelines([Path(name) for name in names], form, gantt, out)
         return
-    compared = _compared(names, schedule, costs, traffic, buffers, keep_going=all_schedules)
+    compared = _compared(names, schedule, costs, simulation, buffers, keep_going=all_schedules)
     rows = compared.to_rows()
     _write([prediction.timeline for prediction in compared.predictions], rows, gantt, out)
     if form != "table":
-        emit(_text(rows, form), None)
+        emit(_text(rows, _suffix_of(form)), None)
     elif out is None:
-        limits = dict.fromkeys(line for each in compared.predictions for line in limit_lines(costs.machines, each))
-        shares = costs.shares(*(each.schedule for each in compared.predictions), named=True)
+        limits = dict.fromkeys(
+            line for prediction in compared.predictions for line in limit_lines(costs.machines, prediction)
+        )
+        shares = costs.shares(*(prediction.schedule for prediction in compared.predictions), named=True)
         print_result(compared.table([*limits, *shares]))
 
 
@@ -115,35 +120,37 @@ def _compare_timelines(paths: Sequence[Path], form: CompareFormat, gantt: Path |
     from pipesched.workflows import compare_runs
 
     compared = compare_runs(paths[0], paths[1])
-    comparison = compared.comparison
-    _write(compared.timelines, comparison.to_rows(), gantt, out)
+    _write(compared.timelines, compared.to_rows(), gantt, out, compared.caption)
     if form == "json":
-        print_json(comparison.to_dict())
+        print_json(compared.to_dict())
     elif form != "table":
-        emit(_text(comparison.to_rows(), form), None)
+        emit(_text(compared.to_rows(), _suffix_of(form)), None)
     elif out is None:
         print_result(compared.table())
+        print_parts(compared.split_table())
 
 
 def _write(
-    timelines: Sequence[Timeline], rows: list[dict[str, CellValue]], gantt: Path | None, out: Path | None
+    timelines: Sequence[Timeline],
+    rows: list[dict[str, CellValue]],
+    gantt: Path | None,
+    out: Path | None,
+    caption: str = "",
 ) -> None:
     if gantt is not None:
         from pipesched.simulator.views import draw_gantt
 
-        draw_gantt(timelines, gantt)
+        draw_gantt(timelines, gantt, caption=caption)
     if out is not None:
-        emit(_text(rows, _SUFFIXES[out.suffix]), out)
+        emit(_text(rows, out.suffix), out)
 
 
-def _text(rows: list[dict[str, CellValue]], form: CompareFormat) -> str:
-    import json
+def _suffix_of(form: CompareFormat) -> str:
+    return ".md" if form == "markdown" else f".{form}"
 
-    from pipesched.simulator.analysis import to_csv, to_markdown
 
-    if form == "json":
-        return json.dumps(rows, indent=2, allow_nan=False)
-    return to_markdown([_for_people(row) for row in rows]) if form == "markdown" else to_csv(rows)
+def _text(rows: list[dict[str, CellValue]], suffix: str) -> str:
+    return table_text([_for_people(row) for row in rows] if suffix == ".md" else rows, suffix)
 
 
 def _for_people(row: dict[str, CellValue]) -> dict[str, CellValue]:
@@ -158,26 +165,28 @@ def _compared(
     names: Sequence[str],
     options: ScheduleOptions,
     costs: CostOptions,
-    traffic: TrafficOptions,
+    simulation: SimulationOptions,
     buffers: BuffersOption,
     *,
     keep_going: bool,
 ) -> ScheduleComparison:
     """Predict one after the other; to keep going is to say in its row why one cannot be, unless that holds for all."""
-    from pipesched.workflows import compare_sources
+    from pipesched.workflows import catalogue_name, compare_sources
 
-    by_name = options_of_each([name for name in names if Path(name).suffix not in (".csv", ".json")], options)
+    by_name = options_of_each([name for name in names if catalogue_name(name) is not None], options)
     sources = [(name, _options_of(name, by_name.get(name), options).source) for name in names]
     with progress_bar("comparing") as tick:
         return compare_sources(
             sources,
-            lambda source: costs.conditions(source, traffic, buffers),
+            lambda source: costs.conditions(source, simulation, buffers),
             keep_going=keep_going,
             say=in_flags,
             progress=tick,
         )
 
 
-def _options_of(name: str, mine: ScheduleOptions | None, options: ScheduleOptions) -> ScheduleOptions:
+def _options_of(name: str, own_options: ScheduleOptions | None, options: ScheduleOptions) -> ScheduleOptions:
     """Return the options of one schedule: of a file, or with those that the schedule of that name takes."""
-    return ScheduleOptions(schedule_file=Path(name), recompute=options.recompute) if mine is None else mine
+    return (
+        ScheduleOptions(schedule_file=Path(name), recompute=options.recompute) if own_options is None else own_options
+    )

@@ -7,9 +7,12 @@ from typing import Annotated
 
 import typer
 
-from pipesched.cli.options.schedule_options import CostOptions, ScheduleOptions, grouped, out_option
+from pipesched.cli.options.common_options import out_option
+from pipesched.cli.options.cost_options import CostOptions
+from pipesched.cli.options.option_groups import grouped
+from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.shown_timelines import read_shown
-from pipesched.cli.options.traffic_options import TrafficOptions
+from pipesched.cli.options.simulation_options import SimulationOptions
 from pipesched.cli.output.memory_lines import end_if_over
 from pipesched.cli.output.output_files import check_outputs
 from pipesched.cli.output.terminal import terminal_line
@@ -23,7 +26,7 @@ def gantt(
     out: Annotated[Path | None, out_option("Draw a picture: .png, .svg or .pdf.")] = None,
     columns: Annotated[int, typer.Option(help="Characters of a line, without --out.", min=20)] = 100,
     title: Annotated[str, typer.Option(help="Above the picture.")] = "",
-    traffic: TrafficOptions = TrafficOptions(),  # noqa: B008 -- frozen
+    simulation: SimulationOptions = SimulationOptions(),  # noqa: B008 -- frozen
 ) -> None:
     """Draw Timelines, one under another on one time axis (.png, .svg, .pdf), or as text.
 
@@ -33,7 +36,7 @@ def gantt(
     from pipesched.workflows import Gantt
 
     check_outputs((out, FIGURE_SUFFIXES))
-    shown = read_shown(files, schedule, costs, traffic)
+    shown = read_shown(files, schedule, costs, simulation)
     picture = Gantt(shown.timelines, title)
     if out is not None:
         picture.save(out)

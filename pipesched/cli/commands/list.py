@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipesched.cli.options.schedule_options import Json
+from pipesched.cli.options.common_options import Json
 from pipesched.cli.output.terminal import print_json, print_table
 
 if TYPE_CHECKING:

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipesched.cli.errors import NEGATIVE, in_flags
+from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.machine_options import MachineOptions
-from pipesched.cli.options.schedule_options import Json, grouped, out_option
+from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.output.output_files import check_outputs, emit
 from pipesched.cli.output.terminal import complain, num_bytes, print_json, print_result
 from pipesched.workflows import ArgumentError, PartitionAim, ReplicaFormula
 
 if TYPE_CHECKING:
-    from pipesched.workflows import CutModel
+    from pipesched.workflows import PartitionedModel
 
 
 @grouped
@@ -69,24 +70,24 @@ def partition(
         raise typer.Exit(NEGATIVE)
 
 
-def _write(result: CutModel, out: Path) -> None:
+def _write(result: PartitionedModel, out: Path) -> None:
     import json
 
     emit(result.layers if out.suffix == ".txt" else json.dumps(result.to_dict(), indent=2, allow_nan=False), out)
 
 
-def _schedule(result: CutModel) -> str:
+def _schedule(result: PartitionedModel) -> str:
     """Return the options that simulate the stages."""
-    staging, chunks, by = result.staging, result.request.num_chunks, result.request.by
-    devices = sum(stage.replicas for stage in staging.stages) // chunks
+    partitioned, chunks, by = result.partitioned, result.request.num_chunks, result.request.by
+    devices = sum(stage.replicas for stage in partitioned.stages) // chunks
     if chunks > 1:
         schedule = f"interleaved -p {devices} -v {chunks}"
-    elif len(staging.stages) < devices:
-        schedule = f"1f1b_rr -p {devices} --set replicas={staging.replicas}"
+    elif len(partitioned.stages) < devices:
+        schedule = f"1f1b_rr -p {devices} --set replicas={partitioned.replicas}"
     else:
         schedule = f"{'pipedream' if by == 'replicas' else '1f1b'} -p {devices}"
-    numbered = [device for stage in staging.stages for device in stage.devices]
+    numbered = [device for stage in partitioned.stages for device in stage.devices]
     others = (
         "" if chunks > 1 or numbered == sorted(numbered) else "\nits ranks take the devices in order, not those above"
     )
-    return f"--schedule {schedule} --partition {staging.partition}{others}"
+    return f"--schedule {schedule} --partition {partitioned.partition}{others}"

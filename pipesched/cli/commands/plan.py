@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from pipesched.cli.errors import NEGATIVE
+from pipesched.cli.options.common_options import Json, out_option
+from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.plan_options import ModelOptions, RequestOptions
-from pipesched.cli.options.schedule_options import Json, grouped, out_option
 from pipesched.cli.output.memory_lines import device_limit_lines
 from pipesched.cli.output.output_files import JSON as PLAN
 from pipesched.cli.output.output_files import check_outputs
@@ -46,21 +47,21 @@ def plan(
     asked = request.load(profile, model)
     with progress_bar(f"planning for {len(asked.cluster.devices)} devices") as tick:
         result = search_request(asked, top, time_limit, tick)
-    found, best = result.ranking, result.best
-    if best is None and not found.is_complete:
+    ranking, best = result.ranking, result.best
+    if best is None and not ranking.is_complete:
         raise KeyboardInterrupt  # before there was anything to say
     if best is None:
         if json:
-            print_json(plans_to_dict(found, asked))
-        complain(nothing_fits(found, asked))
+            print_json(plans_to_dict(ranking, asked))
+        complain(nothing_fits(ranking, asked))
         raise typer.Exit(NEGATIVE)
     if out is not None:
         result.save(out)
     if json:
-        print_json(plans_to_dict(found, asked) | (explained(best, asked) if explain else {}))
+        print_json(plans_to_dict(ranking, asked) | (explained(best, asked) if explain else {}))
     else:
         devices = range(len(asked.cluster.devices))
-        print_plans(found, asked, device_limit_lines(request.machines, asked.cluster, devices))
+        print_plans(ranking, asked, device_limit_lines(request.machines, asked.cluster, devices))
         if explain:
             print_explained(best, asked)
     if plot is not None:

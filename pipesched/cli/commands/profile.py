@@ -1,70 +1,101 @@
-"""``pipesched profile``: measure a model's layers on this machine."""
+"""``pipesched profile``: what a model costs, measured layer by layer on this machine, or taken from runs of it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.schedule_options import Json, Seed, out_option
-from pipesched.cli.options.torch_options import (
-    DeviceOption,
-    DtypeOption,
-    ModelName,
-    Optimizer,
-    Threads,
-    require_gpu,
-)
+from pipesched.cli.options.common_options import Json, out_option
+from pipesched.cli.options.option_groups import grouped
+from pipesched.cli.options.run_cost_options import RunCostOptions, run_files
+from pipesched.cli.options.torch_options import MODEL, require_device
 from pipesched.cli.output.output_files import JSON, check_outputs, emit
 from pipesched.cli.output.terminal import print_result, progress_bar
+from pipesched.executor import RunSettings
+
+if TYPE_CHECKING:
+    from pipesched.workflows import MeasuredCosts, ProfileMeasurement
 
 
-def profile(
-    model: ModelName,
-    microbatch_sizes: Annotated[str, typer.Option(help="Samples, as 1,2,4.")] = "1,2,4",
-    repeats: Annotated[int, typer.Option(help="Measured runs; their median counts.", min=1)] = 10,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerOptions(RunSettings):
+    """How layers are measured."""
+
+    microbatch_sizes: Annotated[str, typer.Option(help="Samples, as 1,2,4.")] = "1,2,4"
+    repeats: Annotated[int, typer.Option(help="Measured runs; their median counts.", min=1)] = 10
     companions: Annotated[
         int, typer.Option(help="Processes that keep other cores as busy as other ranks would.", min=0, max=1024)
-    ] = 0,
-    optimizer: Optimizer = "adamw",
-    dtype: DtypeOption = "float32",
-    device: DeviceOption = "cpu",
-    threads: Threads = 1,
-    seed: Seed = 0,
-    json: Json = False,
-    out: Annotated[Path | None, out_option("Write the profile: .json.")] = None,
-) -> None:
-    """Measure seconds and bytes of every layer at several micro-batch sizes.
+    ] = 0
 
-    Of its weights: an optimizer step, a copy, a copy predicted ahead, and averaging with a reference model.
+    shown: ClassVar[dict[str, str | None]] = dict.fromkeys(
+        ("microbatch_sizes", "repeats", "companions", "optimizer", "dtype", "device", "threads", "seed")
+    )
+
+
+@grouped
+def profile(
+    model: Annotated[str | None, MODEL] = None,
+    runs: Annotated[
+        str | None, typer.Option("--from", help="Measured Timelines, run.json,run2.json, in place of MODEL.")
+    ] = None,
+    layers: LayerOptions = LayerOptions(),
+    known: RunCostOptions = RunCostOptions(),  # noqa: B008
+    json: Json = False,
+    out: Annotated[Path | None, out_option("Write the profile, or the costs of the runs' stages: .json.")] = None,
+) -> None:
+    """Measure seconds and bytes of every layer at several micro-batch sizes, or take stage costs from runs (--from).
+
+    Of its weights: an optimizer step, a copy, a copy predicted ahead, and averaging with a reference model. From runs:
+    median and spread of every op of a stage, hand-over and messages, as a file for --stage-costs.
     """
     check_outputs((out, JSON))
-    sizes = _sizes(microbatch_sizes)
-    if device == "cuda":
-        require_gpu("--device: got cuda", "--device cpu")
-    from pipesched import workflows
+    if (model is None) == (runs is None):
+        got = "none" if model is None else "both"
+        raise InputError(f"profile: got {got} of MODEL and --from, expected one; try 'pipesched profile gpt'")
+    if runs is None:
+        _require_unused("--from", known == RunCostOptions(), "of runs")
+        assert model is not None
+        measured: ProfileMeasurement | MeasuredCosts = _measured(model, layers)
+    else:
+        _require_unused("MODEL", layers == LayerOptions(), "of how layers are measured")
+        from pipesched import workflows
 
-    with progress_bar("profiling") as tick:
-        measured = workflows.profile(
-            model,
-            sizes,
-            repeats=repeats,
-            companions=companions,
-            optimizer=optimizer,
-            dtype=dtype,
-            device=device,
-            threads=threads,
-            seed=seed,
-            progress=tick,
-        )
+        measured = workflows.costs_from_runs(run_files(runs, "--from"), **known.keywords())
     if out is not None:
         measured.save(out)
     if json:
         emit(measured.to_json(), None)
     else:
         print_result(measured.table())
+
+
+def _require_unused(missing: str, are_unused: bool, what: str) -> None:
+    if not are_unused:
+        raise InputError(f"profile: got an option {what} without {missing}, expected both; leave it out")
+
+
+def _measured(model: str, options: LayerOptions) -> ProfileMeasurement:
+    sizes = _sizes(options.microbatch_sizes)
+    require_device(options.device)
+    from pipesched import workflows
+
+    with progress_bar("profiling") as tick:
+        return workflows.profile(
+            model,
+            sizes,
+            repeats=options.repeats,
+            companions=options.companions,
+            optimizer=options.optimizer,
+            dtype=options.dtype,
+            device=options.device,
+            threads=options.threads,
+            seed=options.seed,
+            progress=tick,
+        )
 
 
 def _sizes(text: str) -> list[int]:

@@ -1,29 +1,33 @@
-"""``pipesched profile-links``: measure latency and bandwidth between ranks."""
+"""``pipesched profile-links``: measure latency and bandwidth between ranks, and what messages cost them."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from pipesched.cli.options.byte_sizes import parse_bytes
 from pipesched.cli.options.torch_options import require_gpu
 from pipesched.cli.output.output_files import JSON, check_outputs
-from pipesched.cli.output.terminal import progress_bar, terminal_line
+from pipesched.cli.output.terminal import print_result, progress_bar, terminal_line
+from pipesched.profiles import Carrier
 
 
 def profile_links(
     out: Annotated[Path, typer.Option("--out", "-o", help="Write the cluster: .json.")],
     ranks: Annotated[int, typer.Option("--ranks", "-p", help="Processes to start on this machine.", min=2)] = 2,
-    backend: Annotated[Literal["gloo", "nccl"], typer.Option(help="gloo, or nccl with a GPU per rank.")] = "gloo",
+    backend: Annotated[Carrier, typer.Option(help="gloo, or nccl with a GPU per rank.")] = "gloo",
     sizes: Annotated[
         str | None, typer.Option(help="Bytes of the messages, as 1KiB,256KiB; none: 1 KiB to 4 MiB.")
     ] = None,
     repeats: Annotated[int, typer.Option(help="Times that each is measured, of which the median counts.", min=1)] = 20,
 ) -> None:
-    """Measure every pair of ranks by ping-pong and write the cluster. Under torchrun: its ranks, on all its nodes."""
+    """Measure every pair of ranks by ping-pong, over gloo also two that compute, and write the cluster.
+
+    Under torchrun: its ranks, on all its nodes, by ping-pong.
+    """
     check_outputs((out, JSON))
     if backend == "nccl":
         require_gpu("--backend: got nccl", "--backend gloo")
@@ -34,9 +38,10 @@ def profile_links(
         measure = ["--out", str(out), "--backend", backend, "--repeats", str(repeats)]
         raise typer.Exit(main(measure if sizes_bytes is None else [*measure, "--sizes", *map(str, sizes_bytes)]))
     from pipesched.profiles.io import save_cluster
-    from pipesched.workflows import profile_links as measure_links
+    from pipesched.workflows import measure_loaded_links
 
     with progress_bar("measuring links"):
-        cluster = measure_links(ranks, backend=backend, sizes_bytes=sizes_bytes, repeats=repeats)
-    save_cluster(cluster, out)
+        measurement = measure_loaded_links(ranks, backend=backend, sizes_bytes=sizes_bytes, repeats=repeats)
+    save_cluster(measurement.cluster, out)
+    print_result(measurement.table())
     print(f"wrote {terminal_line(str(out))}")

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipesched.cli.errors import InputError
+from pipesched.cli.options.common_options import Json, out_option
+from pipesched.cli.options.cost_options import CostOptions
+from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.planned_run import planned_run
 from pipesched.cli.options.run_options import RunOptions
-from pipesched.cli.options.schedule_options import CostOptions, Json, ScheduleOptions, grouped, out_option
+from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.torch_options import TrustModel, load_model
 from pipesched.cli.output.memory_lines import device_limit_lines, require_fits
 from pipesched.cli.output.output_files import JSON, TIMELINE, check_outputs, emit, write_timeline
 from pipesched.cli.output.terminal import print_json, print_result, progress_bar
 from pipesched.executor import How
-from pipesched.executor.launch import fork_client as forks
+from pipesched.executor.launch import fork_client
 
 if TYPE_CHECKING:
     from pipesched.executor.launch import RunSpec
@@ -65,7 +68,7 @@ def run(
 
     if job is None:
         options.require_possible()
-        forks.prepare()
+        fork_client.prepare()
     spec = _spec(loaded, costs, options, model, how)
     if job is not None:
         emit(job_to_json(spec), job)
@@ -89,7 +92,7 @@ def _loaded(schedule: ScheduleOptions, options: RunOptions) -> Schedule:
     from pipesched.workflows import require_followed
 
     if schedule.schedule is not None:
-        require_followed({schedule.schedule: find(schedule.schedule).traits}, options.keywords())
+        require_followed({schedule.schedule: find(schedule.schedule).traits}, options)
     loaded = schedule.load()
     if not options.no_check:
         require_runnable(loaded)
@@ -109,9 +112,8 @@ def _spec(schedule: Schedule, costs: CostOptions, options: RunOptions, model: st
         require_patience,
     )
 
-    keywords = options.keywords()
     if model is not None:
-        require_epsilon([schedule.traits], keywords)
+        require_epsilon([schedule.traits], options)
         if costs.stage_costs is not None or costs.uniform is not None:
             raise InputError(
                 "--model: got costs to emulate too, expected one or the other; leave out --uniform or --stage-costs"
@@ -119,7 +121,7 @@ def _spec(schedule: Schedule, costs: CostOptions, options: RunOptions, model: st
         built, size = load_model(model), costs.microbatch_size or 1
         profile = None if costs.profile is None else read_profile_of(costs.profile, built)
         bounds = cut_model(built, schedule.num_stages, costs.partition, profile, size)
-        return modelled_spec(schedule, model, bounds, size, keywords, **options.counts())
+        return modelled_spec(schedule, model, bounds, size, options, **options.counts())
     conditions = Conditions(
         costs=costs.source(schedule),
         microbatch_size=costs.microbatch_size,
@@ -128,9 +130,8 @@ def _spec(schedule: Schedule, costs: CostOptions, options: RunOptions, model: st
     )
     emulated = conditions.costs_of(ScheduleSource(schedule))
     machines = costs.load_cluster(schedule)
-    keywords["compression"] = None
     given = machines if costs.machines.are_given else None
-    spec = emulating_spec(schedule, emulated, given, keywords, how=how, **options.counts())
+    spec = emulating_spec(schedule, emulated, given, options, how=how, **options.counts())
     if not options.no_check:
-        require_patience(schedule, emulated, machines, options.timeout)
+        require_patience(schedule, emulated, machines, options.timeout_s)
     return spec

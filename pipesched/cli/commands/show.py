@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipesched.cli.options.schedule_options import ScheduleOptions, grouped, out_option
+from pipesched.cli.options.common_options import out_option
+from pipesched.cli.options.option_groups import grouped
+from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.output.output_files import CSV, JSON, check_outputs, emit
 from pipesched.cli.output.terminal import complain
 
@@ -25,7 +27,7 @@ class ListFormat(StrEnum):
     CSV_COMMS = "csv-comms"
 
 
-_ANY = (".txt", ".json", ".csv", "")
+_ANY = (".txt", *JSON, *CSV, "")
 _SUFFIXES: dict[ListFormat | None, tuple[str, ...]] = {None: _ANY, ListFormat.GRID: _ANY, ListFormat.JSON: JSON}
 
 

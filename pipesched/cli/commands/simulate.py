@@ -7,8 +7,11 @@ from typing import Annotated
 
 import typer
 
-from pipesched.cli.options.schedule_options import CostOptions, Json, ScheduleOptions, grouped, out_option
-from pipesched.cli.options.traffic_options import BuffersOption, TrafficOptions
+from pipesched.cli.options.common_options import Json, out_option
+from pipesched.cli.options.cost_options import CostOptions
+from pipesched.cli.options.option_groups import grouped
+from pipesched.cli.options.schedule_options import ScheduleOptions
+from pipesched.cli.options.simulation_options import BuffersOption, SimulationOptions
 from pipesched.cli.output.memory_lines import end_if_over, limit_lines
 from pipesched.cli.output.output_files import CSV, JSON, TIMELINE, check_outputs, emit, write_timeline
 from pipesched.cli.output.terminal import print_json, print_result, progress_bar, simulating
@@ -18,8 +21,12 @@ from pipesched.cli.output.terminal import print_json, print_result, progress_bar
 def simulate(
     schedule: ScheduleOptions,
     costs: CostOptions,
-    traffic: TrafficOptions = TrafficOptions(),  # noqa: B008 -- frozen
+    simulation: SimulationOptions = SimulationOptions(),  # noqa: B008 -- frozen
     runs: Annotated[int, typer.Option(help="With --jitter: runs of which the percentiles are shown.", min=1)] = 1,
+    spread: Annotated[
+        int,
+        typer.Option(help="With --profile: a range of the makespan, by so many draws of the seconds; 0: none.", min=0),
+    ] = 0,
     buffers: BuffersOption = "pooled",
     timeline: Annotated[Path | None, typer.Option(help="Write every span: .json, .csv or .parquet.")] = None,
     memory: Annotated[Path | None, typer.Option(help="Write what every device holds over time: .csv.")] = None,
@@ -31,9 +38,9 @@ def simulate(
 
     check_outputs((timeline, TIMELINE), (memory, CSV), (out, JSON))
     source = schedule.source()
-    conditions = costs.conditions(source, traffic, buffers)
+    conditions = costs.conditions(source, simulation, buffers)
     with simulating(source.schedule) if runs == 1 else progress_bar("simulating") as tick:
-        result = simulate_source(source, conditions, runs, tick or (lambda fraction: None))  # noqa: ARG005
+        result = simulate_source(source, conditions, runs, tick or (lambda fraction: None), spread=spread)  # noqa: ARG005
     if memory is not None:
         from pipesched.simulator.analysis import to_csv
         from pipesched.simulator.views import memory_table

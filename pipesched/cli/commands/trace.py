@@ -7,9 +7,12 @@ from typing import Annotated
 
 import typer
 
-from pipesched.cli.options.schedule_options import CostOptions, ScheduleOptions, grouped, out_option
+from pipesched.cli.options.common_options import out_option
+from pipesched.cli.options.cost_options import CostOptions
+from pipesched.cli.options.option_groups import grouped
+from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.shown_timelines import read_shown
-from pipesched.cli.options.traffic_options import TrafficOptions
+from pipesched.cli.options.simulation_options import SimulationOptions
 from pipesched.cli.output.memory_lines import end_if_over
 from pipesched.cli.output.output_files import JSON, check_outputs, emit
 
@@ -20,7 +23,7 @@ def trace(
     costs: CostOptions,
     files: Annotated[list[Path] | None, typer.Argument(help="Timelines (JSON); none: simulate the schedule.")] = None,
     out: Annotated[Path | None, out_option("Write the trace: .json.")] = None,
-    traffic: TrafficOptions = TrafficOptions(),  # noqa: B008 -- frozen
+    simulation: SimulationOptions = SimulationOptions(),  # noqa: B008 -- frozen
 ) -> None:
     """Write a trace that ui.perfetto.dev opens: lanes per rank, arrows for messages, memory as counters.
 
@@ -29,6 +32,6 @@ def trace(
     from pipesched.workflows import Trace
 
     check_outputs((out, JSON))
-    shown = read_shown(files, schedule, costs, traffic)
+    shown = read_shown(files, schedule, costs, simulation)
     emit(Trace(shown.timelines).to_json(), out)
     end_if_over(shown.over)

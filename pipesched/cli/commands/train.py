@@ -13,24 +13,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipesched.cli.errors import NEGATIVE, InputError
+from pipesched.cli.options.common_options import Json, out_option
+from pipesched.cli.options.cost_options import CostOptions
+from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.planned_run import planned_training
 from pipesched.cli.options.schedule_list import options_of_each, schedule_names
-from pipesched.cli.options.schedule_options import CostOptions, Json, ScheduleOptions, grouped, out_option
+from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.torch_options import MODEL, TrustModel, load_model
 from pipesched.cli.options.train_options import TrainOptions
 from pipesched.cli.output.live_training import live
 from pipesched.cli.output.memory_lines import device_limit_lines
-from pipesched.cli.output.output_files import JSON, check_outputs, emit
+from pipesched.cli.output.output_files import JSON, TABLE, check_outputs, emit, table_text
 from pipesched.cli.output.terminal import complain, print_json, seconds
-from pipesched.executor.launch import fork_client as forks
+from pipesched.executor.launch import fork_client
 
 if TYPE_CHECKING:
     from pipesched.executor.training import AdvanceTrials, Scores, Trained
     from pipesched.profiles.models import Model
     from pipesched.schedules.transforms import ScheduleSpec
-    from pipesched.workflows import TrainedRun, TrainingForecast
-
-_TABLES = (".md", ".csv", ".json")
+    from pipesched.workflows import TrainingForecast
 
 
 @grouped
@@ -65,7 +66,7 @@ def train(
     """
     from pipesched.simulator.views import FIGURE_SUFFIXES
 
-    check_outputs((job, JSON), (log, (".jsonl",)), (plot, FIGURE_SUFFIXES), (out, _TABLES))
+    check_outputs((job, JSON), (log, (".jsonl",)), (plot, FIGURE_SUFFIXES), (out, TABLE))
     if target_loss is not None and not math.isfinite(target_loss):
         raise InputError(f"--target-loss: got {target_loss}, expected a finite number; try 0.5")
     if job is not None:
@@ -73,13 +74,13 @@ def train(
     model, costs, options = _as_planned(context, schedule, model, trust_model, compare, costs, options)
     if job is None:
         options.require_possible()
-    recipes = [options.begun(recipe) for recipe in _recipes(schedule, compare)]
+    schedule_specs = [options.begun(schedule_spec) for schedule_spec in _schedule_specs(schedule, compare)]
     from pipesched.workflows import require_epsilon, require_followed, summarize_training
 
-    if all(recipe.lists is None for recipe in recipes):
-        require_followed({recipe.name: recipe.traits for recipe in recipes}, options.keywords())
-    require_epsilon([recipe.traits for recipe in recipes], options.keywords())
-    from pipesched.cli.options.forecasts import make_outlooks
+    if all(schedule_spec.lists is None for schedule_spec in schedule_specs):
+        require_followed({schedule_spec.name: schedule_spec.traits for schedule_spec in schedule_specs}, options)
+    require_epsilon([schedule_spec.traits for schedule_spec in schedule_specs], options)
+    from pipesched.cli.options.forecasts import make_forecasts
     from pipesched.cli.output.training_table import print_outcomes
     from pipesched.profiles.models import draw_batch
     from pipesched.profiles.processes import prints_to_stderr
@@ -88,29 +89,31 @@ def train(
     with prints_to_stderr():
         draw_batch(built, 1, options.seed)  # data that are not there are found before anything is done
     if job is not None:
-        emit(_job(recipes, built, costs, options), job)
+        emit(_job(schedule_specs, built, costs, options), job)
         return
-    outlooks, origin = make_outlooks(recipes, built, costs, options)
-    _require_fitting(outlooks)
+    forecasts, origin = make_forecasts(schedule_specs, built, costs, options)
+    _require_fitting(forecasts)
     if options.distributed:
-        forks.prepare()
-    found = list(_train(outlooks, built, options, log, costs.machines.limit_bytes()))
+        fork_client.prepare()
+    results = list(_train(forecasts, built, options, log, costs.machines.limit_bytes()))
     outcomes = [
-        summarize_training(outlook.run.name, outlook, trained, options.steps, target_loss)
-        for outlook, trained in zip(outlooks, found, strict=True)
+        summarize_training(forecast.run.name, forecast, trained, options.steps, target_loss)
+        for forecast, trained in zip(forecasts, results, strict=True)
     ]
     if plot is not None:
-        _plot(outlooks, found, plot, f"{built.name}, {options.optimizer}, lr {options.lr:g}", target_loss)
+        _plot(forecasts, results, plot, f"{built.name}, {options.optimizer}, lr {options.lr:g}", target_loss)
     if out is not None:
-        emit(_text(outcomes, out.suffix), out)
+        emit(table_text([outcome.to_row() for outcome in outcomes], out.suffix), out)
     ahead = {
-        outlook.run.name: each.ahead for outlook, each in zip(outlooks, found, strict=True) if each.ahead is not None
+        forecast.run.name: result.ahead
+        for forecast, result in zip(forecasts, results, strict=True)
+        if result.ahead is not None
     }
     if json:
         data = {"model": built.name, "costs": origin, "runs": [outcome.to_row() for outcome in outcomes]}
-        print_json(data | ({"ahead": {name: asdict(each) for name, each in ahead.items()}} if ahead else {}))
+        print_json(data | ({"ahead": {name: asdict(forecast) for name, forecast in ahead.items()}} if ahead else {}))
         return
-    limits = dict.fromkeys(line for outlook in outlooks for line in _limit_lines(costs, outlook))
+    limits = dict.fromkeys(line for forecast in forecasts for line in _limit_lines(costs, forecast))
     print_outcomes(outcomes, "; ".join([origin, *limits]), target_loss)
     _print_ahead(ahead)
 
@@ -123,23 +126,23 @@ def _require_alone(outputs: Sequence[Path | None], limit: str | None) -> None:
         raise InputError("--job: got --memory-limit too, expected none: nothing is predicted; leave it out")
 
 
-def _limit_lines(costs: CostOptions, outlook: TrainingForecast) -> list[str]:
+def _limit_lines(costs: CostOptions, forecast: TrainingForecast) -> list[str]:
     """Return what is said of the memory limit that a run is judged by."""
     return device_limit_lines(
-        costs.machines, outlook.cluster, outlook.rank_to_device, has_bytes=outlook.costs.has_bytes
+        costs.machines, forecast.cluster, forecast.rank_to_device, has_bytes=forecast.costs.has_bytes
     )
 
 
-def _print_ahead(found: Mapping[str, AdvanceTrials]) -> None:
+def _print_ahead(trials: Mapping[str, AdvanceTrials]) -> None:
     """Print how far ahead the forwards came to run, and what was tried."""
-    for name, ahead in found.items():
+    for name, ahead in trials.items():
         tried = ", ".join(f"{trial.advance}: {seconds(trial.seconds)}" for trial in ahead.trials) or "nothing"
         print(f"{name}: forwards run {ahead.advance} further ahead than in 1f1b; a batch took, by advance: {tried}")
 
 
-def _require_fitting(outlooks: list[TrainingForecast]) -> None:
+def _require_fitting(forecasts: list[TrainingForecast]) -> None:
     """End the command where a run would not fit into the memory that the machines are said to have."""
-    over = [f"{outlook.run.name}: {outlook.over}" for outlook in outlooks if outlook.over is not None]
+    over = [f"{forecast.run.name}: {forecast.over}" for forecast in forecasts if forecast.over is not None]
     if over:
         advice = "try a smaller --batch-size, more stages or --recompute all"
         complain(f"over memory: {'; '.join(over)}; {advice}")
@@ -167,45 +170,47 @@ def _as_planned(
     return planned_training(plan, model, given, costs, options, trusts=trusts)
 
 
-def _recipes(schedule: ScheduleOptions, compare: str | None) -> list[ScheduleSpec]:
+def _schedule_specs(schedule: ScheduleOptions, compare: str | None) -> list[ScheduleSpec]:
     if compare is None:
-        return [schedule.recipe()]
+        return [schedule.schedule_spec()]
     if schedule.schedule is not None or schedule.schedule_file is not None:
         raise InputError("--compare: got --schedule or --schedule-file too, expected one of them; leave it out")
     names = schedule_names(compare)
     if not names:
         raise InputError(f"--compare: got {compare!r}, expected names of schedules; try gpipe,pipedream")
-    return [each.recipe() for each in options_of_each(names, schedule).values()]
+    return [options.schedule_spec() for options in options_of_each(names, schedule).values()]
 
 
-def _job(recipes: list[ScheduleSpec], model: Model, costs: CostOptions, options: TrainOptions) -> str:
+def _job(schedule_specs: list[ScheduleSpec], model: Model, costs: CostOptions, options: TrainOptions) -> str:
     """Return the job of one training run, as JSON."""
     from pipesched.cli.options.forecasts import training_bounds
     from pipesched.executor.launch import job_to_json
 
-    if len(recipes) != 1:
-        raise InputError(f"--job: got {len(recipes)} schedules, expected one; write a job for each")
-    return job_to_json(options.spec(recipes[0], model, training_bounds(recipes[0], model, costs, options)))
+    if len(schedule_specs) != 1:
+        raise InputError(f"--job: got {len(schedule_specs)} schedules, expected one; write a job for each")
+    return job_to_json(
+        options.spec(schedule_specs[0], model, training_bounds(schedule_specs[0], model, costs, options))
+    )
 
 
 def _train(
-    outlooks: list[TrainingForecast], model: Model, options: TrainOptions, log: Path | None, limit_bytes: int | None
+    forecasts: list[TrainingForecast], model: Model, options: TrainOptions, log: Path | None, limit_bytes: int | None
 ) -> Iterator[Trained]:
     """Train one after the other."""
     from pipesched.executor.training import step_line
     from pipesched.workflows import trained_by
 
-    with _logging(log) as write, live([outlook.run.name for outlook in outlooks], options.steps) as show:
-        for outlook in outlooks:
-            num_samples = outlook.run.pipelines * options.batch_size
+    with _logging(log) as write, live([forecast.run.name for forecast in forecasts], options.steps) as show:
+        for forecast in forecasts:
+            num_samples = forecast.run.pipelines * options.batch_size
 
             def on_step(
-                step: int, scores: Scores, name: str = outlook.run.name, num_samples: int = num_samples
+                step: int, scores: Scores, name: str = forecast.run.name, num_samples: int = num_samples
             ) -> None:
                 write(step_line(name, step, scores, num_samples))
                 show(name, step, scores)
 
-            spec = options.spec(outlook.recipe, model, outlook.bounds, limit_bytes)
+            spec = options.spec(forecast.schedule_spec, model, forecast.bounds, limit_bytes)
             yield trained_by(spec, model, on_step, is_distributed=options.distributed)
 
 
@@ -220,27 +225,18 @@ def _logging(path: Path | None) -> Iterator[Callable[[dict[str, Any]], None]]:
 
 
 def _plot(
-    outlooks: list[TrainingForecast], found: list[Trained], path: Path, title: str, target_loss: float | None
+    forecasts: list[TrainingForecast], results: list[Trained], path: Path, title: str, target_loss: float | None
 ) -> None:
     from pipesched.simulator.views import Curve, draw_curves
 
     curves = [
         Curve(
-            outlook.run.name,
+            forecast.run.name,
             tuple(scores.loss for scores in trained.steps),
-            tuple(outlook.time.at_s(step) for step in range(len(trained.steps))),
+            tuple(forecast.time.at_s(step) for step in range(len(trained.steps))),
             has_diverged=trained.diverged is not None,
-            batches=outlook.run.pipelines,
+            batches=forecast.run.pipelines,
         )
-        for outlook, trained in zip(outlooks, found, strict=True)
+        for forecast, trained in zip(forecasts, results, strict=True)
     ]
     draw_curves(curves, path, title, target_loss)
-
-
-def _text(outcomes: list[TrainedRun], suffix: str) -> str:
-    from pipesched.simulator.analysis import to_csv, to_markdown
-
-    rows = [outcome.to_row() for outcome in outcomes]
-    if suffix == ".json":
-        return jsonlib.dumps(rows, indent=2, allow_nan=False)
-    return (to_markdown if suffix == ".md" else to_csv)(rows)

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from pipesched.cli.errors import NEGATIVE
 from pipesched.cli.options.byte_sizes import enough
+from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.machine_options import MachineOptions
+from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.run_options import RunOptions
-from pipesched.cli.options.schedule_options import Json, grouped, out_option
 from pipesched.cli.options.torch_options import TrustModel
 from pipesched.cli.options.tune_options import Method, ProblemOptions, SpaceOptions
 from pipesched.cli.output.command_lines import CommandLines
 from pipesched.cli.output.memory_lines import device_limit_lines
-from pipesched.cli.output.output_files import check_outputs, emit
+from pipesched.cli.output.output_files import TABLE, check_outputs, emit, table_text
 from pipesched.cli.output.terminal import complain, num_bytes, print_json, progress_bar
-from pipesched.cli.output.tune_print import print_settings, print_verdict, result_to_dict
+from pipesched.cli.output.tune_print import print_race, print_settings, print_verdict, result_to_dict
 
 if TYPE_CHECKING:
     from pipesched.simulator.tuner import Problem
     from pipesched.workflows import Measurement, TuneResult, Verdict
-
-_SUFFIXES = (".csv", ".md", ".json")
 
 
 @grouped
@@ -51,6 +50,13 @@ def tune(
         int | None,
         typer.Option(help="Run the best K here, and plain 1F1B, and set them beside the prediction.", min=1),
     ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            help="Race the best here (as many as --verify says, or 4) and plain 1F1B for so many seconds, in turn, "
+            "until one is clear of the others."
+        ),
+    ] = None,
     trust_model: TrustModel = False,
     resume: Annotated[
         Path | None, typer.Option(help="File that keeps what is found, so that a stopped search goes on from there.")
@@ -58,11 +64,11 @@ def tune(
     top: Annotated[int, typer.Option(help="Rows to show of those that fit, and of those that do not.", min=1)] = 10,
     plot: Annotated[Path | None, typer.Option(help="Draw time and memory over M and N: .png, .svg or .pdf.")] = None,
     json: Json = False,
-    out: Annotated[Path | None, out_option("Write every setting: .csv, .md or .json.")] = None,
+    out: Annotated[Path | None, out_option("Write every setting: .md, .csv or .json.")] = None,
 ) -> None:
     """Choose micro-batches M, pipelines N and more for a model, a batch and a memory limit (--out: .csv, .md, .json).
 
-    A model is profiled here first, at the micro-batches that there may be.
+    A model is profiled here first, at the micro-batches that there may be: three short profiles, medians of them.
 
     The batch is that of one pipeline, and so are its micro-batches M: N of them are under way at once, and times are
     those of one. Several pipelines are averaged elastically, which is another training; unless --pipelines asks for
@@ -70,17 +76,20 @@ def tune(
     when nothing fits.
     """
     from pipesched.simulator.views import FIGURE_SUFFIXES
-    from pipesched.workflows import search_problem, with_trust
+    from pipesched.workflows import CONTENDERS, raced, require_budget, search_problem, with_trust
 
-    check_outputs((plot, FIGURE_SUFFIXES), (out, _SUFFIXES), (resume, ()))
+    check_outputs((plot, FIGURE_SUFFIXES), (out, TABLE), (resume, ()))
     method = Method(evaluator, workers, ray, resume)
     method.require_possible(problem)
+    if budget is not None:
+        require_budget("budget_s", budget, evaluator)
     loaded = problem.load(machines, space, runs)
     loaded = with_trust(loaded) if trust_model else loaded
-    measurement = _measurement(loaded, runs) if verify is not None or evaluator == "measure" else None
-    settings, measures = space.load(loaded).settings(), evaluator == "measure"
+    measures, is_run = evaluator == "measure", verify is not None or budget is not None
+    measurement = _measurement(loaded, runs) if is_run or measures else None
+    settings = space.load(loaded).settings()
     with progress_bar(f"{'running' if measures else 'tuning over'} {len(settings)} settings") as tick:
-        found = search_problem(
+        result = search_problem(
             loaded,
             settings,
             evaluator,
@@ -93,23 +102,30 @@ def tune(
             how=repr(runs) if measures else "simulate",
             progress=tick,
         )
+    if budget is not None and measurement is not None:
+        with progress_bar("racing the best settings") as tick:
+            result = raced(result, measurement, budget, verify or CONTENDERS, tick)
     commands = CommandLines(loaded, problem, runs)
     if plot is not None:
         from pipesched.simulator.views import draw_heat_maps
 
-        draw_heat_maps(found.outcomes, plot, found.title)
+        draw_heat_maps(result.outcomes, plot, result.title)
     if out is not None:
-        emit(_text(found.to_rows(), out.suffix), out)
-    verdict = None if verify is None or measurement is None else _verdict(found, verify, measurement)
+        emit(table_text(result.to_rows(), out.suffix), out)
+    verdict = (
+        None if verify is None or budget is not None or measurement is None else _verdict(result, verify, measurement)
+    )
     if json:
-        print_json(result_to_dict(found, commands) | ({} if verdict is None else {"verified": verdict.to_dict()}))
+        print_json(result_to_dict(result, commands) | ({} if verdict is None else {"verified": verdict.to_dict()}))
     elif out is None:
         limit = device_limit_lines(machines, loaded.cluster, range(problem.devices))
-        print_settings(found, loaded, top, commands, [*limit, *commands.warnings()])
-    if verdict is not None and not json and found.fitting:
+        print_settings(result, loaded, top, commands, [*limit, *commands.warnings()])
+        if result.race is not None:
+            print_race(result.race, commands)
+    if verdict is not None and not json and result.fitting:
         print_verdict(verdict)
-    if not found.fitting:
-        complain(_nothing_fits(found, machines.memory_limit))
+    if not result.fitting:
+        complain(_nothing_fits(result, machines.memory_limit))
         raise typer.Exit(NEGATIVE)
 
 
@@ -118,14 +134,14 @@ def _measurement(problem: Problem, runs: RunOptions) -> Measurement:
     from pipesched.workflows import Measurement, modelled_spec, require_epsilon, require_same_layers
 
     runs.require_possible()
-    require_epsilon((), runs.keywords())
+    require_epsilon((), runs)
     require_same_layers(problem)
     once = runs.counts() | {"warmup": 0, "iterations": 1}
     return Measurement(
         problem,
         iterations=runs.iterations,
         warmup=runs.warmup,
-        spec=lambda lists, model, bounds, size: modelled_spec(lists, model, bounds, size, runs.keywords(), **once),
+        spec=lambda lists, model, bounds, size: modelled_spec(lists, model, bounds, size, runs, **once),
     )
 
 
@@ -142,20 +158,10 @@ def _verdict(result: TuneResult, count: int, measurement: Measurement) -> Verdic
     return Verdict(tuple(verified))
 
 
-def _text(rows: list[dict[str, Any]], suffix: str) -> str:
-    import json
-
-    from pipesched.simulator.analysis import to_csv, to_markdown
-
-    if suffix == ".json":
-        return json.dumps(rows, indent=2, allow_nan=False)
-    return (to_csv if suffix == ".csv" else to_markdown)(rows)
-
-
-def _nothing_fits(found: TuneResult, limit: str | None) -> str:
+def _nothing_fits(result: TuneResult, limit: str | None) -> str:
     from pipesched.simulator.search import least
 
-    nearest = least(found.outcomes)
+    nearest = least(result.outcomes)
     assert nearest is not None, "some setting has a time, and so a memory"
     assert nearest.held_bytes is not None
     needed = f"{nearest.held_bytes} bytes ({num_bytes(nearest.held_bytes)})"

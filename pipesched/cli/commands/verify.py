@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipesched.cli.errors import NEGATIVE, InputError
+from pipesched.cli.options.common_options import Json
+from pipesched.cli.options.cost_options import CostOptions
+from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.run_options import RunOptions
 from pipesched.cli.options.schedule_list import schedule_names
-from pipesched.cli.options.schedule_options import CostOptions, Json, ScheduleOptions, grouped
+from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.torch_options import ModelName, load_model
-from pipesched.cli.output.comparison_table import print_comparisons
+from pipesched.cli.output.comparison_table import print_comparisons, print_parts
 from pipesched.cli.output.memory_lines import device_limit_lines, require_fits
 from pipesched.cli.output.output_files import check_folder, write_timeline
-from pipesched.cli.output.terminal import print_json, progress_bar, terminal_line
+from pipesched.cli.output.terminal import print_json, print_result, progress_bar, terminal_line
 
 if TYPE_CHECKING:
+    from pipesched.profiles.costs import Profile
     from pipesched.profiles.models import Model
     from pipesched.schedules import Schedule
     from pipesched.workflows import VerifiedSchedule
@@ -34,6 +38,16 @@ def verify(
     schedule: ScheduleOptions,
     costs: CostOptions,
     options: RunOptions,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            help="Short profiles and runs in turn, so many times: errors in the median, with intervals.", min=2
+        ),
+    ] = None,
+    precision: Annotated[
+        float | None,
+        typer.Option(help="With --rounds: no verdict where the machine drifted by more than this; 0.05.", min=0.0),
+    ] = None,
     json: Json = False,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for Timelines, Gantt chart and trace.")
@@ -41,18 +55,27 @@ def verify(
 ) -> None:
     """Profile MODEL (unless --profile), simulate, run, compare. --schedule takes several, as gpipe,1f1b.
 
+    With --rounds it is profiled and run several times in turn; --out then has the round of median error.
+
     Exit code 1 when the loss of the run is not that of the un-pipelined model, or --memory-limit is not kept to. Where
     one of several schedules fails, what those before it gave is told all the same.
     """
     from pipesched.simulator.analysis import metrics
     from pipesched.workflows import Conditions, ScheduleSource, profile_for_runs, verify_source
 
+    if rounds is not None and costs.profile is not None:
+        raise InputError("--rounds: got --profile too, expected none: each round measures its own; leave one out")
+    if rounds is None and precision is not None:
+        raise InputError("--precision: got it without --rounds, expected both; add --rounds 5")
     schedules = _schedules(schedule)
-    size, keywords = costs.microbatch_size or 1, options.keywords()
+    size = costs.microbatch_size or 1
     built = _require_possible(schedules, model, costs, options, out)
+    if rounds is not None:
+        _verify_rounds(schedules, model, built, costs, options, rounds, precision, out, json=json)
+        return
     num_busy = max(lists.num_ranks for lists in schedules)
     with progress_bar(f"profiling {built.name}") as tick:
-        profile = profile_for_runs(built, size, num_busy, costs.profile, keywords, tick)
+        profile = profile_for_runs(built, size, num_busy, costs.profile, options, tick)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     limit = device_limit_lines(costs.machines, costs.load_cluster(schedules[0]), schedules[0].rank_to_device)
@@ -64,32 +87,85 @@ def verify(
             )
             with _named(lists.name), progress_bar(f"running {lists.name}") as tick:
                 source = ScheduleSource(lists)
-                verified.append(verify_source(source, model, conditions, keywords, tick, **options.counts()))
+                verified.append(verify_source(source, model, conditions, options, tick, **options.counts()))
     finally:
         if verified:
             _tell(verified, out, limit, json=json)
-    for timeline in (timeline for each in verified for timeline in (each.predicted, each.measured)):
+    for timeline in (timeline for schedule in verified for timeline in (schedule.predicted, schedule.measured)):
         require_fits(metrics(timeline), costs.machines.limit_bytes())
-    if not all(each.agrees for each in verified):
+    if not all(schedule.agrees for schedule in verified):
+        raise typer.Exit(NEGATIVE)
+
+
+def _verify_rounds(
+    schedules: Sequence[Schedule],
+    name: str,
+    model: Model,
+    costs: CostOptions,
+    options: RunOptions,
+    rounds: int,
+    precision: float | None,
+    out: Path | None,
+    *,
+    json: bool,
+) -> None:
+    """Do what `verify` does in rounds."""
+    from pipesched.simulator.analysis import metrics
+    from pipesched.workflows import PRECISION, Conditions, ScheduleSource, verify_in_rounds
+
+    size = costs.microbatch_size or 1
+
+    def conditions(profile: Profile, source: ScheduleSource) -> Conditions:
+        cluster = costs.load_cluster(source.schedule)
+        return Conditions(costs=profile, cluster=cluster, microbatch_size=size, partition=costs.partition)
+
+    with progress_bar(f"{rounds} rounds of {model.name}") as tick:
+        verification = verify_in_rounds(
+            [ScheduleSource(schedule) for schedule in schedules], model, name, size, conditions, options,
+            rounds, tick, precision=PRECISION if precision is None else precision, **options.counts(),
+        )  # fmt: skip
+    middle = [several.middle for several in verification.schedules]
+    if json:
+        print_json(verification.to_dict())
+    else:
+        print_comparisons([verified.comparison for verified in middle])
+        print("That is the round of median error of each schedule.")
+        print_result(verification.table())
+        for several in verification.schedules:
+            difference = max(verified.loss_difference for verified in several.rounds)
+            print(f"{several.name}: losses are those of the un-pipelined model, but for a relative {difference:.1e}")
+        for line in device_limit_lines(costs.machines, costs.load_cluster(schedules[0]), schedules[0].rank_to_device):
+            print(line)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        for verified in middle:
+            _write(verified, out, is_quiet=json)
+    for verified in middle:
+        for timeline in (verified.predicted, verified.measured):
+            require_fits(metrics(timeline), costs.machines.limit_bytes())
+    if not verification.agrees:
         raise typer.Exit(NEGATIVE)
 
 
 def _tell(verified: list[VerifiedSchedule], out: Path | None, limit: Sequence[str], *, json: bool) -> None:
     """Print what was found, as data or as people read it, and write it where it is asked for."""
+    from pipesched.workflows import split_table
+
     if json:
-        print_json([each.to_dict() for each in verified])
+        print_json([run.to_dict() for run in verified])
     else:
-        print_comparisons([each.comparison for each in verified])
-        for each in verified:
+        print_comparisons([run.comparison for run in verified])
+        print_parts(split_table([run.explanation for run in verified]))
+        for run in verified:
             print(
-                f"{each.name}: loss {each.loss:.6f}, that of the un-pipelined model {each.whole_loss:.6f}; "
-                f"largest relative difference of a micro-batch {each.loss_difference:.1e}"
+                f"{run.name}: loss {run.loss:.6f}, that of the un-pipelined model {run.whole_loss:.6f}; "
+                f"largest relative difference of a micro-batch {run.loss_difference:.1e}"
             )
         for line in limit:
             print(line)
     if out is not None:
-        for each in verified:
-            _write(each, out, is_quiet=json)
+        for run in verified:
+            _write(run, out, is_quiet=json)
 
 
 @contextmanager
@@ -128,7 +204,7 @@ def _require_possible(
     options.require_possible()
     from pipesched.workflows import require_epsilon, require_verifiable
 
-    require_epsilon([schedule.traits for schedule in schedules], options.keywords())
+    require_epsilon([schedule.traits for schedule in schedules], options)
     built = load_model(model)
     for schedule in schedules:
         require_verifiable([schedule], built, costs.partition, costs.load_cluster(schedule))

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipesched.cli.options.pairs import number
-from pipesched.cli.options.schedule_options import Json, ScheduleOptions, grouped
+from pipesched.cli.options.common_options import Json
+from pipesched.cli.options.key_values import number
+from pipesched.cli.options.option_groups import grouped
+from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.output.output_files import check_outputs
 from pipesched.cli.output.terminal import print_result, print_table, progress_bar
 
@@ -35,7 +37,7 @@ def versions(
     from pipesched.workflows import report_versions
 
     check_outputs((plot, FIGURE_SUFFIXES))
-    loaded = schedule.load_lazily()
+    loaded = schedule.load_generated()
     sizes = None if weights is None else [number(size, "--weights") for size in weights.split(",")]
     with progress_bar("reading the lists") as tick:
         report = report_versions(loaded, sizes, tick)
@@ -57,15 +59,15 @@ def _print_json(report: VersionReport) -> None:
 
     from pipesched.schedules.weights import rank_uses
 
-    schedule, found = report.schedule, report.staleness
+    schedule, staleness = report.schedule, report.staleness
     head = {
         "schedule": schedule.name,
         "num_ranks": schedule.num_ranks,
         "num_stages": schedule.num_stages,
         "num_microbatches": schedule.num_microbatches,
-        "in_flight": found.in_flight,
+        "in_flight": staleness.in_flight,
         "stale_share": report.stale_share,
-        "stages": [asdict(stage) for stage in found.stages],
+        "stages": [asdict(stage) for stage in staleness.stages],
     }
     print(json.dumps(head, indent=2, allow_nan=False).removesuffix("\n}") + ',\n  "ops": [')
     comma = ""

@@ -24,9 +24,9 @@ def parse_bytes(text: str, option: str) -> int:
     Raises:
         InputError: It says none, or more than any machine has.
     """
-    found = re.fullmatch(r"\s*([0-9.]+(?:[eE]\+?[0-9]+)?)\s*([A-Za-z]*)\s*", text)
+    match = re.fullmatch(r"\s*([0-9.]+(?:[eE]\+?[0-9]+)?)\s*([A-Za-z]*)\s*", text)
     try:
-        value = float(found[1]) * _BY_LOWER_CASE[found[2].lower()] if found else math.nan
+        value = float(match[1]) * _BY_LOWER_CASE[match[2].lower()] if match else math.nan
     except (ValueError, KeyError):
         value = math.nan
     if not 0 < value < _MAX_BYTES:
@@ -43,15 +43,15 @@ def parse_memory(text: str, option: str) -> int:
     """Return the bytes of a memory, which are too few to be one where a number stands without its unit.
 
     Raises:
-        InputError: As `parse_bytes`; or it says less than 1024, and no unit.
+        InputError: It says none, more than any machine has, or less than 1024 without a unit.
     """
-    found = parse_bytes(text, option)
+    num_bytes = parse_bytes(text, option)
     bare = text.strip()
-    if found < _LEAST_BARE and not bare[-1].isalpha():
+    if num_bytes < _LEAST_BARE and not bare[-1].isalpha():
         raise InputError(
             f"{option}: got {bare}, expected bytes, or a number with a unit; try {bare}GB; write {bare}B for bytes"
         )
-    return found
+    return num_bytes
 
 
 def enough(num_bytes: int) -> int:

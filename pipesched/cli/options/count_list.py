@@ -14,7 +14,7 @@ def counts(text: str, option: str, least: int, most: int = 2**31 - 1) -> tuple[i
     Raises:
         InputError: A part is no number or range, or below `least`, or above `most`.
     """
-    found: set[int] = set()
+    counted: set[int] = set()
     for part in text.split(","):
         first, dash, last = (piece.strip() for piece in part.partition("-"))
         try:
@@ -28,5 +28,5 @@ def counts(text: str, option: str, least: int, most: int = 2**31 - 1) -> tuple[i
                 f"{option}: got {part!r}, expected whole numbers of at least {least}, or a range of them; try "
                 f"{option} {least},{least + 1} or {least}-{least + 3}"
             )
-        found.update(numbers)
-    return tuple(sorted(found))
+        counted.update(numbers)
+    return tuple(sorted(counted))

@@ -9,7 +9,7 @@ from pipesched.cli.errors import InputError
 from pipesched.cli.output.terminal import progress_bar
 
 if TYPE_CHECKING:
-    from pipesched.cli.options.schedule_options import CostOptions
+    from pipesched.cli.options.cost_options import CostOptions
     from pipesched.cli.options.train_options import TrainOptions
     from pipesched.profiles.costs import Profile
     from pipesched.profiles.models import Model
@@ -21,10 +21,10 @@ _REPEATS = 5
 """Measured runs of a profile that is only for this training."""
 
 
-def make_outlooks(
-    recipes: Sequence[ScheduleSpec], model: Model, costs: CostOptions, options: TrainOptions
+def make_forecasts(
+    schedule_specs: Sequence[ScheduleSpec], model: Model, costs: CostOptions, options: TrainOptions
 ) -> tuple[list[TrainingForecast], str]:
-    """Return an outlook for each recipe, and where the costs are from; what can fail before training does so here.
+    """Return a forecast for each specification, and where the costs are from; what can fail before training fails here.
 
     Raises:
         InputError: Options that do not go together.
@@ -34,25 +34,25 @@ def make_outlooks(
     """
     from pipesched.workflows import require_few
 
-    runs = [recipe.run(options.steps) for recipe in recipes]
+    runs = [schedule_spec.run(options.steps) for schedule_spec in schedule_specs]
     _require_possible(runs, costs, options)
     lists = [run.lists(options.steps) for run in runs]
-    for each in lists:
+    for run_lists in lists:
         if not options.distributed:
-            require_few(each)
-        _bounds(each, model, costs, None, 1)
-        costs.load_cluster(each)
+            require_few(run_lists)
+        _bounds(run_lists, model, costs, None, 1)
+        costs.load_cluster(run_lists)
     profile = _profile(runs, model, costs, options)
-    outlooks = []
+    forecasts = []
     with progress_bar("predicting") as tick:
-        for index, (recipe, run, each) in enumerate(zip(recipes, runs, lists, strict=True)):
+        for index, (schedule_spec, run, run_lists) in enumerate(zip(schedule_specs, runs, lists, strict=True)):
             tick(index / len(runs))
-            outlooks.append(_forecast(recipe, run, each, model, costs, profile, options))
-    return outlooks, _origin(costs, profile, lists)
+            forecasts.append(_forecast(schedule_spec, run, run_lists, model, costs, profile, options))
+    return forecasts, _origin(costs, profile, lists)
 
 
 def training_bounds(
-    recipe: ScheduleSpec, model: Model, costs: CostOptions, options: TrainOptions
+    schedule_spec: ScheduleSpec, model: Model, costs: CostOptions, options: TrainOptions
 ) -> tuple[tuple[int, int], ...]:
     """Return the layers of every stage of one run, without predicting anything.
 
@@ -61,7 +61,7 @@ def training_bounds(
         ProfileError: The model cannot be cut so, or the profile is bad.
         ScheduleError: Lists that cannot have so many steps.
     """
-    run = recipe.run(options.steps)
+    run = schedule_spec.run(options.steps)
     _require_possible([run], costs, options)
     if costs.partition == "balanced" and costs.profile is None:
         raise InputError("--partition: got balanced with --job, expected --profile with it; add it")
@@ -88,7 +88,7 @@ def _require_possible(runs: Sequence[TrainingRun], costs: CostOptions, options: 
 
 
 def _forecast(
-    recipe: ScheduleSpec,
+    schedule_spec: ScheduleSpec,
     run: TrainingRun,
     lists: Schedule,
     model: Model,
@@ -101,9 +101,9 @@ def _forecast(
 
     bounds = _bounds(lists, model, costs, profile, run.microbatch_size(options.batch_size))
     given = profile or uniform_costs(costs.uniform or "", lists)  # without it a profile is read or measured
-    stage_costs = costs_of_training(given, run, lists, bounds, options.batch_size, options.keywords())
+    stage_costs = costs_of_training(given, run, lists, bounds, options.batch_size, options)
     costs.machines.require_judged(stage_costs.has_bytes)
-    return forecast_training(recipe, bounds, options.steps, stage_costs, costs.load_cluster(lists))
+    return forecast_training(schedule_spec, bounds, options.steps, stage_costs, costs.load_cluster(lists))
 
 
 def _bounds(

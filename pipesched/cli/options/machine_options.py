@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +10,7 @@ import typer
 
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.byte_sizes import parse_memory
-from pipesched.cli.options.pairs import numbers
+from pipesched.cli.options.key_values import numbers
 
 if TYPE_CHECKING:
     from pipesched.profiles.clusters import Cluster, Link
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _MAX_DEVICES = 100_000
 _MACHINES = "aws-g5.48xlarge, aws-p3.16xlarge, dgx-a100, dgx-h100, wpipe-v100"
-"""Those of `profiles.io.machine_presets`, which would take the time of loading the package."""
+"""The names in `profiles.io.machine_presets`, written here because loading that package takes time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class MachineOptions:
             from pipesched.profiles.io import load_cluster
 
             return load_cluster(self.cluster)
-        return flat(num_devices, Link() if self.link is None else _link(self.link, "--link"))
+        return flat(num_devices, Link() if self.link is None else parse_link(self.link, "--link"))
 
     def _node(self, num_nodes: int) -> Cluster:
         """Return one node: that of --machine, with what the other options change."""
@@ -155,16 +155,21 @@ class MachineOptions:
                 raise InputError("--nodes: got no --inter, expected the links between them; try --inter latency_s=0")
         return replace(
             node,
-            intra=node.intra if self.intra is None else _link(self.intra, "--intra"),
-            inter=node.inter if self.inter is None else _link(self.inter, "--inter"),
+            intra=node.intra if self.intra is None else parse_link(self.intra, "--intra"),
+            inter=node.inter if self.inter is None else parse_link(self.inter, "--inter"),
             nics=node.nics if self.nics is None else dealt(len(node.devices), self.nics),
         )
 
 
-def _link(text: str, option: str) -> Link:
+def parse_link(text: str, option: str) -> Link:
+    """Return the link that ``latency_s=0.1,bandwidth_bytes_per_s=1e9`` says.
+
+    Raises:
+        InputError: It says none.
+    """
     from pipesched.profiles.clusters import Link
 
-    values = numbers(text, option, ("latency_s", "bandwidth_bytes_per_s"))
+    values = numbers(text, option, [field.name for field in fields(Link)])
     if values.get("bandwidth_bytes_per_s") == 0:
         raise InputError(f"{option}: bandwidth_bytes_per_s: got 0, expected more; leave it out for no limit")
     return Link(**values)

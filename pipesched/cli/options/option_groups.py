@@ -1,12 +1,18 @@
-"""Dataclasses of options: a subcommand takes one as a parameter, and typer sees its fields."""
+"""Dataclasses of options: a subcommand takes one as a parameter, and typer sees its fields.
+
+A group of settings of a run says in ``shown`` which of its fields are options, in the order of the help, and the help
+of those that it words in its own way; any other group shows all of its fields.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, get_type_hints
+
+from pipesched.cli.options.setting_options import SETTINGS, setting_option
 
 
 def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -31,23 +37,31 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def _shown(group: Any) -> Mapping[str, str | None]:
+    """Return the fields that are options, with their help where the group has its own."""
+    shown: Mapping[str, str | None] = getattr(group, "shown", {field.name: None for field in fields(group)})
+    return shown
+
+
 def _spread(group: Any) -> Iterator[inspect.Parameter]:
     types = get_type_hints(group, include_extras=True)
-    for field in fields(group):
-        if is_dataclass(types[field.name]):
-            yield from _spread(types[field.name])
+    defaults = {field.name: field.default for field in fields(group)}
+    for name, help_text in _shown(group).items():
+        if is_dataclass(types[name]):
+            yield from _spread(types[name])
         else:
-            default = inspect.Parameter.empty if field.default is MISSING else field.default
-            yield inspect.Parameter(
-                field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=types[field.name]
-            )
+            default, annotation = defaults[name], types[name]
+            if annotation == SETTINGS.get(name):
+                annotation, default = setting_option(name, help_text)
+            default = inspect.Parameter.empty if default is MISSING else default
+            yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def _gathered(group: Any, values: dict[str, Any]) -> Any:
     """Return `group` made of its fields in `values`, which are taken out."""
     types = get_type_hints(group, include_extras=True)
     made = {
-        field.name: _gathered(types[field.name], values) if is_dataclass(types[field.name]) else values.pop(field.name)
-        for field in fields(group)
+        name: _gathered(types[name], values) if is_dataclass(types[name]) else values.pop(name)
+        for name in _shown(group)
     }
     return group(**made)

@@ -1,10 +1,10 @@
-"""What the planner is asked, as options say it."""
+"""Options of ``pipesched plan``: the request to the planner."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
@@ -12,23 +12,17 @@ from pipesched.cli.errors import InputError
 from pipesched.cli.options.count_list import counts
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.schedule_list import schedule_names
-from pipesched.cli.options.torch_options import (
-    DeviceOption,
-    DtypeOption,
-    Optimizer,
-    Threads,
-    load_model,
-    require_gpu,
-    torch_dtype,
-)
-from pipesched.cli.options.traffic_options import MessageOptions
+from pipesched.cli.options.simulation_options import MessageOptions
+from pipesched.cli.options.torch_options import load_model, require_device
 from pipesched.cli.output.terminal import progress_bar
+from pipesched.executor import RunSettings
+from pipesched.profiles import MessagePrecision
 
 if TYPE_CHECKING:
     from pipesched.profiles.costs import Profile
     from pipesched.simulator.planner import Request
 
-_COMPRESSIONS: dict[str, tuple[Literal["half"] | None, ...]] = {
+_COMPRESSIONS: dict[str, tuple[MessagePrecision | None, ...]] = {
     "no": (None,),
     "half": ("half",),
     "both": (None, "half"),
@@ -37,17 +31,17 @@ _MOST_PROFILED = 8
 """Samples in the largest micro-batch that is measured unless sizes are given."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions(RunSettings):
     """How a model is profiled, where no profile of it is given."""
 
     microbatch_sizes: Annotated[
         str | None, typer.Option(help="Of a model that is profiled first: samples, as 1,2,4.")
     ] = None
-    optimizer: Optimizer = "adamw"
-    dtype: DtypeOption = "float32"
-    device: DeviceOption = "cpu"
-    threads: Threads = 1
+
+    shown: ClassVar[dict[str, str | None]] = dict.fromkeys(
+        ("microbatch_sizes", "optimizer", "dtype", "device", "threads")
+    )
 
     def load(self, what: str, batch_size: int, num_devices: int) -> Profile:
         """Read a profile, or measure the model of that name.
@@ -65,10 +59,10 @@ class ModelOptions:
 
             return load_profile(Path(what))
         from pipesched.profiles.measuring import profile_model
-        from pipesched.profiles.processes import num_cores
+        from pipesched.profiles.models import torch_dtype
+        from pipesched.profiles.processes import num_companions
 
-        if self.device == "cuda":
-            require_gpu("--device: got cuda", "--device cpu")
+        require_device(self.device)
         sizes = [2**power for power in range(4) if 2**power <= min(batch_size, _MOST_PROFILED)]
         if self.microbatch_sizes is not None:
             sizes = list(counts(self.microbatch_sizes, "--microbatch-sizes", 1))
@@ -81,7 +75,7 @@ class ModelOptions:
                 dtype=torch_dtype(self.dtype),
                 device=self.device,
                 threads=self.threads,
-                companions=min(num_devices, num_cores()) - 1 if self.device == "cpu" else 0,
+                companions=num_companions(num_devices, self.device),
                 progress=lambda done, total, text: tick(done / total),  # noqa: ARG005
             )
 
@@ -149,7 +143,7 @@ class RequestOptions:
             compressions=_COMPRESSIONS[self.compression],
             fewer=self.fewer,
             convert_bytes_per_s=self.convert,
-            network=self.messages.rules(),
+            network=self.messages.network_options(),
         )
 
     def _names(self) -> tuple[str, ...]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pipesched.cli.errors import InputError
 
 if TYPE_CHECKING:
+    from pipesched.cli.options.cost_options import CostOptions
     from pipesched.cli.options.run_options import RunOptions
-    from pipesched.cli.options.schedule_options import CostOptions
     from pipesched.cli.options.train_options import TrainOptions
+    from pipesched.profiles import MessagePrecision
     from pipesched.profiles.io import Plan
 
 
@@ -46,7 +47,7 @@ def _model_of(plan: Plan, model: str | None, option: str, trusts: bool) -> str:
     Args:
         plan: Names it.
         model: The name that the user gave too, if any.
-        option: By which.
+        option: The option that says the model.
         trusts: Whether the plan may name what is imported; what the user named may be in any case.
 
     Raises:
@@ -74,8 +75,8 @@ def planned_run(
 
     Args:
         plan: What is run.
-        model: That the user gave too.
-        costs: To emulate, if they have a source.
+        model: The model that the user gave too.
+        costs: Costs to emulate, if they have a source.
         options: How it is run.
         trusts: Whether the plan may name what is imported.
 
@@ -104,7 +105,7 @@ def planned_training(
 
     Args:
         plan: What is trained.
-        model: That the user gave too.
+        model: The model that the user gave too.
         given: Whether the options are there that the plan leaves no room for.
         costs: How its time is predicted.
         options: How it is trained.
@@ -124,7 +125,7 @@ def planned_training(
     return name, replace(costs, partition=_layers(plan)), chosen
 
 
-def _compression(plan: Plan, asked: Literal["half"] | None) -> Literal["half"] | None:
+def _compression(plan: Plan, asked: MessagePrecision | None) -> MessagePrecision | None:
     if asked is not None and asked != plan.compression:
         raise InputError(
             f"--plan: got --compression {asked} too, expected none: the plan compresses nothing; leave it out"

@@ -42,7 +42,7 @@ def options_of_each(names: Sequence[str], options: ScheduleOptions) -> dict[str,
                 f"--set: got {setting}, expected key=value of a schedule here, a list as replicas=2:1:1; "
                 "see 'pipesched list'"
             )
-    taken = {name: [each for each in settings if _takes(entry, each)] for name, entry in entries.items()}
+    taken = {name: [setting for setting in settings if _takes(entry, setting)] for name, entry in entries.items()}
     if options.chunks is not None and not any(
         entry.traits.takes_chunks
         or options.chunks == entry.chunks_with(None, parse_settings(taken[name], entry.parameters))

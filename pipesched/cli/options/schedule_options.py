@@ -1,40 +1,23 @@
-"""Options that several subcommands share, each group a dataclass.
-
-A subcommand takes a group as one parameter; `grouped` shows its fields to typer as options.
-"""
+"""Options that say which schedule."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.machine_options import MachineOptions
-from pipesched.cli.options.option_groups import grouped as grouped
-from pipesched.cli.options.pairs import integers, number, pairs, read_integer
+from pipesched.cli.options.key_values import integers, number, pairs, read_integer
 
 if TYPE_CHECKING:
-    from pipesched.cli.options.traffic_options import TrafficOptions
-    from pipesched.profiles.clusters import Cluster
-    from pipesched.profiles.costs import DeviceCost, Profile, StageCosts
     from pipesched.profiles.io import Plan
     from pipesched.schedules import Schedule
     from pipesched.schedules.builders import Parameter, ParameterValue
     from pipesched.schedules.transforms import ScheduleSpec
-    from pipesched.workflows import BuffersChoice, Conditions, ScheduleSource
-
-
-Json = Annotated[bool, typer.Option("--json", help="Print data, as JSON, and nothing else.")]
-Seed = Annotated[int, typer.Option(help="Of everything random.", min=0, max=2**32 - 1)]
-
-
-def out_option(text: str) -> Any:
-    """Return the option --out; `text` says what it writes, under which suffixes."""
-    return typer.Option("--out", "-o", help=text)
+    from pipesched.workflows import ScheduleSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +44,11 @@ class ScheduleOptions:
         Literal["pipeline", "data"] | None,
         typer.Option(help="On neighbouring devices: the ranks of a copy (pipeline), or the copies of a rank."),
     ] = None
-    late_sums: Annotated[
+    delayed_reduce: Annotated[
         bool,
-        typer.Option("--late-sums", help="Sum gradients right before each step, not beside what stands before it."),
+        typer.Option(
+            "--delayed-reduce", help="Sum gradients right before each step, not beside what stands before it."
+        ),
     ] = False
     plan: Annotated[
         Path | None, typer.Option(help="Plan (JSON), as 'pipesched plan' writes it: schedule, copies and partition.")
@@ -139,21 +124,21 @@ class ScheduleOptions:
         num_ranks, num_microbatches, settings = self._counts(name)
         return self._finished(build(name, num_ranks, num_microbatches, self.chunks, **settings))
 
-    def load_lazily(self) -> Schedule:
+    def load_generated(self) -> Schedule:
         """Build or read the schedule; of an asynchronous run only what makes its lists.
 
         Raises:
             InputError: The options do not say one schedule.
             ScheduleError: No such schedule, bad counts, or a bad file.
         """
-        from pipesched.schedules.builders import build_lazily, find
+        from pipesched.schedules.builders import build_generated, find
 
-        if self.schedule is None or self.schedule_file or self.plan or find(self.schedule).lazy is None:
+        if self.schedule is None or self.schedule_file or self.plan or find(self.schedule).build_generated is None:
             return self.load()
         num_ranks, num_microbatches, settings = self._counts(self.schedule)
-        return self._finished(build_lazily(self.schedule, num_ranks, num_microbatches, self.chunks, **settings))
+        return self._finished(build_generated(self.schedule, num_ranks, num_microbatches, self.chunks, **settings))
 
-    def recipe(self) -> ScheduleSpec:
+    def schedule_spec(self) -> ScheduleSpec:
         """Return how to make the lists of a training run; without -m of as many micro-batches as ranks.
 
         Raises:
@@ -167,13 +152,13 @@ class ScheduleOptions:
 
         plan = self.read_plan()
         if plan is not None:
-            return plan.recipe
-        if self.schedule is None or self.schedule_file is not None or self.late_sums:
+            return plan.schedule_spec
+        if self.schedule is None or self.schedule_file is not None or self.delayed_reduce:
             loaded = self.load()
             require_runnable(loaded)
             return ScheduleSpec(lists=to_json(loaded))
         if self.microbatches is None:
-            return replace(self, microbatches=(self.stages or 1) * self._pipelines(self.schedule)).recipe()
+            return replace(self, microbatches=(self.stages or 1) * self._pipelines(self.schedule)).schedule_spec()
         num_ranks, num_microbatches, settings = self._counts(self.schedule)
         return ScheduleSpec(
             name=find(self.schedule).name,
@@ -181,7 +166,7 @@ class ScheduleOptions:
             num_microbatches=num_microbatches,
             num_chunks=self.chunks,
             parameters=settings,
-            recompute=self._recomputed_stages(),
+            recompute=self.recomputed_stages(),
             width=self.width or 1,
             placement=self.placement or "pipeline",
         )
@@ -209,18 +194,23 @@ class ScheduleOptions:
         return self.stages, self.microbatches, parse_settings(self.settings or (), parameters)
 
     def _finished(self, schedule: Schedule) -> Schedule:
-        """Return `schedule` copied, placed, with its sums where they shall be, and recomputed as asked."""
-        from pipesched.schedules.transforms import delay_reduces, place, recompute, replicate
+        """Return `schedule` copied, placed, its Reduces delayed, and recomputed as asked."""
+        from pipesched.schedules.transforms import delay_reduces, place_copies, recompute, replicate
 
         width = self.width or 1
         num_kept = schedule.num_stages * schedule.num_microbatches if schedule.is_held else 0
         _check_width(width, schedule.num_ranks, schedule.num_microbatches, num_kept)
-        placed = place(replicate(schedule, width), self.placement or "pipeline", width)
-        placed = delay_reduces(placed) if self.late_sums else placed
-        stages = self._recomputed_stages()
+        placed = place_copies(replicate(schedule, width), self.placement or "pipeline", width)
+        placed = delay_reduces(placed) if self.delayed_reduce else placed
+        stages = self.recomputed_stages()
         return placed if stages is None else recompute(placed, None if stages == "all" else stages)
 
-    def _recomputed_stages(self) -> tuple[int, ...] | Literal["all"] | None:
+    def recomputed_stages(self) -> tuple[int, ...] | Literal["all"] | None:
+        """Return the stages that recompute; None if none does.
+
+        Raises:
+            InputError: The option names none.
+        """
         if self.recompute is None:
             return None
         if self.recompute == "all":
@@ -256,132 +246,9 @@ def parse_settings(settings: Sequence[str], parameters: Sequence[Parameter]) -> 
     }
     lists = [f"{parameter.name}=2:1:1" for parameter in parameters if parameter.takes == "integers"]
     names = [parameter.name for parameter in parameters]
-    found = pairs(",".join(settings), "--set", names, *lists[:1])  # a list takes colons, as its example shows
+    values = pairs(",".join(settings), "--set", names, *lists[:1])  # a list takes colons, as its example shows
     return {
-        parameter.name: readers[parameter.takes](found[parameter.name], f"--set: {parameter.name}")
+        parameter.name: readers[parameter.takes](values[parameter.name], f"--set: {parameter.name}")
         for parameter in parameters
-        if parameter.name in found
+        if parameter.name in values
     }
-
-
-@dataclass(frozen=True, slots=True)
-class CostOptions:
-    """What the ops cost: a profile, a table, or the same for all; and the machines."""
-
-    profile: Annotated[
-        Path | None, typer.Option(help="Measured profile of a model (JSON), or a graph of PipeDream's profiler (.txt).")
-    ] = None
-    partition: Annotated[
-        str | None,
-        typer.Option(help="Layers to stages: balanced (with a profile the default), uniform, or counts as 3,3,4."),
-    ] = None
-    microbatch_size: Annotated[
-        int | None, typer.Option(help="Samples per micro-batch of a model.", min=1, max=2**31 - 1)
-    ] = None
-    stage_costs: Annotated[Path | None, typer.Option(help="Table of the stages' costs (CSV).")] = None
-    uniform: Annotated[
-        str | None,
-        typer.Option(help="Of a device, shared among its stages: f=1,b=2 or f=1,i=1,w=1 [s]; and saved_bytes=1e9, ..."),
-    ] = None
-    machines: MachineOptions = MachineOptions()  # noqa: RUF009 -- frozen
-
-    def load(self, schedule: Schedule) -> tuple[StageCosts, Cluster]:
-        """Return what `schedule` costs, on which machines.
-
-        Raises:
-            InputError: The options do not say one source.
-            ProfileError: A file is bad, or does not fit the schedule.
-        """
-        return self.load_costs(schedule), self.load_cluster(schedule)
-
-    def load_costs(self, schedule: Schedule) -> StageCosts:
-        """Return the costs of `schedule`'s stages."""
-        from pipesched.workflows import read_costs_argument
-
-        return read_costs_argument(
-            self.source(schedule), schedule, microbatch_size=self.microbatch_size, partition=self.partition
-        )
-
-    def source(self, schedule: Schedule, plan: Plan | None = None) -> StageCosts | DeviceCost | Profile:
-        """Return the costs as the options give them.
-
-        Args:
-            schedule: Says whether I and W are needed.
-            plan: That it is made from, if it is: it says the partition.
-
-        Raises:
-            InputError: The options do not say one source.
-            ProfileError: A file is bad.
-        """
-        from pipesched.workflows import load_costs
-
-        sources = {"--profile": self.profile, "--stage-costs": self.stage_costs, "--uniform": self.uniform}
-        given = [name for name, value in sources.items() if value is not None]
-        if len(given) != 1:
-            got = " and ".join(given) if given else "none"
-            raise InputError(f"costs: got {got}, expected one of {', '.join(sources)}; try --uniform f=1,b=2")
-        is_cut = self.partition is not None or self.microbatch_size is not None
-        if self.profile is None and is_cut and plan is None:
-            raise InputError(f"{given[0]}: got --partition or --microbatch-size too, expected them with --profile only")
-        if self.uniform is not None:
-            from pipesched.cli.options.uniform_costs import uniform_costs
-
-            return uniform_costs(self.uniform, schedule)
-        if self.stage_costs is not None:
-            from pipesched.profiles.io import load_stage_costs
-
-            return load_stage_costs(self.stage_costs)
-        assert self.profile is not None
-        return load_costs(self.profile)
-
-    def conditions(
-        self, source: ScheduleSource, traffic: TrafficOptions, buffers: BuffersChoice = "pooled"
-    ) -> Conditions:
-        """Return what is supposed of all but the schedule.
-
-        Raises:
-            InputError: The options do not say one source of costs, or one cluster; or there is a memory limit, and
-                nothing that can be held against it.
-            ProfileError: A file is bad, or does not fit the schedule.
-        """
-        from pipesched.workflows import Conditions
-
-        conditions = Conditions(
-            costs=self.source(source.schedule, source.plan),
-            cluster=traffic.on(self.load_cluster(source.schedule)),
-            microbatch_size=self.microbatch_size,
-            partition=self.partition,
-            network=traffic.rules(),
-            compression=traffic.compression,
-            convert_bytes_per_s=traffic.convert_bytes_per_s,
-            buffers=buffers,
-            jitter=traffic.jitter,
-            seed=traffic.seed,
-        )
-        if self.machines.memory_limit is not None:
-            self.machines.require_judged(conditions.costs_of(source).has_bytes)
-        return conditions
-
-    def shares(self, *schedules: Schedule, named: bool = False) -> list[str]:
-        """Return a line for each share of a device's costs that equal stages of `schedules` have, where it is not all.
-
-        Args:
-            named: Whether a line says of which schedules it is.
-        """
-        if self.uniform is None:
-            return []
-        from pipesched.cli.options.uniform_costs import shares_note
-
-        return shares_note(self.uniform, schedules, named=named)
-
-    def stage_share(self, schedule: Schedule) -> float | None:
-        """Return what each stage has of what a device holds, as `--uniform` gives it; None where other costs do."""
-        if self.uniform is None:
-            return None
-        from pipesched.schedules import stage_share
-
-        return float(stage_share(schedule))
-
-    def load_cluster(self, schedule: Schedule) -> Cluster:
-        """Return the machines that `schedule` runs on."""
-        return self.machines.load(max(schedule.rank_to_device) + 1, f"schedule {schedule.name}")

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.schedule_options import CostOptions, ScheduleOptions
-from pipesched.cli.options.traffic_options import TrafficOptions
+from pipesched.cli.options.cost_options import CostOptions
+from pipesched.cli.options.schedule_options import ScheduleOptions
+from pipesched.cli.options.simulation_options import SimulationOptions
 from pipesched.cli.output.memory_lines import limit_lines
 from pipesched.cli.output.terminal import simulating
 
@@ -34,7 +35,7 @@ class Shown:
 
 
 def read_shown(
-    files: Sequence[Path] | None, schedule: ScheduleOptions, costs: CostOptions, traffic: TrafficOptions
+    files: Sequence[Path] | None, schedule: ScheduleOptions, costs: CostOptions, simulation: SimulationOptions
 ) -> Shown:
     """Return the Timelines in `files`; without files, the prediction for the schedule.
 
@@ -43,14 +44,14 @@ def read_shown(
         ScheduleError: A file is no Timeline, or there is no such schedule.
     """
     if files:
-        require_no_simulation(files[0], schedule, costs, traffic)
+        require_no_simulation(files[0], schedule, costs, simulation)
         from pipesched.schedules.formats import read_timeline
 
         return Shown(tuple(read_timeline(path) for path in files))
     from pipesched.workflows import predict_source
 
     source = schedule.source()
-    conditions = costs.conditions(source, traffic)
+    conditions = costs.conditions(source, simulation)
     with simulating(source.schedule):
         prediction = predict_source(source, conditions)
     over = None if costs.machines.memory_limit is None else prediction.over
@@ -58,7 +59,9 @@ def read_shown(
     return Shown((prediction.timeline,), notes, over)
 
 
-def require_no_simulation(file: Path, schedule: ScheduleOptions, costs: CostOptions, traffic: TrafficOptions) -> None:
+def require_no_simulation(
+    file: Path, schedule: ScheduleOptions, costs: CostOptions, simulation: SimulationOptions
+) -> None:
     """Refuse options of a simulation beside the file of a Timeline.
 
     Raises:
@@ -66,7 +69,7 @@ def require_no_simulation(file: Path, schedule: ScheduleOptions, costs: CostOpti
     """
     if schedule != ScheduleOptions() or costs != CostOptions():
         raise InputError(f"{file}: got options of a schedule or its costs too, expected one or the other")
-    if traffic != TrafficOptions():
+    if simulation != SimulationOptions():
         raise InputError(
             f"{file}: got options of a simulation too, as --protocol or --jitter, expected them where a schedule is "
             "simulated; leave them out"

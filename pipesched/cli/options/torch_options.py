@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipesched.cli.errors import NotThereError
-from pipesched.executor import Averaging, DeviceKind, Dtype, MessagePrecision
 
 if TYPE_CHECKING:
-    import torch
-
     from pipesched.profiles.models import Model
 
 MODEL = typer.Argument(
@@ -22,24 +19,6 @@ TrustModel = Annotated[
     bool,
     typer.Option("--trust-model", help="Import the package.module:factory that the file names as its model."),
 ]
-DtypeOption = Annotated[Dtype, typer.Option(help="Of weights and activations, as torch names it.")]
-AveragingOption = Annotated[
-    Averaging, typer.Option(help="Elastic: with the reference of the iteration before, or wait for that of this one.")
-]
-DeviceOption = Annotated[DeviceKind, typer.Option(help="Where to compute.")]
-Optimizer = Annotated[Literal["sgd", "momentum", "adam", "adamw"], typer.Option(help="PyTorch's.")]
-CompressionOption = Annotated[
-    MessagePrecision | None, typer.Option(help="Send activations and gradients in half precision where it fits.")
-]
-Threads = Annotated[int, typer.Option(help="CPU threads per rank.", min=1, max=1024)]
-
-
-def torch_dtype(name: str) -> torch.dtype:
-    """Return torch's dtype of that name."""
-    import torch
-
-    found: torch.dtype = getattr(torch, name)
-    return found
 
 
 def require_gpu(got: str, advice: str) -> None:
@@ -52,6 +31,16 @@ def require_gpu(got: str, advice: str) -> None:
 
     if not torch.cuda.is_available():
         raise NotThereError(f"{got}, expected a GPU, and torch sees none here; try {advice}")
+
+
+def require_device(device: str) -> None:
+    """Refuse ``--device cuda`` where there is no GPU.
+
+    Raises:
+        NotThereError: There is none.
+    """
+    if device == "cuda":
+        require_gpu("--device: got cuda", "--device cpu")
 
 
 def load_model(text: str) -> Model:

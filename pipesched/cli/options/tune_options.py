@@ -1,4 +1,4 @@
-"""What the tuner may choose from, as options say it."""
+"""Options of ``pipesched tune``: the settings that the tuner may choose from."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from pipesched.cli.options.count_list import counts
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.run_options import RunOptions
 from pipesched.cli.options.schedule_list import schedule_names
+from pipesched.cli.options.simulation_options import MessageOptions
 from pipesched.cli.options.torch_options import load_model
-from pipesched.cli.options.traffic_options import MessageOptions
 
 if TYPE_CHECKING:
     from pipesched.profiles.costs import Profile
-    from pipesched.simulator.tuner import Problem, Runner, Space
+    from pipesched.simulator.search import Runner
+    from pipesched.simulator.tuner import Problem, Space
 
 _MOST_SIZES = 8
 """Micro-batches to measure; between them there are straight lines."""
@@ -62,7 +63,7 @@ class ProblemOptions:
         profile = load_profile(Path(self.model)) if self.is_file else self._measured(space, runs)
         machines.require_judged_profile(profile)
         parse_partition(self.partition, (1.0,) * len(profile.layers), self.devices)
-        return Problem(profile, self.batch_size, cluster, self.partition, self.messages.rules())
+        return Problem(profile, self.batch_size, cluster, self.partition, self.messages.network_options())
 
     def _measured(self, space: SpaceOptions, runs: RunOptions) -> Profile:
         """Measure the micro-batches that the space may have, or some from the smallest to the largest."""
@@ -73,9 +74,9 @@ class ProblemOptions:
 
         model = load_model(self.model)
         parse_partition(self.partition, (1.0,) * len(model.layers), self.devices)
-        there = divisors(self.batch_size)
-        counts_asked = space.given_microbatches() or there
-        require_dividing(counts_asked, self.batch_size, there)
+        counts = divisors(self.batch_size)
+        counts_asked = space.given_microbatches() or counts
+        require_dividing(counts_asked, self.batch_size, counts)
         sizes = sorted({self.batch_size // count for count in counts_asked})
         step = max(1.0, (len(sizes) - 1) / (_MOST_SIZES - 1))
         some = {sizes[round(step * number)] for number in range(min(_MOST_SIZES, len(sizes)))}
@@ -180,9 +181,9 @@ class Method:
         if self.ray is None:
             return None
         from pipesched.simulator import SimulationError
-        from pipesched.simulator.tuner import on_ray
+        from pipesched.simulator.search import make_ray_runner
 
         try:
-            return on_ray(self.ray)
+            return make_ray_runner(self.ray)
         except SimulationError as error:
             raise NotThereError(str(error)) from error

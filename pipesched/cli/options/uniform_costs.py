@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.pairs import numbers
+from pipesched.cli.options.key_values import numbers
 
 if TYPE_CHECKING:
     from pipesched.profiles.costs import DeviceCost

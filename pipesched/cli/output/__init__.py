@@ -1,4 +1,4 @@
-"""What people see on a terminal, and the files that they ask for."""
+"""The output of the commands: what people see on a terminal, and the files that they ask for."""
 
 import lazy_loader
 

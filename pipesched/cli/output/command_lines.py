@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipesched.cli.options.run_options import RunOptions
+from pipesched.cli.options.setting_options import setting_words
 from pipesched.cli.options.train_options import TrainOptions
 
 if TYPE_CHECKING:
@@ -72,14 +73,13 @@ class CommandLines:
 
     def _options(self, setting: Setting, kind: type[RunOptions | TrainOptions]) -> list[str]:
         """Return those that `kind` has too, where they are not what they would be without a word."""
-        known = {field.name for field in fields(kind)} - (_NOT_TUNED if setting.num_pipelines == 1 else {"prediction"})
-        known -= {"backend"} if kind is TrainOptions else set()  # it trains in one process
-        words = []
-        for field in fields(self.runs):
-            value = getattr(self.runs, field.name)
-            if field.name in known and field.default is not MISSING and value != field.default:
-                words += [f"--{field.name.replace('_', '-')}", *([] if value is True else [str(value)])]
-        return words
+        untold = set(_NOT_TUNED) if setting.num_pipelines == 1 else {"prediction"}
+        untold |= {"backend"} if kind is TrainOptions else set()  # it trains in one process
+        told = kind.shown.keys() - untold
+        default = RunOptions()
+        values = {name: getattr(self.runs, name) for name in self.runs.shown if name in told}
+        given = {name: value for name, value in values.items() if value != getattr(default, name)}
+        return [word for name, value in given.items() for word in setting_words(name, value)]
 
 
 def _line(*words: str) -> str:

@@ -1,4 +1,4 @@
-"""Training as it happens: a table on the terminal that moves."""
+"""Live training: a table on the terminal that follows the losses of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of the memory of the machines: the limit, and what does not fit."""
+"""Lines about the memory of the machines: the limit, and what does not fit."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def end_if_over(over: OverCapacity | None) -> None:
         raise typer.Exit(NEGATIVE)
 
 
-def require_fits(found: Metrics, limit_bytes: int | None) -> None:
+def require_fits(metrics: Metrics, limit_bytes: int | None) -> None:
     """End the command where a device held more than it was to hold.
 
     Raises:
@@ -56,7 +56,7 @@ def require_fits(found: Metrics, limit_bytes: int | None) -> None:
     """
     if limit_bytes is None:
         return
-    peaks = {device.device: device.peak_memory_bytes for device in found.devices}
+    peaks = {device.device: device.peak_memory_bytes for device in metrics.devices}
     for device, held_bytes in sorted(peaks.items(), key=lambda item: -(item[1] or 0)):
         if held_bytes is None:
             raise NotThereError(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,10 +14,12 @@ from pipesched.cli.errors import InputError, NotThereError
 
 if TYPE_CHECKING:
     from pipesched.schedules import Timeline
+    from pipesched.simulator.analysis import CellValue
 
 TIMELINE = (".json", ".csv", ".parquet")
 JSON = (".json",)
 CSV = (".csv",)
+TABLE = (".md", *CSV, *JSON)
 
 
 def check_outputs(*outputs: tuple[Path | None, Collection[str]]) -> None:
@@ -73,6 +76,15 @@ def write_timeline(timeline: Timeline, path: Path) -> None:
         from pipesched.simulator.views import write_frame
 
         write_frame(timeline, path)
+
+
+def table_text(rows: Sequence[dict[str, CellValue]], suffix: str) -> str:
+    """Return the rows of a table as a file with one of the suffixes of `TABLE` has them."""
+    from pipesched.simulator.analysis import to_csv, to_markdown
+
+    if suffix == ".json":
+        return json.dumps(rows, indent=2, allow_nan=False)
+    return (to_markdown if suffix == ".md" else to_csv)(rows)
 
 
 def emit(text: str, out: Path | None) -> None:

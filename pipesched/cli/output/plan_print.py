@@ -1,4 +1,4 @@
-"""What people and programs see of a planner's result."""
+"""The planner's result, printed for people and written for programs."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 _MOST_REJECTED = 5
 _MOST_STAYS = 24
-"""Of the critical path; of a longer one the middle is left out."""
+"""The most stays of the critical path that are printed; of a longer path the middle is left out."""
 
 
-def print_plans(found: PlanRanking, request: Request, limit: Sequence[str]) -> None:
+def print_plans(ranking: PlanRanking, request: Request, limit: Sequence[str]) -> None:
     """Print the ranking, the limit, the reasons, and what was rejected."""
-    lines = [f"  {line}" for line in _reasons(found, request)]
+    lines = [f"  {line}" for line in _reasons(ranking, request)]
     instead = ["instead of the first:", *lines] if lines else []
     print_table(
         f"{request.profile.model}, {request.batch_size} samples per batch, {len(request.cluster.devices)} devices",
-        _table(found, request),
-        "\n".join([_effort(found), *limit, *instead]),
+        _table(ranking, request),
+        "\n".join([_effort(ranking), *limit, *instead]),
     )
-    if found.rejected:
-        _print_rejected(found.rejected)
+    if ranking.rejected:
+        _print_rejected(ranking.rejected)
 
 
 def _row(outcome: PlanOutcome) -> dict[str, str]:
@@ -51,7 +51,7 @@ def _row(outcome: PlanOutcome) -> dict[str, str]:
         "bubble_fraction": percent(outcome.bubble_fraction),
         "steady_bubble_fraction": percent(outcome.steady_bubble_fraction) if candidate.is_asynchronous else "-",
         "waits for messages": seconds(costs.transfer_s),
-        "for sums": seconds(costs.reduce_s),
+        "for reductions": seconds(costs.reduce_s),
         "sent": num_bytes(outcome.sent_bytes),
         "memory": num_bytes(outcome.most_bytes),
         "staleness": str(outcome.staleness),
@@ -64,9 +64,9 @@ def short_partition(partition: Sequence[int]) -> str:
     return ",".join(str(layers) if count == 1 else f"{count}x{layers}" for layers, count in runs)
 
 
-def _table(found: PlanRanking, request: Request) -> list[dict[str, str]]:
+def _table(ranking: PlanRanking, request: Request) -> list[dict[str, str]]:
     """Return a row per plan; columns that would say the same of all are left out."""
-    rows = [{"": str(number), **_row(outcome)} for number, outcome in enumerate(found.ranked, 1)]
+    rows = [{"": str(number), **_row(outcome)} for number, outcome in enumerate(ranking.ranked, 1)]
     usual = {
         "samples": str(request.batch_size),
         "recompute": "no",
@@ -74,18 +74,18 @@ def _table(found: PlanRanking, request: Request) -> list[dict[str, str]]:
         "staleness": "0",
         "steady_bubble_fraction": "-",
         "waits for messages": "0 s",
-        "for sums": "0 s",
+        "for reductions": "0 s",
     }
     dull = {name for name, value in usual.items() if all(row[name] == value for row in rows)}
     return [{name: cell for name, cell in row.items() if name not in dull} for row in rows]
 
 
-def _effort(found: PlanRanking) -> str:
-    text = f"{len(found.considered)} candidates, {found.num_predicted} predicted in full; "
-    if found.is_complete:
+def _effort(ranking: PlanRanking) -> str:
+    text = f"{len(ranking.considered)} candidates, {ranking.num_predicted} predicted in full; "
+    if ranking.is_complete:
         return text + "no other can be faster"
-    if found.headroom > 0:
-        return text + f"stopped with the best so far, than which another may be {found.headroom:.1%} faster"
+    if ranking.headroom > 0:
+        return text + f"stopped with the best so far, than which another may be {ranking.headroom:.1%} faster"
     return text + "stopped: the first is the best, between the others may be more"
 
 
@@ -106,22 +106,22 @@ def _print_rejected(rejected: Sequence[PlanOutcome]) -> None:
 
 
 def _by_reason(rejected: Sequence[PlanOutcome]) -> dict[str, list[PlanOutcome]]:
-    found: dict[str, list[PlanOutcome]] = {}
+    groups: dict[str, list[PlanOutcome]] = {}
     for outcome in rejected:
         reason = outcome.reason or ""
-        found.setdefault("over memory" if reason.startswith("over memory") else "cannot be predicted", []).append(
+        groups.setdefault("over memory" if reason.startswith("over memory") else "cannot be predicted", []).append(
             outcome
         )
-    return found
+    return groups
 
 
-def nothing_fits(found: PlanRanking, request: Request) -> str:
+def nothing_fits(ranking: PlanRanking, request: Request) -> str:
     """Say what would fit if there were more memory, in a line."""
     from pipesched.simulator.search import least
 
-    nearest = least(found.rejected)
+    nearest = least(ranking.rejected)
     if nearest is None:
-        return f"plan: nothing can be predicted; the first: {found.rejected[0].reason}"
+        return f"plan: nothing can be predicted; the first: {ranking.rejected[0].reason}"
     limits = [device.memory_bytes for device in request.cluster.devices if device.memory_bytes is not None]
     needed = f"{nearest.most_bytes} bytes ({num_bytes(nearest.most_bytes)})"
     return (
@@ -131,19 +131,19 @@ def nothing_fits(found: PlanRanking, request: Request) -> str:
     )
 
 
-def plans_to_dict(found: PlanRanking, request: Request) -> dict[str, Any]:
+def plans_to_dict(ranking: PlanRanking, request: Request) -> dict[str, Any]:
     """Return plain data."""
     return {
         "model": request.profile.model,
         "batch_size": request.batch_size,
         "devices": len(request.cluster.devices),
-        "candidates": len(found.considered),
-        "predicted": found.num_predicted,
-        "complete": found.is_complete,
-        "headroom": found.headroom if found.ranked else None,
-        "plans": [_data(outcome) for outcome in found.ranked],
-        "reasons": list(_reasons(found, request)) if found.ranked else [],
-        "rejected": dict(Counter({what: len(group) for what, group in _by_reason(found.rejected).items()})),
+        "candidates": len(ranking.considered),
+        "predicted": ranking.num_predicted,
+        "complete": ranking.is_complete,
+        "headroom": ranking.headroom if ranking.ranked else None,
+        "plans": [_data(outcome) for outcome in ranking.ranked],
+        "reasons": list(_reasons(ranking, request)) if ranking.ranked else [],
+        "rejected": dict(Counter({what: len(group) for what, group in _by_reason(ranking.rejected).items()})),
     }
 
 
@@ -156,10 +156,10 @@ def _data(outcome: PlanOutcome) -> dict[str, Any]:
     }
 
 
-def _reasons(found: PlanRanking, request: Request) -> list[str]:
+def _reasons(ranking: PlanRanking, request: Request) -> list[str]:
     from pipesched.simulator.planner import reasons
 
-    return list(reasons(found, request))
+    return list(reasons(ranking, request))
 
 
 def explained(outcome: PlanOutcome, request: Request) -> dict[str, Any]:

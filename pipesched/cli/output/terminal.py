@@ -1,4 +1,4 @@
-"""What people see: tables, data, progress."""
+"""Output on the terminal: tables, data, progress."""
 
 from __future__ import annotations
 

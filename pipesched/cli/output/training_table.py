@@ -1,4 +1,4 @@
-"""What trained runs came to, as tables: what was measured, and what was predicted for a machine per rank."""
+"""Trained runs as tables: what was measured, and what was predicted for a machine per rank."""
 
 from __future__ import annotations
 

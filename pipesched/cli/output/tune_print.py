@@ -1,58 +1,63 @@
-"""What ``tune`` found, as people read it: the settings in tables, and below them the answer."""
+"""The result of ``tune``, as people read it: the settings in tables, and below them the answer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipesched.cli.output.terminal import num_bytes, percent, print_table, seconds
+from pipesched.cli.output.terminal import num_bytes, percent, print_result, print_table, seconds
 
 if TYPE_CHECKING:
     from pipesched.simulator.tuner import Problem, Setting, SettingOutcome
-    from pipesched.workflows import TuneResult, Verdict
+    from pipesched.workflows import SettingRace, TuneResult, Verdict
 
 
 def print_settings(
-    found: TuneResult,
+    result: TuneResult,
     problem: Problem,
     top: int,
     commands: Callable[[Setting], dict[str, str]],
     limit: Sequence[str],
 ) -> None:
     """Print `top` of those that the answer is among, and it; of the others that fit; and of the rejected."""
-    num_fitting = len(found.fitting)
-    candidates, others, rejected = found.candidates, found.others, found.outcomes[num_fitting:]
+    num_fitting = len(result.fitting)
+    candidates, others, rejected = result.candidates, result.others, result.outcomes[num_fitting:]
     if candidates:
         title = f"{len(candidates)} of {num_fitting} settings that fit train as plain training does"
-        caption = [_chosen(found, candidates[0]), *_typed(commands, candidates[0]), *_left_out(candidates, top), *limit]
+        caption = [
+            _chosen(result, candidates[0]),
+            *_typed(commands, candidates[0]),
+            *_left_out(candidates, top),
+            *limit,
+        ]
         title = title if others else f"{num_fitting} settings fit"
-        print_table(title, _rows(found, candidates[:top], problem), "\n".join(caption))
+        print_table(title, _rows(result, candidates[:top], problem), "\n".join(caption))
     if others:
         caption = [
-            f"of these {found.evaluator} chooses {_told(found, others[0])}; -n makes it the answer",
+            f"of these {result.evaluator} chooses {_told(result, others[0])}; -n makes it the answer",
             *_typed(commands, others[0]),
         ]
-        caption = caption if found.averaged is not None else ["none of these comes before the one chosen above"]
+        caption = caption if result.averaged is not None else ["none of these comes before the one chosen above"]
         title = f"{len(others)} settings that fit have elastic averaging, which is another training"
         caption += [*_left_out(others, top), *([] if candidates else limit)]
-        print_table(title, _rows(found, others[:top], problem), "\n".join(caption))
+        print_table(title, _rows(result, others[:top], problem), "\n".join(caption))
     if rejected:
         more = "" if len(rejected) <= top else f"; {len(rejected) - top} more are left out (--top, --out)"
         print_table(f"{len(rejected)} settings are rejected{more}", _rejected(rejected[:top]))
 
 
-def _chosen(found: TuneResult, best: SettingOutcome) -> str:
-    line = f"chosen by {found.evaluator}: {_told(found, best)}; training: {best.setting.training}"
-    if found.advanced is not None:
-        line += f"; advance={found.advanced.setting.advance} is the least that takes the time of AFAB"
+def _chosen(result: TuneResult, best: SettingOutcome) -> str:
+    line = f"chosen by {result.evaluator}: {_told(result, best)}; training: {best.setting.training}"
+    if result.advanced is not None:
+        line += f"; advance={result.advanced.setting.advance} is the least that takes the time of AFAB"
     return line
 
 
-def _told(found: TuneResult, outcome: SettingOutcome) -> str:
-    told, gain = f"{outcome.setting}, {seconds(outcome.seconds or 0.0)} per batch", found.gain(outcome)
-    if found.plain is None or gain is None:
+def _told(result: TuneResult, outcome: SettingOutcome) -> str:
+    told, gain = f"{outcome.setting}, {seconds(outcome.seconds or 0.0)} per batch", result.gain(outcome)
+    if result.plain is None or gain is None:
         return told
-    return f"{told}, {gain:.3g} x as fast as plain 1F1B at its best ({found.plain.setting})"
+    return f"{told}, {gain:.3g} x as fast as plain 1F1B at its best ({result.plain.setting})"
 
 
 def _typed(commands: Callable[[Setting], dict[str, str]], outcome: SettingOutcome) -> list[str]:
@@ -63,10 +68,10 @@ def _left_out(outcomes: Sequence[SettingOutcome], top: int) -> list[str]:
     return [f"{len(outcomes) - top} that come after these are left out (--top, --out)"] if len(outcomes) > top else []
 
 
-def _rows(found: TuneResult, outcomes: Sequence[SettingOutcome], problem: Problem) -> list[dict[str, str]]:
+def _rows(result: TuneResult, outcomes: Sequence[SettingOutcome], problem: Problem) -> list[dict[str, str]]:
     rows = []
     for number, outcome in enumerate(outcomes, 1):
-        time_s, gain = outcome.seconds or 0.0, found.gain(outcome)
+        time_s, gain = outcome.seconds or 0.0, result.gain(outcome)
         rows.append(
             {
                 "": str(number),
@@ -127,6 +132,11 @@ def print_verdict(verdict: Verdict) -> None:
     print_table(f"{len(verdict.verified)} settings were run", rows, caption)
 
 
+def print_race(race: SettingRace, commands: Callable[[Setting], dict[str, str]]) -> None:
+    """Print a row per contender, who won, and the lines that run it."""
+    print_result(race.table(), _typed(commands, race.leader.outcome))
+
+
 def result_to_dict(result: TuneResult, commands: Callable[[Setting], dict[str, str]]) -> dict[str, Any]:
     """Return plain data, with the command lines of what is chosen."""
     best, averaged = result.chosen, result.averaged
@@ -146,4 +156,5 @@ def result_to_dict(result: TuneResult, commands: Callable[[Setting], dict[str, s
             "gain_over_plain_1f1b": result.gain(averaged),
         },
         "settings": result.to_rows(),
+        **({} if result.race is None else {"race": result.race.to_dict()}),
     }

@@ -11,7 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
 from pipesched.executor import ExecutionError
-from pipesched.executor.core import HostClock, LayerGenerators, ModuleStage, Recorder, Weights, make_meter
+from pipesched.executor.core import GradientMean, HostClock, LayerGenerators, ModuleStage, Recorder, Weights, make_meter
 from pipesched.profiles.costs import costs_of_stages
 from pipesched.profiles.measuring import profile_model
 from pipesched.profiles.models import resolve_model
@@ -41,7 +41,7 @@ def made(*layers, first=False, recomputed=(), ops=None, loss=None, optimizer=Fal
         Weights(module, None if ops is None else lambda: uses(ops, in_order=False)),
         torch.optim.SGD(module.parameters(), 1.0) if optimizer else None,
         loss,
-        {0: 0.5, 1: 0.5},
+        GradientMean({0: 0.5, 1: 0.5}),
         needs_input_gradient=not first,
         draws=LayerGenerators(module, 0, 0, CPU, is_repeated=bool(recomputed)),
         recomputed=frozenset(recomputed),

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from pipesched.executor import ExecutionError
 from pipesched.executor.core import Weights
-from pipesched.executor.core.weight_prediction import Predictor
+from pipesched.executor.core.weight_predictor import Predictor
 from pipesched.profiles.models import build_layers
 from pipesched.schedules import Compute, Phase, PredictionRule, ScheduleError, Step, backward, forward, make_schedule
 from pipesched.schedules.weights import uses

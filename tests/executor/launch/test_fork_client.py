@@ -26,7 +26,7 @@ def environment(**more):
 def waiting(tmp_path, number):
     """Start rank 0 of 2, which waits for the other."""
     (tmp_path / "job.json").write_text(job_to_json(job(build("gpipe", 2, 1))))
-    (tmp_path / "board").write_bytes(bytes(64))
+    (tmp_path / "progress").write_bytes(bytes(64))
     arguments = ["--folder", str(tmp_path)]
     return fork(arguments, environment(RANK="0", WORLD_SIZE="2"), tmp_path / f"log{number}")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from pipesched.executor import DTYPES, ExecutionError
+from pipesched.executor import ExecutionError
 from pipesched.executor.emulation.emulated_stage import wait_until
 from pipesched.executor.launch import (
     Measure,
@@ -15,6 +15,7 @@ from pipesched.executor.launch import (
     job_from_json,
     job_to_json,
 )
+from pipesched.profiles import DTYPES
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.profiles.models.optimizers import OPTIMIZERS
 from pipesched.schedules import LONGEST_S
@@ -85,7 +86,7 @@ def test_an_optimizer_is_refused_where_its_epsilon_is_zero_in_the_dtype(optimize
     epsilon = torch.tensor(made.defaults.get("eps", 1.0), dtype=getattr(torch, dtype)).item()
     fields = json.loads(job_to_json(job(build("gpipe", 2, 3), optimizer="sgd")))
     text = json.dumps(fields | {"dtype": dtype, "optimizer": optimizer})
-    trained = {"job": Train(recipe=ScheduleSpec(name="gpipe"), num_steps=1, batch_size=1), "model": "mlp"}
+    trained = {"job": Train(schedule_spec=ScheduleSpec(name="gpipe"), num_steps=1, batch_size=1), "model": "mlp"}
     if epsilon:
         assert job_from_json(text, "job.json").dtype == dtype
         assert RunSpec(**trained, optimizer=optimizer, dtype=dtype).dtype == dtype
@@ -101,7 +102,7 @@ def test_emulated_stages_have_no_epsilon():
 
 EMULATED = RunSpec(job=Measure(schedule="{}", emulate=COSTS))
 TRAINING = RunSpec(
-    job=Train(recipe=ScheduleSpec(name="1f1b"), num_steps=2, batch_size=4), model="mlp", bounds=((0, 8),)
+    job=Train(schedule_spec=ScheduleSpec(name="1f1b"), num_steps=2, batch_size=4), model="mlp", bounds=((0, 8),)
 )
 COSTS_PLACE = ("job", "emulate")
 WRONG = [
@@ -153,8 +154,9 @@ WRONG = [
     (TRAINING, ("job", "num_steps"), "5", "job.num_steps: got '5', expected an integer"),
     (TRAINING, ("is_pinned",), "yes", "is_pinned: got 'yes', expected true or false"),
     (TRAINING, ("timeout_s",), 1e300, "timeout_s: got 1e+300, expected seconds above 0, and at most a week (604800)"),
-    (TRAINING, ("job", "recipe", "num_ranks"), "2", "recipe.num_ranks: got '2', expected an integer"),
-    (TRAINING, ("job", "recipe", "more"), 2, "recipe.more: got an unknown field"),
+    (TRAINING, ("job", "schedule_spec", "num_ranks"), "2", "schedule_spec.num_ranks: got '2', expected an integer"),
+    (TRAINING, ("job", "schedule_spec", "more"), 2, "schedule_spec.more: got an unknown field"),
+    (TRAINING, ("job", "recipe"), {"name": "1f1b"}, "job.recipe: got an unknown field"),
 ]
 
 

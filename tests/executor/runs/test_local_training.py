@@ -24,11 +24,11 @@ EVERY_MICROBATCH = ["pipedream", "vanilla_1f1b", "spectrain", "xpipe", "pipeopti
 
 
 def trained(name, num_steps, *, num_ranks=2, model=MODEL, batch_size=16, on_step=None, **fields):
-    recipe = ScheduleSpec(name=name, num_ranks=num_ranks, num_microbatches=4)
-    lists = recipe.run(num_steps).lists(num_steps)
+    schedule_spec = ScheduleSpec(name=name, num_ranks=num_ranks, num_microbatches=4)
+    lists = schedule_spec.run(num_steps).lists(num_steps)
     given = {"optimizer": "momentum", "lr": 0.05, "seed": 3, "dtype": "float64"}
     spec = RunSpec(
-        job=Train(recipe=recipe, num_steps=num_steps, batch_size=batch_size),
+        job=Train(schedule_spec=schedule_spec, num_steps=num_steps, batch_size=batch_size),
         model=model.name,
         bounds=even_bounds(len(model.layers), lists.num_stages),
         **(given | fields),
@@ -126,31 +126,31 @@ def test_a_run_that_diverges_ends_at_the_step_whose_loss_shows_it(name):
 
 @pytest.mark.parametrize(("second", "is_lost"), [(math.nan, True), (math.inf, True), (10.1, True), (9.9, False)])
 def test_diverged_is_not_finite_or_above_ten_times_the_first(second, is_lost):
-    course = LossHistory(1)
-    course.add(0, Scores(1.0, None))
+    history = LossHistory(1)
+    history.add(0, Scores(1.0, None))
     if not is_lost:
-        course.add(1, Scores(second, None))
-        assert course.end().diverged is None
+        history.add(1, Scores(second, None))
+        assert history.end().diverged is None
         return
     with pytest.raises(RunDiverged):
-        course.add(1, Scores(second, None))
-    diverged = course.end(Scores(1.0, None)).diverged
+        history.add(1, Scores(second, None))
+    diverged = history.end(Scores(1.0, None)).diverged
     assert (diverged.step, str(diverged.loss)) == (1, str(second))
-    assert course.end(Scores(1.0, None)).held_out is None
+    assert history.end(Scores(1.0, None)).held_out is None
 
 
 def test_final_weights_that_are_lost_are_said_to_be():
-    course = LossHistory(1)
-    course.add(0, Scores(1.0, None))
-    trained = course.end(Scores(math.inf, 0.1))
+    history = LossHistory(1)
+    history.add(0, Scores(1.0, None))
+    trained = history.end(Scores(math.inf, 0.1))
     assert (trained.diverged.step, trained.held_out) == (1, None)
 
 
 def test_micro_batches_may_come_in_any_order():
     told = []
-    course = LossHistory(2, lambda step, scores: told.append((step, scores)))
+    history = LossHistory(2, lambda step, scores: told.append((step, scores)))
     for microbatch in (3, 0, 5, 2, 1, 4):
-        course.add(microbatch, Scores(float(microbatch), microbatch / 10))
+        history.add(microbatch, Scores(float(microbatch), microbatch / 10))
     assert told == [(0, Scores(0.5, 0.05)), (1, Scores(2.5, 0.25)), (2, Scores(4.5, 0.45))]
 
 

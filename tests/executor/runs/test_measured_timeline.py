@@ -6,6 +6,7 @@ from pipesched.executor.runs.measured_timeline import measured_timeline
 from pipesched.schedules import Recv, Reduce, Send, Span, Step, make_schedule
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
+from pipesched.simulator.analysis import usage
 
 SCHEDULE = lower(build("gpipe", 2, 1))
 # rank 0: 0F0 0SEND_F0 0RECV_B0 0B0 0STEP;  rank 1: 1RECV_F0 1F0 1B0 1SEND_B0 1STEP
@@ -59,7 +60,7 @@ def test_a_sum_begins_when_the_last_replica_has_come_to_it():
         [(200, 200, 240), (240, 240, 255), (255, 255, 310)],
         [(90, 90, 95)],
     ]
-    timeline = measured_timeline(make_schedule("sums", 2, 1, rows), times, ((), (), ()))
+    timeline = measured_timeline(make_schedule("reductions", 2, 1, rows), times, ((), (), ()))
     found = [ns(span) for span in timeline.spans if isinstance(span.op, Reduce)]
     zero = found[0][0] - 100
     assert [tuple(t - zero for t in each) for each in found] == [
@@ -72,7 +73,9 @@ def test_a_sum_begins_when_the_last_replica_has_come_to_it():
 
 def test_a_sum_never_begins_after_its_end_even_if_clocks_disagree():
     rows = [[Reduce(0)], [Reduce(0)]]
-    timeline = measured_timeline(make_schedule("sums", 1, 1, rows), [[(100, 100, 150)], [(200, 200, 240)]], ((), ()))
+    timeline = measured_timeline(
+        make_schedule("reductions", 1, 1, rows), [[(100, 100, 150)], [(200, 200, 240)]], ((), ())
+    )
     assert [span.start_s <= span.end_s for span in timeline.spans] == [True, True]
 
 
@@ -115,3 +118,20 @@ def test_ranks_that_share_a_device_add_up():
     assert timeline.memory[0].total_bytes == 10
     assert timeline.memory[-1].total_bytes == 11
     assert len(timeline.memory) == 10
+
+
+def test_what_a_rank_takes_from_a_post_or_a_work_to_its_next_op_is_handing_over():
+    times = [[*TIMES_NS[0][:3], (220, 500, 600), (604, 604, 620)], TIMES_NS[1]]
+    timeline, _ = spans(times)
+    taken_ns = [(h.rank, str(h.op), round((h.end_s - h.start_s) * 1e9)) for h in timeline.hand_overs]
+    assert taken_ns == [
+        (0, "0SEND_F0", 10), (0, "0RECV_B0", 10), (0, "0B0", 4), (1, "1RECV_F0", 5), (1, "1SEND_B0", 10),
+    ]  # fmt: skip
+
+
+def test_the_post_of_a_message_that_is_waited_for_is_idle_time_of_handing_over():
+    timeline, _ = spans()
+    idle_s = dict(next(use for use in usage(timeline) if use.device == 0).idle_by_cause_s)
+    assert {cause: round(seconds * 1e9) for cause, seconds in idle_s.items() if seconds} == {
+        "downstream": 200, "hand_over": 10, "transfer": 90,
+    }  # fmt: skip

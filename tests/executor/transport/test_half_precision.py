@@ -11,9 +11,10 @@ from pipesched.executor import ExecutionError
 from pipesched.executor.launch import RankContext
 from pipesched.executor.transport import LocalTransport
 from pipesched.executor.transport.half_precision import is_compressed, pack, rest_bytes, unpack
-from pipesched.profiles.costs import Compression, element_bytes, head_bytes
-from pipesched.schedules.builders import build, build_lazily
-from tests.executor.many_jobs import run_module, run_together
+from pipesched.profiles import element_bytes
+from pipesched.profiles.costs import Compression, head_bytes
+from pipesched.schedules.builders import build, build_generated
+from tests.executor.job_sequence_ranks import run_module, run_together
 from tests.executor.models import plain
 from tests.executor.pipelines import CPU, Local, assert_equal, job
 
@@ -128,9 +129,9 @@ def test_a_local_run_loses_what_its_messages_would_lose():
 
 
 def test_over_nccl_it_is_refused():
-    place = RankContext(0, True, CPU, "nccl", None, 1.0)
+    context = RankContext(0, True, CPU, "nccl", None, 1.0)
     with pytest.raises(ExecutionError, match=r"compression: got half over nccl, expected gloo: .* try backend gloo"):
-        place.join(build_lazily("pipedream", 2, 4), {}, {}, None, compression="half")
+        context.join(build_generated("pipedream", 2, 4), {}, {}, None, compression="half")
 
 
 def test_emulated_messages_are_not_compressed():
@@ -141,13 +142,13 @@ def test_emulated_messages_are_not_compressed():
 
 
 @pytest.mark.distributed
-@pytest.mark.xdist_group("compression")
 def test_over_gloo_both_ends_agree_on_every_message(tmp_path):
-    assert [said.splitlines()[-1] for said in run_module("tests.executor.compressed", 2, tmp_path)] == ["fine"] * 2
+    assert [said.splitlines()[-1] for said in run_module("tests.executor.half_precision_ranks", 2, tmp_path)] == [
+        "fine"
+    ] * 2
 
 
 @pytest.mark.distributed
-@pytest.mark.xdist_group("compression")
 def test_a_run_over_gloo_is_the_local_run_with_the_same_messages(tmp_path):
     schedules = {name: build(name, 2, 8) for name in ("1f1b", "pipedream", "spectrain")}
     jobs = {

@@ -104,6 +104,38 @@ def test_a_straggler_is_slower_by_its_factor_and_a_slow_link_both_ways():
     assert (twice.link(1, 0), twice.link(0, 2)) == (Link(4.0, 2.0), Link(1.0, 8.0))
 
 
+HANDED = Link(1e-3, 1e9, send_s=1e-4, send_s_per_byte=1e-10, post_s=5e-5, receive_s=6e-5, receive_s_per_byte=2e-10)
+
+
+def test_what_messages_and_ops_cost_the_ranks_survives_json():
+    cluster = replace(of_nodes(NODE, 2), intra=HANDED, devices=(Device(op_s=2e-5), *of_nodes(NODE, 2).devices[1:]))
+    assert read_cluster(cluster_text(cluster, "F"), "F") == cluster
+    assert cluster.has_hand_over
+
+
+def test_a_file_that_says_nothing_of_handing_over_costs_the_ranks_nothing():
+    text = cluster_text(of_nodes(NODE, 2), "F")
+    assert not {"send_s", "receive_s", "op_s"} & set(json.dumps(json.loads(text)).replace('"', " ").split())
+    assert not read_cluster(text, "F").has_hand_over
+
+
+def test_a_negative_cost_of_a_message_is_refused():
+    fields = json.loads(cluster_text(replace(NODE, intra=HANDED), "F"))
+    fields["intra"]["post_s"] = -1
+    with pytest.raises(ProfileError, match=r"intra.post_s: got -1"):
+        read_cluster(json.dumps(fields), "F")
+
+
+def test_a_message_keeps_both_ranks_for_a_constant_and_for_its_bytes():
+    assert HANDED.sending_s(10**6) == pytest.approx(2e-4)
+    assert HANDED.receiving_s(10**6) == pytest.approx(2.6e-4)
+
+
+def test_a_slow_link_leaves_the_ranks_as_quick_as_they_are():
+    slow = with_slow_link(flat(2, HANDED), 0, 1, 2.0).link(0, 1)
+    assert slow == replace(HANDED, latency_s=2e-3, bandwidth_bytes_per_s=5e8)
+
+
 def test_the_list_of_links_and_nics_is_gone_through_once_however_many_links_are_asked_for():
     class Watched(tuple):
         walks = 0

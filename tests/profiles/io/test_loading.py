@@ -1,13 +1,14 @@
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Link
-from pipesched.profiles.costs import costs_of_stages
+from pipesched.profiles.costs import Variation, costs_of_stages
 from pipesched.profiles.io import load_cluster, load_profile, save_cluster, save_profile
 from pipesched.schedules import backward, backward_input
 from tests.processes import run
@@ -33,6 +34,21 @@ def test_a_profile_is_read_as_it_was_written(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["p.json"]
 
 
+def test_how_seconds_vary_is_read_as_it_was_written(tmp_path):
+    rising = tuple(1.0 + 0.01 * step for step in range(11))
+    varied = replace(profile(layer(measurement(1))), variation=Variation(rising, (1.0,) * 11))
+    save_profile(varied, tmp_path / "p.json")
+    assert load_profile(tmp_path / "p.json") == varied
+    fields = json.loads((tmp_path / "p.json").read_text())
+    fields["variation"]["passes"].reverse()
+    (tmp_path / "p.json").write_text(json.dumps(fields))
+    with pytest.raises(ProfileError, match=r"variation.passes: got factors that fall, expected them rising"):
+        load_profile(tmp_path / "p.json")
+    del fields["variation"]
+    (tmp_path / "p.json").write_text(json.dumps(fields | {"version": 3}))
+    assert load_profile(tmp_path / "p.json") == profile(layer(measurement(1)))
+
+
 def test_a_cluster_is_read_as_it_was_written(tmp_path):
     save_cluster(CLUSTER, tmp_path / "c.json")
     assert load_cluster(tmp_path / "c.json") == CLUSTER
@@ -51,7 +67,7 @@ def test_a_profile_from_before_copies_were_measured_is_read(tmp_path):
 
     def age(fields):
         fields["version"] = 2
-        del fields["provenance"]["kind"]
+        del fields["provenance"]["kind"], fields["variation"]
         del fields["layers"][0]["work"]
 
     path.write_text(edited(path.read_text(), age))
@@ -65,7 +81,7 @@ def test_a_profile_from_before_i_and_w_is_read_and_says_so_when_they_are_needed(
 
     def age(fields):
         fields["version"] = 1
-        del fields["provenance"]["kind"]
+        del fields["provenance"]["kind"], fields["variation"]
         for row in fields["layers"]:
             del row["work"]
             for each in row["measurements"]:
@@ -96,11 +112,11 @@ def edited(text, edit):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda f: f.update(version=4), "version: got 4, expected 1, 2 or 3"),
+        (lambda f: f.update(version=5), "version: got 5, expected 1, 2, 3 or 4"),
         (lambda f: f.update(version=1), "layers.0.measurements.0: got a split, expected none in version 1"),
         (lambda f: f.update(version=2), "layers.0: got a work, expected none in version 2"),
-        (lambda f: f["layers"][1].pop("work"), "layers.1: got no work, expected one, or null, in version 3"),
-        (lambda f: f["provenance"].pop("kind"), "provenance: got no kind, expected one, or null, in version 3"),
+        (lambda f: f["layers"][1].pop("work"), "layers.1: got no work, expected one, or null, in version 4"),
+        (lambda f: f["provenance"].pop("kind"), "provenance: got no kind, expected one, or null, in version 4"),
         (lambda f: f["layers"][1]["work"].update(copy_s=-1), "layers.1.work.copy_s: got -1"),
         (lambda f: f["layers"][1]["measurements"][0].pop("split"), "layers.1.measurements.0: got no split"),
         (lambda f: f["layers"][1]["measurements"][0]["split"].pop("gradient_bytes"), "gradient_bytes: got nothing"),

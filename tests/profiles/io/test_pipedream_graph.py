@@ -14,7 +14,7 @@ from pipesched.profiles.io import load_profile
 from pipesched.profiles.io.pipedream_graph import read_pipedream_graph
 from pipesched.profiles.io.profile_json import profile_text, read_profile
 from pipesched.profiles.partitioning import balanced_partition
-from pipesched.profiles.partitioning.pipedream import replicated_partition, slowest_s
+from pipesched.profiles.partitioning.pipedream_partition import replicated_partition, slowest_s
 from pipesched.profiles.partitioning.replicated_stage import ChainLayer, Level
 
 PUBLISHED = Path(__file__).parents[3] / "profiles" / "data" / "pipedream"

@@ -16,7 +16,7 @@ from tests.schedules.formats.random_ops import damaged, damaged_bytes
 
 PLAN = Plan(
     model="gpt:layers=8",
-    recipe=ScheduleSpec(name="1f1b", num_ranks=2, num_microbatches=4, width=2, placement="data", recompute=(0,)),
+    schedule_spec=ScheduleSpec(name="1f1b", num_ranks=2, num_microbatches=4, width=2, placement="data", recompute=(0,)),
     partition=(3, 5),
     microbatch_size=2,
     batch_size=16,
@@ -27,13 +27,15 @@ PLAN = Plan(
 OTHERS = {
     "replicas": replace(
         PLAN,
-        recipe=ScheduleSpec(name="1f1b_rr", num_ranks=3, num_microbatches=2, parameters={"replicas": (2, 1)}),
+        schedule_spec=ScheduleSpec(name="1f1b_rr", num_ranks=3, num_microbatches=2, parameters={"replicas": (2, 1)}),
         batch_size=4,
         compression=None,
     ),
-    "lists": replace(PLAN, recipe=ScheduleSpec(lists=to_json(build("zb_h1", 2, 8)), recompute="all"), batch_size=16),
+    "lists": replace(
+        PLAN, schedule_spec=ScheduleSpec(lists=to_json(build("zb_h1", 2, 8)), recompute="all"), batch_size=16
+    ),
     "number": replace(
-        PLAN, recipe=ScheduleSpec(name="zb_auto", num_ranks=2, num_microbatches=8, parameters={"limit": 2.5})
+        PLAN, schedule_spec=ScheduleSpec(name="zb_auto", num_ranks=2, num_microbatches=8, parameters={"limit": 2.5})
     ),
 }
 
@@ -48,7 +50,7 @@ def test_its_file_names_itself_and_its_version(tmp_path):
     save_plan(PLAN, tmp_path / "plan.json")
     written = json.loads((tmp_path / "plan.json").read_text())
     assert (written["format"], written["version"]) == ("pipesched-plan", 1)
-    assert written["recipe"]["width"] == 2
+    assert written["schedule_spec"]["width"] == 2
     assert written["predicted"]["memory_bytes"] == [1e9, 2e9, 1e9, 2e9]
 
 
@@ -80,12 +82,13 @@ def test_what_does_not_fit_the_schedule_is_refused_in_one_line(change, words):
     ("old", "new", "words"),
     [
         ('"version": 1', '"version": 2', "version: got 2, expected 1"),
-        ('"width": 2', '"width": 0', "recipe.width: got 0"),
-        ('"width": 2', '"width": 2.5', "recipe.width: got 2.5"),
-        ('"data"', '"diagonal"', "recipe.placement: got 'diagonal'"),
+        ('"width": 2', '"width": 0', "schedule_spec.width: got 0"),
+        ('"width": 2', '"width": 2.5', "schedule_spec.width: got 2.5"),
+        ('"data"', '"diagonal"', "schedule_spec.placement: got 'diagonal'"),
         ('"seconds": 0.5', '"seconds": NaN', "predicted.seconds"),
         ('"batch_size": 16', '"batch_size": true', "batch_size: got True"),
         ('"batch_size": 16', '"batches": 16', "batch_size: got nothing"),
+        ('"schedule_spec"', '"recipe"', "recipe: got an unknown field, "),
         ('"half"', '"quarter"', "compression: got 'quarter'"),
         (
             '"bubble_fraction": 0.2',
@@ -95,14 +98,18 @@ def test_what_does_not_fit_the_schedule_is_refused_in_one_line(change, words):
         (
             '"recompute": [\n   0\n  ]',
             '"recompute": 3',
-            ": recipe.recompute: got 3, expected a list or 'all'; correct it",
+            ": schedule_spec.recompute: got 3, expected a list or 'all'; correct it",
         ),
         (
             '"recompute": [\n   0\n  ]',
             '"recompute": [[]]',
-            ": recipe.recompute.0: got [], expected an integer; correct it",
+            ": schedule_spec.recompute.0: got [], expected an integer; correct it",
         ),
-        ('"parameters": {}', '"parameters": {"a": {}}', ": recipe.parameters.a: got {}, expected an integer or "),
+        (
+            '"parameters": {}',
+            '"parameters": {"a": {}}',
+            ": schedule_spec.parameters.a: got {}, expected an integer or ",
+        ),
     ],
 )
 def test_a_bad_field_is_refused_in_one_line_with_its_place(tmp_path, old, new, words):

@@ -38,7 +38,7 @@ def test_two_processes_measure_the_link_between_them(tmp_path):
 def test_a_timeout_beyond_all_reason_is_refused_in_one_line(capsys, seconds):
     assert main(["--out", "x.json", "--timeout-s", seconds]) == 2
     told = capsys.readouterr().err
-    assert told.startswith(f"links: --timeout-s: got {float(seconds):g}, expected seconds above 0, and at most a week")
+    assert told.startswith(f"links: timeout_s: got {float(seconds):g}, expected seconds above 0, and at most a week")
     assert told.count("\n") == 1
 
 

@@ -9,7 +9,7 @@ import torch
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.models import build_layers, resolve_model
-from pipesched.profiles.models.text import crops, held_out_crops, text_bytes
+from pipesched.profiles.models.text_data import crops, held_out_crops, text_bytes
 
 
 def test_digits_are_the_scans_of_scikit_learn():

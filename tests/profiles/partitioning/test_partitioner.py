@@ -51,9 +51,9 @@ def held(model, bounds):
 def test_no_partition_holds_less_on_its_fullest_device(costs, data):
     num_stages = data.draw(st.integers(1, len(costs)))
     model = made(costs)
-    staging = by_memory(model, 1, flat(num_stages), num_stages)
-    bounds = [(stage.first, stage.last) for stage in staging.stages]
-    assert [stage.memory_bytes for stage in staging.stages] == held(model, bounds)
+    partitioned = by_memory(model, 1, flat(num_stages), num_stages)
+    bounds = [(stage.first, stage.last) for stage in partitioned.stages]
+    assert [stage.memory_bytes for stage in partitioned.stages] == held(model, bounds)
     assert max(held(model, bounds)) == min(max(held(model, b)) for b in partitions(len(costs), num_stages))
 
 
@@ -73,9 +73,9 @@ def test_no_partition_that_fits_is_faster_on_devices_of_their_own_speeds(costs, 
     ]
     cluster = Cluster(tuple(devices))
     if slowest:
-        staging = by_time(model, 1, cluster, num_stages)
-        assert staging.slowest_s == pytest.approx(min(slowest))
-        assert over_memory(staging, cluster) is None
+        partitioned = by_time(model, 1, cluster, num_stages)
+        assert partitioned.slowest_s == pytest.approx(min(slowest))
+        assert over_memory(partitioned, cluster) is None
     else:
         with pytest.raises(ProfileError, match=r"expected \d+ on each for"):
             by_time(model, 1, cluster, num_stages)
@@ -83,25 +83,25 @@ def test_no_partition_that_fits_is_faster_on_devices_of_their_own_speeds(costs, 
 
 def test_the_memory_of_a_stage_is_what_1f1b_is_predicted_to_hold_less_buffers():
     model = made([(2, 30, 10), (2, 10, 50), (3, 50, 20), (1, 80, 10), (2, 10, 40)])
-    staging = by_memory(model, 1, flat(3), 3)
-    bounds = [(stage.first, stage.last) for stage in staging.stages]
+    partitioned = by_memory(model, 1, flat(3), 3)
+    bounds = [(stage.first, stage.last) for stage in partitioned.stages]
     costs = costs_of_stages(model, bounds, 1)
     silent = replace(costs, stages=tuple(replace(cost, output_bytes=0) for cost in costs.stages))
     schedule = build("1f1b", 3, 8)
     peaks = peak_memory(memory(simulate_lists(schedule, silent), silent, lower(schedule)))
-    assert [peaks[device].total_bytes for device in range(3)] == [stage.memory_bytes for stage in staging.stages]
+    assert [peaks[device].total_bytes for device in range(3)] == [stage.memory_bytes for stage in partitioned.stages]
 
 
 def test_several_stages_of_a_device_take_turns():
     model = made([(seconds, 0, 0) for seconds in (4, 1, 1, 2, 3, 1, 2, 2)])
     cluster = Cluster((Device(), Device(speed=0.5)), intra=Link(0.5, 10.0))
-    staging = by_time(model, 1, cluster, 2, 2)
+    partitioned = by_time(model, 1, cluster, 2, 2)
     slowest = min(
         max(sum((4, 1, 1, 2, 3, 1, 2, 2)[a:b]) / (1.0, 0.5)[s % 2] for s, (a, b) in enumerate(bounds))
         for bounds in partitions(8, 4)
     )
-    assert staging.slowest_s == slowest
-    assert [stage.transfer_s for stage in staging.stages] == [0.0] + [2 * (0.5 + 10 / 10.0)] * 3
+    assert partitioned.slowest_s == slowest
+    assert [stage.transfer_s for stage in partitioned.stages] == [0.0] + [2 * (0.5 + 10 / 10.0)] * 3
 
 
 def test_replicas_are_planned_on_the_levels_of_the_cluster():
@@ -111,8 +111,8 @@ def test_replicas_are_planned_on_the_levels_of_the_cluster():
     assert levels(two, 3) == (Level(3, 8.0),)
     assert levels(of_nodes(replace(node, devices=(Device(),)), 3), 3) == (Level(3, 2.0),)
     assert levels(two, 1) == (Level(1, 8.0),)
-    staging = by_replicas(made([(8, 0, 0), (4, 0, 0)]), 1, flat(3), 3)
-    assert (staging.partition, staging.replicas, staging.slowest_s) == ("2", "3", 4.0)
+    partitioned = by_replicas(made([(8, 0, 0), (4, 0, 0)]), 1, flat(3), 3)
+    assert (partitioned.partition, partitioned.replicas, partitioned.slowest_s) == ("2", "3", 4.0)
     straight = by_replicas(made([(8, 5, 1), (4, 5, 1)]), 1, flat(2), 2, straight=True)
     assert (straight.partition, straight.replicas, straight.slowest_s) == ("1,1", "1:1", 8.0)
     assert [stage.memory_bytes for stage in straight.stages] == [1 + 16 + 2 * (1 + 15), 1 + 16 + (1 + 15)]
@@ -127,8 +127,8 @@ def test_replicas_are_as_slow_and_as_small_as_the_least_of_them():
     """Six and three seconds; devices 0 and 1 have speed 2 and 1, so that as two replicas they work at 2."""
     model = made([(6, 0, 0), (3, 0, 0)])
     cluster = Cluster((Device(speed=2.0), Device(speed=1.0), Device(speed=1.0)))
-    staging = by_replicas(model, 1, cluster, 3)
-    assert [(stage.first, stage.last, stage.devices, stage.compute_s) for stage in staging.stages] == [
+    partitioned = by_replicas(model, 1, cluster, 3)
+    assert [(stage.first, stage.last, stage.devices, stage.compute_s) for stage in partitioned.stages] == [
         (0, 2, (0, 1, 2), 3.0)
     ]
     uneven = by_replicas(made([(6, 0, 0), (3, 0, 0)]), 1, Cluster((Device(speed=3.0), Device())), 2)
@@ -139,8 +139,8 @@ def test_devices_are_handed_out_node_by_node_however_they_are_numbered():
     """Two nodes, dealt out by turns: gradients are averaged inside a node, which is where links are fast."""
     devices = tuple(Device(node=device % 2) for device in range(4))
     cluster = Cluster(devices, Link(0.0, 1e9), Link(0.0, 1.0))
-    staging = by_replicas(made([(8, 0, 90), (8, 0, 90)]), 1, cluster, 4)
-    assert [stage.devices for stage in staging.stages] == [(0, 2), (1, 3)]
+    partitioned = by_replicas(made([(8, 0, 90), (8, 0, 90)]), 1, cluster, 4)
+    assert [stage.devices for stage in partitioned.stages] == [(0, 2), (1, 3)]
 
 
 @pytest.mark.parametrize("replicas", ["1:1:1", "2:1", "1:2", "3:1", "2:2:1"])
@@ -164,16 +164,16 @@ def test_the_memory_of_a_replica_bounds_what_1f1b_rr_is_predicted_to_hold_less_b
 @pytest.mark.parametrize(("num_devices", "num_chunks"), [(1, 2), (2, 2), (3, 2), (2, 3)])
 def test_the_memory_of_several_stages_is_what_interleaved_1f1b_is_predicted_to_hold(num_devices, num_chunks):
     model = made([(2, 30, 10), (2, 10, 50), (3, 50, 20), (1, 80, 10), (2, 10, 40), (1, 5, 5)])
-    staging = by_time(model, 1, flat(num_devices), num_devices, num_chunks)
-    costs = costs_of_stages(model, [(stage.first, stage.last) for stage in staging.stages], 1)
+    partitioned = by_time(model, 1, flat(num_devices), num_devices, num_chunks)
+    costs = costs_of_stages(model, [(stage.first, stage.last) for stage in partitioned.stages], 1)
     silent = replace(costs, stages=tuple(replace(cost, output_bytes=0) for cost in costs.stages))
     schedule = build("interleaved", num_devices, 6 * num_devices, num_chunks)
     peaks = peak_memory(memory(simulate_lists(schedule, silent), silent, lower(schedule)))
     held = [peaks[device].total_bytes for device in range(num_devices)]
-    assert [stage.memory_bytes for stage in staging.stages] == held * num_chunks
+    assert [stage.memory_bytes for stage in partitioned.stages] == held * num_chunks
     device, limit = held.index(max(held)), max(held) - 1
-    assert over_memory(staging, flat(num_devices)) is None
-    assert over_memory(staging, Cluster((Device(memory_bytes=limit),) * num_devices)) == (device, max(held), limit)
+    assert over_memory(partitioned, flat(num_devices)) is None
+    assert over_memory(partitioned, Cluster((Device(memory_bytes=limit),) * num_devices)) == (device, max(held), limit)
 
 
 def test_more_stages_than_layers_are_refused_with_the_nearest_number():

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from pipesched.schedules import ScheduleError, Step, computes, stages_of
-from pipesched.schedules.builders import CATALOGUE, Parameter, build, build_lazily, find
+from pipesched.schedules import Phase, ScheduleError, Step, computes, stages_of
+from pipesched.schedules.builders import CATALOGUE, InFlightRule, Parameter, build, build_generated, find, simplest_case
 from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b_afp
 from pipesched.schedules.check import find_faults
@@ -51,6 +51,29 @@ def test_asynchronous_are_those_that_step_before_their_last_backward(name):
     row = build(name, 2, 4).ops[0]
     last = max(n for n, op in enumerate(row) for part in computes(op) if part.phase.value in "BIW")
     assert CATALOGUE[name].traits.is_asynchronous == any(isinstance(op, Step) for op in row[:last])
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in CATALOGUE.values() if entry.in_flight])
+@pytest.mark.parametrize(("num_ranks", "num_microbatches"), [(2, 2), (3, 9), (4, 4), (5, 15)])
+def test_micro_batches_in_flight_are_what_the_entry_says(name, num_ranks, num_microbatches):
+    rule = CATALOGUE[name].in_flight
+    back = (Phase.BACKWARD, Phase.BACKWARD_INPUT)
+    for rank, row in enumerate(build(name, num_ranks, num_microbatches).ops):
+        count = most = 0
+        for part in (part for op in row for part in computes(op)):
+            count += (part.phase is Phase.FORWARD) - (part.phase in back)
+            most = max(most, count)
+        expected = num_microbatches if rule is InFlightRule.ALL else min(num_microbatches, num_ranks - rank)
+        assert most == expected == rule.most(num_ranks, rank, num_microbatches)
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in CATALOGUE.values() if entry.case_of])
+def test_a_special_case_has_the_lists_of_the_schedule_that_it_is_a_case_of(name):
+    case = CATALOGUE[name].case_of
+    rest = {each.name: 2 for each in CATALOGUE[name].parameters}
+    assert build(name, 3, 8, **rest).ops == build(case.name, 3, 8, **case.settings, **rest).ops
+    assert simplest_case(case.name, {**case.settings, **rest}) == (CATALOGUE[name], rest)
+    assert simplest_case(name, rest) == (CATALOGUE[name], rest)
 
 
 @names
@@ -146,7 +169,7 @@ def test_a_name_of_elsewhere_in_any_case_builds_our_schedule_by_our_name(name, a
     for written in (alias, alias.upper(), alias.lower()):
         assert find(written) is CATALOGUE[name]
         assert build(written, 4, 8) == build(name, 4, 8)
-        assert build_lazily(written, 4, 8).name == name
+        assert build_generated(written, 4, 8).name == name
         assert training_run(written, 4, 8, 8).name == name
 
 
@@ -167,7 +190,7 @@ def test_no_name_stands_for_two_schedules():
     assert len(every) == len(set(every))
 
 
-@pytest.mark.parametrize("builder", [build, build_lazily])
+@pytest.mark.parametrize("builder", [build, build_generated])
 @pytest.mark.parametrize(
     ("name", "counts", "settings", "said"),
     [
@@ -207,14 +230,14 @@ def test_whole_numbers_of_numpy_are_whole_numbers():
 
 LARGE = """
 import json, resource, sys, time
-from pipesched.schedules.builders.catalogue import CATALOGUE, build, build_lazily
+from pipesched.schedules.builders.catalogue import CATALOGUE, build, build_generated
 from pipesched.schedules.schedule import ScheduleError
 
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
 settings, found = json.load(sys.stdin), []
 for name, counts, given in settings:
-    for builder in (build, build_lazily):
+    for builder in (build, build_generated):
         began = time.process_time()
         try:
             made = builder(name, *counts, **given)
@@ -232,7 +255,9 @@ def test_whatever_is_large_is_judged_before_anything_is_built():
     for entry in CATALOGUE.values():
         for large in (10**7, 10**18):
             cases += [(entry.name, counts, {}) for counts in ((large, 8), (large, large), (4, 8, large))]
-            cases += [(entry.name, (4, large), {})] if entry.lazy is None else []  # a run may be of any length
+            cases += (
+                [(entry.name, (4, large), {})] if entry.build_generated is None else []
+            )  # a run may be of any length
             for parameter in entry.parameters:
                 values = [[large, 1, 1], [1] * 10**5] if parameter.takes == "integers" else [large]
                 cases += [(entry.name, (4, 8), {parameter.name: value}) for value in values]

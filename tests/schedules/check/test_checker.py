@@ -47,7 +47,7 @@ def test_no_schedule_of_the_catalogue_is_refused(name):
 @settings(deadline=None, max_examples=100)
 @given(st.sampled_from(sorted(CATALOGUE)), st.integers(1, 16), st.integers(1, 64), st.integers(1, 4))
 def test_at_no_size_is_a_schedule_of_the_catalogue_refused(name, p, m, v):
-    # benchmarks/every_size.py looks at all of them
+    # benchmarks/checker_sizes.py looks at all of them
     try:
         schedule = CATALOGUE[name].build(p, m, **({"num_chunks": v} if CATALOGUE[name].traits.takes_chunks else {}))
     except ScheduleError:  # a size that it cannot have
@@ -119,7 +119,7 @@ def test_a_list_that_cannot_be_lowered_is_unsafe_everywhere_for_the_same_reason(
     assert {finding.kind for finding in judgement.findings[MessageBackend.BUFFERED]} == {"structure", "progress"}
 
 
-def test_faults_that_are_no_hangs_count_on_every_backend():
+def test_faults_that_are_no_deadlocks_count_on_every_backend():
     good = lower(gpipe(2, 2))
     bad = edited(good, 0, lambda row: row.append(row[place_of(good, 0, "0F1")]))
     findings = judge(bad).findings

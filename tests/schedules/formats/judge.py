@@ -115,7 +115,7 @@ def _is_schedule(value):
 
 
 def _is_op(cell, n, m, num_ranks):
-    """As `schedules.formats.text` says it; a number is written without leading zeros."""
+    """As `schedules.formats.op_text` says it; a number is written without leading zeros."""
     if type(cell) is not str or re.search(r"(?<![0-9])0[0-9]|[0-9]{10}", cell) or not cell.isascii():
         return False
     if overlap := re.fullmatch(r"\((.*);(.*)\)OVERLAP_F_B", cell):

@@ -1,12 +1,13 @@
 import json
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import MemorySample, Message, Payload, ScheduleError, Send, Span, Timeline, forward
+from pipesched.schedules import HandOver, MemorySample, Message, Payload, ScheduleError, Send, Span, Timeline, forward
 from pipesched.schedules.formats.timeline_json import read_timeline, timeline_from_json, timeline_to_json
 from tests.schedules.formats.random_ops import damaged, ops
 
@@ -137,3 +138,25 @@ def test_damaged_files_are_read_or_refused_in_one_line(tmp_path):
             assert len(str(error).splitlines()) == 1  # noqa: PT017 - most are refused, some are fine
             outcomes.append(False)
     assert set(outcomes) == {True, False}
+
+
+def test_hand_overs_survive_json_and_are_left_out_where_there_are_none():
+    timeline = Timeline("t", "measured", (), (0,), hand_overs=(HandOver(0, forward(0, 1), 1.5, 1.625),))
+    assert timeline_from_json(timeline_to_json(timeline), "F") == timeline
+    assert "hand_overs" not in timeline_to_json(replace(timeline, hand_overs=()))
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ([0, "0F0", 1.0], "hand_overs[0]: got [0, '0F0', 1.0], expected a row like"),
+        ([0, "0X0", 1.0, 2.0], "hand_overs[0]: "),
+        ([3, "0F0", 1.0, 2.0], "hand_overs[0]: got rank 3"),
+        ([0, "0F0", 2.0, 1.0], "hand_overs[0]: got times (2.0, 1.0), expected the end after the start"),
+    ],
+)
+def test_a_hand_over_that_cannot_be_is_refused(row, said):
+    document = json.loads(timeline_to_json(Timeline("t", "measured", (), (0,)))) | {"hand_overs": [row]}
+    with pytest.raises(ScheduleError) as caught:
+        timeline_from_json(json.dumps(document), "F")
+    assert said in str(caught.value)

@@ -191,7 +191,7 @@ ONE = [forward(0, 0), backward(0, 0)]
         (make_schedule("s", 1, 1, [[forward(0, 0)]]), "no backward"),
         (make_schedule("s", 1, 2, [[forward(0, 1), forward(0, 0), backward(0, 0), backward(0, 1)]]),
          "rank 0, op 0: got 0F1, expected 0F0: PyTorch's runtime knows losses by their order"),
-        (pipedream(2, 4), "; try our JSON (pipesched show --format json)"),
+        (pipedream(2, 4), "; try our JSON (schedules.formats.to_json)"),
     ],
 )  # fmt: skip
 def test_what_the_csv_cannot_say_is_refused_with_the_reason(schedule, words):

@@ -5,7 +5,7 @@ import pytest
 from pipesched.schedules.check import find_faults
 from pipesched.schedules.formats.torch_csv import read_csv, read_csv_text, write_csv, write_csv_comms
 from pipesched.schedules.lowering import lower_for_torch
-from tests.schedules.formats.sayable import halves
+from tests.schedules.formats.csv_support import halves
 
 torch_schedules = pytest.importorskip("tests.schedules.torch_schedules")
 pipelines = pytest.importorskip("tests.executor.pipelines")

@@ -12,7 +12,7 @@ from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.formats import from_json, to_json
 from pipesched.schedules.formats.torch_csv import read_csv, read_csv_text, write_csv, write_csv_comms
 from pipesched.schedules.lowering import lower, lower_for_torch
-from tests.schedules.formats.sayable import halves
+from tests.schedules.formats.csv_support import halves
 
 torch_schedules = pytest.importorskip("tests.schedules.torch_schedules")
 pipelining, constructed, loop, vee = (
@@ -119,7 +119,7 @@ def test_what_a_csv_cannot_say_is_refused_with_the_reason_and_json_says_it(name)
     given = [reason for reason in reasons if reason in message]
     assert given
     assert all(reasons[reason] for reason in given)
-    assert "try our JSON (pipesched show --format json)" in message
+    assert "try our JSON (schedules.formats.to_json)" in message
     assert len(message.splitlines()) == 1
     assert from_json(to_json(schedule), "s.json") == schedule
 

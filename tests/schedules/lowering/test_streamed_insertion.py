@@ -6,11 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.schedules import Schedule, ScheduleError, backward, forward, make_lazy, make_schedule, repeat
-from pipesched.schedules.builders import CATALOGUE, build, build_lazily
-from pipesched.schedules.builders.one_f_one_b_rr import lazy_one_f_one_b_rr
+from pipesched.schedules import (
+    Schedule,
+    ScheduleError,
+    backward,
+    forward,
+    make_generated_schedule,
+    make_schedule,
+    repeat,
+)
+from pipesched.schedules.builders import CATALOGUE, build, build_generated
+from pipesched.schedules.builders.one_f_one_b_rr import generated_one_f_one_b_rr
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.lowering.streamed_insertion import lower_lazily, lowered_ranks
+from pipesched.schedules.lowering.streamed_insertion import lower_generated, lowered_ranks
 from tests.schedules.builder_rules import assert_one_line
 from tests.schedules.builders.test_one_f_one_b_rr import layouts
 from tests.schedules.hand_schedules import replicated, v_shaped
@@ -18,25 +26,25 @@ from tests.schedules.hand_schedules import replicated, v_shaped
 ASYNCHRONOUS = [name for name, entry in CATALOGUE.items() if entry.traits.is_asynchronous]
 
 
-def assert_lowered_alike(lazy: Schedule) -> None:
-    expected = lower(lazy.held())
-    assert lower_lazily(lazy).held() == expected
-    together = lowered_ranks(lazy, range(lazy.num_ranks))
-    for rank in reversed(range(lazy.num_ranks)):
+def assert_lowered_alike(generated: Schedule) -> None:
+    expected = lower(generated.held())
+    assert lower_generated(generated).held() == expected
+    together = lowered_ranks(generated, range(generated.num_ranks))
+    for rank in reversed(range(generated.num_ranks)):
         assert tuple(together[rank]) == expected.ops[rank]
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.sampled_from(ASYNCHRONOUS), st.integers(1, 6), st.integers(1, 3))
 def test_asynchronous_lists_are_lowered_as_those_in_memory(name, p, periods):
-    assert_lowered_alike(build_lazily(name, p, 2 * p * periods))
+    assert_lowered_alike(build_generated(name, p, 2 * p * periods))
 
 
 @settings(deadline=None, max_examples=60)
 @given(layouts())
 def test_replicas_that_meet_at_a_reduce_are_lowered_as_in_memory(layout):
     replicas, m = layout
-    assert_lowered_alike(lazy_one_f_one_b_rr(sum(replicas), m, replicas))
+    assert_lowered_alike(generated_one_f_one_b_rr(sum(replicas), m, replicas))
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
@@ -50,16 +58,16 @@ def test_pipelines_side_by_side_and_turns_are_lowered_as_in_memory(batch):
 
 
 def test_what_is_lowered_stays_as_it_is():
-    lazy = repeat(lower(build("1f1b", 2, 4)), 2)
-    assert lower_lazily(lazy) is lazy
-    assert tuple(lowered_ranks(lazy, (1,))[1]) == lazy.held().ops[1]
+    generated = repeat(lower(build("1f1b", 2, 4)), 2)
+    assert lower_generated(generated) is generated
+    assert tuple(lowered_ranks(generated, (1,))[1]) == generated.held().ops[1]
 
 
 @pytest.mark.parametrize("name", ["pipedream", "wpipe", "1f1b_rr", "stale_weights", "gpipe"])
 def test_a_list_without_an_end_is_lowered_in_little_memory(name):
-    lazy = repeat(build(name, 4, 8), 10**9) if name == "gpipe" else build_lazily(name, 4, 10**9)
+    generated = repeat(build(name, 4, 8), 10**9) if name == "gpipe" else build_generated(name, 4, 10**9)
     for rank in (0, 3):
-        ops = lowered_ranks(lazy, (rank,))[rank]
+        ops = lowered_ranks(generated, (rank,))[rank]
         tracemalloc.start()
         assert sum(1 for _ in islice(ops, 4000)) == 4000
         peak = tracemalloc.get_traced_memory()[1]
@@ -68,7 +76,7 @@ def test_a_list_without_an_end_is_lowered_in_little_memory(name):
 
 
 def test_ranks_read_in_turn_are_held_no_longer_than_needed():
-    lists = lowered_ranks(build_lazily("pipedream", 3, 10**9), range(3))
+    lists = lowered_ranks(build_generated("pipedream", 3, 10**9), range(3))
     longest = {0: 6, 1: 8, 2: 6}  # ops of a steady period: F, B, Step, and Sends and Recvs
     tracemalloc.start()
     for _ in range(300):
@@ -80,7 +88,7 @@ def test_ranks_read_in_turn_are_held_no_longer_than_needed():
 
 def test_lists_that_cannot_go_on_are_refused_where_they_stop():
     rows = [[backward(0, 0), forward(0, 0)], [forward(1, 0), backward(1, 0)]]
-    stuck = make_lazy("stuck", 2, 1, [lambda row=row: iter(row) for row in rows])
+    stuck = make_generated_schedule("stuck", 2, 1, [lambda row=row: iter(row) for row in rows])
     assert stuck.held() == make_schedule("stuck", 2, 1, rows)
     with pytest.raises(ScheduleError) as error:
         list(lowered_ranks(stuck, (1,))[1])
@@ -89,4 +97,4 @@ def test_lists_that_cannot_go_on_are_refused_where_they_stop():
 
 def test_the_least_common_round_of_neighbouring_replicas_is_covered():
     replicas = (3, 2)
-    assert_lowered_alike(lazy_one_f_one_b_rr(5, lcm(*replicas) * 4, replicas))
+    assert_lowered_alike(generated_one_f_one_b_rr(5, lcm(*replicas) * 4, replicas))

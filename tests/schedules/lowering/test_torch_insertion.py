@@ -13,7 +13,7 @@ from pipesched.schedules.check import find_faults
 from pipesched.schedules.formats.torch_csv import read_csv, read_csv_text, write_csv, write_csv_comms
 from pipesched.schedules.lowering import lower, lower_for_torch
 from pipesched.schedules.semantics import Communication, progress
-from tests.schedules.formats.sayable import halves
+from tests.schedules.formats.csv_support import halves
 
 torch_schedules = pytest.importorskip("tests.schedules.torch_schedules")
 constructed, loop, vee = torch_schedules.constructed, torch_schedules.loop, torch_schedules.vee

@@ -16,9 +16,9 @@ from pipesched.schedules.semantics.deadlock import WaitingOp, Why, deadlocks
 from tests.schedules.brute_force import delivers, finishes, made
 from tests.schedules.deadlock_rules import assert_true
 from tests.schedules.edits import edited, mutant, small_schedules, swapped
-from tests.schedules.exhaustive import Model
 from tests.schedules.formats.random_ops import ops
 from tests.schedules.hand_schedules import replicated
+from tests.schedules.state_exploration import Model
 
 NUM_MUTANTS = 1000
 ALL = [communication.value for communication in Communication]
@@ -26,7 +26,7 @@ ALL = [communication.value for communication in Communication]
 
 @pytest.mark.parametrize("communication", ALL)
 def test_a_mutant_is_refused_exactly_when_it_cannot_finish_and_every_link_of_the_reason_is_true(communication):
-    """The truth: `exhaustive.Model` does all moves that are possible, until none is."""
+    """The truth: `state_exploration.Model` does all moves that are possible, until none is."""
     verdicts, kinds = Counter(), Counter()
     for seed in range(NUM_MUTANTS):
         _, schedule = mutant(seed)
@@ -34,10 +34,10 @@ def test_a_mutant_is_refused_exactly_when_it_cannot_finish_and_every_link_of_the
         comes_through = model.is_through(model.end())
         reasons = deadlocks(schedule, Communication(communication))
         assert bool(reasons) != comes_through, f"seed {seed}\n{schedule.ops}"
-        for hang in reasons:
-            assert_true(schedule, hang, communication, model)
-            kinds["circle" if hang.missing is None else "missing"] += 1
-            kinds.update(link.why.name for link in hang.links)
+        for deadlock in reasons:
+            assert_true(schedule, deadlock, communication, model)
+            kinds["circle" if deadlock.missing is None else "missing"] += 1
+            kinds.update(link.why.name for link in deadlock.links)
         verdicts[comes_through] += 1
     assert min(verdicts[True], verdicts[False], kinds["circle"], kinds["missing"]) > NUM_MUTANTS // 20
     expected = {"buffered": 0, "channel": 0, "device": 0, "pair": 10, "rank": 10, "batched": 10}
@@ -127,11 +127,11 @@ def test_lists_of_any_ops_at_all_are_judged_truly(rows, communication):
         model = Model(schedule, communication.value)
         reasons = deadlocks(schedule, communication)
         assert bool(reasons) != model.is_through(model.end())
-        for hang in reasons:
-            assert_true(schedule, hang, communication.value, model)
+        for deadlock in reasons:
+            assert_true(schedule, deadlock, communication.value, model)
 
 
-def test_what_hangs_with_fewer_queues_hangs_with_more():
+def test_what_deadlocks_with_fewer_queues_deadlocks_with_more():
     for seed in range(NUM_MUTANTS):
         _, schedule = mutant(seed)
         order = [each for each in Communication if each is not Communication.BATCHED]
@@ -142,32 +142,34 @@ def test_what_hangs_with_fewer_queues_hangs_with_more():
 def test_a_circle_says_at_every_step_who_waits_for_whom():
     rows = [[forward(0, 0), backward(0, 1), forward(0, 1), backward(0, 0)]]
     rows.append([forward(1, 1), forward(1, 0), backward(1, 1), backward(1, 0)])
-    (hang,) = deadlocks(make_schedule("x", 2, 2, rows))
-    assert str(hang) == "0B1 waits forever for 0F1 (op 2), which comes after 0B1 (op 1): a circle; rank 1 waits for it"
-    assert [(link.rank, link.index, link.why) for link in hang.links] == [(0, 1, Why.NEEDS), (0, 2, Why.AFTER)]
-    assert (hang.missing, hang.others) == (None, (1,))
+    (deadlock,) = deadlocks(make_schedule("x", 2, 2, rows))
+    assert (
+        str(deadlock) == "0B1 waits forever for 0F1 (op 2), which comes after 0B1 (op 1): a circle; rank 1 waits for it"
+    )
+    assert [(link.rank, link.index, link.why) for link in deadlock.links] == [(0, 1, Why.NEEDS), (0, 2, Why.AFTER)]
+    assert (deadlock.missing, deadlock.others) == (None, (1,))
 
 
 def test_an_op_that_waits_for_itself_is_a_circle_too():
     overlap = Overlap(forward(0, 0), backward(0, 0))
-    (hang,) = deadlocks(make_schedule("x", 1, 1, [[overlap]]))
-    assert hang.links == (WaitingOp(0, 0, overlap, Why.NEEDS),)
-    assert str(hang) == f"{overlap} waits forever for {overlap} (op 0): a circle"
+    (deadlock,) = deadlocks(make_schedule("x", 1, 1, [[overlap]]))
+    assert deadlock.links == (WaitingOp(0, 0, overlap, Why.NEEDS),)
+    assert str(deadlock) == f"{overlap} waits forever for {overlap} (op 0): a circle"
 
 
 def test_what_nobody_computes_is_named_with_the_op_that_waits_for_it():
-    (hang,) = deadlocks(make_schedule("x", 2, 1, [[], [forward(1, 0)]]))
-    assert str(hang) == "1F0 waits forever for 0F0, which nobody computes"
+    (deadlock,) = deadlocks(make_schedule("x", 2, 1, [[], [forward(1, 0)]]))
+    assert str(deadlock) == "1F0 waits forever for 0F0, which nobody computes"
     rows = [[backward(0, 0)], [forward(0, 0), forward(1, 0), backward(1, 0)]]
-    (hang,) = deadlocks(make_schedule("x", 2, 1, rows))
-    assert str(hang) == "0B0 waits forever for 0F0 of rank 0, which rank 1 computes instead"
+    (deadlock,) = deadlocks(make_schedule("x", 2, 1, rows))
+    assert str(deadlock) == "0B0 waits forever for 0F0 of rank 0, which rank 1 computes instead"
 
 
 def test_a_reduce_that_a_replica_never_reaches_is_named():
     bad = edited(replicated(), 2, lambda row: row.insert(0, Reduce(0)))
-    (hang,) = deadlocks(bad)
-    assert (hang.links[0].rank, hang.links[0].index) == (2, 5)
-    assert str(hang) == "0REDUCE_GRAD waits forever for its replica 0REDUCE_GRAD of rank 0, which is missing"
+    (deadlock,) = deadlocks(bad)
+    assert (deadlock.links[0].rank, deadlock.links[0].index) == (2, 5)
+    assert str(deadlock) == "0REDUCE_GRAD waits forever for its replica 0REDUCE_GRAD of rank 0, which is missing"
 
 
 def test_replicas_that_reduce_two_stages_in_different_order_hang_where_a_device_keeps_the_order():
@@ -176,8 +178,8 @@ def test_replicas_that_reduce_two_stages_in_different_order_hang_where_a_device_
     rows = [[*first, Reduce(0), Reduce(1), Step(0), Step(1)], [*second, Reduce(1), Reduce(0), Step(0), Step(1)]]
     schedule = make_schedule("x", 2, 2, rows)
     assert deadlocks(schedule) == ()
-    (hang,) = deadlocks(schedule, Communication.DEVICE)
-    assert [(link.rank, link.index, link.why) for link in hang.links] == [
+    (deadlock,) = deadlocks(schedule, Communication.DEVICE)
+    assert [(link.rank, link.index, link.why) for link in deadlock.links] == [
         (0, 4, Why.REPLICAS), (1, 5, Why.BEHIND), (1, 4, Why.REPLICAS), (0, 5, Why.BEHIND)
     ]  # fmt: skip
     verdicts = judge(schedule).findings
@@ -188,8 +190,8 @@ def test_replicas_that_step_between_reduces_in_different_order_wait_for_each_oth
     first = [forward(0, 0), forward(1, 0), backward(1, 0), backward(0, 0)]
     second = [forward(0, 1), forward(1, 1), backward(1, 1), backward(0, 1)]
     rows = [[*first, Reduce(0), Step(0), Reduce(1), Step(1)], [*second, Reduce(1), Step(1), Reduce(0), Step(0)]]
-    (hang,) = deadlocks(make_schedule("x", 2, 2, rows))
-    assert [(link.rank, link.index, link.why) for link in hang.links] == [
+    (deadlock,) = deadlocks(make_schedule("x", 2, 2, rows))
+    assert [(link.rank, link.index, link.why) for link in deadlock.links] == [
         (0, 4, Why.REPLICAS), (1, 6, Why.AFTER), (1, 5, Why.NEEDS),
         (1, 4, Why.REPLICAS), (0, 6, Why.AFTER), (0, 5, Why.NEEDS),
     ]  # fmt: skip
@@ -203,7 +205,7 @@ def test_receives_in_the_wrong_order_say_what_is_at_their_place():
 
 
 def test_a_long_circle_is_told_in_part():
-    (hang,) = deadlocks(lower(interleaved(6, 6, 2)), Communication.BATCHED)
-    assert len(hang.links) > 8
-    assert f"(and so on over {len(hang.links) - 6} ops)" in str(hang)
-    assert str(hang).count("which") < 8
+    (deadlock,) = deadlocks(lower(interleaved(6, 6, 2)), Communication.BATCHED)
+    assert len(deadlock.links) > 8
+    assert f"(and so on over {len(deadlock.links) - 6} ops)" in str(deadlock)
+    assert str(deadlock).count("which") < 8

@@ -7,7 +7,7 @@ import pytest
 from pipesched.profiles.clusters import Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules import Reduce, Step, backward, forward, make_schedule
-from pipesched.schedules.builders import build, build_lazily
+from pipesched.schedules.builders import build, build_generated
 from pipesched.schedules.transforms import delay_reduces, replicate
 from pipesched.simulator.engine import simulate_lists
 
@@ -25,7 +25,7 @@ def test_every_sum_stands_right_before_its_step_and_nothing_else_moves(name):
 
 def test_lists_that_are_made_while_they_are_read_are_put_off_alike():
     kept = delay_reduces(replicate(build("pipedream_2bw", 2, 8), 2))
-    read = delay_reduces(replicate(build_lazily("pipedream_2bw", 2, 8), 2))
+    read = delay_reduces(replicate(build_generated("pipedream_2bw", 2, 8), 2))
     assert [tuple(ops) for ops in read.lists] == list(kept.ops)
 
 

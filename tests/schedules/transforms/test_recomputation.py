@@ -15,11 +15,11 @@ from pipesched.schedules import (
     forward,
     make_schedule,
 )
-from pipesched.schedules.builders import CATALOGUE, build, build_lazily
+from pipesched.schedules.builders import CATALOGUE, build, build_generated
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.check import find_faults
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.lowering.streamed_insertion import lower_lazily
+from pipesched.schedules.lowering.streamed_insertion import lower_generated
 from pipesched.schedules.transforms import recomputation as module
 from pipesched.schedules.transforms import recompute
 from pipesched.schedules.weights.versions import is_consistent, live_versions
@@ -118,7 +118,7 @@ def test_it_reads_the_weights_of_its_backward():
     assert [str(op) for op in schedule.ops[0]] == ["0F0@0+2", "0STEP", "0R0@1+3", "0B0@1+3"]
 
 
-@pytest.mark.parametrize("name", [name for name, entry in CATALOGUE.items() if entry.lazy])
+@pytest.mark.parametrize("name", [name for name, entry in CATALOGUE.items() if entry.build_generated])
 def test_no_scheme_needs_more_copies_for_it_or_loses_what_agrees(name):
     plain = build(name, 4, 24)
     schedule = recompute(plain)
@@ -128,9 +128,9 @@ def test_no_scheme_needs_more_copies_for_it_or_loses_what_agrees(name):
 
 @pytest.mark.parametrize("name", ["pipedream", "pipeoptim", "1f1b_rr"])
 def test_over_lists_that_are_made_while_they_are_read_it_is_the_same(name):
-    lazy = recompute(build_lazily(name, 3, 8), stages=[0, 1])
-    assert lazy.held() == recompute(build(name, 3, 8), stages=[0, 1])
-    assert lower_lazily(lazy).held() == lower(recompute(build(name, 3, 8), stages=[0, 1]))
+    generated = recompute(build_generated(name, 3, 8), stages=[0, 1])
+    assert generated.held() == recompute(build(name, 3, 8), stages=[0, 1])
+    assert lower_generated(generated).held() == lower(recompute(build(name, 3, 8), stages=[0, 1]))
 
 
 def test_the_name_says_so():

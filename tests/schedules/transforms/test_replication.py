@@ -5,12 +5,12 @@ from hypothesis import strategies as st
 from pipesched.profiles.clusters import flat
 from pipesched.profiles.costs import uniform
 from pipesched.schedules import Phase, Reduce, ScheduleError, Step, backward, computes, forward, make_schedule, repeat
-from pipesched.schedules.builders import CATALOGUE, build, build_lazily
+from pipesched.schedules.builders import CATALOGUE, build, build_generated
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.check import MessageBackend, find_faults, judge
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.lowering.streamed_insertion import lower_lazily
-from pipesched.schedules.transforms import place, recompute, replicate
+from pipesched.schedules.lowering.streamed_insertion import lower_generated
+from pipesched.schedules.transforms import place_copies, recompute, replicate
 from pipesched.schedules.transforms import replication as module
 from pipesched.schedules.weights import live_versions
 from pipesched.simulator.analysis import metrics
@@ -117,16 +117,16 @@ def test_it_is_safe_where_the_original_is_and_takes_as_long_without_links(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_over_lists_that_are_made_while_they_are_read_it_is_the_same(name):
-    lazy = replicate(build_lazily(name, 4, 8), 3)
-    assert lazy.held() == replicate(build(name, 4, 8), 3)
+    generated = replicate(build_generated(name, 4, 8), 3)
+    assert generated.held() == replicate(build(name, 4, 8), 3)
     homes = {
         (part.stage, part.microbatch): rank
-        for rank, row in enumerate(lazy.held().ops)
+        for rank, row in enumerate(generated.held().ops)
         for part in parts(row)
         if part.phase is Phase.FORWARD
     }
-    assert homes == {place: lazy.home(*place) for place in homes}
-    assert lower_lazily(lazy).held() == lower(replicate(build(name, 4, 8), 3))
+    assert homes == {place: generated.home(*place) for place in homes}
+    assert lower_generated(generated).held() == lower(replicate(build(name, 4, 8), 3))
 
 
 @pytest.mark.parametrize("name", ["gpipe", "zb_h1", "chimera", "data_parallel", "interleaved"])
@@ -171,28 +171,28 @@ def test_lists_that_leave_the_optimizer_to_their_caller_are_summed_at_their_last
 
 
 def test_one_copy_is_the_schedule_itself():
-    whole, lazy = build("1f1b", 3, 4), build_lazily("pipedream", 3, 4)
+    whole, generated = build("1f1b", 3, 4), build_generated("pipedream", 3, 4)
     assert replicate(whole, 1) is whole
-    assert replicate(lazy, 1) is lazy
+    assert replicate(generated, 1) is generated
 
 
 def test_the_name_says_how_many():
     assert replicate(one_f_one_b(2, 2), 3).name == "1f1bx3"
 
 
-@pytest.mark.parametrize("lazily", [False, True])
-def test_devices_are_numbered_copy_by_copy_or_with_the_copies_of_a_rank_side_by_side(lazily):
-    plain = build_lazily("pipedream", 4, 4) if lazily else one_f_one_b(4, 4)
+@pytest.mark.parametrize("is_generated", [False, True])
+def test_devices_are_numbered_copy_by_copy_or_with_the_copies_of_a_rank_side_by_side(is_generated):
+    plain = build_generated("pipedream", 4, 4) if is_generated else one_f_one_b(4, 4)
     copies = replicate(plain, 2)
-    assert place(copies, "pipeline", 2).rank_to_device == (0, 1, 2, 3, 4, 5, 6, 7)
-    assert place(copies, "data", 2).rank_to_device == (0, 2, 4, 6, 1, 3, 5, 7)
-    assert place(plain, "data", 1).rank_to_device == (0, 1, 2, 3)
-    assert place(replicate(plain, 3), "data", 3).rank_to_device == (0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11)
+    assert place_copies(copies, "pipeline", 2).rank_to_device == (0, 1, 2, 3, 4, 5, 6, 7)
+    assert place_copies(copies, "data", 2).rank_to_device == (0, 2, 4, 6, 1, 3, 5, 7)
+    assert place_copies(plain, "data", 1).rank_to_device == (0, 1, 2, 3)
+    assert place_copies(replicate(plain, 3), "data", 3).rank_to_device == (0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11)
 
 
 def test_a_million_micro_batches_are_copied_while_they_are_read():
-    lazy = replicate(build_lazily("pipedream_2bw", 4, 10**6), 4)
-    ops = iter(lazy.lists[6])
+    generated = replicate(build_generated("pipedream_2bw", 4, 10**6), 4)
+    ops = iter(generated.lists[6])
     assert [str(next(ops)) for _ in range(3)] == ["2F4", "2F5", "2B4"]
 
 
@@ -206,6 +206,6 @@ def test_averaged_pipelines_and_no_copies_are_refused_in_one_line():
 
 
 def test_more_copies_than_a_cluster_has_devices_are_refused_before_they_are_made():
-    for schedule in (build("1f1b", 4, 4), build_lazily("pipedream", 4, 4)):
+    for schedule in (build("1f1b", 4, 4), build_generated("pipedream", 4, 4)):
         with pytest.raises(ScheduleError, match="got 25001 copies of 4 ranks, expected at most 100000 ranks"):
             replicate(schedule, 25_001)

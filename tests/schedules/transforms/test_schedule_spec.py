@@ -1,4 +1,4 @@
-"""A recipe makes the copies that it says, where it says."""
+"""A schedule specification makes the copies that it says, where it says."""
 
 from dataclasses import replace
 
@@ -13,11 +13,11 @@ from pipesched.schedules import (
     make_schedule,
     repeat,
 )
-from pipesched.schedules.builders import CATALOGUE, build, build_lazily
+from pipesched.schedules.builders import CATALOGUE, build, build_generated
 from pipesched.schedules.formats import from_json, to_json
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.lowering.streamed_insertion import lower_lazily
-from pipesched.schedules.transforms import ScheduleSpec, delay_reduces, place, recompute, replicate
+from pipesched.schedules.lowering.streamed_insertion import lower_generated
+from pipesched.schedules.transforms import ScheduleSpec, delay_reduces, place_copies, recompute, replicate
 from tests.schedules.builder_rules import assert_one_line
 
 LAYOUT = {"width": 2, "placement": "data", "recompute": (0,)}
@@ -26,7 +26,7 @@ LAYOUT = {"width": 2, "placement": "data", "recompute": (0,)}
 def test_a_named_schedule_is_repeated_copied_placed_and_recomputed():
     run = ScheduleSpec(name="gpipe", num_ranks=2, num_microbatches=4, **LAYOUT).run(3)
     assert (run.name, run.microbatches_per_step) == ("gpipex2", 8)
-    expected = recompute(place(replicate(repeat(build("gpipe", 2, 4), 3), 2), "data", 2), [0])
+    expected = recompute(place_copies(replicate(repeat(build("gpipe", 2, 4), 3), 2), "data", 2), [0])
     assert run.lists(3).held() == expected.held()
     assert run.lists(3).rank_to_device == (0, 2, 1, 3)
 
@@ -41,11 +41,11 @@ def test_so_are_lists():
 def test_a_step_without_a_flush_takes_its_micro_batches_of_every_copy():
     run = ScheduleSpec(name="pipedream_2bw", num_ranks=2, num_microbatches=3, width=4).run(5)
     assert run.microbatches_per_step == 12
-    assert run.lists(5).held() == replicate(build_lazily("pipedream_2bw", 2, 15, accumulate=3), 4).held()
+    assert run.lists(5).held() == replicate(build_generated("pipedream_2bw", 2, 15, accumulate=3), 4).held()
 
 
 @pytest.mark.parametrize(
-    ("recipe", "words"),
+    ("schedule_spec", "words"),
     [
         (ScheduleSpec(name="avgpipe", num_ranks=2, num_microbatches=4, width=2), "avgpipe: got width 2, expected 1"),
         (ScheduleSpec(lists=to_json(build("avgpipe", 2, 4)), width=2), "avgpipe: got width 2, expected 1"),
@@ -60,18 +60,18 @@ def test_a_step_without_a_flush_takes_its_micro_batches_of_every_copy():
         ),
     ],
 )
-def test_copies_that_cannot_be_are_refused_in_one_line(recipe, words):
+def test_copies_that_cannot_be_are_refused_in_one_line(schedule_spec, words):
     with pytest.raises(ScheduleError) as error:
-        recipe.run(1).lists(1)
+        schedule_spec.run(1).lists(1)
     assert_one_line(str(error.value), words)
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_a_schedule_knows_its_entry_whatever_is_done_to_it(name):
     entry = CATALOGUE[name]
-    made = [build(name, 4, 8), build_lazily(name, 4, 8)]
+    made = [build(name, 4, 8), build_generated(name, 4, 8)]
     made += [recompute(schedule) for schedule in made] + [delay_reduces(schedule) for schedule in made]
-    made += [repeat(made[0], 2), lower(made[0]), lower_lazily(made[1]), made[1].held(), compute_only(lower(made[0]))]
+    made += [repeat(made[0], 2), lower(made[0]), lower_generated(made[1]), made[1].held(), compute_only(lower(made[0]))]
     made += [] if entry.traits.averages else [replicate(schedule, 2) for schedule in made]
     made += [replace(schedule, name="mine") for schedule in made]
     made += [from_json(to_json(schedule), "mine.json") for schedule in made if schedule.is_held]

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from pipesched.schedules import Phase, ScheduleError, backward, forward, make_schedule, repeat
-from pipesched.schedules.builders import CATALOGUE, build, build_lazily
+from pipesched.schedules.builders import CATALOGUE, build, build_generated
 from pipesched.schedules.weights import Agreement, Reading, first_uses, rank_uses, staleness
 from pipesched.simulator.theory import wpipe_table
 from tests.schedules.builder_rules import assert_one_line
@@ -15,8 +15,8 @@ D = 5
 
 def steady(name):
     """The uses of stages in the steady state: after every stage's warm-up, whatever the schedule."""
-    lazy = build_lazily(name, D, 8 * D)
-    uses = (use for rank in range(lazy.num_ranks) for use in rank_uses(lazy, rank))
+    generated = build_generated(name, D, 8 * D)
+    uses = (use for rank in range(generated.num_ranks) for use in rank_uses(generated, rank))
     return [use for use in uses if use.op.microbatch >= 3 * D]
 
 
@@ -85,11 +85,11 @@ def test_spectrain_looks_beyond_the_gradients_step_on_later_stages():
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_a_schedule_and_its_lists_in_memory_amount_to_the_same(name):
     batch = build(name, 4, 8)
-    in_memory, lazy = staleness(batch), staleness(build_lazily(name, 4, 8))
-    assert lazy == in_memory
-    assert sum(stage.num_microbatches for stage in lazy.stages) == 8 * batch.num_stages
+    in_memory, generated = staleness(batch), staleness(build_generated(name, 4, 8))
+    assert generated == in_memory
+    assert sum(stage.num_microbatches for stage in generated.stages) == 8 * batch.num_stages
     uses = [use for rank in range(batch.num_ranks) for use in rank_uses(batch, rank)]
-    for stage in lazy.stages:
+    for stage in generated.stages:
         mine = [use for use in uses if use.op.stage == stage.stage]
         assert stage.live_versions == max(len(use.held) for use in mine)
         assert stage.live_copies == max(use.copies for use in mine)
@@ -109,7 +109,7 @@ def test_a_repeated_batch_is_as_stale_as_one():
 def test_the_reading_of_a_long_run_is_told_as_it_goes(monkeypatch):
     told = []
     monkeypatch.setattr(sys.modules[staleness.__module__], "_TELL_EVERY", 100)
-    staleness(build_lazily("pipedream", 2, 200), told.append)
+    staleness(build_generated("pipedream", 2, 200), told.append)
     assert told[0] == 0
     assert told == sorted(told)
     assert len(told) > 4
@@ -118,9 +118,9 @@ def test_the_reading_of_a_long_run_is_told_as_it_goes(monkeypatch):
 
 @pytest.mark.parametrize("name", ["pipedream", "wpipe", "1f1b_rr", "gpipe"])
 def test_the_first_uses_are_found_without_reading_on(name):
-    lazy = build_lazily(name, 4, 8 if name == "gpipe" else 10**9)
-    forwards, backwards = first_uses(lazy, 8)
-    assert sorted(forwards) == sorted(backwards) == [(k, i) for k in range(lazy.num_stages) for i in range(8)]
+    generated = build_generated(name, 4, 8 if name == "gpipe" else 10**9)
+    forwards, backwards = first_uses(generated, 8)
+    assert sorted(forwards) == sorted(backwards) == [(k, i) for k in range(generated.num_stages) for i in range(8)]
     assert {use.op.phase for use in forwards.values()} == {Phase.FORWARD}
     assert {use.op.phase for use in backwards.values()} == {Phase.BACKWARD}
 

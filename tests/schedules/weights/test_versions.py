@@ -9,7 +9,7 @@ from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
-from pipesched.schedules.builders.pipedream import lazy_pipedream, pipedream
+from pipesched.schedules.builders.pipedream import generated_pipedream, pipedream
 from pipesched.schedules.weights.versions import (
     Agreement,
     is_consistent,
@@ -229,7 +229,7 @@ def test_a_list_without_an_end_is_read_no_further_than_needed():
     read = []
 
     def endless():
-        for op in lazy_pipedream(4, 10**9).lists[0]:
+        for op in generated_pipedream(4, 10**9).lists[0]:
             read.append(op)
             yield op
 

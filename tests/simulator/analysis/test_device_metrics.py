@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesched.profiles.clusters import Link, flat
+from pipesched.profiles.clusters import Device, Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
 from pipesched.schedules import (
     Message,
@@ -23,7 +23,7 @@ from pipesched.schedules import (
     make_schedule,
 )
 from pipesched.schedules.builders import build
-from pipesched.simulator import SimulationError
+from pipesched.simulator import NetworkOptions, SimulationError
 from pipesched.simulator.analysis import CAUSES, Metrics, metrics
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory
@@ -190,3 +190,45 @@ def test_the_plain_data_has_the_keys_of_the_command_line_and_survives_json():
 def test_a_timeline_in_which_nothing_takes_time_has_no_metrics():
     with pytest.raises(SimulationError, match="1f1b: got a timeline in which no op takes time"):
         metrics(simulate_lists(build("1f1b", 2, 2), uniform(2, 0.0, 0.0)))
+
+
+HANDED = Link(0.5, send_s=0.25, post_s=0.125, receive_s=0.0625)
+
+
+def test_handing_over_is_idle_time_of_its_own_at_both_ends():
+    #          0    1     1.25     1.75    1.8125   3.8125  5.8125    6.0625  6.5625    6.625   8.625
+    # rank 0   F0   Send  Recv(.125) ..                                               take  B0
+    # rank 1   Recv ..                     take  F0      B0       Send
+    schedule = build("gpipe", 2, 1)
+    found = metrics(simulate_lists(schedule, StageCosts((StageCost(1.0, 2.0),) * 2), flat(2, HANDED)))
+    assert found.makespan_s == 1 + 0.25 + 0.5 + 0.0625 + 1 + 2 + 0.25 + 0.5 + 0.0625 + 2
+    assert causes(found, 0) == {"downstream": 3.8125, "hand_over": 0.3125, "transfer": 0.5}
+    assert causes(found, 1) == {"warmup": 1.8125, "cooldown": 2.8125}
+
+
+def test_what_a_rank_posts_between_two_works_that_wait_for_nothing_is_handing_over():
+    found = metrics(simulate_lists(build("gpipe", 2, 3), StageCosts((StageCost(1.0, 1.0),) * 2), flat(2, HANDED)))
+    assert causes(found, 0)["hand_over"] >= 2 * 0.25
+    assert "overhead" not in causes(found, 0)
+    assert "overhead" not in causes(found, 1)
+
+
+def test_a_blocking_send_is_handed_over_before_it_travels():
+    schedule, network = build("gpipe", 2, 2), NetworkOptions(sends="blocking")
+    timeline = simulate_lists(schedule, StageCosts((StageCost(1.0, 1.0),) * 2), flat(2, HANDED), network=network)
+    second = next(span for span in timeline.of_rank(0) if str(span.op) == "0F1")
+    assert second.start_s == 1.75
+    first_gap = {"hand_over": 0.25, "transfer": 0.5}
+    alone = replace(timeline, spans=tuple(span for span in timeline.spans if span.end_s <= second.end_s))
+    assert {cause: causes(metrics(alone), 0)[cause] for cause in first_gap} == first_gap
+
+
+@pytest.mark.parametrize("name", ["1f1b", "interleaved", "zb_h1", "dualpipe_v", "chimera"])
+def test_what_devices_are_busy_and_idle_is_the_makespan_with_handing_over_too(name):
+    schedule = build(name, 4, 8)
+    cluster = replace(flat(4, HANDED), devices=(Device(op_s=0.03),) * 4)
+    costs = StageCosts((StageCost(1.0, 2.0, 1.0, 1.0, weight_bytes=8),) * schedule.num_stages)
+    found = metrics(simulate_lists(schedule, costs, cluster))
+    for device in found.devices:
+        assert device.busy_s + device.idle_s == pytest.approx(found.makespan_s, rel=1e-12)
+        assert causes(found, device.device).get("overhead", 0.0) == 0.0

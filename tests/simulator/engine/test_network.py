@@ -29,7 +29,7 @@ def test_a_transfer_starts_when_the_sender_and_under_rendezvous_the_receiver_has
     transfer = network.send(0, Send(activation(0), 1))
     env.run(until=3.0)
     assert network.recv(1, Recv(activation(0), 0)) is transfer
-    assert (transfer.flight.start_s, transfer.flight.end_s) == (start_s, start_s + 1.5)
+    assert (transfer.times.start_s, transfer.times.end_s) == (start_s, start_s + 1.5)
 
 
 def test_the_two_directions_between_two_ranks_do_not_wait_for_each_other():
@@ -37,7 +37,7 @@ def test_the_two_directions_between_two_ranks_do_not_wait_for_each_other():
     there = network.send(0, Send(activation(0), 1))
     back = network.send(1, Send(Message(Payload.GRADIENT, 1, 0), 0))
     second = network.send(0, Send(activation(1), 1))
-    assert (there.flight.start_s, back.flight.start_s, second.flight.start_s) == (0.0, 0.0, 1.0)
+    assert (there.times.start_s, back.times.start_s, second.times.start_s) == (0.0, 0.0, 1.0)
 
 
 @pytest.mark.parametrize("protocol", ["rendezvous", "eager"])
@@ -50,7 +50,7 @@ def test_a_send_and_a_receive_of_different_messages_are_refused(protocol):
 
 def test_the_kth_reduce_meets_the_kth():
     begun = []
-    collectives = Collectives({0: (0, 1)}, lambda flight, stage: begun.append((flight, stage)))
+    collectives = Collectives({0: (0, 1)}, lambda times, stage: begun.append((times, stage)))
     first, second = collectives.post(0, Reduce(0)), collectives.post(0, Reduce(0))
     assert (begun, collectives.absent(first)) == ([], (1,))
     assert collectives.post(1, Reduce(0)) is first
@@ -69,7 +69,7 @@ def test_channels_between_two_devices_divide_the_bandwidth_and_each_keeps_its_or
     env.run(until=2.0)
     second, other = network.send(0, Send(activation(1), 1)), network.send(2, Send(activation(2), 3))
     env.run()
-    assert [(t.flight.start_s, t.flight.end_s) for t in (first, other, second)] == [
+    assert [(t.times.start_s, t.times.end_s) for t in (first, other, second)] == [
         (1.0, 4.25),
         (2.0, 6.25),
         (4.0, 7.25),

@@ -89,7 +89,7 @@ def test_every_schedule_takes_as_long_as_its_longest_path_on_uneven_stages_and_s
 ):
     size = schedule.num_stages
     costs = StageCosts(tuple(data.draw(st.lists(stage_costs, min_size=size, max_size=size))), overlap=overlap)
-    timeline = simulate_lists(schedule, costs, flat(schedule.num_ranks, link), rules=NetworkOptions(protocol))
+    timeline = simulate_lists(schedule, costs, flat(schedule.num_ranks, link), network=NetworkOptions(protocol))
     last_end_s = max(span.end_s for span in timeline.without_messages)
     assert last_end_s == pytest.approx(longest_path(schedule, costs, link), rel=1e-9)
 
@@ -146,7 +146,7 @@ def test_rendezvous_waits_for_the_receiver_and_eager_does_not():
     assert times(simulate_lists(late_receiver(), costs, cluster), 1) == {
         "1RECV_F0": (1.0, 3.0), "1F0": (3.0, 8.0), "1RECV_F1": (8.0, 10.0), "1F1": (10.0, 15.0),
     }  # fmt: skip
-    assert times(simulate_lists(late_receiver(), costs, cluster, rules=NetworkOptions("eager")), 1) == {
+    assert times(simulate_lists(late_receiver(), costs, cluster, network=NetworkOptions("eager")), 1) == {
         "1RECV_F0": (1.0, 3.0), "1F0": (3.0, 8.0), "1RECV_F1": (2.0, 4.0), "1F1": (8.0, 13.0),
     }  # fmt: skip
 
@@ -232,7 +232,7 @@ def test_jitter_is_reproducible_and_does_not_depend_on_the_protocol():
         return [span.end_s - span.start_s for span in timeline.spans if isinstance(span.op, Compute)]
 
     assert durations(seed=1) == durations(seed=1)
-    assert durations(seed=1) == pytest.approx(durations(seed=1, rules=NetworkOptions("eager")), rel=1e-12)
+    assert durations(seed=1) == pytest.approx(durations(seed=1, network=NetworkOptions("eager")), rel=1e-12)
     assert durations(seed=1) != durations(seed=2)
     assert len(set(durations(seed=1))) == 4
 
@@ -284,7 +284,7 @@ def test_a_message_that_is_used_before_its_receive_is_named_with_rank_and_op():
 )
 def test_a_message_that_only_one_side_posts_is_an_error(rows, text, protocol):
     with pytest.raises(SimulationError, match=f"one side: {text}"):
-        simulate_lists(make_schedule("one side", 2, 2, rows), uniform(2, 1.0, 2.0), rules=NetworkOptions(protocol))
+        simulate_lists(make_schedule("one side", 2, 2, rows), uniform(2, 1.0, 2.0), network=NetworkOptions(protocol))
 
 
 def test_costs_of_too_few_stages_and_a_cluster_of_too_few_devices_are_both_reported():
@@ -309,7 +309,7 @@ def test_a_jitter_and_a_protocol_that_are_none_are_refused():
     with pytest.raises(
         SimulationError, match=r"protocol: got 'later', expected rendezvous or eager; jitter: got -0\.1"
     ):
-        simulate_lists(build("1f1b", 2, 2), uniform(2, 1.0, 2.0), rules=NetworkOptions("later"), jitter=-0.1)
+        simulate_lists(build("1f1b", 2, 2), uniform(2, 1.0, 2.0), network=NetworkOptions("later"), jitter=-0.1)
 
 
 @pytest.mark.parametrize(

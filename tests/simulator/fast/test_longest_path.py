@@ -1,4 +1,5 @@
 import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from pipesched.profiles.clusters import flat
 from pipesched.profiles.costs import uniform
 from pipesched.schedules import Recv, ScheduleError, computes, make_schedule, needs
 from pipesched.schedules.builders import CATALOGUE, build
-from pipesched.schedules.formats.text import parse_op_with_peer
+from pipesched.schedules.formats.op_text import parse_op_with_peer
 from pipesched.schedules.lowering import lower, lower_for_torch
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import SimulationError
@@ -36,59 +37,73 @@ def received_late(schedule):
 
 
 def assert_same(schedule, costs, cluster):
-    """Every span of the one is that of the other; or both refuse."""
+    """Hold every span of the one to that of the other, or find that both refuse; return which of them it was."""
     try:
         expected = simulate_lists(schedule, costs, cluster)
     except (ScheduleError, SimulationError):
         with pytest.raises((ScheduleError, SimulationError)):
             longest_path(schedule, costs, cluster)
-        return
+        return "wrong lists"
     if not is_unshared(schedule, cluster):
         with pytest.raises(SimulationError, match="links for the reductions alone"):
             longest_path(schedule, costs, cluster)
-        return
+        return "shared links"
     found = longest_path(schedule, costs, cluster)
     assert [(s.rank, s.op) for s in found.spans] == [(s.rank, s.op) for s in expected.spans]
     for mine, theirs in zip(found.spans, expected.spans, strict=True):
         for field in ("posted_s", "start_s", "end_s"):
             assert getattr(mine, field) == pytest.approx(getattr(theirs, field), rel=1e-9, abs=1e-9), mine
     assert replace(found, spans=()) == replace(expected, spans=())
+    return "same"
 
 
-@settings(deadline=None, max_examples=150)
-@given(
-    name=st.sampled_from(UNSHARED),
-    p=st.integers(1, 6),
-    m=st.integers(1, 10),
-    lowering=st.sampled_from(
-        [
-            lower,
-            lower_for_torch,
-            lambda schedule: received_late(lower(schedule)),
-            lambda schedule: lower(reduced_early(schedule)),
-        ]
-    ),
-    is_recomputed=st.booleans(),
-    seed=st.integers(0, 10**6),
-)
-def test_it_equals_simpy_on_schedules_of_the_catalogue_whatever_they_cost(name, p, m, lowering, is_recomputed, seed):
-    chance = random.Random(seed)
-    try:
-        schedule = build(name, p, m)
-        schedule = recompute(schedule) if is_recomputed else schedule
-    except ScheduleError:  # these counts are not for this schedule, or it cannot be recomputed
-        reject()
-    costs = random_costs(chance, schedule.num_stages)
-    assert_same(lowering(schedule), costs, random_cluster(chance, schedule.num_devices))
+def test_it_equals_simpy_on_schedules_of_the_catalogue_whatever_they_cost():
+    outcomes = Counter()
+
+    @settings(deadline=None, max_examples=150)
+    @given(
+        name=st.sampled_from(UNSHARED),
+        p=st.integers(1, 6),
+        m=st.integers(1, 10),
+        lowering=st.sampled_from(
+            [
+                lower,
+                lower_for_torch,
+                lambda schedule: received_late(lower(schedule)),
+                lambda schedule: lower(reduced_early(schedule)),
+            ]
+        ),
+        is_recomputed=st.booleans(),
+        seed=st.integers(0, 10**6),
+    )
+    def hold(name, p, m, lowering, is_recomputed, seed):
+        chance = random.Random(seed)
+        try:
+            schedule = build(name, p, m)
+            schedule = recompute(schedule) if is_recomputed else schedule
+        except ScheduleError:  # these counts are not for this schedule, or it cannot be recomputed
+            reject()
+        costs = random_costs(chance, schedule.num_stages)
+        outcomes[assert_same(lowering(schedule), costs, random_cluster(chance, schedule.num_devices))] += 1
+
+    hold()
+    assert outcomes["same"] >= 50, outcomes
 
 
-@settings(deadline=None, max_examples=150)
-@given(seed=st.integers(0, 10**6))
-def test_it_equals_simpy_on_lists_changed_at_random_and_refuses_those_that_simpy_refuses(seed):
-    chance = random.Random(seed)
-    original, changed = mutant(seed)
-    assume(original.num_devices == original.num_ranks)
-    assert_same(changed, random_costs(chance, changed.num_stages), random_cluster(chance, changed.num_ranks))
+def test_it_equals_simpy_on_lists_changed_at_random_and_refuses_those_that_simpy_refuses():
+    outcomes = Counter()
+
+    @settings(deadline=None, max_examples=150)
+    @given(seed=st.integers(0, 10**6))
+    def hold(seed):
+        chance = random.Random(seed)
+        original, changed = mutant(seed)
+        assume(original.num_devices == original.num_ranks)
+        costs, cluster = random_costs(chance, changed.num_stages), random_cluster(chance, changed.num_ranks)
+        outcomes[assert_same(changed, costs, cluster)] += 1
+
+    hold()
+    assert min(outcomes["same"], outcomes["wrong lists"]) >= 15, outcomes
 
 
 def test_without_a_cluster_messages_take_no_time():

@@ -8,7 +8,7 @@ from pipesched.profiles.clusters import Link, flat
 from pipesched.profiles.costs import StageCost, StageCosts, uniform
 from pipesched.schedules import Phase, computes
 from pipesched.schedules.transforms import training_run
-from pipesched.simulator import NetworkOptions, SimulationError
+from pipesched.simulator import USUAL_NETWORK, Inexact, NetworkOptions, Scenario, SimulationError
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import run_time
 
@@ -17,7 +17,14 @@ P, M = 4, 6
 
 def predicted(name, num_steps, costs, cluster=None, num_ranks=P, **parameters):
     run = training_run(name, num_ranks, M, num_steps, **parameters)
-    return run_time(run.lists, num_steps, run.microbatches_per_step, costs, cluster)
+    return time_of(run, num_steps, costs, flat(num_ranks) if cluster is None else cluster)
+
+
+def time_of(run, num_steps, costs, cluster, network=USUAL_NETWORK):
+    def scenario_of(steps):
+        return Scenario(run.lists(steps), costs, cluster, network)
+
+    return run_time(scenario_of, num_steps, run.microbatches_per_step)
 
 
 def test_gpipe_takes_its_batch_time_at_every_step():
@@ -50,7 +57,7 @@ def test_a_long_run_takes_as_long_as_simulated_whole(name):
         tuple(StageCost(1 + 0.3 * (s % 3), None, 0.9, 1.1 - 0.2 * (s % 2), step_s=0.4) for s in range(lists.num_stages))
     )
     cluster = flat(P, Link(latency_s=0.1))
-    found = run_time(run.lists, 90, run.microbatches_per_step, costs, cluster)
+    found = time_of(run, 90, costs, cluster)
     whole = simulate_lists(lists.held(), costs, cluster)
     assert len(found.known_s) < 90
     assert found.makespan_s == pytest.approx(whole.makespan_s, rel=1e-3)
@@ -77,8 +84,9 @@ def test_the_half_of_hybrid_that_is_known_first_is_not_taken_for_the_whole():
 
 
 def test_a_run_that_changes_its_pace_and_is_too_long_is_refused():
-    with pytest.raises(SimulationError, match="expected at most 50000, to be simulated whole"):
-        predicted("hybrid", 10**6, uniform(P, 1.0, 2.0))
+    answer = predicted("hybrid", 10**6, uniform(P, 1.0, 2.0))
+    assert isinstance(answer, Inexact)
+    assert "expected at most 50000, to be simulated whole" in answer.reason
 
 
 @settings(deadline=None, max_examples=20)
@@ -102,8 +110,15 @@ def test_a_long_run_takes_as_long_as_simulated_whole_whatever_its_messages_do(ne
     run = training_run("1f1b", 3, 6, 60)
     costs = StageCosts((StageCost(1.0, 2.0, output_bytes=10),) * 3)
     cluster = flat(3, Link(0.1, 50.0))
-    found = run_time(run.lists, 60, run.microbatches_per_step, costs, cluster, network)
-    whole = simulate_lists(run.lists(60).held(), costs, cluster, rules=network)
+    found = time_of(run, 60, costs, cluster, network)
+    whole = simulate_lists(run.lists(60).held(), costs, cluster, network=network)
     assert len(found.known_s) < 60
     assert found.makespan_s == pytest.approx(whole.makespan_s, rel=1e-3)
-    assert found.makespan_s > run_time(run.lists, 60, run.microbatches_per_step, costs, cluster).makespan_s
+    assert found.makespan_s > time_of(run, 60, costs, cluster).makespan_s
+
+
+def test_a_run_of_several_pipelines_is_refused():
+    run = training_run("gpipe", 2, 2, 40)
+    answer = run_time(lambda steps: Scenario(run.lists(steps), uniform(2, 1.0, 2.0), flat(2), num_pipelines=2), 40, 2)
+    assert isinstance(answer, Inexact)
+    assert "got a run of 2 pipelines, expected one" in answer.reason

@@ -117,7 +117,7 @@ def test_uneven_stages_settle_to_what_a_loop_of_its_own_finds(seed):
     expected = (ends_s["S", 0, 39] - ends_s["S", 0, 15]) / (24 * m)
     shown, run = batch("gpipe", p, m, costs)
     assert run == pytest.approx(expected, rel=1e-9)
-    assert shown is None or shown == pytest.approx(expected, rel=1e-9)
+    assert shown == pytest.approx(expected, rel=1e-9)
     ends_s = straight_ends_s(pipedream_order(p, 400), forward_s, backward_s, step_s)
     expected = (ends_s["S", 0, 360] - ends_s["S", 0, 120]) / 240  # a multiple of 2, 3 and 4: see below
     assert unflushed("pipedream", p, 4, costs) == pytest.approx(expected, rel=1e-9)
@@ -154,6 +154,6 @@ def test_what_does_not_settle_in_the_runs_there_are_is_not_known():
 
 def test_the_timeline_of_a_batch_with_blocking_sends_does_not_show_its_pace():
     schedule, costs, network = lower(build("gpipe", 2, 4)), uniform(2, 1.0, 2.0), NetworkOptions(sends="blocking")
-    timeline = simulate_lists(schedule, costs, flat(2), rules=network)
+    timeline = simulate_lists(schedule, costs, flat(2), network=network)
     assert batch_period_s(schedule, timeline, flat(2)) is not None
     assert batch_period_s(schedule, timeline, flat(2), network) is None

@@ -2,11 +2,11 @@
 
 import pytest
 
-from pipesched.profiles.clusters import Link, flat
+from pipesched.profiles.clusters import Cluster, Device, Link, flat
 from pipesched.profiles.costs import Compression, StageCost, StageCosts
 from pipesched.simulator.planner import Candidate
 from pipesched.simulator.planner.bound import Bounds
-from pipesched.simulator.planner.evaluate import predict_candidate
+from pipesched.simulator.planner.candidate_evaluation import predict_candidate
 
 CANDIDATES = (
     Candidate("dualpipe", 4, 1, 8, 1, (1,) * 4),
@@ -35,3 +35,11 @@ def test_the_bound_has_the_conversion_of_messages():
     cluster = flat(2, Link(0.1, 1000.0))
     predicted_s = predict_candidate(candidate, costs, cluster)[0].makespan_s
     assert 0.9 * predicted_s < Bounds(cluster).of(candidate, costs).seconds <= predicted_s
+
+
+def test_what_a_device_must_hold_is_said_of_that_device():
+    light, heavy = StageCost(1.0, 2.0, weight_bytes=100), StageCost(1.0, 2.0, weight_bytes=5000)
+    cluster = Cluster((Device(memory_bytes=150), Device()), Link())
+    least = Bounds(cluster).of(Candidate("1f1b", 2, 1, 4, 1, (1, 1)), StageCosts((light, heavy)))
+    assert least.peak_bytes == {0: 200, 1: 10_000}  # weights and gradients
+    assert least.over_memory == "device 0 holds at least 200 bytes of 150"

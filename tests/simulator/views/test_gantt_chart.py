@@ -1,4 +1,5 @@
 import sys
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -6,6 +7,7 @@ import pytest
 from pipesched.schedules import (
     Average,
     Compute,
+    HandOver,
     Overlap,
     Phase,
     Reduce,
@@ -22,7 +24,7 @@ from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import metrics, readable_s
-from pipesched.simulator.views import draw_gantt, gantt_layout, text_gantt
+from pipesched.simulator.views import draw_gantt, gantt_figure, gantt_layout, text_gantt
 from tests.hand_timelines import play, shaken
 from tests.processes import run
 
@@ -241,3 +243,15 @@ def test_charts_for_the_terminal_load_no_heavy_package():
     )
     done = run([sys.executable, "-c", code])
     assert done.stdout.strip() == "[]"
+
+
+def test_handing_over_is_drawn_and_explained_where_there_is_some():
+    plain = play(one_f_one_b(2, 2))
+    handed = replace(plain, hand_overs=(HandOver(0, forward(0, 0), 0.25, 0.5), HandOver(1, forward(1, 0), 0.5, 0.75)))
+
+    def names(timeline):
+        return [text.get_text() for text in gantt_figure([timeline]).legends[-1].get_texts()]
+
+    assert names(handed) == [*names(plain)[:2], "hand-over", *names(plain)[2:]]
+    bars = [collection for collection in gantt_figure([handed]).axes[0].collections if collection.get_zorder() == 1.5]
+    assert [[path.get_extents().x0 for path in bar.get_paths()] for bar in bars] == [[0.25], [0.5]]

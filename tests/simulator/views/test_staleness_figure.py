@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from pipesched.schedules import forward, make_schedule
-from pipesched.schedules.builders import build, build_lazily
+from pipesched.schedules.builders import build, build_generated
 from pipesched.simulator import SimulationError
 from pipesched.simulator.views.staleness_figure import draw_staleness, panels
 from tests.processes import run
@@ -20,7 +20,7 @@ def test_a_picture_is_written_by_its_suffix(tmp_path, suffix):
 
 
 def test_the_cells_are_the_staleness_of_each_stage_and_microbatch():
-    behind, at_backward, held = panels(build_lazily("pipedream", 3, 10**9), 5)
+    behind, at_backward, held = panels(build_generated("pipedream", 3, 10**9), 5)
     assert behind.cells == at_backward.cells == ((0, 1, 2, 2, 2), (0, 1, 1, 1, 1), (0, 0, 0, 0, 0))
     assert held.cells == ((1, 2, 3, 3, 3), (1, 2, 2, 2, 2), (1, 1, 1, 1, 1))
     assert [panel.counts_versions for panel in (behind, at_backward, held)] == [False, False, True]

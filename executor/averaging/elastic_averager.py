@@ -1,0 +1,197 @@
+"""Elastic averaging: how a rank draws its weights to the reference model (AvgPipe, doi:10.1145/3572848.3577484, 3.2).
+
+N pipelines, a = 1/N; u_n is what pipeline n's Steps have changed since its last Average, x_ref the reference after
+the iterations before, x_n the pipeline's weights before those Steps:
+
+    synchronous    x_n <- (1 - a) (x_n + u_n) + a (x_ref + mean u)     the reference with this iteration's updates
+    asynchronous   x_n <- (1 - a) x_n + a x_ref + u_n                  the reference of the iteration before
+
+In both the mean of all x_n is x_ref + mean u, the next reference. The paper does not say of which iteration the
+reference is that the models are drawn to; if it were the one before, with u_n diluted too, their mean would lag behind.
+
+u_n is a difference of weights, so any optimizer will do.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import final
+
+import torch
+from torch import Tensor
+
+from pipesched.executor import Averaging, ExecutionError
+from pipesched.executor.averaging.reference_memory import Reference, Shared, averaged, memory_bytes
+from pipesched.executor.core import Averager, ModuleStage, Stage
+
+
+class Pool(ABC):
+    """What one rank can ask of the reference model of its device."""
+
+    @abstractmethod
+    def give(self, stage: int) -> None:
+        """Say that this rank's slot of `stage` holds its update."""
+
+    @abstractmethod
+    def has(self, stage: int, version: int) -> bool:
+        """Return whether the reference has seen `version` iterations; False where the caller should give up its turn.
+
+        Raises:
+            RankFailed: The process that holds the reference is gone.
+        """
+
+
+@final
+class LocalPool(Pool):
+    """The pool of ranks in one process: the last rank to give its update adds all of them to the reference."""
+
+    def __init__(self, reference: Reference, rank: int) -> None:
+        self._reference = reference
+        self._rank = rank
+
+    def give(self, stage: int) -> None:
+        self._reference.give(stage, self._rank)
+
+    def has(self, stage: int, version: int) -> bool:
+        return self._reference.versions[stage] >= version
+
+
+@final
+class ElasticAverager(Averager):
+    """An averager that draws the weights of one stage on one rank to the reference model.
+
+    Args:
+        stage: The number of the stage.
+        rank: The rank that holds it.
+        parameters: The parameters that learn; this rank alone writes to them.
+        shared: The stage's reference, one flat tensor per parameter, which only the one who adds writes to; and a slot
+            of the same shapes for each rank, which that rank alone writes to, and only while the reference has its
+            last update.
+        pool: Tells the one who adds that the slot is full, and when the reference is complete.
+        averaging: Which of the two forms.
+
+    Attributes:
+        is_first: Whether no lower rank averages the stage.
+    """
+
+    def __init__(
+        self, stage: int, rank: int, parameters: Sequence[Tensor], shared: Shared, pool: Pool, averaging: Averaging
+    ) -> None:
+        self._stage = stage
+        self._parameters = parameters
+        self._reference = [flat.view(p.shape) for flat, p in zip(shared.reference, parameters, strict=True)]
+        self._slot = [flat.view(p.shape) for flat, p in zip(shared.slots[rank], parameters, strict=True)]
+        # the weights before a Step, and then their change: on a GPU kept there, else in the slot itself
+        self._change = [
+            slot if slot.device == p.device else torch.empty_like(p)
+            for slot, p in zip(self._slot, parameters, strict=True)
+        ]
+        self._pool = pool
+        self._is_synchronous = averaging == "synchronous"
+        self._weight = 1 / len(shared.slots)
+        self._num_averages = 0
+        self._has_stepped = self._has_given = False
+        self.is_first = rank == min(shared.slots)
+
+    @torch.no_grad()
+    def begin(self) -> None:
+        """Set the reference to this rank's weights, as all pipelines begin with the same."""
+        for reference, parameter in zip(self._reference, self._parameters, strict=True):
+            reference.copy_(parameter)
+
+    def resident_bytes(self) -> int:
+        """Return the bytes held on the device of the weights; the reference counts at the first rank."""
+        held = [*self._change, *(self._reference if self.is_first else ())]
+        devices = {parameter.device for parameter in self._parameters}
+        return sum(tensor.nbytes for tensor in held if tensor.device in devices)
+
+    def may_step(self) -> bool:
+        """Return whether the slot is free: the update of the last iteration is in the reference."""
+        return self._has_stepped or self.is_complete()
+
+    def is_complete(self) -> bool:
+        """Return whether the reference has the updates of all pipelines, of as many iterations as this one has had."""
+        return self._pool.has(self._stage, self._num_averages)
+
+    @torch.no_grad()
+    def remember(self) -> None:
+        """Keep the weights as they are before a Step, the first since the last Average."""
+        if not self._has_stepped:
+            for before, parameter in zip(self._change, self._parameters, strict=True):
+                before.copy_(parameter)
+        self._has_stepped = True
+
+    def may_average(self) -> bool:
+        """Return whether the reference is there; for the synchronous one this rank gives its update first.
+
+        Raises:
+            ExecutionError: There was no Step since the last Average.
+        """
+        if not self._has_stepped:
+            raise ExecutionError(f"stage {self._stage} has not stepped since it was averaged; give it a Step before")
+        if not self._is_synchronous:
+            return True  # or it had not been free to step
+        if not self._has_given:
+            self._subtract()
+            self._give()
+        return self._pool.has(self._stage, self._num_averages + 1)
+
+    @torch.no_grad()
+    def average(self) -> None:
+        """Draw the weights to the reference."""
+        if not self._is_synchronous:
+            self._subtract()
+        for parameter, reference, update in zip(self._parameters, self._reference, self._change, strict=True):
+            parameter.lerp_(reference.to(parameter.device), self._weight)
+            if not self._is_synchronous:
+                parameter.add_(update, alpha=self._weight)  # then it counts in full
+        if not self._is_synchronous:
+            self._give()
+        self._has_stepped = self._has_given = False
+        self._num_averages += 1
+
+    @torch.no_grad()
+    def settle(self) -> bool:
+        """Take the reference for weights, when all updates are in it; return whether they are."""
+        if not self.is_complete():
+            return False
+        for parameter, reference in zip(self._parameters, self._reference, strict=True):
+            parameter.copy_(reference)
+        return True
+
+    @torch.no_grad()
+    def _subtract(self) -> None:
+        for change, parameter in zip(self._change, self._parameters, strict=True):
+            torch.sub(parameter, change, out=change)
+
+    def _give(self) -> None:
+        for slot, change in zip(self._slot, self._change, strict=True):
+            if slot is not change:
+                slot.copy_(change)
+        self._pool.give(self._stage)
+        self._has_given = True
+
+
+def average_locally(
+    averagers: Mapping[int, Sequence[int]], stages: Mapping[int, Mapping[int, Stage]], averaging: Averaging
+) -> None:
+    """Give the averaged stages of all ranks, in one process, the references that they are drawn to.
+
+    Args:
+        averagers: The ranks that average each stage, as from `executor.core.schedule_queries.averagers`.
+        stages: Stages that each rank holds; emulated ones have no weights, and none gets a reference.
+        averaging: Which of the two forms.
+    """
+    for stage, ranks in averagers.items():
+        modules = {rank: stage_here for rank in ranks if isinstance(stage_here := stages[rank][stage], ModuleStage)}
+        if len(modules) < len(ranks):
+            continue
+        what = [averaged(stage, ranks, modules[ranks[0]].parameters)]
+        reference = Reference(torch.empty(memory_bytes(what), dtype=torch.uint8), what)
+        for rank, module in modules.items():
+            shared, pool = reference.shared[stage], LocalPool(reference, rank)
+            averager = ElasticAverager(stage, rank, module.parameters, shared, pool, averaging)
+            module.averager = averager
+            if averager.is_first:
+                averager.begin()

@@ -1,0 +1,52 @@
+"""The settings of a run, whatever the schedule: each stands once, with its type, its default and its meaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from pipesched.executor.settings import Averaging
+from pipesched.profiles import Backend, DeviceKind, Dtype, MessagePrecision, OptimizerName
+from pipesched.schedules import PredictionRule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """How a model is run; the sentence beside a type says what the field means, here as in the command line's help."""
+
+    optimizer: Annotated[OptimizerName, "PyTorch's."] = "adamw"
+    lr: Annotated[float, "Learning rate."] = 1e-3
+    seed: Annotated[int, "Of everything random."] = 0
+    prediction: Annotated[
+        PredictionRule | None, "How weights are predicted where a schedule looks ahead; none: as it says."
+    ] = None
+    dtype: Annotated[Dtype, "Of weights and activations, as torch names it."] = "float32"
+    device: Annotated[DeviceKind, "Where to compute."] = "cpu"
+    backend: Annotated[Backend, "Of the messages; auto: nccl where every rank has a GPU."] = "auto"
+    compression: Annotated[
+        MessagePrecision | None, "Send activations and gradients in half precision where it fits."
+    ] = None
+    averaging: Annotated[
+        Averaging, "Elastic: with the reference of the iteration before, or wait for that of this one."
+    ] = "asynchronous"
+    threads: Annotated[int, "CPU threads per rank."] = 1
+    timeout_s: Annotated[float, "How long one message may keep a rank waiting, in seconds."] = 60.0
+    is_pinned: Annotated[bool, "Whether every rank on CPUs gets cores of its own, where there are enough."] = True
+    save: Annotated[str | None, "Folder that gets the parameters of every stage after the last run; none: none."] = None
+
+    def values(self) -> dict[str, Any]:
+        """Return the settings by name, without what a subclass has besides."""
+        return {field.name: getattr(self, field.name) for field in fields(RunSettings)}
+
+
+@cache
+def setting_choices() -> dict[str, tuple[object, ...]]:
+    """Return the words, and None, that each setting which is a word may be."""
+    choices: dict[str, tuple[object, ...]] = {}
+    for name, hint in get_type_hints(RunSettings).items():
+        alternatives = (hint,) if get_origin(hint) is Literal else get_args(hint)
+        words = [word for part in alternatives if get_origin(part) is Literal for word in get_args(part)]
+        if words:
+            choices[name] = (None, *words) if type(None) in alternatives else tuple(words)
+    return choices

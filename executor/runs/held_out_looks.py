@@ -1,0 +1,43 @@
+"""Looks at the samples kept from training while a run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+
+from torch import nn
+
+from pipesched.executor.training import Scores
+
+
+class HeldOutLooks:
+    """The held-out scores of what a run would end with, had it as many steps as it has taken so far.
+
+    Stages come to a number of Steps at different moments of a run without a flush. Each is copied when it does, and the
+    copies together are judged.
+
+    Args:
+        every: Steps from one look to the next; None: nobody looks.
+        num_stages: Number of stages of the model.
+        judge: Scores all stages in a row; None where there are no such samples.
+    """
+
+    def __init__(
+        self, every: int | None, num_stages: int, judge: Callable[[Iterable[nn.Module]], Scores | None]
+    ) -> None:
+        self.scores: dict[int, Scores] = {}
+        self._every, self._num_stages, self._judge = every, num_stages, judge
+        self._copies: dict[int, dict[int, nn.Module]] = {}
+
+    def look(self, stage: int, num_steps: int, module: nn.Module) -> None:
+        """Take note of a stage that has stepped; judge all once each has taken `num_steps`."""
+        if self._every is None or num_steps % self._every or num_steps in self.scores:
+            return
+        copies = self._copies.setdefault(num_steps, {})
+        copies[stage] = deepcopy(module)
+        if len(copies) < self._num_stages:
+            return
+        del self._copies[num_steps]
+        scores = self._judge(copies[index] for index in range(self._num_stages))
+        if scores is not None:
+            self.scores[num_steps] = scores

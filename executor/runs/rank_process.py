@@ -1,0 +1,47 @@
+"""The process of a rank: what it does, under torchrun or started by a launcher."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipesched.executor.launch import Measure, RunSpec, connected_as, ranks_of_processes, share
+from pipesched.executor.runs.measuring_job import Measured, MeasuringJob
+from pipesched.executor.runs.rank_job import RankJob, RankListener
+from pipesched.executor.runs.training_job import TrainingJob
+from pipesched.executor.training import Trained
+
+
+def run_rank(
+    spec: RunSpec,
+    listener: RankListener = RankListener(),  # noqa: B008 -- frozen
+    meet: str = "env://",
+    *,
+    is_shared: bool = False,
+) -> Measured | Trained | None:
+    """Run this process' rank of `spec`; RANK and WORLD_SIZE are in the environment, as torchrun sets them.
+
+    Under torchrun nobody ends a training run that diverges: to stop at the same op, the ranks would have to agree after
+    each step, for which they would wait for each other, as a schedule without a flush never does. What is returned says
+    where it diverged. (`launch_training` watches the losses from outside, and ends the processes.)
+
+    Args:
+        spec: Specification of the run; its model is trusted.
+        listener: Told how far the rank is.
+        meet: Where the ranks meet: an ``init_method`` of torch.distributed.
+        is_shared: Whether every process is told what came out, and not only the first.
+
+    Returns:
+        In the first process, or in all, what was measured, or the loss history of the training run; None elsewhere.
+
+    Raises:
+        ExecutionError: The job cannot run, or an op failed: with rank, op and micro-batch.
+        ScheduleError: The lists cannot finish, or cannot have so many steps.
+        ProfileError: There is no such model, or it cannot be built.
+    """
+    kind = MeasuringJob if isinstance(spec.job, Measure) else TrainingJob
+    job: RankJob[Any] = kind(spec, listener)
+    with connected_as(spec, job.lists, meet) as context:
+        result: Measured | Trained | None = job.run(context)
+        if is_shared:
+            result = share(result, ranks_of_processes(job.lists.rank_to_device)[0], context.control)
+    return result

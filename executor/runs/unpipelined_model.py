@@ -1,0 +1,28 @@
+"""The un-pipelined model, whose losses every run has to agree with."""
+
+from __future__ import annotations
+
+import torch
+
+from pipesched.executor.core import LayerGenerators, make_batch
+from pipesched.executor.launch import Measure, RunSpec
+from pipesched.profiles.models import build_layers, resolve_model, torch_dtype
+from pipesched.schedules.formats import from_json
+
+
+def whole_model_losses(spec: RunSpec) -> tuple[float, ...]:
+    """Return the mean loss of every micro-batch of what is measured, from the initial weights, without a pipeline."""
+    job = spec.job
+    assert isinstance(job, Measure), "of this kind"
+    assert spec.model is not None, "an emulated run has no losses"
+    model, dtype, device = resolve_model(spec.model), torch_dtype(spec.dtype), torch.device(spec.device)
+    num_microbatches = from_json(job.schedule, "the job's schedule").num_microbatches
+    batch = make_batch(model, num_microbatches, job.microbatch_size, seed=spec.seed, dtype=dtype, device=device)
+    module = build_layers(model, 0, len(model.layers), seed=spec.seed, dtype=dtype, device=device)
+    draws = LayerGenerators(module, 0, spec.seed, device)
+    draws.begin()
+    losses = []
+    for microbatch, (x, y) in enumerate(zip(batch.inputs, batch.targets, strict=True)):
+        with torch.no_grad(), draws.of(microbatch):
+            losses.append(model.loss(module(x), y).item())
+    return tuple(losses)

@@ -1,0 +1,54 @@
+"""``pipesched import``: what a real run did, from the traces of its ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipesched.cli.options.common_options import Json, out_option
+from pipesched.cli.options.option_groups import grouped
+from pipesched.cli.options.schedule_options import ScheduleOptions
+from pipesched.cli.output.output_files import TIMELINE, check_outputs, write_timeline
+from pipesched.cli.output.terminal import print_json, print_result, progress_bar
+
+
+@grouped
+def import_run(
+    schedule: ScheduleOptions,
+    files: Annotated[
+        list[Path], typer.Argument(help="Traces of torch.profiler, one per rank (.json, .json.gz), or one of ours.")
+    ],
+    pattern: Annotated[
+        list[str] | None,
+        typer.Option(help="Which ranges are passes: a regular expression with groups phase, stage, microbatch."),
+    ] = None,
+    step: Annotated[
+        int | None, typer.Option(help="ProfilerStep to read; none: the last one that all ranks have.", min=0)
+    ] = None,
+    same_clock: Annotated[
+        bool, typer.Option("--same-clock", help="All ranks ran on one host: do not align their clocks.")
+    ] = False,
+    json: Json = False,
+    out: Annotated[Path | None, out_option("Write the measured Timeline: .json, .csv or .parquet.")] = None,
+) -> None:
+    """Measure a real run, as its traces tell: bubble, idle time by cause, and a Timeline (--out).
+
+    Other commands read the Timeline: gantt, compare, trace, profile --from. A schedule says what was run where ranges
+    do not say it, as with several stages on a rank.
+    """
+    from pipesched.workflows import import_traces
+
+    check_outputs((out, TIMELINE))
+    lists = None if schedule == ScheduleOptions() else schedule.load()
+    with progress_bar("reading traces") as tick:
+        result = import_traces(
+            files, patterns=pattern or (), schedule=lists, step=step, has_one_clock=same_clock, progress=tick
+        )
+    if out is not None:
+        write_timeline(result.timeline, out)
+    if json:
+        print_json(result.to_dict())
+    else:
+        print_result(result.table())

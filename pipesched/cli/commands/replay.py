@@ -1,0 +1,53 @@
+"""``pipesched replay``: what the time of a run is made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipesched.cli.options.common_options import Json, out_option
+from pipesched.cli.options.cost_options import CostOptions
+from pipesched.cli.options.option_groups import grouped
+from pipesched.cli.options.simulation_options import SimulationOptions
+from pipesched.cli.output.output_files import JSON, check_outputs, emit
+from pipesched.cli.output.terminal import print_json, print_result, simulating
+
+
+@grouped
+def replay(
+    file: Annotated[Path, typer.Argument(help="Timeline of a run (JSON).")],
+    costs: CostOptions = CostOptions(),  # noqa: B008 -- frozen
+    gantt: Annotated[
+        Path | None, typer.Option(help="Draw the prediction, or the works alone, over the run: .png, .svg or .pdf.")
+    ] = None,
+    json: Json = False,
+    out: Annotated[Path | None, out_option("Write what --json prints: .json.")] = None,
+) -> None:
+    """Simulate the lists of a run with what its ops took, and say what messages and posting cost, and what is left.
+
+    With costs (--profile, ..) the same lists are predicted from them, and the error of that is split.
+    """
+    from pipesched.schedules import schedule_of
+    from pipesched.schedules.formats import read_timeline
+    from pipesched.simulator.views import FIGURE_SUFFIXES, save_figure
+    from pipesched.workflows import ScheduleSource, replay_timeline
+
+    check_outputs((gantt, FIGURE_SUFFIXES), (out, JSON))
+    measured = read_timeline(file)
+    schedule, conditions = schedule_of(measured), None
+    if costs != CostOptions():
+        conditions = costs.conditions(ScheduleSource(schedule), SimulationOptions())
+    with simulating(schedule):
+        result = replay_timeline(measured, conditions)
+    if gantt is not None:
+        save_figure(result.plot(), gantt)
+    if out is not None:
+        import json as standard_json
+
+        emit(standard_json.dumps(result.to_dict(), indent=2, allow_nan=False), out)
+    if json:
+        print_json(result.to_dict())
+    elif out is None:
+        print_result(result.table())

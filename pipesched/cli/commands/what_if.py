@@ -1,0 +1,147 @@
+"""``pipesched what-if``: what another schedule, cut or machine would bring, asked of a run that was measured."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipesched.cli.errors import InputError
+from pipesched.cli.options.common_options import Json, Seed, out_option
+from pipesched.cli.options.key_values import number, pairs
+from pipesched.cli.options.option_groups import grouped
+from pipesched.cli.options.run_cost_options import RunCostOptions, run_files
+from pipesched.cli.options.schedule_options import ScheduleOptions
+from pipesched.cli.options.simulation_options import slow_part
+from pipesched.cli.output.output_files import JSON, check_outputs, emit
+from pipesched.cli.output.terminal import print_json, print_result, progress_bar
+
+if TYPE_CHECKING:
+    from pipesched.schedules import Schedule
+    from pipesched.workflows import RunsArgument
+
+
+@grouped
+def what_if(
+    run: Annotated[str, typer.Argument(help="Measured Timeline; more, as run.json,other.json, say costs too.")],
+    schedule: ScheduleOptions = ScheduleOptions(),  # noqa: B008 -- frozen
+    partition: Annotated[
+        str | None, typer.Option(help="With --profile, other layers of each stage: balanced, uniform, or 3,3,4.")
+    ] = None,
+    link: Annotated[
+        str | None,
+        typer.Option(help="Other links: bandwidth=x2, latency=x0.5, or latency_s=1e-5,bandwidth_bytes_per_s=1e10."),
+    ] = None,
+    slow: Annotated[
+        list[str] | None, typer.Option(help="A straggler, device=3,factor=1.2, or a slow link, link=0-1,factor=2.")
+    ] = None,
+    cluster: Annotated[
+        Path | None, typer.Option(help="Machines of the run (JSON); else messages travel as it saw them.")
+    ] = None,
+    known: RunCostOptions = RunCostOptions(),  # noqa: B008
+    input_share: Annotated[
+        float, typer.Option(help="Share of B that I takes, where neither the runs nor a profile say it.", min=0, max=1)
+    ] = 0.5,
+    draws: Annotated[
+        int, typer.Option(help="Predictions with seconds drawn of the measured ones, for the interval.", min=1)
+    ] = 100,
+    seed: Seed = 0,
+    gantt: Annotated[Path | None, typer.Option(help="Draw the run and the change: .png, .svg or .pdf.")] = None,
+    json: Json = False,
+    out: Annotated[Path | None, out_option("Write what --json prints: .json.")] = None,
+) -> None:
+    """Predict the change that something else would bring: both with the costs of the run, so that its machine cancels.
+
+    Every option that says something else than the run did counts, several at once; the interval is the spread of the
+    measured seconds.
+    """
+    from pipesched.simulator.views import FIGURE_SUFFIXES, draw_gantt
+
+    check_outputs((gantt, FIGURE_SUFFIXES), (out, JSON))
+    runs = run_files(run, "run")
+    asked = _asked(schedule, runs) | _links(link) | _slow(slow or ())
+    from pipesched import workflows
+
+    with progress_bar("predicting") as tick:
+        found = workflows.what_if(
+            runs,
+            **asked,
+            partition=partition,
+            cluster=cluster,
+            **known.keywords(),
+            input_share=input_share,
+            draws=draws,
+            seed=seed,
+            progress=tick,
+        )
+    if gantt is not None:
+        draw_gantt([found.before, found.after], gantt)
+    if out is not None:
+        import json as standard_json
+
+        emit(standard_json.dumps(found.to_dict(), indent=2, allow_nan=False), out)
+    if json:
+        print_json(found.to_dict())
+    elif out is None:
+        print_result(found.table())
+
+
+def _asked(options: ScheduleOptions, runs: RunsArgument) -> dict[str, Any]:
+    """Return the schedule that is asked for; what the options leave open is as in the run."""
+    if options == ScheduleOptions(recompute=options.recompute):
+        return {"recompute": options.recomputed_stages()}
+    if options.plan is not None:
+        raise InputError("--plan: got a plan, expected a schedule: a plan says other layers too; try --schedule")
+    if options.schedule_file is not None:
+        return {"schedule": options.source()}
+    from pipesched.schedules import schedule_of
+    from pipesched.workflows import read_runs
+
+    return {"schedule": _filled(options, schedule_of(read_runs(runs)[0][0])).source()}
+
+
+def _filled(options: ScheduleOptions, lists: Schedule) -> ScheduleOptions:
+    from pipesched.workflows import counts_of_run, name_of_run
+
+    name = options.schedule or name_of_run(lists)
+    num_ranks, num_microbatches, num_chunks = counts_of_run(lists, name)
+    return replace(
+        options,
+        schedule=name,
+        stages=options.stages or max(1, num_ranks // (options.width or 1)),
+        microbatches=options.microbatches or num_microbatches,
+        chunks=options.chunks or num_chunks,
+    )
+
+
+def _links(text: str | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    factors = {"bandwidth": "bandwidth_factor", "latency": "latency_factor"}
+    found = pairs(text, "--link", (*factors, "latency_s", "bandwidth_bytes_per_s"), "bandwidth=x2")
+    if not found.keys() & factors.keys():
+        from pipesched.cli.options.machine_options import parse_link
+
+        return {"link": parse_link(text, "--link")}
+    asked = {}
+    for key, value in found.items():
+        if key not in factors:
+            raise InputError(f"--link: got {key} beside factors, expected one or the other; leave one out")
+        if re.fullmatch(r"x[0-9.]+(e[-+]?[0-9]{1,2})?", value) is None or not number(value[1:], f"--link: {key}"):
+            raise InputError(f"--link: {key}: got {value}, expected a factor above 0; try {key}=x2")
+        asked[factors[key]] = float(value[1:])
+    return asked
+
+
+def _slow(texts: list[str] | tuple[str, ...]) -> dict[str, Any]:
+    devices, links = {}, {}
+    for text in texts:
+        ends, factor = slow_part(text)
+        if len(ends) == 1:
+            devices[ends[0]] = factor
+        else:
+            links[ends[0], ends[1]] = factor
+    return {"slow_devices": devices, "slow_links": links}

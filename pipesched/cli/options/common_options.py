@@ -1,0 +1,15 @@
+"""Options of many subcommands: what is printed and written, and the seed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print data, as JSON, and nothing else.")]
+Seed = Annotated[int, typer.Option(help="Of everything random.", min=0, max=2**32 - 1)]
+
+
+def out_option(text: str) -> Any:
+    """Return the option --out; `text` says what it writes, under which suffixes."""
+    return typer.Option("--out", "-o", help=text)

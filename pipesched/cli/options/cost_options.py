@@ -1,0 +1,147 @@
+"""Options that say what the ops cost, and on which machines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipesched.cli.errors import InputError
+from pipesched.cli.options.machine_options import MachineOptions
+
+if TYPE_CHECKING:
+    from pipesched.cli.options.simulation_options import SimulationOptions
+    from pipesched.profiles.clusters import Cluster
+    from pipesched.profiles.costs import DeviceCost, Profile, RunCosts, StageCosts
+    from pipesched.profiles.io import Plan
+    from pipesched.schedules import Schedule
+    from pipesched.workflows import BuffersChoice, Conditions, ScheduleSource
+
+
+@dataclass(frozen=True, slots=True)
+class CostOptions:
+    """What the ops cost: a profile, a table, or the same for all; and the machines."""
+
+    profile: Annotated[
+        Path | None, typer.Option(help="Measured profile of a model (JSON), or a graph of PipeDream's profiler (.txt).")
+    ] = None
+    partition: Annotated[
+        str | None,
+        typer.Option(help="Layers to stages: balanced (with a profile the default), uniform, or counts as 3,3,4."),
+    ] = None
+    microbatch_size: Annotated[
+        int | None, typer.Option(help="Samples per micro-batch of a model.", min=1, max=2**31 - 1)
+    ] = None
+    stage_costs: Annotated[
+        Path | None, typer.Option(help="Table of the stages' costs (CSV), or costs from runs (JSON).")
+    ] = None
+    uniform: Annotated[
+        str | None,
+        typer.Option(help="Of a device, shared among its stages: f=1,b=2 or f=1,i=1,w=1 [s]; and saved_bytes=1e9, ..."),
+    ] = None
+    machines: MachineOptions = MachineOptions()  # noqa: RUF009 -- frozen
+
+    def load(self, schedule: Schedule) -> tuple[StageCosts, Cluster]:
+        """Return what `schedule` costs, on which machines.
+
+        Raises:
+            InputError: The options do not say one source.
+            ProfileError: A file is bad, or does not fit the schedule.
+        """
+        return self.load_costs(schedule), self.load_cluster(schedule)
+
+    def load_costs(self, schedule: Schedule) -> StageCosts:
+        """Return the costs of `schedule`'s stages."""
+        from pipesched.workflows import read_costs_argument
+
+        return read_costs_argument(
+            self.source(schedule), schedule, microbatch_size=self.microbatch_size, partition=self.partition
+        )
+
+    def source(self, schedule: Schedule, plan: Plan | None = None) -> StageCosts | DeviceCost | Profile | RunCosts:
+        """Return the costs as the options give them.
+
+        Args:
+            schedule: Says whether I and W are needed.
+            plan: The plan that the schedule is made from, if it is: it says the partition.
+
+        Raises:
+            InputError: The options do not say one source.
+            ProfileError: A file is bad.
+        """
+        from pipesched.workflows import load_costs
+
+        sources = {"--profile": self.profile, "--stage-costs": self.stage_costs, "--uniform": self.uniform}
+        given = [name for name, value in sources.items() if value is not None]
+        if len(given) != 1:
+            got = " and ".join(given) if given else "none"
+            raise InputError(f"costs: got {got}, expected one of {', '.join(sources)}; try --uniform f=1,b=2")
+        is_cut = self.partition is not None or self.microbatch_size is not None
+        if self.profile is None and is_cut and plan is None:
+            raise InputError(f"{given[0]}: got --partition or --microbatch-size too, expected them with --profile only")
+        if self.uniform is not None:
+            from pipesched.cli.options.uniform_costs import uniform_costs
+
+            return uniform_costs(self.uniform, schedule)
+        if self.stage_costs is not None:
+            from pipesched.profiles.io import load_stage_costs
+
+            is_table = self.stage_costs.suffix != ".json"
+            return load_stage_costs(self.stage_costs) if is_table else load_costs(self.stage_costs)
+        assert self.profile is not None
+        return load_costs(self.profile)
+
+    def conditions(
+        self, source: ScheduleSource, simulation: SimulationOptions, buffers: BuffersChoice = "pooled"
+    ) -> Conditions:
+        """Return what is supposed of all but the schedule.
+
+        Raises:
+            InputError: The options do not say one source of costs, or one cluster; or there is a memory limit, and
+                nothing that can be held against it.
+            ProfileError: A file is bad, or does not fit the schedule.
+        """
+        from pipesched.workflows import Conditions, machines_of
+
+        costs, cluster = self.source(source.schedule, source.plan), self.load_cluster(source.schedule)
+        conditions = Conditions(
+            costs=costs,
+            cluster=simulation.on(cluster if self.machines.are_given else machines_of(costs, cluster)),
+            microbatch_size=self.microbatch_size,
+            partition=self.partition,
+            network=simulation.network_options(),
+            compression=simulation.compression,
+            convert_bytes_per_s=simulation.convert_bytes_per_s,
+            buffers=buffers,
+            jitter=simulation.jitter,
+            seed=simulation.seed,
+        )
+        if self.machines.memory_limit is not None:
+            self.machines.require_judged(conditions.costs_of(source).has_bytes)
+        return conditions
+
+    def shares(self, *schedules: Schedule, named: bool = False) -> list[str]:
+        """Return a line for each share of a device's costs that equal stages of `schedules` have, where it is not all.
+
+        Args:
+            named: Whether a line says of which schedules it is.
+        """
+        if self.uniform is None:
+            return []
+        from pipesched.cli.options.uniform_costs import shares_note
+
+        return shares_note(self.uniform, schedules, named=named)
+
+    def stage_share(self, schedule: Schedule) -> float | None:
+        """Return what each stage has of what a device holds, as `--uniform` gives it; None where other costs do."""
+        if self.uniform is None:
+            return None
+        from pipesched.schedules import stage_share
+
+        return float(stage_share(schedule))
+
+    def load_cluster(self, schedule: Schedule) -> Cluster:
+        """Return the machines that `schedule` runs on."""
+        return self.machines.load(max(schedule.rank_to_device) + 1, f"schedule {schedule.name}")

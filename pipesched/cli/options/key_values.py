@@ -1,0 +1,109 @@
+"""``key=value,key=value`` as options give it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection
+
+from pipesched.cli.errors import InputError
+from pipesched.cli.options.byte_sizes import byte_units
+
+
+def pairs(text: str, option: str, keys: Collection[str], example: str = "key=1,key=2") -> dict[str, str]:
+    """Split `text`; each key is one of `keys`, and comes once. `example` is what to try instead of no such pairs.
+
+    Raises:
+        InputError: A part is no ``key=value``, or a key is unknown or comes twice.
+    """
+    values: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not key or not equals or not value:
+            raise InputError(f"{option}: got {part!r}, expected key=value; try {option} {example}")
+        if key not in keys:
+            expected = f"one of {', '.join(keys)}" if keys else "none: there are none here"
+            raise InputError(f"{option}: got {key}, expected {expected}; check its spelling")
+        if key in values:
+            raise InputError(f"{option}: got {key} twice, expected it once; remove one")
+        values[key] = value
+    return values
+
+
+def numbers(text: str, option: str, keys: Collection[str]) -> dict[str, float]:
+    """Return finite numbers of 0 or more under some of `keys`.
+
+    Raises:
+        InputError: An unknown key, or a value that is no such number.
+    """
+    return {key: number(value, f"{option}: {key}") for key, value in pairs(text, option, keys).items()}
+
+
+def number(value: str, place: str) -> float:
+    """Return a finite number of 0 or more.
+
+    Raises:
+        InputError: `value` is no such number; the message names `place`.
+    """
+    try:
+        parsed = float(value)
+    except ValueError:
+        parsed = math.nan
+    if not math.isfinite(parsed) or parsed < 0:
+        raise InputError(f"{place}: got {value}, expected a finite number of 0 or more; try {_hint(value, place)}")
+    return parsed
+
+
+def _hint(value: str, place: str) -> str:
+    """Return what to write for `value`: the number that is meant, in the unit of the option, where that can be told."""
+    key = place.partition(": ")[2]
+    meant = _meant(value, key)
+    return (f"{key}=" if key else "") + ("1" if meant is None else f"{meant:.12g}")
+
+
+def _meant(value: str, key: str) -> float | None:
+    """Return the number of a value with a unit, as ``1ms``, ``16GB``, ``25Gbit/s`` or ``50%``, in SI units."""
+    match = re.fullmatch(r"\s*([0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?)\s*([^\s0-9].*?)\s*", value)
+    if match is None:
+        return None
+    unit = match[2]
+    if key.endswith("_bytes_per_s"):
+        factor = byte_units(re.sub(r"(/s|ps)$", "", unit))
+    elif key.endswith("_bytes"):
+        factor = byte_units(unit)
+    else:
+        factor = _UNITS.get(unit)
+    return None if factor is None else float(match[1]) * factor
+
+
+_UNITS = {"min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "%": 1e-2}
+
+
+def read_integer(value: str, place: str) -> int:
+    """Return a whole number.
+
+    Raises:
+        InputError: `value` is no such number; the message names `place`.
+    """
+    try:
+        return int(value)
+    except ValueError:
+        pass
+    try:
+        meant = float(value)
+    except ValueError:
+        meant = math.nan
+    hint = f"{meant:.0f}" if meant.is_integer() else "1"
+    raise InputError(f"{place}: got {value}, expected a whole number; try {hint}")
+
+
+def integers(value: str, place: str) -> tuple[int, ...]:
+    """Return the whole numbers of ``2:1:1``.
+
+    Raises:
+        InputError: `value` is no such list; the message names `place`.
+    """
+    try:
+        return tuple(int(part) for part in value.split(":"))
+    except ValueError:
+        raise InputError(f"{place}: got {value}, expected whole numbers with colons between them; try 2:1:1") from None

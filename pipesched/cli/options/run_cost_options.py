@@ -1,0 +1,67 @@
+"""Options that say what is known of runs beside their Timelines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipesched.cli.errors import InputError
+from pipesched.cli.options.byte_sizes import parse_bytes
+
+if TYPE_CHECKING:
+    from pipesched.workflows import RunsArgument
+
+
+@dataclass(frozen=True, slots=True)
+class RunCostOptions:
+    """What runs do not say themselves."""
+
+    profile: Annotated[
+        Path | None, typer.Option(help="Profile of the runs' model: bytes, and I and W as shares of B.")
+    ] = None
+    run_partition: Annotated[
+        str | None, typer.Option(help="With --profile: how the runs' layers were cut: balanced, uniform, or 3,3,4.")
+    ] = None
+    microbatch_size: Annotated[
+        int | None, typer.Option(help="Samples per micro-batch of the runs.", min=1, max=2**31 - 1)
+    ] = None
+    output_bytes: Annotated[
+        str | None, typer.Option(help="Size of a message, where no profile says it: 1e6 or 4MiB.")
+    ] = None
+    warmup: Annotated[
+        int, typer.Option(help="First ops of each kind and stage that do not count, where others are left.", min=0)
+    ] = 1
+
+    def keywords(self) -> dict[str, Any]:
+        """Return them as `costs_from_runs` takes them.
+
+        Raises:
+            InputError: One is no size.
+        """
+        num_bytes = None if self.output_bytes is None else parse_bytes(self.output_bytes, "--output-bytes")
+        return {
+            "profile": self.profile,
+            "run_partition": self.run_partition,
+            "microbatch_size": self.microbatch_size,
+            "output_bytes": num_bytes,
+            "warmup": self.warmup,
+        }
+
+
+def run_files(text: str, option: str) -> RunsArgument:
+    """Return the files of Timelines that ``a.json,b.json`` names.
+
+    Raises:
+        InputError: A name is empty, or of no JSON file.
+    """
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if Path(name).suffix != ".json":
+            raise InputError(
+                f"{option}: got {name!r}, expected a Timeline (.json), or several as a.json,b.json; "
+                "try 'pipesched run ... --out run.json'"
+            )
+    return [Path(name) for name in names]

@@ -1,0 +1,114 @@
+"""Options of a simulation: the network's protocol, compression, stragglers and slow links, jitter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from pipesched.cli.errors import InputError
+from pipesched.cli.options.byte_sizes import parse_bytes
+from pipesched.cli.options.key_values import number, pairs, read_integer
+from pipesched.profiles import MessagePrecision
+
+if TYPE_CHECKING:
+    from pipesched.profiles.clusters import Cluster
+    from pipesched.simulator import NetworkOptions
+
+
+BuffersOption = Annotated[
+    Literal["pooled", "per_microbatch"],
+    typer.Option(help="Receive buffers as our executor has them, or as PyTorch's: one per micro-batch, always."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageOptions:
+    """How messages go."""
+
+    protocol: Annotated[
+        Literal["rendezvous", "eager"], typer.Option(help="Transfers start when both sides have posted, or one has.")
+    ] = "rendezvous"
+    sends: Annotated[
+        Literal["posted", "blocking"],
+        typer.Option(help="A Send goes on, or keeps its rank until the message left."),
+    ] = "posted"
+    chunk_bytes: Annotated[
+        str | None, typer.Option(help="Pieces in which messages pass shared NICs: 64KiB; else whole messages do.")
+    ] = None
+    slowdown: Annotated[
+        float,
+        typer.Option(help="Ops take 1 + this times as long beside a message.", min=0.0, max=100.0),
+    ] = 0.0
+
+    def network_options(self) -> NetworkOptions:
+        """Return what the simulator supposes of messages."""
+        from pipesched.simulator import NetworkOptions
+
+        chunk_bytes = None if self.chunk_bytes is None else parse_bytes(self.chunk_bytes, "--chunk-bytes")
+        return NetworkOptions(self.protocol, self.sends, chunk_bytes, self.slowdown)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationOptions:
+    """What a simulation supposes of messages, and of what goes wrong."""
+
+    messages: MessageOptions = MessageOptions()
+    compression: Annotated[MessagePrecision | None, typer.Option(help="Send messages in half precision.")] = None
+    convert_bytes_per_s: Annotated[
+        float | None, typer.Option(help="How quickly a device converts, with --compression; else in no time.", min=1.0)
+    ] = None
+    slow: Annotated[
+        list[str] | None, typer.Option(help="A straggler, device=3,factor=1.3, or a slow link, link=0-1,factor=2.")
+    ] = None
+    jitter: Annotated[float, typer.Option(help="Sigma of a log-normal factor on every op.", min=0.0, max=10.0)] = 0.0
+    seed: Annotated[int, typer.Option(help="Of random numbers.", min=0)] = 0
+
+    def network_options(self) -> NetworkOptions:
+        """Return what the simulator supposes of messages."""
+        return self.messages.network_options()
+
+    def on(self, cluster: Cluster) -> Cluster:
+        """Return the machines with what is slow of them.
+
+        Raises:
+            InputError: Something is slowed that is not there, or no ``key=value``.
+        """
+        for text in self.slow or ():
+            cluster = _slowed(cluster, text)
+        return cluster
+
+
+def _slowed(cluster: Cluster, text: str) -> Cluster:
+    from pipesched.profiles.clusters import with_slow_device, with_slow_link
+
+    ends, factor = slow_part(text)
+    for end in ends:
+        if not 0 <= end < len(cluster.devices):
+            what = "device" if len(ends) == 1 else "link"
+            raise InputError(f"--slow: {what}: got device {end}, expected 0 to {len(cluster.devices) - 1}; try another")
+    if len(ends) == 1:
+        return with_slow_device(cluster, ends[0], factor)
+    return with_slow_link(cluster, ends[0], ends[1], factor)
+
+
+def slow_part(text: str) -> tuple[tuple[int, ...], float]:
+    """Return what ``device=3,factor=1.3`` or ``link=0-1,factor=2`` says: one device or two, and the factor.
+
+    Raises:
+        InputError: It says something else.
+    """
+    settings = pairs(text, "--slow", ("device", "link", "factor"), "device=3,factor=1.3")
+    if "factor" not in settings or len(settings) != 2:
+        raise InputError(f"--slow: got {text!r}, expected a device or a link, and a factor; try device=3,factor=1.3")
+    factor = number(settings["factor"], "--slow: factor")
+    if not 0 < factor <= _MOST:
+        raise InputError(f"--slow: factor: got {settings['factor']}, expected more than 0, up to {_MOST:g}; try 1.3")
+    what, names = ("device", [settings["device"]]) if "device" in settings else ("link", settings["link"].split("-"))
+    if what == "link" and len(names) != 2:
+        raise InputError(f"--slow: link: got {settings['link']!r}, expected two devices; try link=0-1")
+    return tuple(read_integer(name, f"--slow: {what}") for name in names), factor
+
+
+_MOST = 1e6

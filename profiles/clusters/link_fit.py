@@ -1,0 +1,164 @@
+"""Fit a link to timed messages: latency and bandwidth, and what they take of the ranks at its ends."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pipesched.profiles.clusters.cluster import Cluster, Device, Link
+
+
+def fit_link(samples: Sequence[tuple[int, float]]) -> Link:
+    """Return the link whose line latency + bytes / bandwidth is nearest to `samples`.
+
+    Least squares of the *relative* errors, as small messages tell the latency and large ones the bandwidth. Where the
+    line would need a negative latency, the latency is 0; where longer messages are not slower, the bandwidth is
+    unlimited.
+
+    Args:
+        samples: (bytes, seconds above 0), of at least two sizes.
+    """
+    constant_s, per_byte_s = fit_line(samples)
+    return Link(constant_s, 1 / per_byte_s if per_byte_s else math.inf)
+
+
+def fit_line(samples: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """Return (seconds, seconds per byte), neither below 0, of the line with the least squares of relative errors.
+
+    Args:
+        samples: (bytes, seconds above 0), of at least two sizes.
+    """
+    weights = [1 / seconds**2 for _, seconds in samples]
+    total = sum(weights)
+    mean_x = sum(w * x for w, (x, _) in zip(weights, samples, strict=True)) / total
+    mean_y = sum(w * y for w, (_, y) in zip(weights, samples, strict=True)) / total
+    spread = sum(w * (x - mean_x) ** 2 for w, (x, _) in zip(weights, samples, strict=True))
+    slope = sum(w * (x - mean_x) * (y - mean_y) for w, (x, y) in zip(weights, samples, strict=True)) / spread
+    if slope <= 0:
+        return mean_y, 0.0
+    constant_s = mean_y - slope * mean_x
+    if constant_s >= 0:
+        return constant_s, slope
+    squares = sum(w * x * x for w, (x, _) in zip(weights, samples, strict=True))
+    return 0.0, sum(w * x * y for w, (x, y) in zip(weights, samples, strict=True)) / squares
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedMessages:
+    """What messages of one size took between ranks that compute, all in seconds.
+
+    Attributes:
+        num_bytes: Bytes of each message.
+        send_s: A Send kept its rank.
+        post_s: A Recv kept its rank.
+        receive_s: Taking one that was there kept its rank.
+        passage_s: Time from the moment the Send was reached until an op that waited for the message began.
+        op_s: Time from the end of an op to the next one.
+    """
+
+    num_bytes: int
+    send_s: float
+    post_s: float
+    receive_s: float
+    passage_s: float
+    op_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedLinkFit:
+    """What messages of any size take between ranks that compute.
+
+    Attributes:
+        op_s: Time from the end of an op to the next one [s].
+        residuals: How far the worst of the sizes lies from what is said of it, relative; by what was fitted.
+    """
+
+    link: Link
+    op_s: float
+    residuals: Mapping[str, float]
+
+
+def fit_loaded_link(samples: Sequence[LoadedMessages]) -> LoadedLinkFit:
+    """Return the link that takes what was measured: of the passage, latency and bandwidth are what the ranks do not.
+
+    Args:
+        samples: Samples of at least two sizes, all seconds above 0.
+    """
+    send_s, send_s_per_byte = fit_line([(each.num_bytes, each.send_s) for each in samples])
+    receive_s, receive_s_per_byte = fit_line([(each.num_bytes, each.receive_s) for each in samples])
+    passage_s, passage_s_per_byte = fit_line([(each.num_bytes, each.passage_s) for each in samples])
+    per_byte_s = max(0.0, passage_s_per_byte - send_s_per_byte - receive_s_per_byte)
+    link = Link(
+        max(0.0, passage_s - send_s - receive_s),
+        1 / per_byte_s if per_byte_s else math.inf,
+        send_s,
+        send_s_per_byte,
+        statistics.median(each.post_s for each in samples),
+        receive_s,
+        receive_s_per_byte,
+    )
+    residuals = {
+        "send": max(abs(link.sending_s(each.num_bytes) / each.send_s - 1) for each in samples),
+        "post": max(abs(link.post_s / each.post_s - 1) for each in samples),
+        "receive": max(abs(link.receiving_s(each.num_bytes) / each.receive_s - 1) for each in samples),
+        "passage": max(abs(_passage_s(link, each.num_bytes) / each.passage_s - 1) for each in samples),
+    }
+    return LoadedLinkFit(link, statistics.median(each.op_s for each in samples), residuals)
+
+
+def _passage_s(link: Link, num_bytes: int) -> float:
+    return link.sending_s(num_bytes) + link.transfer_s(num_bytes) + link.receiving_s(num_bytes)
+
+
+def under_load(cluster: Cluster, fit: LoadedLinkFit) -> Cluster:
+    """Return a cluster whose idle ranks were measured as ranks that compute have it.
+
+    Args:
+        cluster: Measured by ping-pong, at least two devices.
+        fit: The fit of the link between its first two devices. Other links differ from theirs as they did by ping-pong.
+    """
+    reference = cluster.link(0, 1)
+
+    def loaded(link: Link) -> Link:
+        per_byte_s = [1 / each.bandwidth_bytes_per_s for each in (fit.link, link, reference)]
+        latency_s = max(0.0, fit.link.latency_s + link.latency_s - reference.latency_s)
+        slope_s = max(0.0, per_byte_s[0] + per_byte_s[1] - per_byte_s[2])
+        return replace(fit.link, latency_s=latency_s, bandwidth_bytes_per_s=1 / slope_s if slope_s else math.inf)
+
+    return replace(
+        cluster,
+        devices=tuple(replace(device, op_s=fit.op_s) for device in cluster.devices),
+        intra=loaded(cluster.intra),
+        inter=None if cluster.inter is None else loaded(cluster.inter),
+        links=tuple((source, target, loaded(link)) for source, target, link in cluster.links),
+        loopback=replace(fit.link, latency_s=0.0, bandwidth_bytes_per_s=math.inf),
+    )
+
+
+def cluster_of(nodes: Sequence[int], links: Mapping[tuple[int, int], Link], origin: str) -> Cluster:
+    """Return one device per rank, joined by the measured `links`.
+
+    The links inside and between nodes are the medians; a pair that differs from them is listed, in both directions.
+
+    Args:
+        nodes: The node of each rank.
+        links: Each link by its pair of ranks, the lower one first.
+        origin: Where they were measured.
+    """
+    inside = [link for (a, b), link in links.items() if nodes[a] == nodes[b]]
+    between = [link for (a, b), link in links.items() if nodes[a] != nodes[b]]
+    inter = _median_link(between) if between else None
+    intra = _median_link(inside or between)
+    exceptions = []
+    for (a, b), link in sorted(links.items()):
+        usual = intra if nodes[a] == nodes[b] else inter
+        if link != usual:
+            exceptions += [(a, b, link), (b, a, link)]
+    return Cluster(tuple(Device(node=node) for node in nodes), intra, inter, links=tuple(exceptions), origin=origin)
+
+
+def _median_link(links: Sequence[Link]) -> Link:
+    bandwidth = statistics.median(link.bandwidth_bytes_per_s for link in links)
+    return Link(statistics.median(link.latency_s for link in links), bandwidth)

@@ -1,0 +1,37 @@
+"""The spread of measured seconds: mean, median and deciles."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Some measured seconds.
+
+    Attributes:
+        count: How many there were, at least 1.
+        mean_s: What one took in the mean [s]: what counts where many add up.
+        deciles_s: The least, the nine that cut them into tenths, and the most [s], rising; the sixth is the median.
+    """
+
+    count: int
+    mean_s: float
+    deciles_s: tuple[float, ...]
+
+    @property
+    def median_s(self) -> float:
+        """The median: as many took longer as took shorter [s]."""
+        return self.deciles_s[5]
+
+
+def spread_of(seconds: Sequence[float]) -> Spread:
+    """Return the spread of at least one measurement [s]; between two neighbours on a straight line."""
+    if len(seconds) == 1:
+        return Spread(1, seconds[0], tuple(seconds) * 11)
+    cuts = statistics.quantiles(seconds, n=10, method="inclusive")
+    least_s, most_s = min(seconds), max(seconds)
+    mean_s = min(max(statistics.fmean(seconds), least_s), most_s)  # roundings aside, it lies between them
+    return Spread(len(seconds), mean_s, (least_s, *cuts, most_s))

@@ -1,0 +1,135 @@
+"""Costs that were measured in runs, as JSON: ``{"format": "pipesched-run-costs", "version": 1, "stages": [...], ...}``.
+
+    {"format": "pipesched-run-costs", "version": 1, "runs": ["gpipe.json"], "warmup": 1, "microbatch_size": 4,
+     "stages": [{"work": {"F": {"count": 7, "mean_s": 0.01, "deciles_s": [11 numbers, rising]}, "B": {...}},
+                 "profiled": null}, ...],
+     "hand_over": {"Op": {...}, "Recv": {...}, "Send": {...}, "Take": {...}}, "message": {...}}
+
+The sixth decile is the median. ``profiled`` has the fields of a stage's costs: what a profile said of its bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.costs import WORK_KINDS, RunCosts, RunStage, Spread, StageCost
+from pipesched.profiles.io.faults import one_line
+from pipesched.profiles.io.validation import Bytes, Count, Record, Seconds, Text, parse_record
+
+_ADVICE = "correct it, or make it again with pipesched.costs_from_runs"
+_Work = Literal["F", "B", "I", "W", "R", "Step", "Average"]
+
+
+class _Spread(Record):
+    count: Annotated[int, Field(ge=1, lt=2**31)]
+    mean_s: Seconds
+    deciles_s: Annotated[tuple[Seconds, ...], Field(min_length=11, max_length=11)]
+
+    def spread(self) -> Spread:
+        return Spread(self.count, self.mean_s, self.deciles_s)
+
+
+class _StageCost(Record):
+    forward_s: Seconds
+    backward_s: Seconds | None
+    backward_input_s: Seconds | None
+    backward_weight_s: Seconds | None
+    step_s: Seconds
+    output_bytes: Bytes
+    saved_bytes: Bytes
+    weight_bytes: Bytes
+    optimizer_bytes: Bytes
+    utilisation: Annotated[float, Field(gt=0, le=1)]
+    saved_for_weight_bytes: Bytes | None
+    copy_s: Seconds
+    average_s: Seconds
+    predict_s: Seconds | None
+    output_is_saved: bool
+    recompute_s: Seconds | None
+
+
+class _Stage(Record):
+    work: dict[_Work, _Spread]
+    profiled: _StageCost | None
+
+
+class _RunCosts(Record):
+    format: Literal["pipesched-run-costs"]
+    version: Literal[1]
+    runs: Annotated[tuple[Text, ...], Field(min_length=1, max_length=1000)]
+    warmup: Count
+    microbatch_size: Annotated[int, Field(ge=1, lt=2**31)] | None
+    stages: Annotated[tuple[_Stage, ...], Field(min_length=1, max_length=100_000)]
+    hand_over: dict[Literal["Op", "Recv", "Send", "Take"], _Spread]
+    message: _Spread | None
+
+
+def read_run_costs(text: str, file: str) -> RunCosts:
+    """Return the costs in `text`.
+
+    Raises:
+        ProfileError: It has none; names `file`, the place, what was got and expected.
+    """
+    record = parse_record(_RunCosts, text, file, _ADVICE)
+    faults = _faults(record)
+    if faults:
+        raise ProfileError(f"{file}: {one_line(faults)}; {_ADVICE}")
+    return RunCosts(
+        record.runs,
+        tuple(map(_stage, record.stages)),
+        {kind: spread.spread() for kind, spread in record.hand_over.items()},
+        None if record.message is None else record.message.spread(),
+        record.warmup,
+        record.microbatch_size,
+    )
+
+
+def run_costs_text(costs: RunCosts, file: str) -> str:
+    """Return `costs` as JSON that `read_run_costs` reads again.
+
+    Raises:
+        ProfileError: They hold numbers that no file may, such as NaN.
+    """
+    fields = asdict(costs)
+    for supposed in ("assumed_input_share", "splits_stages"):
+        del fields[supposed]
+    text = json.dumps({"format": "pipesched-run-costs", "version": 1, **fields}, indent=1) + "\n"
+    read_run_costs(text, file)
+    return text
+
+
+def _stage(record: _Stage) -> RunStage:
+    work: dict[str, Spread] = {kind: record.work[kind].spread() for kind in WORK_KINDS if kind in record.work}
+    return RunStage(work, None if record.profiled is None else StageCost(**record.profiled.model_dump()))
+
+
+def _faults(record: _RunCosts) -> list[str]:
+    """Return what is wrong with fields that are each well formed."""
+    faults = [
+        f"stages.{index}.work: got no F, expected one in every stage"
+        for index, stage in enumerate(record.stages)
+        if "F" not in stage.work
+    ]
+    spreads: list[tuple[str, _Spread]] = [
+        (f"stages.{index}.work.{kind}", spread)
+        for index, stage in enumerate(record.stages)
+        for kind, spread in stage.work.items()
+    ]
+    spreads += [(f"hand_over.{kind}", spread) for kind, spread in record.hand_over.items()]
+    spreads += [("message", record.message)] if record.message is not None else []
+    faults += [
+        f"{place}.deciles_s: got numbers that fall, expected them rising"
+        for place, spread in spreads
+        if list(spread.deciles_s) != sorted(spread.deciles_s)
+    ]
+    faults += [
+        f"{place}.mean_s: got {spread.mean_s}, expected it between the least and the most"
+        for place, spread in spreads
+        if not spread.deciles_s[0] <= spread.mean_s <= spread.deciles_s[10]
+    ]
+    return faults

@@ -1,0 +1,116 @@
+"""Text as bytes: the help topics of ``pydoc``, real English prose that every Python has with it, or a user's file.
+
+The last twentieth is kept from training, to judge a trained model by.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pipesched.profiles import ProfileError
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.formats import read_bytes
+
+_HELD_OUT = 20
+"""One in so many bytes, the last ones."""
+_NUM_HELD_OUT = 64
+"""Samples to judge a language model by."""
+
+
+@cache
+def text_bytes(file: str = "") -> Tensor:
+    """Return the whole text as bytes, shape (length,), uint8; do not write to it.
+
+    Args:
+        file: The file to read; empty for the help topics.
+
+    Raises:
+        ProfileError: The file cannot be read, is above 64 MiB, or is no regular file.
+    """
+    if file:
+        content = _content(file)
+    else:
+        from pydoc_data.topics import topics
+
+        content = "\n".join(topics[key] for key in sorted(topics)).encode()
+    return torch.frombuffer(bytearray(content or b"\0"), dtype=torch.uint8)
+
+
+def crops(num_samples: int, length: int, seed: int, file: str = "") -> Tensor:
+    """Return `num_samples` crops at random places of what is trained on, shape (num_samples, length), int64.
+
+    Raises:
+        ProfileError: The text cannot be read, or is too short.
+    """
+    text = text_bytes(file)
+    return _crops(text[: _num_trained(text, length, file)], num_samples, length, seed)
+
+
+def held_out_crops(num_samples: int, length: int, file: str = "") -> Tensor:
+    """Return `num_samples` crops of what is kept from training, always the same, shape (num_samples, length), int64.
+
+    Raises:
+        ProfileError: The text cannot be read, or is too short.
+    """
+    text = text_bytes(file)
+    return _crops(text[_num_trained(text, length, file) :], num_samples, length, seed=0)
+
+
+def next_bytes(context: int, file: str, num_samples: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return a language model's inputs and targets: bytes, and the one that follows each; both (samples, context).
+
+    Raises:
+        ProfileError: The text cannot be read, or is too short.
+    """
+    return _shifted(crops(num_samples, context + 1, seed, file))
+
+
+def held_out_next_bytes(context: int, file: str) -> tuple[Tensor, Tensor]:
+    """Return as much as `next_bytes` of what is kept from training, always the same.
+
+    Raises:
+        ProfileError: The text cannot be read, or is too short.
+    """
+    return _shifted(held_out_crops(_NUM_HELD_OUT, context + 1, file))
+
+
+def next_byte_loss(scores_btv: Tensor, targets_bt: Tensor) -> Tensor:
+    """Return the mean cross entropy [nats per byte]; 16-bit scores are widened to float32 first."""
+    wide = scores_btv.float() if scores_btv.dtype.itemsize < 4 else scores_btv
+    return functional.cross_entropy(wide.flatten(0, 1), targets_bt.flatten())
+
+
+def _content(file: str) -> bytes:
+    path = Path(file)
+    if path.exists() and not path.is_file():  # a device or a pipe may have no end
+        raise ProfileError(f"text {file}: got no regular file, expected one; try a file of text")
+    try:
+        return read_bytes(path)
+    except ScheduleError as error:
+        raise ProfileError(f"text {error}") from error
+
+
+def _shifted(tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each token and the one that follows it."""
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
+def _num_trained(text: Tensor, length: int, file: str) -> int:
+    held_out = max(length + 1, len(text) // _HELD_OUT)
+    if len(text) < 2 * held_out:
+        raise ProfileError(
+            f"text {file or 'pydoc_data.topics'}: got {len(text)} bytes, expected at least {2 * held_out} for samples "
+            f"of {length} bytes; use a longer text or a shorter context"
+        )
+    return len(text) - held_out
+
+
+def _crops(text: Tensor, num_samples: int, length: int, seed: int) -> Tensor:
+    random = torch.Generator().manual_seed(seed)
+    starts = torch.randint(len(text) - length, (num_samples, 1), generator=random)
+    return text[starts + torch.arange(length)].long()

@@ -1,0 +1,135 @@
+"""PipeDream's partitioner: layers into stages, and devices to stages: arXiv:1806.03377, section 3.2.
+
+Devices come in levels: ``levels[0]`` joins so many devices, as in a server, ``levels[1]`` so many of those groups.
+With T_l the forward and backward seconds of layer l, a_l its output and w_l its weights [bytes], the layers i..j as one
+stage on m groups of level k, and the best pipeline of them, take per micro-batch
+
+    T^k(i..j, m) = max( A^{k-1}(i..j, all of level k-1), 2 (m - 1) sum of w / B_k ) / m
+    A^k(i..j, m) = min over s and m' of max( A^k(i..s, m - m'), 2 a_s / B_k, T^k(s+1..j, m') ),  or T^k(i..j, m)
+
+with A^0 the plain sum of T_l. The optimizer that the authors published adds the gradients' time to the work instead,
+(A + 4 (m - 1) sum of w / (B m)) / m, and leaves the transfers between stages out: ``form="published"``.
+
+Two things are ours. Devices may differ: they are handed out in their order, so a stage has neighbours, and since each
+replica gets every m-th micro-batch, all are as slow and as small as the least of them; A^0 is the sum of T_l divided by
+the speed of that one. And a stage must fit: under 1F1B-RR one of r devices, with R from its stage on, has ceil(R / r)
+micro-batches in flight and as many versions of its weights; where that is too much for the device, T^0 is infinite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.clusters import Device
+from pipesched.profiles.partitioning.replicated_stage import (
+    ChainLayer,
+    Level,
+    ReplicatedStage,
+    ReplicationForm,
+    StageBytes,
+)
+
+_MAX_ENTRIES = 5 * 10**7
+"""The most entries of a table, 8 bytes each."""
+
+
+def replicated_partition(
+    layers: Sequence[ChainLayer],
+    levels: Sequence[Level],
+    *,
+    form: ReplicationForm = "paper",
+    straight: bool = False,
+    devices: Sequence[Device] | None = None,
+    stage_bytes: StageBytes | None = None,
+) -> tuple[ReplicatedStage, ...]:
+    """Return the stages, and the devices of each, whose slowest part takes the least time per micro-batch.
+
+    Exact. Among equals one stage beats several, then the last stage has the fewest groups, then it begins earliest.
+    Takes layers^3 x groups^2 steps for each level but the last, and layers^2 x groups^2 for that; where groups differ,
+    or memory is limited, the levels below once for each run of groups.
+
+    Args:
+        layers: The layers, in order.
+        levels: The levels from the innermost; the product of their groups is the number of devices. All devices are
+            used.
+        form: The paper's formula, or that of the published optimizer.
+        straight: No stage is replicated.
+        devices: Speeds and memory of the devices, group by group; None: all of speed 1.
+        stage_bytes: What a stage holds; None: the memory of the devices is not looked at.
+
+    Raises:
+        ProfileError: No layers or levels, numbers that are none, no partition that uses all devices, or none that fits.
+    """
+    from pipesched.profiles.partitioning.pipedream_tables import LayerSums, pipelines
+
+    num_devices = math.prod(level.num_groups for level in levels)
+    _require_possible(layers, levels, num_devices, devices)
+    places = [Device()] * num_devices if devices is None else devices
+    free = pipelines(LayerSums(layers, form, straight, None), levels, places)
+    if not math.isfinite(free.best_s[0, len(layers)]):
+        raise ProfileError(
+            f"partition: got {len(layers)} layers for {num_devices} devices in a straight pipeline, expected at least "
+            "one layer each; use fewer devices, or let stages be replicated"
+        )
+    best = tuple(free.stages(0, len(layers)))
+    if stage_bytes is None or _fits(best, places, stage_bytes):
+        return best
+    tables = pipelines(LayerSums(layers, form, straight, stage_bytes), levels, places)
+    if math.isfinite(tables.best_s[0, len(layers)]):
+        return tuple(tables.stages(0, len(layers)))
+    least = pipelines(LayerSums(layers, "bytes", straight, stage_bytes), levels, places).best_s[0, len(layers)]
+    given = min(device.memory_bytes for device in places if device.memory_bytes is not None)
+    raise ProfileError(
+        f"partition: got devices with {given} bytes, the smallest of them, expected {least:.0f} on each for "
+        f"{num_devices} devices of 1F1B-RR; use more memory or devices, a smaller micro-batch, or try `by=time`"
+    )
+
+
+def replicated_in_flight(stages: Sequence[ReplicatedStage]) -> tuple[int, ...]:
+    """Return the micro-batches that each device of a stage has begun and not finished under 1F1B-RR, at most."""
+    behind = [*accumulate(stage.replicas for stage in reversed(stages))]
+    return tuple(math.ceil(all_on / stage.replicas) for all_on, stage in zip(reversed(behind), stages, strict=True))
+
+
+def slowest_s(stages: Sequence[ReplicatedStage]) -> float:
+    """Return the time per micro-batch of the slowest part of a plan, which is what the partitioner makes least."""
+    return max(max(stage.seconds, stage.transfer_s) for stage in stages)
+
+
+def _fits(stages: Sequence[ReplicatedStage], devices: Sequence[Device], stage_bytes: StageBytes) -> bool:
+    for stage, num_in_flight in zip(stages, replicated_in_flight(stages), strict=True):
+        always, for_microbatch = stage_bytes(stage.first, stage.last)
+        limits = [devices[device].memory_bytes for device in stage.devices]
+        if any(limit is not None and always + num_in_flight * for_microbatch > limit for limit in limits):
+            return False
+    return True
+
+
+def _require_possible(
+    layers: Sequence[ChainLayer], levels: Sequence[Level], num_devices: int, devices: Sequence[Device] | None
+) -> None:
+    if not layers or not levels:
+        raise ProfileError(f"partition: got {len(layers)} layers and {len(levels)} levels, expected at least 1 of each")
+    for index, layer in enumerate(layers):
+        if not math.isfinite(layer.seconds) or min(layer.seconds, layer.output_bytes, layer.weight_bytes) < 0:
+            raise ProfileError(
+                f"partition: layer {index}: got {layer}, expected finite numbers of 0 or more; correct it"
+            )
+    for index, level in enumerate(levels):
+        if level.num_groups < 1 or not level.bandwidth_bytes_per_s > 0:
+            raise ProfileError(
+                f"partition: level {index}: got {level.num_groups} groups at {level.bandwidth_bytes_per_s} bytes/s, "
+                "expected at least 1, and more than 0 bytes/s; correct it"
+            )
+        if level.num_groups * (len(layers) + 1) ** 2 > _MAX_ENTRIES:
+            raise ProfileError(
+                f"partition: level {index}: got {level.num_groups} groups for {len(layers)} layers, expected groups x "
+                f"layers^2 to be at most {_MAX_ENTRIES:.0e}; use fewer devices per level"
+            )
+    if devices is not None and len(devices) != num_devices:
+        raise ProfileError(
+            f"partition: got {len(devices)} devices, expected {num_devices}, the product of the levels; correct it"
+        )

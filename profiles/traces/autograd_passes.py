@@ -1,0 +1,103 @@
+"""Passes of a runtime that names none, told by autograd: which forward ops its backward functions come back to.
+
+The profiler draws an arrow from each op of a forward pass to the function of its backward. Put in order of time, and
+cut where a message is posted, starts and ends of these arrows make runs:
+
+    F F F | F F F | b b b   F F F | b b b   b b b          | a message is posted
+    run 0   run 1   to 0    run 2   to 1    to 2
+
+Where the arrows lead from each run of starts to just one run of ends, and from different ones to different ones, these
+runs are the passes; that is so for PyTorch's 1F1B. Where they do not, nobody can tell, and it is said so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.traces.range_patterns import PassName
+from pipesched.profiles.traces.rank_trace import Interval, NamedRange, RankTrace
+from pipesched.schedules import Phase
+
+_SHOWN_NAMES = 5
+_LONGEST_NAME = 60
+
+
+@dataclass(slots=True)
+class _Run:
+    """Starts of arrows, or their ends, with no message posted in between.
+
+    Attributes:
+        arrows: Ids of the arrows.
+        last_ns: Time of the last arrow.
+        until_ns: When the next run begins, or the next message is posted.
+    """
+
+    phase: Phase
+    first_ns: int
+    last_ns: int
+    until_ns: int
+    arrows: set[int] = field(default_factory=set)
+
+
+def unnamed_passes(trace: RankTrace, window: Interval) -> list[NamedRange]:
+    """Return the forward and backward passes of a step, in order of time; the stage is the rank's only one.
+
+    Raises:
+        ProfileError: They cannot be told from each other surely.
+    """
+    runs = _runs(trace, window)
+    forwards = [run for run in runs if run.phase is Phase.FORWARD]
+    backwards = [run for run in runs if run.phase is Phase.BACKWARD]
+    numbers = {frozenset(run.arrows): number for number, run in enumerate(forwards)}
+    if not runs or len(forwards) != len(backwards) or {frozenset(run.arrows) for run in backwards} != numbers.keys():
+        raise ProfileError(
+            f"{trace.file}: got no range of a pass, and {len(forwards)} runs of forward ops with {len(backwards)} of "
+            "their backwards, expected as many that belong together; what is named is "
+            f"{named_ranges(trace)}; try 'with pipesched.annotate(stage):' around the step, or `patterns`"
+        )
+    passes = []
+    for run in runs:
+        name = PassName(run.phase, None, numbers[frozenset(run.arrows)])
+        passes.append(NamedRange(f"{run.phase.name.lower()} of autograd", name, _time(trace, run)))
+    return passes
+
+
+def named_ranges(trace: RankTrace) -> str:
+    """Return the names of a trace's other ranges, for a message: the first few, the most frequent first."""
+    names = [name for name, _ in trace.other_names.most_common(_SHOWN_NAMES)]
+    more = len(trace.other_names) - len(names)
+    text = ", ".join(ascii(name[:_LONGEST_NAME]) for name in names) or "nothing"
+    return f"{text} and {more} more" if more > 0 else text
+
+
+def _runs(trace: RankTrace, window: Interval) -> list[_Run]:
+    """Return the runs in order of time."""
+    instants: list[tuple[int, Phase | None, int]] = []  # of an arrow, or of a post
+    for arrow, start_ns in trace.flow_starts_ns.items():
+        if arrow in trace.flow_ends_ns and window.start_ns <= start_ns < window.end_ns:
+            instants.append((start_ns, Phase.FORWARD, arrow))
+            instants.append((trace.flow_ends_ns[arrow], Phase.BACKWARD, arrow))
+    for posts in (trace.send_posts, trace.recv_posts):
+        instants += [(post.start_ns, None, -1) for post in posts.within(window)]
+    runs: list[_Run] = []
+    phase = None
+    for at_ns, kind, arrow in sorted(instants, key=lambda instant: instant[0]):
+        if runs and kind is not phase:
+            runs[-1].until_ns = min(runs[-1].until_ns, at_ns)
+        if kind is not None and kind is not phase:
+            runs.append(_Run(kind, at_ns, at_ns, window.end_ns))
+        if kind is not None:
+            runs[-1].arrows.add(arrow)
+            runs[-1].last_ns = at_ns
+        phase = kind
+    return runs
+
+
+def _time(trace: RankTrace, run: _Run) -> Interval:
+    """Return from the first to the last op of a run; functions of autograd begin before what the arrows point to."""
+    if run.phase is Phase.FORWARD:
+        ops = list(trace.forward_ops.within(Interval(run.first_ns, run.last_ns + 1)))
+    else:
+        ops = [op for op in trace.backward_ops.within(Interval(0, run.until_ns)) if op.end_ns > run.first_ns]
+    return Interval(min([run.first_ns, *(op.start_ns for op in ops)]), max([run.last_ns, *(op.end_ns for op in ops)]))

@@ -1,0 +1,275 @@
+"""Make a Timeline of what all ranks did in one step: op lists from their passes, one clock from their messages.
+
+The lists are lowered as ours are, so that a Timeline of PyTorch's runtime can be compared with a prediction. The k-th
+Send of a channel meets its k-th Recv. What was not seen of a message is taken from the passes: it was sent when the
+pass that makes it was over, and there when the pass that needs it began.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.traces.clock_alignment import ClockAlignment, MessageTimes, align_clocks
+from pipesched.profiles.traces.passes import RankPasses, TimedPass
+from pipesched.schedules import (
+    MAX_CELLS,
+    Message,
+    Op,
+    Recv,
+    Schedule,
+    ScheduleError,
+    Send,
+    Span,
+    Timeline,
+    computes,
+    gives,
+    hand_overs_between,
+    make_schedule,
+    needs_from_others,
+    occupies_device,
+)
+from pipesched.schedules.builders import CATALOGUE, build
+from pipesched.schedules.check import find_faults
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.semantics import transfers
+
+_MOST_APART_NS = 3600 * 10**9
+"""Clocks that are further apart are of different runs: no time zone is in a trace."""
+
+_MOST_APART_ON_HOST_NS = 10**9
+"""The same bound for ranks on one host, which have one clock."""
+
+_MOST_CONTRADICTION = 0.01
+"""The share of the makespan by which messages may contradict each other, as clocks drift."""
+
+_LEAST_CONTRADICTION_NS = 200_000
+_MOST_MISSING = 10
+"""The most passes that are searched for missing ones, as a multiple of the passes that are there."""
+
+_SHOWN_NAMES = 4
+_DIGITS = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedTimeline:
+    """A Timeline that was read from traces.
+
+    Attributes:
+        files: The trace of each rank.
+        step: The number of the step, where steps are numbered.
+        schedule: The schedule that the traces show, without communication.
+        timeline: Measured, on the clock of rank 0.
+        clocks: How the clocks of the ranks were aligned.
+    """
+
+    files: tuple[str, ...]
+    step: int | None
+    schedule: Schedule
+    timeline: Timeline
+    clocks: ClockAlignment
+
+
+class _Meeting(NamedTuple):
+    """A Send and the Recv that it meets, each with its rank and its place in the rank's lowered list."""
+
+    message: Message
+    sender: int
+    send_index: int
+    receiver: int
+    recv_index: int
+
+
+def imported_timeline(
+    ranks: Sequence[RankPasses],
+    *,
+    step: int | None = None,
+    has_one_clock: bool = False,
+    name: str | None = None,
+    rank_to_device: tuple[int, ...] | None = None,
+) -> ImportedTimeline:
+    """Return the Timeline of a step.
+
+    Args:
+        ranks: What each rank did.
+        step: The number of the step.
+        has_one_clock: The clocks of all ranks are one; else they are aligned by messages.
+        name: Name of the schedule; None: as the catalogue names one with these passes.
+        rank_to_device: None: a device for each rank.
+
+    Raises:
+        ProfileError: Passes are missing or there twice, or the clocks cannot be aligned.
+    """
+    schedule = _schedule(ranks, name, rank_to_device)
+    lowered = lower(schedule)
+    makers, users = _makers_and_users(ranks, schedule.num_stages)
+    meetings = list(_meetings(lowered))
+    messages = [
+        MessageTimes(
+            meeting.sender,
+            meeting.receiver,
+            ranks[meeting.sender].base_ns + _sent_ns(ranks[meeting.sender], meeting.message, makers),
+            ranks[meeting.receiver].base_ns + _arrived_ns(ranks[meeting.receiver], meeting.message, users),
+        )
+        for meeting in meetings
+    ]
+    count = len(ranks)
+    clocks = ClockAlignment((0,) * count, (0,) * count) if has_one_clock else align_clocks(count, messages)
+    _require_near(ranks, clocks)
+    timeline = _timeline(lowered, ranks, meetings, messages, clocks)
+    limit_ns = max(_LEAST_CONTRADICTION_NS, _MOST_CONTRADICTION * timeline.makespan_s * 1e9)
+    if clocks.contradiction_ns > limit_ns:
+        raise ProfileError(
+            f"clocks: got messages that contradict each other by {clocks.contradiction_ns / 1e6:.3g} ms, whatever the "
+            "clocks show, expected traces of one step of one run; try other files"
+        )
+    return ImportedTimeline(tuple(each.file for each in ranks), step, schedule, timeline, clocks)
+
+
+def _makers_and_users(
+    ranks: Sequence[RankPasses], num_stages: int
+) -> tuple[dict[Message, TimedPass], dict[Message, TimedPass]]:
+    """Return the pass that makes each message, and the one that needs it."""
+    parts = [(part, timed) for each in ranks for timed in each.passes for part in computes(timed.op)]
+    makers = {message: timed for part, timed in parts if (message := gives(part)) is not None}
+    users = {message: timed for part, timed in parts for message in needs_from_others(part, num_stages)}
+    return makers, users
+
+
+def _sent_ns(sender: RankPasses, message: Message, makers: Mapping[Message, TimedPass]) -> int:
+    seen = sender.sends.get(message)
+    return makers[message].time.end_ns if seen is None else seen.start_ns
+
+
+def _arrived_ns(receiver: RankPasses, message: Message, users: Mapping[Message, TimedPass]) -> int:
+    """Return when the message was surely there: when the rank had it, or began what needs it."""
+    needed_ns = users[message].time.start_ns
+    seen = receiver.recvs.get(message)
+    return needed_ns if seen is None else min(seen.end_ns, needed_ns)
+
+
+def _schedule(ranks: Sequence[RankPasses], name: str | None, rank_to_device: tuple[int, ...] | None) -> Schedule:
+    """Return the op lists, named as the catalogue names them if it has them."""
+    parts = [part for each in ranks for timed in each.passes for part in computes(timed.op)]
+    num_stages = 1 + max((part.stage for part in parts), default=-1)
+    num_microbatches = 1 + max((part.microbatch for part in parts), default=-1)
+    if num_stages * num_microbatches > min(MAX_CELLS, _MOST_MISSING * len(parts)):
+        seen = f"stages up to {num_stages - 1} and micro-batches up to {num_microbatches - 1}"
+        raise _incomplete(ranks, f"{len(parts)} passes, with {seen}")
+    rows: list[list[Op]] = [[timed.op for timed in each.passes] for each in ranks]
+    schedule = make_schedule(name or "imported", num_stages, num_microbatches, rows, rank_to_device)
+    faults = find_faults(schedule)
+    if faults:
+        more = f" and {len(faults) - 1} more faults" if len(faults) > 1 else ""
+        raise _incomplete(ranks, f"{faults[0]}{more}")
+    return schedule if name else _recognized(schedule)
+
+
+def _recognized(schedule: Schedule) -> Schedule:
+    """Return the schedule by the name that the catalogue has for its passes, if it has one."""
+    num_chunks = schedule.num_stages // schedule.num_ranks
+    for entry in CATALOGUE.values():
+        takes_chunks = entry.traits.takes_chunks and num_chunks > 1
+        if entry.parameters or entry.traits.is_asynchronous or not (takes_chunks or entry.chunks == num_chunks):
+            continue
+        try:
+            chunks = num_chunks if takes_chunks else None
+            known = build(entry.name, schedule.num_ranks, schedule.num_microbatches, chunks)
+        except ScheduleError:
+            continue
+        if _passes(known) == _passes(schedule):
+            return replace(schedule, name=known.name)
+    return schedule
+
+
+def _passes(schedule: Schedule) -> list[list[Op]]:
+    return [[op for op in row if computes(op)] for row in schedule.ops]
+
+
+def _incomplete(ranks: Sequence[RankPasses], got: str) -> ProfileError:
+    """Return the error for passes that are no whole step of one pipeline, with the names of their ranges."""
+    names = Counter(_DIGITS.sub("*", timed.name) for each in ranks for timed in each.passes)
+    texts = [f"{name!a} {count} times" for name, count in names.most_common(_SHOWN_NAMES)]
+    more = f", and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return ProfileError(
+        f"{ranks[0].file}{' and others' if len(ranks) > 1 else ''}: got {got}, expected every forward and backward "
+        f"pass of one pipeline's step, once; the ranges read are {', '.join(texts) or 'none'}{more}; try the traces "
+        "of all its ranks and no others, `step`, or `patterns`"
+    )
+
+
+def _meetings(lowered: Schedule) -> Iterator[_Meeting]:
+    """Yield the messages between ranks, each with the places of its Send and its Recv."""
+    places = ((rank, op, (rank, index)) for rank, row in enumerate(lowered.ops) for index, op in enumerate(row))
+    for message, send, recv in transfers(places):
+        yield _Meeting(message, *send, *recv)
+
+
+def _require_near(ranks: Sequence[RankPasses], clocks: ClockAlignment) -> None:
+    """Refuse clocks so far apart that the traces are of different runs, though each is whole."""
+    first = ranks[0]
+    for each, offset_ns, uncertainty_ns in zip(ranks, clocks.offsets_ns, clocks.uncertainties_ns, strict=True):
+        is_one_host = each.host is not None and each.host == first.host
+        if abs(offset_ns) - uncertainty_ns > (_MOST_APART_ON_HOST_NS if is_one_host else _MOST_APART_NS):
+            where = f"that of {first.file}, on the same host" if is_one_host else f"that of {first.file}"
+            raise ProfileError(
+                f"{each.file}: got a clock {offset_ns / 1e9:+,.0f} s off {where}, as its messages say, expected traces "
+                "of one step of one run; try other files"
+            )
+
+
+def _timeline(
+    lowered: Schedule,
+    ranks: Sequence[RankPasses],
+    meetings: Sequence[_Meeting],
+    messages: Sequence[MessageTimes],
+    clocks: ClockAlignment,
+) -> Timeline:
+    """Return the Timeline of the lowered lists, its first work at 0."""
+    zero_ns = ranks[0].base_ns + ranks[0].passes[0].time.start_ns  # seconds since 1970 have no digits left for passes
+
+    def second(rank: int, at_ns: int) -> float:
+        return (at_ns - clocks.offsets_ns[rank] - zero_ns) / 1e9
+
+    first_s = min(second(rank, each.base_ns + each.passes[0].time.start_ns) for rank, each in enumerate(ranks))
+    rows = [_reached(rank, row, ranks[rank], second, first_s) for rank, row in enumerate(lowered.ops)]
+    hand_overs = tuple(hand_over for row in rows for hand_over in hand_overs_between(row))
+    for meeting, times in zip(meetings, messages, strict=True):
+        send, recv = rows[meeting.sender][meeting.send_index], rows[meeting.receiver][meeting.recv_index]
+        receiver = ranks[meeting.receiver]
+        buffer = receiver.recvs.get(meeting.message)
+        ready_s = recv.posted_s if buffer is None else second(meeting.receiver, receiver.base_ns + buffer.start_ns)
+        start_s = max(second(meeting.sender, times.sent_ns), ready_s)
+        end_s = max(start_s, second(meeting.receiver, times.arrived_ns))
+        rows[meeting.sender][meeting.send_index] = replace(send, start_s=start_s, end_s=end_s)
+        rows[meeting.receiver][meeting.recv_index] = replace(recv, start_s=start_s, end_s=end_s)
+    spans = tuple(span for row in rows for span in row)
+    return Timeline(lowered.name, "measured", spans, lowered.rank_to_device, hand_overs=hand_overs).from_zero()
+
+
+def _reached(
+    rank: int, row: Sequence[Op], passes: RankPasses, second: Callable[[int, int], float], now_s: float
+) -> list[Span]:
+    """Return the spans of a list, one reached after the other; when Sends and Recvs are over is not in them yet.
+
+    A post that was seen at another place of the list is reached where the list has it, as near as can be.
+    """
+    works = deque(passes.passes)
+    spans = []
+    for op in row:
+        next_s = second(rank, passes.base_ns + works[0].posted_ns) if works else math.inf
+        if isinstance(op, Send | Recv):
+            seen = (passes.sends if isinstance(op, Send) else passes.recvs).get(op.message)
+            posted_s = now_s if seen is None else second(rank, passes.base_ns + seen.start_ns)
+            now_s = max(now_s, min(posted_s, next_s))
+            spans.append(Span(rank, op, now_s, now_s, now_s))
+            continue
+        start_s, end_s = (second(rank, passes.base_ns + at_ns) for at_ns in works.popleft().time)
+        spans.append(Span(rank, op, min(max(now_s, next_s), start_s), start_s, end_s))
+        now_s = end_s if occupies_device(op) else spans[-1].posted_s
+    return spans

@@ -1,0 +1,293 @@
+"""The passes of one rank in one step, and when its messages were posted and there.
+
+A range on the host is cut to what computes. Without a GPU, waiting for what it receives comes first, posting what it
+sends last:
+
+    PP:1F0    ├ wait for gloo:recv ┤ compute ├ c10d::send ┤
+                                   └─ pass ──┘
+
+With a GPU the pass lasts from the first to the last kernel that anything in the range has launched. Ranges may lie in
+one another: of two of the same pass the inner one counts, as that of `annotate` inside PyTorch's own; of two others
+the outer one, as of a backward pass that computes a forward pass again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise, starmap
+from typing import NamedTuple
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.traces.range_patterns import PassName
+from pipesched.profiles.traces.rank_trace import Interval, NamedRange, RankTrace
+from pipesched.schedules import Compute, Message, Op, Phase, Recv, Send, Step, computes, gives, needs_from_others, shown
+
+SINCE_EVER = -(2**62)
+"""An instant [ns] before all others."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedPass:
+    """One pass, or other work, in nanoseconds of its rank's clock.
+
+    Attributes:
+        op: A computation, a Reduce, or what steps and averages weights.
+        name: Name of the range.
+        posted_ns: When the rank came to it; `SINCE_EVER` where it may have waited for it from the start.
+    """
+
+    op: Op
+    name: str
+    posted_ns: int
+    time: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class RankPasses:
+    """What one rank did in one step, in nanoseconds of its clock.
+
+    Attributes:
+        passes: The passes, in order of time.
+        sends: When each message was posted, and when the rank had stopped waiting for it; those that were seen.
+        recvs: When each buffer was posted, and when the rank had what came; those that were seen.
+        host: The name of the machine, where it is known.
+        base_ns: What the times count from [ns since 1970].
+    """
+
+    file: str
+    passes: tuple[TimedPass, ...]
+    sends: Mapping[Message, Interval] = field(default_factory=dict)
+    recvs: Mapping[Message, Interval] = field(default_factory=dict)
+    host: str | None = None
+    base_ns: int = 0
+
+
+class _Work(NamedTuple):
+    """An op and its range on the host."""
+
+    op: Op
+    name: str
+    time: Interval
+
+
+def rank_passes(
+    trace: RankTrace, ranges: Sequence[NamedRange], window: Interval, rank: int, listed: Iterable[Op] | None = None
+) -> RankPasses:
+    """Return the passes of a rank.
+
+    Args:
+        trace: Trace of the rank.
+        ranges: Ranges of the step.
+        window: The step.
+        rank: The stage of ranges that do not say it, without `listed`.
+        listed: What the rank does, where it is known: its k-th forward is the k-th forward in here, and so on.
+
+    Raises:
+        ProfileError: Two ranges are the same pass, or they are others than those listed.
+    """
+    messages = sorted((r for r in ranges if isinstance(r.meaning, Send | Recv)), key=lambda named: named.time)
+    works_only = without_nested(r for r in ranges if not isinstance(r.meaning, Send | Recv))
+    told = _told(trace.file, works_only if listed is None else _as_listed(trace.file, works_only, listed), rank)
+    works = [*told, *_optimizer(trace, window, told)]
+    if trace.has_gpu:
+        passes = _shared(_on_gpu(trace, works), told)
+        sent, received = (_on_link(trace, messages, kind) for kind in (Send, Recv))
+        return RankPasses(trace.file, passes, sent, received, trace.host, trace.base_ns)
+    sends = _posts(trace.send_posts.within(window), trace.send_waits.within(window))
+    recvs = _posts(trace.recv_posts.within(window), trace.recv_waits.within(window))
+    calls = [*trace.send_posts.within(window), *trace.recv_posts.within(window)]
+    passes = _shared(_on_host(works, sends, recvs, calls), told)
+    sent, received = _sent(sends, messages, passes), _received(recvs, messages, passes)
+    return RankPasses(trace.file, passes, sent, received, trace.host, trace.base_ns)
+
+
+def without_nested(ranges: Iterable[NamedRange]) -> list[NamedRange]:
+    """Return ranges of which none lies in another, in order of time."""
+    kept: list[NamedRange] = []
+    for named in sorted(ranges, key=lambda named: (named.time.start_ns, -named.time.end_ns)):
+        if not kept or named.time.start_ns >= kept[-1].time.end_ns:
+            kept.append(named)
+        elif named.meaning == kept[-1].meaning:
+            kept[-1] = named
+    return kept
+
+
+def _as_listed(file: str, ranges: Iterable[NamedRange], listed: Iterable[Op]) -> Iterator[NamedRange]:
+    """Yield the ranges with the passes that a list has, the k-th of each phase with the k-th of it."""
+    expected: defaultdict[Phase, deque[Compute]] = defaultdict(deque)
+    for part in (part for op in listed for part in computes(op)):
+        expected[part.phase].append(part)
+    for named in ranges:
+        known = named.meaning
+        if not isinstance(known, PassName | Compute):
+            yield named
+            continue
+        op = expected[known.phase].popleft() if expected[known.phase] else None
+        if op is None or known.stage not in (None, op.stage) or known.microbatch not in (None, op.microbatch):
+            raise ProfileError(
+                f"{file}: got another pass {shown(named.name)} ({known.phase.value}), expected {op or 'none'}, as the "
+                "schedule has it; try the schedule that was run, or another `step`"
+            )
+        yield replace(named, meaning=op)
+
+
+def _told(file: str, ranges: Iterable[NamedRange], rank: int) -> list[_Work]:
+    """Return each range with its op; what the name does not say is counted."""
+    counts: Counter[tuple[int, Phase]] = Counter()
+    told: dict[Op, _Work] = {}
+    for named in ranges:
+        op = named.meaning
+        if isinstance(op, PassName):
+            stage = rank if op.stage is None else op.stage
+            number = counts[stage, op.phase]
+            counts[stage, op.phase] += 1
+            op = Compute(op.phase, stage, number if op.microbatch is None else op.microbatch)
+        if op in told:
+            names = " and ".join(dict.fromkeys(shown(name) for name in (told[op].name, named.name)))
+            raise ProfileError(
+                f"{file}: got {op} twice in one step, from ranges named {names}, expected each pass once; try other "
+                "`patterns`, or `step`"
+            )
+        told[op] = _Work(op, named.name, named.time)
+    return list(told.values())
+
+
+def _optimizer(trace: RankTrace, window: Interval, told: Sequence[_Work]) -> list[_Work]:
+    """Return the steps of the stages' optimizers behind the passes; of one for several stages, `_shared` divides it."""
+    if not told:
+        return []
+    stages = _stages(told)
+    times = list(trace.optimizer_steps.within(Interval(told[-1].time.end_ns, max(told[-1].time.end_ns, window.end_ns))))
+    if times and len(times) != len(stages):
+        times = [Interval(times[0].start_ns, times[-1].end_ns)]
+    return [_Work(Step(stage), "Optimizer.step", time) for stage, time in zip(stages, times, strict=False)]
+
+
+def _shared(passes: Sequence[TimedPass], told: Sequence[_Work]) -> tuple[TimedPass, ...]:
+    """Return the passes with a step for every stage: what one optimizer took is divided evenly."""
+    stages, num_steps = _stages(told), len(passes) - len(told)
+    if num_steps in (0, len(stages)):
+        return tuple(passes)
+    posted_ns, (start_ns, end_ns) = passes[-1].posted_ns, passes[-1].time
+    bounds = [start_ns + (end_ns - start_ns) * number // len(stages) for number in range(len(stages) + 1)]
+    steps = [
+        TimedPass(Step(stage), passes[-1].name, posted_ns if stage == stages[0] else time.start_ns, time)
+        for stage, time in zip(stages, starmap(Interval, pairwise(bounds)), strict=True)
+    ]
+    return (*passes[:-1], *steps)
+
+
+def _stages(told: Iterable[_Work]) -> list[int]:
+    return sorted({part.stage for work in told for part in computes(work.op)})
+
+
+def _on_gpu(trace: RankTrace, works: Iterable[_Work]) -> list[TimedPass]:
+    """Return the work by the kernels that it launched."""
+    passes: list[TimedPass] = []
+    last_ns = None
+    for op, name, host_time in works:
+        time = trace.kernels.launched(host_time)
+        if time is None:  # it had nothing to do, as the input-gradient pass of the first stage
+            at_ns = host_time.start_ns if last_ns is None else last_ns
+            time = Interval(at_ns, at_ns)
+        passes.append(TimedPass(op, name, SINCE_EVER if last_ns is None else last_ns, time))
+        last_ns = time.end_ns
+    return passes
+
+
+def _on_link(trace: RankTrace, messages: Iterable[NamedRange], kind: type[Send | Recv]) -> dict[Message, Interval]:
+    """Return the messages with ranges of their own by the kernels that these launched."""
+    return {
+        named.meaning.message: time
+        for named in messages
+        if isinstance(named.meaning, Send | Recv) and isinstance(named.meaning, kind)
+        if (time := trace.kernels.launched(named.time, messages=True)) is not None
+    }
+
+
+def _on_host(
+    works: Iterable[_Work], sends: Sequence[Interval], recvs: Sequence[Interval], calls: Sequence[Interval]
+) -> list[TimedPass]:
+    """Return the work without what the rank waits for at its start and posts at its end.
+
+    A rank has reached a pass when it has posted all that it posts before it; it then waits for what the pass needs, and
+    in PyTorch's 1F1B for what it has sent.
+    """
+    passes: list[TimedPass] = []
+    for op, name, (reached_ns, end_ns) in works:
+        start_ns = max([reached_ns, *(recv.end_ns for recv in recvs if reached_ns < recv.end_ns <= end_ns)])
+        end_ns = min([end_ns, *(send.start_ns for send in sends if start_ns < send.start_ns < end_ns)])
+        before_ns = passes[-1].time.end_ns if passes else SINCE_EVER
+        done = [call.end_ns for call in calls if before_ns <= call.start_ns and call.end_ns <= start_ns]
+        waits = (*sends, *recvs)
+        if not passes or not waits or any(before_ns < wait.end_ns <= reached_ns for wait in waits):
+            reached_ns = before_ns  # it waited before its range began, or nobody knows
+        passes.append(TimedPass(op, name, max([before_ns, reached_ns, *done]), Interval(start_ns, end_ns)))
+    return passes
+
+
+def _posts(posts: Iterable[Interval], waits: Iterable[Interval]) -> list[Interval]:
+    """Return from each call that posts to the end of waiting for it; gloo notes the wait inside the call."""
+    posted, waited = list(posts), list(waits)
+    if len(posted) != len(waited):
+        return waited
+    return [Interval(post.start_ns, wait.end_ns) for post, wait in zip(posted, waited, strict=True)]
+
+
+def _sent(
+    posts: Iterable[Interval], named: Sequence[NamedRange], passes: Sequence[TimedPass]
+) -> dict[Message, Interval]:
+    """Return the messages that the posts are: that of the range around it, or of the last pass before it."""
+    found: defaultdict[Message, list[Interval]] = defaultdict(list)
+    ends = [timed.time.end_ns for timed in passes]
+    for post in posts:
+        around = _around(post, named, Send)
+        place = bisect_right(ends, post.start_ns) - 1
+        if around is not None:
+            found[around].append(post)
+        elif place >= 0:
+            made = [message for part in computes(passes[place].op) if (message := gives(part)) is not None]
+            if len(made) == 1:
+                found[made[0]].append(post)
+    return _joined(found)
+
+
+def _received(
+    posts: Iterable[Interval], named: Sequence[NamedRange], passes: Sequence[TimedPass]
+) -> dict[Message, Interval]:
+    """Return the messages that the posts are: that of the range around it, or what the next pass needs."""
+    found: defaultdict[Message, list[Interval]] = defaultdict(list)
+    starts = [timed.time.start_ns for timed in passes]
+    for post in posts:
+        around = _around(post, named, Recv)
+        place = bisect_left(starts, post.end_ns)
+        if around is not None:
+            found[around].append(post)
+        elif place < len(passes):
+            # each pass as of a stage in the middle, which needs something of both neighbours
+            needed = [
+                message for part in computes(passes[place].op) for message in needs_from_others(part, part.stage + 2)
+            ]
+            if len(needed) == 1:
+                found[needed[0]].append(post)
+    return _joined(found)
+
+
+def _around(post: Interval, named: Sequence[NamedRange], kind: type[Send | Recv]) -> Message | None:
+    """Return the message of the range that `post` begins in."""
+    place = bisect_right(named, post.start_ns, key=lambda each: each.time.start_ns) - 1
+    if place < 0 or post.start_ns >= named[place].time.end_ns:
+        return None
+    op = named[place].meaning
+    return op.message if isinstance(op, Send | Recv) and isinstance(op, kind) else None
+
+
+def _joined(posts: Mapping[Message, Sequence[Interval]]) -> dict[Message, Interval]:
+    """Return one interval for each message: it may be made of several tensors."""
+    return {
+        message: Interval(min(post.start_ns for post in each), max(post.end_ns for post in each))
+        for message, each in posts.items()
+    }

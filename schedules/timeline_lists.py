@@ -1,0 +1,26 @@
+"""The op lists that a Timeline is of."""
+
+from __future__ import annotations
+
+from pipesched.schedules.op import computes
+from pipesched.schedules.schedule import Schedule, ScheduleError
+from pipesched.schedules.timeline import Timeline
+
+
+def schedule_of(timeline: Timeline) -> Schedule:
+    """Return what the ranks of a run did, as a schedule: its Sends and Recvs are in the lists if they were measured.
+
+    Raises:
+        ScheduleError: Nothing is computed in it.
+    """
+    lists = tuple(tuple(span.op for span in timeline.of_rank(rank)) for rank in range(len(timeline.rank_to_device)))
+    parts = [part for ops in lists for op in ops for part in computes(op)]
+    if not parts:
+        raise ScheduleError(f"{timeline.name}: got a Timeline without computations, expected some; try another run")
+    return Schedule(
+        timeline.name,
+        1 + max(part.stage for part in parts),
+        1 + max(part.microbatch for part in parts),
+        lists,
+        timeline.rank_to_device,
+    )

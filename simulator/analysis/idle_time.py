@@ -1,0 +1,231 @@
+"""Idle time of devices: every idle second is charged to one cause.
+
+A gap between two works of a device is blamed on what the op that ends it was waiting for, the last of its messages:
+
+    work ├ upstream / downstream ┤ hand_over ├ busy_link ├ transfer ┤ hand_over, overhead ├ op
+       ends       message being  Send        its rank    transfer   message               starts
+                  computed       posted      has it off  starts     arrives
+
+    warmup      before the device's first work
+    upstream    an activation was still being computed
+    downstream  a gradient was still being computed
+    busy_link   it was made, but the channel was busy or the receiver's buffer not posted
+    transfer    it was travelling; or what the rank had sent was, and the Send kept its rank
+    hand_over   the sender was posting it; or it was there, and the rank was posting, taking it, or between two ops
+    collective  a Step waited for its Reduce: the replicas were late, or the gradients travelling
+    overhead    everything was there; none in a prediction
+    cooldown    after the device's last work
+
+The instants are clamped into the gap, so that the charges add up to it whatever the clocks of a measured run say. What
+is no longer than a rounding is no gap, and no charge.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple, assert_never, final
+
+from pipesched.schedules import (
+    Average,
+    Compute,
+    HandOver,
+    Message,
+    Overlap,
+    Payload,
+    Recv,
+    Reduce,
+    Reshard,
+    Send,
+    Span,
+    Step,
+    Timeline,
+    Unshard,
+    computes,
+    is_work,
+    needs,
+)
+from pipesched.simulator import SAME
+
+CAUSES = (
+    "warmup",
+    "upstream",
+    "downstream",
+    "busy_link",
+    "transfer",
+    "hand_over",
+    "collective",
+    "overhead",
+    "cooldown",
+)
+"""Every charge has these, in this order."""
+
+_Cut = tuple[str, float]  # a cause, and the instant until which it is to blame
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """One device from the timeline's start to its end.
+
+    Attributes:
+        busy_s: Length of the union of the device's works [s].
+        idle_by_cause_s: (cause, seconds), all of `CAUSES`; with `busy_s` they add up to the makespan.
+    """
+
+    device: int
+    busy_s: float
+    idle_by_cause_s: tuple[tuple[str, float], ...]
+
+    @property
+    def idle_s(self) -> float:
+        """All idle time [s]."""
+        return math.fsum(seconds for _, seconds in self.idle_by_cause_s)
+
+
+def usage(timeline: Timeline) -> tuple[Usage, ...]:
+    """Return, for every device, how long it was busy and why it was not."""
+    blame = _Blame(timeline)
+    return tuple(blame.usage(device) for device in timeline.devices)
+
+
+class _Work(NamedTuple):
+    """A work, and what its rank has waited for since the work before it in its list: Reduces, and blocking Sends."""
+
+    span: Span
+    waits: tuple[Span, ...]
+
+
+@final
+class _Blame:
+    def __init__(self, timeline: Timeline) -> None:
+        self._start_s = timeline.start_s
+        self._end_s = timeline.start_s + timeline.makespan_s
+        self._same_s = SAME * timeline.makespan_s
+        self._num_stages = 1 + max((part.stage for span in timeline.spans for part in computes(span.op)), default=-1)
+        self._sent: dict[tuple[int, Message], Span] = {}
+        self._received: dict[tuple[int, Message], Span] = {}
+        self._left_s = _left_s(timeline)
+        self._hand_overs = _hand_overs_of_ranks(timeline)
+        self._works: defaultdict[int, list[_Work]] = defaultdict(list)
+        self._last_reduces: defaultdict[int, list[Span]] = defaultdict(list)
+        posted: defaultdict[int, dict[int, Span]] = defaultdict(dict)
+        waited: defaultdict[int, list[Span]] = defaultdict(list)
+        for before, span in pairwise([None, *timeline.spans]):
+            assert span is not None
+            if before is not None and self._kept_its_rank(before, span):
+                waited[span.rank].append(replace(before, end_s=min(before.end_s, span.posted_s)))
+            if isinstance(span.op, Step) and span.op.stage in posted[span.rank]:
+                waited[span.rank].append(posted[span.rank].pop(span.op.stage))
+            op = span.op
+            match op:
+                case Send(message):
+                    self._sent[span.rank, message] = span
+                case Recv(message):
+                    self._received[span.rank, message] = span
+                case Reduce(stage):
+                    posted[span.rank][stage] = span
+                case Compute() | Overlap() | Step() | Average() | Unshard() | Reshard():
+                    if is_work(span):
+                        device = timeline.rank_to_device[span.rank]
+                        self._works[device].append(_Work(span, tuple(waited.pop(span.rank, ()))))
+                case _:
+                    assert_never(op)
+        for rank, device in enumerate(timeline.rank_to_device):
+            self._last_reduces[device] += [*waited[rank], *posted[rank].values()]
+
+    def usage(self, device: int) -> Usage:
+        """Walk through the device's works; what lies between them is idle."""
+        charges: dict[str, list[float]] = {cause: [] for cause in CAUSES}
+        busy: list[float] = []
+        now_s = self._start_s
+        for index, work in enumerate(sorted(self._works[device], key=lambda work: work.span.start_s)):
+            start_s, end_s = work.span.start_s, work.span.end_s
+            if start_s > now_s + self._same_s:
+                cuts = self._cuts(work, now_s) if index else [("warmup", start_s)]
+                self._charge(charges, now_s, start_s, cuts)
+                now_s = start_s
+            if end_s > now_s:
+                busy.append(end_s - now_s)
+                now_s = end_s
+        if self._end_s <= now_s + self._same_s:
+            busy.append(self._end_s - now_s)
+            now_s = self._end_s
+        last_reduces = sorted(self._last_reduces[device], key=lambda span: span.posted_s)
+        self._charge(
+            charges, now_s, self._end_s, [*self._meetings(last_reduces, "cooldown"), ("cooldown", self._end_s)]
+        )
+        return Usage(device, math.fsum(busy), tuple((cause, math.fsum(parts)) for cause, parts in charges.items()))
+
+    def _cuts(self, work: _Work, from_s: float) -> Iterator[_Cut]:
+        """Yield what the start of a work waited for, one thing after the other; of overhead what is handing over."""
+        own = self._hand_overs[work.span.rank]
+        index = max(0, bisect_left(own, from_s, key=lambda hand_over: hand_over.start_s) - 1)
+        for cause, until_s in self._waits(work):
+            if cause == "overhead":
+                while index < len(own) and own[index].start_s < until_s:
+                    yield from (("overhead", own[index].start_s), ("hand_over", min(own[index].end_s, until_s)))
+                    index += 1
+            yield cause, until_s
+
+    def _waits(self, work: _Work) -> list[_Cut]:
+        """Return what the start of a work waited for, one thing after the other."""
+        cuts = self._meetings(work.waits, "overhead")
+        rank = work.span.rank
+        awaited = [
+            self._received[rank, message]
+            for part in computes(work.span.op)
+            for message in needs(part, self._num_stages)
+            if (rank, message) in self._received
+        ]
+        if awaited:
+            last = max(awaited, key=lambda span: span.end_s)
+            assert isinstance(last.op, Recv)
+            send = self._sent.get((last.op.peer, last.op.message))
+            made_s = last.start_s if send is None else send.posted_s
+            left_s = self._left_s.get((last.op.peer, last.op.message), made_s)
+            maker = "upstream" if last.op.message.payload is Payload.ACTIVATION else "downstream"
+            cuts += [(maker, made_s), ("hand_over", left_s), ("busy_link", last.start_s), ("transfer", last.end_s)]
+        return [*cuts, ("overhead", work.span.start_s)]
+
+    def _kept_its_rank(self, before: Span, after: Span) -> bool:
+        """Whether a Send kept its rank: to the op behind it that came only later, when the transfer had begun."""
+        if not isinstance(before.op, Send) or before.rank != after.rank:
+            return False
+        left_s = self._left_s.get((before.rank, before.op.message), before.posted_s)
+        return left_s + self._same_s < after.posted_s >= before.start_s - self._same_s
+
+    def _charge(self, charges: dict[str, list[float]], from_s: float, until_s: float, cuts: Iterable[_Cut]) -> None:
+        """Cut a gap at the instants given, each clamped to what is left of the gap."""
+        for cause, cut_s in cuts:
+            end_s = cut_s if cut_s < until_s - self._same_s else until_s
+            if end_s > from_s + self._same_s:
+                charges[cause].append(end_s - from_s)
+                from_s = end_s
+
+    def _meetings(self, waits: Iterable[Span], before: str) -> list[_Cut]:
+        """Return the cuts of what a rank waited for, one after the other."""
+        cuts: list[_Cut] = []
+        for span in waits:
+            cuts.append((before, span.posted_s))
+            if isinstance(span.op, Send):
+                left_s = self._left_s.get((span.rank, span.op.message), span.posted_s)
+                cuts += [("hand_over", left_s), ("busy_link", span.start_s), ("transfer", span.end_s)]
+            else:
+                cuts.append(("collective", span.end_s))
+        return cuts
+
+
+def _left_s(timeline: Timeline) -> dict[tuple[int, Message], float]:
+    """Return when a rank has a message that it sends off its hands, where that takes time."""
+    return {(h.rank, h.op.message): h.end_s for h in timeline.hand_overs if isinstance(h.op, Send)}
+
+
+def _hand_overs_of_ranks(timeline: Timeline) -> defaultdict[int, list[HandOver]]:
+    found: defaultdict[int, list[HandOver]] = defaultdict(list)
+    for hand_over in timeline.hand_overs:
+        found[hand_over.rank].append(hand_over)
+    return found

@@ -1,0 +1,223 @@
+"""The error of a prediction in three parts, by replacing what it supposes with what was measured, one after the other.
+
+    prediction ── measured works ──> replay ── measured hand-over ──> replay ── the run itself
+                       costs                       hand-over                  rest
+
+Each part is a difference of two neighbours, so the three add up to the error. Hand-over is what posting took, op by op,
+and how late messages were, each as late as is usual at its boundary: what a model can know. Were each message as late
+as it was, nothing would be left of a run that does what its lists say, whatever the model is worth; that replay is made
+too, and says how much of the rest is due to single messages that came late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+from pipesched.schedules import Timeline, schedule_of
+from pipesched.simulator import SAME, SimulationError
+from pipesched.simulator.analysis import CellValue, compare_timelines, usage
+from pipesched.simulator.engine import simulate_lists
+from pipesched.simulator.fidelity.network_model import NetworkModel, free_network
+from pipesched.simulator.fidelity.timeline_seconds import (
+    GivenRows,
+    seconds_of_prediction,
+    seconds_of_run,
+    with_works_of,
+    works_only,
+)
+
+_SHOWN = 0.0005
+"""Less than this of the makespan is no part of a sentence."""
+
+_SHOWN_LATE = 0.005
+"""Single late messages are told from here on."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitError:
+    """The error of one quantity; all in seconds.
+
+    Attributes:
+        name: ``makespan_s``, ``busy_s`` or ``idle_s``.
+        device: None: of the whole run.
+        predicted_s: None where nothing was predicted.
+        with_works_s: Seconds of a replay with what each op's work took in the run.
+        with_hand_over_s: Seconds of a replay that also has what posting took, and what messages usually took.
+        with_messages_s: Seconds of a replay that also has what each single message took.
+        measured_s: Seconds of the quantity in the run.
+    """
+
+    name: str
+    device: int | None
+    predicted_s: float | None
+    with_works_s: float
+    with_hand_over_s: float
+    with_messages_s: float
+    measured_s: float
+
+    @property
+    def error_s(self) -> float:
+        """What was predicted, or without it what works alone give, less what was measured."""
+        return (self.with_works_s if self.predicted_s is None else self.predicted_s) - self.measured_s
+
+    @property
+    def costs_s(self) -> float:
+        """The part of works that took longer (then it is negative) or shorter than the costs say."""
+        return 0.0 if self.predicted_s is None else self.predicted_s - self.with_works_s
+
+    @property
+    def hand_over_s(self) -> float:
+        """The part of posting, and of messages as late as is usual."""
+        return self.with_works_s - self.with_hand_over_s
+
+    @property
+    def rest_s(self) -> float:
+        """What is left: the schedule's model, and chance."""
+        return self.with_hand_over_s - self.measured_s
+
+    @property
+    def late_messages_s(self) -> float:
+        """What of the rest is single messages that came later, or earlier, than is usual."""
+        return self.with_hand_over_s - self.with_messages_s
+
+    def share(self, seconds: float) -> float | None:
+        """Return a part relative to what was measured; None where that is nothing."""
+        return seconds / self.measured_s if self.measured_s else None
+
+    def to_dict(self) -> dict[str, CellValue]:
+        """Return plain data."""
+        parts = {
+            "error": self.error_s,
+            "costs": self.costs_s,
+            "hand_over": self.hand_over_s,
+            "rest": self.rest_s,
+            "late_messages": self.late_messages_s,
+        }
+        return {
+            "quantity": self.name,
+            "device": self.device,
+            "measured_s": self.measured_s,
+            **{f"{name}_s": seconds for name, seconds in parts.items()},
+            **{name: self.share(seconds) for name, seconds in parts.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSplit:
+    """The errors of a prediction, or of a replay alone.
+
+    Attributes:
+        name: Name of the schedule.
+        quantities: The makespan, then busy and idle time of each device.
+        replays: Replays with the run's works; with its hand-over too; and with each single message as late as it was.
+        num_messages: Messages and reductions that somebody needs.
+        num_seen: Messages and reductions whose arrival the run shows; others are as late as is usual.
+    """
+
+    name: str
+    quantities: tuple[SplitError, ...]
+    replays: tuple[Timeline, Timeline, Timeline]
+    num_messages: int
+    num_seen: int
+
+    @property
+    def makespan(self) -> SplitError:
+        """The error of the makespan."""
+        return self.quantities[0]
+
+    def sentence(self, than: str = "predicted") -> str:
+        """Return why the makespan is off, as one sentence; `than` says what the ops were slower than."""
+        makespan = self.makespan
+        sign = -1.0 if makespan.error_s < 0 else 1.0
+
+        def part(seconds: float) -> str:
+            percent = round(100 * sign * seconds / makespan.measured_s, 1)
+            return f"{percent + 0.0:.1f} %"
+
+        because = []
+        if makespan.predicted_s is not None:
+            because.append(f"{part(makespan.costs_s)} because ops ran {_word(makespan.costs_s, 'er')} than {than}")
+        length = "longer" if makespan.hand_over_s < 0 else "less long"
+        if abs(makespan.hand_over_s) > _SHOWN * makespan.measured_s:
+            because.append(f"{part(makespan.hand_over_s)} because messages and posting took {length}")
+        because.append(f"{part(makespan.rest_s)} unexplained")
+        if abs(makespan.late_messages_s) > _SHOWN_LATE * makespan.measured_s:
+            because[-1] += f" ({part(makespan.late_messages_s)} in single messages that came late)"
+        alone = "" if makespan.predicted_s is not None else "with its works alone "
+        return f"{self.name}: {alone}{part(makespan.error_s)} too {_word(makespan.error_s)}: {', '.join(because)}"
+
+    def to_rows(self) -> list[dict[str, CellValue]]:
+        """Return a row per quantity."""
+        return [quantity.to_dict() for quantity in self.quantities]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {"parts": self.to_rows(), "messages": self.num_messages, "arrivals_seen": self.num_seen}
+
+
+def split_error(
+    measured: Timeline, predicted: Timeline | None = None, network: NetworkModel | None = None
+) -> ErrorSplit:
+    """Say how much of a prediction's error is due to costs, to hand-over, and to neither.
+
+    Args:
+        measured: A run.
+        predicted: The same lists, predicted; None: the run is replayed alone.
+        network: Network that the prediction supposes; None: what its Timeline shows of messages is taken as it is.
+
+    Raises:
+        SimulationError: They are not of the same devices and op lists, or the prediction has something that a replay
+            does not know, as Sends that block.
+    """
+    network = network or free_network(measured)
+    run = seconds_of_run(measured, network)
+    costs_given = works_only(run.given)
+    if predicted is not None:
+        compare_timelines(predicted, measured)  # which refuses other lists
+        supposed = seconds_of_prediction(predicted, network)
+        _require_replayed(predicted, _replay(measured, network, supposed))
+        costs_given = with_works_of(supposed, run.given)
+    replays = (
+        _replay(measured, network, costs_given),
+        _replay(measured, network, run.usual),
+        _replay(measured, network, run.given),
+    )
+    supposed_s = repeat(None) if predicted is None else (seconds for _, _, seconds in _quantities(predicted))
+    rows = zip(*map(_quantities, (*replays, measured)), strict=True)
+    quantities = tuple(
+        SplitError(name, device, predicted_s, works_s, hand_over_s, messages_s, measured_s)
+        for predicted_s, ((name, device, works_s), (*_, hand_over_s), (*_, messages_s), (*_, measured_s)) in zip(
+            supposed_s, rows, strict=False
+        )
+    )
+    return ErrorSplit(measured.name, quantities, replays, run.num_messages, run.num_seen)
+
+
+def _quantities(timeline: Timeline) -> Iterator[tuple[str, int | None, float]]:
+    """Yield name, device and seconds of what is split."""
+    yield "makespan_s", None, timeline.makespan_s
+    for use in usage(timeline):
+        yield "busy_s", use.device, use.busy_s
+        yield "idle_s", use.device, use.idle_s
+
+
+def _word(error_s: float, more: str = "") -> str:
+    return ("slow" if error_s < 0 else "fast") + more if more else ("fast" if error_s < 0 else "slow")
+
+
+def _replay(timeline: Timeline, network: NetworkModel, given: GivenRows) -> Timeline:
+    """Simulate the lists of a Timeline with these seconds."""
+    return simulate_lists(schedule_of(timeline), network.costs, network.cluster, network=network.network, given=given)
+
+
+def _require_replayed(predicted: Timeline, replayed: Timeline) -> None:
+    if abs(replayed.makespan_s - predicted.makespan_s) > SAME * predicted.makespan_s:
+        raise SimulationError(
+            f"{predicted.name}: got a prediction of {predicted.makespan_s:.6g} s that takes "
+            f"{replayed.makespan_s:.6g} s when it is replayed, expected the same: it has what a replay does not know, "
+            "as Sends that block; "
+            "try it with the usual network options"
+        )

@@ -1,0 +1,102 @@
+"""The range of a makespan: many simulations, with seconds drawn as a profile saw them vary."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import StageCosts, Variation
+from pipesched.schedules import Average, Compute, Overlap, Schedule, Step
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.weights import stashing_steps
+from pipesched.simulator import NetworkOptions, SimulationError
+from pipesched.simulator.engine import OpSeconds, simulate_lists
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+
+
+@dataclass(frozen=True, slots=True)
+class MakespanRange:
+    """Where the makespans of runs lie [s]: a tenth below `low_s`, a tenth above `high_s`."""
+
+    draws: int
+    low_s: float
+    median_s: float
+    high_s: float
+
+    def to_dict(self) -> dict[str, float]:
+        """Return plain data."""
+        return asdict(self)
+
+
+def makespan_range(
+    schedule: Schedule,
+    costs: StageCosts,
+    cluster: Cluster,
+    network: NetworkOptions,
+    variation: Variation,
+    draws: int,
+    seed: int = 0,
+) -> MakespanRange:
+    """Return between which makespans 80 % of the runs of a schedule lie.
+
+    A simulated run has one factor that all its works share, as those of a pass of the profile do, and one of each work.
+
+    Args:
+        schedule: Lowered or not.
+        costs: Costs of the schedule's stages.
+        cluster: A device for each rank.
+        network: How messages go.
+        variation: How the seconds that the costs say vary.
+        draws: Simulated runs.
+        seed: Seed of what is drawn.
+
+    Raises:
+        SimulationError: Ranks share a device: what ops that slow each other take is not known before.
+    """
+    import numpy as np
+
+    shared = next((device for device, count in Counter(schedule.rank_to_device).items() if count > 1), None)
+    if shared is not None:
+        raise SimulationError(
+            f"{schedule.name}: got several ranks on device {shared}, expected one on each for a range of the makespan; "
+            "try it without"
+        )
+    lowered = lower(schedule)
+    works = [list(_work_s(lowered, rank, costs, cluster)) for rank in range(lowered.num_ranks)]
+    rng = np.random.default_rng(seed)
+    makespans_s = []
+    for _ in range(draws):
+        of_run = _drawn(rng, variation.passes, 1)[0]
+        given = [
+            [
+                OpSeconds(work_s=None if work_s is None else work_s * of_run * factor)
+                for work_s, factor in zip(row, _drawn(rng, variation.works, len(row)), strict=True)
+            ]
+            for row in works
+        ]
+        makespans_s.append(simulate_lists(lowered, costs, cluster, network=network, given=given).makespan_s)
+    low_s, median_s, high_s = np.percentile(makespans_s, [10, 50, 90])
+    return MakespanRange(draws, float(low_s), float(median_s), float(high_s))
+
+
+def _work_s(schedule: Schedule, rank: int, costs: StageCosts, cluster: Cluster) -> Iterator[float | None]:
+    """Yield the seconds of each op of a rank's list; None of one that takes none of its own."""
+    speed, stashing = cluster.devices[schedule.rank_to_device[rank]].speed, stashing_steps(schedule.ops[rank])
+    for index, op in enumerate(schedule.ops[rank]):
+        if isinstance(op, Compute | Overlap | Step | Average):
+            yield costs.seconds(op, copies=index in stashing) / speed
+        else:
+            yield None
+
+
+def _drawn(rng: Generator, deciles: tuple[float, ...], count: int) -> list[float]:
+    """Return factors of these deciles, equally likely between two of them."""
+    import numpy as np
+
+    levels = np.linspace(0.0, 1.0, len(deciles))
+    return [float(factor) for factor in np.interp(rng.random(count), levels, deciles)]

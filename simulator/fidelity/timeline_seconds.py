@@ -1,0 +1,213 @@
+"""The seconds of each op of a Timeline: its work, its rank's own time around it, and how late its message was.
+
+A rank's own time lies between its works where it waits for nobody: it posts, takes what has come, and reads its list.
+
+    work ──┬─ own ─┬─ Send ── own ─┬─ waits for a message ─┬─ work
+          end    reached        reached                 arrives
+
+When a message arrived is seen in a run only where somebody waited for it: where its reader had come before it was
+posted, or took much longer than it takes to take what is there. Any other was there at the latest when the work began;
+it counts as late as is usual: the median of the messages of its boundary whose reader had come before the posting.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import TypeAlias
+
+from pipesched.schedules import (
+    Compute,
+    Message,
+    Overlap,
+    Recv,
+    Reduce,
+    Send,
+    Span,
+    Step,
+    Timeline,
+    computes,
+    needs,
+    schedule_of,
+)
+from pipesched.simulator.engine import OpSeconds
+from pipesched.simulator.fidelity.network_model import NetworkModel, PostPlace
+
+GivenRows: TypeAlias = tuple[tuple[OpSeconds, ...], ...]
+"""The seconds of every rank and op, as the engine takes them."""
+
+_CLEARLY = 3.0
+"""A reader that takes so many times as long as others to take what is there has waited for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitingWork:
+    """A work that needs what others send: its place, and those of the Recvs or the Reduce that bring it."""
+
+    rank: int
+    index: int
+    span: Span
+    brings: tuple[PostPlace, ...]
+
+    @property
+    def place(self) -> PostPlace:
+        """The place of the op itself."""
+        return self.rank, self.index
+
+
+@dataclass(frozen=True, slots=True)
+class RunSeconds:
+    """What the ops of a run took.
+
+    Attributes:
+        given: Seconds of every op, each message as late as it was.
+        usual: The same, but each message as late as those of its boundary were in the median.
+        num_messages: Messages and reductions that somebody needs.
+        num_seen: Messages and reductions, of those, whose arrival was seen.
+    """
+
+    given: GivenRows
+    usual: GivenRows
+    num_messages: int
+    num_seen: int
+
+
+def works_only(given: GivenRows) -> GivenRows:
+    """Return the seconds of works alone: all else is as the model says."""
+    return tuple(tuple(OpSeconds(work_s=seconds.work_s) for seconds in row) for row in given)
+
+
+def with_works_of(given: GivenRows, other: GivenRows) -> GivenRows:
+    """Return `given` with the seconds of the works of `other`, which is of the same lists."""
+    return tuple(
+        tuple(replace(seconds, work_s=works.work_s) for seconds, works in zip(row, others, strict=True))
+        for row, others in zip(given, other, strict=True)
+    )
+
+
+def seconds_of_prediction(timeline: Timeline, network: NetworkModel) -> GivenRows:
+    """Return what the ops of a predicted Timeline took, whose messages arrive when they end.
+
+    Args:
+        timeline: The prediction.
+        network: Network that the prediction supposes; what messages took beside that is how late they are.
+    """
+    modelled_s = network.arrivals_s(timeline)
+    late_s = {place: _span(timeline, place).end_s - expected_s for place, expected_s in modelled_s.items()}
+    before_s = {
+        reading.place: max(0.0, reading.span.start_s - _ready_s(timeline, reading)) for reading in _readings(timeline)
+    }
+    return _rows(timeline, before_s, late_s)
+
+
+def seconds_of_run(timeline: Timeline, network: NetworkModel) -> RunSeconds:
+    """Return what the ops of a measured Timeline took.
+
+    Args:
+        timeline: The measurement.
+        network: Network that is supposed of the run; what messages took beside that is how late they are.
+    """
+    modelled_s, readings = network.arrivals_s(timeline), _readings(timeline)
+    last = {reading: _last_brought(timeline, reading) for reading in readings}
+    came_before = {each for each in readings if each.span.posted_s <= _span(timeline, last[each]).start_s}
+    came_later = [each for each in readings if each not in came_before]
+    take_s = median([_wait_s(each.span) for each in came_later] or [0.0])
+    waited = [each for each in came_later if _wait_s(each.span) > _CLEARLY * take_s]
+
+    seen_s = {last[each]: each.span.start_s - modelled_s[last[each]] for each in came_before}
+    alike: defaultdict[Hashable, list[float]] = defaultdict(list)
+    for place, late_s in seen_s.items():
+        alike[_boundary(timeline, place)].append(late_s)
+    usual_of = {boundary: median(several) for boundary, several in alike.items()}
+    usual_of_all = median(list(seen_s.values()) or [0.0])
+    usual_s: dict[PostPlace, float] = {}
+    for reading in readings:
+        for place in reading.brings:
+            late_s = usual_of.get(_boundary(timeline, place), usual_of_all)
+            latest_s = reading.span.start_s - modelled_s[place]
+            usual_s[place] = late_s if reading in came_before else min(late_s, latest_s)
+    seen_s |= {last[each]: each.span.start_s - take_s - modelled_s[last[each]] for each in waited}
+
+    def rows(late_s: Mapping[PostPlace, float]) -> GivenRows:
+        before_s = {each.place: 0.0 for each in came_before}
+        for each in came_later:
+            there_s = max(modelled_s[place] + late_s[place] for place in each.brings)
+            before_s[each.place] = max(0.0, min(take_s, each.span.start_s - max(each.span.posted_s, there_s)))
+        return _rows(timeline, before_s, late_s)
+
+    return RunSeconds(rows(usual_s | seen_s), rows(usual_s), len(readings), len(seen_s))
+
+
+def _rows(timeline: Timeline, before_s: Mapping[PostPlace, float], late_s: Mapping[PostPlace, float]) -> GivenRows:
+    first_s = min((span.posted_s for span in timeline.spans), default=0.0)
+    return tuple(
+        tuple(_row(rank, timeline.of_rank(rank), first_s, before_s, late_s))
+        for rank in range(len(timeline.rank_to_device))
+    )
+
+
+def _row(
+    rank: int,
+    spans: tuple[Span, ...],
+    now_s: float,
+    before_s: Mapping[PostPlace, float],
+    late_s: Mapping[PostPlace, float],
+) -> Iterable[OpSeconds]:
+    """Yield the seconds of a rank's ops, given those of works that wait, and how late each message is."""
+    for index, span in enumerate(spans):
+        begun_s = 0.0 if index else max(0.0, span.posted_s - now_s)  # a rank may begin later than others
+        next_s = spans[index + 1].posted_s if index + 1 < len(spans) else None
+        if isinstance(span.op, Send | Recv | Reduce):
+            after_s = 0.0 if next_s is None else next_s - span.posted_s
+            yield OpSeconds(None, begun_s, max(0.0, after_s), late_s.get((rank, index), 0.0))
+            continue
+        own_s = before_s.get((rank, index), _wait_s(span) if isinstance(span.op, Compute | Overlap) else 0.0)
+        after_s = 0.0 if next_s is None else next_s - span.end_s
+        yield OpSeconds(span.end_s - span.start_s, begun_s + own_s, max(0.0, after_s))
+
+
+def _readings(timeline: Timeline) -> list[AwaitingWork]:
+    """Return the works that wait for what others send, with what brings it."""
+    num_stages, readings = schedule_of(timeline).num_stages, []
+    for rank in range(len(timeline.rank_to_device)):
+        received: dict[Message | None, PostPlace] = {}
+        reduced: dict[int, PostPlace] = {}
+        for index, span in enumerate(timeline.of_rank(rank)):
+            op, brings = span.op, []
+            if isinstance(op, Recv):
+                received[op.message] = (rank, index)
+            elif isinstance(op, Reduce):
+                reduced[op.stage] = (rank, index)
+            elif isinstance(op, Step) and op.stage in reduced:
+                brings = [reduced.pop(op.stage)]
+            else:
+                messages = [message for part in computes(op) for message in needs(part, num_stages)]
+                brings = [received.pop(message) for message in messages if message in received]
+            if brings:
+                readings.append(AwaitingWork(rank, index, span, tuple(brings)))
+    return readings
+
+
+def _last_brought(timeline: Timeline, reading: AwaitingWork) -> PostPlace:
+    """Return the place of the message that a work waits for longest: the one that is posted last."""
+    return max(reading.brings, key=lambda place: _span(timeline, place).start_s)
+
+
+def _ready_s(timeline: Timeline, reading: AwaitingWork) -> float:
+    return max([reading.span.posted_s, *(_span(timeline, place).end_s for place in reading.brings)])
+
+
+def _boundary(timeline: Timeline, place: PostPlace) -> Hashable:
+    """Return what messages that are alike have in common."""
+    op = _span(timeline, place).op
+    return (op.peer, place[0], op.message.origin) if isinstance(op, Recv) else op
+
+
+def _span(timeline: Timeline, place: PostPlace) -> Span:
+    return timeline.of_rank(place[0])[place[1]]
+
+
+def _wait_s(span: Span) -> float:
+    return max(0.0, span.start_s - span.posted_s)

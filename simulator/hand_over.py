@@ -1,0 +1,104 @@
+"""Hand-over, a rank's own time beside its ops: posting, taking messages, and going from op to op.
+
+    rank 0   F0 ├ op ┤ Send ├ send ┤ F1 ..
+                                   └── message ──┐
+    rank 1   Recv ├ post ┤ ......................├ receive ┤ F0 ├ op ┤ ..
+
+It asks as much of the device as an op of the stage that it is for. The event engines ask here for each post, receipt
+and op; closed forms ask `Cluster.hand_over_s`, which says the same of one message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple, assert_never
+
+from pipesched.profiles.clusters import Cluster, Hop
+from pipesched.profiles.costs import StageCosts, WorkPiece
+from pipesched.schedules import (
+    Average,
+    Compute,
+    Message,
+    Op,
+    Overlap,
+    Recv,
+    Reduce,
+    Reshard,
+    Send,
+    Step,
+    Unshard,
+)
+
+
+class HandOverPart(StrEnum):
+    """Which of a rank's own times it is."""
+
+    SEND = "send"
+    POST = "post"
+    RECEIVE = "receive"
+    OP = "op"
+
+
+class HandOverWork(NamedTuple):
+    """What a rank does itself before, between or after its ops.
+
+    Attributes:
+        device: Device of the rank.
+        stage: The stage whose utilisation it has.
+        hop: The hop that its message goes over; None for `HandOverPart.OP`, which has no message either.
+    """
+
+    part: HandOverPart
+    device: int
+    stage: int
+    hop: Hop | None = None
+    message: Message | None = None
+
+    def piece(self, costs: StageCosts, cluster: Cluster) -> WorkPiece:
+        """Return what it asks of its device, alone and at speed 1."""
+        return WorkPiece(self._seconds(costs, cluster), costs.stages[self.stage].utilisation)
+
+    def _seconds(self, costs: StageCosts, cluster: Cluster) -> float:
+        if self.hop is None or self.message is None:
+            return cluster.devices[self.device].op_s
+        link = cluster.link(*self.hop)
+        match self.part:
+            case HandOverPart.SEND:
+                return link.sending_s(costs.message_bytes(self.message))
+            case HandOverPart.RECEIVE:
+                return link.receiving_s(costs.message_bytes(self.message))
+            case _:
+                return link.post_s
+
+
+def of_post(rank: int, op: Send | Recv, rank_to_device: Sequence[int]) -> HandOverWork:
+    """Return what a Send or Recv takes of its rank; the message can leave behind it."""
+    device, peer = rank_to_device[rank], rank_to_device[op.peer]
+    if isinstance(op, Send):
+        return HandOverWork(HandOverPart.SEND, device, op.message.stage, (device, peer), op.message)
+    return HandOverWork(HandOverPart.POST, device, op.message.receiver, (peer, device), op.message)
+
+
+def of_receipt(rank: int, source: int, message: Message, rank_to_device: Sequence[int]) -> HandOverWork:
+    """Return what taking a message that is there takes of the rank that uses it."""
+    device = rank_to_device[rank]
+    hop = rank_to_device[source], device
+    return HandOverWork(HandOverPart.RECEIVE, device, message.receiver, hop, message)
+
+
+def after_op(rank: int, op: Op, rank_to_device: Sequence[int]) -> HandOverWork | None:
+    """Return what the rank takes from the end of an op until it comes to the next one; None where that is no time.
+
+    What a Send or Recv takes is in `of_post`.
+    """
+    match op:
+        case Compute() | Step():
+            stage = op.stage
+        case Overlap():
+            stage = op.first.stage
+        case Average() | Unshard() | Reshard() | Send() | Recv() | Reduce():
+            return None
+        case _:
+            assert_never(op)
+    return HandOverWork(HandOverPart.OP, rank_to_device[rank], stage)

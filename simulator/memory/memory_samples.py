@@ -1,0 +1,161 @@
+"""Memory of each device over a Timeline, predicted or measured: the lifetimes of its bytes, added up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby, zip_longest
+from operator import itemgetter
+
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import MemorySample, Op, Recv, Schedule, Send, Span, Timeline
+from pipesched.simulator import Estimate, Meaning
+from pipesched.simulator.memory.instants import NEVER, seen_at_once
+from pipesched.simulator.memory.lifetimes import KINDS as KINDS
+from pipesched.simulator.memory.lifetimes import Buffers, Lifetime, lifetimes
+
+
+@dataclass(frozen=True, slots=True)
+class OverCapacity:
+    """A device that holds more than it has, and the op that took it there."""
+
+    device: int
+    rank: int
+    op: Op
+    time_s: float
+    held_bytes: int
+    capacity_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"device {self.device} holds {self.held_bytes} bytes of {self.capacity_bytes} "
+            f"from {self.time_s:.6g} s on, at {self.op} of rank {self.rank}"
+        )
+
+
+def memory(
+    timeline: Timeline, costs: StageCosts, schedule: Schedule, *, buffers: Buffers = "pooled", num_pipelines: int = 1
+) -> tuple[MemorySample, ...]:
+    """Return what every device holds whenever it changes.
+
+    Where ops take no time, a device may hold more on the way through one time than at its end: then it has two samples
+    of that time, the most and the last.
+
+    Args:
+        timeline: Timeline of `schedule`, lowered.
+        costs: Bytes of every stage.
+        schedule: Says how many stages there are.
+        buffers: How receive buffers are allocated; see `simulator.memory.lifetimes`.
+        num_pipelines: Equal pipelines in lockstep on the same devices, of which the timeline is one: all hold as
+            much, but there is only one reference model.
+
+    Raises:
+        SimulationError: The schedule has more stages than the costs.
+    """
+    begin_s = min((span.posted_s for span in timeline.spans), default=0.0)
+    by_device = lifetimes(timeline, costs, schedule, buffers=buffers)
+    return tuple(
+        sample for device in sorted(by_device) for sample in _samples(device, begin_s, by_device[device], num_pipelines)
+    )
+
+
+def iteration(
+    timeline: Timeline, schedule: Schedule, costs: StageCosts, cluster: Cluster, *, buffers: Buffers = "pooled"
+) -> Estimate:
+    """Return the time of an iteration and the memory over it, in which the Timeline has its memory too.
+
+    Costs without bytes say nothing of memory: then there are neither peaks nor samples.
+
+    Args:
+        timeline: The Timeline of `schedule`, lowered, with all pipelines.
+        schedule: Says how many stages there are.
+        costs: Seconds and bytes of every stage.
+        cluster: Says how much memory the devices have.
+        buffers: How receive buffers are allocated; see `simulator.memory.lifetimes`.
+
+    Raises:
+        SimulationError: The schedule has more stages than the costs.
+    """
+    if costs.has_bytes:
+        timeline = replace(timeline, memory=memory(timeline, costs, schedule, buffers=buffers))
+    peaks = {device: peak.total_bytes for device, peak in peak_memory(timeline.memory).items()}
+    over = over_capacity(timeline.memory, cluster, timeline)
+    return Estimate(Meaning.ITERATION, timeline.makespan_s, peaks, None if over is None else str(over), timeline)
+
+
+def peak_memory(samples: Iterable[MemorySample]) -> Mapping[int, MemorySample]:
+    """Return, per device, the first sample of the most bytes: how many, when, and made of what."""
+    return {
+        device: max(group, key=lambda sample: sample.total_bytes)
+        for device, group in groupby(samples, key=lambda sample: sample.device)
+    }
+
+
+def over_capacity(samples: Iterable[MemorySample], cluster: Cluster, timeline: Timeline) -> OverCapacity | None:
+    """Return the first moment at which a device holds more than its capacity; None when none does."""
+    first: tuple[MemorySample, int, bool] | None = None
+    known = tuple(samples)
+    for sample, following in zip_longest(known, known[1:]):
+        capacity = cluster.devices[sample.device].memory_bytes
+        if capacity is not None and sample.total_bytes > capacity and (not first or sample.time_s < first[0].time_s):
+            passes = following is not None and (following.device, following.time_s) == (sample.device, sample.time_s)
+            first = (sample, capacity, passes)
+    if first is None:
+        return None
+    sample, capacity, passes = first
+    return taken_over(timeline, sample.device, sample.time_s, sample.total_bytes, capacity, passes=passes)
+
+
+def taken_over(
+    timeline: Timeline, device: int, time_s: float, held_bytes: int, capacity_bytes: int, *, passes: bool = False
+) -> OverCapacity:
+    """Return who takes a device over its capacity at a time [s]: the last op until then that takes memory.
+
+    Args:
+        passes: Whether the device holds so much only for a moment of that time.
+    """
+    takers = [
+        (_taken_s(span), index, span)
+        for index, span in enumerate(timeline.spans)
+        if timeline.rank_to_device[span.rank] == device and not isinstance(span.op, Send)
+    ]
+    before = [taker for taker in takers if taker[0] <= time_s and not (passes and _lasts_from(taker[2], time_s))]
+    _, _, culprit = max(before, default=min(takers))
+    return OverCapacity(device, culprit.rank, culprit.op, time_s, held_bytes, capacity_bytes)
+
+
+def _taken_s(span: Span) -> float:
+    """Return when an op takes its memory: a Recv when it is posted, all else when it starts."""
+    return span.posted_s if isinstance(span.op, Recv) else span.start_s
+
+
+def _lasts_from(span: Span, time_s: float) -> bool:
+    return _taken_s(span) == time_s < span.end_s
+
+
+def _samples(device: int, begin_s: float, lifetimes: Iterable[Lifetime], num_pipelines: int) -> Iterator[MemorySample]:
+    """Add up the lifetimes; what changes at one instant changes in one sample, and the first is at `begin_s`."""
+    changes = [(begin_s, 0, KINDS[0], 0)]
+    for kind, num_bytes, since, until in lifetimes:
+        if num_bytes and since < until:
+            all_bytes = num_bytes if kind == "reference" else num_pipelines * num_bytes
+            changes.append((*since, kind, all_bytes))
+            if until < NEVER:
+                changes.append((*until, kind, -all_bytes))
+    changes.sort(key=itemgetter(0, 1))
+    held, states, now_s, now_order = dict.fromkeys(KINDS, 0), list[MemorySample](), *changes[0][:2]
+    for time_s, order, kind, num_bytes in changes:
+        if time_s != now_s or order != now_order:
+            states.append(MemorySample(device, now_s, tuple(held.items())))
+            if time_s != now_s:
+                yield from seen_at_once(states, _total_bytes)
+                states.clear()
+            now_s, now_order = time_s, order
+        held[kind] += num_bytes
+    states.append(MemorySample(device, now_s, tuple(held.items())))
+    yield from seen_at_once(states, _total_bytes)
+
+
+def _total_bytes(sample: MemorySample) -> int:
+    return sample.total_bytes

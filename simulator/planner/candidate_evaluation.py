@@ -1,0 +1,155 @@
+"""Predict a candidate in full, from its own lists.
+
+A run with a flush is one batch. A run without is as many steps as let every micro-batch of the pipeline come back a few
+times; its pace is that of the later half of its losses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import Compute, Phase, Schedule, Timeline
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import place_copies, replicate
+from pipesched.schedules.weights import staleness
+from pipesched.simulator import USUAL_NETWORK, NetworkOptions, Scenario, SimulationError
+from pipesched.simulator.analysis import CAUSES, Usage, communication_volume, usage
+from pipesched.simulator.fast import loss_times_s, predict_scenario
+from pipesched.simulator.memory import over_capacity, peak_memory
+from pipesched.simulator.planner.bound import Bounds
+from pipesched.simulator.planner.plan_candidate import Candidate
+from pipesched.simulator.planner.plan_outcome import Costs, PlanOutcome
+from pipesched.simulator.search import UNPREDICTABLE, over_memory_reason
+
+_ROUNDS, _FEWEST = 8, 8
+"""Times that as many micro-batches as a copy has stages go through a run without a flush, and its fewest steps."""
+
+_MOST_OPS = 3_000_000
+"""The most ops of all lists together, which take about a minute."""
+
+
+def evaluate_candidate(
+    candidate: Candidate, costs: StageCosts, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK
+) -> PlanOutcome:
+    """Predict a candidate, or say why it cannot be."""
+    try:
+        timeline, lowered, steps = predict_candidate(candidate, costs, cluster, network)
+        return _outcome(candidate, costs, cluster, timeline, lowered, steps)
+    except UNPREDICTABLE as error:
+        return PlanOutcome(candidate=candidate, reason=str(error))
+
+
+def predict_candidate(
+    candidate: Candidate, costs: StageCosts, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK
+) -> tuple[Timeline, Schedule, int]:
+    """Return the Timeline of a candidate with its memory, its lowered lists, and how many steps they are.
+
+    Raises:
+        ScheduleError: The schedule cannot have such counts.
+        ProfileError: The costs do not say all that the schedule asks for.
+        SimulationError: It would take too long.
+    """
+    steps = steps_of(candidate)
+    lists = place_copies(lowered(candidate.order, steps), candidate.placement, candidate.width)
+    return timeline_of(lists, costs, cluster, network), lists, steps
+
+
+def steps_of(candidate: Candidate) -> int:
+    """Return how many steps are predicted to know what one takes."""
+    if not candidate.is_asynchronous:
+        return 1
+    num_stages = len(candidate.partition)
+    return max(_FEWEST, math.ceil(_ROUNDS * num_stages / candidate.num_microbatches))
+
+
+def num_ops(candidate: Candidate, steps: int = 1) -> int:
+    """Return about how many ops all lists have together."""
+    num_stages = candidate.layout.num_stages
+    return 6 * steps * candidate.num_microbatches * candidate.width * num_stages
+
+
+@lru_cache(maxsize=16)
+def lowered(order: Candidate, steps: int) -> Schedule:
+    """Return the lists, which are the same for any partition, size, placement and message.
+
+    Raises:
+        ScheduleError: The schedule cannot have such counts.
+        SimulationError: They would be too long.
+    """
+    if num_ops(order, steps) > _MOST_OPS:
+        raise SimulationError(
+            f"got about {num_ops(order, steps)} ops, expected at most {_MOST_OPS}; try larger micro-batches"
+        )
+    if order.width > 1:
+        return replicate(lowered(replace(order, width=1), steps), order.width)
+    return lower(order.schedule_spec().run(steps).lists(steps).held())
+
+
+def timeline_of(lists: Schedule, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> Timeline:
+    """Return the Timeline of lowered lists with its memory: by a longest path wherever that is the same."""
+    timeline = predict_scenario(Scenario(lists, costs, cluster, network)).timeline
+    assert timeline is not None, "of one pipeline there always is one"
+    return timeline
+
+
+def _outcome(
+    candidate: Candidate, costs: StageCosts, cluster: Cluster, timeline: Timeline, lists: Schedule, steps: int
+) -> PlanOutcome:
+    seconds = timeline.makespan_s
+    if candidate.is_asynchronous:  # not faster than the busiest device goes for long
+        seconds = max(_pace_s(timeline, lists, steps), Bounds(cluster).of(candidate, costs).seconds)
+    over, uses = over_capacity(timeline.memory, cluster, timeline), usage(timeline)
+    return PlanOutcome(
+        candidate=candidate,
+        seconds=seconds,
+        samples=candidate.samples_per_step,
+        held_bytes=tuple(peak.total_bytes for _, peak in sorted(peak_memory(timeline.memory).items())),
+        sent_bytes=communication_volume(lists, costs).num_bytes // steps,
+        costs=_costs(timeline, uses, seconds, steps),
+        bubble_fraction=math.fsum(use.idle_s for use in uses) / (len(uses) * timeline.makespan_s),
+        staleness=_staleness(candidate) if candidate.is_asynchronous else 0,
+        reason=over_memory_reason(over),
+    )
+
+
+def _pace_s(timeline: Timeline, lists: Schedule, steps: int) -> float:
+    """Return the seconds of a step in the later half of the run, which nothing fills any more."""
+    losses_s = loss_times_s(timeline, lists.num_stages, lists.num_microbatches // steps)
+    middle = steps // 2
+    return (losses_s[-1] - losses_s[middle]) / (steps - 1 - middle)
+
+
+def _costs(timeline: Timeline, uses: Sequence[Usage], seconds: float, steps: int) -> Costs:
+    """Return the averages over the devices; what a run without a flush idles is shared out as in its middle."""
+    again_s = math.fsum(
+        span.end_s - span.start_s
+        for span in timeline.spans
+        if isinstance(span.op, Compute) and span.op.phase is Phase.RECOMPUTE
+    )
+    busy_s = math.fsum(use.busy_s for use in uses) / len(uses) / steps
+    recompute_s = again_s / len(uses) / steps
+    idle_s = {cause: math.fsum(dict(use.idle_by_cause_s)[cause] for use in uses) for cause in CAUSES}
+    if steps > 1:
+        del idle_s["warmup"], idle_s["cooldown"]
+    all_s = math.fsum(idle_s.values())
+    share = (seconds - busy_s) / all_s if all_s else 0.0
+    transfer_s = (idle_s["transfer"] + idle_s["busy_link"] + idle_s["hand_over"]) * share
+    reduce_s = idle_s["collective"] * share
+    return Costs(
+        work_s=busy_s - recompute_s,
+        recompute_s=recompute_s,
+        transfer_s=transfer_s,
+        reduce_s=reduce_s,
+        bubble_s=seconds - busy_s - transfer_s - reduce_s,
+    )
+
+
+def _staleness(candidate: Candidate) -> int:
+    """Return what one copy of fewest micro-batches has: the others have the same."""
+    single, steps = replace(candidate.order, width=1), 4 + 4 * candidate.depth // candidate.num_microbatches
+    return max(stage.forward.staleness for stage in staleness(single.schedule_spec().run(steps).lists(steps)).stages)

@@ -1,0 +1,71 @@
+"""The planner's outcome of a candidate: its time and memory, or why it was refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipesched.simulator.planner.plan_candidate import Candidate
+from pipesched.simulator.search import SearchOutcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What a step is made of, on the average of all devices [s]; with `bubble_s` they add up to a step.
+
+    Attributes:
+        work_s: Forwards, backwards, steps.
+        recompute_s: Forwards that are done once more.
+        transfer_s: Idle because a message was travelling, or its link busy.
+        reduce_s: Idle because gradients were being summed.
+        bubble_s: Idle because another rank was still computing, or nothing was to be done yet, or any more.
+    """
+
+    work_s: float
+    recompute_s: float
+    transfer_s: float
+    reduce_s: float
+    bubble_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOutcome(SearchOutcome):
+    """One candidate, predicted in full, or refused.
+
+    Attributes:
+        seconds: Seconds of an optimizer step, from its first forward to the end of the last step of a stage; of a run
+            without a flush its steady pace.
+        samples: Samples that a step takes.
+        held_bytes: Most that each device holds.
+        sent_bytes: Bytes of all messages and sums of a step.
+        bubble_fraction: idle / (devices x makespan) of the lists that were predicted: of a batch, and of a run without
+            a flush of all its steps, from an empty pipeline to an empty one.
+        staleness: The most steps that a forward's weights are behind those that its gradient changes.
+        reason: Why it is refused; None if it is not.
+    """
+
+    candidate: Candidate
+    seconds: float | None = None
+    samples: int = 0
+    held_bytes: tuple[int, ...] = ()
+    sent_bytes: int = 0
+    costs: Costs | None = None
+    bubble_fraction: float | None = None
+    staleness: int = 0
+    reason: str | None = None
+
+    @property
+    def throughput(self) -> float:
+        """Samples per second; 0 where nothing could be predicted."""
+        return self.samples / self.seconds if self.seconds else 0.0
+
+    @property
+    def steady_bubble_fraction(self) -> float | None:
+        """Idle share of `seconds`, so of a run without a flush of its steady pace; of a batch, `bubble_fraction`."""
+        if self.costs is None or not self.seconds:
+            return None
+        return 1 - (self.costs.work_s + self.costs.recompute_s) / self.seconds
+
+    @property
+    def most_bytes(self) -> int:
+        """The bytes of the device that holds most."""
+        return max(self.held_bytes, default=0)

@@ -1,0 +1,78 @@
+"""The layout of a schedule's stages, known without its lists: the ranks of each, and how the backward is split."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+
+from pipesched.schedules import Overlap, Phase, computes, stages_of
+from pipesched.schedules.builders import InFlightRule, build_generated, find
+
+_WHOLE, _SPLIT = (Phase.BACKWARD,), (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT)
+
+
+@dataclass(frozen=True, slots=True)
+class StageLayout:
+    """One copy.
+
+    Attributes:
+        homes: The ranks that hold each stage.
+        stages: The stages that each rank holds.
+        backwards: What a micro-batch may do on its way back at a stage: B, or I and W, or some the one, some the other.
+        overlaps: Whether some forwards run beside a backward.
+        in_flight_rule: What the catalogue says of micro-batches in flight; None where it says nothing.
+    """
+
+    homes: tuple[tuple[int, ...], ...]
+    stages: tuple[tuple[int, ...], ...]
+    backwards: tuple[tuple[Phase, ...], ...]
+    overlaps: bool = False
+    in_flight_rule: InFlightRule | None = None
+
+    @property
+    def num_stages(self) -> int:
+        """Pieces of the model."""
+        return len(self.homes)
+
+    @property
+    def splits(self) -> bool:
+        """Whether some I and W are ops of their own."""
+        return _SPLIT in self.backwards
+
+    @property
+    def is_straight(self) -> bool:
+        """Whether every stage is in one place, so that every micro-batch takes one way."""
+        return all(len(ranks) == 1 for ranks in self.homes)
+
+    @property
+    def goes_round(self) -> bool:
+        """Whether rank k of p begins a micro-batch only when the one p - k before it has come back."""
+        return self.in_flight_rule is InFlightRule.DEPTH
+
+    def in_flight(self, rank: int, num_microbatches: int) -> int:
+        """Return how many micro-batches a rank holds at once, at least."""
+        if self.in_flight_rule is None:
+            return 1
+        return self.in_flight_rule.most(len(self.stages), rank, num_microbatches)
+
+
+@lru_cache(maxsize=512)
+def stage_layout(name: str, num_ranks: int, num_chunks: int | None, replicas: tuple[int, ...] = ()) -> StageLayout:
+    """Read the layout off lists of few micro-batches.
+
+    Raises:
+        ScheduleError: The schedule cannot have so many ranks or chunks.
+    """
+    if replicas:
+        ranks = iter(range(num_ranks))
+        homes = tuple(tuple(islice(ranks, count)) for count in replicas)
+        return StageLayout(homes, tuple((stage,) for stage, of in enumerate(homes) for _ in of), (_WHOLE,))
+    lists = build_generated(name, num_ranks, 2 * num_ranks, num_chunks)
+    rows = lists.held().ops
+    stages = tuple(stages_of(row) for row in rows)
+    homes = tuple(tuple(rank for rank, of in enumerate(stages) if stage in of) for stage in range(lists.num_stages))
+    overlaps = any(isinstance(op, Overlap) for row in rows for op in row)
+    phases = {part.phase for row in rows for op in row for part in computes(op)}
+    backwards = tuple(way for way in (_WHOLE, _SPLIT) if way[0] in phases)
+    return StageLayout(homes, stages, backwards, overlaps, find(name).in_flight)

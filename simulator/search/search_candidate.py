@@ -1,0 +1,39 @@
+"""One way to train: what tuner and planner choose among."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TypeVar
+
+from pipesched.schedules.builders import find
+
+
+class SearchCandidate(ABC):
+    """What a search tells apart.
+
+    Attributes:
+        schedule: Name of the schedule in the catalogue.
+        num_microbatches: M, of a batch.
+        num_chunks: Stages per rank, where the schedule takes several; else None.
+        recomputes: Whether every stage keeps only its input, and makes the rest again.
+    """
+
+    __slots__ = ()
+
+    schedule: str
+    num_microbatches: int
+    num_chunks: int | None
+    recomputes: bool
+
+    @property
+    @abstractmethod
+    def order(self) -> SearchCandidate:
+        """What its lists are made of; all else is the same for those that have the same lists."""
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether it steps without a flush."""
+        return find(self.schedule).traits.is_asynchronous
+
+
+CandidateT = TypeVar("CandidateT", bound=SearchCandidate)

@@ -1,0 +1,226 @@
+"""Predict the time and memory of one setting, with our model or with AvgPipe's equations."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import Profile, StageCosts, costs_of_stages, layer_seconds, shared_slowdown
+from pipesched.profiles.partitioning import parse_partition
+from pipesched.schedules import Compute, Message, Payload, Phase, Schedule
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import recompute
+from pipesched.simulator import USUAL_NETWORK, Estimate, Inexact, NetworkOptions, Scenario
+from pipesched.simulator.engine import predict_by_events
+from pipesched.simulator.fast import DriftArrays, Lockstep, contention_of, drift_arrays_of, lockstep_of, steady_s
+from pipesched.simulator.search import UNPREDICTABLE, over_memory_reason
+from pipesched.simulator.tuner.predictor import Accounting, SettingProfile, predict_setting, profile_setting
+from pipesched.simulator.tuner.setting import Setting
+from pipesched.simulator.tuner.setting_outcome import SettingOutcome
+
+_FOLLOWED = 2
+"""Micro-batches for each device of a pipeline, in the drift of several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What every setting has in common.
+
+    Attributes:
+        profile: Profile of the model.
+        batch_size: Samples in the batch of one pipeline.
+        cluster: Cluster of as many devices as the pipeline has, with their memory.
+        partition: How layers are cut into stages, as in `parse_partition`.
+        network: How messages go.
+    """
+
+    profile: Profile
+    batch_size: int
+    cluster: Cluster
+    partition: str = "balanced"
+    network: NetworkOptions = USUAL_NETWORK
+
+    def covers(self, num_microbatches: int) -> bool:
+        """Whether a batch can be cut so, and the profile knows micro-batches of that size."""
+        size, left = divmod(self.batch_size, num_microbatches)
+        return not left and self.profile.covers(size)
+
+    def costs(self, num_microbatches: int, num_stages: int) -> StageCosts:
+        """Return what the stages cost if a batch is cut into so many micro-batches.
+
+        Raises:
+            ProfileError: It cannot be cut so, the profile does not cover the size, or there are fewer layers.
+        """
+        return _costs(self.profile, self.partition, self.microbatch_size(num_microbatches), num_stages)
+
+    def microbatch_size(self, num_microbatches: int) -> int:
+        """Return the samples of each, if a batch is cut into so many.
+
+        Raises:
+            ProfileError: It cannot be cut so.
+        """
+        size, left = divmod(self.batch_size, num_microbatches)
+        if left:
+            raise ProfileError(
+                f"got a batch of {self.batch_size} samples in {num_microbatches} micro-batches, expected equal ones"
+            )
+        return size
+
+
+@lru_cache(maxsize=256)
+def _costs(profile: Profile, partition: str, size: int, num_stages: int) -> StageCosts:
+    bounds = parse_partition(partition, layer_seconds(profile, size), num_stages)
+    return costs_of_stages(profile, bounds, size)
+
+
+def evaluate_setting(problem: Problem, setting: Setting) -> SettingOutcome:
+    """Predict a setting with our model: a longest path wherever that is the same, SimPy elsewhere.
+
+    Several pipelines that slow each other drift apart, so their time is that of the long run; the memory is what they
+    hold when all are at their peak.
+    """
+    try:
+        costs = _costs_of(problem, setting)
+        begun_together = _one_iteration(problem, costs, setting)
+        seconds = _iteration_s(problem, costs, setting, begun_together.seconds)
+    except UNPREDICTABLE as error:
+        return SettingOutcome(setting, reason=str(error))
+    held_bytes = max(begun_together.peak_bytes.values(), default=0)
+    reason = over_memory_reason(begun_together.over_memory)
+    return SettingOutcome(setting, seconds / setting.num_pipelines, held_bytes, reason)
+
+
+def _costs_of(problem: Problem, setting: Setting) -> StageCosts:
+    num_stages = _one_pipeline(_alike(setting), len(problem.cluster.devices)).num_stages
+    return problem.costs(setting.num_microbatches, num_stages)
+
+
+def _one_iteration(problem: Problem, costs: StageCosts, setting: Setting) -> Estimate:
+    """Return time and memory of an iteration that all pipelines begin together."""
+    is_alone = setting.num_pipelines == 1 and problem.cluster.has_hand_over  # going on to an Average would take time
+    pipeline = _lockstep(setting if is_alone else _alike(setting), costs, problem.cluster, problem.network)
+    if pipeline is not None:
+        return pipeline.estimate(setting.num_pipelines)
+    return _by_simpy(problem, costs, setting)
+
+
+def _iteration_s(problem: Problem, costs: StageCosts, setting: Setting, begun_together_s: float) -> float:
+    """Return the seconds of an iteration, of which one that all pipelines begin together takes `begun_together_s`.
+
+    That is what there is where nobody is slowed, or where the loop of drifting pipelines would leave something out.
+    What pipelines lose at the ends of a batch does not grow with M: of many micro-batches some are followed, and each
+    of the others adds what it takes on the busiest device.
+    """
+    number, cluster = setting.num_pipelines, problem.cluster
+    if all(number * cost.utilisation <= 1 for cost in costs.stages):
+        return begun_together_s
+    followed, each_s = setting.num_microbatches, _busiest_s(costs, cluster, setting)
+    if each_s is not None:
+        followed = min(followed, _FOLLOWED * len(cluster.devices) + (setting.advance or 0))
+    arrays = _arrays(replace(_alike(setting), num_microbatches=followed), costs, cluster, problem.network)
+    if isinstance(arrays, Inexact):
+        return begun_together_s
+    return steady_s(arrays, number) + (setting.num_microbatches - followed) * (each_s or 0.0)
+
+
+def _busiest_s(costs: StageCosts, cluster: Cluster, setting: Setting) -> float | None:
+    """Return what one more micro-batch of all pipelines takes on the device that is full; None where links are."""
+    number, devices = setting.num_pipelines, cluster.devices
+    phases = [Phase.FORWARD, Phase.BACKWARD, *([Phase.RECOMPUTE] if setting.recomputes else [])]
+    seconds = [
+        shared_slowdown(number, cost.utilisation)
+        * (
+            _hand_over_s(costs, cluster, stage)
+            + (sum(costs.seconds(Compute(phase, stage, 0)) for phase in phases) + len(phases) * devices[stage].op_s)
+            / devices[stage].speed
+        )
+        for stage, cost in enumerate(costs.stages)
+    ]
+    busiest_s = max(seconds)
+    pairs = [(k, k + 1) for k in range(len(devices) - 1)]
+    transfers = [
+        number * cluster.link(*ends).occupied_s(costs.message_bytes(Message(Payload.ACTIVATION, a, 0)))
+        for a, b in pairs
+        for ends in ((a, b), (b, a))
+    ]
+    is_full = number * costs.stages[seconds.index(busiest_s)].utilisation >= 1
+    return busiest_s if is_full and all(transfer_s < busiest_s for transfer_s in transfers) else None
+
+
+def _hand_over_s(costs: StageCosts, cluster: Cluster, stage: int) -> float:
+    """Return what the messages of one micro-batch take of the rank of a stage [s]."""
+    seconds = []
+    for other in {stage - 1, stage + 1} & {*range(len(cluster.devices))}:
+        num_bytes = costs.message_bytes(Message(Payload.ACTIVATION, min(stage, other), 0))
+        out, into = cluster.hand_over_s(stage, other, num_bytes), cluster.hand_over_s(other, stage, num_bytes)
+        seconds.append(out.send_s + into.post_s + into.receive_s)
+    return math.fsum(seconds)
+
+
+def _alike(setting: Setting) -> Setting:
+    """Return one that has the same lists in each of its pipelines: there are two, if there can be several."""
+    return setting if setting.advance is None else replace(setting, num_pipelines=2)
+
+
+@lru_cache(maxsize=8)
+def _one_pipeline(setting: Setting, num_devices: int) -> Schedule:
+    """Return the lists, lowered. No message comes from R, so it may as well be put in when they are."""
+    if setting.recomputes:
+        return recompute(_one_pipeline(replace(setting, recomputes=False), num_devices))
+    return lower(setting.build_one(num_devices))
+
+
+@lru_cache(maxsize=8)
+def _lockstep(setting: Setting, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> Lockstep | None:
+    """Return one of several pipelines, as long as they are in step; None where it is not enough to know one."""
+    schedule = _one_pipeline(setting, len(cluster.devices))
+    is_enough = contention_of(Scenario(schedule, costs, cluster, network)) is None
+    return lockstep_of(schedule, costs, cluster) if is_enough else None
+
+
+@lru_cache(maxsize=8)
+def _arrays(setting: Setting, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> DriftArrays | Inexact:
+    schedule = _one_pipeline(setting, len(cluster.devices))
+    return drift_arrays_of(Scenario(schedule, costs, cluster, network, setting.num_pipelines))
+
+
+def _by_simpy(problem: Problem, costs: StageCosts, setting: Setting) -> Estimate:
+    """Return an iteration of all pipelines."""
+    lists = setting.build(len(problem.cluster.devices))
+    estimate = predict_by_events(Scenario(lists, costs, problem.cluster, problem.network))
+    assert isinstance(estimate, Estimate), "these are the lists of all pipelines"
+    return estimate
+
+
+def measure(problem: Problem, setting: Setting) -> SettingProfile:
+    """Return the profile of one setting that the equations start from, out of our model.
+
+    Raises:
+        ScheduleError, ProfileError, SimulationError: The setting cannot be.
+    """
+    costs = _costs_of(problem, setting)
+    timeline = _by_simpy(problem, costs, setting).timeline
+    assert timeline is not None, "SimPy makes one"
+    return profile_setting(timeline, costs, setting.num_pipelines)
+
+
+def evaluate_by_equations(
+    problem: Problem, profile: SettingProfile, accounting: Accounting, setting: Setting
+) -> SettingOutcome:
+    """Predict a setting with AvgPipe's equations, which speak of its own schedule only."""
+    if setting.advance is None:
+        return SettingOutcome(setting, reason=f"AvgPipe's equations say nothing of {setting.schedule}; try simulate")
+    try:
+        problem.costs(setting.num_microbatches, len(profile.devices))
+    except ProfileError as error:
+        return SettingOutcome(setting, reason=str(error))
+    found = predict_setting(profile, setting.num_microbatches, setting.num_pipelines, accounting)
+    reasons = [
+        over_memory_reason(f"device {index} holds {each.held_bytes:.0f} bytes of {device.memory_bytes}")
+        for index, (each, device) in enumerate(zip(found.devices, problem.cluster.devices, strict=True))
+        if device.memory_bytes is not None and each.held_bytes > device.memory_bytes
+    ]
+    return SettingOutcome(setting, found.seconds, round(found.held_bytes), reasons[0] if reasons else None)

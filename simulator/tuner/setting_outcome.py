@@ -1,0 +1,108 @@
+"""The tuner's outcome of a setting, and the choice of the best."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, assert_never
+
+from pipesched.profiles.io import STRICT
+from pipesched.simulator.search import SearchOutcome
+from pipesched.simulator.tuner.setting import Setting
+
+
+@dataclass(frozen=True, slots=True)
+class SettingOutcome(SearchOutcome):
+    """One setting, evaluated.
+
+    Attributes:
+        seconds: Seconds of one batch: N pipelines do N of them in an iteration; None where nothing could be predicted.
+        held_bytes: Most that a device holds.
+        reason: Why it is rejected; None if it is not.
+    """
+
+    setting: Setting
+    seconds: float | None = None
+    held_bytes: int | None = None
+    reason: str | None = None
+
+    __pydantic_config__ = STRICT
+
+    @property
+    def most_bytes(self) -> int | None:
+        return self.held_bytes
+
+    def to_row(self) -> dict[str, Any]:
+        """Return plain data; micro-batches are those of a pipeline's batch, and of all pipelines together."""
+        setting = self.setting
+        return {
+            **asdict(setting),
+            "schedule": setting.name,
+            "microbatches_per_pipeline": setting.num_microbatches,
+            "microbatches": setting.num_microbatches * setting.num_pipelines,
+            "training": setting.training.value,
+            "seconds_per_batch": self.seconds,
+            "held_bytes": self.held_bytes,
+            "reason": self.reason,
+        }
+
+
+_SAME = 0.005
+"""Relative: times nearer to each other than this are no reason to take more memory."""
+
+
+class Evaluator(StrEnum):
+    """Who chooses."""
+
+    SIMULATE = "simulate"
+    AVGPIPE = "avgpipe"
+    MEASURE = "measure"
+    MAX_NUM = "max_num"
+    MAX_SIZE = "max_size"
+
+
+def ranked(outcomes: Iterable[SettingOutcome], evaluator: Evaluator) -> tuple[SettingOutcome, ...]:
+    """Return those that fit, the one to take first, then those rejected, the nearest to fitting first.
+
+    The guidelines of the paper (section 7.3) know no times: ``max_num`` takes the most micro-batches, and of those the
+    most pipelines; ``max_size`` the fewest micro-batches, and then the most pipelines. Of times that no
+    prediction tells apart, half a per cent of the shortest, the one of less memory comes first.
+    """
+    outcomes = tuple(outcomes)
+    shortest_s = min((outcome.seconds for outcome in outcomes if outcome.fits and outcome.seconds), default=1.0)
+
+    def cost(outcome: SettingOutcome) -> tuple[float, float, float]:
+        seconds = _number(outcome.seconds)
+        step = (seconds / shortest_s - 1) // _SAME if outcome.fits else 0.0
+        return step, _number(outcome.held_bytes), seconds
+
+    fitting = sorted((outcome for outcome in outcomes if outcome.fits), key=cost)
+    match evaluator:
+        case Evaluator.SIMULATE | Evaluator.AVGPIPE | Evaluator.MEASURE:
+            pass
+        case Evaluator.MAX_NUM:
+            fitting.sort(key=lambda outcome: (-outcome.setting.num_microbatches, -outcome.setting.num_pipelines))
+        case Evaluator.MAX_SIZE:
+            fitting.sort(key=lambda outcome: (outcome.setting.num_microbatches, -outcome.setting.num_pipelines))
+        case _:
+            assert_never(evaluator)
+    return (*fitting, *sorted((outcome for outcome in outcomes if not outcome.fits), key=cost))
+
+
+def best_plain(outcomes: Iterable[SettingOutcome]) -> SettingOutcome | None:
+    """Return the fastest plain 1F1B that fits, whatever its M; None if none does."""
+    return next((o for o in ranked(outcomes, Evaluator.SIMULATE) if o.fits and o.setting.is_plain), None)
+
+
+def pareto(outcomes: Iterable[SettingOutcome]) -> tuple[SettingOutcome, ...]:
+    """Return those that fit and that no other one beats in time and memory at once, by rising time."""
+    front: list[SettingOutcome] = []
+    for outcome in ranked(outcomes, Evaluator.SIMULATE):
+        if outcome.fits and (not front or _number(outcome.held_bytes) < _number(front[-1].held_bytes)):
+            front.append(outcome)
+    return tuple(front)
+
+
+def _number(value: float | None) -> float:
+    return float("inf") if value is None else value

@@ -1,0 +1,102 @@
+"""Search all settings of a space in parallel processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias, assert_never
+
+from pipesched.simulator import SimulationError
+from pipesched.simulator.search import Runner, make_process_runner
+from pipesched.simulator.tuner.journal import Journal
+from pipesched.simulator.tuner.predictor import Accounting, SettingProfile
+from pipesched.simulator.tuner.setting import AVGPIPE, Setting
+from pipesched.simulator.tuner.setting_evaluation import Problem, evaluate_by_equations, evaluate_setting, measure
+from pipesched.simulator.tuner.setting_outcome import Evaluator, SettingOutcome
+
+Judge: TypeAlias = Callable[[Setting], SettingOutcome]
+"""Evaluates one setting; can be sent to another process."""
+
+
+def search_settings(
+    problem: Problem,
+    settings: Sequence[Setting],
+    evaluator: Evaluator = Evaluator.SIMULATE,
+    *,
+    accounting: Accounting = Accounting.PAPER,
+    workers: int = 1,
+    tick: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+    judge: Judge | None = None,
+    runner: Runner | None = None,
+    journal: Journal | None = None,
+) -> tuple[SettingOutcome, ...]:
+    """Evaluate `settings`, in their order.
+
+    Args:
+        problem: Model, batch and devices.
+        settings: What to choose from.
+        evaluator: The guidelines choose among what is simulated.
+        accounting: Which accounting AvgPipe's equations use.
+        workers: Processes; 1: this one.
+        tick: Told the fraction done.
+        judge: Who evaluates a setting, in place of the evaluator's own; ``measure`` has none.
+        runner: Another way to go through them; None: processes of this machine.
+        journal: Journal of an earlier search of this problem, which goes on; not for ``avgpipe``, whose equations take
+            no time.
+
+    Raises:
+        ProfileError: With ``avgpipe``, if the model's profile covers none of the settings.
+        SimulationError: ``measure`` without a judge.
+    """
+    judge = judge or _judge(problem, settings, evaluator, accounting)
+    run = runner or make_process_runner(workers)
+    known = {} if journal is None else journal.known
+    outcomes = {setting: known[setting] for setting in settings if setting in known}
+    for outcome in run(judge, [setting for setting in settings if setting not in outcomes]):
+        outcomes[outcome.setting] = outcome
+        if journal is not None:
+            journal.add(outcome)
+        tick(len(outcomes) / len(settings))
+    return tuple(outcomes[setting] for setting in settings)
+
+
+def _judge(problem: Problem, settings: Sequence[Setting], evaluator: Evaluator, accounting: Accounting) -> Judge:
+    match evaluator:
+        case Evaluator.SIMULATE | Evaluator.MAX_NUM | Evaluator.MAX_SIZE:
+            return partial(evaluate_setting, problem)
+        case Evaluator.AVGPIPE:
+            return _equations(problem, settings, accounting)
+        case Evaluator.MEASURE:
+            raise SimulationError("search: got measure without a judge, expected one that runs the settings; pass it")
+        case _:
+            assert_never(evaluator)
+
+
+@dataclass(frozen=True, slots=True)
+class _Equations:
+    """AvgPipe's equations as a judge."""
+
+    problem: Problem
+    profiles: dict[bool, SettingProfile]  # without recompute, and with it
+    accounting: Accounting
+
+    def __call__(self, setting: Setting) -> SettingOutcome:
+        return evaluate_by_equations(self.problem, self.profiles[setting.recomputes], self.accounting, setting)
+
+
+def _equations(problem: Problem, settings: Sequence[Setting], accounting: Accounting) -> _Equations:
+    """Profile the setting that the paper advises, many micro-batches and one pipeline, without and with recompute."""
+    profiles = {
+        recomputes: _profiled(problem, [setting for setting in settings if setting.recomputes == recomputes])
+        for recomputes in {setting.recomputes for setting in settings}
+    }
+    return _Equations(problem, profiles, accounting)
+
+
+def _profiled(problem: Problem, settings: Sequence[Setting]) -> SettingProfile:
+    """Return the profile of the most micro-batches that the model's profile covers, as far ahead as is asked for."""
+    advance = max(setting.advance or 0 for setting in settings)
+    counts = {setting.num_microbatches for setting in settings}
+    covered = [count for count in counts if problem.covers(count)]
+    return measure(problem, Setting(AVGPIPE, max(covered or counts), 1, advance, recomputes=settings[0].recomputes))

@@ -1,0 +1,50 @@
+"""Numbers in options: what is refused is answered with what was meant."""
+
+import pytest
+
+from pipesched.cli.errors import InputError
+from pipesched.cli.options.key_values import number, read_integer
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "hint"),
+    [
+        ("f", "1ms", "f=0.001"),
+        ("b", "2 s", "b=2"),
+        ("latency_s", "10us", "latency_s=1e-05"),
+        ("latency_s", "2.5e1ns", "latency_s=2.5e-08"),
+        ("step_s", "1min", "step_s=60"),
+        ("overlap", "50%", "overlap=0.5"),
+        ("saved_bytes", "1.5GB", "saved_bytes=1500000000"),
+        ("weight_bytes", "2MiB", "weight_bytes=2097152"),
+        ("bandwidth_bytes_per_s", "10GB/s", "bandwidth_bytes_per_s=10000000000"),
+        ("bandwidth_bytes_per_s", "25Gbit/s", "bandwidth_bytes_per_s=3125000000"),
+        ("bandwidth_bytes_per_s", "8kbps", "bandwidth_bytes_per_s=1000"),
+        ("bandwidth_bytes_per_s", "25Gbit", "bandwidth_bytes_per_s=3125000000"),
+        ("bandwidth_bytes_per_s", "10GB", "bandwidth_bytes_per_s=10000000000"),
+        ("f", "GB", "f=1"),
+        ("f", "1GB", "f=1"),
+        ("saved_bytes", "5ms", "saved_bytes=1"),
+        ("f", "-1ms", "f=1"),
+        ("f", "inf", "f=1"),
+    ],
+)
+def test_a_value_with_a_unit_is_answered_with_the_same_in_the_unit_of_the_option(key, value, hint):
+    with pytest.raises(InputError) as caught:
+        number(value, f"--x: {key}")
+    assert str(caught.value) == f"--x: {key}: got {value}, expected a finite number of 0 or more; try {hint}"
+    assert number(hint.partition("=")[2], "--x") >= 0
+
+
+@pytest.mark.parametrize(("value", "hint"), [("2.0", "2"), ("1e3", "1000"), ("2.5", "1"), ("two", "1"), ("inf", "1")])
+def test_a_whole_number_in_another_form_is_answered_as_it_is_written(value, hint):
+    with pytest.raises(InputError, match=rf"^--x: got {value}, expected a whole number; try {hint}$"):
+        read_integer(value, "--x")
+    assert read_integer(hint, "--x") == int(hint)
+
+
+def test_bytes_that_are_not_whole_are_answered_with_the_next_that_are(pipesched):
+    line = "simulate -s gpipe -p 2 -m 2 --uniform f=1,b=2,saved_bytes="
+    for wrong, hint in (("1500.5", "1501"), ("1e30", "1e18")):
+        assert pipesched(line + wrong).err.endswith(f"expected whole bytes below 2^63; try saved_bytes={hint}\n")
+        assert pipesched(line + hint).code == 0

@@ -1,0 +1,241 @@
+"""Nothing that is read from a file is imported, unless the user has typed it too or says --trust-model."""
+
+import copy
+import json
+import pickle
+import sys
+from dataclasses import replace
+
+import pytest
+import typer
+
+from pipesched.cli.errors import InputError
+from pipesched.cli.main import app
+from pipesched.executor.__main__ import main as run_rank
+from pipesched.executor.launch import (
+    Measure,
+    RunSpec,
+    Train,
+    job_from_json,
+    job_to_json,
+)
+from pipesched.executor.runs import launch, launch_training
+from pipesched.profiles import ProfileError
+from pipesched.profiles.io import Plan, Predicted, load_plan, load_profile, save_plan, save_profile
+from pipesched.profiles.models import resolve_model
+from pipesched.schedules.builders import build
+from pipesched.schedules.formats import timeline_to_json, to_json
+from pipesched.schedules.transforms import ScheduleSpec
+from tests.hand_runs import run_by_hand
+from tests.profiles.hand_profiles import layer, profile
+
+COMMAND = "os:system:command=touch PLANTED"
+MODULE = "mymod:factory"
+SOURCE = """
+from pathlib import Path
+from pipesched.profiles.models.mlp import mlp
+Path(__file__).with_name("PLANTED").touch()
+def factory(): return mlp(width=16, layers=4)
+"""
+BUILT_IN = "mlp:width=16,layers=4"
+ONE = "-s 1f1b -p 2 -m 2"
+
+
+@pytest.fixture
+def plant(folder, monkeypatch):
+    """Return what writes a plan, a profile and both kinds of job that name a model."""
+    (folder / "mymod.py").write_text(SOURCE)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def write(model):
+        schedule_spec = ScheduleSpec(name="1f1b", num_ranks=2, num_microbatches=2)
+        save_plan(Plan(model=model, schedule_spec=schedule_spec, partition=(2, 2), microbatch_size=1, batch_size=2,
+                       compression=None, predicted=Predicted(1.0, 2.0)), folder / "plan.json")  # fmt: skip
+        save_profile(replace(profile(*[layer()] * 4), model=model), folder / "profile.json")
+        save_profile(replace(profile(*[layer()] * 4), model=BUILT_IN), folder / "other.json")
+        run = run_by_hand(build("1f1b", 2, 2), 0.0, 0.0)
+        (folder / "measured.json").write_text(timeline_to_json(run))
+        job = RunSpec(job=Measure(schedule=to_json(build("gpipe", 1, 1))), model=model, bounds=((0, 4),))
+        (folder / "job.json").write_text(job_to_json(job))
+        training = Train(schedule_spec=ScheduleSpec(name="gpipe"), num_steps=1, batch_size=1)
+        (folder / "training.json").write_text(job_to_json(replace(job, job=training)))
+
+    yield write
+    sys.modules.pop("mymod", None)
+
+
+@pytest.mark.parametrize(("model", "option", "warns"), [
+    (COMMAND, "", True), (BUILT_IN, "", False), (MODULE, "", True), (MODULE, "--trust-model", False)
+])  # fmt: skip
+def test_lines_to_be_typed_that_import_what_a_file_names_are_marked(plant, pipesched, model, option, warns):
+    plant(model)
+    answer = pipesched(f"tune profile.json -p 2 -b 2 {option}")
+    assert answer.code == 0
+    assert "pipesched train" in answer.out
+    assert (f"these lines import {model}, as profile.json says" in answer.out) == warns
+
+
+LINES = {
+    ("show", "plan"): ["show --plan plan.json"],
+    ("check", "plan"): ["check --plan plan.json"],
+    ("versions", "plan"): ["versions --plan plan.json"],
+    ("simulate", "plan"): [f"simulate --plan plan.json --profile {name}.json" for name in ("other", "profile")],
+    ("simulate", "profile"): [f"simulate {ONE} --profile profile.json"],
+    ("compare", "plan"): ["compare gpipe -p 2 -m 2 --plan plan.json --profile profile.json"],
+    ("compare", "profile"): ["compare gpipe,1f1b -p 2 -m 2 --profile profile.json"],
+    ("gantt", "plan"): [f"gantt --plan plan.json --profile {name}.json" for name in ("other", "profile")],
+    ("gantt", "profile"): [f"gantt {ONE} --profile profile.json"],
+    ("trace", "plan"): [f"trace --plan plan.json --profile {name}.json" for name in ("other", "profile")],
+    ("trace", "profile"): [f"trace {ONE} --profile profile.json"],
+    ("import", "plan"): ["import measured.json --plan plan.json"],
+    ("profile", "profile"): ["profile --from measured.json --profile profile.json --microbatch-size 1"],
+    ("replay", "profile"): ["replay measured.json --profile profile.json --microbatch-size 1"],
+    ("what-if", "plan"): ["what-if measured.json --plan plan.json"],
+    ("what-if", "profile"): ["what-if measured.json --profile profile.json --microbatch-size 1 --partition 1,3"],
+    ("partition", "profile"): ["partition profile.json -p 2"],
+    ("plan", "profile"): ["plan profile.json -b 2 --devices 2"],
+    ("run", "plan"): [
+        "run --plan plan.json",
+        "run --plan plan.json --job new.json",
+        "run --plan plan.json --model mlp",
+        "run --plan plan.json --profile other.json --job new.json",
+        "run --plan plan.json --profile profile.json --job new.json",
+    ],
+    ("run", "profile"): [
+        f"run {ONE} --model {BUILT_IN} --profile profile.json",
+        f"run {ONE} --profile profile.json --job new.json",
+    ],
+    ("train", "plan"): [
+        "train --plan plan.json --steps 1 --uniform f=1,b=2",
+        "train --plan plan.json --steps 1 --profile profile.json",
+        "train --plan plan.json --steps 1 --distributed",
+        "train --plan plan.json --job new.json",
+        "train mlp --plan plan.json",
+    ],
+    ("train", "profile"): [f"train {BUILT_IN} {ONE} --steps 1 --profile profile.json"],
+    ("tune", "model"): [
+        "tune profile.json -b 1 -p 2",
+        "tune profile.json -b 1 -p 2 --verify 1",
+        "tune profile.json -b 1 -p 2 --budget 9",
+        "tune profile.json -b 1 -p 2 --evaluator measure",
+    ],
+    ("verify", "plan"): [f"verify {BUILT_IN} {ONE} --plan plan.json --profile profile.json"],
+    ("verify", "profile"): [f"verify {BUILT_IN} {ONE} --profile profile.json"],
+}
+"""By command, and by the option or argument that is a file which names a model."""
+
+
+def test_every_command_that_takes_a_file_which_names_a_model_is_tried():
+    commands = typer.main.get_command(app).commands
+    taken = {(name, option.name) for name, command in commands.items() for option in command.params}
+    assert {(name, option) for name, option in taken if option in ("plan", "profile")} | {("tune", "model")} == {*LINES}
+
+
+@pytest.mark.parametrize("line", [line for lines in LINES.values() for line in lines])
+@pytest.mark.parametrize("model", [COMMAND, MODULE])
+def test_what_a_file_names_is_not_imported(pipesched, folder, plant, model, line):
+    plant(model)
+    answer = pipesched(line)
+    assert not (folder / "PLANTED").exists()
+    assert answer.code in (0, 2)
+    assert answer.err.count("\n") == (1 if answer.code else 0)
+
+
+REFUSED = ["run --plan plan.json", "train --plan plan.json", "tune profile.json -b 1 -p 2 --verify 1"]
+
+
+@pytest.mark.parametrize("line", REFUSED)
+@pytest.mark.parametrize("model", [COMMAND, MODULE])
+def test_a_model_that_a_file_would_have_imported_is_refused_in_one_line(pipesched, plant, model, line):
+    plant(model)
+    answer = pipesched(line)
+    assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+    file = next(word for word in line.split() if word.endswith(".json"))
+    assert answer.err.startswith(f"pipesched: {file}: model: got {model!r}, expected one of conv, digits, gpt, lstm")
+    assert "try --trust-model" in answer.err
+
+
+def as_rank(monkeypatch, num_processes):
+    names = {"RANK": 0, "WORLD_SIZE": num_processes, "MASTER_ADDR": "localhost", "MASTER_PORT": 1}
+    for name, value in names.items():
+        monkeypatch.setenv(name, str(value))
+
+
+@pytest.mark.parametrize("file", ["job.json", "training.json"])
+@pytest.mark.parametrize("model", [COMMAND, MODULE])
+def test_a_rank_imports_nothing_that_its_job_names(folder, plant, monkeypatch, capsys, model, file):
+    plant(model)
+    as_rank(monkeypatch, 1)
+    assert run_rank([file]) == 2
+    told = capsys.readouterr().err
+    assert not (folder / "PLANTED").exists()
+    assert told.count("\n") == 1
+    assert told.startswith(f"executor: {file}: model: got {model!r}, expected one of conv, digits, gpt, lstm, mlp")
+
+
+@pytest.mark.parametrize("file", ["job.json", "training.json"])
+def test_a_rank_that_is_told_to_trust_its_job_goes_on(plant, monkeypatch, capsys, file):
+    plant(MODULE)
+    as_rank(monkeypatch, 2)  # one too many, so that it ends before it meets others
+    assert run_rank([file, "--trust-model"]) == 2
+    assert "has 1 ranks, but 2 processes were started" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "run --plan plan.json --job new.json --trust-model",
+        f"run --plan plan.json --job new.json --model {MODULE}",
+        "train --plan plan.json --job new.json --trust-model",
+        f"train {MODULE} --plan plan.json --job new.json",
+    ],
+)
+def test_a_model_that_the_user_types_or_trusts_is_imported(pipesched, folder, plant, line):
+    plant(MODULE)
+    answer = pipesched(line)
+    assert (answer.code, answer.err) == (0, "")
+    assert (folder / "PLANTED").exists()
+    assert json.loads((folder / "new.json").read_text())["model"] == MODULE
+
+
+def test_a_profile_that_is_trusted_is_built_to_be_run(pipesched, folder, plant, monkeypatch):
+    def stopped(problem, *_, **__):
+        raise InputError(f"found {problem.profile.model}")
+
+    monkeypatch.setattr("pipesched.workflows.search_problem", stopped)
+    plant(MODULE)
+    answer = pipesched("tune profile.json -b 1 -p 2 --verify 1 --trust-model")
+    assert answer.err == f"pipesched: found {MODULE}\n"
+    assert (folder / "PLANTED").exists()
+
+
+@pytest.mark.parametrize("line", LINES["simulate", "plan"][1:] + LINES["gantt", "plan"][1:])
+def test_models_of_two_files_are_the_same_if_their_names_are(pipesched, plant, line):
+    plant(MODULE)
+    assert pipesched(line).code == 0
+
+
+def test_a_built_in_model_is_the_same_however_a_file_spells_it(pipesched, folder, plant):
+    plant("mlp: layers=4, width=16")
+    assert pipesched("simulate --plan plan.json --profile other.json").code == 0
+    assert pipesched("run --plan plan.json --job new.json").code == 0
+    assert json.loads((folder / "new.json").read_text())["model"] == "mlp: layers=4, width=16"
+
+
+@pytest.mark.parametrize("again", [lambda name: name, copy.deepcopy, lambda name: pickle.loads(pickle.dumps(name))])
+def test_a_name_stays_that_of_a_file_wherever_it_is_handed(folder, plant, again):
+    plant(COMMAND)
+    for name in (load_plan("plan.json").model, load_profile("profile.json").model):
+        with pytest.raises(ProfileError, match=r"p[a-z]+.json: model: got 'os:system:command=touch PLANTED'"):
+            resolve_model(again(name))
+    assert not (folder / "PLANTED").exists()
+
+
+def test_a_job_from_a_file_does_not_become_the_launchers_own(folder, plant):
+    plant(COMMAND)
+    job = job_from_json((folder / "job.json").read_text(), "job.json")
+    training = job_from_json((folder / "training.json").read_text(), "training.json")
+    for start, each in ((launch, job), (launch_training, training)):
+        with pytest.raises(ProfileError, match=r"[a-z]+.json: model: got 'os:system:command=touch PLANTED'"):
+            start(each)
+    assert not (folder / "PLANTED").exists()

@@ -1,0 +1,69 @@
+"""``replay``, and the parts of an error in ``compare``."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from pipesched.profiles.costs import uniform
+from pipesched.schedules.builders import build
+from pipesched.schedules.formats import timeline_to_json
+from pipesched.simulator.engine import simulate_lists
+from tests.hand_runs import run_by_hand
+
+
+@pytest.fixture
+def runs(folder):
+    """Write a run of 8.2 s, whose works alone take 7.2 s, and a prediction of 6 s."""
+    schedule = build("gpipe", num_ranks=2, num_microbatches=1)
+    measured, predicted = run_by_hand(schedule, 0.1, 0.5, 1.2), simulate_lists(schedule, uniform(2, 1.0, 2.0))
+    (folder / "measured.json").write_text(timeline_to_json(measured))
+    (folder / "predicted.json").write_text(timeline_to_json(predicted))
+    (folder / "works.json").write_text(timeline_to_json(replace(measured, spans=measured.without_messages)))
+    return folder
+
+
+def test_a_run_alone_is_works_hand_over_and_rest(pipesched, runs):
+    answer = pipesched("replay measured.json")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.splitlines()[-1] == (
+        "gpipe: with its works alone 12.2 % too fast: 12.2 % because messages and posting took longer, "
+        "0.0 % unexplained"
+    )
+
+
+def test_with_costs_the_error_of_their_prediction_is_split(pipesched, runs):
+    found = json.loads(pipesched("replay measured.json --uniform f=1,b=2 --json").out)
+    makespan = found["split"]["parts"][0]
+    parts = [makespan[name] for name in ("error_s", "costs_s", "hand_over_s", "rest_s")]
+    assert parts == pytest.approx([-2.2, -1.2, -1.0, 0.0], abs=1e-12)
+    assert found["explanation"].startswith("gpipe: 26.8 % too fast: 14.6 % because ops ran slower than the costs say")
+    assert (found["split"]["messages"], found["split"]["arrivals_seen"]) == (2, 2)
+
+
+def test_files_of_a_replay_are_written(pipesched, runs):
+    assert pipesched("replay measured.json --gantt both.png --out parts.json").code == 0
+    assert (runs / "both.png").stat().st_size > 10_000
+    assert json.loads((runs / "parts.json").read_text())["name"] == "gpipe"
+
+
+def test_a_prediction_is_compared_with_the_parts_of_its_error(pipesched, runs):
+    answer = pipesched("compare measured.json predicted.json")
+    assert "Parts of the errors" in answer.out
+    assert "14.6 % because ops ran slower than predicted" in answer.out
+    found = json.loads(pipesched("compare measured.json predicted.json --json").out)
+    for row in found["split"]["parts"]:
+        assert row["costs_s"] + row["hand_over_s"] + row["rest_s"] == pytest.approx(row["error_s"], abs=1e-12)
+    table = pipesched("compare measured.json predicted.json --format csv").out.splitlines()
+    assert table[0] == "quantity,device,predicted,measured,error,costs,hand_over,rest"
+
+
+def test_two_runs_have_no_parts(pipesched, runs):
+    assert "Parts" not in pipesched("compare measured.json measured.json").out
+
+
+def test_a_timeline_without_its_messages_is_refused(pipesched, runs):
+    answer = pipesched("replay works.json")
+    assert (answer.code, answer.out) == (2, "")
+    assert "Sends and Recvs" in answer.err
+    assert answer.err.count("\n") == 1

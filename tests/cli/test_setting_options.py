@@ -1,0 +1,62 @@
+"""The options of a run are made of its settings: name, default, and what the help says."""
+
+import inspect
+from typing import get_args, get_type_hints
+
+import pytest
+
+from pipesched.cli.commands.profile import LayerOptions
+from pipesched.cli.options.option_groups import grouped
+from pipesched.cli.options.plan_options import ModelOptions
+from pipesched.cli.options.run_options import RunOptions
+from pipesched.cli.options.setting_options import setting_option, setting_words
+from pipesched.cli.options.train_options import TrainOptions
+from pipesched.executor import RunSettings
+from pipesched.executor.launch import Measure, job_from_json
+
+GROUPS = [RunOptions, TrainOptions, ModelOptions, LayerOptions]
+MEANINGS = {name: hint.__metadata__[0] for name, hint in get_type_hints(RunSettings, include_extras=True).items()}
+
+
+def options_of(group):
+    def command(options):
+        raise AssertionError("not called")
+
+    command.__annotations__["options"] = group
+    return inspect.signature(grouped(command)).parameters
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_an_option_that_is_not_given_leaves_a_setting_as_it_is_in_the_library(group):
+    parameters = options_of(group)
+    assert list(parameters) == list(group.shown)
+    for name, default in RunSettings().values().items():
+        assert getattr(group(), name) == default
+        if name in parameters and name != "is_pinned":
+            assert parameters[name].default == default
+    told = {name for name in parameters if name in MEANINGS and group.shown[name] is None and name != "is_pinned"}
+    for name in told:
+        assert get_args(parameters[name].annotation)[1].help == MEANINGS[name]
+
+
+def test_a_command_may_word_the_help_of_a_setting_itself():
+    assert options_of(TrainOptions)["backend"].default == "auto"
+    assert get_args(options_of(TrainOptions)["backend"].annotation)[1].help == "Of the messages between processes."
+
+
+def test_a_flag_turns_off_what_is_on(pipesched, folder):
+    assert setting_option("is_pinned")[1] is False
+    for flag, is_pinned in (("", True), ("--no-pin", False)):
+        assert pipesched(f"run -s gpipe -p 2 -m 2 --uniform f=1,b=2 --job job.json {flag}").code == 0
+        assert job_from_json((folder / "job.json").read_text(), "job.json").is_pinned is is_pinned
+        (folder / "job.json").unlink()
+
+
+def test_the_words_of_a_setting_are_its_option(pipesched, folder):
+    given = {"timeout_s": 7.0, "is_pinned": False, "iterations": 3, "no_check": True, "lr": 0.5, "optimizer": "sgd"}
+    words = " ".join(word for name, value in given.items() for word in setting_words(name, value))
+    assert pipesched(f"run -s gpipe -p 2 -m 2 --uniform f=1,b=2 --job job.json {words}").code == 0
+    job = job_from_json((folder / "job.json").read_text(), "job.json")
+    assert isinstance(job.job, Measure)
+    assert (job.timeout_s, job.is_pinned, job.lr, job.optimizer) == (7.0, False, 0.5, "sgd")
+    assert (job.job.iterations, job.job.is_checked) == (3, False)

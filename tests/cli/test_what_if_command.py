@@ -1,0 +1,83 @@
+"""`pipesched profile --from` and `pipesched what-if`, on a run made by hand."""
+
+import json
+
+import pytest
+
+from pipesched.schedules.builders import build
+from pipesched.schedules.formats import timeline_to_json
+from tests.hand_timelines import play
+from tests.profiles.traces.kineto_files import two_ranks
+
+CHANGES = "--link latency=x0.5 --slow device=1,factor=1.2 --slow link=0-1,factor=2 -m 6 --recompute all --draws 5"
+
+
+@pytest.fixture
+def run(folder):
+    (folder / "run.json").write_text(timeline_to_json(play(build("gpipe", 2, 4), 0.25, source="measured")))
+    return folder / "run.json"
+
+
+def test_costs_of_a_run_are_costs_to_other_commands(pipesched, run):
+    assert pipesched("profile --from run.json --out costs.json").code == 0
+    given, costs = pipesched("profile --from run.json --json"), json.loads(run.with_name("costs.json").read_text())
+    assert json.loads(given.out) == costs
+
+    for option in ("--stage-costs", "--profile"):
+        answer = pipesched(f"simulate -s 1f1b -p 2 -m 8 {option} costs.json --json")
+        assert json.loads(answer.out)["makespan_s"] == play(build("1f1b", 2, 8), 0.25).makespan_s
+    free = pipesched("simulate -s 1f1b -p 2 -m 8 --stage-costs costs.json --link latency_s=0 --json")
+    assert json.loads(free.out)["makespan_s"] == play(build("1f1b", 2, 8)).makespan_s
+    assert pipesched("compare gpipe,1f1b -p 2 -m 8 --stage-costs costs.json").code == 0
+
+
+def test_several_changes_at_once_are_told_in_a_table_of_80_columns(pipesched, run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    answer = pipesched(f"what-if run.json {CHANGES} --gantt change.png")
+    lines = answer.out.splitlines()
+
+    assert answer.code == 0
+    assert max(map(len, (line.rstrip() for line in lines if "│" in line or "━" in line))) <= 80
+    asked = "gpipe+R, 6 micro-batches, device 1 x1.2 slower, link 0-1 x2 slower, latency x0.5"
+    assert " ".join(answer.out.split()).startswith(f"what if: {asked} ")
+    assert "in 80 % of 5 draws" in answer.out
+    assert "supposed: R taken as long as F" in lines
+    assert run.with_name("change.png").exists()
+
+
+def test_data_and_table_say_the_same(pipesched, run):
+    answer = pipesched("what-if run.json -s 1f1b -m 8 --draws 3 --json")
+    data = json.loads(answer.out)
+
+    assert [row["quantity"] for row in data["quantities"]][:2] == ["makespan_s", "micro-batch_s"]
+    assert data["quantities"][0]["after"] == play(build("1f1b", 2, 8), 0.25).makespan_s
+    assert data["draws"] == 3
+    assert pipesched("what-if run.json -s 1f1b -m 8 --draws 3 --out found.json").out == ""
+    assert json.loads(run.with_name("found.json").read_text()) == data
+
+
+def test_a_schedule_may_come_from_a_file(pipesched, run):
+    answer = pipesched("what-if run.json -f mine.csv --draws 2 --json")
+
+    assert answer.code == 0
+    assert json.loads(answer.out)["schedule"] == "mine"
+
+
+def test_traces_become_a_run_that_is_asked(pipesched, folder):
+    (folder / "traces").mkdir()
+    two_ranks(folder / "traces")
+    assert pipesched("import traces/rank0.json traces/rank1.json --out imported.json").code == 0
+    answer = json.loads(pipesched("what-if imported.json -m 4 --draws 2 --json").out)
+
+    # GPipe on 2 ranks, ops of 100 us, messages of 10 us: (m + p - 1) (t_f + t_b) + 2 (p - 1) 10 us
+    assert [answer["quantities"][0][when] for when in ("measured", "before", "after")] == pytest.approx(
+        [620e-6, 620e-6, 1020e-6]
+    )
+
+
+def test_other_runs_say_costs_too(pipesched, run):
+    other = play(build("zb_h1", 2, 4), 0.25, source="measured")
+    run.with_name("other.json").write_text(timeline_to_json(other))
+    answer = pipesched("what-if run.json,other.json -s zb_h1 --draws 2 --json")
+
+    assert json.loads(answer.out)["suppositions"] == []

@@ -1,0 +1,39 @@
+"""One rank of an all-reduce over all ranks.
+
+Started as ``python -m tests.executor.all_reduce_ranks FOLDER``, with RANK and WORLD_SIZE set.
+"""
+
+import hashlib
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+
+from pipesched.executor.transport import ProcessGroupTransport, make_reduce_groups
+from pipesched.schedules import Reduce
+
+CPU = torch.device("cpu")
+
+
+def main():
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/store", rank=rank, world_size=size)
+    groups = make_reduce_groups({0: range(size)}, "gloo", CPU)
+    for is_staged in (False, True):
+        transport = ProcessGroupTransport(rank, {}, 1, {}, CPU, {}, is_staged, 30.0, groups)
+        for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.uint8):
+            for length in (1, 1000, 30_001):
+                term = torch.randn(length, generator=torch.Generator().manual_seed(rank)).to(dtype)
+                expected = sum(torch.randn(length, generator=torch.Generator().manual_seed(r)) for r in range(size))
+                total = transport.reduce(Reduce(0), term)()
+                if dtype in (torch.float32, torch.float64):
+                    torch.testing.assert_close(total.float(), expected, rtol=1e-4, atol=1e-4)
+                print(dtype, length, hashlib.sha256(total.view(torch.uint8).numpy().tobytes()).hexdigest())
+    dist.barrier()
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.flush()
+    os._exit(0)  # as pipesched.executor.__main__, and for its reason

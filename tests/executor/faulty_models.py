@@ -1,0 +1,117 @@
+"""Models that fail at a given forward of one layer; run by the processes of a test as ``faulty_models:...``."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class Faulty(nn.Module):
+    """Does `fault` at its forward number `at`; with `at` None at every one, also outside of training."""
+
+    def __init__(self, fault, at):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self._fault, self._at, self._calls = fault, at, 0
+
+    def forward(self, x):
+        if self._at is None or (self.training and self._calls == self._at):
+            self._fault()
+        self._calls += self.training
+        return self.linear(x)
+
+
+def of(layers):
+    return layers, functional.mse_loss, lambda n, seed: (torch.ones(n, 4), torch.zeros(n, 4))
+
+
+def around(layer):
+    return of([nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), layer), nn.Linear(4, 4)])
+
+
+def model(fault, layer, at, layers=3):
+    return of([Faulty(fault, at) if index == layer else nn.Linear(4, 4) for index in range(layers)])
+
+
+def _raise():
+    raise KeyError("a layer's own fault")
+
+
+def raising(layer: int, at: int = 2):
+    return model(_raise, layer, at)
+
+
+def always_raising(layer: int):
+    return model(_raise, layer, None)
+
+
+def killed(layer: int):
+    return model(lambda: os.kill(os.getpid(), signal.SIGKILL), layer, 2)
+
+
+def _kill_children():
+    for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+        os.kill(int(pid), signal.SIGKILL)
+
+
+def killing_the_reference():
+    return model(_kill_children, 0, 1)
+
+
+def leaving(layer: int):
+    return model(lambda: os._exit(7), layer, 2)
+
+
+def sleeping(layer: int):
+    return model(lambda: time.sleep(1000), layer, 2)
+
+
+def killing_the_server():
+    return model(lambda: os.kill(os.getppid(), signal.SIGKILL), 0, 1)
+
+
+class Narrowing(nn.Module):
+    """Gives another shape in training than out of it."""
+
+    def forward(self, x):
+        return x[:, :2] if self.training else x
+
+
+def narrowing():
+    return around(Narrowing())
+
+
+class Slow(torch.autograd.Function):
+    """Hangs in its backward."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(1000)
+
+
+class SlowBack(nn.Module):
+    def forward(self, x):
+        return Slow.apply(x)
+
+
+def sleeping_backward():
+    return around(SlowBack())
+
+
+def plain():
+    return of([nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)])
+
+
+def without_data():
+    def batch(n, seed):
+        raise KeyError("no such data")
+
+    return [nn.Linear(4, 4), nn.Linear(4, 4)], functional.mse_loss, batch

@@ -1,0 +1,78 @@
+"""One of two ranks that sends messages of every form: ``python -m tests.executor.half_precision_ranks FOLDER``.
+
+Rank 0 sends activations to rank 1, which takes them in another order than they were sent.
+"""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+
+from pipesched.executor.transport import ProcessGroupTransport, TensorShape, make_groups
+from pipesched.schedules import Message, Payload, Recv, Send, forward
+
+CPU = torch.device("cpu")
+SIZE = (3, 5)
+
+
+def messages(dtype):
+    """Tensors that fit and tensors that do not, in turn."""
+    random = torch.Generator().manual_seed(0)
+    for number in range(8):
+        tensor = torch.randn(SIZE, generator=random, dtype=dtype)
+        if number % 3 == 1:
+            tensor[0, 0] = 1e30  # all others would be lost beside it
+        if number == 5:
+            tensor[1, 1] = torch.nan
+        yield tensor
+
+
+def main():
+    rank = int(os.environ["RANK"])
+    dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/store", rank=rank, world_size=2)
+    sends = [Send(Message(Payload.ACTIVATION, 0, number), 1) for number in range(8)]
+    programs = {0: [op for send in sends for op in (forward(0, send.message.microbatch), send)]}
+    for is_staged in (False, True):
+        for dtype in (torch.float32, torch.float64, torch.bfloat16):
+            groups = make_groups([(0, 1)], "gloo", CPU)
+            transport = ProcessGroupTransport(
+                rank,
+                programs if rank else {},
+                2,
+                {0: TensorShape(SIZE, dtype)},
+                CPU,
+                groups,
+                is_staged,
+                30.0,
+                None,
+                "half",
+            )
+            tensors = list(messages(dtype))
+            for _ in range(2):  # runs of the list
+                if rank == 0:
+                    for send, tensor in zip(sends, tensors, strict=True):
+                        transport.send(send, tensor)
+                else:
+                    for send in sends:
+                        transport.post(Recv(send.message, 0))
+                    for number in (1, 0, 4, 7, 3, 2, 6, 5):
+                        check(
+                            transport.take(sends[number].message), tensors[number], fits=number % 3 != 1 and number != 5
+                        )
+                transport.flush()
+                dist.barrier()
+    print("fine", flush=True)
+
+
+def check(found, sent, fits):
+    if fits and sent.dtype is not torch.bfloat16:
+        assert torch.equal(found, (sent * 2.0**8).half().to(sent.dtype) / 2.0**8)
+        assert not torch.equal(found, sent)
+    else:
+        assert torch.equal(found.view(torch.uint8), sent.view(torch.uint8))
+
+
+if __name__ == "__main__":
+    main()
+    os._exit(0)  # as pipesched.executor.__main__, and for its reason

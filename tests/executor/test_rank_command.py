@@ -1,0 +1,101 @@
+"""``python -m pipesched.executor``: one rank of a run, as torchrun starts it."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipesched.executor.launch import job_to_json
+from pipesched.schedules.builders import build
+from pipesched.schedules.formats import read_timeline
+from pipesched.schedules.lowering import lower
+from tests import processes
+from tests.executor.pipelines import MLP, job, whole_model
+
+ROOT = Path(__file__).parents[2]
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+RANK_0 = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+
+
+def run(command, **environment):
+    clean = {key: value for key, value in os.environ.items() if key not in TORCHRUN}
+    given = clean | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | environment
+    return processes.run([sys.executable, *command], env=given)
+
+
+def torchrun(num_processes, *arguments):
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_processes)]
+    return run([*launcher, "-m", "pipesched.executor", *map(str, arguments)])
+
+
+@pytest.fixture
+def job_file(tmp_path):
+    path = tmp_path / "job.json"
+    path.write_text(job_to_json(job(build("1f1b", 2, 3))))
+    return path
+
+
+@pytest.mark.distributed
+def test_torchrun_runs_a_job_and_rank_0_writes_the_timeline(job_file, tmp_path):
+    out = tmp_path / "measured.json"
+    done = torchrun(2, job_file, "--out", out)
+    assert done.returncode == 0, done.stderr
+    timeline = read_timeline(out)
+    assert timeline.source == "measured"
+    assert [span.op for span in timeline.spans] == [op for row in lower(build("1f1b", 2, 3)).ops for op in row]
+    printed = json.loads(done.stdout)
+    module, inputs, targets, loss = whole_model(MLP, 6)
+    expected = [loss(module(inputs[i : i + 2]), targets[i : i + 2]).item() for i in (0, 2, 4)]
+    assert printed["losses"] == pytest.approx(expected, rel=1e-12)
+    assert printed["makespans_s"] == [pytest.approx(timeline.makespan_s)]
+
+
+@pytest.mark.distributed
+def test_another_number_of_processes_than_ranks_is_refused(job_file):
+    done = torchrun(3, job_file)
+    assert done.returncode != 0
+    assert "executor: schedule 1f1b has 2 ranks, but 3 processes were started" in done.stderr
+
+
+def test_without_a_rank_it_says_how_to_start_it(job_file):
+    done = run(["-m", "pipesched.executor", str(job_file)])
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "executor: RANK and WORLD_SIZE and MASTER_ADDR and MASTER_PORT: not set; start it with torchrun, "
+        "or use 'pipesched run'",
+    ]
+
+
+@pytest.mark.parametrize("out", ["none/x.json", ".", "x.png", "x"])
+def test_an_output_that_cannot_be_written_is_refused_before_the_run(job_file, out):
+    done = run(["-m", "pipesched.executor", str(job_file), "--out", str(job_file.parent / out)], **RANK_0)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert done.stderr.startswith("executor: --out: got ")
+
+
+@pytest.mark.parametrize("text", ["{", '{"job": {"kind": "measure", "schedule": 3}}', "\0"])
+def test_a_malformed_job_is_one_line(text, tmp_path):
+    path = tmp_path / "job.json"
+    path.write_text(text)
+    done = run(["-m", "pipesched.executor", str(path)], **RANK_0)
+    assert done.returncode in (2, 3)
+    assert len(done.stderr.splitlines()) == 1
+    assert str(path) in done.stderr
+
+
+def test_a_job_that_is_not_there_is_one_line(tmp_path):
+    done = run(["-m", "pipesched.executor", str(tmp_path / "none.json")], **RANK_0)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_list_that_cannot_finish_is_the_answer_no(tmp_path):
+    schedule = lower(build("gpipe", 2, 1))
+    path = tmp_path / "job.json"
+    text = job_to_json(job(schedule)).replace(r"\"0SEND_F0>1\", ", "")
+    path.write_text(text)
+    done = run(["-m", "pipesched.executor", str(path)], **RANK_0)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert "rank 1 op 0: 1RECV_F0 has no Send on rank 0" in done.stderr

@@ -1,0 +1,97 @@
+"""When a sent tensor may be let go: never before its receiver has it."""
+
+import pytest
+import torch
+
+from pipesched.executor import ExecutionError
+from pipesched.executor.transport import ProcessGroupTransport, TensorShape
+from pipesched.executor.transport.boundary_shapes import _header, _shape
+from pipesched.schedules import Message, Payload, Phase, Send, computes
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.semantics import Acknowledgements
+from tests.executor.pipelines import any_schedule
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 5])
+def test_the_proofs_of_1f1b_count_the_computations_before_each_send(num_ranks):
+    schedule = lower(build("1f1b", num_ranks, 7))
+    for me in range(num_ranks - 1):
+        names = [str(op) for op in schedule.ops[me + 1]]
+        proofs = dict(Acknowledgements(schedule.ops[me + 1], me + 1, me, num_ranks))
+        assert len(proofs) == 7
+        for message, count in proofs.items():
+            before = names[: names.index(f"{me + 1}SEND_B{message.microbatch}")]
+            assert count == sum(name.startswith(f"{me + 1}F") for name in before)
+
+
+@pytest.mark.parametrize("name", ["naive", "gpipe", "1f1b", "1f1b_afp", "interleaved", "pipedream"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_proof_never_counts_a_message_that_was_not_used(name, seed):
+    schedule = lower(any_schedule(name, 3, seed))
+    for me in range(3):
+        for peer in range(3):
+            mine = [op.message for op in schedule.ops[me] if isinstance(op, Send) and op.peer == peer]
+            proofs = dict(Acknowledgements(schedule.ops[peer], peer, me, schedule.num_stages))
+            used = set()
+            for op in schedule.ops[peer]:
+                for part in computes(op):  # F uses what comes from below, B what comes from above
+                    is_forward = part.phase is Phase.FORWARD
+                    payload = Payload.ACTIVATION if is_forward else Payload.GRADIENT
+                    used.add(Message(payload, part.stage - 1 if is_forward else part.stage + 1, part.microbatch))
+                if isinstance(op, Send) and op.peer == me:
+                    assert set(mine[: proofs[op.message]]) <= used
+            assert set(proofs) == {op.message for op in schedule.ops[peer] if isinstance(op, Send) and op.peer == me}
+
+
+def transport():
+    """Rank 0 of two, before anything is posted: no process group is needed."""
+    programs = dict(enumerate(lower(build("gpipe", 2, 1)).ops))
+    shapes = {0: TensorShape((2, 8), torch.float32)}
+    groups = {(0, 1): None, (1, 0): None}
+    return ProcessGroupTransport(0, programs, 2, shapes, torch.device("cpu"), groups, False, 1.0)
+
+
+def test_taking_what_was_never_posted_is_an_error():
+    with pytest.raises(ExecutionError, match="no Recv was posted"):
+        transport().take(Message(Payload.GRADIENT, 1, 0))
+
+
+@pytest.mark.parametrize("tensor", [torch.zeros(2, 9), torch.zeros(2, 8, dtype=torch.float64)])
+def test_a_tensor_that_the_receiver_does_not_expect_is_not_sent(tensor):
+    send = Send(Message(Payload.ACTIVATION, 0, 0), 1)
+    with pytest.raises(ExecutionError, match=r"0SEND_F0: got a tensor of .*, expected torch.float32, \(2, 8\)"):
+        transport().send(send, tensor)
+
+
+def transposed():
+    """A tensor without gaps that does not lie row by row, as an LSTM's output."""
+    return torch.randn(4, 3, 5).transpose(0, 1)
+
+
+def test_a_tensor_without_gaps_travels_as_it_lies_and_is_not_copied():
+    tensor = transposed()
+    shape = TensorShape(tuple(tensor.shape), tensor.dtype, tensor.stride())
+    flat = shape.flat(tensor)
+    assert flat.is_contiguous()
+    assert flat.data_ptr() == tensor.data_ptr()
+    arrived = shape.of(flat.clone())
+    assert torch.equal(arrived, tensor)
+    assert arrived.stride() == tensor.stride()
+
+
+@pytest.mark.parametrize("strides", [None, (5, 15, 1)], ids=["row by row", "transposed"])
+@pytest.mark.parametrize("tensor", [transposed(), transposed().contiguous(), torch.randn(3, 4, 9)[..., ::2]])
+def test_a_tensor_that_lies_otherwise_is_copied_into_the_layout_of_the_channel(tensor, strides):
+    shape = TensorShape((3, 4, 5), tensor.dtype, strides)
+    flat = shape.flat(tensor)
+    assert flat.is_contiguous()
+    assert torch.equal(shape.of(flat.clone()), tensor)
+
+
+@pytest.mark.parametrize("tensor", [transposed(), torch.randn(2, 3), torch.randn(2, 6)[:, ::2], torch.randn(())])
+def test_what_a_stage_gives_is_told_to_the_others_with_its_layout(tensor):
+    shape = _shape(_header(0, tensor))
+    assert (shape.size, shape.dtype) == (tuple(tensor.shape), tensor.dtype)
+    assert shape.of(torch.arange(tensor.numel())).stride() == torch.empty_like(tensor).stride()
+    assert (shape.strides is None) == torch.empty_like(tensor).is_contiguous()

@@ -1,0 +1,278 @@
+"""Traces written by hand: every time in the Timeline is known."""
+
+import gzip
+import json
+
+import pytest
+
+import pipesched
+from pipesched.profiles import ProfileError
+from pipesched.profiles.traces import read_traces
+from pipesched.schedules import Recv, Send
+from tests.profiles.traces.kineto_files import BASE_NS, KinetoFile, two_ranks
+
+US = 1e-6
+
+
+def works(timeline, rank):
+    """Return text, start [us] and end [us] of the work of a rank."""
+    return [
+        (str(span.op), round(span.start_s / US, 3), round(span.end_s / US, 3))
+        for span in timeline.of_rank(rank)
+        if not isinstance(span.op, Send | Recv)
+    ]
+
+
+def test_ranges_named_as_ops_become_a_timeline(tmp_path):
+    read = read_traces(two_ranks(tmp_path))
+    assert (read.timeline.name, read.timeline.source, read.schedule.num_microbatches) == ("gpipe", "measured", 2)
+    assert works(read.timeline, 0) == [("0F0", 0, 100), ("0F1", 100, 200), ("0B0", 420, 520), ("0B1", 520, 620)]
+    assert works(read.timeline, 1) == [("1F0", 110, 210), ("1F1", 210, 310), ("1B0", 310, 410), ("1B1", 410, 510)]
+    sends = {str(span.op): span for span in read.timeline.of_rank(0) if isinstance(span.op, Send)}
+    assert sends["0SEND_F0"].start_s == pytest.approx(100 * US)
+    assert sends["0SEND_F0"].end_s == pytest.approx(110 * US)
+
+
+def test_the_clocks_of_ranks_with_a_known_shift_are_aligned(tmp_path):
+    shift_ns = 250_000_000
+    straight = read_traces(two_ranks(tmp_path)).timeline
+    read = read_traces(two_ranks(tmp_path, base_ns=BASE_NS + shift_ns))
+    assert read.clocks.offsets_ns == (0, shift_ns)
+    assert read.clocks.uncertainties_ns == (0, 10_000)
+    assert works(read.timeline, 1) == works(straight, 1)
+
+
+def test_ranks_are_put_in_order_and_gzip_and_lists_of_events_are_read(tmp_path):
+    first, second = two_ranks(tmp_path)
+    packed = tmp_path / "rank0"
+    packed.write_bytes(gzip.compress(first.read_bytes()))
+    assert read_traces([second, packed]).files == (str(packed), str(second))
+    lists = [tmp_path / "list0", tmp_path / "list1"]
+    for path, file in zip(lists, (first, second), strict=True):
+        path.write_text(json.dumps(json.loads(file.read_text())["traceEvents"]))
+    assert works(read_traces(lists).timeline, 1) == works(read_traces([first, second]).timeline, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        (
+            lambda stage, phase, microbatch: f"{phase}:{microbatch}@{stage}",
+            r"^(?P<phase>.):(?P<microbatch>\d+)@(?P<stage>\d+)",
+        ),
+        (lambda stage, phase, microbatch: f"{'fwd' if phase == 'F' else 'bwd'}-step", "(?P<phase>fwd|bwd)-step"),
+        (
+            lambda stage, phase, microbatch: f"schedules.py(9): {'forward' if phase == 'F' else 'backward'}_step",
+            r"schedules\.py\(\d+\): (?P<phase>forward|backward)_step$",
+        ),
+        (
+            lambda stage, phase, microbatch: (
+                f"pipe/engine.py(7): _exec_{'forward' if phase == 'F' else 'backward'}_pass"
+            ),
+            r"engine\.py\(\d+\): _exec_(?P<phase>forward|backward)_pass$",
+        ),
+    ],
+    ids=["all in the name", "counted", "Megatron-LM", "DeepSpeed"],
+)
+def test_ranges_of_other_trainers_are_read_by_patterns(tmp_path, name, pattern):
+    straight = read_traces(two_ranks(tmp_path)).timeline
+    read = read_traces(two_ranks(tmp_path, name), patterns=[pattern]).timeline
+    assert [works(read, rank) for rank in (0, 1)] == [works(straight, rank) for rank in (0, 1)]
+
+
+def test_a_schedule_says_the_stages_of_ranges_that_do_not(tmp_path):
+    """Megatron-LM's interleaved schedule calls forward_step for every stage of a rank."""
+    costs = pipesched.DeviceCost(forward_s=1e-3, backward_s=2e-3)
+    predicted = pipesched.simulate("interleaved", costs, num_ranks=2, num_microbatches=4, num_chunks=2)
+    files = []
+    for rank in (0, 1):
+        file = KinetoFile(rank)
+        for span in predicted.timeline.work:
+            if span.rank == rank and span.end_s > span.start_s:
+                name = "forward_step" if span.op.phase == "F" else "backward_step"
+                file.python(f"schedules.py(3): {name}", span.start_s * 1e6, span.end_s * 1e6)
+        files.append(file.write(tmp_path / f"{rank}.json"))
+    pattern = "(?P<phase>forward|backward)_step$"
+    schedule = pipesched.build("interleaved", 2, 4, 2)
+    read = read_traces(files, patterns=[pattern], schedule=schedule, has_one_clock=True)
+    expected = [row for row in works(predicted.timeline, 0) if "STEP" not in row[0]]
+    assert (read.timeline.name, works(read.timeline, 0)) == ("interleaved", expected)
+    with pytest.raises(ProfileError, match=r"0\.json: got another pass .*forward_step' \(F\), expected none, as the"):
+        read_traces(files, patterns=[pattern], schedule=pipesched.build("1f1b", 2, 4))
+    with pytest.raises(ProfileError, match=r"schedule 1f1b: got 3 ranks, expected 2, as there are traces"):
+        read_traces(files, patterns=[pattern], schedule=pipesched.build("1f1b", 3, 4))
+
+
+def test_functions_of_python_are_ranges_too(tmp_path):
+    files = [KinetoFile(0), KinetoFile(1)]
+    for rank, (file, times) in enumerate(zip(files, [(0, 220), (110, 210)], strict=True)):
+        for phase, start_us in zip(("forward", "backward"), times, strict=True):
+            file.python(f"megatron/schedules.py(3): {phase}_step", start_us, start_us + 100)
+            file.python(f"torch/nn.py(1): {phase}", start_us + 1, start_us + 99)
+        files[rank] = file.write(tmp_path / f"{rank}.json")
+    read = read_traces(files, patterns=[r"schedules\.py\(\d+\): (?P<phase>forward|backward)_step$"])
+    assert works(read.timeline, 0) == [("0F0", 0, 100), ("0B0", 220, 320)]
+
+
+def test_waiting_at_the_start_of_a_range_and_posting_at_its_end_are_not_computing(tmp_path):
+    first = KinetoFile(0).annotation("PP:0F0", 0, 120).slice("cpu_op", "c10d::send", 100, 110)
+    first.annotation("gloo:send", 105, 900).annotation("PP:0B0", 300, 500)
+    first.slice("cpu_op", "c10d::recv_", 301, 305).annotation("gloo:recv", 303, 400)
+    second = KinetoFile(1).annotation("PP:1F0", 0, 250).annotation("PP:1B0", 250, 390)
+    second.slice("cpu_op", "c10d::recv_", 1, 5).annotation("gloo:recv", 3, 150)
+    second.slice("cpu_op", "c10d::send", 380, 385).annotation("gloo:send", 383, 900)
+    read = read_traces([first.write(tmp_path / "0.json"), second.write(tmp_path / "1.json")], has_one_clock=True)
+    assert works(read.timeline, 0) == [("0F0", 0, 100), ("0B0", 400, 500)]
+    assert works(read.timeline, 1) == [("1F0", 150, 250), ("1B0", 250, 380)]
+    recv = next(span for span in read.timeline.of_rank(1) if isinstance(span.op, Recv))
+    assert [round(at_s / US) for at_s in (recv.posted_s, recv.start_s, recv.end_s)] == [1, 100, 150]
+    reached = {str(span.op): round(span.posted_s / US) for rank in (0, 1) for span in read.timeline.of_rank(rank)}
+    assert (reached["1F0"], reached["0B0"]) == (5, 305)  # when all was posted; from then on they wait
+    assert [(str(h.op), round(h.start_s / US), round(h.end_s / US)) for h in read.timeline.hand_overs] == [
+        ("0SEND_F0", 100, 301), ("0RECV_B0", 301, 305), ("1RECV_F0", 1, 5),
+    ]  # fmt: skip
+
+
+def test_a_rank_whose_posts_are_not_seen_waits_from_the_start(tmp_path):
+    timeline = read_traces(two_ranks(tmp_path)).timeline
+    assert next(span.posted_s for span in timeline.of_rank(1) if str(span.op) == "1F0") == 0
+    assert timeline.hand_overs == ()
+
+
+def test_of_nested_ranges_the_inner_one_of_a_pass_counts_and_no_other_one(tmp_path):
+    first, second = two_ranks(tmp_path)
+    events = json.loads(first.read_text())
+    extra = KinetoFile(0).annotation("PP:0F0", 20, 90).annotation("PP:0F1", 430, 440)  # inside F0, and inside B0
+    first.write_text(json.dumps(events | {"traceEvents": events["traceEvents"] + extra.events}))
+    read = read_traces([first, second], has_one_clock=True)
+    assert works(read.timeline, 0)[:2] == [("0F0", 0, 70), ("0F1", 80, 180)]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("ts", None), ("ts", "1"), ("ts", True), ("ts", 1e300), ("ts", 1e16), ("dur", 1e17), ("dur", []),
+        ("cat", [1]), ("cat", None), ("name", 5), ("name", None), ("ph", {}), ("name", "PP:9F999999999"),
+        ("cat", "kernel"), ("cat", "cuda_runtime"), ("cat", "gpu_memcpy"), ("name", "ProfilerStep#1"),
+    ],
+)  # fmt: skip
+def test_an_event_that_is_not_what_it_should_be_is_refused_or_nothing(tmp_path, key, value):
+    first, second = two_ranks(tmp_path)
+    trace = json.loads(first.read_text())
+    trace["traceEvents"][2][key] = value
+    first.write_text(json.dumps(trace))
+    with pytest.raises(ProfileError, match=r"rank0\.json"):
+        read_traces([first, second])
+
+
+@pytest.mark.parametrize("fields", [{"baseTimeNanoseconds": -(10**30)}, {"distributedInfo": []}, {"host_name": 5}])
+def test_fields_of_a_trace_that_mean_nothing_are_left_out_or_refused(tmp_path, fields):
+    first, second = two_ranks(tmp_path)
+    first.write_text(json.dumps(json.loads(first.read_text()) | fields))
+    try:
+        assert read_traces([first, second]).timeline.name == "gpipe"
+    except ProfileError as error:
+        assert "clock" in str(error)  # noqa: PT017 -- either will do
+
+
+def gpu_ranks(folder):
+    """Write traces of two GPUs: the host is done long before the kernels are."""
+    first, second = KinetoFile(0), KinetoFile(1)
+    send, recv = (
+        "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
+        "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t",
+    )
+    first.annotation("PP:0F0", 0, 10).kernel(1, 100, 150).kernel(5, 160, 200)
+    first.annotation("PP:0SEND_F0", 10, 20).kernel(11, 200, 260, send)
+    first.annotation("PP:0RECV_B0", 20, 30).kernel(21, 260, 460, recv)
+    first.annotation("PP:0B0", 30, 40).kernel(33, 460, 500).kernel(35, 520, 600, tid=99)  # autograd's own thread
+    first.annotation("Optimizer.step#Adam.step", 41, 50).kernel(42, 600, 650)
+    second.annotation("PP:1RECV_F0", 0, 5).kernel(1, 90, 262, recv)
+    second.annotation("PP:1F0", 5, 12).kernel(6, 262, 362).kernel(7, 362, 380, "ncclDevKernel_AllReduce_Sum_bf16")
+    second.annotation("PP:1B0", 12, 19).kernel(13, 380, 450)
+    second.annotation("Optimizer.step#Adam.step", 26, 30).kernel(27, 462, 500)
+    second.annotation("PP:1SEND_B0", 19, 25).kernel(20, 450, 462, send)
+    second.slice("gpu_user_annotation", "PP:1F0", 262, 380)
+    return [file.write(folder / f"{rank}.json") for rank, file in enumerate((first, second))]
+
+
+def test_on_a_gpu_the_kernels_count_that_a_range_launched(tmp_path):
+    read = read_traces(gpu_ranks(tmp_path), has_one_clock=True)
+    assert works(read.timeline, 0) == [("0F0", 0, 100), ("0B0", 360, 500), ("0STEP", 500, 550)]
+    assert works(read.timeline, 1) == [("1F0", 162, 280), ("1B0", 280, 350), ("1STEP", 362, 400)]
+    recvs = {str(span.op): span for rank in (0, 1) for span in read.timeline.of_rank(rank) if isinstance(span.op, Recv)}
+    assert round(recvs["1RECV_F0"].end_s / US) == 162
+    assert round(recvs["0RECV_B0"].end_s / US) == 360
+
+
+def test_the_clocks_of_gpus_are_aligned_by_the_kernels_of_messages(tmp_path):
+    read = read_traces(gpu_ranks(tmp_path))
+    assert abs(read.clocks.offsets_ns[1]) <= read.clocks.uncertainties_ns[1] < 62_000
+
+
+def test_one_optimizer_of_several_stages_is_divided_evenly(tmp_path):
+    file = KinetoFile(0)
+    for number, name in enumerate(("0F0", "1F0", "1B0", "0B0")):
+        file.annotation(f"PP:{name}", 10 * number, 10 * number + 10)
+    file.annotation("Optimizer.step#SGD.step", 40, 60)
+    other = KinetoFile(1)
+    for number, name in enumerate(("2F0", "2B0")):
+        other.annotation(f"PP:{name}", 20 + number, 21 + number)
+    other.annotation("Optimizer.step#SGD.step", 22, 23)
+    read = read_traces([file.write(tmp_path / "0.json"), other.write(tmp_path / "1.json")], has_one_clock=True)
+    assert works(read.timeline, 0)[-2:] == [("0STEP", 40, 50), ("1STEP", 50, 60)]
+
+
+def several_steps(folder, numbers_of_rank, is_named=True):
+    files = []
+    for rank, numbers in enumerate(numbers_of_rank):
+        file = KinetoFile(rank)
+        for number in numbers:
+            start = 1000 * number
+            if is_named:
+                file.annotation(f"ProfilerStep#{number}", start, start + 999)
+            forward, backward = ((0, 300), (110, 200))[rank]
+            file.annotation(f"PP:{rank}F0", start + forward, start + forward + 50 + number)
+            if (rank, number) != (1, 9):  # the last step of rank 1 is not whole
+                file.annotation(f"PP:{rank}B0", start + backward, start + backward + 50)
+        files.append(file.write(folder / f"{rank}.json"))
+    return files
+
+
+def test_the_last_whole_step_is_read_or_the_one_that_is_asked_for(tmp_path):
+    files = several_steps(tmp_path, [(6, 7, 8, 9), (7, 8, 9)])
+    assert (read_traces(files).step, works(read_traces(files).timeline, 0)[0]) == (8, ("0F0", 0, 58))
+    assert works(read_traces(files, step=7).timeline, 0)[0] == ("0F0", 0, 57)
+    with pytest.raises(ProfileError, match=r"1B0 is missing"):
+        read_traces(files, step=9)
+    with pytest.raises(ProfileError, match=r"1\.json: step: got 6, expected one of 9, 8, 7, which it has"):
+        read_traces(files, step=6)
+
+
+def test_steps_that_the_profiler_does_not_name_are_told_by_passes_that_come_again(tmp_path):
+    files = several_steps(tmp_path, [(5, 6, 7), (5, 6, 7)], is_named=False)
+    assert (read_traces(files).step, works(read_traces(files).timeline, 0)[0]) == (2, ("0F0", 0, 57))
+    assert works(read_traces(files, step=0).timeline, 0)[0] == ("0F0", 0, 55)
+
+
+def test_traces_without_a_step_in_common_are_refused(tmp_path):
+    with pytest.raises(
+        ProfileError, match=r"1\.json: got step 8, 7, expected one that all traces have: .*0\.json has 6, 5"
+    ):
+        read_traces(several_steps(tmp_path, [(5, 6), (7, 8)]))
+
+
+@pytest.mark.parametrize(
+    "name", ["interleaved", "zbv", "dualpipe", "chimera", "data_parallel", "pipedream_2bw", "hybrid"]
+)
+def test_a_trace_of_ours_is_read_back_as_it_was(tmp_path, name):
+    costs = pipesched.DeviceCost(forward_s=1, backward_s=2, backward_input_s=1, backward_weight_s=1, step_s=0.5)
+    timeline = pipesched.simulate(name, costs, num_ranks=4, num_microbatches=8).timeline
+    pipesched.trace(timeline).save(tmp_path / "trace.json")
+    read = read_traces([tmp_path / "trace.json"]).timeline
+    assert (read.name, read.rank_to_device, read.spans) == (timeline.name, timeline.rank_to_device, timeline.spans)
+
+
+def test_annotate_takes_only_stages():
+    with pytest.raises(ProfileError, match="annotate: got str, expected a stage"), pipesched.annotate("stage"):
+        pass

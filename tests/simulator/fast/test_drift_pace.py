@@ -1,0 +1,149 @@
+"""Pipelines that drift: SimPy is the oracle, iteration by iteration."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipesched.profiles.clusters import flat
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.schedules import Average, Reduce, Schedule, repeat
+from pipesched.schedules.builders import build
+from pipesched.schedules.builders.avgpipe import avgpipe, one_pipeline
+from pipesched.schedules.builders.one_f_one_b import one_f_one_b
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import recompute
+from pipesched.simulator import SimulationError
+from pipesched.simulator.engine import simulate_lists
+from pipesched.simulator.fast import arrays_of_lists
+from pipesched.simulator.fast.drift_pace import drifting_ends_s, steady_s
+from tests.strategies import random_cluster, random_costs
+
+
+def simpy_ends(schedule, costs, cluster, num_ranks, num_pipelines, iterations, jitter=0.0):
+    """When SimPy says that each iteration of each pipeline is over on all its ranks."""
+    timeline = simulate_lists(repeat(schedule, iterations).held(), costs, cluster, jitter=jitter)
+    ends = [[0.0] * iterations for _ in range(num_pipelines)]
+    for rank in range(num_ranks * num_pipelines):
+        last = [span.end_s for span in timeline.spans if span.rank == rank and span.op == Average(rank % num_ranks)]
+        for iteration, end_s in enumerate(last):
+            ends[rank // num_ranks][iteration] = max(ends[rank // num_ranks][iteration], end_s)
+    return ends
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 10**6),
+    num_ranks=st.integers(1, 4),
+    num_microbatches=st.integers(1, 5),
+    num_pipelines=st.integers(2, 4),
+    iterations=st.integers(1, 3),
+    recomputes=st.booleans(),
+)
+def test_any_iterations_are_simpys(seed, num_ranks, num_microbatches, num_pipelines, iterations, recomputes):
+    chance = random.Random(seed)
+    costs, cluster = random_costs(chance, num_ranks), random_cluster(chance, num_ranks)
+    advance = chance.randint(0, 2)
+    everyone = avgpipe(num_ranks, num_microbatches * num_pipelines, num_pipelines, advance)
+    one = one_pipeline(num_ranks, num_microbatches, num_pipelines, advance)
+    if recomputes:
+        everyone, one = recompute(everyone), recompute(one)
+    expected = simpy_ends(lower(everyone), costs, cluster, num_ranks, num_pipelines, iterations)
+    found = drifting_ends_s(arrays_of_lists(lower(one), costs, cluster), [0.0] * num_pipelines, iterations)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-9)
+
+
+def test_two_pipelines_that_start_half_an_iteration_apart_take_the_time_of_one():
+    """Of two devices one pipeline with one micro-batch leaves one idle, always; in step two take twice as long."""
+    lists = arrays_of_lists(lower(one_pipeline(2, 1, 1, 0)), StageCosts((StageCost(1.0, 2.0),) * 2), flat(2))
+    assert drifting_ends_s(lists, [0.0, 3.0], 3) == [[6.0, 12.0, 18.0], [9.0, 15.0, 21.0]]
+    assert drifting_ends_s(lists, [0.0, 0.0], 1) == [[12.0], [12.0]]
+    assert 6.0 < steady_s(lists, 2) < 11.0
+
+
+@pytest.mark.parametrize("num_pipelines", [1, 2, 3])
+def test_a_device_without_bubbles_is_shared_and_no_more(num_pipelines):
+    costs = StageCosts((StageCost(1.0, 2.0, step_s=0.5),))
+    found = steady_s(arrays_of_lists(lower(one_pipeline(1, 4, 1, 0)), costs, flat(1)), num_pipelines)
+    assert found == pytest.approx(12.5 * num_pipelines, rel=0.04)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    seed=st.integers(0, 10**6),
+    num_ranks=st.integers(1, 8),
+    num_microbatches=st.integers(1, 16),
+    num_pipelines=st.integers(2, 8),
+)
+def test_no_device_and_no_link_does_more_than_it_can(seed, num_ranks, num_microbatches, num_pipelines):
+    chance = random.Random(seed)
+    costs, cluster = random_costs(chance, num_ranks), random_cluster(chance, num_ranks)
+    one = lower(one_pipeline(num_ranks, num_microbatches, num_pipelines, chance.randint(0, 7)))
+    found = steady_s(arrays_of_lists(one, costs, cluster), num_pipelines)
+    for stage, cost in enumerate(costs.stages):
+        seconds = num_microbatches * (cost.forward_s + cost.backward_s) + cost.step_s + cost.average_s
+        least = max(1.0, num_pipelines * cost.utilisation) * seconds / cluster.devices[stage].speed
+        assert found >= least * (1 - 1e-9)
+
+
+def test_long_lists_of_many_pipelines_take_about_what_they_take_over_more_iterations():
+    costs = StageCosts((StageCost(1.0, 2.0),) * 8)
+    for num_pipelines, advance in ((5, 7), (8, 10)):
+        lists = arrays_of_lists(lower(one_pipeline(8, 16, num_pipelines, advance)), costs, flat(8))
+        ends = drifting_ends_s(lists, [0.0] * num_pipelines, 40, 0.05)
+        from_s, until_s = max(each[19] for each in ends), min(each[-1] for each in ends)
+        counted = [[end_s for end_s in each if from_s <= end_s <= until_s] for each in ends]
+        long_run_s = sum(each[-1] - each[0] for each in counted) / sum(len(each) - 1 for each in counted)
+        assert steady_s(lists, num_pipelines) == pytest.approx(long_run_s, rel=0.1)
+
+
+def test_the_long_run_is_simpys():
+    costs, count = StageCosts((StageCost(1.0, 2.0), StageCost(1.25, 2.5))), 60
+    ends = simpy_ends(lower(avgpipe(2, 8, 2, 0)), costs, flat(2), 2, 2, count, jitter=0.05)
+    long_run_s = sum(each[-1] - each[count // 3] for each in ends) / 2 / (count - 1 - count // 3)
+    found = steady_s(arrays_of_lists(lower(one_pipeline(2, 4, 2, 0)), costs, flat(2)), 2)
+    assert found == pytest.approx(long_run_s, rel=0.04)
+    assert found < 0.95 * ends[0][0]
+
+
+def test_words_that_one_of_several_pipelines_cannot_have_are_refused():
+    schedule = lower(one_f_one_b(2, 4))
+    rows = tuple((*row, Reduce(stage)) for stage, row in enumerate(schedule.ops))
+    summed = Schedule("summed", 2, 4, rows, (0, 1))
+    with pytest.raises(SimulationError, match="summed: rank 0: got 0REDUCE_GRAD, expected none"):
+        arrays_of_lists(summed, StageCosts((StageCost(1.0, 2.0),) * 2), flat(2))
+
+
+def test_lists_that_wait_forever_are_refused():
+    schedule = lower(one_f_one_b(2, 2))
+    stuck = Schedule("stuck", 2, 2, (schedule.ops[0], schedule.ops[1][:-3]), (0, 1))
+    with pytest.raises(SimulationError, match="stuck: deadlock"):
+        drifting_ends_s(arrays_of_lists(stuck, StageCosts((StageCost(1.0, 2.0),) * 2), flat(2)), [0.0])
+
+
+def test_the_copies_that_steps_keep_take_their_time():
+    schedule = lower(build("pipedream", 2, 4))
+    costs = StageCosts((StageCost(1.0, 2.0, step_s=0.5, copy_s=3.0),) * 2)
+    ends_s = drifting_ends_s(arrays_of_lists(schedule, costs, flat(2)), [0.0])
+    assert ends_s == [[simulate_lists(schedule, costs, flat(2)).makespan_s]] == [[25.0]]
+
+
+def test_the_utilisation_of_a_rank_is_that_of_its_stages():
+    schedule = lower(build("interleaved", 2, 4))
+    stages = tuple(StageCost(1.0, 1.0, utilisation=share) for share in (0.5, 1.0, 0.5, 1.0))
+    assert arrays_of_lists(schedule, StageCosts(stages), flat(2)).utilisations[:2] == [0.5, 1.0]
+    unlike = StageCosts((*stages[:3], stages[2]))
+    with pytest.raises(SimulationError, match=r"rank 1: got stages of utilisations 0.5, 1.0, expected one"):
+        arrays_of_lists(schedule, unlike, flat(2))
+
+
+@pytest.mark.parametrize("changes", [{"nics": ((0, 1),)}, {}])
+def test_what_is_shared_by_unequal_messages_is_refused(changes):
+    cluster = replace(flat(2), **changes)
+    one = lower(one_pipeline(2, 2))
+    schedule = one if changes else replace(one, rank_to_device=(0, 0))
+    with pytest.raises(SimulationError, match="expected a device for each rank and no such NIC; try simulate"):
+        arrays_of_lists(schedule, StageCosts((StageCost(1.0, 2.0),) * 2), cluster)

@@ -1,0 +1,282 @@
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipesched.profiles.clusters import Cluster, Device, Link, flat
+from pipesched.profiles.costs import StageCost, StageCosts, uniform
+from pipesched.schedules import (
+    Compute,
+    MemorySample,
+    Phase,
+    Step,
+    backward,
+    backward_input,
+    backward_weight,
+    forward,
+    make_schedule,
+)
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import recompute
+from pipesched.simulator import SimulationError
+from pipesched.simulator.engine import simulate_lists
+from pipesched.simulator.memory.memory_samples import KINDS, memory, over_capacity, peak_memory
+from tests.schedules.hand_schedules import replicated, v_shaped
+
+TWO = StageCosts(
+    (
+        StageCost(1.0, 2.0, step_s=1.0, output_bytes=10, saved_bytes=100, weight_bytes=1000, optimizer_bytes=1),
+        StageCost(1.0, 2.0, step_s=1.0, output_bytes=5, saved_bytes=200, weight_bytes=2000, optimizer_bytes=2),
+    )
+)
+CLUSTER = flat(2, Link(0.5))
+
+
+def bytes_over_time(samples: Iterable[MemorySample], device: int, kind: str) -> list[tuple[float, int]]:
+    """The (time, bytes) at which a kind changes on a device."""
+    changes: list[tuple[float, int]] = []
+    for sample in samples:
+        num_bytes = dict(sample.bytes_by_kind)[kind]
+        if sample.device == device and (not changes or changes[-1][1] != num_bytes):
+            changes.append((sample.time_s, num_bytes))
+    return changes
+
+
+def test_two_stages_hold_what_was_worked_out_by_hand():
+    #          0    1    2              4.5 5        7    8         10  11
+    # rank 0   F0   F1                      B0            B1        Step
+    # rank 1       1.5 F0 2.5 B0   4.5 F1 5.5 B1  7.5 Step 8.5
+    schedule = build("1f1b", 2, 2)
+    samples = memory(simulate_lists(schedule, TWO, CLUSTER), TWO, schedule)
+    bytes_by_kind = {kind: (bytes_over_time(samples, 0, kind), bytes_over_time(samples, 1, kind)) for kind in KINDS}
+    assert bytes_by_kind == {
+        "weights": ([(0.0, 1000)], [(0.0, 2000)]),
+        "weight_versions": ([(0.0, 0)], [(0.0, 0)]),
+        "reference": ([(0.0, 0)], [(0.0, 0)]),
+        "updates": ([(0.0, 0)], [(0.0, 0)]),
+        "gradients": ([(0.0, 0), (7.0, 1000), (11.0, 0)], [(0.0, 0), (4.5, 2000), (8.5, 0)]),
+        "optimizer": ([(0.0, 1)], [(0.0, 2)]),
+        "activations": ([(0.0, 100), (1.0, 200), (7.0, 100), (10.0, 0)], [(0.0, 0), (1.5, 200), (7.5, 0)]),
+        "receive_buffers": ([(0.0, 0), (1.0, 10), (2.0, 20), (7.0, 10), (10.0, 0)], [(0.0, 20), (1.5, 10), (4.5, 0)]),
+        "send_buffers": (  # B0 answers F0, and B1 F1; nobody answers rank 1
+            [(0.0, 0), (1.0, 10), (2.0, 20), (5.0, 10), (8.0, 0)],
+            [(0.0, 0), (4.5, 10), (7.5, 20)],
+        ),
+    }
+
+
+def test_the_peak_says_when_and_of_what():
+    schedule = build("1f1b", 2, 2)
+    peaks = peak_memory(memory(simulate_lists(schedule, TWO, CLUSTER), TWO, schedule))
+    assert {device: (peak.time_s, peak.total_bytes) for device, peak in peaks.items()} == {
+        0: (7.0, 2121),
+        1: (4.5, 4212),
+    }
+    assert dict(peaks[0].bytes_by_kind)["activations"] == 100
+
+
+def test_an_output_that_is_saved_is_held_once_unless_it_is_made_again():
+    costs = StageCosts((replace(TWO.stages[0], output_is_saved=True), TWO.stages[1]))
+    one = build("1f1b", 2, 2)
+    samples = memory(simulate_lists(one, costs, CLUSTER), costs, one)
+    assert bytes_over_time(samples, 0, "send_buffers") == [(0.0, 0)]
+    assert bytes_over_time(samples, 1, "send_buffers") == [(0.0, 0), (4.5, 10), (7.5, 20)]
+    again = recompute(one)
+    samples = memory(simulate_lists(again, costs, CLUSTER), costs, again)
+    assert max(num_bytes for _, num_bytes in bytes_over_time(samples, 0, "send_buffers")) == 20
+
+
+def test_an_answer_tells_of_all_that_was_used_before_it():
+    # rank 1 has used both when it sends B1, and then B0: rank 0, which takes B0 first, lets go of both
+    zero = [forward(0, 0), forward(0, 1), backward(0, 0), backward(0, 1)]
+    one = [forward(1, 0), forward(1, 1), backward(1, 1), backward(1, 0)]
+    schedule = lower(make_schedule("late", 2, 2, [zero, one]))
+    timeline = simulate_lists(schedule, TWO, flat(2))
+    begin_s = {str(span.op): span.start_s for span in timeline.spans}
+    assert (begin_s["0B0"], begin_s["0B1"]) == (7.0, 9.0)
+    assert bytes_over_time(memory(timeline, TWO, schedule), 0, "send_buffers") == [
+        (0.0, 0),
+        (1.0, 10),
+        (2.0, 20),
+        (7.0, 0),
+    ]
+
+
+def test_a_split_backward_holds_the_activations_to_the_end_of_w():
+    ops = [forward(0, 0), Compute(Phase.BACKWARD_INPUT, 0, 0), Compute(Phase.BACKWARD_WEIGHT, 0, 0)]
+    costs = StageCosts((StageCost(1.0, None, 2.0, 3.0, saved_bytes=7, weight_bytes=50),))
+    schedule = make_schedule("split", 1, 1, [ops])
+    samples = memory(simulate_lists(schedule, costs), costs, schedule)
+    assert bytes_over_time(samples, 0, "activations") == [(0.0, 7), (6.0, 0)]
+    assert bytes_over_time(samples, 0, "gradients") == [(0.0, 0), (6.0, 50)]
+
+
+def test_after_i_only_what_w_needs_is_held():
+    ops = [forward(0, 0), backward_input(0, 0), forward(0, 1), backward_weight(0, 0)]
+    costs = StageCosts((StageCost(1.0, None, 2.0, 3.0, saved_bytes=7, saved_for_weight_bytes=4),))
+    schedule = make_schedule("split", 1, 2, [ops])
+    samples = memory(simulate_lists(schedule, costs), costs, schedule)
+    assert bytes_over_time(samples, 0, "activations") == [(0.0, 7), (3.0, 4 + 7), (7.0, 7)]
+
+
+@settings(deadline=None, max_examples=25)
+@given(p=st.integers(1, 7), more=st.integers(0, 9), t_w=st.sampled_from([0.5, 1.0, 1.5]))
+@pytest.mark.parametrize(("name", "ahead"), [("zb_h1", 1), ("zb_h2", 2)])
+def test_zero_bubble_holds_what_the_paper_says(name, ahead, p, more, t_w):
+    m_b, m_w = 10, 4  # arXiv:2401.10241, section 2.3; ranks from 1, micro-batches enough to fill the pipeline
+    costs = StageCosts((StageCost(1.0, None, 1.0, t_w, saved_bytes=m_b, saved_for_weight_bytes=m_w),) * p)
+    schedule = build(name, p, ahead * (p - 1) + 1 + more)
+    peaks = peak_memory(memory(simulate_lists(schedule, costs), costs, schedule))
+    expected = [(ahead * (p - i) + 1) * m_b + ahead * (i - 1) * m_w for i in range(1, p + 1)]
+    assert [peaks[rank].total_bytes for rank in range(p)] == expected
+    assert max(expected) == (ahead * (p - 1) + 1) * m_b
+
+
+@settings(deadline=None, max_examples=25)
+@given(p=st.integers(1, 6), v=st.integers(1, 4), rounds=st.integers(2, 4))
+def test_interleaving_raises_the_peak_of_1f1b_by_the_factor_of_the_paper(p, v, rounds):
+    # a chunk saves a v-th of what 1F1B's stage saves, which is p v here
+    costs = StageCosts((StageCost(1.0 / v, 2.0 / v, saved_bytes=p),) * (p * v))
+    schedule = build("interleaved", p, p * rounds, v)
+    peaks = peak_memory(memory(simulate_lists(schedule, costs), costs, schedule))
+    one_f_one_b_bytes = p * (p * v)
+    assert peaks[0].total_bytes == round(one_f_one_b_bytes * (1 + (p - 1) / (p * v)))
+
+
+def test_recompute_keeps_only_the_input_until_it_runs():
+    # One rank holds both stages, so the input of stage 1 is handed over on the rank itself.
+    recompute = Compute(Phase.RECOMPUTE, 1, 0)
+    schedule = make_schedule("r", 2, 1, [[forward(0, 0), forward(1, 0), recompute, backward(1, 0), backward(0, 0)]])
+    costs = StageCosts((StageCost(1.0, 1.0, output_bytes=10), StageCost(1.0, 1.0, saved_bytes=100)))
+    samples = memory(simulate_lists(schedule, costs), costs, schedule)
+    assert bytes_over_time(samples, 0, "activations") == [(0.0, 0), (1.0, 10), (2.0, 100), (4.0, 0)]
+    assert bytes_over_time(samples, 0, "send_buffers") == [(0.0, 0), (4.0, 10), (5.0, 0)]
+
+
+def test_a_recomputed_stage_lets_go_after_i_what_w_does_not_need():
+    ops = [forward(0, 0), forward(1, 0), Compute(Phase.RECOMPUTE, 1, 0), backward_input(1, 0), backward_weight(1, 0)]
+    schedule = make_schedule("r", 2, 1, [ops])
+    last = StageCost(1.0, None, 1.0, 1.0, saved_bytes=100, saved_for_weight_bytes=30)
+    costs = StageCosts((StageCost(1.0, output_bytes=10), last))
+    samples = memory(simulate_lists(schedule, costs), costs, schedule)
+    assert bytes_over_time(samples, 0, "activations") == [(0.0, 0), (1.0, 10), (2.0, 100), (4.0, 30), (5.0, 0)]
+
+
+def test_a_buffer_per_microbatch_is_there_from_the_beginning_and_keeps_the_input():
+    schedule = build("1f1b", 2, 3)
+    samples = memory(simulate_lists(schedule, TWO, CLUSTER), TWO, schedule, buffers="per_microbatch")
+    for rank in (0, 1):
+        assert bytes_over_time(samples, rank, "receive_buffers") == [(0.0, 3 * 10)]
+    most = [max(num_bytes for _, num_bytes in bytes_over_time(samples, rank, "activations")) for rank in (0, 1)]
+    assert most == [2 * 100, 200 - 10]
+
+
+def test_a_buffer_per_microbatch_is_there_even_for_what_stays_on_the_rank():
+    # PyTorch makes it all the same, and puts the tensor in its place when it is handed over.
+    schedule = v_shaped()
+    costs = StageCosts((StageCost(1.0, 2.0, output_bytes=10, saved_bytes=100),) * 4)
+    timeline = simulate_lists(schedule, costs)
+    own = memory(timeline, costs, schedule, buffers="per_microbatch")
+    # two micro-batches; rank 0 gets activations for stage 3 and gradients for 0, rank 1 both for both of its stages
+    assert [bytes_over_time(own, rank, "receive_buffers") for rank in (0, 1)] == [
+        [(0.0, 2 * 2 * 10)],
+        [(0.0, 2 * 4 * 10)],
+    ]
+    held = {kind for sample in own for kind, num_bytes in sample.bytes_by_kind if num_bytes}
+    assert held == {"receive_buffers", "activations"}  # transfers take no time here, and nothing is held twice
+
+
+def test_a_reduce_holds_nothing_of_its_own():
+    schedule = replicated()
+    costs = StageCosts((StageCost(1.0, 2.0, step_s=1.0, weight_bytes=100),) * 2)
+    samples = memory(simulate_lists(schedule, costs, flat(2, Link(0.5))), costs, schedule)
+    for device in (0, 1):  # two ranks on each: weights and gradients twice, nothing else
+        peak = max(sample.total_bytes for sample in samples if sample.device == device)
+        assert peak == 2 * (100 + 100)
+
+
+def test_a_version_that_a_step_overwrites_is_kept_until_its_last_reader_is_done():
+    ops = [forward(0, 0), forward(0, 1), backward(0, 0), Step(0), backward(0, 1), Step(0)]
+    costs = StageCosts((StageCost(1.0, 2.0, step_s=0.5, weight_bytes=50),))
+    schedule = make_schedule("stash", 1, 2, [ops])
+    samples = memory(simulate_lists(schedule, costs), costs, schedule)
+    assert bytes_over_time(samples, 0, "weight_versions") == [(0.0, 0), (4.0, 50), (6.5, 0)]
+    assert bytes_over_time(samples, 0, "gradients") == [(0.0, 0), (4.0, 50), (4.5, 0), (6.5, 50), (7.0, 0)]
+
+
+def test_a_predicted_copy_of_the_weights_lives_as_long_as_its_op():
+    """The first F looks ahead too, but before a Step there is no state to predict from."""
+    first, second = (Compute(Phase.FORWARD, 0, i, version=i, lookahead=2) for i in range(2))
+    costs = StageCosts((StageCost(1.0, 2.0, weight_bytes=50),))
+    schedule = make_schedule("ahead", 1, 2, [[first, backward(0, 0), Step(0), second, backward(0, 1, 1)]])
+    samples = memory(simulate_lists(schedule, costs), costs, schedule)
+    assert bytes_over_time(samples, 0, "weight_versions") == [(0.0, 0), (3.0, 50), (4.0, 0)]
+
+
+def test_a_predicted_copy_is_dropped_just_after_the_gradients_are_there():
+    ops = [forward(0, 0), backward(0, 0), Step(0), forward(0, 1, 1), Compute(Phase.BACKWARD, 0, 1, 1, 1), Step(0)]
+    costs = StageCosts((StageCost(1.0, 2.0, step_s=1.0, saved_bytes=7, weight_bytes=50),))
+    schedule = make_schedule("ahead", 1, 2, [ops])
+    samples = memory(simulate_lists(schedule, costs), costs, schedule)
+    # the second B runs from 5 to 7 s
+    held = [
+        (s.time_s, *map(dict(s.bytes_by_kind).get, ("weight_versions", "gradients", "activations"))) for s in samples
+    ]
+    assert held[-5:] == [(4.0, 0, 0, 7), (5.0, 50, 0, 7), (7.0, 50, 50, 0), (7.0, 0, 50, 0), (8.0, 0, 0, 0)]
+
+
+@settings(deadline=None, max_examples=30)
+@given(p=st.integers(1, 6), m=st.integers(12, 18))
+def test_pipedream_stashes_one_version_for_every_stage_that_follows(p, m):
+    costs = StageCosts((StageCost(1.0, 2.0, step_s=0.5, weight_bytes=1),) * p)
+    schedule = build("pipedream", p, m)
+    samples = memory(simulate_lists(schedule, costs), costs, schedule)
+    stashed = [
+        max(num_bytes for _, num_bytes in bytes_over_time(samples, rank, "weight_versions")) for rank in range(p)
+    ]
+    assert stashed == [p - 1 - rank for rank in range(p)]
+
+
+@settings(deadline=None, max_examples=40)
+@given(p=st.integers(1, 6), m=st.integers(1, 12), name=st.sampled_from(["gpipe", "1f1b"]))
+def test_the_peak_of_the_activations_is_the_number_of_microbatches_in_flight(p, m, name):
+    costs = StageCosts((StageCost(1.0, 2.0, saved_bytes=1),) * p)
+    schedule = build(name, p, m)
+    peaks = peak_memory(memory(simulate_lists(schedule, costs), costs, schedule))
+    expected = [m if name == "gpipe" else min(m, p - rank) for rank in range(p)]
+    assert [peaks[rank].total_bytes for rank in range(p)] == expected
+
+
+def test_the_ranks_of_one_device_are_added_up():
+    schedule = make_schedule("shared", 1, 2, [[forward(0, 0)], [forward(0, 1)]], rank_to_device=(0, 0))
+    costs = StageCosts((StageCost(1.0, saved_bytes=3, weight_bytes=50),))
+    peaks = peak_memory(memory(simulate_lists(schedule, costs), costs, schedule))
+    assert [(device, peak.total_bytes) for device, peak in peaks.items()] == [(0, 106)]
+
+
+def test_the_first_moment_over_capacity_is_reported_with_rank_time_and_op():
+    schedule = build("1f1b", 2, 2)
+    timeline = simulate_lists(schedule, TWO, CLUSTER)
+    samples = memory(timeline, TWO, schedule)
+    tight = Cluster((Device(memory_bytes=2120), Device(memory_bytes=4212)))
+    found = over_capacity(samples, tight, timeline)
+    assert found is not None
+    assert str(found) == "device 0 holds 2121 bytes of 2120 from 7 s on, at 0B0 of rank 0"
+    assert over_capacity(samples, Cluster((Device(memory_bytes=2121), Device())), timeline) is None
+
+
+def test_weights_that_do_not_fit_are_over_capacity_from_the_start():
+    schedule = build("1f1b", 2, 2)
+    timeline = simulate_lists(schedule, TWO, CLUSTER)
+    found = over_capacity(memory(timeline, TWO, schedule), Cluster((Device(), Device(memory_bytes=1))), timeline)
+    assert found is not None
+    assert (found.device, found.rank, found.time_s) == (1, 1, 0.0)
+
+
+def test_costs_of_too_few_stages_are_refused():
+    schedule = build("1f1b", 2, 2)
+    with pytest.raises(SimulationError, match="of 1 stages, expected 2"):
+        memory(simulate_lists(schedule, TWO), uniform(1, 1.0, 2.0), schedule)

@@ -1,0 +1,57 @@
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipesched.simulator import USUAL_NETWORK, NetworkOptions
+from pipesched.simulator.planner import search_plans
+from pipesched.simulator.planner.bound import Bounds
+from pipesched.simulator.planner.candidate_evaluation import evaluate_candidate
+from pipesched.simulator.planner.request import candidates
+from pipesched.simulator.planner.single_copy import bound_single_copy
+from tests.simulator.planner.instances import random_request
+
+ALL = ("gpipe", "1f1b", "interleaved", "zb_h1", "chimera", "pipedream", "pipedream_2bw", "wpipe", "1f1b_rr")
+SLACK = 1 + 1e-9
+
+
+def predicted(request, chosen=lambda each: each):
+    """Predict every candidate in full, or those that are chosen."""
+    cuts = request.cuts()
+    found = []
+    for candidate in chosen(list(candidates(request, cuts))):
+        costs = cuts.costs_of(candidate)
+        found.append((candidate, costs, evaluate_candidate(candidate, costs, request.cluster, request.network)))
+    return found
+
+
+@settings(deadline=None, max_examples=6)
+@given(seed=st.integers(0, 10**6))
+def test_the_ranking_is_that_of_an_exhaustive_search(seed):
+    request = random_request(random.Random(seed))
+    fits = [outcome.throughput for _, _, outcome in predicted(request) if outcome.fits]
+    found = search_plans(request, top=5)
+    assert found.is_complete
+    assert [each.throughput for each in found.ranked] == pytest.approx(sorted(fits, reverse=True)[:5], rel=1e-12)
+    assert found.headroom == (pytest.approx(0, abs=1e-9) if fits else math.inf)
+
+
+@settings(deadline=None, max_examples=12)
+@given(seed=st.integers(0, 10**6))
+def test_no_bound_is_above_what_it_bounds(seed):
+    chance = random.Random(seed)
+    network = chance.choice([USUAL_NETWORK, NetworkOptions("eager"), NetworkOptions("rendezvous", "blocking", 7, 0.5)])
+    request = random_request(chance, schedules=ALL, network=network)
+    bounds = Bounds(request.cluster)
+    for candidate, costs, outcome in predicted(request, lambda all_of: chance.sample(all_of, min(8, len(all_of)))):
+        if outcome.seconds is None:
+            continue
+        least = bounds.of(candidate, costs)
+        assert least.seconds <= outcome.seconds * SLACK, candidate
+        assert max(least.peak_bytes.values()) <= outcome.most_bytes, candidate
+        assert least.over_memory is None or not outcome.fits
+        one = bound_single_copy(candidate, costs, request.cluster, bounds, network)
+        assert one.seconds <= outcome.seconds * SLACK, candidate
+        assert all(held <= outcome.held_bytes[device] for device, held in one.held_bytes), candidate

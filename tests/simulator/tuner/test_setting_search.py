@@ -1,0 +1,171 @@
+import sys
+from dataclasses import replace
+
+import pytest
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.clusters import Link
+from pipesched.schedules.lowering import lower
+from pipesched.simulator import USUAL_NETWORK, NetworkOptions
+from pipesched.simulator.engine import simulate_lists
+from pipesched.simulator.memory import memory, peak_memory
+from pipesched.simulator.tuner import Accounting, Evaluator, Setting, Space, predict_setting, search_settings
+from pipesched.simulator.tuner.setting_evaluation import evaluate_setting, measure
+from tests.simulator.tuner.problems import problem
+
+SPACE = Space((1, 2, 4, 8), (1, 2, 3), (0, 2), ("avgpipe", "zb_h1", "interleaved", "chimera"), recomputes=(False, True))
+
+
+def by_simpy(asked, setting):
+    """Seconds of a batch and the most that a device holds, with all pipelines in SimPy."""
+    schedule = lower(setting.build(len(asked.cluster.devices)))
+    costs = asked.costs(setting.num_microbatches, schedule.num_stages)
+    timeline = simulate_lists(schedule, costs, asked.cluster)
+    peaks = peak_memory(memory(timeline, costs, schedule))
+    return timeline.makespan_s / setting.num_pipelines, max(peak.total_bytes for peak in peaks.values())
+
+
+def slows(asked, setting):
+    """Whether its pipelines want more of some device than there is."""
+    costs = asked.costs(setting.num_microbatches, len(asked.cluster.devices))
+    return any(setting.num_pipelines * cost.utilisation > 1 for cost in costs.stages)
+
+
+@pytest.mark.parametrize("setting", [s for s in SPACE.settings() if s.schedule == "avgpipe"], ids=str)
+def test_every_setting_of_avgpipe_takes_and_holds_what_simpy_says_of_all_its_pipelines(setting):
+    asked = problem()
+    found = evaluate_setting(asked, setting)
+    seconds, held_bytes = by_simpy(asked, setting)
+    if setting.num_pipelines == 1 or not slows(asked, setting):
+        assert found.seconds == pytest.approx(seconds, rel=1e-9)
+    else:  # they do not stay in step as those of one iteration do
+        assert found.seconds < 1.05 * seconds
+    assert found.held_bytes == held_bytes
+    assert found.fits
+
+
+def test_pipelines_that_slow_each_other_drift_apart_and_fill_each_others_bubbles():
+    asked, several, one = problem(), Setting("avgpipe", 2, 3, 0), Setting("avgpipe", 2, 1, 0)
+    assert slows(asked, several)
+    in_step_s, _ = by_simpy(asked, several)
+    best_s = max(cost.utilisation * (2 * (cost.forward_s + cost.backward_s)) for cost in asked.costs(2, 3).stages)
+    assert (
+        best_s
+        < evaluate_setting(asked, several).seconds
+        < 0.95 * in_step_s
+        < in_step_s
+        < evaluate_setting(asked, one).seconds
+    )
+
+
+@pytest.mark.parametrize(
+    "setting", [Setting("avgpipe", 32, 2, 0), Setting("avgpipe", 32, 3, 2, recomputes=True)], ids=str
+)
+@pytest.mark.parametrize("is_handed", [False, True], ids=["free", "handed over"])
+def test_of_many_microbatches_following_some_is_enough(setting, is_handed, monkeypatch):
+    asked = problem(batch_size=32)
+    if is_handed:
+        cluster = asked.cluster
+        link = replace(cluster.intra, send_s=0.1, send_s_per_byte=1e-3, post_s=0.05, receive_s=0.04)
+        devices = tuple(replace(device, op_s=0.02) for device in cluster.devices)
+        asked = replace(asked, cluster=replace(cluster, intra=link, devices=devices))
+    found = evaluate_setting(asked, setting).seconds
+    monkeypatch.setattr(sys.modules["pipesched.simulator.tuner.setting_evaluation"], "_FOLLOWED", 32)
+    assert found == pytest.approx(evaluate_setting(asked, setting).seconds, rel=0.02)
+
+
+def test_where_devices_share_a_nic_simpy_says_it():
+    asked = problem()
+    nodes = tuple(replace(device, node=index // 2) for index, device in enumerate(asked.cluster.devices))
+    asked = replace(asked, cluster=replace(asked.cluster, devices=nodes, nics=((0, 1),)))
+    setting = Setting("avgpipe", 4, 2, 1)
+    assert (evaluate_setting(asked, setting).seconds, evaluate_setting(asked, setting).held_bytes) == by_simpy(
+        asked, setting
+    )
+
+
+def test_what_does_not_fit_is_rejected_with_device_and_op_and_still_has_its_numbers():
+    free = evaluate_setting(problem(), Setting("avgpipe", 2, 3, 0))
+    tight = evaluate_setting(problem(memory_bytes=free.held_bytes - 1), Setting("avgpipe", 2, 3, 0))
+    assert (tight.seconds, tight.held_bytes) == (free.seconds, free.held_bytes)
+    assert f"over memory: device 1 holds {free.held_bytes} bytes of {free.held_bytes - 1}" in tight.reason
+    assert evaluate_setting(problem(memory_bytes=free.held_bytes), Setting("avgpipe", 2, 3, 0)).fits
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        (Setting("chimera", 4), "chimera"),
+        (Setting("avgpipe", 3, 1, 0), "8 samples in 3 micro-batches, expected equal ones"),
+        (Setting("interleaved", 4, num_chunks=3), "got 9 stages for 6 layers"),
+    ],
+)
+def test_what_cannot_be_is_rejected_with_the_reason(setting, why):
+    outcome = evaluate_setting(problem(), setting)
+    assert not outcome.fits
+    assert outcome.seconds is None
+    assert why in outcome.reason
+    assert "\n" not in outcome.reason
+
+
+def test_a_microbatch_that_the_profile_does_not_cover_is_rejected():
+    assert "expected 1 to 8" in evaluate_setting(problem(batch_size=16), Setting("avgpipe", 1, 1, 0)).reason
+
+
+def test_in_several_processes_the_same_is_found_in_the_same_order():
+    asked, settings = problem(), SPACE.settings()
+    here = search_settings(asked, settings)
+    assert [outcome.setting for outcome in here] == list(settings)
+    told = []
+    assert search_settings(asked, settings, workers=2, tick=told.append) == here
+    assert told == sorted(told)
+    assert told[-1] == 1.0
+
+
+def test_another_runner_can_take_over():
+    settings = SPACE.settings()[:5]
+    found = search_settings(problem(), settings, runner=lambda judge, some: map(judge, reversed(some)))
+    assert found == search_settings(problem(), settings)
+
+
+@pytest.mark.parametrize("accounting", Accounting)
+def test_the_equations_start_from_the_most_microbatches_in_one_pipeline(accounting):
+    asked, setting = problem(), Setting("avgpipe", 4, 3, 2)
+    found = {o.setting: o for o in search_settings(asked, SPACE.settings(), Evaluator.AVGPIPE, accounting=accounting)}
+    expected = predict_setting(measure(asked, Setting("avgpipe", 8, 1, 2)), 4, 3, accounting)
+    assert (found[setting].seconds, found[setting].held_bytes) == (expected.seconds, round(expected.held_bytes))
+    assert "say nothing of zb_h1" in found[Setting("zb_h1", 4)].reason
+
+
+def test_the_equations_keep_the_limit_too():
+    free = search_settings(problem(), [Setting("avgpipe", 4, 2, 0)], Evaluator.AVGPIPE)[0]
+    tight = search_settings(
+        problem(memory_bytes=free.held_bytes - 1), [Setting("avgpipe", 4, 2, 0)], Evaluator.AVGPIPE
+    )[0]
+    assert (free.fits, tight.fits) == (True, False)
+    assert tight.reason.startswith("over memory: device 0 holds")
+
+
+def test_the_equations_skip_what_the_profile_does_not_cover():
+    asked = problem(batch_size=16)
+    one, eight = search_settings(asked, [Setting("avgpipe", 1, 1, 0), Setting("avgpipe", 8, 1, 0)], Evaluator.AVGPIPE)
+    assert "expected 1 to 8" in one.reason
+    assert eight.fits
+    with pytest.raises(ProfileError, match="expected 1 to 8"):
+        search_settings(asked, [Setting("avgpipe", 1, 1, 0)], Evaluator.AVGPIPE)
+
+
+def test_without_links_to_wait_for_advance_gains_nothing():
+    asked = problem(link=None)
+    free = replace(asked, cluster=replace(asked.cluster, intra=type(asked.cluster.intra)()))
+    assert len({evaluate_setting(free, Setting("avgpipe", 8, 1, advance)).seconds for advance in range(4)}) == 1
+
+
+@pytest.mark.parametrize("network", [NetworkOptions(sends="blocking"), NetworkOptions("eager", slowdown=0.25)])
+@pytest.mark.parametrize("num_pipelines", [1, 2])
+def test_a_setting_is_predicted_with_the_messages_that_are_asked_for(network, num_pipelines):
+    asked, setting = replace(problem(link=Link(0.5, 20.0)), network=network), Setting("avgpipe", 4, num_pipelines, 0)
+    lists, costs = lower(setting.build(3)), asked.costs(4, 3)
+    expected_s = simulate_lists(lists, costs, asked.cluster, network=network).makespan_s / num_pipelines
+    assert evaluate_setting(asked, setting).seconds == expected_s
+    assert evaluate_setting(replace(asked, network=USUAL_NETWORK), setting).seconds != expected_s

@@ -1,0 +1,20 @@
+"""`pipesched.profile_links`."""
+
+import pytest
+
+import pipesched
+from pipesched.executor import RankFailed
+
+
+@pytest.mark.distributed
+def test_the_links_between_two_processes_are_measured_and_a_fault_is_named():
+    with pipesched.session():
+        cluster = pipesched.profile_links(sizes_bytes=[1024, 65536], repeats=2)
+        with pytest.raises(RankFailed, match="links: got sizes"):
+            pipesched.profile_links(sizes_bytes=[1024], repeats=2)
+
+    assert len(cluster.devices) == 2
+    # how long a message is on its way may be all its ranks' own time: then nothing is left for the latency
+    assert cluster.intra.sending_s(1024) + cluster.intra.transfer_s(1024) + cluster.intra.receiving_s(1024) > 0
+    assert min(cluster.intra.sending_s(1024), cluster.intra.post_s, cluster.intra.receiving_s(1024)) > 0
+    assert all(device.op_s > 0 for device in cluster.devices)

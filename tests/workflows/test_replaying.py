@@ -1,0 +1,41 @@
+"""`pipesched.replay`, and the split of emulated runs, whose ops take what they are told."""
+
+import pytest
+
+import pipesched
+from pipesched.schedules.builders import build
+from tests.hand_runs import run_by_hand
+
+SCHEDULE = build("1f1b", num_ranks=2, num_microbatches=4)
+RUN = run_by_hand(SCHEDULE, 0.05, 0.2, 1.5)
+
+
+def test_a_run_alone_and_with_costs():
+    alone = pipesched.replay(RUN)
+    assert alone.predicted is None
+    assert alone.first.source == "works alone"
+    predicted = pipesched.replay(RUN, pipesched.uniform(2, 1.0, 2.0))
+    assert predicted.first is predicted.predicted
+    assert predicted.split.makespan.costs_s == pytest.approx(-0.5 * 15.0)
+    assert predicted.split.makespan.hand_over_s == pytest.approx(alone.split.makespan.hand_over_s)
+    assert list(predicted.to_frame()["quantity"][:3]) == ["makespan_s", "busy_s", "idle_s"]
+    assert predicted.plot().axes
+    assert "hand-over" in predicted._repr_html_()
+    assert predicted.explanation.sentence in repr(predicted)
+
+
+def test_costs_of_fewer_stages_are_refused():
+    with pytest.raises(pipesched.ArgumentError, match="got 1 stages, expected 2"):
+        pipesched.replay(RUN, pipesched.uniform(1, 1.0, 2.0))
+
+
+@pytest.mark.distributed
+def test_an_emulated_run_whose_ops_are_a_fifth_slower_than_the_costs_has_its_error_in_costs():
+    told, slower = pipesched.uniform(2, 0.05, 0.1), pipesched.uniform(2, 0.06, 0.12)
+    run = pipesched.run(SCHEDULE, emulate=slower, iterations=3)
+    makespan = pipesched.replay(run.timeline, told).split.makespan
+    assert makespan.costs_s + makespan.hand_over_s + makespan.rest_s == pytest.approx(makespan.error_s, abs=1e-12)
+    # the ops slept 0.9 s of the makespan, and whatever they overslept is theirs too
+    assert makespan.costs_s <= -0.15 + 1e-3
+    assert abs(makespan.hand_over_s + makespan.rest_s) < 0.15
+    pipesched.close()
