@@ -12,6 +12,7 @@ from itertools import count
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
@@ -179,6 +180,8 @@ def connected(
             with waiting_for(f"the other ranks of rank {rank}"):
                 dist.barrier()
         finally:
+            # ends gloo's threads with the last reference: one that frees a tensor while Python shuts down aborts the
+            # process. torch.distributed.nn, loaded in between, would keep the group as a default argument for good.
             dist.destroy_process_group()
 
 

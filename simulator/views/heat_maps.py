@@ -212,4 +212,4 @@ def _scatter(
     axes.set_title("every setting", loc="left", fontsize=10, color=INK)
     axes.tick_params(which="both", colors=FAINT, labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(loc="upper right", frameon=False, fontsize=8)  # "best" looks for a place among all points
