@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias, assert_never
+from typing import NamedTuple, TypeAlias, assert_never
 
 
 class Phase(StrEnum):
@@ -32,11 +32,10 @@ class Payload(StrEnum):
     GRADIENT = "B"
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """The one tensor that `stage` hands on for `microbatch`.
 
-    An activation goes to ``stage + 1``, a gradient to ``stage - 1``.
+    An activation goes to ``stage + 1``, a gradient to ``stage - 1``. A tuple, because it is what readers look up.
     """
 
     payload: Payload
@@ -254,7 +253,8 @@ def needs_from_others(op: Compute, num_stages: int) -> tuple[Message, ...]:
 
     There is one such message at most.
     """
-    return tuple(message for message in needs(op, num_stages) if message.stage != op.stage)
+    messages = needs(op, num_stages)
+    return messages if op.phase is Phase.FORWARD else messages[1:]
 
 
 def forward(stage: int, microbatch: int, version: int = 0) -> Compute:

@@ -45,6 +45,6 @@ def _moved(op: Op, microbatches: int, batch: int, steps: Counter[int]) -> Op:
         return Compute(part.phase, part.stage, part.microbatch + microbatches, version, part.lookahead)
 
     def post(op: Send | Recv) -> Send | Recv:
-        return replace(op, message=replace(op.message, microbatch=op.message.microbatch + microbatches))
+        return replace(op, message=op.message._replace(microbatch=op.message.microbatch + microbatches))
 
     return rewritten(op, compute, post)

@@ -171,7 +171,7 @@ class _Copy:
         return Compute(op.phase, op.stage, self.microbatch(op.microbatch), op.version, op.lookahead)
 
     def _post(self, op: Send | Recv) -> Send | Recv:
-        message = replace(op.message, microbatch=self.microbatch(op.message.microbatch))
+        message = op.message._replace(microbatch=self.microbatch(op.message.microbatch))
         return replace(op, message=message, peer=self.rank(op.peer))
 
 

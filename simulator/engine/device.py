@@ -13,11 +13,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from itertools import count
 from typing import final
 
 from simpy import Environment, Event
+
+from pipesched.profiles.clusters import Cluster
 
 
 class SimulatedDevice(ABC):
@@ -122,3 +126,15 @@ class SharedDevice(SimulatedDevice):
             self._set_alarm()
         else:
             self._virtual_s, self._read_s = 0.0, self._env.now
+
+
+def simulated_devices(
+    env: Environment, cluster: Cluster, rank_to_device: Sequence[int], slowdown: float
+) -> dict[int, SimulatedDevice]:
+    """Return the devices that have ranks, by number: one with a rank of its own is slowed by messages only."""
+    devices: dict[int, SimulatedDevice] = {}
+    for device, num_ranks in Counter(rank_to_device).items():
+        speed = cluster.devices[device].speed
+        is_even = num_ranks == 1 and not slowdown
+        devices[device] = OwnDevice(env, speed) if is_even else SharedDevice(env, speed, slowdown)
+    return devices

@@ -93,7 +93,7 @@ class _Pipeline:
         return replace(op, microbatch=self._microbatch(op.microbatch))
 
     def _post(self, op: Send | Recv) -> Send | Recv:
-        message = replace(op.message, microbatch=self._microbatch(op.message.microbatch))
+        message = op.message._replace(microbatch=self._microbatch(op.message.microbatch))
         return replace(op, message=message, peer=op.peer + self.index * self.schedule.num_ranks)
 
     def _microbatch(self, microbatch: int) -> int:

@@ -19,11 +19,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import Any, assert_never, final
+from typing import Any, NamedTuple, assert_never, final
 
 from simpy import Environment, Event
 
@@ -56,7 +54,7 @@ from pipesched.schedules.lowering import lower
 from pipesched.schedules.weights import looks_ahead, stashing_steps
 from pipesched.simulator import HandOverWork, NetworkOptions, SimulationError, after_op, of_post, of_receipt
 from pipesched.simulator.engine.all_reduce import Collectives
-from pipesched.simulator.engine.device import OwnDevice, SharedDevice, SimulatedDevice
+from pipesched.simulator.engine.device import SimulatedDevice, simulated_devices
 from pipesched.simulator.engine.network import Network, Transfer
 from pipesched.simulator.engine.op_seconds import AS_MODELLED, OpSeconds, require_given
 from pipesched.simulator.engine.preconditions import require_simulable
@@ -108,8 +106,7 @@ def simulate_lists(
         raise type(error)(f"{schedule.name}: {error}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Posted:
+class _Posted(NamedTuple):
     """A Send, Recv or Reduce, whose times are known only later."""
 
     op: Send | Recv | Reduce
@@ -140,7 +137,7 @@ class _Run:
         self._members = schedule.reducers
         self._collectives = Collectives(self._members, self._begin_reduction)
         self._all_reduces: dict[int, AllReduce] = {}
-        self._devices = self._make_devices()
+        self._devices = simulated_devices(self._env, cluster, schedule.rank_to_device, network.slowdown)
         on_start = self._slow_down if network.slowdown else None
         self._network = Network(self._env, costs, cluster, schedule.rank_to_device, network, on_start)
         self._pieces_of: dict[tuple[Phase, int, bool], WorkPiece] = {}
@@ -185,9 +182,9 @@ class _Run:
         reductions: dict[int, TransferTimes] = {}
         factors = self._factors(rank)
         stashing = stashing_steps(self._schedule.ops[rank])
-        for index, op in enumerate(self._schedule.ops[rank]):
+        givens = repeat(AS_MODELLED) if self._given is None else self._given[rank]
+        for index, (op, given) in enumerate(zip(self._schedule.ops[rank], givens, strict=False)):
             posted_s = env.now
-            given = AS_MODELLED if self._given is None else self._given[rank][index]
             match op:
                 case Compute() | Overlap():
                     for transfer in self._awaited(rank, op):
@@ -198,6 +195,7 @@ class _Run:
                     if given.before_s:
                         yield from self._own(rank, op, given.before_s)
                     pieces = self._pieces(op, factors)
+                    made.update(map(gives, computes(op)))
                 case Send() | Recv() | Reduce():
                     if has_hand_over and given.before_s is None and not isinstance(op, Reduce):
                         yield from self._hand_over(rank, device, op, of_post(rank, op, devices))
@@ -235,7 +233,6 @@ class _Run:
                     yield device.run(seconds, utilisation)
             else:  # it passes as it is, whoever else is on the device
                 yield env.timeout(given.work_s)
-            made.update(map(gives, computes(op)))
             done.append(Span(rank, op, posted_s, start_s, env.now))
             if has_hand_over and given.after_s is None and (work := after_op(rank, op, devices)) is not None:
                 yield from self._hand_over(rank, device, op, work)
@@ -327,15 +324,6 @@ class _Run:
         draw = random.Random(f"{self._seed} {rank}").lognormvariate
         return (draw(0.0, self._jitter) for _ in repeat(None))
 
-    def _make_devices(self) -> dict[int, SimulatedDevice]:
-        slowdown, num_ranks = self._options.slowdown, Counter(self._schedule.rank_to_device)
-        devices: dict[int, SimulatedDevice] = {}
-        for device, count in num_ranks.items():
-            speed = self._cluster.devices[device].speed
-            is_even = count == 1 and not slowdown
-            devices[device] = OwnDevice(self._env, speed) if is_even else SharedDevice(self._env, speed, slowdown)
-        return devices
-
     def _spans(self, rank: int) -> Iterator[Span]:
         for entry in self._done[rank]:
             if isinstance(entry, Span):
@@ -349,18 +337,18 @@ class _Run:
     def _wait(self, rank: int) -> str:
         """Say what a stuck rank waits for."""
         row, at = self._schedule.ops[rank], len(self._done[rank])
-        open_posts = [each for each in self._done[rank] if isinstance(each, _Posted) and each.times.end_s is None]
+        open_posts = [entry for entry in self._done[rank] if isinstance(entry, _Posted) and entry.times.end_s is None]
         if self._options.sends == "blocking" and open_posts and open_posts[-1] is self._done[rank][-1]:
             send = open_posts[-1].op
             if isinstance(send, Send):
                 return f"rank {rank} at {send} waits for {Recv(send.message, rank)} of rank {send.peer}"
         op = row[at] if at < len(row) else None
         if op is None or isinstance(op, Step):
-            posts = (each for each in open_posts if isinstance(each.op, Reduce))
-            first = next(each for each in posts if op is None or each.op == Reduce(op.stage))
+            posts = (post for post in open_posts if isinstance(post.op, Reduce))
+            first = next(post for post in posts if op is None or post.op == Reduce(op.stage))
             absent = " and ".join(f"rank {other}" for other in self._collectives.absent(first.times))
             return f"rank {rank} at {op or 'the end of its list'} waits for {first.op} of {absent}"
         assert isinstance(op, Compute | Overlap), "nothing else waits"
         unsent = [transfer for transfer in self._awaited(rank, op) if transfer.times.end_s is None]
-        sends = " and ".join(f"{Send(each.message, rank)} of rank {each.source}" for each in unsent)
+        sends = " and ".join(f"{Send(transfer.message, rank)} of rank {transfer.source}" for transfer in unsent)
         return f"rank {rank} at {op} waits for {sends}"
