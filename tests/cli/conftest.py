@@ -11,7 +11,8 @@ import pytest
 from pipesched.cli.main import main
 
 ROOT = Path(__file__).parents[2]
-BLOCKS = re.findall(r"^```\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+PAGES = (ROOT / "README.md", ROOT / "docs" / "commands.md", ROOT / "docs" / "formats.md")
+BLOCKS = [b for page in PAGES for b in re.findall(r"^```\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)]
 
 
 class Answer(NamedTuple):
