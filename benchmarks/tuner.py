@@ -28,7 +28,8 @@ from pipesched.profiles.io import cluster_text
 from pipesched.profiles.processes import num_companions, num_cores
 from pipesched.simulator.analysis import to_markdown
 from pipesched.simulator.tuner import Problem, Setting, SettingOutcome, rank_correlation
-from pipesched.workflows import AccountingChoice, EvaluatorChoice, Measurement
+from pipesched.workflows import AccountingChoice, EvaluatorChoice
+from pipesched.workflows.tuning import Measurement
 
 Result = TypeVar("Result")
 Row: TypeAlias = dict[str, str | int | float | None]

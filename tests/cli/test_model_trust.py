@@ -202,7 +202,7 @@ def test_a_profile_that_is_trusted_is_built_to_be_run(pipesched, folder, plant, 
     def stopped(problem, *_, **__):
         raise InputError(f"found {problem.profile.model}")
 
-    monkeypatch.setattr("pipesched.workflows.search_problem", stopped)
+    monkeypatch.setattr("pipesched.workflows.tuning.search_problem", stopped)
     plant(MODULE)
     answer = pipesched("tune profile.json -b 1 -p 2 --verify 1 --trust-model")
     assert answer.err == f"pipesched: found {MODULE}\n"

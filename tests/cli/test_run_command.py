@@ -18,7 +18,7 @@ from pipesched.schedules import MemorySample, Message, Payload
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import from_json, read_timeline
 from pipesched.simulator.engine import simulate_lists
-from pipesched.workflows.schedule_verification import relative_difference, with_initial_weights
+from pipesched.workflows.verifying.schedule_verification import relative_difference, with_initial_weights
 from tests.trace_rules import check_trace
 
 MODEL = "gpt:layers=2,width=16,heads=2,context=8"

@@ -15,7 +15,7 @@ from pipesched.cli.output.tune_print import result_to_dict
 from pipesched.profiles.clusters import flat
 from pipesched.profiles.io import save_profile
 from pipesched.simulator.tuner import Problem, Setting, SettingOutcome
-from pipesched.workflows import TuneResult
+from pipesched.workflows.tuning import TuneResult
 from tests.processes import run
 from tests.simulator.tuner.problems import model
 

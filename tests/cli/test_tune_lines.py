@@ -18,7 +18,7 @@ from pipesched.schedules.builders import build
 from pipesched.schedules.formats import from_json
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator.tuner import Problem, Setting, SettingOutcome
-from pipesched.workflows import Verdict, Verified
+from pipesched.workflows.tuning import Verdict, Verified
 from tests.simulator.tuner.problems import model
 
 MLP = "mlp:width=8,layers=6"

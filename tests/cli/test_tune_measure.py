@@ -3,7 +3,7 @@
 import pytest
 
 from pipesched.schedules import Span, Step, Timeline
-from pipesched.workflows.setting_runs import _iteration_s
+from pipesched.workflows.tuning.setting_runs import _iteration_s
 
 
 def steps(*ends_by_rank):

@@ -7,7 +7,7 @@ from pipesched.profiles.measuring import profile_model
 from pipesched.profiles.models import resolve_model
 from pipesched.simulator.tuner import Accounting, Setting, predict_setting
 from pipesched.simulator.tuner.setting_evaluation import Problem, evaluate_setting, measure
-from pipesched.workflows import Measurement
+from pipesched.workflows.tuning import Measurement
 
 MODEL = "gpt:layers=4,width=256,heads=4,context=64"
 

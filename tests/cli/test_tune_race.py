@@ -20,7 +20,7 @@ def tune(pipesched, folder, monkeypatch):
         return SettingOutcome(setting, 1e-3 / setting.num_microbatches, 1)
 
     save_profile(replace(model(), model="mlp:layers=6,width=8"), folder / "m.json")
-    monkeypatch.setattr("pipesched.workflows.setting_runs.Measurement.__call__", run)
+    monkeypatch.setattr("pipesched.workflows.tuning.setting_runs.Measurement.__call__", run)
     monkeypatch.setattr("pipesched.profiles.measuring.yardstick_s", lambda num_busy, device: 1e-3)
     return lambda more="": pipesched(f"{LINE} {more}")
 

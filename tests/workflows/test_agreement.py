@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.workflows.test_running import torchrun
+from tests.workflows.measuring.test_running import torchrun
 
 pytestmark = pytest.mark.distributed
 

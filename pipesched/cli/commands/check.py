@@ -31,7 +31,7 @@ def check(
     json: Json = False,
 ) -> None:
     """Check a schedule: complete, matched, free of deadlock; and on which backends. Exit code 1: not on --backend."""
-    from pipesched.workflows import check as check_lists
+    from pipesched.workflows.checking import check as check_lists
 
     report = check_lists(schedule.load())
     loaded, judgement = report.schedule, report.judgement
@@ -83,7 +83,7 @@ def _text(cell: Cell, has_colours: bool) -> str:
 def _print_backends(findings: tuple[Finding, ...], judgement: Judgement) -> None:
     """Print where it is safe, and why not elsewhere, unless that has been said."""
     from pipesched.schedules.check import BACKENDS
-    from pipesched.workflows import verdict
+    from pipesched.workflows.checking import verdict
 
     for backend, traits in BACKENDS.items():
         here = judgement.findings[backend]

@@ -24,7 +24,7 @@ from pipesched.cli.output.terminal import print_json, print_result, progress_bar
 if TYPE_CHECKING:
     from pipesched.schedules import Timeline
     from pipesched.simulator.analysis import CellValue
-    from pipesched.workflows import ScheduleComparison
+    from pipesched.workflows.simulating import ScheduleComparison
 
 CompareFormat = Literal["table", "markdown", "csv", "json"]
 
@@ -117,7 +117,7 @@ def _require_two(timelines: Sequence[str], names: Sequence[str]) -> None:
 
 
 def _compare_timelines(paths: Sequence[Path], form: CompareFormat, gantt: Path | None, out: Path | None) -> None:
-    from pipesched.workflows import compare_runs
+    from pipesched.workflows.timelines import compare_runs
 
     compared = compare_runs(paths[0], paths[1])
     _write(compared.timelines, compared.to_rows(), gantt, out, compared.caption)
@@ -171,7 +171,8 @@ def _compared(
     keep_going: bool,
 ) -> ScheduleComparison:
     """Predict one after the other; to keep going is to say in its row why one cannot be, unless that holds for all."""
-    from pipesched.workflows import catalogue_name, compare_sources
+    from pipesched.workflows.arguments import catalogue_name
+    from pipesched.workflows.simulating import compare_sources
 
     by_name = options_of_each([name for name in names if catalogue_name(name) is not None], options)
     sources = [(name, _options_of(name, by_name.get(name), options).source) for name in names]

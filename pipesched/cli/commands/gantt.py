@@ -33,7 +33,7 @@ def gantt(
     Exit code 1 when what is predicted for a schedule does not fit into --memory-limit.
     """
     from pipesched.simulator.views import FIGURE_SUFFIXES
-    from pipesched.workflows import Gantt
+    from pipesched.workflows.timelines import Gantt
 
     check_outputs((out, FIGURE_SUFFIXES))
     shown = read_shown(files, schedule, costs, simulation)

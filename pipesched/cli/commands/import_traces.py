@@ -38,7 +38,7 @@ def import_run(
     Other commands read the Timeline: gantt, compare, trace, profile --from. A schedule says what was run where ranges
     do not say it, as with several stages on a rank.
     """
-    from pipesched.workflows import import_traces
+    from pipesched.workflows.timelines import import_traces
 
     check_outputs((out, TIMELINE))
     lists = None if schedule == ScheduleOptions() else schedule.load()

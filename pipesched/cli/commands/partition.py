@@ -16,7 +16,7 @@ from pipesched.cli.output.terminal import complain, num_bytes, print_json, print
 from pipesched.workflows import ArgumentError, PartitionAim, ReplicaFormula
 
 if TYPE_CHECKING:
-    from pipesched.workflows import PartitionedModel
+    from pipesched.workflows.planning import PartitionedModel
 
 
 @grouped
@@ -42,7 +42,7 @@ def partition(
 
     Exit code 1 when a stage does not fit into its devices.
     """
-    from pipesched.workflows import partition as cut
+    from pipesched.workflows.planning import partition as cut
 
     check_outputs((out, (".txt", ".json")))
     result = cut(

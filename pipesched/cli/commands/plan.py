@@ -41,7 +41,7 @@ def plan(
     """
     from pipesched.cli.output.plan_print import explained, nothing_fits, plans_to_dict, print_explained, print_plans
     from pipesched.simulator.views import FIGURE_SUFFIXES
-    from pipesched.workflows import search_request
+    from pipesched.workflows.planning import search_request
 
     check_outputs((out, PLAN), (plot, FIGURE_SUFFIXES))
     asked = request.load(profile, model)

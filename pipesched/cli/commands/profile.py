@@ -18,7 +18,7 @@ from pipesched.cli.output.terminal import print_result, progress_bar
 from pipesched.executor import RunSettings
 
 if TYPE_CHECKING:
-    from pipesched.workflows import MeasuredCosts, ProfileMeasurement
+    from pipesched.workflows.measuring import MeasuredCosts, ProfileMeasurement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +62,9 @@ def profile(
         measured: ProfileMeasurement | MeasuredCosts = _measured(model, layers)
     else:
         _require_unused("MODEL", layers == LayerOptions(), "of how layers are measured")
-        from pipesched import workflows
+        from pipesched.workflows.measuring import costs_from_runs
 
-        measured = workflows.costs_from_runs(run_files(runs, "--from"), **known.keywords())
+        measured = costs_from_runs(run_files(runs, "--from"), **known.keywords())
     if out is not None:
         measured.save(out)
     if json:
@@ -81,10 +81,10 @@ def _require_unused(missing: str, are_unused: bool, what: str) -> None:
 def _measured(model: str, options: LayerOptions) -> ProfileMeasurement:
     sizes = _sizes(options.microbatch_sizes)
     require_device(options.device)
-    from pipesched import workflows
+    from pipesched.workflows.measuring import profile as profile_model
 
     with progress_bar("profiling") as tick:
-        return workflows.profile(
+        return profile_model(
             model,
             sizes,
             repeats=options.repeats,

@@ -38,7 +38,7 @@ def profile_links(
         measure = ["--out", str(out), "--backend", backend, "--repeats", str(repeats)]
         raise typer.Exit(main(measure if sizes_bytes is None else [*measure, "--sizes", *map(str, sizes_bytes)]))
     from pipesched.profiles.io import save_cluster
-    from pipesched.workflows import measure_loaded_links
+    from pipesched.workflows.measuring import measure_loaded_links
 
     with progress_bar("measuring links"):
         measurement = measure_loaded_links(ranks, backend=backend, sizes_bytes=sizes_bytes, repeats=repeats)

@@ -32,7 +32,8 @@ def replay(
     from pipesched.schedules import schedule_of
     from pipesched.schedules.formats import read_timeline
     from pipesched.simulator.views import FIGURE_SUFFIXES, save_figure
-    from pipesched.workflows import ScheduleSource, replay_timeline
+    from pipesched.workflows.arguments import ScheduleSource
+    from pipesched.workflows.timelines import replay_timeline
 
     check_outputs((gantt, FIGURE_SUFFIXES), (out, JSON))
     measured = read_timeline(file)

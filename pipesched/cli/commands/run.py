@@ -64,7 +64,7 @@ def run(
     loaded = _loaded(schedule, options)
     from pipesched.executor.launch import job_to_json
     from pipesched.executor.runs import launch
-    from pipesched.workflows import result_of
+    from pipesched.workflows.measuring import result_of
 
     if job is None:
         options.require_possible()
@@ -89,7 +89,7 @@ def _loaded(schedule: ScheduleOptions, options: RunOptions) -> Schedule:
     """Return the lists, which can finish unless nobody is to check that."""
     from pipesched.schedules.builders import find
     from pipesched.schedules.check import require_runnable
-    from pipesched.workflows import require_followed
+    from pipesched.workflows.arguments import require_followed
 
     if schedule.schedule is not None:
         require_followed({schedule.schedule: find(schedule.schedule).traits}, options)
@@ -101,16 +101,14 @@ def _loaded(schedule: ScheduleOptions, options: RunOptions) -> Schedule:
 
 def _spec(schedule: Schedule, costs: CostOptions, options: RunOptions, model: str | None, how: How) -> RunSpec:
     """Return the run of a model, or of its emulation."""
-    from pipesched.workflows import (
-        Conditions,
+    from pipesched.workflows.arguments import (
         ScheduleSource,
         cut_model,
-        emulating_spec,
-        modelled_spec,
         read_profile_of,
         require_epsilon,
-        require_patience,
     )
+    from pipesched.workflows.measuring import emulating_spec, modelled_spec, require_patience
+    from pipesched.workflows.simulating import Conditions
 
     if model is not None:
         require_epsilon([schedule.traits], options)

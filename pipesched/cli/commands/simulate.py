@@ -34,7 +34,7 @@ def simulate(
     out: Annotated[Path | None, out_option("Write what --json prints: .json.")] = None,
 ) -> None:
     """Predict time, bubbles, idle time by cause and memory. Exit code 1 when a device runs out of memory."""
-    from pipesched.workflows import simulate_source
+    from pipesched.workflows.simulating import simulate_source
 
     check_outputs((timeline, TIMELINE), (memory, CSV), (out, JSON))
     source = schedule.source()

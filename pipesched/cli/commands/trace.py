@@ -29,7 +29,7 @@ def trace(
 
     Exit code 1 when what is predicted for a schedule does not fit into --memory-limit.
     """
-    from pipesched.workflows import Trace
+    from pipesched.workflows.timelines import Trace
 
     check_outputs((out, JSON))
     shown = read_shown(files, schedule, costs, simulation)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pipesched.executor.training import AdvanceTrials, Scores, Trained
     from pipesched.profiles.models import Model
     from pipesched.schedules.transforms import ScheduleSpec
-    from pipesched.workflows import TrainingForecast
+    from pipesched.workflows.training import TrainingForecast
 
 
 @grouped
@@ -75,7 +75,8 @@ def train(
     if job is None:
         options.require_possible()
     schedule_specs = [options.begun(schedule_spec) for schedule_spec in _schedule_specs(schedule, compare)]
-    from pipesched.workflows import require_epsilon, require_followed, summarize_training
+    from pipesched.workflows.arguments import require_epsilon, require_followed
+    from pipesched.workflows.training import summarize_training
 
     if all(schedule_spec.lists is None for schedule_spec in schedule_specs):
         require_followed({schedule_spec.name: schedule_spec.traits for schedule_spec in schedule_specs}, options)
@@ -198,7 +199,7 @@ def _train(
 ) -> Iterator[Trained]:
     """Train one after the other."""
     from pipesched.executor.training import step_line
-    from pipesched.workflows import trained_by
+    from pipesched.workflows.training import trained_by
 
     with _logging(log) as write, live([forecast.run.name for forecast in forecasts], options.steps) as show:
         for forecast in forecasts:

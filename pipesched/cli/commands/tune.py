@@ -23,7 +23,7 @@ from pipesched.cli.output.tune_print import print_race, print_settings, print_ve
 
 if TYPE_CHECKING:
     from pipesched.simulator.tuner import Problem
-    from pipesched.workflows import Measurement, TuneResult, Verdict
+    from pipesched.workflows.tuning import Measurement, TuneResult, Verdict
 
 
 @grouped
@@ -76,7 +76,13 @@ def tune(
     when nothing fits.
     """
     from pipesched.simulator.views import FIGURE_SUFFIXES
-    from pipesched.workflows import CONTENDERS, raced, require_budget, search_problem, with_trust
+    from pipesched.workflows.tuning import (
+        CONTENDERS,
+        raced,
+        require_budget,
+        search_problem,
+        with_trust,
+    )
 
     check_outputs((plot, FIGURE_SUFFIXES), (out, TABLE), (resume, ()))
     method = Method(evaluator, workers, ray, resume)
@@ -131,7 +137,9 @@ def tune(
 
 def _measurement(problem: Problem, runs: RunOptions) -> Measurement:
     """Return what runs settings as the options say."""
-    from pipesched.workflows import Measurement, modelled_spec, require_epsilon, require_same_layers
+    from pipesched.workflows.arguments import require_epsilon
+    from pipesched.workflows.measuring import modelled_spec
+    from pipesched.workflows.tuning import Measurement, require_same_layers
 
     runs.require_possible()
     require_epsilon((), runs)
@@ -147,7 +155,7 @@ def _measurement(problem: Problem, runs: RunOptions) -> Measurement:
 
 def _verdict(result: TuneResult, count: int, measurement: Measurement) -> Verdict:
     """Run the best settings, and plain 1F1B."""
-    from pipesched.workflows import Verdict, Verified, to_verify
+    from pipesched.workflows.tuning import Verdict, Verified, to_verify
 
     verified = []
     best = to_verify(result.candidates, result.plain, count)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pipesched.profiles.costs import Profile
     from pipesched.profiles.models import Model
     from pipesched.schedules import Schedule
-    from pipesched.workflows import VerifiedSchedule
+    from pipesched.workflows.verifying import VerifiedSchedule
 
 _LONGEST_STEM = 100
 """Characters of a file's name that are the schedule's."""
@@ -61,7 +61,9 @@ def verify(
     one of several schedules fails, what those before it gave is told all the same.
     """
     from pipesched.simulator.analysis import metrics
-    from pipesched.workflows import Conditions, ScheduleSource, profile_for_runs, verify_source
+    from pipesched.workflows.arguments import ScheduleSource
+    from pipesched.workflows.simulating import Conditions
+    from pipesched.workflows.verifying import profile_for_runs, verify_source
 
     if rounds is not None and costs.profile is not None:
         raise InputError("--rounds: got --profile too, expected none: each round measures its own; leave one out")
@@ -111,7 +113,9 @@ def _verify_rounds(
 ) -> None:
     """Do what `verify` does in rounds."""
     from pipesched.simulator.analysis import metrics
-    from pipesched.workflows import PRECISION, Conditions, ScheduleSource, verify_in_rounds
+    from pipesched.workflows.arguments import ScheduleSource
+    from pipesched.workflows.simulating import Conditions
+    from pipesched.workflows.verifying import PRECISION, verify_in_rounds
 
     size = costs.microbatch_size or 1
 
@@ -149,7 +153,7 @@ def _verify_rounds(
 
 def _tell(verified: list[VerifiedSchedule], out: Path | None, limit: Sequence[str], *, json: bool) -> None:
     """Print what was found, as data or as people read it, and write it where it is asked for."""
-    from pipesched.workflows import split_table
+    from pipesched.workflows.timelines import split_table
 
     if json:
         print_json([run.to_dict() for run in verified])
@@ -202,7 +206,8 @@ def _require_possible(
             raise InputError(f"{out}: got a file, expected a folder, or the name of a new one; try another")
         check_folder(next(folder for folder in (out, *out.parents) if folder.exists()), out)
     options.require_possible()
-    from pipesched.workflows import require_epsilon, require_verifiable
+    from pipesched.workflows.arguments import require_epsilon
+    from pipesched.workflows.verifying import require_verifiable
 
     require_epsilon([schedule.traits for schedule in schedules], options)
     built = load_model(model)

@@ -17,7 +17,7 @@ from pipesched.cli.output.terminal import print_result, print_table, progress_ba
 if TYPE_CHECKING:
     from pipesched.schedules import Schedule
     from pipesched.schedules.weights import Use
-    from pipesched.workflows import VersionReport
+    from pipesched.workflows.checking import VersionReport
 
 
 @grouped
@@ -34,7 +34,7 @@ def versions(
 ) -> None:
     """Show versions, look-ahead, staleness, live copies and micro-batches in flight, of a run of any length."""
     from pipesched.simulator.views import FIGURE_SUFFIXES
-    from pipesched.workflows import report_versions
+    from pipesched.workflows.checking import report_versions
 
     check_outputs((plot, FIGURE_SUFFIXES))
     loaded = schedule.load_generated()

@@ -21,7 +21,7 @@ from pipesched.cli.output.terminal import print_json, print_result, progress_bar
 
 if TYPE_CHECKING:
     from pipesched.schedules import Schedule
-    from pipesched.workflows import RunsArgument
+    from pipesched.workflows.measuring import RunsArgument
 
 
 @grouped
@@ -63,10 +63,10 @@ def what_if(
     check_outputs((gantt, FIGURE_SUFFIXES), (out, JSON))
     runs = run_files(run, "run")
     asked = _asked(schedule, runs) | _links(link) | _slow(slow or ())
-    from pipesched import workflows
+    from pipesched.workflows.what_if import what_if
 
     with progress_bar("predicting") as tick:
-        found = workflows.what_if(
+        found = what_if(
             runs,
             **asked,
             partition=partition,
@@ -98,13 +98,13 @@ def _asked(options: ScheduleOptions, runs: RunsArgument) -> dict[str, Any]:
     if options.schedule_file is not None:
         return {"schedule": options.source()}
     from pipesched.schedules import schedule_of
-    from pipesched.workflows import read_runs
+    from pipesched.workflows.measuring import read_runs
 
     return {"schedule": _filled(options, schedule_of(read_runs(runs)[0][0])).source()}
 
 
 def _filled(options: ScheduleOptions, lists: Schedule) -> ScheduleOptions:
-    from pipesched.workflows import counts_of_run, name_of_run
+    from pipesched.workflows.what_if import counts_of_run, name_of_run
 
     name = options.schedule or name_of_run(lists)
     num_ranks, num_microbatches, num_chunks = counts_of_run(lists, name)

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from pipesched.profiles.costs import DeviceCost, Profile, RunCosts, StageCosts
     from pipesched.profiles.io import Plan
     from pipesched.schedules import Schedule
-    from pipesched.workflows import BuffersChoice, Conditions, ScheduleSource
+    from pipesched.workflows import BuffersChoice
+    from pipesched.workflows.arguments import ScheduleSource
+    from pipesched.workflows.simulating import Conditions
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class CostOptions:
 
     def load_costs(self, schedule: Schedule) -> StageCosts:
         """Return the costs of `schedule`'s stages."""
-        from pipesched.workflows import read_costs_argument
+        from pipesched.workflows.arguments import read_costs_argument
 
         return read_costs_argument(
             self.source(schedule), schedule, microbatch_size=self.microbatch_size, partition=self.partition
@@ -71,7 +73,7 @@ class CostOptions:
             InputError: The options do not say one source.
             ProfileError: A file is bad.
         """
-        from pipesched.workflows import load_costs
+        from pipesched.workflows.arguments import load_costs
 
         sources = {"--profile": self.profile, "--stage-costs": self.stage_costs, "--uniform": self.uniform}
         given = [name for name, value in sources.items() if value is not None]
@@ -103,7 +105,8 @@ class CostOptions:
                 nothing that can be held against it.
             ProfileError: A file is bad, or does not fit the schedule.
         """
-        from pipesched.workflows import Conditions, machines_of
+        from pipesched.workflows.arguments import machines_of
+        from pipesched.workflows.simulating import Conditions
 
         costs, cluster = self.source(source.schedule, source.plan), self.load_cluster(source.schedule)
         conditions = Conditions(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pipesched.profiles.models import Model
     from pipesched.schedules import Schedule
     from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
-    from pipesched.workflows import TrainingForecast
+    from pipesched.workflows.training import TrainingForecast
 
 _REPEATS = 5
 """Measured runs of a profile that is only for this training."""
@@ -32,7 +32,7 @@ def make_forecasts(
         ScheduleError: Lists that cannot have so many steps.
         SimulationError: A run whose time cannot be predicted.
     """
-    from pipesched.workflows import require_few
+    from pipesched.workflows.training import require_few
 
     runs = [schedule_spec.run(options.steps) for schedule_spec in schedule_specs]
     _require_possible(runs, costs, options)
@@ -65,7 +65,7 @@ def training_bounds(
     _require_possible([run], costs, options)
     if costs.partition == "balanced" and costs.profile is None:
         raise InputError("--partition: got balanced with --job, expected --profile with it; add it")
-    from pipesched.workflows import read_profile_of
+    from pipesched.workflows.arguments import read_profile_of
 
     profile = None if costs.profile is None else read_profile_of(costs.profile, model)
     size = run.microbatch_size(options.batch_size)
@@ -82,7 +82,7 @@ def _require_possible(runs: Sequence[TrainingRun], costs: CostOptions, options: 
         raise InputError("costs: got --profile and --uniform, expected one of them; leave one out")
     if costs.partition == "balanced" and costs.uniform is not None:
         raise InputError("--partition: got balanced with --uniform, expected uniform or counts; try 2,2,1")
-    from pipesched.workflows import require_cut
+    from pipesched.workflows.training import require_cut
 
     require_cut(runs, options.batch_size)
 
@@ -97,7 +97,7 @@ def _forecast(
     options: TrainOptions,
 ) -> TrainingForecast:
     from pipesched.cli.options.uniform_costs import uniform_costs
-    from pipesched.workflows import costs_of_training, forecast_training
+    from pipesched.workflows.training import costs_of_training, forecast_training
 
     bounds = _bounds(lists, model, costs, profile, run.microbatch_size(options.batch_size))
     given = profile or uniform_costs(costs.uniform or "", lists)  # without it a profile is read or measured
@@ -122,7 +122,8 @@ def _profile(runs: Sequence[TrainingRun], model: Model, costs: CostOptions, opti
     """Read the profile, or measure one of the micro-batches that the runs have; None where costs are given."""
     if costs.uniform is not None:
         return None
-    from pipesched.workflows import profile, read_profile_of
+    from pipesched.workflows.arguments import read_profile_of
+    from pipesched.workflows.measuring import profile
 
     if costs.profile is not None:
         return read_profile_of(costs.profile, model)

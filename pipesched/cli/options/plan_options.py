@@ -147,7 +147,7 @@ class RequestOptions:
         )
 
     def _names(self) -> tuple[str, ...]:
-        from pipesched.workflows import plannable_schedules
+        from pipesched.workflows.planning import plannable_schedules
 
         names = None if self.schedules is None else schedule_names(self.schedules)
         if names == ():

@@ -30,7 +30,7 @@ def _costs(plan: Plan, costs: CostOptions) -> CostOptions:
     if costs.profile is None:
         return costs
     from pipesched.profiles.io import load_profile
-    from pipesched.workflows import is_same_model
+    from pipesched.workflows.simulating import is_same_model
 
     model = load_profile(costs.profile).model
     if not is_same_model(model, plan.model):

@@ -12,7 +12,7 @@ from pipesched.cli.errors import InputError
 from pipesched.cli.options.byte_sizes import parse_bytes
 
 if TYPE_CHECKING:
-    from pipesched.workflows import RunsArgument
+    from pipesched.workflows.measuring import RunsArgument
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ class RunOptions(RunSettings):
             ArgumentError: NCCL between CPUs.
             NotThereError: No GPU.
         """
-        from pipesched.workflows import require_possible
+        from pipesched.workflows.arguments import require_possible
 
         require_device(self.device)
         require_possible(self)
@@ -55,7 +55,7 @@ class RunOptions(RunSettings):
             ProfileError: The model fails.
         """
         from pipesched.profiles.processes import num_companions
-        from pipesched.workflows import profile
+        from pipesched.workflows.measuring import profile
 
         with progress_bar(f"profiling {model.name}") as tick:
             return profile(

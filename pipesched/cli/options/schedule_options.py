@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pipesched.schedules import Schedule
     from pipesched.schedules.builders import Parameter, ParameterValue
     from pipesched.schedules.transforms import ScheduleSpec
-    from pipesched.workflows import ScheduleSource
+    from pipesched.workflows.arguments import ScheduleSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class ScheduleOptions:
             InputError: The options do not say one schedule.
             ScheduleError: No such schedule, bad counts, or a bad file.
         """
-        from pipesched.workflows import ScheduleSource, read_schedule_argument
+        from pipesched.workflows.arguments import ScheduleSource, read_schedule_argument
 
         plan = self.read_plan()
         if plan is not None:

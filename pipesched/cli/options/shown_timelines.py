@@ -48,7 +48,7 @@ def read_shown(
         from pipesched.schedules.formats import read_timeline
 
         return Shown(tuple(read_timeline(path) for path in files))
-    from pipesched.workflows import predict_source
+    from pipesched.workflows.simulating import predict_source
 
     source = schedule.source()
     conditions = costs.conditions(source, simulation)

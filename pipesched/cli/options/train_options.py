@@ -53,7 +53,7 @@ class TrainOptions(RunSettings):
             ArgumentError: NCCL between CPUs.
             NotThereError: No GPU.
         """
-        from pipesched.workflows import require_possible
+        from pipesched.workflows.arguments import require_possible
 
         if self.backend != "auto" and not self.distributed:
             raise InputError(f"--backend: got {self.backend}, expected --distributed with it; add it")
@@ -90,7 +90,7 @@ class TrainOptions(RunSettings):
         limit_bytes: int | None = None,
     ) -> RunSpec:
         """Return what is trained, and how; `limit_bytes` on each device, where it is sought how far ahead to run."""
-        from pipesched.workflows import training_spec
+        from pipesched.workflows.training import training_spec
 
         return training_spec(
             schedule_spec,

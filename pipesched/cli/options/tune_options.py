@@ -70,7 +70,7 @@ class ProblemOptions:
         from pipesched.profiles.partitioning import parse_partition
         from pipesched.simulator.search import divisors
         from pipesched.simulator.tuner import AVGPIPE
-        from pipesched.workflows import require_dividing
+        from pipesched.workflows.tuning import require_dividing
 
         model = load_model(self.model)
         parse_partition(self.partition, (1.0,) * len(model.layers), self.devices)
@@ -121,7 +121,8 @@ class SpaceOptions:
             ScheduleError: There is no such schedule.
         """
         from pipesched.simulator.tuner import Space
-        from pipesched.workflows import ArgumentError, covered_microbatches, tunable_schedules
+        from pipesched.workflows import ArgumentError
+        from pipesched.workflows.tuning import covered_microbatches, tunable_schedules
 
         names = schedule_names(self.schedule)
         if not names:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def print_comparisons(comparisons: Sequence[Comparison]) -> None:
     """Print one table: every quantity of every schedule in both runs, and how far apart they are."""
-    from pipesched.workflows import comparison_table
+    from pipesched.workflows.timelines import comparison_table
 
     print_result(comparison_table(comparisons))
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pipesched.profiles.clusters import Cluster
     from pipesched.simulator.analysis import Metrics
     from pipesched.simulator.memory import OverCapacity
-    from pipesched.workflows import Prediction
+    from pipesched.workflows.simulating import Prediction
 
 
 def limit_lines(machines: MachineOptions, prediction: Prediction) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipesched.cli.output.terminal import print_result
-from pipesched.workflows import TrainedRun, forecast_table, trained_table
+from pipesched.workflows.training import TrainedRun, forecast_table, trained_table
 
 
 def print_outcomes(outcomes: Sequence[TrainedRun], costs: str, target_loss: float | None) -> None:

@@ -9,7 +9,7 @@ from pipesched.cli.output.terminal import num_bytes, percent, print_result, prin
 
 if TYPE_CHECKING:
     from pipesched.simulator.tuner import Problem, Setting, SettingOutcome
-    from pipesched.workflows import SettingRace, TuneResult, Verdict
+    from pipesched.workflows.tuning import SettingRace, TuneResult, Verdict
 
 
 def print_settings(

@@ -1,0 +1,202 @@
+"""A model, how it is run, and how it is cut, as arguments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias, TypedDict
+
+from pipesched.executor import Averaging, RunSettings, epsilon_fault, setting_choices
+from pipesched.profiles import Backend, DeviceKind, Dtype, MessagePrecision, OptimizerName, ProfileError
+from pipesched.profiles.costs import Profile, layer_seconds
+from pipesched.profiles.models import Model, resolve_model
+from pipesched.profiles.partitioning import parse_partition
+from pipesched.profiles.processes import prints_to_stderr
+from pipesched.schedules import PredictionRule, ScheduleTraits
+from pipesched.workflows import (
+    ArgumentError,
+    require_at_least,
+    require_choice,
+    require_kind,
+)
+from pipesched.workflows.arguments.arguments import ProfileArgument, read_profile_argument
+
+ModelArgument: TypeAlias = Model | str
+
+
+class RunKeywords(TypedDict, total=False):
+    """How a model is run, whatever the schedule: `RunSettings` says what each means, and what it is if left out."""
+
+    optimizer: OptimizerName
+    lr: float
+    seed: int
+    prediction: PredictionRule | None
+    dtype: Dtype
+    device: DeviceKind
+    backend: Backend
+    compression: MessagePrecision | None
+    averaging: Averaging
+    threads: int
+    timeout_s: float
+    is_pinned: bool
+    save: str | None
+
+
+def read_settings(keywords: RunKeywords) -> RunSettings:
+    """Return how a model is run.
+
+    Raises:
+        ArgumentError: There is no such keyword, or one is none of its words or no such number.
+    """
+    words = setting_choices()
+    for name, value in keywords.items():
+        if name not in RunKeywords.__annotations__:
+            raise ArgumentError(f"{name}: got {value!r}, but there is no such argument; see RunSettings")
+        if name in words:
+            require_choice(name, value, words[name])
+    settings = RunSettings(**keywords)
+    if not isinstance(settings.prediction, PredictionRule | None):
+        rules = ", ".join(f"PredictionRule.{rule.name}" for rule in PredictionRule)
+        raise ArgumentError(f"prediction: got {settings.prediction!r}, expected None or one of {rules}")
+    require_at_least("threads", settings.threads, 1)
+    require_at_least("seed", settings.seed, -(2**63))
+    require_kind("is_pinned", settings.is_pinned, bool, "True or False")
+    require_kind("save", settings.save, str | None, "the name of a folder, or None")
+    if not (isinstance(settings.lr, int | float) and math.isfinite(settings.lr) and settings.lr >= 0):
+        raise ArgumentError(f"lr: got {settings.lr!r}, expected a finite number, 0 or more; try 0.001")
+    if not (isinstance(settings.timeout_s, int | float) and settings.timeout_s > 0):
+        raise ArgumentError(f"timeout_s: got {settings.timeout_s!r}, expected seconds above 0; try 60")
+    return settings
+
+
+def read_model_argument(model: ModelArgument) -> Model:
+    """Return a model; what a user's factory prints meanwhile goes to stderr.
+
+    Raises:
+        ArgumentError: It is neither a model nor a name.
+        ProfileError: There is no such model, or it cannot be made.
+    """
+    if isinstance(model, Model):
+        return model
+    if not isinstance(model, str):
+        raise ArgumentError(f"model: got {model!r}, expected a Model, or a name; try 'mlp'")
+    with prints_to_stderr():
+        return resolve_model(model)
+
+
+def name_for_processes(model: ModelArgument) -> str:
+    """Return the name by which another process makes `model` again.
+
+    Raises:
+        ArgumentError: There is none: the model was made by hand.
+        ProfileError: There is no such model.
+    """
+    if not isinstance(model, Model):
+        return model
+    try:
+        again = read_model_argument(model.name)
+    except ProfileError:
+        again = None
+    if again is None or len(again.layers) != len(model.layers):
+        raise ArgumentError(
+            f"model: got {model.name!r}, which other processes cannot make, expected a name; write a function that "
+            "returns it, and name that as module:function"
+        )
+    return model.name
+
+
+def read_profile_of(profile: ProfileArgument, model: Model) -> Profile:
+    """Return a profile, which must be of `model`.
+
+    Raises:
+        ArgumentError: It is of another model.
+        ProfileError: The file is no profile.
+    """
+    loaded = read_profile_argument(profile)
+    if loaded.model != model.name:
+        where = "profile" if isinstance(profile, Profile) else profile
+        raise ArgumentError(
+            f"{where}: got a profile of {loaded.model}, expected one of {model.name}; "
+            f"try pipesched.profile({model.name!r})"
+        )
+    return loaded
+
+
+def cut_model(
+    model: Model, num_stages: int, partition: str | None, profile: Profile | None, microbatch_size: int
+) -> tuple[tuple[int, int], ...]:
+    """Return the half-open range of layers of each stage.
+
+    Args:
+        model: The model that is cut.
+        num_stages: Into so many.
+        partition: ``balanced`` (None, with a profile), ``uniform`` (None, without), or layers per stage as ``3,3,4``.
+        profile: Says how long each layer takes.
+        microbatch_size: Samples of the micro-batch that the seconds are for.
+
+    Raises:
+        ArgumentError: Balanced without a profile.
+        ProfileError: The model cannot be cut so.
+    """
+    if profile is None and partition == "balanced":
+        raise ArgumentError(
+            "partition: got balanced without `profile`, expected uniform or counts; give the profile too"
+        )
+    seconds = (1.0,) * len(model.layers) if profile is None else layer_seconds(profile, microbatch_size)
+    return parse_partition(partition or ("uniform" if profile is None else "balanced"), seconds, num_stages)
+
+
+def require_possible(settings: RunSettings) -> None:
+    """Refuse what cannot run on this machine.
+
+    Raises:
+        ArgumentError: NCCL between CPUs, or no GPU.
+    """
+    if settings.backend == "nccl" and settings.device == "cpu":
+        raise ArgumentError("backend: got nccl with `device=cpu`, expected gloo; try `backend=auto`")
+    if settings.device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ArgumentError("device: got cuda, expected a GPU, and torch sees none here; try cpu")
+
+
+def require_followed(schedules: Mapping[str, ScheduleTraits], settings: RunSettings) -> None:
+    """Refuse a rule of prediction or averaging that none of the schedules would follow.
+
+    Args:
+        schedules: The traits of each, by name.
+        settings: How they are run.
+
+    Raises:
+        ArgumentError: No schedule looks ahead, or none is averaged.
+    """
+    names, every = ",".join(schedules), schedules.values()
+    prediction, averaging = settings.prediction, settings.averaging
+    if prediction is not None and all(traits.prediction is None for traits in every):
+        raise ArgumentError(
+            f"prediction: got {prediction.value} with {names}, expected a schedule that looks ahead; "
+            "try pipeoptim, or leave it out"
+        )
+    if averaging != RunSettings().averaging and not any(traits.averages for traits in every):
+        raise ArgumentError(
+            f"averaging: got {averaging} with {names}, expected a schedule that is averaged; "
+            "try avgpipe, or leave it out"
+        )
+
+
+def require_epsilon(schedules: Sequence[ScheduleTraits], settings: RunSettings) -> None:
+    """Refuse numbers in which Adam's rule divides by zero, of the optimizer or of weights predicted.
+
+    Args:
+        schedules: The traits of each.
+        settings: How they are run.
+
+    Raises:
+        ArgumentError: They are.
+    """
+    own = [traits.prediction for traits in schedules if traits.prediction is not None]
+    for rule in (None, *(settings.prediction or rule for rule in own)):
+        fault = epsilon_fault(settings.dtype, settings.optimizer, rule)
+        if fault is not None:
+            raise ArgumentError(f"dtype: {fault}")

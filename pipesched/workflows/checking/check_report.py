@@ -1,0 +1,110 @@
+"""The check of a schedule before anything runs: whether it runs to its end, and on which backends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pipesched.schedules import Schedule
+from pipesched.schedules.builders import ParameterValue
+from pipesched.schedules.check import BACKENDS, Finding, Judgement, MessageBackend, judge
+from pipesched.workflows import Table, require_choice
+from pipesched.workflows.arguments import ScheduleArgument, read_schedule_argument
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class CheckReport:
+    """Whether a schedule runs to its end, and on which backends.
+
+    Attributes:
+        schedule: The schedule, as it was given.
+        judgement: Every finding on every backend.
+    """
+
+    schedule: Schedule
+    judgement: Judgement
+
+    def findings(self, backend: MessageBackend | str = MessageBackend.GLOO) -> tuple[Finding, ...]:
+        """Return what is wrong with the schedule on `backend`; nothing where it is safe.
+
+        Raises:
+            ArgumentError: There is no such backend.
+        """
+        require_choice("backend", backend, tuple(MessageBackend))
+        return self.judgement.findings[MessageBackend(backend)]
+
+    def runs_on(self, backend: MessageBackend | str = MessageBackend.GLOO) -> bool:
+        """Return whether every rank reaches its end on `backend`.
+
+        Raises:
+            ArgumentError: There is no such backend.
+        """
+        return not self.findings(backend)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per finding and backend."""
+        import pandas as pd
+
+        columns = ["backend", "kind", "rank", "op", "text"]
+        rows = [
+            (backend.value, finding.kind, finding.rank, finding.index, finding.text)
+            for backend, findings in self.judgement.findings.items()
+            for finding in findings
+        ]
+        return pd.DataFrame(rows, columns=columns).astype({"rank": "Int64", "op": "Int64"})
+
+    def table(self) -> Table:
+        """Return a row per backend."""
+        rows = [
+            {
+                "backend": backend.value,
+                "verdict": verdict(self.judgement.findings[backend]),
+                "what it is": traits.text,
+                "first finding": next(map(str, self.judgement.findings[backend]), ""),
+            }
+            for backend, traits in BACKENDS.items()
+        ]
+        return Table(self.schedule.name, tuple(rows))
+
+    def __repr__(self) -> str:
+        verdicts = {backend.value: verdict(findings) for backend, findings in self.judgement.findings.items()}
+        return f"CheckReport({self.schedule.name!r}, {verdicts})"
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+
+def verdict(findings: Sequence[Finding]) -> str:
+    """Return ``safe``, ``deadlocks``, or ``wrong`` where not all findings are a rank that waits forever."""
+    return "safe" if not findings else "deadlocks" if all(finding.deadlock for finding in findings) else "wrong"
+
+
+def check(
+    schedule: ScheduleArgument,
+    *,
+    num_ranks: int | None = None,
+    num_microbatches: int | None = None,
+    num_chunks: int | None = None,
+    parameters: Mapping[str, ParameterValue] | None = None,
+) -> CheckReport:
+    """Check that a schedule is complete, matched and free of deadlock, and on which backends.
+
+    Args:
+        schedule: A schedule, its name, a file or a plan, as `simulate` takes it.
+        num_ranks: Ranks of a schedule given by name.
+        num_microbatches: Micro-batches of a schedule given by name.
+        num_chunks: Stages per rank of a schedule given by name, where it takes them.
+        parameters: Parameters of a schedule given by name.
+
+    Raises:
+        ArgumentError: A name without its counts.
+        ScheduleError: No such schedule, bad counts, or a bad file.
+    """
+    lists = read_schedule_argument(
+        schedule, num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, parameters=parameters
+    ).schedule
+    return CheckReport(lists, judge(lists))

@@ -1,0 +1,152 @@
+"""The weights that the ops of a schedule read: versions, staleness and live copies, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipesched.schedules import Schedule
+from pipesched.schedules.builders import ParameterValue, build_generated
+from pipesched.schedules.check import require_runnable
+from pipesched.schedules.weights import Staleness, staleness
+from pipesched.simulator.analysis import readable_share
+from pipesched.workflows import ArgumentError, Table, require_names, require_number
+from pipesched.workflows.arguments import (
+    ScheduleArgument,
+    catalogue_name,
+    read_schedule_argument,
+    require_counts,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class VersionReport:
+    """Which weights the ops of a run read.
+
+    Attributes:
+        schedule: The schedule's lists, or what makes them.
+        staleness: Versions, look-ahead, copies and micro-batches in flight, stage by stage.
+        stale_share: Share of all weights whose forward is ever stale.
+    """
+
+    schedule: Schedule
+    staleness: Staleness
+    stale_share: float
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per stage."""
+        import pandas as pd
+
+        return pd.json_normalize([asdict(stage) for stage in self.staleness.stages], sep="_").set_index("stage")
+
+    def plot(self, num_microbatches: int = 32) -> Figure:
+        """Draw the staleness of the first micro-batches on every stage."""
+        from pipesched.simulator.views import staleness_figure
+
+        return staleness_figure(self.schedule, num_microbatches)
+
+    def table(self) -> Table:
+        """Return a row per stage, as people read it."""
+        rows = [
+            {
+                "stage": str(stage.stage),
+                "ranks": ", ".join(map(str, stage.ranks)),
+                **_cells("F", stage.forward),
+                **_cells("B", stage.backward),
+                "same": str(stage.same),
+                "predicted": str(stage.predicted),
+                "different": str(stage.different),
+                "live versions": f"{stage.live_versions}{' + 1 predicted' if stage.predicts else ''}",
+                "in flight": str(stage.in_flight),
+            }
+            for stage in self.staleness.stages
+        ]
+        return Table(
+            f"{self.schedule.name}, {self.schedule.num_microbatches} micro-batches: the most of each",
+            tuple(rows),
+            "behind: steps between the version read and the one that the gradient changes; left: after prediction\n"
+            "same, predicted, different: micro-batches whose F and B read the same weights, predictions of one "
+            "version, or other versions\n"
+            f"stale weights {readable_share(self.stale_share)}; micro-batches in flight on each rank "
+            f"{', '.join(map(str, self.staleness.in_flight))}",
+        )
+
+    def __repr__(self) -> str:
+        most = max(stage.forward.staleness for stage in self.staleness.stages)
+        return f"VersionReport({self.schedule.name!r}, staleness={most}, stale_share={self.stale_share:.4g})"
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+
+def _cells(name: str, reading: Any) -> dict[str, str]:
+    left = "-" if reading.lag is None else str(reading.lag)
+    return {f"{name} behind": str(reading.staleness), f"{name} ahead": str(reading.lookahead), f"{name} left": left}
+
+
+def versions(
+    schedule: ScheduleArgument,
+    *,
+    num_ranks: int | None = None,
+    num_microbatches: int | None = None,
+    num_chunks: int | None = None,
+    parameters: Mapping[str, ParameterValue] | None = None,
+    weights: Sequence[float] | None = None,
+) -> VersionReport:
+    """Return versions, look-ahead, staleness, live copies and micro-batches in flight, of a run of any length.
+
+    Args:
+        schedule: A schedule, its name, a file or a plan, as `simulate` takes it; of a run without a flush no list is
+            held.
+        num_ranks: Ranks of a schedule given by name.
+        num_microbatches: Micro-batches of a schedule given by name.
+        num_chunks: Stages per rank of a schedule given by name, where it takes them.
+        parameters: Parameters of a schedule given by name.
+        weights: Sizes of the stages' weights, for the share that is stale; None: all equal.
+
+    Raises:
+        ArgumentError: A name without its counts.
+        NotRunnableError: The lists cannot run to their end.
+        ScheduleError: No such schedule, bad counts, a bad file, or not one weight for each stage.
+    """
+    if weights is not None:
+        require_names("weights", weights)
+        for weight in weights:
+            require_number("weights", weight)
+    require_counts(num_ranks, num_microbatches, num_chunks, parameters)
+    if isinstance(schedule, Schedule):
+        lists = schedule
+    elif (name := catalogue_name(schedule)) is not None and num_ranks and num_microbatches:
+        lists = build_generated(name, num_ranks, num_microbatches, num_chunks, **dict(parameters or {}))
+    else:
+        lists = read_schedule_argument(
+            schedule,
+            num_ranks=num_ranks,
+            num_microbatches=num_microbatches,
+            num_chunks=num_chunks,
+            parameters=parameters,
+        ).schedule
+    return report_versions(lists, weights)
+
+
+def report_versions(
+    schedule: Schedule,
+    weights: Sequence[float] | None = None,
+    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+) -> VersionReport:
+    """Do what `versions` does; `progress` is told which share of the lists has been read."""
+    if schedule.is_held:
+        require_runnable(schedule)
+    sizes = (1.0,) * schedule.num_stages if weights is None else tuple(weights)
+    if len(sizes) != schedule.num_stages or sum(sizes) == 0:
+        given, example = ",".join(f"{size:g}" for size in sizes), ",".join("1" * schedule.num_stages)
+        raise ArgumentError(
+            f"weights: got {given}, expected {schedule.num_stages} sizes, one per stage, not all 0; try {example}"
+        )
+    measured = staleness(schedule, progress)
+    return VersionReport(schedule, measured, measured.stale_share(sizes))

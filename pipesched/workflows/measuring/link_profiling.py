@@ -1,0 +1,186 @@
+"""The links between processes of this machine, measured by ping-pong and in runs.
+
+Ping-pong says how links differ. What messages take of ranks that compute, whose cores are busy and whose caches hold
+other things, is measured where it matters: in runs of a small model by our own executor, one for each size.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import get_args
+
+from pipesched.executor import RankFailed, RunSettings
+from pipesched.profiles import Carrier
+from pipesched.profiles.clusters import Cluster, LoadedLinkFit, LoadedMessages, fit_loaded_link, under_load
+from pipesched.profiles.costs import samples_of
+from pipesched.profiles.io import load_cluster
+from pipesched.schedules.builders import build
+from pipesched.simulator.analysis import readable_bytes, readable_s
+from pipesched.workflows import Table, require_at_least, require_choice, require_each_at_least
+from pipesched.workflows.measuring.running import measured, modelled_spec
+
+_POLL_S = 0.02
+
+_SIZES_BYTES = (1024, 16 * 1024, 128 * 1024, 1024**2)
+_RUNS = 3
+"""The runs of each size: whatever else the machine does is not the same in all of them."""
+_WIDTH = 64
+_ELEMENT_BYTES = 4
+_LAYERS = 24
+"""At most a quarter of those of the model. The first rank has three quarters: so the second waits for every activation,
+which tells how long a message is on its way; and its gradients are there before the first asks for them, which tells
+what taking one is."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class LinkMeasurement:
+    """Links that were measured.
+
+    Attributes:
+        cluster: A device per rank.
+        fit: Fit of what messages take between ranks that compute; None: only ranks that do nothing else were measured.
+        samples: Samples that the link was fitted to, by size.
+    """
+
+    cluster: Cluster
+    fit: LoadedLinkFit | None
+    samples: tuple[LoadedMessages, ...]
+
+    def table(self) -> Table:
+        """Return what was measured of each size, and the fit below, as people read it."""
+        if self.fit is None:
+            link = self.cluster.intra
+            text = f"idle ranks: {_readable_line(link.latency_s, 1 / link.bandwidth_bytes_per_s)}"
+            return Table("", (), f"{text}; what messages cost ranks that compute was not measured")
+        rows = tuple(
+            {
+                "message": readable_bytes(each.num_bytes),
+                "a Send keeps its rank": readable_s(each.send_s),
+                "a Recv": readable_s(each.post_s),
+                "taking it": readable_s(each.receive_s),
+                "from Send to use": readable_s(each.passage_s),
+                "between two ops": readable_s(each.op_s),
+            }
+            for each in self.samples
+        )
+        link, off = self.fit.link, self.fit.residuals
+        lines = [
+            f"send     {_readable_line(link.send_s, link.send_s_per_byte)} ({off['send']:.0%} off at most)",
+            f"post     {readable_s(link.post_s)} ({off['post']:.0%} off at most)",
+            f"receive  {_readable_line(link.receive_s, link.receive_s_per_byte)} ({off['receive']:.0%} off at most)",
+            f"link     {_readable_line(link.latency_s, 1 / link.bandwidth_bytes_per_s)} "
+            f"(with send and receive {off['passage']:.0%} off at most)",
+            f"op       {readable_s(self.fit.op_s)}",
+        ]
+        return Table("messages between two ranks that compute: medians", rows, "\n".join(lines))
+
+
+def _readable_line(constant_s: float, per_byte_s: float) -> str:
+    return f"{readable_s(constant_s)} + {readable_s(per_byte_s * 1024**2)} per MiB"
+
+
+def profile_links(
+    num_ranks: int = 2,
+    *,
+    backend: Carrier = "gloo",
+    sizes_bytes: Sequence[int] | None = None,
+    repeats: int = 20,
+) -> Cluster:
+    """Measure the link of every pair of ranks, one process each on this machine; see `measure_loaded_links`.
+
+    Returns:
+        A device per rank, with the measured links between them.
+
+    Raises:
+        ArgumentError: An unknown word, or a number that is too small.
+        RankFailed: A rank failed; with its own words.
+    """
+    return measure_loaded_links(num_ranks, backend=backend, sizes_bytes=sizes_bytes, repeats=repeats).cluster
+
+
+def measure_loaded_links(
+    num_ranks: int = 2,
+    *,
+    backend: Carrier = "gloo",
+    sizes_bytes: Sequence[int] | None = None,
+    repeats: int = 20,
+) -> LinkMeasurement:
+    """Measure links by ping-pong; over gloo also what messages take of ranks that compute.
+
+    Args:
+        num_ranks: At least 2.
+        backend: ``gloo``, or ``nccl`` with a GPU per rank.
+        sizes_bytes: Sizes of the messages; None: 1 KiB to 4 MiB. Ranks that compute send those from 1 KiB to 4 MiB.
+        repeats: Times that each is measured, of which the median counts.
+
+    Raises:
+        ArgumentError: An unknown word, or a number that is too small.
+        RankFailed: A rank failed; with its own words.
+    """
+    require_at_least("num_ranks", num_ranks, 2)
+    require_choice("backend", backend, get_args(Carrier))
+    require_at_least("repeats", repeats, 1)
+    if sizes_bytes is not None:
+        require_each_at_least("sizes_bytes", sizes_bytes, 1)
+    cluster = _by_ping_pong(num_ranks, backend, sizes_bytes, repeats)
+    if backend != "gloo":
+        return LinkMeasurement(cluster, None, ())
+    sizes = sorted({size for size in sizes_bytes or () if _SIZES_BYTES[0] <= size <= 4 * 1024**2})
+    samples = tuple(_in_a_run(size, repeats) for size in (sizes if len(sizes) > 1 else _SIZES_BYTES))
+    fit = fit_loaded_link(samples)
+    loaded = under_load(cluster, fit)
+    origin = f"{cluster.origin}; and messages of {len(samples)} sizes in runs of two ranks that compute"
+    return LinkMeasurement(replace(loaded, origin=origin), fit, samples)
+
+
+def _in_a_run(num_bytes: int, repeats: int) -> LoadedMessages:
+    """Return what messages of about that size took in a run of a small model."""
+    size = max(1, num_bytes // (_WIDTH * _ELEMENT_BYTES))
+    schedule = build("1f1b", 2, min(64, max(8, repeats)))
+    # ops of a millisecond or two, whatever the size: what they leave in the caches decides what a post costs
+    quarter = max(1, round(_LAYERS / (1 + num_bytes / 32768)))
+    bounds = ((0, 3 * quarter), (3 * quarter, 4 * quarter))
+    model = f"mlp:width={_WIDTH},layers={4 * quarter}"
+    spec = modelled_spec(schedule, model, bounds, size, RunSettings(), iterations=1, warmup=2)
+    own = samples_of([measured(spec).timeline for _ in range(_RUNS)], ["a run"] * _RUNS)
+    send_s = _median_s(own.hand_over.get("Send", ()))
+    return LoadedMessages(
+        size * _WIDTH * _ELEMENT_BYTES,
+        send_s,
+        _median_s(own.hand_over.get("Recv", ())),
+        _median_s(own.hand_over.get("Take", ())),
+        send_s + max(0.0, _median_s(own.messages)),
+        _median_s(own.hand_over.get("Op", ())),
+    )
+
+
+def _median_s(seconds: Sequence[float]) -> float:
+    """Return the median, at least a nanosecond, which is what the clock tells."""
+    return max(1e-9, median(seconds or [0.0]))
+
+
+def _by_ping_pong(num_ranks: int, backend: Carrier, sizes_bytes: Sequence[int] | None, repeats: int) -> Cluster:
+    """Return a device per rank, with the links between ranks that do nothing else."""
+    from pipesched.executor.launch import job_folder, started
+
+    words = ["--backend", backend, "--repeats", str(repeats)]
+    if sizes_bytes is not None:
+        words += ["--sizes", *map(str, sizes_bytes)]
+    with job_folder() as folder:
+        out = folder / "cluster.json"
+        words += ["--out", str(out), "--meet", f"file://{folder.absolute()}/store"]
+        module = "pipesched.profiles.measuring.link_profiler"
+        with started(num_ranks, module, words, folder, is_fresh=backend == "nccl") as processes:
+            codes = [process.poll() for process in processes]
+            while None in codes and not any(codes):
+                time.sleep(_POLL_S)
+                codes = [process.poll() for process in processes]
+        if not any(codes):
+            return load_cluster(out)
+        logs = [folder / f"log{rank}" for rank, code in enumerate(codes) if code]
+        lines = "\n".join(log.read_text(errors="replace") for log in logs if log.exists()).splitlines()
+    said = next((line for line in lines if line.startswith("links:")), lines[-1] if lines else "profile-links failed")
+    raise RankFailed(said)

@@ -1,0 +1,223 @@
+"""The costs of stages as measured in runs, for use in place of a profile's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pipesched.profiles.costs import (
+    RunCosts,
+    RunSamples,
+    Spread,
+    StageCost,
+    costs_of_samples,
+    costs_of_stages,
+    layer_seconds,
+    samples_of,
+)
+from pipesched.profiles.io import run_costs_text, save_run_costs
+from pipesched.profiles.partitioning import parse_partition
+from pipesched.schedules import Timeline
+from pipesched.simulator.analysis import readable_s
+from pipesched.workflows import ArgumentError, Table, require_at_least
+from pipesched.workflows.arguments import (
+    PartitionArgument,
+    ProfileArgument,
+    partition_text,
+    read_microbatch_size,
+    read_profile_argument,
+)
+from pipesched.workflows.timelines import TimelineArgument, read_timeline_argument
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_HANDOVER = {"Op": "after an op", "Recv": "posting a Recv", "Send": "posting a Send", "Take": "taking a message"}
+
+RunsArgument: TypeAlias = TimelineArgument | Sequence[TimelineArgument]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MeasuredCosts:
+    """What runs say of the costs of their stages.
+
+    Attributes:
+        costs: What `simulate`, `compare` and `run` take as `costs`.
+    """
+
+    costs: RunCosts
+
+    def __repr__(self) -> str:
+        costs = self.costs
+        return f"MeasuredCosts({', '.join(costs.runs)!r}, stages={len(costs.stages)}, kinds={costs.kinds})"
+
+    def save(self, path: str | Path) -> None:
+        """Write the costs as JSON.
+
+        Raises:
+            ProfileError: They cannot be written there.
+        """
+        save_run_costs(self.costs, Path(path))
+
+    def to_json(self) -> str:
+        """Return what `save` writes."""
+        return run_costs_text(self.costs, "the costs")
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return plain data: a row per stage and what it does, then of the hand-over and of messages, of no stage."""
+        costs = self.costs
+        spreads: list[tuple[int | None, str, Spread]] = [
+            (index, kind, spread) for index, stage in enumerate(costs.stages) for kind, spread in stage.work.items()
+        ]
+        spreads += [(None, _HANDOVER[kind], spread) for kind, spread in costs.hand_over.items()]
+        spreads += [(None, "message", costs.message)] if costs.message is not None else []
+        return [
+            {
+                "stage": stage,
+                "what": what,
+                "count": spread.count,
+                "mean_s": spread.mean_s,
+                "median_s": spread.median_s,
+                "p10_s": spread.deciles_s[1],
+                "p90_s": spread.deciles_s[9],
+            }
+            for stage, what, spread in spreads
+        ]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per stage and what it does, and for hand-over and messages."""
+        import pandas as pd
+
+        return pd.DataFrame(self.to_rows()).astype({"stage": "Int64"})
+
+    def table(self) -> Table:
+        """Return the same rows, as people read them."""
+        rows = [
+            {
+                "stage": "all" if row["stage"] is None else str(row["stage"]),
+                "what": row["what"],
+                "count": str(row["count"]),
+                "mean": readable_s(row["mean_s"]),
+                "median": readable_s(row["median_s"]),
+                "10 %": readable_s(row["p10_s"]),
+                "90 %": readable_s(row["p90_s"]),
+            }
+            for row in self.to_rows()
+        ]
+        return Table(f"costs from {', '.join(self.costs.runs)}", tuple(rows), "\n".join(self._lines()))
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+    def _lines(self) -> list[str]:
+        """Return what was left out, and what is not known."""
+        costs = self.costs
+        first = "op" if costs.warmup == 1 else f"{costs.warmup} ops"
+        lines = [f"the first {first} of each kind and stage on a rank left out as warm-up"] if costs.warmup else []
+        missing = [kind for kind in ("B", "I", "W", "Step") if kind not in costs.kinds]
+        if missing:
+            lines.append(f"not seen in every stage: {', '.join(missing)}")
+        if not costs.hand_over:
+            lines.append("hand-over: not known, as the runs do not say it")
+        if not costs.has_bytes:
+            lines.append("bytes: not known; a profile beside the runs says them, and I and W as shares of B")
+        return lines
+
+
+def costs_from_runs(
+    runs: RunsArgument,
+    *,
+    profile: ProfileArgument | None = None,
+    run_partition: PartitionArgument | None = None,
+    microbatch_size: int | None = None,
+    output_bytes: int | None = None,
+    warmup: int = 1,
+) -> MeasuredCosts:
+    """Return what stages cost in runs that were measured: seconds, their spread, and what a rank spends on messages.
+
+    Args:
+        runs: Measured Timelines of one model that is cut into the same stages, or files of them.
+        profile: Profile of the model: says bytes, and I and W as shares of B where only B was run. Its seconds do not
+            count.
+        run_partition: How the layers of the runs were cut, with `profile`: ``balanced`` (None), ``uniform``, or layers
+            per stage.
+        microbatch_size: Samples of a micro-batch of the runs; None: with `profile`, the smallest that was measured.
+        output_bytes: Bytes of a message between two stages, where there is no profile to say it.
+        warmup: The first ops of each kind of each stage on each rank that do not count, as long as others are left.
+
+    Raises:
+        ArgumentError: An argument, or a combination, makes no sense.
+        ScheduleError: A file is no Timeline.
+        ProfileError: A Timeline is not measured, or of other stages; or the profile does not fit.
+    """
+    samples, names = read_samples(runs, warmup)
+    known = profiled_stages(samples.num_stages, profile, run_partition, microbatch_size, output_bytes)
+    return MeasuredCosts(with_profiled(costs_of_samples(samples, names, warmup), known, microbatch_size))
+
+
+def read_runs(runs: RunsArgument) -> tuple[tuple[Timeline, ...], tuple[str, ...]]:
+    """Return Timelines, and what each is called.
+
+    Raises:
+        ArgumentError: There is none, or one is something else.
+        ScheduleError: A file is no Timeline.
+    """
+    given = (runs,) if isinstance(runs, TimelineArgument) else tuple(runs)
+    if not given:
+        raise ArgumentError("runs: got none, expected at least one; try one that pipesched.run has measured")
+    timelines = tuple(read_timeline_argument(run, "runs") for run in given)
+    names = tuple(
+        str(run) if isinstance(run, str | Path) else timeline.name
+        for run, timeline in zip(given, timelines, strict=True)
+    )
+    return timelines, names
+
+
+def read_samples(runs: RunsArgument, warmup: int) -> tuple[RunSamples, tuple[str, ...]]:
+    """Return what was measured in `runs`, and what they are called; raises as `costs_from_runs` does."""
+    require_at_least("warmup", warmup, 0)
+    timelines, names = read_runs(runs)
+    return samples_of(timelines, names, warmup), names
+
+
+def profiled_stages(
+    num_stages: int,
+    profile: ProfileArgument | None,
+    run_partition: PartitionArgument | None,
+    microbatch_size: int | None,
+    output_bytes: int | None,
+) -> tuple[StageCost, ...] | None:
+    """Return what is known of the stages beside the runs; None where that is nothing.
+
+    Raises:
+        ArgumentError: Something is said twice, or of a profile that is not given.
+        ProfileError: The profile cannot be cut so.
+    """
+    if microbatch_size is not None:
+        require_at_least("microbatch_size", microbatch_size, 1)
+    if profile is None:
+        if run_partition is not None:
+            raise ArgumentError(
+                f"run_partition: got {run_partition} without `profile`, expected both; add it, or leave it out"
+            )
+        if output_bytes is None:
+            return None
+        require_at_least("output_bytes", output_bytes, 0)
+        return (*[StageCost(0.0, output_bytes=output_bytes)] * (num_stages - 1), StageCost(0.0))
+    if output_bytes is not None:
+        raise ArgumentError("output_bytes: got it with `profile`, expected one of them: the profile says it")
+    loaded = read_profile_argument(profile)
+    size = read_microbatch_size(microbatch_size, loaded)
+    bounds = parse_partition(partition_text(run_partition) or "balanced", layer_seconds(loaded, size), num_stages)
+    return costs_of_stages(loaded, bounds, size).stages
+
+
+def with_profiled(costs: RunCosts, stages: Sequence[StageCost] | None, microbatch_size: int | None) -> RunCosts:
+    """Return `costs` with what is known beside the runs."""
+    sized = replace(costs, microbatch_size=microbatch_size)
+    if stages is None:
+        return sized
+    pairs = zip(costs.stages, stages, strict=True)
+    return replace(sized, stages=tuple(replace(stage, profiled=known) for stage, known in pairs))

@@ -1,0 +1,328 @@
+"""Run a schedule with real processes, one per rank, and measure every op."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Unpack, get_args
+
+from pipesched.executor import How, RunSettings
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import LONGEST_S, Schedule, Timeline, is_work
+from pipesched.schedules.builders import ParameterValue
+from pipesched.schedules.check import require_runnable
+from pipesched.schedules.formats import to_json
+from pipesched.simulator import Scenario
+from pipesched.simulator.analysis import Metrics, metrics, readable_bytes, readable_s, readable_share
+from pipesched.workflows import (
+    ArgumentError,
+    Table,
+    is_rank,
+    require_at_least,
+    require_callable,
+    require_choice,
+    require_flag,
+)
+from pipesched.workflows.arguments import (
+    ClusterArgument,
+    CostsArgument,
+    ModelArgument,
+    PartitionArgument,
+    ProfileArgument,
+    RunKeywords,
+    ScheduleArgument,
+    cut_model,
+    load_costs,
+    name_for_processes,
+    partition_text,
+    read_cluster_argument,
+    read_model_argument,
+    read_profile_of,
+    read_schedule_argument,
+    read_settings,
+    require_epsilon,
+    require_followed,
+    require_possible,
+)
+from pipesched.workflows.simulating import Conditions, timeline_of_scenario
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from pipesched.executor.launch import RunSpec
+    from pipesched.executor.runs import Measured
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RunResult:
+    """A schedule, run and measured.
+
+    Attributes:
+        schedule: The schedule's lists.
+        timeline: The iteration of median makespan, with memory samples of a model.
+        makespans_s: Makespan of every measured iteration.
+        losses: Mean loss of every micro-batch from the initial weights; empty when emulated.
+        metrics: Metrics of the Timeline.
+    """
+
+    schedule: Schedule
+    timeline: Timeline
+    makespans_s: tuple[float, ...]
+    losses: tuple[float, ...]
+    metrics: Metrics
+
+    def __repr__(self) -> str:
+        return f"RunResult({self.schedule.name!r}, makespan_s={self.makespan_s:.6g}, losses={len(self.losses)})"
+
+    @property
+    def makespan_s(self) -> float:
+        """The makespan of the median iteration [s]."""
+        return self.metrics.makespan_s
+
+    @property
+    def bubble_fraction(self) -> float:
+        """Idle share of all device time."""
+        return self.metrics.bubble_fraction
+
+    @property
+    def first_loss(self) -> float | None:
+        """The mean loss from the initial weights; None when emulated."""
+        return sum(self.losses) / len(self.losses) if self.losses else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, as ``pipesched run --json`` prints it."""
+        loss = self.first_loss
+        return {
+            "schedule": self.schedule.name,
+            **self.metrics.to_dict(),
+            "throughput_unit": "micro-batches per second",
+            "makespans_s": self.makespans_s,
+            "first_loss": loss if loss is None or math.isfinite(loss) else None,
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per device: its time [s] and peak memory."""
+        import pandas as pd
+
+        rows = [device.to_row() for device in self.metrics.devices]
+        return pd.DataFrame(rows).astype({"peak_memory_bytes": "Int64"})
+
+    def plot(self) -> Figure:
+        """Draw the Timeline."""
+        from pipesched.simulator.views import gantt_figure
+
+        return gantt_figure([self.timeline])
+
+    def table(self) -> Table:
+        """Return a row per device, as people read it."""
+        loss = "" if self.first_loss is None else f"; mean loss at the start {self.first_loss:.6g}"
+        rows = [
+            {
+                "device": str(device.device),
+                "busy": readable_s(device.busy_s),
+                "idle": readable_s(device.idle_s),
+                "peak memory": readable_bytes(device.peak_memory_bytes),
+            }
+            for device in self.metrics.devices
+        ]
+        caption = (
+            f"makespan {readable_s(self.makespan_s)} (median of {len(self.makespans_s)})"
+            f"; bubble_fraction {readable_share(self.bubble_fraction)}{loss}"
+        )
+        return Table(f"{self.schedule.name}, measured", tuple(rows), caption)
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+
+def run(
+    schedule: ScheduleArgument,
+    model: ModelArgument | None = None,
+    *,
+    emulate: CostsArgument | None = None,
+    cluster: ClusterArgument = None,
+    num_ranks: int | None = None,
+    num_microbatches: int | None = None,
+    num_chunks: int | None = None,
+    parameters: Mapping[str, ParameterValue] | None = None,
+    microbatch_size: int | None = None,
+    partition: PartitionArgument | None = None,
+    profile: ProfileArgument | None = None,
+    how: How = "sleep",
+    iterations: int = 5,
+    warmup: int = 1,
+    is_checked: bool = True,
+    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+    **keywords: Unpack[RunKeywords],
+) -> RunResult:
+    """Run a schedule, one process per rank, and measure every op.
+
+    The processes are started here, on this machine. In a script that torchrun has started, this process joins as its
+    rank instead, and the result comes back in all of them. What is kept for the next run is ended by `close`.
+
+    Args:
+        schedule: A Schedule, a Plan, a file, or a name of the catalogue with `num_ranks` and `num_microbatches`.
+        model: A Model that has a name, or a name as `profile` takes it; None: `emulate` says what to do.
+        emulate: Costs of stages that only take time, as `simulate` takes them, instead of a model.
+        cluster: Machines to emulate too, whose links hold messages back; None: messages take what they really take.
+        num_ranks: Ranks of a schedule given by name.
+        num_microbatches: Micro-batches of a schedule given by name.
+        num_chunks: Stages per rank of a schedule given by name, where it takes them.
+        parameters: Parameters of a schedule given by name, as its entry of the catalogue lists them.
+        microbatch_size: Samples of a micro-batch; None: 1 of a model, or the smallest in a profile that is emulated.
+        partition: ``uniform``, ``balanced`` with a profile, or layers per stage as in ``3,3,4`` or in a list.
+        profile: Profile of the model, where it is to be cut by it.
+        how: Emulated stages ``sleep``, or are ``busy``.
+        iterations: Measured runs of the lists, of which the median counts.
+        warmup: Runs before them.
+        is_checked: Whether lists that cannot finish are refused before they run.
+        progress: Told now and then what fraction of all ops is done.
+        keywords: How a model is run: the fields of `RunSettings`.
+
+    Raises:
+        ArgumentError: An argument, or a combination, makes no sense.
+        NotRunnableError: The lists cannot run to their end.
+        ScheduleError: No such schedule, bad counts, or a bad file.
+        ProfileError: There is no such model, it cannot be cut so, or a file is bad.
+        ExecutionError: A value is out of range.
+        RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
+    """
+    settings = read_settings(keywords)
+    require_choice("how", how, get_args(How))
+    if microbatch_size is not None:
+        require_at_least("microbatch_size", microbatch_size, 1)
+    require_at_least("iterations", iterations, 1)
+    require_at_least("warmup", warmup, 0)
+    require_flag("is_checked", is_checked)
+    require_callable("progress", progress)
+    partition = partition_text(partition)
+    source = read_schedule_argument(
+        schedule, num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, parameters=parameters
+    )
+    lists = source.schedule
+    if lists.origin is not None:
+        require_followed({lists.name: lists.traits}, settings)
+    if is_checked:
+        require_runnable(lists)
+    require_possible(settings)
+    measured_how: dict[str, Any] = {"how": how, "iterations": iterations, "warmup": warmup, "is_checked": is_checked}
+    if model is None:
+        if emulate is None:
+            raise ArgumentError("model: got none, expected one, or `emulate`; try model='mlp'")
+        conditions = Conditions(
+            costs=load_costs(emulate),
+            microbatch_size=microbatch_size,
+            partition=partition,
+            compression=settings.compression,
+        )
+        costs = conditions.costs_of(source)
+        machines = read_cluster_argument(cluster, max(lists.rank_to_device) + 1, f"schedule {lists.name}")
+        spec = emulating_spec(lists, costs, None if cluster is None else machines, settings, **measured_how)
+        if is_checked:
+            require_patience(lists, costs, machines, spec.timeout_s)
+    else:
+        if emulate is not None or cluster is not None:
+            raise ArgumentError(
+                "model: got `emulate` or `cluster` too, expected one or the other: the messages of a model are real; "
+                "leave it out"
+            )
+        built = read_model_argument(model)
+        size = 1 if microbatch_size is None else microbatch_size
+        layers = None if profile is None else read_profile_of(profile, built)
+        if source.plan is not None:
+            size, partition = source.plan.microbatch_size, ",".join(map(str, source.plan.partition))
+        require_epsilon([lists.traits], settings)
+        bounds = cut_model(built, lists.num_stages, partition, layers, size)
+        spec = modelled_spec(lists, name_for_processes(model), bounds, size, settings, **measured_how)
+    return result_of(lists, measured(spec, progress))
+
+
+def modelled_spec(
+    schedule: Schedule,
+    model: str,
+    bounds: tuple[tuple[int, int], ...],
+    microbatch_size: int,
+    settings: RunSettings,
+    **measured_how: Any,
+) -> RunSpec:
+    """Return the run of a model's layers; `measured_how` are fields of `Measure`.
+
+    Raises:
+        ExecutionError: A value is out of range.
+    """
+    from pipesched.executor.launch import Measure, RunSpec
+
+    job = Measure(schedule=to_json(schedule), microbatch_size=microbatch_size, **measured_how)
+    return RunSpec(job=job, model=model, bounds=bounds, **settings.values())
+
+
+def emulating_spec(
+    schedule: Schedule, costs: StageCosts, cluster: Cluster | None, settings: RunSettings, **measured_how: Any
+) -> RunSpec:
+    """Return the run of stages that only take time; `measured_how` are fields of `Measure`.
+
+    Args:
+        schedule: What is run.
+        costs: Costs of the schedule's stages, messages compressed if they are to be.
+        cluster: Machines whose links hold messages back; None: messages take what they really take.
+        settings: How it is run; of compression the costs say all.
+
+    Raises:
+        ExecutionError: A value is out of range, or such machines cannot be emulated.
+    """
+    from pipesched.executor.emulation import require_emulable
+    from pipesched.executor.launch import Measure, RunSpec
+    from pipesched.profiles.io import cluster_text
+
+    if cluster is not None:
+        require_emulable(schedule, cluster)
+    text = None if cluster is None else cluster_text(cluster, "the cluster")
+    job = Measure(schedule=to_json(schedule), emulate=costs, cluster=text, **measured_how)
+    return RunSpec(job=job, **replace(settings, compression=None).values())
+
+
+def measured(spec: RunSpec, progress: Callable[[float], None] = lambda fraction: None) -> Measured:  # noqa: ARG005
+    """Run what measures: as this process' rank where torchrun has started it, else with processes of our own.
+
+    Raises:
+        RankFailed: A rank failed, died or hung; with rank, op and micro-batch.
+    """
+    from pipesched.executor.runs import Measured, launch, run_rank
+
+    if not is_rank():
+        return launch(spec, progress)
+    found = run_rank(spec, is_shared=True)
+    assert isinstance(found, Measured), "its job measures"
+    return found
+
+
+def result_of(schedule: Schedule, found: Measured) -> RunResult:
+    """Return what a run gave, with its metrics."""
+    return RunResult(schedule, found.timeline, found.makespans_s, found.losses, metrics(found.timeline))
+
+
+def require_patience(schedule: Schedule, costs: StageCosts, cluster: Cluster, timeout_s: float) -> None:
+    """Refuse to emulate what is known to take too long, or to wait longer than a message may keep a rank waiting.
+
+    Raises:
+        ArgumentError: It does.
+    """
+    timeline = timeline_of_scenario(Scenario(schedule, costs, cluster))
+    if not timeline.makespan_s <= LONGEST_S:
+        raise ArgumentError(
+            f"costs: got a list that is predicted to take {timeline.makespan_s:.3g} s, expected at most a week "
+            f"({LONGEST_S:g}); try smaller costs"
+        )
+    works = [span for span in timeline.spans if is_work(span)]
+    if not works:
+        return
+    longest = max(works, key=lambda span: span.start_s - span.posted_s)
+    wait_s = longest.start_s - longest.posted_s
+    if wait_s > timeout_s:
+        raise ArgumentError(
+            f"timeout_s: got {timeout_s:g} s, but {longest.op} of rank {longest.rank} is predicted to wait "
+            f"{wait_s:.3g} s, expected more; try {math.ceil(2 * wait_s)}, or smaller costs"
+        )

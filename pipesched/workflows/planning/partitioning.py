@@ -1,0 +1,238 @@
+"""Partitioning: cut a model into stages, and give each a number of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, assert_never, get_args
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import Profile
+from pipesched.profiles.partitioning import PartitionedStages, by_memory, by_replicas, by_time, over_memory
+from pipesched.simulator.analysis import readable_bytes, readable_s
+from pipesched.workflows import (
+    ArgumentError,
+    PartitionAim,
+    ReplicaFormula,
+    Table,
+    require_at_least,
+    require_choice,
+    require_flag,
+)
+from pipesched.workflows.arguments import (
+    ClusterArgument,
+    ProfileArgument,
+    read_cluster_argument,
+    read_microbatch_size,
+    read_profile_argument,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRequest:
+    """A model to cut, and how.
+
+    Attributes:
+        num_devices: All of them are used.
+        by: Least time with PipeDream's replicas, least time, or least memory without.
+        microbatch_size: Samples.
+        num_chunks: Stages per device, where the cut is by time.
+        form: PipeDream's formula, or its optimizer's, where stages have replicas.
+        straight: PipeDream's formula, but one device for each stage.
+    """
+
+    profile: Profile
+    cluster: Cluster
+    num_devices: int
+    by: PartitionAim
+    microbatch_size: int
+    num_chunks: int = 1
+    form: ReplicaFormula = "paper"
+    straight: bool = False
+
+    def stages(self) -> PartitionedStages:
+        """Return the stages.
+
+        Raises:
+            ProfileError: There are more stages than layers, or nothing fits.
+        """
+        size, cluster, num_devices = self.microbatch_size, self.cluster, self.num_devices
+        match self.by:
+            case "replicas":
+                return by_replicas(self.profile, size, cluster, num_devices, form=self.form, straight=self.straight)
+            case "time":
+                return by_time(self.profile, size, cluster, num_devices, self.num_chunks)
+            case "memory":
+                return by_memory(self.profile, size, cluster, num_devices)
+            case _:
+                assert_never(self.by)
+
+    def changes(self) -> Iterator[tuple[str, PartitionRequest]]:
+        """Yield this request with one argument changed, and how: what may fit where this does not."""
+        for count in range(self.num_chunks - 1, 0, -1):
+            yield f"`num_chunks={count}`", replace(self, num_chunks=count)
+        if self.num_chunks == 1:
+            aims: tuple[PartitionAim, ...] = ("time", "memory", "replicas")
+            for by in aims:
+                if by != self.by:
+                    yield f"`by={by}`", replace(self, by=by)
+        for size in reversed(self.profile.microbatch_sizes):
+            if size < self.microbatch_size:
+                yield f"`microbatch_size={size}`", replace(self, microbatch_size=size)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PartitionedModel:
+    """A model, cut into stages.
+
+    Attributes:
+        request: What was asked for.
+        partitioned: The stages, with what each costs.
+    """
+
+    request: PartitionRequest
+    partitioned: PartitionedStages
+
+    @property
+    def layers(self) -> str:
+        """The layers of each stage, as `simulate` takes them: ``3,3,4``."""
+        return self.partitioned.partition
+
+    @property
+    def over(self) -> tuple[int, float, float] | None:
+        """The first stage that does not fit, what it holds and what there is, in bytes; None where all fit."""
+        return over_memory(self.partitioned, self.request.cluster)
+
+    @property
+    def fits(self) -> bool:
+        """Whether every stage fits into its devices."""
+        return self.over is None
+
+    def remedy(self) -> str:
+        """Return the first change of one argument with which all fits, or the devices that would do."""
+        for change, changed in self.request.changes():
+            try:
+                if over_memory(changed.stages(), changed.cluster) is None:
+                    return change
+            except ProfileError:  # nothing fits
+                continue
+        return f"devices of {max(stage.memory_bytes for stage in self.partitioned.stages)} bytes"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, as ``pipesched partition --json`` prints it."""
+        return {
+            "model": self.request.profile.model,
+            "by": self.request.by,
+            "workers": self.request.num_devices,
+            "microbatch_size": self.request.microbatch_size,
+            "partition": self.partitioned.partition,
+            "replicas": self.partitioned.replicas,
+            "slowest_s": self.partitioned.slowest_s,
+            "fits": self.fits,
+            "stages": [{**asdict(stage), "replicas": stage.replicas} for stage in self.partitioned.stages],
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per stage."""
+        import pandas as pd
+
+        return pd.DataFrame(self.to_dict()["stages"]).rename_axis("stage")
+
+    def table(self) -> Table:
+        """Return a row per stage, as people read it."""
+        rows = [
+            {
+                "stage": str(index),
+                "layers": _ranges(range(stage.first, stage.last)),
+                "devices": _ranges(stage.devices),
+                "forward": readable_s(stage.forward_s),
+                "backward": readable_s(stage.backward_s),
+                "per micro-batch": readable_s(stage.compute_s),
+                "reduce": readable_s(stage.reduce_s),
+                "transfer": readable_s(stage.transfer_s),
+                "weights": readable_bytes(stage.weight_bytes),
+                "output": readable_bytes(stage.output_bytes),
+                "memory": readable_bytes(stage.memory_bytes),
+            }
+            for index, stage in enumerate(self.partitioned.stages)
+        ]
+        slowest_s = self.partitioned.slowest_s
+        rate = f", at most {1 / slowest_s:.4g} micro-batches/s" if slowest_s else ""
+        title = f"{self.request.profile.model} on {self.request.num_devices} devices"
+        return Table(title, tuple(rows), f"slowest: {readable_s(slowest_s)}{rate}")
+
+    def __repr__(self) -> str:
+        model = self.request.profile.model
+        slowest_s = self.partitioned.slowest_s
+        return f"PartitionedModel({model!r}, layers={self.layers!r}, slowest_s={slowest_s:.6g}, fits={self.fits})"
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+
+def partition(
+    profile: ProfileArgument,
+    num_devices: int,
+    cluster: ClusterArgument = None,
+    *,
+    by: PartitionAim = "replicas",
+    microbatch_size: int | None = None,
+    num_chunks: int = 1,
+    form: ReplicaFormula = "paper",
+    straight: bool = False,
+) -> PartitionedModel:
+    """Cut a model into stages.
+
+    Args:
+        profile: Profile of the model: a Profile, or a file of one (.json) or of a graph of PipeDream's profiler (.txt).
+        num_devices: All of them are used.
+        cluster: Machines, or a file of them; None: equal devices whose links take no time.
+        by: Least time with PipeDream's replicas, least time, or least memory without.
+        microbatch_size: Samples; None: the smallest that was measured.
+        num_chunks: Stages per device, where the cut is by time.
+        form: PipeDream's formula, or its optimizer's, where stages have replicas.
+        straight: PipeDream's formula, but one device for each stage.
+
+    Raises:
+        ArgumentError: An unknown word, a number below 1, arguments that do not go together, or too few devices.
+        ProfileError: A file is bad, there are more stages than layers, or nothing fits.
+    """
+    require_at_least("num_devices", num_devices, 1)
+    require_at_least("num_chunks", num_chunks, 1)
+    require_choice("by", by, get_args(PartitionAim))
+    require_choice("form", form, get_args(ReplicaFormula))
+    require_flag("straight", straight)
+    if by != "replicas" and (form != "paper" or straight):
+        raise ArgumentError(
+            f"`by={by}`: got `form` or `straight` too, expected them with `by=replicas`; leave them out"
+        )
+    if by != "time" and num_chunks != 1:
+        raise ArgumentError(f"num_chunks: got {num_chunks} with `by={by}`, expected it with `by=time`; leave it out")
+    machines = read_cluster_argument(cluster, num_devices, "num_devices")
+    measured = read_profile_argument(profile)
+    request = PartitionRequest(
+        profile=measured,
+        cluster=machines,
+        num_devices=num_devices,
+        by=by,
+        microbatch_size=read_microbatch_size(microbatch_size, measured),
+        num_chunks=num_chunks,
+        form=form,
+        straight=straight,
+    )
+    return PartitionedModel(request, request.stages())
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Return ``0-2, 4`` for 0, 1, 2, 4."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

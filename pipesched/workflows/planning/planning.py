@@ -1,0 +1,263 @@
+"""Planning: find the fastest layout, schedule and partition for a model on given machines that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from pipesched.profiles import MessagePrecision
+from pipesched.profiles.io import Plan, save_plan
+from pipesched.schedules.builders import find
+from pipesched.simulator import NetworkOptions
+from pipesched.simulator.analysis import readable_bytes, readable_s
+from pipesched.simulator.planner import (
+    ASYNCHRONOUS,
+    SCHEDULES,
+    PlanOutcome,
+    PlanRanking,
+    Request,
+    plan_of,
+    search_plans,
+)
+from pipesched.workflows import (
+    NETWORK_EXPECTED,
+    ArgumentError,
+    Table,
+    require_at_least,
+    require_choice,
+    require_each_at_least,
+    require_each_name,
+    require_flag,
+    require_flags,
+    require_kind,
+    require_names,
+    require_rate,
+)
+from pipesched.workflows.arguments import (
+    ClusterArgument,
+    ProfileArgument,
+    read_devices_argument,
+    read_profile_argument,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PlanSearch:
+    """What the planner found.
+
+    Attributes:
+        request: What was asked for.
+        ranking: The plans that fit, the fastest first, and those that do not.
+    """
+
+    request: Request
+    ranking: PlanRanking
+
+    @property
+    def best(self) -> PlanOutcome | None:
+        """The fastest that fits; None where nothing does."""
+        return next(iter(self.ranking.ranked), None)
+
+    @property
+    def plan(self) -> Plan | None:
+        """The best as a plan, which `simulate` takes as a schedule; None where nothing fits."""
+        return None if self.best is None else plan_of(self.best, self.request)
+
+    def save(self, path: str | Path) -> None:
+        """Write the best plan (.json), completely or not at all.
+
+        Raises:
+            ArgumentError: Nothing fits.
+            ProfileError: The file cannot be written.
+        """
+        save_plan(plan_of(self._best(), self.request), path)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per plan that fits, the fastest first."""
+        import pandas as pd
+
+        return pd.DataFrame([_row(outcome) for outcome in self.ranking.ranked])
+
+    def plot(self) -> Figure:
+        """Draw where everything of the best plan is, and when.
+
+        Raises:
+            ArgumentError: Nothing fits.
+        """
+        from pipesched.simulator.views import plan_figure
+
+        return plan_figure(self._best(), self.request)
+
+    def table(self) -> Table:
+        """Return a row per plan that fits, as people read it."""
+        rows = [
+            {
+                "": str(number),
+                "plan": str(outcome.candidate),
+                "per step": readable_s(outcome.seconds or 0.0),
+                "samples/s": f"{outcome.throughput:.4g}",
+                "memory": readable_bytes(outcome.most_bytes),
+            }
+            for number, outcome in enumerate(self.ranking.ranked, 1)
+        ]
+        ranking = self.ranking
+        ended = "no other can be faster" if ranking.is_complete else "stopped before the end"
+        caption = f"{len(ranking.considered)} candidates, {ranking.num_predicted} predicted in full; {ended}"
+        devices = len(self.request.cluster.devices)
+        return Table(f"{self.request.profile.model} on {devices} devices", tuple(rows), caption)
+
+    def __repr__(self) -> str:
+        best = "nothing fits" if self.best is None else f"{self.best.candidate}, {self.best.throughput:.4g} samples/s"
+        return f"PlanSearch({self.request.profile.model!r}: {best})"
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+    def _best(self) -> PlanOutcome:
+        if self.best is None:
+            raise ArgumentError("plan: got none that fits, expected one; try more devices or a smaller `batch_size`")
+        return self.best
+
+
+def _row(outcome: PlanOutcome) -> dict[str, Any]:
+    costs = {} if outcome.costs is None else asdict(outcome.costs)
+    return {
+        "plan": str(outcome.candidate),
+        **asdict(outcome.candidate),
+        "seconds": outcome.seconds,
+        "samples": outcome.samples,
+        "throughput": outcome.throughput,
+        "most_bytes": outcome.most_bytes,
+        "sent_bytes": outcome.sent_bytes,
+        "bubble_fraction": outcome.bubble_fraction,
+        "steady_bubble_fraction": outcome.steady_bubble_fraction,
+        "staleness": outcome.staleness,
+        **costs,
+    }
+
+
+def plan(
+    profile: ProfileArgument,
+    cluster: ClusterArgument,
+    batch_size: int,
+    *,
+    num_devices: int | None = None,
+    schedules: Sequence[str] | None = None,
+    asynchronous: bool = False,
+    depths: Sequence[int] | None = None,
+    chunks: Sequence[int] = (2,),
+    recomputes: Sequence[bool] = (False, True),
+    compressions: Sequence[MessagePrecision | None] = (None,),
+    convert_bytes_per_s: float | None = None,
+    network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
+    fewer: bool = False,
+    top: int = 10,
+    time_limit_s: float | None = 20.0,
+) -> PlanSearch:
+    """Find the fastest layout, schedule and partition that fits.
+
+    Args:
+        profile: Profile of the model: a Profile, or a file of one.
+        cluster: Machines, or a file of them; None: `num_devices` equal ones whose links take no time.
+        batch_size: Samples of an optimizer step.
+        num_devices: The first of the cluster; None: all.
+        schedules: Names of the catalogue; None: gpipe, 1f1b, interleaved and zb_h1.
+        asynchronous: Whether schedules that train on stale weights may be among them; with no names, three such too.
+        depths: Ranks of a copy of the pipeline; None: any.
+        chunks: Stages per rank, where a schedule takes them.
+        recomputes: Whether stages keep only their input: no, yes, or both are tried.
+        compressions: Compressions of messages that are tried.
+        convert_bytes_per_s: How quickly a device compresses; None: in no time.
+        network: How messages go.
+        fewer: Whether devices may be left idle.
+        top: Plans to rank.
+        time_limit_s: Then it is the best so far, once there is one; None: to the end.
+
+    Raises:
+        ArgumentError: An unknown word, a number below 1, no machines, too few devices, or schedules that cannot be
+                planned with.
+        ProfileError: A file is bad, or there are more stages than layers.
+        ScheduleError: There is no such schedule.
+    """
+    require_at_least("batch_size", batch_size, 1)
+    require_at_least("top", top, 1)
+    if depths is not None:
+        require_each_at_least("depths", depths, 1)
+    require_each_at_least("chunks", chunks, 1)
+    require_flags("recomputes", recomputes)
+    require_flag("asynchronous", asynchronous)
+    require_flag("fewer", fewer)
+    if time_limit_s is not None:
+        require_rate("time_limit_s", time_limit_s)
+    require_names("compressions", compressions)
+    if not len(compressions):
+        raise ArgumentError("compressions: got an empty list, expected at least one; try [None]")
+    for compression in compressions:
+        require_choice("compressions", compression, (None, *get_args(MessagePrecision)))
+    require_kind("network", network, NetworkOptions, NETWORK_EXPECTED)
+    if convert_bytes_per_s is not None:
+        require_rate("convert_bytes_per_s", convert_bytes_per_s)
+    request = Request(
+        profile=read_profile_argument(profile),
+        cluster=read_devices_argument(cluster, num_devices),
+        batch_size=batch_size,
+        schedules=plannable_schedules(schedules, asynchronous),
+        depths=None if depths is None else tuple(depths),
+        chunks=tuple(chunks),
+        recomputes=tuple(recomputes),
+        compressions=tuple(compressions),
+        fewer=fewer,
+        convert_bytes_per_s=convert_bytes_per_s,
+        network=network,
+    )
+    return search_request(request, top, time_limit_s)
+
+
+def search_request(
+    request: Request,
+    top: int,
+    time_limit_s: float | None,
+    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+) -> PlanSearch:
+    """Search for plans; a KeyboardInterrupt ends the search with what there is.
+
+    Args:
+        request: What is asked for.
+        top: Plans to rank.
+        time_limit_s: Then it is the best so far, once there is one; None: to the end.
+        progress: Is told which share of the candidates is settled.
+    """
+    ranking = search_plans(request, top=top, time_limit_s=time_limit_s, tick=lambda so_far: progress(so_far.settled))
+    return PlanSearch(request, ranking)
+
+
+def plannable_schedules(names: Sequence[str] | None, asynchronous: bool) -> tuple[str, ...]:
+    """Return the names of the schedules that a plan may have.
+
+    Args:
+        names: Names in the catalogue; None: the usual ones.
+        asynchronous: Whether some may train on stale weights.
+
+    Raises:
+        ArgumentError: One has several pipelines or none, or trains on stale weights without being asked to.
+        ScheduleError: There is no such schedule.
+    """
+    if names is None:
+        return SCHEDULES + (ASYNCHRONOUS if asynchronous else ())
+    require_each_name("schedules", names, "1f1b")
+    entries = [find(name) for name in names]
+    for entry in entries:
+        if not entry.traits.takes_plans:
+            advice = "try pipesched.tune" if entry.traits.averages else "it is the layout of depth 1: leave it out"
+            raise ArgumentError(f"schedules: got {entry.name}, expected schedules of one pipeline; {advice}")
+        if entry.traits.is_asynchronous and not asynchronous:
+            raise ArgumentError(
+                f"schedules: got {entry.name}, which trains on stale weights, expected `asynchronous` with it; add it"
+            )
+    return tuple(dict.fromkeys(entry.name for entry in entries))

@@ -1,0 +1,222 @@
+"""The prediction of a schedule: from its lists, costs, machines and network options to a Timeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import get_args
+
+from pipesched.profiles import FLOAT32_BYTES, MessagePrecision, element_bytes
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import Compression, DeviceCost, Profile, RunCosts, StageCosts
+from pipesched.profiles.io import Plan, graph_of, is_built_in
+from pipesched.schedules import Schedule, Timeline, stage_share
+from pipesched.schedules.check import require_runnable
+from pipesched.simulator import Estimate, NetworkOptions, Scenario
+from pipesched.simulator.engine import predict_by_events
+from pipesched.simulator.memory import OverCapacity, over_capacity
+from pipesched.workflows import (
+    NETWORK_EXPECTED,
+    ArgumentError,
+    BuffersChoice,
+    require_at_least,
+    require_choice,
+    require_kind,
+    require_number,
+    require_rate,
+)
+from pipesched.workflows.arguments import (
+    ClusterArgument,
+    ScheduleSource,
+    machines_of,
+    read_cluster_argument,
+    read_costs_argument,
+)
+from pipesched.workflows.simulating.steady_time import steady_s_per_microbatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What is supposed of all but the schedule.
+
+    Attributes:
+        costs: Costs of stages, of a device, of runs, or of a profile's layers.
+        cluster: The machines, as `read_cluster_argument` takes them.
+        microbatch_size: Samples of a micro-batch, with a profile; None: the smallest size that was measured.
+        partition: Layers to stages, with a profile: ``balanced`` (None), ``uniform``, or layers per stage as in
+            ``3,3,4``.
+        network: How messages go.
+        compression: ``"half"``: messages go in half precision.
+        convert_bytes_per_s: How quickly a device compresses; None: in no time.
+        buffers: Receive buffers as our executor has them, or as PyTorch's stages: one per micro-batch, always.
+        jitter: Sigma of a log-normal factor on the seconds of every op.
+        seed: Seed of the jitter.
+    """
+
+    costs: StageCosts | DeviceCost | Profile | RunCosts
+    cluster: ClusterArgument = None
+    microbatch_size: int | None = None
+    partition: str | None = None
+    network: NetworkOptions = NetworkOptions()  # noqa: RUF009 -- frozen
+    compression: MessagePrecision | None = None
+    convert_bytes_per_s: float | None = None
+    buffers: BuffersChoice = "pooled"
+    jitter: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse words that mean nothing here, and a rate of 0.
+
+        Raises:
+            ArgumentError: There is one.
+        """
+        require_kind("network", self.network, NetworkOptions, NETWORK_EXPECTED)
+        require_number("jitter", self.jitter)
+        require_at_least("seed", self.seed, 0)
+        require_choice("buffers", self.buffers, get_args(BuffersChoice))
+        if self.compression is not None:
+            require_choice("compression", self.compression, get_args(MessagePrecision))
+        if self.convert_bytes_per_s is not None:
+            require_rate("convert_bytes_per_s", self.convert_bytes_per_s)
+
+    def costs_of(self, source: ScheduleSource) -> StageCosts:
+        """Return what the stages of a schedule cost, messages compressed as asked, or as its plan says.
+
+        Raises:
+            ArgumentError: They contradict the plan, or there is nothing to convert.
+            ProfileError: They do not fit the schedule.
+        """
+        cut = self if source.plan is None else self._as_planned(source.plan)
+        if cut.compression is None and cut.convert_bytes_per_s is not None:
+            raise ArgumentError("convert_bytes_per_s: got it alone, expected `compression` half too; add that")
+        costs = read_costs_argument(
+            cut.costs, source.schedule, microbatch_size=cut.microbatch_size, partition=cut.partition
+        )
+        if cut.compression is None:
+            return costs
+        size = element_bytes(cut.costs.provenance.dtype) if isinstance(cut.costs, Profile) else FLOAT32_BYTES
+        return replace(costs, compression=Compression(size, cut.convert_bytes_per_s))
+
+    def _as_planned(self, plan: Plan) -> Conditions:
+        """Return these conditions with the layers of each stage, and the messages, as the plan has them."""
+        if self.partition is not None or self.microbatch_size is not None:
+            raise ArgumentError(
+                "plan: got `partition` or `microbatch_size` too, expected neither: the plan says them; leave them out"
+            )
+        if self.compression not in (None, plan.compression):
+            raise ArgumentError(
+                f"plan: got `compression={self.compression}` too, expected none: the plan compresses nothing; "
+                "leave it out"
+            )
+        planned = replace(self, compression=plan.compression)
+        if not isinstance(self.costs, Profile):
+            return planned
+        if not is_same_model(self.costs.model, plan.model):
+            raise ArgumentError(
+                f"costs: got a profile of {self.costs.model}, expected one of {plan.model}, as the plan says; give the "
+                "profile that the plan was made from"
+            )
+        layers = ",".join(map(str, plan.partition))
+        return replace(planned, partition=layers, microbatch_size=plan.microbatch_size)
+
+    def cluster_of(self, schedule: Schedule) -> Cluster:
+        """Return the machines that a schedule runs on.
+
+        Raises:
+            ArgumentError: There are too few devices.
+            ProfileError: The file is none.
+        """
+        what, num_devices = f"schedule {schedule.name}", max(schedule.rank_to_device) + 1
+        cluster = read_cluster_argument(self.cluster, num_devices, what)
+        return machines_of(self.costs, cluster) if self.cluster is None else cluster
+
+
+def is_same_model(model: str, planned: str) -> bool:
+    """Return whether a profile of `model` is one of what was planned; of a graph, wherever the file now is."""
+    if model == planned:
+        return True
+    if graph_of(planned) is not None:
+        return graph_of(model) == graph_of(planned)
+    if not is_built_in(planned):
+        return False  # names are compared, not what they would import
+    from pipesched.profiles.models import resolve_model
+
+    return model == resolve_model(planned).name
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Prediction:
+    """A schedule, predicted.
+
+    Attributes:
+        schedule: The schedule's lists.
+        costs: Costs of the schedule's stages, messages compressed if they are to be.
+        cluster: The machines.
+        timeline: The Timeline, with memory samples where the costs have bytes.
+    """
+
+    schedule: Schedule
+    costs: StageCosts
+    cluster: Cluster
+    timeline: Timeline
+
+    def __repr__(self) -> str:
+        return f"Prediction({self.schedule.name!r}, makespan_s={self.timeline.makespan_s:.6g})"
+
+    @property
+    def over(self) -> OverCapacity | None:
+        """Where a device holds more than it has; None where none does, or nothing is known."""
+        return over_capacity(self.timeline.memory, self.cluster, self.timeline)
+
+
+def predict_source(source: ScheduleSource, conditions: Conditions) -> Prediction:
+    """Check, simulate, and add the memory, if the costs say anything of it.
+
+    Raises:
+        ArgumentError: The conditions do not fit the schedule.
+        NotRunnableError: The lists cannot run to their end.
+        ProfileError: A file is bad, or does not fit the schedule.
+        SimulationError: It cannot be simulated.
+    """
+    schedule = source.schedule
+    costs, cluster = conditions.costs_of(source), conditions.cluster_of(schedule)
+    require_runnable(schedule)
+    timeline = timeline_of_scenario(
+        Scenario(schedule, costs, cluster, conditions.network),
+        jitter=conditions.jitter,
+        seed=conditions.seed,
+        buffers=conditions.buffers,
+    )
+    return Prediction(schedule, costs, cluster, timeline)
+
+
+def timeline_of_scenario(
+    scenario: Scenario, *, jitter: float = 0.0, seed: int = 0, buffers: BuffersChoice = "pooled"
+) -> Timeline:
+    """Return the Timeline of lists as they stand, under SimPy, with memory where the costs have bytes.
+
+    Args:
+        scenario: What is simulated: lists of one pipeline, whose Averages stay, or lists of several.
+        jitter: Sigma of a log-normal factor on the seconds of every op.
+        seed: The seed of the jitter.
+        buffers: How receive buffers are allocated.
+
+    Raises:
+        As `simulate_lists` does.
+    """
+    estimate = predict_by_events(scenario, jitter=jitter, seed=seed, buffers=buffers, keeps_averages=True)
+    assert isinstance(estimate, Estimate), "SimPy predicts all lists that stand for themselves"
+    assert estimate.timeline is not None, "SimPy makes a Timeline"
+    return estimate.timeline
+
+
+def steady_pace_s(source: ScheduleSource, prediction: Prediction, conditions: Conditions) -> float | None:
+    """Return the seconds of a micro-batch in the long run; None where they are not known, as with jitter."""
+    if conditions.jitter:
+        return None
+    scenario = Scenario(source.schedule, prediction.costs, prediction.cluster, conditions.network)
+    return steady_s_per_microbatch(source, prediction.timeline, scenario)
+
+
+def device_share(schedule: Schedule, conditions: Conditions) -> float | None:
+    """Return what each stage has of a `DeviceCost`; None where other costs are given."""
+    return float(stage_share(schedule)) if isinstance(conditions.costs, DeviceCost) else None

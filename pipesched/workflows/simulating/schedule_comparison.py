@@ -1,0 +1,313 @@
+"""Several schedules of one model in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipesched.profiles import MessagePrecision, ProfileError
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.builders import Entry, ParameterValue, lookup
+from pipesched.schedules.lowering import lower
+from pipesched.simulator import NetworkOptions, SimulationError
+from pipesched.simulator.analysis import (
+    CellValue,
+    Summary,
+    readable_bytes,
+    readable_s,
+    readable_share,
+    summarize,
+)
+from pipesched.simulator.analysis import compare_timelines as compare_timelines
+from pipesched.workflows import ArgumentError, BuffersChoice, Table, require_flag, require_names
+from pipesched.workflows.arguments import (
+    ClusterArgument,
+    CostsArgument,
+    PartitionArgument,
+    ScheduleArgument,
+    ScheduleSource,
+    catalogue_name,
+    load_costs,
+    partition_text,
+    read_schedule_argument,
+    require_counts,
+)
+from pipesched.workflows.simulating.prediction import (
+    Conditions,
+    Prediction,
+    device_share,
+    predict_source,
+    steady_pace_s,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedSchedule:
+    """One schedule of a comparison.
+
+    Attributes:
+        summary: The schedule's row; only a name and a reason where it could not be predicted.
+        prediction: None where it could not be.
+        stage_share: What each stage has of a `DeviceCost`; None where other costs are given.
+    """
+
+    summary: Summary
+    prediction: Prediction | None = None
+    stage_share: float | None = None
+
+    def to_row(self) -> dict[str, CellValue]:
+        """Return plain data."""
+        return self.summary.to_row() | {"stage_share": self.stage_share}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ScheduleComparison:
+    """Several schedules under the same conditions, in the order asked for."""
+
+    schedules: tuple[ComparedSchedule, ...]
+
+    def __repr__(self) -> str:
+        makespans = (
+            f"{row.name}: {'-' if row.makespan_s is None else readable_s(row.makespan_s)}" for row in self.summaries
+        )
+        return f"ScheduleComparison({', '.join(makespans)})"
+
+    @property
+    def summaries(self) -> tuple[Summary, ...]:
+        """The row of each schedule."""
+        return tuple(compared.summary for compared in self.schedules)
+
+    @property
+    def predictions(self) -> tuple[Prediction, ...]:
+        """The predictions of the schedules that could be predicted."""
+        return tuple(compared.prediction for compared in self.schedules if compared.prediction is not None)
+
+    def __getitem__(self, name: str) -> ComparedSchedule:
+        """Return the schedule `name`.
+
+        Raises:
+            KeyError: There is none; says which there are.
+        """
+        compared = {compared.summary.name: compared for compared in reversed(self.schedules)}
+        if name not in compared:
+            names = ", ".join(row.name for row in self.summaries)
+            raise KeyError(f"got {name!r}, expected one of {names}")
+        return compared[name]
+
+    def to_rows(self) -> list[dict[str, CellValue]]:
+        """Return plain data, a row per schedule."""
+        return [compared.to_row() for compared in self.schedules]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per schedule; the columns are the fields of a `Summary`."""
+        import pandas as pd
+
+        return pd.DataFrame(self.to_rows()).set_index("name")
+
+    def plot(self) -> Figure:
+        """Draw the Timelines one under another on one time axis."""
+        from pipesched.simulator.views import gantt_figure
+
+        return gantt_figure([prediction.timeline for prediction in self.predictions])
+
+    def table(self, notes: Sequence[str] = ()) -> Table:
+        """Return a row per schedule, as people read it; a column of which nothing is known is left out.
+
+        Args:
+            notes: Lines of the caption, before those of the schedules that could not be predicted.
+        """
+        rows = self.summaries
+        known = [
+            column for column in _COLUMNS if any(getattr(row, name) is not None for row in rows for name in column[1])
+        ]
+        cells = tuple({title: _cell(row, names, show) for title, names, show in known} for row in rows)
+        refused = [
+            row.reason if row.reason.startswith(f"{row.name}:") else f"{row.name}: {row.reason}"
+            for row in rows
+            if row.reason is not None
+        ]
+        return Table("Schedules, predicted", cells, "\n".join([_CAPTION, *notes, *refused]))
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _count(value: int) -> str:
+    return f"{value:,}"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+_COLUMNS: tuple[tuple[str, tuple[str, ...], Callable[[Any], str]], ...] = (
+    ("schedule", ("name",), str),
+    ("makespan", ("makespan_s",), readable_s),
+    ("bubble fraction", ("bubble_fraction",), readable_share),
+    ("bubble overhead", ("bubble_overhead",), readable_share),
+    ("bubble of longest span", ("bubble_of_longest_span",), readable_share),
+    ("steady / micro-batch", ("steady_s_per_microbatch",), readable_s),
+    ("peak memory", ("peak_memory_worst_bytes", "peak_memory_best_bytes"), readable_bytes),
+    ("micro-batches", ("peak_microbatches_worst", "peak_microbatches_best"), _number),
+    ("weight versions", ("weight_versions",), _count),
+    ("model copies", ("model_copies",), _number),
+    ("messages", ("messages",), _count),
+    ("sent", ("sent_bytes",), readable_bytes),
+    ("fits", ("fits",), _yes),
+)
+"""The title, the fields that stand under it, and how a value is shown; what is not here is for programs only."""
+
+_CAPTION = """\
+bubble_fraction: idle / (devices x makespan); bubble_overhead: (makespan - busiest device) / busiest device; \
+of longest span: its idle share
+steady: seconds per micro-batch when batches follow one another, each stage stepping between, or without a flush in \
+the long run
+peak memory, and micro-batches in flight at most: of the device with most / of the one with least; \
+model copies: weights on all devices together, old versions and predicted ones included"""
+
+
+def _cell(summary: Summary, names: Sequence[str], show: Callable[[Any], str]) -> str:
+    values = [getattr(summary, name) for name in names]
+    return "-" if None in values else " / ".join(map(show, values))
+
+
+def compare(
+    schedules: Sequence[ScheduleArgument],
+    costs: CostsArgument,
+    cluster: ClusterArgument = None,
+    *,
+    num_ranks: int | None = None,
+    num_microbatches: int | None = None,
+    num_chunks: int | None = None,
+    parameters: Mapping[str, ParameterValue] | None = None,
+    microbatch_size: int | None = None,
+    partition: PartitionArgument | None = None,
+    network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
+    compression: MessagePrecision | None = None,
+    convert_bytes_per_s: float | None = None,
+    buffers: BuffersChoice = "pooled",
+    jitter: float = 0.0,
+    seed: int = 0,
+    keep_going: bool = False,
+) -> ScheduleComparison:
+    """Predict several schedules under the same conditions, each as `simulate` does.
+
+    Args:
+        schedules: Each as `simulate` takes one. Those by name take of `num_chunks` and `parameters` what they know.
+        costs: Costs as `simulate` takes them; a Profile is cut, and a DeviceCost shared, as each schedule needs it.
+        cluster: Machines as `simulate` takes them; the arguments not listed here are those of `simulate` too.
+        num_ranks: Ranks of the schedules given by name.
+        num_microbatches: Micro-batches of the schedules given by name.
+        num_chunks: Stages per rank of the schedules given by name that take chunks.
+        parameters: Parameters of the schedules given by name that have them.
+        keep_going: Whether a schedule that cannot be predicted has a row that says why; unless none can be.
+
+    Raises:
+        ArgumentError: There is no schedule, or none takes `num_chunks` or one of `parameters`.
+        ScheduleError: A schedule cannot be built, read or run.
+        ProfileError: A file is bad, or does not fit a schedule.
+        SimulationError: A schedule cannot be simulated.
+    """
+    require_names("schedules", schedules)
+    require_counts(num_ranks, num_microbatches, num_chunks, parameters)
+    require_flag("keep_going", keep_going)
+    names = [name for name in map(catalogue_name, schedules) if name is not None]
+    entries = {name: entry for name in names if (entry := lookup(name)) is not None}
+    _require_taken(list(entries.values()), num_chunks, parameters or {})
+    sources: list[tuple[str, Callable[[], ScheduleSource]]] = []
+    for schedule in schedules:
+        entry = entries.get(catalogue_name(schedule) or "")
+        if entry is None:
+            label = str(schedule) if isinstance(schedule, str | Path) else _name_of(schedule)
+            sources.append((label, partial(read_schedule_argument, schedule)))
+            continue
+        known = [parameter.name for parameter in entry.parameters]
+        build = partial(
+            read_schedule_argument,
+            entry.name,
+            num_ranks=num_ranks,
+            num_microbatches=num_microbatches,
+            num_chunks=num_chunks if entry.traits.takes_chunks else None,
+            parameters={name: value for name, value in (parameters or {}).items() if name in known},
+        )
+        sources.append((entry.name, build))
+    conditions = Conditions(
+        costs=load_costs(costs),
+        cluster=cluster,
+        microbatch_size=microbatch_size,
+        partition=partition_text(partition),
+        network=network,
+        compression=compression,
+        convert_bytes_per_s=convert_bytes_per_s,
+        buffers=buffers,
+        jitter=jitter,
+        seed=seed,
+    )
+    return compare_sources(sources, lambda source: conditions, keep_going=keep_going)  # noqa: ARG005
+
+
+def _name_of(schedule: Any) -> str:
+    return str(getattr(schedule, "name", "a plan"))
+
+
+def _require_taken(entries: Sequence[Entry], num_chunks: int | None, parameters: Mapping[str, ParameterValue]) -> None:
+    if num_chunks is not None and not any(entry.traits.takes_chunks for entry in entries):
+        raise ArgumentError(f"num_chunks: got {num_chunks}, expected a schedule that takes chunks; try interleaved")
+    known = {parameter.name for entry in entries for parameter in entry.parameters}
+    for name in parameters:
+        if name not in known:
+            expected = ", ".join(sorted(known)) or "none"
+            raise ArgumentError(f"parameters: got {name}, expected those of a schedule here: {expected}")
+
+
+def compare_sources(
+    sources: Sequence[tuple[str, Callable[[], ScheduleSource]]],
+    conditions: Callable[[ScheduleSource], Conditions],
+    *,
+    keep_going: bool,
+    say: Callable[[Exception], str] = str,
+    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+) -> ScheduleComparison:
+    """Do what `compare` does.
+
+    Args:
+        sources: The name of each schedule, and what builds or reads it.
+        conditions: Conditions under which each is predicted.
+        keep_going: Whether a schedule that cannot be predicted has a row that says why; unless none can be.
+        say: Makes the reason of an error.
+        progress: Is told which share of the schedules is done.
+    """
+    if not sources:
+        raise ArgumentError("schedules: got none, expected names; try gpipe,1f1b")
+    compared: list[ComparedSchedule] = []
+    refused: list[Exception] = []
+    for index, (name, read) in enumerate(sources):
+        progress(index / len(sources))
+        try:
+            source = read()
+            compared.append(_compared(source, conditions(source)))
+        except (ArgumentError, ScheduleError, ProfileError, SimulationError) as error:
+            refused.append(error)
+            if not keep_going or len(refused) == len(sources):
+                raise refused[0] from None
+            compared.append(ComparedSchedule(Summary(name=name, reason=say(error))))
+    return ScheduleComparison(tuple(compared))
+
+
+def _compared(source: ScheduleSource, conditions: Conditions) -> ComparedSchedule:
+    prediction = predict_source(source, conditions)
+    schedule, costs = prediction.schedule, prediction.costs
+    steady_s = steady_pace_s(source, prediction, conditions)
+    summary = summarize(lower(schedule), prediction.timeline, costs, prediction.cluster, steady_s)
+    return ComparedSchedule(summary, prediction, device_share(schedule, conditions))

@@ -1,0 +1,17 @@
+from .explanation import Explanation as Explanation
+from .explanation import explain_error as explain_error
+from .explanation import split_table as split_table
+from .importing import TraceImport as TraceImport
+from .importing import import_traces as import_traces
+from .replaying import Replay as Replay
+from .replaying import replay as replay
+from .replaying import replay_timeline as replay_timeline
+from .run_comparison import TimelineComparison as TimelineComparison
+from .run_comparison import compare_runs as compare_runs
+from .run_comparison import comparison_table as comparison_table
+from .timeline_views import Gantt as Gantt
+from .timeline_views import TimelineArgument as TimelineArgument
+from .timeline_views import Trace as Trace
+from .timeline_views import gantt as gantt
+from .timeline_views import read_timeline_argument as read_timeline_argument
+from .timeline_views import trace as trace

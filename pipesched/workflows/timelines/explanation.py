@@ -1,0 +1,98 @@
+"""The explanation of a prediction's error, for people and programs: its parts, or why it cannot be split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipesched.schedules import Timeline
+from pipesched.simulator import SAME, SimulationError
+from pipesched.simulator.analysis import CellValue, readable_s
+from pipesched.simulator.fidelity import ErrorSplit, NetworkModel, SplitError, split_error
+from pipesched.workflows import Table
+
+PARTS = ("costs", "hand_over", "rest")
+"""The parts of an error, as programs read them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a prediction is off.
+
+    Attributes:
+        sentence: The parts of the makespan's error, or why it cannot be split.
+        split: None where it cannot be.
+    """
+
+    sentence: str
+    split: ErrorSplit | None
+
+    def shares(self) -> dict[str, float | None]:
+        """Return the parts of the makespan's error, relative to what was measured."""
+        return dict.fromkeys(PARTS) if self.split is None else _shares(self.split.makespan)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {"explanation": self.sentence, "split": None if self.split is None else self.split.to_dict()}
+
+    def added_to(self, rows: Sequence[dict[str, CellValue]]) -> list[dict[str, CellValue]]:
+        """Return rows of a comparison with the parts of each quantity that is split, relative to the measurement."""
+        if self.split is None:
+            return list(rows)
+        parts: dict[tuple[CellValue, CellValue], dict[str, float | None]] = {
+            (quantity.name, quantity.device): _shares(quantity) for quantity in self.split.quantities
+        }
+        nothing: dict[str, float | None] = dict.fromkeys(PARTS)
+        return [{**row, **parts.get((row["quantity"], row["device"]), nothing)} for row in rows]
+
+
+def explain_error(
+    measured: Timeline,
+    predicted: Timeline | None = None,
+    network: NetworkModel | None = None,
+    *,
+    than: str = "predicted",
+) -> Explanation:
+    """Say why a prediction is off.
+
+    Args:
+        measured: A run.
+        predicted: The same lists, predicted; None: the run is replayed alone.
+        network: Network that the prediction supposes; None: what its Timeline shows of messages is taken as it is.
+        than: What the ops were slower than.
+    """
+    try:
+        split = split_error(measured, predicted, network)
+    except SimulationError as error:
+        return Explanation(f"{measured.name}: the error cannot be split: {error}", None)
+    return Explanation(split.sentence(than), split)
+
+
+def split_table(explanations: Sequence[Explanation]) -> Table:
+    """Return the parts of every error in seconds, those of several runs one under another, and the sentences."""
+    splits = [explanation.split for explanation in explanations if explanation.split is not None]
+    rows = tuple(_row(split.name, quantity) for split in splits for quantity in split.quantities)
+    return Table("Parts of the errors", rows, "\n".join(explanation.sentence for explanation in explanations))
+
+
+def _row(name: str, quantity: SplitError) -> dict[str, str]:
+    where = "" if quantity.device is None else f" of device {quantity.device}"
+    return {
+        "": f"{name} {quantity.name.removesuffix('_s')}{where}",
+        "measured": readable_s(quantity.measured_s),
+        "error": _signed(quantity, quantity.error_s),
+        "costs": "-" if quantity.predicted_s is None else _signed(quantity, quantity.costs_s),
+        "hand-over": _signed(quantity, quantity.hand_over_s),
+        "rest": _signed(quantity, quantity.rest_s),
+    }
+
+
+def _signed(quantity: SplitError, seconds: float) -> str:
+    if abs(seconds) <= SAME * quantity.measured_s:
+        return readable_s(0.0)
+    return ("-" if seconds < 0 else "+") + readable_s(abs(seconds))
+
+
+def _shares(quantity: SplitError) -> dict[str, float | None]:
+    return {part: quantity.share(getattr(quantity, f"{part}_s")) for part in PARTS}

@@ -1,0 +1,228 @@
+"""Traces of real runs, as PyTorch's profiler writes them, become a Timeline with its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipesched.profiles.traces import ClockAlignment, read_traces
+from pipesched.schedules import Schedule, Timeline
+from pipesched.schedules.formats import timeline_to_json, write_text
+from pipesched.simulator.analysis import CAUSES, Metrics, metrics, readable_s, readable_share, waits_by_stage
+from pipesched.workflows import (
+    ArgumentError,
+    Table,
+    require_at_least,
+    require_kind,
+    require_names,
+)
+from pipesched.workflows.arguments import ScheduleArgument, read_schedule_argument
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TraceImport:
+    """What the traces of all ranks tell of one step.
+
+    Attributes:
+        files: The trace of each rank.
+        step: The number of the step, as the profiler counts; None in traces of ours.
+        schedule: The op lists that were run, without communication.
+        timeline: Measured, on one clock.
+        clocks: How the clocks of the ranks were aligned, and how far that may be off.
+        metrics: Makespan, bubbles, and each device's time.
+    """
+
+    files: tuple[str, ...]
+    step: int | None
+    schedule: Schedule
+    timeline: Timeline
+    clocks: ClockAlignment
+    metrics: Metrics
+
+    def __repr__(self) -> str:
+        found = self.metrics
+        return (
+            f"TraceImport({self.schedule.name!r}, ranks={self.schedule.num_ranks}, makespan_s={found.makespan_s:.6g}, "
+            f"bubble_fraction={found.bubble_fraction:.4g})"
+        )
+
+    @property
+    def makespan_s(self) -> float:
+        """The time from the first start of work to its last end [s]."""
+        return self.metrics.makespan_s
+
+    @property
+    def bubble_fraction(self) -> float:
+        """Idle share of all device time."""
+        return self.metrics.bubble_fraction
+
+    @property
+    def bubble_by_cause(self) -> dict[str, float]:
+        """The shares of all device time that add up to the bubble, the largest first."""
+        whole_s = self.makespan_s * len(self.metrics.devices)
+        seconds = {
+            cause: sum(dict(device.idle_by_cause_s)[cause] for device in self.metrics.devices) for cause in CAUSES
+        }
+        return {cause: idle_s / whole_s for cause, idle_s in sorted(seconds.items(), key=lambda item: -item[1])}
+
+    @property
+    def wait_by_stage(self) -> dict[int, float]:
+        """The share of all device time in which devices waited for messages of each stage, the largest first."""
+        whole_s = self.makespan_s * len(self.metrics.devices)
+        return {stage: wait_s / whole_s for stage, wait_s in waits_by_stage(self.timeline).items()}
+
+    @property
+    def clock_uncertainty_s(self) -> float:
+        """How far the clock of a rank may be off that of rank 0, at most [s]."""
+        return max(self.clocks.uncertainties_ns) / 1e9
+
+    def save(self, path: str | Path) -> None:
+        """Write the Timeline (.json), completely or not at all.
+
+        Raises:
+            ScheduleError: It cannot be written.
+        """
+        write_text(path, timeline_to_json(self.timeline))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, as ``pipesched import --json`` prints it."""
+        return {
+            "schedule": self.schedule.name,
+            "step": self.step,
+            "num_stages": self.schedule.num_stages,
+            "num_microbatches": self.schedule.num_microbatches,
+            **self.metrics.to_dict(),
+            "throughput_unit": "micro-batches per second",
+            "bubble_by_cause": self.bubble_by_cause,
+            "wait_by_stage": {str(stage): share for stage, share in self.wait_by_stage.items()},
+            "ranks": [
+                {"file": file, "stages": list(self.schedule.stages_on(rank)), "num_ops": len(self.schedule.ops[rank])}
+                | {"clock_offset_s": offset_ns / 1e9, "clock_uncertainty_s": uncertainty_ns / 1e9}
+                for rank, (file, offset_ns, uncertainty_ns) in enumerate(self._clocks())
+            ],
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per device: its time [s], and idle time by cause."""
+        import pandas as pd
+
+        rows = [
+            device.to_row() | {f"idle_{cause}_s": idle_s for cause, idle_s in device.idle_by_cause_s}
+            for device in self.metrics.devices
+        ]
+        return pd.DataFrame(rows).astype({"peak_memory_bytes": "Int64"})
+
+    def plot(self) -> Figure:
+        """Draw the Timeline."""
+        from pipesched.simulator.views import gantt_figure
+
+        return gantt_figure([self.timeline])
+
+    def table(self) -> Table:
+        """Return a row per rank, as people read it."""
+        devices = {device.device: device for device in self.metrics.devices}
+        rows = []
+        for rank, (file, offset_ns, uncertainty_ns) in enumerate(self._clocks()):
+            device = devices[self.timeline.rank_to_device[rank]]
+            causes = sorted(((cause, idle_s) for cause, idle_s in device.idle_by_cause_s if idle_s > 0), key=_seconds)
+            rows.append(
+                {
+                    "rank": str(rank),
+                    "trace": Path(file).name,
+                    "stages": ",".join(map(str, self.schedule.stages_on(rank))),
+                    "ops": str(len(self.schedule.ops[rank])),
+                    "busy": readable_s(device.busy_s),
+                    "idle": readable_s(device.idle_s),
+                    "clock": f"{offset_ns / 1e3:+.0f} +- {uncertainty_ns / 1e3:.0f} us",
+                    "idle by cause": ", ".join(f"{cause} {readable_s(idle_s)}" for cause, idle_s in causes),
+                }
+            )
+        return Table(self.schedule.name, tuple(rows), "\n".join(self._lines()))
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+    def _clocks(self) -> list[tuple[str, int, int]]:
+        """Return the file, the clock's offset and its uncertainty of each rank."""
+        return list(zip(self.files, self.clocks.offsets_ns, self.clocks.uncertainties_ns, strict=True))
+
+    def _lines(self) -> list[str]:
+        """Return what is said of the whole step."""
+        points = ", ".join(f"{cause} {share:.1%}" for cause, share in self.bubble_by_cause.items() if share >= 0.0005)
+        step = "" if self.step is None else f"step {self.step}: "
+        lines = [
+            f"{step}{self.schedule.num_microbatches} micro-batches on {self.schedule.num_stages} stages; makespan "
+            f"{readable_s(self.makespan_s)}; {self.metrics.throughput:.4g} micro-batches/s",
+            f"bubble {readable_share(self.bubble_fraction)} of all device time: {points or 'nothing'}",
+        ]
+        waits = [f"{share:.1%} for stage {stage}" for stage, share in self.wait_by_stage.items() if share >= 0.0005]
+        if waits:
+            lines.append(f"waiting of devices between their works: {', '.join(waits)}")
+        if self.clock_uncertainty_s:
+            lines.append(
+                f"clocks of the ranks aligned by their messages, within {readable_s(self.clock_uncertainty_s)}"
+            )
+        if self.clocks.contradiction_ns:
+            lines.append(
+                f"messages contradict one clock by {readable_s(self.clocks.contradiction_ns / 1e9)}: it drifts"
+            )
+        return lines
+
+
+def _seconds(item: tuple[str, float]) -> float:
+    return -item[1]
+
+
+def import_traces(
+    files: Sequence[str | Path],
+    *,
+    patterns: Sequence[str] = (),
+    schedule: ScheduleArgument | None = None,
+    step: int | None = None,
+    has_one_clock: bool = False,
+    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+) -> TraceImport:
+    r"""Read the traces of all ranks of a pipeline: what each did in one step, on one clock.
+
+    Args:
+        files: A trace of ``torch.profiler`` for each rank (.json, .json.gz), or one of `pipesched.trace`.
+        patterns: Regular expressions with a group ``phase``, and ``stage`` and ``microbatch`` where names have them,
+            that find the ranges of passes; none: those of PyTorch's runtimes and of `annotate`.
+        schedule: What was run, a `Schedule` or a file of one, where names do not say stages or micro-batches and to
+            count passes is not enough, as with several stages on a rank.
+        step: Number of a ``ProfilerStep``; None: the last one that all ranks have whole.
+        has_one_clock: All ranks have the clock of one host; else their clocks are aligned by their messages.
+        progress: Is told the fraction that has been read.
+
+    Raises:
+        ArgumentError: There is no file, or an argument makes no sense.
+        ProfileError: A file is no trace, passes are missing, or the clocks cannot be aligned.
+        SimulationError: Nothing in the step takes time.
+    """
+    for name, value in (("files", files), ("patterns", patterns)):
+        require_names(name, value)
+    if not files:
+        raise ArgumentError(
+            "files: got an empty list, expected a trace of every rank; try ['rank0.json', 'rank1.json']"
+        )
+    for file in files:
+        require_kind("files", file, str | Path, "paths; try ['rank0.json', 'rank1.json']")
+    for pattern in patterns:
+        require_kind("patterns", pattern, str, "regular expressions; try ['(?P<phase>forward|backward)_step$']")
+    if step is not None:
+        require_at_least("step", step, 0)
+    read = read_traces(
+        [Path(file) for file in files],
+        patterns=patterns,
+        schedule=None if schedule is None else read_schedule_argument(schedule).schedule,
+        step=step,
+        has_one_clock=has_one_clock,
+        progress=progress,
+    )
+    return TraceImport(read.files, read.step, read.schedule, read.timeline, read.clocks, metrics(read.timeline))

@@ -1,0 +1,135 @@
+"""Replay a run: simulate its lists with what each of its ops took, and say what its time is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pipesched.schedules import Timeline, schedule_of
+from pipesched.schedules.check import require_runnable
+from pipesched.schedules.lowering import lower
+from pipesched.simulator import SimulationError
+from pipesched.simulator.analysis import metrics
+from pipesched.simulator.fidelity import ErrorSplit, NetworkModel, split_error
+from pipesched.workflows import Table
+from pipesched.workflows.arguments import (
+    ClusterArgument,
+    CostsArgument,
+    PartitionArgument,
+    ScheduleSource,
+    load_costs,
+    partition_text,
+)
+from pipesched.workflows.simulating import Conditions, predict_source
+from pipesched.workflows.timelines.explanation import Explanation, split_table
+from pipesched.workflows.timelines.timeline_views import TimelineArgument, read_timeline_argument
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Replay:
+    """A run, and the simulation of its lists with what its ops took.
+
+    Attributes:
+        measured: The run.
+        predicted: The same lists with the costs that were given; None without them.
+        split: What messages and posting, and what the costs, have to do with the error.
+    """
+
+    measured: Timeline
+    predicted: Timeline | None
+    split: ErrorSplit
+
+    @property
+    def explanation(self) -> Explanation:
+        """Why the prediction, or the replay, is off."""
+        return Explanation(self.split.sentence("the costs say"), self.split)
+
+    def __repr__(self) -> str:
+        return f"Replay({self.explanation.sentence})"
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per quantity: its error and the parts of it, in seconds and relative to the measurement."""
+        import pandas as pd
+
+        return pd.DataFrame(self.split.to_rows()).astype({"device": "Int64"})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, as ``pipesched replay --json`` prints it."""
+        return {"name": self.measured.name, **self.explanation.to_dict()}
+
+    def plot(self) -> Figure:
+        """Draw what was predicted, or without costs the replay of works alone, and the run."""
+        from pipesched.simulator.views import gantt_figure
+
+        return gantt_figure([self.first, self.measured], caption=self.explanation.sentence)
+
+    @property
+    def first(self) -> Timeline:
+        """What the run is held against: the prediction, or without costs the replay of works alone."""
+        return self.predicted or replace(self.split.replays[0], source="works alone")
+
+    def table(self) -> Table:
+        """Return the parts of every quantity's error, as people read them."""
+        return split_table([self.explanation])
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+
+def replay(
+    timeline: TimelineArgument,
+    costs: CostsArgument | None = None,
+    cluster: ClusterArgument = None,
+    *,
+    microbatch_size: int | None = None,
+    partition: PartitionArgument | None = None,
+) -> Replay:
+    """Simulate the lists of a run with what its ops took, and say what its time is made of.
+
+    Args:
+        timeline: Timeline of a run, with its messages, or a file of it.
+        costs: Costs to predict the same lists from, as `simulate` takes them; None: nothing is predicted.
+        cluster: The machines, as `simulate` takes them.
+        microbatch_size: Samples of a micro-batch of the run, where the costs are a profile.
+        partition: How the run's layers were cut into stages, where the costs are a profile.
+
+    Raises:
+        ArgumentError: It is no Timeline, or an argument makes no sense.
+        NotRunnableError: Its lists cannot run to their end.
+        ScheduleError: A file is no Timeline.
+        ProfileError: The costs do not fit, or a file is bad.
+        SimulationError: The run takes no time, has no messages, or cannot be simulated.
+    """
+    measured = read_timeline_argument(timeline, "timeline")
+    if costs is None:
+        return replay_timeline(measured)
+    return replay_timeline(
+        measured,
+        Conditions(
+            costs=load_costs(costs),
+            cluster=cluster,
+            microbatch_size=microbatch_size,
+            partition=partition_text(partition),
+        ),
+    )
+
+
+def replay_timeline(measured: Timeline, conditions: Conditions | None = None) -> Replay:
+    """Do what `replay` does; without conditions nothing is predicted."""
+    metrics(measured)  # which refuses a run that takes no time
+    schedule = schedule_of(measured)
+    require_runnable(schedule)
+    if list(map(len, lower(schedule).ops)) != list(map(len, schedule.ops)):
+        raise SimulationError(
+            f"{measured.name}: got a timeline without the Sends and Recvs of its messages, expected them: hand-over is "
+            "told from when they were posted; try the Timeline of a run"
+        )
+    if conditions is None:
+        return Replay(measured, None, split_error(measured))
+    prediction = predict_source(ScheduleSource(schedule), conditions)
+    network = NetworkModel(prediction.costs, prediction.cluster, conditions.network)
+    return Replay(measured, prediction.timeline, split_error(measured, prediction.timeline, network))

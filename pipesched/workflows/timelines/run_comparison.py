@@ -1,0 +1,169 @@
+"""Two Timelines of one schedule side by side: a prediction and a measurement, or two of a kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipesched.schedules import Timeline
+from pipesched.simulator.analysis import (
+    CellValue,
+    Comparison,
+    Quantity,
+    readable_bytes,
+    readable_s,
+    readable_share,
+)
+from pipesched.simulator.analysis import compare_timelines as compare_timelines
+from pipesched.workflows import Table
+from pipesched.workflows.timelines.explanation import Explanation, explain_error, split_table
+from pipesched.workflows.timelines.timeline_views import TimelineArgument, read_timeline_argument
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TimelineComparison:
+    """Two Timelines of one schedule: a prediction and a measurement, or two of a kind.
+
+    Attributes:
+        timelines: The prediction first; two of a kind in the order given, named so that they can be told apart.
+        comparison: Every quantity in both, and how far they are apart.
+        explanation: Why the prediction is off; None of two of a kind.
+    """
+
+    timelines: tuple[Timeline, Timeline]
+    comparison: Comparison
+    explanation: Explanation | None = None
+
+    def __repr__(self) -> str:
+        first, second = self.timelines
+        makespans = f"{first.makespan_s:.6g} s and {second.makespan_s:.6g} s"
+        return f"TimelineComparison({first.name!r}: {first.source} and {second.source}, makespans {makespans})"
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per quantity: makespan, bubble, and busy, idle and peak memory of each device."""
+        import pandas as pd
+
+        return pd.DataFrame(self.to_rows()).astype({"device": "Int64"})
+
+    def to_rows(self) -> list[dict[str, CellValue]]:
+        """Return the quantities as plain data, a row each, with the parts of the error of a prediction."""
+        rows = self.comparison.to_rows()
+        return rows if self.explanation is None else self.explanation.added_to(rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, as ``pipesched compare --json`` prints it."""
+        return {**self.comparison.to_dict(), **({} if self.explanation is None else self.explanation.to_dict())}
+
+    @property
+    def caption(self) -> str:
+        """The caption of a picture: why the prediction is off; empty for two of a kind."""
+        return "" if self.explanation is None else self.explanation.sentence
+
+    def plot(self) -> Figure:
+        """Draw both on one time axis, the rows of a rank together."""
+        from pipesched.simulator.views import gantt_figure
+
+        return gantt_figure(self.timelines, caption=self.caption)
+
+    def table(self) -> Table:
+        """Return a row per quantity, as people read it."""
+        return comparison_table([self.comparison])
+
+    def split_table(self) -> Table | None:
+        """Return the parts of the error of a prediction; None of two of a kind."""
+        return None if self.explanation is None else split_table([self.explanation])
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html() + ("" if (parts := self.split_table()) is None else parts.to_html())
+
+
+def compare_runs(first: TimelineArgument, second: TimelineArgument) -> TimelineComparison:
+    """Set two runs of the same op lists side by side.
+
+    Args:
+        first: A Timeline, a simulation, or a file of a Timeline; a prediction and a measurement may come in any order.
+        second: The other one, given as the first.
+
+    Raises:
+        ArgumentError: One is neither a Timeline nor a simulation nor a file.
+        ScheduleError: A file is no Timeline.
+        SimulationError: They are not of the same devices and op lists, or nothing in one takes time.
+    """
+    given = (first, second)
+    timelines = [read_timeline_argument(first, "first"), read_timeline_argument(second, "second")]
+    predicted, measured = sorted(timelines, key=lambda timeline: timeline.is_measured)
+    if predicted.is_predicted and measured.is_measured:
+        comparison = compare_timelines(predicted, measured)
+        return TimelineComparison((predicted, measured), comparison, explain_error(measured, predicted))
+    files = [
+        Path(each) if isinstance(each, str | Path) else Path(f"run {index}") for index, each in enumerate(given, 1)
+    ]
+    names = _told_apart(files, timelines)
+    first_timeline, second_timeline = (
+        replace(timeline, source=name) for timeline, name in zip(timelines, names, strict=True)
+    )
+    return TimelineComparison((first_timeline, second_timeline), compare_timelines(timelines[0], timelines[1], names))
+
+
+def _told_apart(paths: Sequence[Path], timelines: Sequence[Timeline]) -> tuple[str, str]:
+    """Return a name for each of two files: what tells them apart in as few words as will do."""
+    (first, second), (first_timeline, second_timeline) = paths, timelines
+    whole = str(first.with_suffix("")), str(second.with_suffix(""))
+    for names in ((first.stem, second.stem), (first_timeline.name, second_timeline.name), whole):
+        if len({*names, "quantity", "device", "difference"}) == 5:  # the other columns are called so
+            return names
+    return f"{first.stem} 1", f"{second.stem} 2"
+
+
+def comparison_table(comparisons: Sequence[Comparison]) -> Table:
+    """Return every quantity of every comparison in both runs, and how far apart they are."""
+    rows: dict[str, dict[str, str]] = {}
+    for comparison in comparisons:
+        for quantity in comparison.quantities:
+            name = quantity.name.removesuffix("_s").removesuffix("_bytes").replace("_", " ")
+            where = "" if quantity.device is None else f" of device {quantity.device}"
+            row = rows.setdefault(name + where, {"": name + where})
+            whose = f"{comparison.name} " if comparison.names is None else ""
+            row |= {whose + column: cell for column, cell in _cells(quantity, comparison.names).items()}
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    caption = dict.fromkeys(map(_meaning, comparisons)) | dict.fromkeys(filter(None, map(_furthest_off, comparisons)))
+    cells = tuple({column: row.get(column, "") for column in columns} for row in rows.values())
+    return Table("", cells, "\n".join(caption))
+
+
+def _meaning(comparison: Comparison) -> str:
+    if comparison.names is None:
+        return "error = (predicted - measured) / measured"
+    first, second = comparison.names
+    return f"difference = ({second} - {first}) / {first}"
+
+
+def _cells(quantity: Quantity, names: tuple[str, str] | None) -> dict[str, str]:
+    is_time, is_size = quantity.name.endswith("_s"), quantity.name.endswith("_bytes")
+    show: Callable[[float], str] = readable_s if is_time else readable_bytes if is_size else readable_share
+    first, second = names or ("predicted", "measured")
+    relative = quantity.error if names is None else quantity.difference
+    return {
+        first: "-" if quantity.predicted is None else show(quantity.predicted),
+        second: "-" if quantity.measured is None else show(quantity.measured),
+        "error" if names is None else "difference": "-" if relative is None else f"{relative:+.1%}",
+    }
+
+
+def _furthest_off(comparison: Comparison) -> str | None:
+    worst = comparison.largest_disagreement
+    if worst is None:
+        return None
+    what = f"{worst.kind} of stage {worst.stage}, {worst.count} times"
+    if comparison.names is None:
+        times = f"{readable_s(worst.predicted_s)} predicted, {readable_s(worst.measured_s)} measured"
+        return f"{comparison.name}: furthest off is {what}: {times}"
+    first, second = comparison.names
+    times = f"{readable_s(worst.predicted_s)} in {first}, {readable_s(worst.measured_s)} in {second}"
+    return f"{comparison.name}: furthest apart is {what}: {times}"

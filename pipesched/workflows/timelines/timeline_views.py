@@ -1,0 +1,176 @@
+"""Views of Timelines: the Gantt chart, and the trace for Perfetto."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from pipesched.schedules import Timeline
+from pipesched.schedules.formats import read_timeline, write_text
+from pipesched.simulator.analysis import readable_s
+from pipesched.workflows import ArgumentError, Table, require_kind
+from pipesched.workflows.simulating import Prediction
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+TimelineArgument: TypeAlias = Timeline | Prediction | str | Path
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Gantt:
+    """Timelines on one time axis: runs of one schedule paired rank by rank, others one under another.
+
+    Attributes:
+        timelines: At least one.
+        title: Above the picture; empty: the names of the schedules.
+    """
+
+    timelines: tuple[Timeline, ...]
+    title: str = ""
+
+    def plot(self) -> Figure:
+        """Return the picture."""
+        from pipesched.simulator.views import gantt_figure
+
+        return gantt_figure(self.timelines, self.title)
+
+    def save(self, path: str | Path) -> None:
+        """Write the picture (.png, .svg or .pdf), completely or not at all.
+
+        Raises:
+            SimulationError: The suffix is another one, or the file cannot be written.
+        """
+        from pipesched.simulator.views import draw_gantt
+
+        draw_gantt(self.timelines, path, title=self.title)
+
+    def to_text(self, columns: int = 100) -> str:
+        """Return the charts as text, one under another, of lines of so many characters."""
+        from pipesched.simulator.views import text_gantt
+
+        return "\n".join(text_gantt(timeline, columns) for timeline in self.timelines)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per span of all Timelines, with the number of its Timeline."""
+        return _frame(self.timelines)
+
+    def __repr__(self) -> str:
+        return self.to_text()
+
+    def _repr_html_(self) -> str:
+        data = BytesIO()
+        self.plot().savefig(data, format="png", dpi=110)
+        names = escape(self.title or ", ".join(timeline.name for timeline in self.timelines), quote=True)
+        return f'<img alt="{names}" src="data:image/png;base64,{base64.b64encode(data.getvalue()).decode()}">'
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Trace:
+    """Timelines as a trace that ui.perfetto.dev opens: lanes per rank, arrows for messages, memory as counters."""
+
+    timelines: tuple[Timeline, ...]
+
+    def to_json(self) -> str:
+        """Return the trace as text."""
+        from pipesched.simulator.views import to_trace
+
+        return to_trace(*self.timelines)
+
+    def save(self, path: str | Path) -> None:
+        """Write the trace, completely or not at all.
+
+        Raises:
+            ScheduleError: The file cannot be written.
+        """
+        write_text(Path(path), self.to_json())
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per span of all Timelines, with the number of its Timeline."""
+        return _frame(self.timelines)
+
+    def table(self) -> Table:
+        """Return a row per Timeline, as people read it."""
+        rows = tuple(
+            {
+                "": timeline.name,
+                "source": timeline.source,
+                "ranks": str(len(timeline.rank_to_device)),
+                "spans": str(len(timeline.spans)),
+                "makespan": readable_s(timeline.makespan_s),
+            }
+            for timeline in self.timelines
+        )
+        return Table("Trace", rows, "save it, and open the file in ui.perfetto.dev")
+
+    def __repr__(self) -> str:
+        return f"Trace({', '.join(f'{timeline.name} {timeline.source}' for timeline in self.timelines)})"
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+
+def gantt(*timelines: TimelineArgument, title: str = "") -> Gantt:
+    """Return a Gantt chart of Timelines, of simulations, or of files of Timelines.
+
+    Args:
+        timelines: At least one.
+        title: Above the picture; empty: the names of the schedules.
+
+    Raises:
+        ArgumentError: There is none.
+        ScheduleError: A file is no Timeline.
+    """
+    require_kind("title", title, str, "a text")
+    return Gantt(_timelines(timelines), title)
+
+
+def trace(*timelines: TimelineArgument) -> Trace:
+    """Return a trace of Timelines, of simulations, or of files of Timelines.
+
+    Args:
+        timelines: At least one.
+
+    Raises:
+        ArgumentError: There is none.
+        ScheduleError: A file is no Timeline.
+    """
+    return Trace(_timelines(timelines))
+
+
+def _frame(timelines: Sequence[Timeline]) -> pd.DataFrame:
+    import pandas as pd
+
+    from pipesched.simulator.views import to_frame
+
+    frames = [to_frame(timeline) for timeline in timelines]
+    return pd.concat(frames, keys=range(len(frames)), names=["timeline", "span"]).reset_index(level="timeline")
+
+
+def _timelines(given: Sequence[TimelineArgument]) -> tuple[Timeline, ...]:
+    if not given:
+        raise ArgumentError("timelines: got none, expected at least one; try pipesched.simulate(..)")
+    return tuple(map(read_timeline_argument, given))
+
+
+def read_timeline_argument(timeline: TimelineArgument, name: str = "timelines") -> Timeline:
+    """Return a Timeline: itself, of a simulation, or of a file.
+
+    Args:
+        timeline: Any of these.
+        name: Name of the argument, for messages.
+
+    Raises:
+        ArgumentError: It is something else.
+        ScheduleError: The file is no Timeline.
+    """
+    require_kind(name, timeline, TimelineArgument, "a Timeline, a simulation or a file of a Timeline")
+    if isinstance(timeline, Timeline):
+        return timeline
+    return timeline.timeline if isinstance(timeline, Prediction) else read_timeline(Path(timeline))

@@ -1,0 +1,5 @@
+"""Training of a model, with its forecast."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

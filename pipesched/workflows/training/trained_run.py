@@ -1,0 +1,179 @@
+"""The result of a training run as a row: what was measured, and what was predicted for a machine per rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from pipesched.simulator.analysis import CellValue, readable_s, readable_share
+from pipesched.workflows import Table
+from pipesched.workflows.training.training_forecast import TrainingForecast
+
+if TYPE_CHECKING:
+    from pipesched.executor.training import Trained
+
+TAIL = 10
+"""The final training loss is the mean over the last of so many parts of the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedRun:
+    """One run; None stands where nothing is known, as of a run that diverged.
+
+    Attributes:
+        schedule: Name of the schedule.
+        steps: Optimizer steps that were taken.
+        training_loss: Mean over the last tenth of them.
+        training_accuracy: Mean over the last tenth of the steps.
+        held_out_loss: Loss of the final weights, on samples kept from training.
+        held_out_accuracy: Accuracy of the final weights, on the samples kept from training.
+        diverged_at: The step whose loss ended the run.
+        diverged_loss: Loss of that step; None where it is not finite.
+        staleness: The most steps that a forward's weights are behind those that its gradient changes.
+        weight_versions: Versions of a stage's weights that a rank holds at most.
+        predicted_copies: Predicted copies of a stage's weights that a rank holds beside the versions.
+        seconds_per_step: Predicted seconds of a step.
+        run_s: Predicted seconds of the whole run, with warm-up and drain.
+        steps_per_s: Predicted steps per second, over the whole run.
+        steps_to_target: Steps until the mean loss of the last twentieth of the run is at the target.
+        target_s: Predicted seconds until the target is reached, when that is known.
+    """
+
+    schedule: str
+    steps: int
+    training_loss: float | None
+    training_accuracy: float | None
+    held_out_loss: float | None
+    held_out_accuracy: float | None
+    diverged_at: int | None
+    diverged_loss: float | None
+    staleness: int | None
+    weight_versions: int | None
+    predicted_copies: int | None
+    seconds_per_step: float | None
+    run_s: float | None
+    steps_per_s: float | None
+    steps_to_target: int | None
+    target_s: float | None
+
+    def to_row(self) -> dict[str, CellValue]:
+        """Return plain data."""
+        return asdict(self)
+
+
+def summarize_training(
+    name: str, forecast: TrainingForecast | None, trained: Trained, num_steps: int, target_loss: float | None
+) -> TrainedRun:
+    """Put together what was known before, if anything, and what came of it.
+
+    Args:
+        name: Name of the schedule.
+        forecast: What was known before; None: nothing.
+        trained: What came of it.
+        num_steps: Steps that were asked for.
+        target_loss: Loss that the smoothed loss is to reach; None: none.
+    """
+    diverged = trained.diverged
+    tail = [] if diverged is not None else trained.steps[-max(1, num_steps // TAIL) :]
+    accuracies = [scores.accuracy for scores in tail if scores.accuracy is not None]
+    target_step = None if target_loss is None else first_below([s.loss for s in trained.steps], target_loss, num_steps)
+    return TrainedRun(
+        schedule=name,
+        steps=len(trained.steps),
+        training_loss=_mean_of([scores.loss for scores in tail]),
+        training_accuracy=_mean_of(accuracies),
+        held_out_loss=None if trained.held_out is None else trained.held_out.loss,
+        held_out_accuracy=None if trained.held_out is None else trained.held_out.accuracy,
+        diverged_at=None if diverged is None else diverged.step,
+        diverged_loss=diverged.loss if diverged is not None and math.isfinite(diverged.loss) else None,
+        staleness=None if forecast is None else forecast.staleness,
+        weight_versions=None if forecast is None else forecast.weight_versions,
+        predicted_copies=None if forecast is None else int(forecast.predicts),
+        seconds_per_step=None if forecast is None else forecast.time.period_s,
+        run_s=None if forecast is None else forecast.time.makespan_s,
+        steps_per_s=None if forecast is None else forecast.time.steps_per_s,
+        steps_to_target=None if target_step is None else target_step + 1,
+        target_s=None if target_step is None or forecast is None else forecast.time.at_s(target_step),
+    )
+
+
+def first_below(losses: Sequence[float], target_loss: float, num_steps: int) -> int | None:
+    """Return the first step at which the smoothed loss is at most the target; None if there is none."""
+    from pipesched.simulator.views import smoothed, window_of
+
+    window = window_of(num_steps)
+    for step, loss in enumerate(smoothed(losses, window)):
+        if step + 1 >= window and loss <= target_loss:
+            return step
+    return None
+
+
+def _mean_of(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+_LOSSES = "loss and accuracy: mean of the last tenth of the steps; held out: on samples kept from training"
+
+
+def trained_table(outcomes: Sequence[TrainedRun], target_loss: float | None = None) -> Table:
+    """Return what was measured, a row per run."""
+    target = "" if target_loss is None else f"; target: when the smoothed loss is {target_loss:g} or less"
+    unreached = "-" if target_loss is None else "not reached"
+    return Table("Trained", _known([_measured(outcome, unreached) for outcome in outcomes]), _LOSSES + target)
+
+
+def forecast_table(outcomes: Sequence[TrainedRun], costs: str, target_loss: float | None = None) -> Table:
+    """Return what was known before, a row per run.
+
+    Args:
+        outcomes: Runs, each with a forecast.
+        costs: Where those are from.
+        target_loss: Loss that was to be reached; None: none.
+    """
+    unreached = "-" if target_loss is None else "not reached"
+    caption = f"every rank on its device, from {costs}; + 1: a predicted copy"
+    return Table("Predicted", _known([_predicted(outcome, unreached) for outcome in outcomes]), caption)
+
+
+def _known(rows: Sequence[dict[str, str]]) -> tuple[dict[str, str], ...]:
+    """Return the rows without the columns of which nothing is known."""
+    unknown = {column for column in rows[0] if all(row[column] == "-" for row in rows)}
+    return tuple({name: cell for name, cell in row.items() if name not in unknown} for row in rows)
+
+
+def _measured(outcome: TrainedRun, unreached: str) -> dict[str, str]:
+    diverged = "-"
+    if outcome.diverged_at is not None:
+        loss = "not finite" if outcome.diverged_loss is None else f"{outcome.diverged_loss:.4g}"
+        diverged = f"step {outcome.diverged_at}: {loss}"
+    return {
+        "schedule": outcome.schedule,
+        "steps": str(outcome.steps),
+        "diverged at": diverged,
+        "loss": _number(outcome.training_loss),
+        "accuracy": readable_share(outcome.training_accuracy),
+        "held-out loss": _number(outcome.held_out_loss),
+        "held-out accuracy": readable_share(outcome.held_out_accuracy),
+        "steps to target": unreached if outcome.steps_to_target is None else str(outcome.steps_to_target),
+    }
+
+
+def _predicted(outcome: TrainedRun, unreached: str) -> dict[str, str]:
+    return {
+        "schedule": outcome.schedule,
+        "staleness": str(outcome.staleness),
+        "weight copies": f"{outcome.weight_versions}{' + 1' * (outcome.predicted_copies or 0)}",
+        "step": _seconds(outcome.seconds_per_step),
+        "run": _seconds(outcome.run_s),
+        "time to target": unreached if outcome.target_s is None else readable_s(outcome.target_s),
+    }
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else readable_s(value)

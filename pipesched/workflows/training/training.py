@@ -1,0 +1,281 @@
+"""Train a model under a schedule: all ranks in this process, or one process per rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias, Unpack
+
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import (
+    StageCosts,
+)
+from pipesched.profiles.io import Plan
+from pipesched.profiles.models import draw_batch
+from pipesched.profiles.processes import prints_to_stderr
+from pipesched.schedules import Schedule
+from pipesched.schedules.builders import ParameterValue, find
+from pipesched.schedules.check import require_runnable
+from pipesched.schedules.formats import read_schedule, to_json
+from pipesched.schedules.transforms import ScheduleSpec
+from pipesched.workflows import (
+    ArgumentError,
+    is_rank,
+    require_at_least,
+    require_callable,
+    require_choice,
+    require_flag,
+)
+from pipesched.workflows.arguments import (
+    ClusterArgument,
+    CostsArgument,
+    ModelArgument,
+    PartitionArgument,
+    ProfileArgument,
+    RunKeywords,
+    catalogue_name,
+    cut_model,
+    load_costs,
+    name_for_processes,
+    partition_text,
+    read_cluster_argument,
+    read_model_argument,
+    read_profile_of,
+    read_settings,
+    require_counts,
+    require_epsilon,
+    require_followed,
+    require_no_counts,
+    require_possible,
+)
+from pipesched.workflows.training.training_forecast import TrainingForecast, forecast_training
+from pipesched.workflows.training.training_jobs import (
+    costs_of_training,
+    require_cut,
+    require_few,
+    trained_by,
+    training_spec,
+)
+from pipesched.workflows.training.training_result import TrainingResult
+
+if TYPE_CHECKING:
+    from pipesched.executor.training import OnStep
+
+TrainableSchedule: TypeAlias = ScheduleSpec | Plan | Schedule | str | Path
+_OF_PROCESSES = ("backend", "timeout_s", "is_pinned", "save")
+"""Keywords that have an effect only where every rank has a process of its own."""
+
+
+def train(
+    model: ModelArgument,
+    schedule: TrainableSchedule,
+    *,
+    num_ranks: int | None = None,
+    num_microbatches: int | None = None,
+    num_chunks: int | None = None,
+    parameters: Mapping[str, ParameterValue] | None = None,
+    batch_size: int | None = None,
+    num_steps: int = 100,
+    partition: PartitionArgument | None = None,
+    profile: ProfileArgument | None = None,
+    costs: CostsArgument | None = None,
+    cluster: ClusterArgument = None,
+    is_distributed: bool = False,
+    advance: Literal["auto"] | None = None,
+    limit_bytes: int | None = None,
+    on_step: OnStep | None = None,
+    held_out_every: int | None = None,
+    **keywords: Unpack[RunKeywords],
+) -> TrainingResult:
+    """Train a model under a schedule. A run that diverges is a result: it ends there.
+
+    In a script that torchrun has started, this process joins as its rank, and the result comes back in all of them;
+    nobody judges the final weights then, nor ends a run that diverges. What processes that are started here leave for
+    the next run is ended by `close`.
+
+    Args:
+        model: A Model, or a name as `profile` takes it.
+        schedule: A name of the catalogue with `num_ranks`, a ScheduleSpec, a Plan, a Schedule, or a file of one.
+        num_ranks: Ranks of a schedule given by name.
+        num_microbatches: Micro-batches that a schedule given by name cuts a batch into; None: as many as ranks.
+        num_chunks: Stages per rank of a schedule given by name, where it takes them.
+        parameters: Parameters of a schedule given by name, as its entry of the catalogue lists them.
+        batch_size: Samples of a step, of each pipeline where several are averaged; None: 64, or as a plan says.
+        num_steps: Optimizer steps.
+        partition: ``uniform``, ``balanced`` with a profile, or layers per stage as in ``3,3,4`` or in a list.
+        profile: Profile of the model, where it is to be cut by it.
+        costs: Costs as `simulate` takes them, to predict the time of the run with, but a DeviceCost is of a whole
+            batch; None: nothing is predicted.
+        cluster: The machines that it is predicted for; None: equal devices whose links take no time.
+        is_distributed: Whether every rank has a process of its own; else all are in this one.
+        advance: ``auto``: the forwards run further ahead until that is no faster; with several processes.
+        limit_bytes: Bytes that a device may hold while forwards run ahead.
+        on_step: Told each step and its scores, soon after it was; not under torchrun.
+        held_out_every: Steps from one look at the samples kept from training to the next, with all ranks in this
+            process; None: only the final weights are judged.
+        keywords: How a model is run: the fields of `RunSettings`.
+
+    Raises:
+        ArgumentError: An argument, or a combination, makes no sense.
+        ScheduleError: No such schedule, or lists that cannot have so many steps.
+        ProfileError: There is no such model, it cannot be cut so, or a file is bad.
+        ExecutionError: A value is out of range, or an op failed in this process.
+        RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
+    """
+    settings, is_elsewhere = read_settings(keywords), is_distributed is True or is_rank()
+    _require_kinds(
+        num_steps=num_steps,
+        batch_size=batch_size,
+        limit_bytes=limit_bytes,
+        is_distributed=is_distributed,
+        advance=advance,
+    )
+    require_counts(num_ranks, num_microbatches, num_chunks, parameters)
+    require_callable("on_step", on_step or (lambda step, scores: None))  # noqa: ARG005
+    if not is_elsewhere:
+        _require_effect(keywords)
+    partition = partition_text(partition)
+    if cluster is not None and costs is None:
+        raise ArgumentError("cluster: got it without `costs`, expected both, as nothing is predicted; leave it out")
+    if isinstance(schedule, Plan):
+        if batch_size is not None or partition is not None:
+            raise ArgumentError("schedule: got a plan, and `batch_size` or `partition` too; leave them out")
+        batch_size, partition = schedule.batch_size, ",".join(map(str, schedule.partition))
+        if settings.compression not in (None, schedule.compression):
+            raise ArgumentError("compression: got half and a plan that compresses nothing, expected one; leave it out")
+        settings = replace(settings, compression=schedule.compression)
+    schedule_spec = _schedule_spec(schedule, num_ranks, num_microbatches, num_chunks, parameters)
+    batch_size = 64 if batch_size is None else batch_size
+    built = read_model_argument(model)
+    run = schedule_spec.run(num_steps)
+    lists = run.lists(num_steps)
+    require_possible(settings)
+    require_cut([run], batch_size)
+    if schedule_spec.name or lists.origin is not None:
+        require_followed({schedule_spec.name or lists.name: lists.traits}, settings)
+    require_epsilon([lists.traits], settings)
+    if not is_elsewhere:
+        require_few(lists)
+    _require_one_model(held_out_every, is_here=not is_elsewhere, averages=lists.traits.averages)
+    layers = None if profile is None else read_profile_of(profile, built)
+    bounds = cut_model(built, lists.num_stages, partition, layers, run.microbatch_size(batch_size))
+    with prints_to_stderr():
+        draw_batch(built, 1, settings.seed)  # data that are not there are found before anything is done
+    forecast = None
+    if costs is not None:
+        stage_costs = costs_of_training(load_costs(costs), run, lists, bounds, batch_size, settings)
+        machines = read_cluster_argument(cluster, max(lists.rank_to_device) + 1, f"schedule {lists.name}")
+        forecast = _forecast(schedule_spec, bounds, num_steps, stage_costs, machines)
+    name = name_for_processes(model) if is_elsewhere else built.name
+    job = {"num_steps": num_steps, "batch_size": batch_size, "advance": advance, "limit_bytes": limit_bytes}
+    spec = training_spec(schedule_spec, name, bounds, settings, **job)
+    trained = trained_by(spec, built, on_step, is_distributed=is_distributed, held_out_every=held_out_every)
+    return TrainingResult(run.name, built.name, num_steps, trained, forecast, run.pipelines)
+
+
+def _require_kinds(
+    *, num_steps: int, batch_size: int | None, limit_bytes: int | None, is_distributed: bool, advance: object
+) -> None:
+    """Refuse counts below 1, and what is no word or flag.
+
+    Raises:
+        ArgumentError: There is one, or a limit that nothing is held against.
+    """
+    require_flag("is_distributed", is_distributed)
+    require_choice("advance", advance, (None, "auto"))
+    for name, count in {"num_steps": num_steps, "batch_size": batch_size, "limit_bytes": limit_bytes}.items():
+        if count is not None or name == "num_steps":
+            require_at_least(name, count, 1)
+    if limit_bytes is not None and advance is None:
+        raise ArgumentError(f"limit_bytes: got {limit_bytes}, expected `advance` with it; leave it out")
+
+
+def _require_effect(keywords: RunKeywords) -> None:
+    """Refuse what says how processes run, where there is only one.
+
+    Raises:
+        ArgumentError: There is such a keyword.
+    """
+    for name in _OF_PROCESSES:
+        if name in keywords:
+            raise ArgumentError(
+                f"{name}: got it with all ranks in one process, expected `is_distributed=True` with it; leave it out"
+            )
+
+
+def _require_one_model(held_out_every: int | None, *, is_here: bool, averages: bool) -> None:
+    """Refuse to judge a model on the way that is in several processes, or that is several pipelines.
+
+    Raises:
+        ArgumentError: It is, or the count is below 1.
+    """
+    if held_out_every is None:
+        return
+    require_at_least("held_out_every", held_out_every, 1)
+    if averages or not is_here:
+        raise ArgumentError(
+            f"held_out_every: got {held_out_every} with processes of their own or pipelines that are averaged, "
+            "expected one model in this process; leave it out"
+        )
+
+
+def _forecast(
+    schedule_spec: ScheduleSpec,
+    bounds: tuple[tuple[int, int], ...],
+    num_steps: int,
+    costs: StageCosts,
+    cluster: Cluster,
+) -> TrainingForecast:
+    """Return the forecast of what fits.
+
+    Raises:
+        ArgumentError: A device holds more than it has.
+    """
+    forecast = forecast_training(schedule_spec, bounds, num_steps, costs, cluster)
+    if forecast.over is not None:
+        raise ArgumentError(
+            f"batch_size: over memory: {forecast.over}; try a smaller batch, more stages, or recomputation"
+        )
+    return forecast
+
+
+def _schedule_spec(
+    schedule: TrainableSchedule,
+    num_ranks: int | None,
+    num_microbatches: int | None,
+    num_chunks: int | None,
+    parameters: Mapping[str, ParameterValue] | None,
+) -> ScheduleSpec:
+    """Return how the lists of a training run are made."""
+    name = catalogue_name(schedule)
+    if name is not None:
+        if num_ranks is None:
+            raise ArgumentError(f"num_ranks: got none with schedule {name}, expected it; try num_ranks=4")
+        entry = find(name)
+        values = {parameter.name: parameter.default for parameter in entry.parameters} | dict(parameters or {})
+        pipelines = values.get("pipelines", 1)
+        assert isinstance(pipelines, int), "as its type says"
+        return ScheduleSpec(
+            name=entry.name,
+            num_ranks=num_ranks,
+            num_microbatches=num_ranks * pipelines if num_microbatches is None else num_microbatches,
+            num_chunks=num_chunks,
+            parameters=dict(parameters or {}),
+        )
+    require_no_counts(
+        num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, parameters=parameters or None
+    )
+    match schedule:
+        case ScheduleSpec():
+            return schedule
+        case Plan():
+            return schedule.schedule_spec
+        case Schedule():
+            lists = schedule
+        case str() | Path():
+            lists = read_schedule(Path(schedule))
+        case _:
+            raise ArgumentError(f"schedule: got {schedule!r}, expected a name, lists, a plan or a file; try '1f1b'")
+    require_runnable(lists)
+    return ScheduleSpec(lists=to_json(lists))

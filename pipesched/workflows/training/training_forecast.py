@@ -1,0 +1,100 @@
+"""The forecast of a training run: its staleness, its copies of the weights, its wall time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipesched.profiles.clusters import Cluster, flat
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import Schedule
+from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
+from pipesched.schedules.weights import staleness
+from pipesched.simulator import Inexact, Scenario, SimulationError
+from pipesched.simulator.fast import RunTime, run_time
+from pipesched.simulator.memory import OverCapacity, over_capacity
+from pipesched.workflows.simulating import timeline_of_scenario
+
+_SHOWN_STEPS = 64
+"""Steps, beside as many as stages, whose staleness is looked at: in so many every reading has settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingForecast:
+    """One run.
+
+    Attributes:
+        schedule_spec: How its lists are made.
+        run: What the specification makes.
+        bounds: Half-open range of layers of every stage.
+        staleness: The most steps that a forward's weights are behind those that its gradient changes.
+        weight_versions: Versions of a stage's weights that a rank holds at most.
+        predicts: Whether there is a predicted copy besides, while an op reads it.
+        time: Predicted times of the run.
+        rank_to_device: The device of every rank.
+        costs: Costs of a micro-batch on each stage, that the run was predicted with.
+        cluster: The machines.
+        over: Which device holds more than it has, and of what, as predicted; None: none, or nothing is limited.
+    """
+
+    schedule_spec: ScheduleSpec
+    run: TrainingRun
+    bounds: tuple[tuple[int, int], ...]
+    staleness: int
+    weight_versions: int
+    predicts: bool
+    time: RunTime
+    rank_to_device: tuple[int, ...]
+    costs: StageCosts
+    cluster: Cluster
+    over: OverCapacity | None
+
+
+def forecast_training(
+    schedule_spec: ScheduleSpec,
+    bounds: tuple[tuple[int, int], ...],
+    num_steps: int,
+    costs: StageCosts,
+    cluster: Cluster,
+) -> TrainingForecast:
+    """Predict a training run.
+
+    Args:
+        schedule_spec: How its lists are made.
+        bounds: Half-open range of layers of every stage.
+        num_steps: Optimizer steps.
+        costs: Costs of a micro-batch on each stage, messages compressed if they are to be.
+        cluster: The machines.
+
+    Raises:
+        ScheduleError: Lists that cannot have so many steps.
+        SimulationError: A run whose time cannot be predicted.
+    """
+    run = schedule_spec.run(num_steps)
+    num_shown = min(num_steps, _SHOWN_STEPS + 4 * len(bounds) // run.microbatches_per_step)
+    beginning = run.beginning(num_shown)
+    machines = flat(max(beginning.rank_to_device) + 1) if cluster is None else cluster
+    stages = staleness(beginning).stages
+    time = run_time(lambda steps: Scenario(run.lists(steps), costs, machines), num_steps, run.microbatches_per_step)
+    if isinstance(time, Inexact):
+        raise SimulationError(time.reason)
+    return TrainingForecast(
+        schedule_spec,
+        run,
+        bounds,
+        staleness=max(stage.forward.staleness for stage in stages),
+        weight_versions=max(stage.live_versions for stage in stages),
+        predicts=any(stage.predicts for stage in stages),
+        time=time,
+        rank_to_device=beginning.rank_to_device,
+        costs=costs,
+        cluster=cluster,
+        over=_over_memory(beginning, costs, cluster),
+    )
+
+
+def _over_memory(lists: Schedule, costs: StageCosts, cluster: Cluster) -> OverCapacity | None:
+    """Return what does not fit, of a run that is long enough to have settled."""
+    if all(device.memory_bytes is None for device in cluster.devices) or not costs.has_bytes:
+        return None
+    timeline = timeline_of_scenario(Scenario(lists.held(), costs, cluster))
+    return over_capacity(timeline.memory, cluster, timeline)

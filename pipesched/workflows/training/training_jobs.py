@@ -1,0 +1,137 @@
+"""A training run as a job: what it costs, whether it can be, and training by it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pipesched.executor import RunSettings
+from pipesched.profiles import element_bytes
+from pipesched.profiles.costs import Compression, DeviceCost, Profile, RunCosts, StageCosts, costs_of_stages
+from pipesched.profiles.models import Model
+from pipesched.schedules import Schedule
+from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
+from pipesched.workflows import ArgumentError, is_rank
+
+if TYPE_CHECKING:
+    from pipesched.executor.launch import RunSpec
+    from pipesched.executor.training import OnStep, Trained
+
+MAX_LOCAL_RANKS = 1024
+"""In one process; more take minutes to build."""
+
+
+def training_spec(
+    schedule_spec: ScheduleSpec, model: str, bounds: tuple[tuple[int, int], ...], settings: RunSettings, **job: Any
+) -> RunSpec:
+    """Return a run that trains; `job` are fields of `Train`.
+
+    Raises:
+        ExecutionError: A value is out of range.
+    """
+    from pipesched.executor.launch import RunSpec, Train
+
+    return RunSpec(job=Train(schedule_spec=schedule_spec, **job), model=model, bounds=bounds, **settings.values())
+
+
+def trained_by(
+    spec: RunSpec,
+    model: Model,
+    on_step: OnStep | None = None,
+    *,
+    is_distributed: bool = False,
+    held_out_every: int | None = None,
+) -> Trained:
+    """Train: as this process' rank under torchrun, with processes of our own, or with all ranks in this process.
+
+    Raises:
+        ArgumentError: What is for several processes is asked of one.
+        RankFailed: A rank failed, died or hung; with rank, op and micro-batch.
+    """
+    from pipesched.executor.launch import Train
+    from pipesched.executor.runs import launch_training, run_rank, train_locally, training_of
+    from pipesched.executor.training import Trained
+
+    assert isinstance(spec.job, Train), "its job trains"
+    if is_rank():
+        trained = run_rank(spec, is_shared=True)
+        assert isinstance(trained, Trained), "its job trains"
+        return trained
+    if is_distributed:
+        return launch_training(spec, on_step)
+    if spec.job.advance is not None:
+        raise ArgumentError(
+            f"advance: got {spec.job.advance}, expected `is_distributed` with it: in one process ranks take turns, and "
+            "no order is faster; add it"
+        )
+    import torch
+
+    training = training_of(spec, torch.device(spec.device), model)
+    before = torch.get_num_threads()
+    torch.set_num_threads(spec.threads)
+    try:
+        return train_locally(training.run.lists(spec.job.num_steps), training, on_step, held_out_every)
+    finally:
+        torch.set_num_threads(before)
+
+
+def costs_of_training(
+    costs: StageCosts | DeviceCost | Profile | RunCosts,
+    run: TrainingRun,
+    lists: Schedule,
+    bounds: tuple[tuple[int, int], ...],
+    batch_size: int,
+    settings: RunSettings,
+) -> StageCosts:
+    """Return what a micro-batch costs on each stage.
+
+    Args:
+        costs: Costs of the layers, of a device with a whole batch, or of a micro-batch on each stage.
+        run: How many micro-batches a step has.
+        lists: How many stages there are.
+        bounds: Half-open range of layers of every stage.
+        batch_size: Samples of a step, of each pipeline.
+        settings: Whether messages are compressed.
+
+    Raises:
+        ProfileError: The profile has no such micro-batches.
+    """
+    if isinstance(costs, Profile):
+        stage_costs = costs_of_stages(costs, bounds, run.microbatch_size(batch_size))
+    elif isinstance(costs, DeviceCost):
+        stage_costs = costs.stage_costs(lists).of_share(run.pipelines / run.microbatches_per_step)
+    else:
+        stage_costs = costs if isinstance(costs, StageCosts) else costs.stage_costs(lists)
+    if settings.compression is None:
+        return stage_costs
+    return replace(stage_costs, compression=Compression(element_bytes(settings.dtype)))
+
+
+def require_cut(runs: Sequence[TrainingRun], batch_size: int) -> None:
+    """Refuse a batch that a run cannot cut into equal micro-batches.
+
+    Raises:
+        ArgumentError: There is such a run.
+    """
+    for run in runs:
+        count = run.microbatches_per_step // run.pipelines
+        if batch_size % count:
+            near = batch_size - batch_size % count or count
+            raise ArgumentError(
+                f"batch_size: got {batch_size} samples for the {count} micro-batches of a step of "
+                f"{run.name}, expected a multiple; try {near}"
+            )
+
+
+def require_few(lists: Schedule) -> None:
+    """Refuse more ranks than one process could build in a minute or so.
+
+    Raises:
+        ArgumentError: There are more.
+    """
+    if lists.num_ranks > MAX_LOCAL_RANKS:
+        raise ArgumentError(
+            f"schedule {lists.name}: got {lists.num_ranks} ranks in one process, expected at most {MAX_LOCAL_RANKS}; "
+            "try fewer ranks or copies, or torchrun"
+        )

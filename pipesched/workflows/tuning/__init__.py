@@ -1,0 +1,5 @@
+"""The best setting, searched by predictions and raced by runs."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,17 @@
+from .race_result import RacedSetting as RacedSetting
+from .race_result import SettingRace as SettingRace
+from .setting_race import CONTENDERS as CONTENDERS
+from .setting_race import raced as raced
+from .setting_race import require_budget as require_budget
+from .setting_runs import Measurement as Measurement
+from .setting_runs import Verdict as Verdict
+from .setting_runs import Verified as Verified
+from .setting_runs import require_same_layers as require_same_layers
+from .setting_runs import to_verify as to_verify
+from .setting_runs import with_trust as with_trust
+from .tune_result import TuneResult as TuneResult
+from .tune_space import covered_microbatches as covered_microbatches
+from .tune_space import require_dividing as require_dividing
+from .tune_space import tunable_schedules as tunable_schedules
+from .tuning import search_problem as search_problem
+from .tuning import tune as tune

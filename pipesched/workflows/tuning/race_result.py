@@ -1,0 +1,194 @@
+"""The result of a race of settings: who won or leads, by how much, and how sure that is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipesched.simulator.analysis import readable_s
+from pipesched.simulator.fidelity import MedianInterval, median_interval
+from pipesched.simulator.search import Lag
+from pipesched.simulator.tuner import SettingOutcome
+from pipesched.workflows import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class RacedSetting:
+    """One contender.
+
+    Attributes:
+        outcome: The setting's outcome, as the evaluator predicts it.
+        samples_s: Seconds of a batch, of every run.
+        lag: How much longer it takes than the leader; None of the leader, and of what cannot be run.
+        may_be_fastest: Whether it is not shown slower than another.
+        refusal: Why it is out of the race; None if it can be run.
+    """
+
+    outcome: SettingOutcome
+    samples_s: tuple[float, ...]
+    lag: Lag | None
+    may_be_fastest: bool
+    refusal: str | None = None
+
+    @property
+    def measured(self) -> MedianInterval | None:
+        """Seconds of a batch: the median of its runs; None where there was none."""
+        return median_interval(self.samples_s) if self.samples_s else None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SettingRace:
+    """A race that is over, or that was ended by its budget.
+
+    Attributes:
+        contenders: The one predicted to be the fastest first.
+        leader_index: Place of the leader among the contenders.
+        num_rounds: Number of rounds, in each of which the contenders that ran did so once, in turn.
+        budget_s: Seconds that there were.
+        spent_s: Seconds that it took.
+        yardstick_s: Seconds of a fixed kernel before the first slice, and after each.
+    """
+
+    contenders: tuple[RacedSetting, ...]
+    leader_index: int
+    num_rounds: int
+    budget_s: float
+    spent_s: float
+    yardstick_s: tuple[float, ...]
+
+    def __repr__(self) -> str:
+        return f"SettingRace({self.sentence!r})"
+
+    @property
+    def leader(self) -> RacedSetting:
+        """The winner, or, where it is not clear who that is, the one that leads."""
+        return self.contenders[self.leader_index]
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether all others are shown slower."""
+        return sum(contender.may_be_fastest for contender in self.contenders) == 1
+
+    @property
+    def runner_up(self) -> RacedSetting | None:
+        """The next: of those that may be the fastest, or else of all, the nearest to the leader; None: it is alone."""
+        others = [contender for contender in self.contenders if contender.lag is not None]
+        return min(others, key=lambda other: (not other.may_be_fastest, _lag_of(other).mean), default=None)
+
+    @property
+    def num_runs(self) -> int:
+        """The number of runs of all contenders."""
+        return sum(len(contender.samples_s) for contender in self.contenders)
+
+    def state(self, contender: RacedSetting) -> str:
+        """Return one word for a contender."""
+        if contender.refusal is not None:
+            return "out"
+        if contender is self.leader:
+            return "won" if self.is_clear else "leads"
+        return "open" if contender.may_be_fastest else "slower"
+
+    @property
+    def sentence(self) -> str:
+        """Who won, by how much, and how sure that is, for people."""
+        name, runner_up = str(self.leader.outcome.setting), self.runner_up
+        if runner_up is None:
+            return f"{name} is the only setting that can be run: there was nobody to race"
+        lag, other = _lag_of(runner_up), str(runner_up.outcome.setting)
+        if self.is_clear:
+            return f"{name} won: the next, {other}, takes {_lag_text(lag)} longer"
+        num_open = sum(contender.may_be_fastest for contender in self.contenders) - 1
+        more = f", nor from {num_open - 1} more" if num_open > 1 else ""
+        return (
+            f"not clear: {name} leads, but is not told apart from {other}, which takes {_lag_text(lag)} longer{more}; "
+            "the budget is spent"
+        )
+
+    @property
+    def effort(self) -> str:
+        """How much was run, and how steady the machine was, for people."""
+        least, most = min(self.yardstick_s), max(self.yardstick_s)
+        return (
+            f"rounds: {self.num_rounds}; runs: {self.num_runs}; {self.spent_s:.1f} of {self.budget_s:g} s; machine: a "
+            f"fixed kernel took {readable_s(least)} to {readable_s(most)} meanwhile"
+        )
+
+    def table(self) -> Table:
+        """Return a row per contender; below, who won."""
+        rows = tuple(
+            {
+                "setting": str(contender.outcome.setting),
+                "predicted": readable_s(contender.outcome.seconds or 0.0),
+                "measured": "-" if contender.measured is None else readable_s(contender.measured.median),
+                "±": _half_width(contender.measured),
+                "runs": str(len(contender.samples_s)),
+                "state": self.state(contender),
+            }
+            for contender in self.contenders
+        )
+        meaning = (
+            "measured: median of the runs, one a round; ±: how far its 95 % interval reaches, by bootstrap\n"
+            "who is slower: mean of ratios of the same rounds, t-intervals that hold together with 95 %"
+        )
+        refusals = [f"{each.outcome.setting} is out: {each.refusal}" for each in self.contenders if each.refusal]
+        return Table("Race of settings", rows, "\n".join([meaning, self.effort, *refusals, self.sentence]))
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return plain data, a row per contender: as predicted, as measured, and its state."""
+        return [
+            {
+                **contender.outcome.to_row(),
+                "predicted_s": contender.outcome.seconds,
+                "measured_s": None if contender.measured is None else contender.measured.to_dict(),
+                "lag": None if contender.lag is None else contender.lag.to_dict(),
+                "rounds": len(contender.samples_s),
+                "state": self.state(contender),
+                "refusal": contender.refusal,
+                "samples_s": list(contender.samples_s),
+            }
+            for contender in self.contenders
+        ]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per contender; its median, its lag, and the ends of their intervals are columns."""
+        import pandas as pd
+
+        frame = pd.json_normalize(self.to_rows(), sep="_")
+        return frame.drop(columns=["measured_s", "lag"], errors="ignore")  # where there is none
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, as ``pipesched tune --budget S --json`` prints it."""
+        return {
+            "is_clear": self.is_clear,
+            "leader": self.leader.outcome.to_row(),
+            "sentence": self.sentence,
+            "contenders": self.to_rows(),
+            "num_rounds": self.num_rounds,
+            "num_runs": self.num_runs,
+            "budget_s": self.budget_s,
+            "spent_s": self.spent_s,
+            "yardstick_s": list(self.yardstick_s),
+        }
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+
+def _lag_of(contender: RacedSetting) -> Lag:
+    assert contender.lag is not None, "the leader has none"
+    return contender.lag
+
+
+def _lag_text(lag: Lag) -> str:
+    if lag.to_dict()["high"] is None:
+        return f"{lag.mean:+.1%} (one run says no more)"
+    return f"{lag.mean:+.1%} ({lag.low:+.1%} to {lag.high:+.1%})"
+
+
+def _half_width(interval: MedianInterval | None) -> str:
+    if interval is None or interval.low == interval.high:
+        return "-"
+    return f"{max(interval.high / interval.median - 1, 1 - interval.low / interval.median):.1%}"

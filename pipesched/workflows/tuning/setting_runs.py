@@ -1,0 +1,208 @@
+"""Settings of the tuner as they really are: run by one process per rank on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.costs import layer_seconds
+from pipesched.profiles.io import trusted
+from pipesched.profiles.partitioning import parse_partition
+from pipesched.schedules import Schedule, ScheduleError, Step, Timeline, repeat
+from pipesched.schedules.formats import to_json
+from pipesched.schedules.lowering import lower
+from pipesched.simulator.memory import over_capacity, peak_memory
+from pipesched.simulator.tuner import Problem, Setting, SettingOutcome, rank_correlation, regret
+from pipesched.workflows import ArgumentError
+
+if TYPE_CHECKING:
+    from pipesched.executor.launch import RunSpec
+
+StageBounds: TypeAlias = tuple[tuple[int, int], ...]
+MakeSpec: TypeAlias = "Callable[[Schedule, str, StageBounds, int], RunSpec]"
+"""From lists, a model's name, the layers of every stage and the samples of a micro-batch to one run of the lists."""
+
+_FEWEST_RANKED = 4
+"""Settings whose ranks can be compared: of two the correlation is 1 or -1 anyway, of three every third time."""
+
+
+def with_trust(problem: Problem) -> Problem:
+    """Return `problem` with a profile that may name what is imported."""
+    return replace(problem, profile=replace(problem.profile, model=trusted(problem.profile.model)))
+
+
+def require_same_layers(problem: Problem) -> None:
+    """Refuse, before anything is searched, a profile whose model cannot be run.
+
+    Raises:
+        ArgumentError: It has other layers than the profile.
+        ProfileError: There is no such model, or the profile is not trusted.
+    """
+    from pipesched.profiles.models import resolve_model
+    from pipesched.profiles.processes import prints_to_stderr
+
+    with prints_to_stderr():
+        model = resolve_model(problem.profile.model)
+    if len(model.layers) != len(problem.profile.layers):
+        raise ArgumentError(
+            f"profile: got one of {problem.profile.model} with {len(problem.profile.layers)} layers, expected the "
+            f"{len(model.layers)} of that model; profile it again"
+        )
+
+
+def plain_spec(schedule: Schedule, model: str, bounds: StageBounds, microbatch_size: int) -> RunSpec:
+    """Return one run of the lists, with the optimizer and the numbers that a run has unless told otherwise."""
+    from pipesched.executor.launch import Measure, RunSpec
+
+    job = Measure(schedule=to_json(schedule), microbatch_size=microbatch_size, iterations=1, warmup=0)
+    return RunSpec(job=job, model=model, bounds=bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A judge of settings that runs them.
+
+    Attributes:
+        iterations: Iterations that count. They and `warmup` are counted in one list that has all of them, for
+            pipelines do not wait for each other between iterations.
+        warmup: Iterations before them.
+        drift: Iterations more before those that count, where there are several pipelines: they begin together, and
+            drift apart.
+        spec: Makes one run of lists.
+    """
+
+    problem: Problem
+    iterations: int = 5
+    warmup: int = 1
+    drift: int = 20
+    spec: MakeSpec = plain_spec
+
+    def __call__(
+        self,
+        setting: Setting,
+        tick: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+    ) -> SettingOutcome:
+        """Run `setting`; its seconds are those of the median iteration, its bytes what the processes held.
+
+        Raises:
+            RankFailed: A rank failed, died or hung.
+        """
+        from pipesched.executor.runs import launch
+
+        try:
+            spec = self._spec_of(setting)
+        except (ScheduleError, ProfileError) as error:
+            return SettingOutcome(setting, reason=str(error))
+        timeline = launch(spec, tick).timeline
+        held_bytes = max((peak.total_bytes for peak in peak_memory(timeline.memory).values()), default=0)
+        over = over_capacity(timeline.memory, self.problem.cluster, timeline)
+        seconds = _iteration_s(timeline, setting.num_pipelines, self._skipped(setting)) / setting.num_pipelines
+        return SettingOutcome(setting, seconds, held_bytes, None if over is None else f"over memory: {over}")
+
+    def num_iterations(self, setting: Setting) -> int:
+        """Return how often one run goes through the lists; the laps that count lie between `iterations` + 1 steps."""
+        return 1 + self._skipped(setting) + self.iterations
+
+    def _skipped(self, setting: Setting) -> int:
+        return self.warmup + (self.drift if setting.num_pipelines > 1 else 0)
+
+    def _spec_of(self, setting: Setting) -> RunSpec:
+        problem = self.problem
+        size = problem.microbatch_size(setting.num_microbatches)
+        schedule = lower(setting.build(len(problem.cluster.devices)))
+        bounds = parse_partition(problem.partition, layer_seconds(problem.profile, size), schedule.num_stages)
+        lists = repeat(schedule, self.num_iterations(setting)).held()
+        return self.spec(lists, problem.profile.model, bounds, size)
+
+
+def _iteration_s(timeline: Timeline, num_pipelines: int, skipped: int) -> float:
+    """Return the seconds of the median iteration of any pipeline, from Step to Step of its first rank.
+
+    Args:
+        timeline: Timeline of a list that goes through the iterations one after the other.
+        skipped: Iterations that do not count, besides the first.
+    """
+    num_ranks = 1 + max(span.rank for span in timeline.spans)
+    laps_s: list[float] = []
+    ends_s = []
+    for rank in range(0, num_ranks, num_ranks // num_pipelines):
+        spans = [span for span in timeline.spans if span.rank == rank and isinstance(span.op, Step)]
+        first = spans[0].op  # of several stages, one
+        ends_s.append([span.end_s for span in spans if span.op == first])
+    until_s = min(ends[-1] for ends in ends_s)  # after that the others have the devices for themselves
+    for ends in ends_s:
+        counted = [end_s for end_s in ends[skipped:] if end_s <= until_s]
+        laps_s += [end_s - start_s for start_s, end_s in pairwise(counted)]
+    return median(laps_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """One setting that was run; the seconds are a batch's.
+
+    Attributes:
+        predicted_s: Seconds that the evaluator predicted.
+        measured_s: Seconds of the median iteration.
+    """
+
+    outcome: SettingOutcome
+    predicted_s: float
+    measured_s: float
+
+
+def to_verify(
+    outcomes: Sequence[SettingOutcome], plain: SettingOutcome | None, count: int
+) -> tuple[SettingOutcome, ...]:
+    """Return the first `count` of `outcomes`, which fit, and plain 1F1B, which they are to beat."""
+    best = list(outcomes[:count])
+    return (*best, plain) if best and plain is not None and plain not in best else tuple(best)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How good a choice was, as settings that were run say.
+
+    Attributes:
+        verified: The choice first.
+    """
+
+    verified: tuple[Verified, ...]
+
+    @property
+    def regret(self) -> float | None:
+        """How much slower the choice is than the best that was run, relatively; None where nothing was run."""
+        return regret([run.measured_s for run in self.verified]) if self.verified else None
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether there are enough to compare their ranks."""
+        return len(self.verified) >= _FEWEST_RANKED
+
+    @property
+    def rank_correlation(self) -> float | None:
+        """The rank correlation of prediction and measurement; None if there are too few settings."""
+        if not self.is_ranked:
+            return None
+        return rank_correlation([run.predicted_s for run in self.verified], [run.measured_s for run in self.verified])
+
+    @property
+    def gain(self) -> float | None:
+        """How many times as fast as plain 1F1B the choice was; None if that was not run."""
+        plain_s = [run.measured_s for run in self.verified if run.outcome.setting.is_plain]
+        return min(plain_s) / self.verified[0].measured_s if plain_s else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "settings": [
+                {**run.outcome.to_row(), "predicted_s": run.predicted_s, "measured_s": run.measured_s}
+                for run in self.verified
+            ],
+            "regret": self.regret,
+            "rank_correlation": self.rank_correlation,
+            "gain_over_plain_1f1b": self.gain,
+        }

@@ -1,0 +1,121 @@
+"""The result of tuning: every setting, ranked, and the answer among them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipesched.simulator.analysis import readable_bytes, readable_s
+from pipesched.simulator.tuner import Problem, SettingOutcome
+from pipesched.workflows import Table
+from pipesched.workflows.tuning.race_result import SettingRace
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TuneResult:
+    """All settings, ranked by the evaluator.
+
+    Attributes:
+        problem: What every setting has in common.
+        evaluator: Who ranked them.
+        outcomes: The one that the evaluator ranks first at the front, the rejected last.
+        plain: 1F1B at its best M; None if it does not fit.
+        averages: Whether the answer may be a setting that is averaged elastically.
+        advanced: The answer with the smallest advance that takes AFAB's time, by our model; None if none does.
+        race: Race of the best candidates on this machine; None if they were not run.
+    """
+
+    problem: Problem
+    evaluator: str
+    outcomes: tuple[SettingOutcome, ...]
+    plain: SettingOutcome | None
+    averages: bool
+    advanced: SettingOutcome | None = None
+    race: SettingRace | None = None
+
+    @property
+    def fitting(self) -> tuple[SettingOutcome, ...]:
+        """The outcomes that fit, the best first."""
+        return tuple(outcome for outcome in self.outcomes if outcome.fits)
+
+    @property
+    def candidates(self) -> tuple[SettingOutcome, ...]:
+        """The outcomes that fit, without those of another training unless it is asked for, or nothing else fits."""
+        plainly = tuple(outcome for outcome in self.fitting if outcome.setting.training == "plain")
+        return self.fitting if self.averages or not plainly else plainly
+
+    @property
+    def others(self) -> tuple[SettingOutcome, ...]:
+        """The outcomes that fit and are no candidates."""
+        if len(self.candidates) == len(self.fitting):
+            return ()
+        return tuple(outcome for outcome in self.fitting if outcome.setting.training != "plain")
+
+    @property
+    def chosen(self) -> SettingOutcome | None:
+        """The answer: who leads the race, or else the evaluator's; None if nothing fits."""
+        return next(iter(self.candidates), None) if self.race is None else self.race.leader.outcome
+
+    @property
+    def averaged(self) -> SettingOutcome | None:
+        """What is ranked before the answer, with another training that nobody has asked for; None if nothing is."""
+        first = next(iter(self.fitting), None)
+        return None if first is next(iter(self.candidates), None) else first
+
+    def gain(self, outcome: SettingOutcome) -> float | None:
+        """Return how many times as fast as plain 1F1B a setting is."""
+        if self.plain is None or self.plain.seconds is None or not outcome.seconds:
+            return None
+        return self.plain.seconds / outcome.seconds
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return plain data, a row per setting."""
+        return [outcome.to_row() for outcome in self.outcomes]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per setting, in the evaluator's order, the rejected last with their reasons."""
+        import pandas as pd
+
+        return pd.DataFrame(self.to_rows())
+
+    def plot(self) -> Figure:
+        """Draw time and memory over M and N, and against each other."""
+        from pipesched.simulator.views import heat_map_figure
+
+        return heat_map_figure(self.outcomes, self.title)
+
+    @property
+    def title(self) -> str:
+        """Model, batch and devices."""
+        problem = self.problem
+        return f"{problem.profile.model}, batch {problem.batch_size}, {len(problem.cluster.devices)} devices"
+
+    def table(self, top: int = 10) -> Table:
+        """Return a row for each of the first `top` settings that the answer is among."""
+        rows = []
+        for number, outcome in enumerate(self.candidates[:top], 1):
+            gain = self.gain(outcome)
+            rows.append(
+                {
+                    "": str(number),
+                    "setting": str(outcome.setting),
+                    "training": outcome.setting.training.value,
+                    "time per batch": readable_s(outcome.seconds or 0.0),
+                    "memory": readable_bytes(outcome.held_bytes),
+                    "over plain 1F1B": "-" if gain is None else f"{gain:.3f} x",
+                }
+            )
+        caption = f"{len(self.fitting)} of {len(self.outcomes)} settings fit; ranked by {self.evaluator}"
+        return Table(self.title, tuple(rows), caption)
+
+    def __repr__(self) -> str:
+        best = self.chosen
+        chosen = "nothing fits" if best is None else f"{best.setting}, {readable_s(best.seconds or 0.0)} per batch"
+        return f"TuneResult({self.title!r}: {chosen})"
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()

@@ -1,0 +1,94 @@
+"""The space of settings for tuning: schedules that train batch by batch, micro-batches that a profile covers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pipesched.profiles.costs import Profile
+from pipesched.schedules.builders import find
+from pipesched.simulator.search import divisors
+from pipesched.simulator.tuner import Problem
+from pipesched.workflows import ArgumentError, require_each_name
+
+
+def tunable_schedules(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of schedules that train batch by batch, each once.
+
+    Raises:
+        ArgumentError: There is none, or one steps without a flush.
+        ScheduleError: There is no such schedule.
+    """
+    require_each_name("schedules", names, "avgpipe,zb_h1")
+    entries = [find(name) for name in names]
+    for entry in entries:
+        if entry.traits.is_asynchronous:
+            raise ArgumentError(
+                f"schedules: got {entry.name}, which steps without a flush, expected schedules that train batch by "
+                "batch; try avgpipe,zb_h1"
+            )
+    return tuple(dict.fromkeys(entry.name for entry in entries))
+
+
+def covered_microbatches(problem: Problem, asked: Sequence[int] | None) -> tuple[int, ...]:
+    """Return the numbers of micro-batches that there may be: those asked for, or all that the profile covers.
+
+    Raises:
+        ArgumentError: The profile covers none, or one that is asked for cannot be, with the nearest that can.
+    """
+    size = problem.batch_size
+    covered = [count for count in divisors(size) if problem.covers(count)]
+    if not covered:
+        raise ArgumentError(
+            f"batch_size: got {size}, expected a multiple of a micro-batch that {_covered(problem.profile)}; "
+            f"try {_near_batch(problem)}, or profile the model again with other sizes"
+        )
+    if asked is None:
+        return tuple(covered)
+    require_dividing(asked, size, covered)
+    for count in asked:
+        if count not in covered:
+            raise ArgumentError(
+                f"microbatches: got {count} in a batch of {size}, so {size // count} samples in each, expected a size "
+                f"that {_covered(problem.profile)}; try `microbatches={_nearest(count, covered)}`"
+            )
+    return tuple(asked)
+
+
+def require_dividing(asked: Sequence[int], batch_size: int, there: Sequence[int]) -> None:
+    """Refuse numbers of micro-batches that do not divide the batch.
+
+    Args:
+        there: Numbers that would do.
+
+    Raises:
+        ArgumentError: One does not divide it.
+    """
+    for count in asked:
+        if count < 1 or batch_size % count:
+            raise ArgumentError(
+                f"microbatches: got {count}, expected what divides the batch of {batch_size}; "
+                f"try `microbatches={_nearest(count, there)}`"
+            )
+
+
+def _nearest(wanted: int, there: Sequence[int]) -> str:
+    return " or ".join(map(str, sorted(sorted(there, key=lambda count: abs(count - wanted))[:2])))
+
+
+def _covered(profile: Profile) -> str:
+    sizes = profile.microbatch_sizes
+    return f"the profile covers, {sizes[0]} to {sizes[-1]}"
+
+
+def _near_batch(problem: Problem) -> int:
+    """Return the nearest batch that can be cut into micro-batches that the profile covers."""
+    size = problem.batch_size
+    near = (
+        other for step in range(size + problem.profile.microbatch_sizes[0] + 1) for other in (size - step, size + step)
+    )
+    return next(
+        other
+        for other in near
+        if other > 0 and any(replace(problem, batch_size=other).covers(m) for m in divisors(other))
+    )

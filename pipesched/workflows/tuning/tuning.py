@@ -1,0 +1,224 @@
+"""Tuning: find the micro-batches, pipelines and more to train with, for a model, a batch and a memory limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from pipesched.profiles.partitioning import parse_partition
+from pipesched.profiles.processes import num_cores
+from pipesched.simulator import NetworkOptions
+from pipesched.simulator.search import Runner, evaluate_in_turn
+from pipesched.simulator.tuner import (
+    AVGPIPE,
+    Accounting,
+    Evaluator,
+    Journal,
+    Judge,
+    Problem,
+    Setting,
+    SettingOutcome,
+    Space,
+    best_plain,
+    evaluate_setting,
+    ranked,
+    search_settings,
+    smallest_advance,
+)
+from pipesched.workflows import (
+    NETWORK_EXPECTED,
+    AccountingChoice,
+    ArgumentError,
+    EvaluatorChoice,
+    require_at_least,
+    require_choice,
+    require_each_at_least,
+    require_flags,
+    require_kind,
+)
+from pipesched.workflows.arguments import (
+    ClusterArgument,
+    PartitionArgument,
+    ProfileArgument,
+    partition_text,
+    read_devices_argument,
+    read_profile_argument,
+)
+from pipesched.workflows.tuning.setting_race import CONTENDERS, raced, require_budget
+from pipesched.workflows.tuning.setting_runs import Measurement, require_same_layers
+from pipesched.workflows.tuning.tune_result import TuneResult
+from pipesched.workflows.tuning.tune_space import covered_microbatches, tunable_schedules
+
+if TYPE_CHECKING:
+    pass
+
+_FEW = 100
+"""Settings; for fewer, starting processes takes longer than the work."""
+
+
+def tune(
+    profile: ProfileArgument,
+    batch_size: int,
+    cluster: ClusterArgument = None,
+    *,
+    num_devices: int | None = None,
+    partition: PartitionArgument = "balanced",
+    network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
+    microbatches: Sequence[int] | None = None,
+    pipelines: Sequence[int] | None = None,
+    advances: Sequence[int] = (0, 1, 2, 3, 4),
+    schedules: Sequence[str] = (AVGPIPE,),
+    chunks: Sequence[int] = (2,),
+    recomputes: Sequence[bool] = (False,),
+    evaluator: EvaluatorChoice = "simulate",
+    accounting: AccountingChoice = "paper",
+    num_workers: int | None = None,
+    resume: str | Path | None = None,
+    budget_s: float | None = None,
+    num_contenders: int = CONTENDERS,
+) -> TuneResult:
+    """Choose micro-batches M, pipelines N and more for a model, a batch and the memory of the devices.
+
+    The batch is that of one pipeline, and so are its micro-batches M: N of them are under way at once, and times are
+    those of one. Several pipelines are averaged elastically, which is another training; unless `pipelines` asks for it,
+    the answer is a setting that trains as plain training does.
+
+    Args:
+        profile: Profile of the model: a Profile, or a file of one.
+        batch_size: Samples in a batch of each pipeline.
+        cluster: Machines, or a file of them; None: `num_devices` equal ones whose links take no time.
+        num_devices: Stages of the pipeline, on the first devices of the cluster; None: all.
+        partition: Layers to stages: ``balanced``, ``uniform``, or counts as ``3,3,4`` or in a list.
+        network: How messages go.
+        microbatches: M of each pipeline's batch; None: all that divide it and that the profile covers.
+        pipelines: Parallel pipelines N of avgpipe; None: 1 to 4.
+        advances: How far ahead of 1F1B avgpipe's forwards may run.
+        schedules: Names of the catalogue; avgpipe has 1f1b and 1f1b_afp in it.
+        chunks: Stages per device, where a schedule takes them.
+        recomputes: Whether stages keep only their input: no, yes, or both are tried.
+        evaluator: Who ranks: our model, AvgPipe's equations, a run of every setting here (a `Measurement`), or a
+            guideline (most or largest micro-batches).
+        accounting: AvgPipe's equations as printed, or all terms per iteration.
+        num_workers: Processes; None: as many as cores, where that is quicker.
+        resume: File that keeps what is found, so that a stopped search goes on from there.
+        budget_s: Seconds in which the best race here, run in turn until one is clear of the others; None: no race.
+        num_contenders: How many of the best race, beside plain 1F1B.
+
+    Raises:
+        ArgumentError: No devices, an unknown word, or numbers that do not divide the batch or that the profile does not
+                cover.
+        ProfileError: A file is bad, or the model cannot be cut into so many stages.
+        ScheduleError: There is no such schedule.
+        RankFailed: With ``measure`` or `budget_s`, if a rank failed, died or hung.
+    """
+    require_at_least("batch_size", batch_size, 1)
+    for name, counts in {"microbatches": microbatches, "pipelines": pipelines}.items():
+        if counts is not None:
+            require_each_at_least(name, counts, 1)
+    require_each_at_least("advances", advances, 0)
+    require_each_at_least("chunks", chunks, 1)
+    require_flags("recomputes", recomputes)
+    if resume is not None:
+        require_kind("resume", resume, str | Path, "the name of a file, or None")
+    require_choice("evaluator", evaluator, get_args(EvaluatorChoice))
+    require_choice("accounting", accounting, get_args(AccountingChoice))
+    require_kind("network", network, NetworkOptions, NETWORK_EXPECTED)
+    if num_workers is not None:
+        require_at_least("num_workers", num_workers, 1)
+    require_at_least("num_contenders", num_contenders, 1)
+    if budget_s is not None:
+        require_budget("budget_s", budget_s, evaluator)
+    machines = read_devices_argument(cluster, num_devices)
+    measured, layers = read_profile_argument(profile), partition_text(partition) or "balanced"
+    parse_partition(layers, (1.0,) * len(measured.layers), len(machines.devices))
+    problem = Problem(measured, batch_size, machines, layers, network)
+    space = Space(
+        microbatches=covered_microbatches(problem, microbatches),
+        pipelines=(1, 2, 3, 4) if pipelines is None else tuple(pipelines),
+        advances=tuple(advances),
+        schedules=tunable_schedules(schedules),
+        chunks=tuple(chunks),
+        recomputes=tuple(recomputes),
+    )
+    measurement = _runs_here(problem) if evaluator == "measure" or budget_s is not None else None
+    result = search_problem(
+        problem,
+        space.settings(),
+        evaluator,
+        accounting=accounting,
+        num_workers=num_workers,
+        resume=resume,
+        averages=pipelines is not None,
+        judge=measurement if evaluator == "measure" else None,
+        how="measure" if evaluator == "measure" else "simulate",
+    )
+    return result if budget_s is None or measurement is None else raced(result, measurement, budget_s, num_contenders)
+
+
+def _runs_here(problem: Problem) -> Measurement:
+    require_same_layers(problem)
+    return Measurement(problem)
+
+
+def search_problem(
+    problem: Problem,
+    settings: Sequence[Setting],
+    evaluator: str,
+    *,
+    averages: bool,
+    accounting: AccountingChoice = "paper",
+    num_workers: int | None = None,
+    runner: Runner | None = None,
+    resume: str | Path | None = None,
+    judge: Judge | None = None,
+    how: str = "simulate",
+    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+) -> TuneResult:
+    """Evaluate `settings` and rank them.
+
+    Args:
+        problem: What they have in common.
+        settings: What to choose from.
+        evaluator: Who ranks; ``measure`` needs a `judge`, which is asked for one setting after the other.
+        averages: Whether the answer may be a setting that is averaged elastically.
+        accounting: Which accounting AvgPipe's equations use.
+        num_workers: Processes; None: as many as cores, where that is quicker.
+        runner: Another way to go through them, in place of processes of this machine.
+        resume: File that keeps what is found.
+        judge: Who evaluates a setting, in place of the evaluator's own.
+        how: What the found times depend on, beside the problem; kept in `resume`.
+        progress: Is told which share of the settings is done.
+
+    Raises:
+        ArgumentError: None of them can be.
+        RankFailed: With ``measure``, if a rank failed, died or hung.
+    """
+    who = Evaluator(evaluator)
+    measures = who is Evaluator.MEASURE
+    is_quick = len(settings) < _FEW or who is Evaluator.AVGPIPE
+    outcomes = search_settings(
+        problem,
+        settings,
+        who,
+        accounting=Accounting(accounting),
+        workers=num_workers or (1 if is_quick else num_cores()),
+        tick=progress,
+        judge=judge,
+        runner=evaluate_in_turn if measures else runner,
+        journal=None if resume is None else Journal(Path(resume), problem, how),
+    )
+    if all(outcome.seconds is None for outcome in outcomes):
+        raise ArgumentError(f"none of {len(outcomes)} settings can be; the first: {outcomes[0].reason}")
+    result = TuneResult(problem, evaluator, ranked(outcomes, who), best_plain(outcomes), averages)
+    return result if measures else replace(result, advanced=_advanced(result, who))
+
+
+def _advanced(result: TuneResult, who: Evaluator) -> SettingOutcome | None:
+    if result.chosen is None or result.chosen.setting.advance is None:
+        return None
+    known = {} if who is Evaluator.AVGPIPE else {outcome.setting: outcome for outcome in result.outcomes}
+    return smallest_advance(
+        lambda setting: known.get(setting) or evaluate_setting(result.problem, setting), result.chosen.setting
+    )

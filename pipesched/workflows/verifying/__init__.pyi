@@ -1,0 +1,13 @@
+from .round_verification import verify_in_rounds as verify_in_rounds
+from .schedule_verification import profile_for_runs as profile_for_runs
+from .schedule_verification import require_verifiable as require_verifiable
+from .schedule_verification import verify_source as verify_source
+from .verification import verify as verify
+from .verification import verify_rounds as verify_rounds
+from .verified_rounds import PRECISION as PRECISION
+from .verified_rounds import MachineDrift as MachineDrift
+from .verified_rounds import RoundsVerification as RoundsVerification
+from .verified_rounds import ScheduleRounds as ScheduleRounds
+from .verified_schedule import LOSS_TOLERANCE as LOSS_TOLERANCE
+from .verified_schedule import Verification as Verification
+from .verified_schedule import VerifiedSchedule as VerifiedSchedule

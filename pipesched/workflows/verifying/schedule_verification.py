@@ -1,0 +1,210 @@
+"""Run a schedule of a model, predict it from a profile, and hold one against the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Any
+
+from pipesched.executor import RunSettings
+from pipesched.profiles.costs import Profile, layer_seconds
+from pipesched.profiles.models import Model
+from pipesched.profiles.partitioning import parse_partition
+from pipesched.profiles.processes import num_companions
+from pipesched.schedules import Phase, Schedule, Timeline, computes
+from pipesched.schedules.check import require_runnable
+from pipesched.simulator.analysis import compare_timelines
+from pipesched.simulator.fidelity import NetworkModel
+from pipesched.workflows import ArgumentError
+from pipesched.workflows.arguments import (
+    ClusterArgument,
+    ProfileArgument,
+    ScheduleSource,
+    read_cluster_argument,
+    read_profile_of,
+)
+from pipesched.workflows.measuring import measured, modelled_spec
+from pipesched.workflows.measuring import profile as profile_layers
+from pipesched.workflows.simulating import Conditions, Prediction, predict_source
+from pipesched.workflows.timelines import explain_error
+from pipesched.workflows.verifying.verified_schedule import VerifiedSchedule
+
+
+def require_verifiable(
+    schedules: Sequence[Schedule], model: Model, partition: str | None, cluster: ClusterArgument
+) -> None:
+    """Refuse, before anything is measured, what would fail after it.
+
+    Raises:
+        ArgumentError: There are too few devices.
+        NotRunnableError: Lists cannot run to their end.
+        ProfileError: The model cannot be cut so.
+    """
+    for schedule in schedules:
+        require_runnable(schedule)
+        parse_partition(partition or "balanced", (1.0,) * len(model.layers), schedule.num_stages)
+        read_cluster_argument(cluster, max(schedule.rank_to_device) + 1, f"schedule {schedule.name}")
+
+
+def profile_for_runs(
+    model: Model,
+    microbatch_size: int,
+    num_ranks: int,
+    profile: ProfileArgument | None,
+    settings: RunSettings,
+    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+    *,
+    repeats: int = 10,
+    warmup: int = 3,
+) -> Profile:
+    """Return the profile, or measure one while as many processes are busy as a run of `num_ranks` has.
+
+    Args:
+        model: The model that is run.
+        microbatch_size: Samples.
+        num_ranks: Ranks of the run.
+        profile: None: one is measured.
+        settings: How it is run.
+        progress: Told now and then what fraction is done.
+        repeats: Measured runs of each layer, of which the median counts.
+        warmup: Runs before them.
+
+    Raises:
+        ArgumentError: It is of another model, dtype or optimizer than the run.
+        ProfileError: The file is none, or the model fails.
+    """
+    if profile is None:
+        return profile_layers(
+            model,
+            [microbatch_size],
+            repeats=repeats,
+            warmup=warmup,
+            optimizer=settings.optimizer,
+            dtype=settings.dtype,
+            device=settings.device,
+            threads=settings.threads,
+            companions=num_companions(num_ranks, settings.device),
+            seed=settings.seed,
+            progress=progress,
+        ).profile
+    loaded = read_profile_of(profile, model)
+    where = "profile" if isinstance(profile, Profile) else profile
+    for name, profiled, wanted in (
+        ("dtype", loaded.provenance.dtype, settings.dtype),
+        ("optimizer", loaded.provenance.optimizer, settings.optimizer),
+    ):
+        if profiled != wanted:
+            raise ArgumentError(
+                f"{where}: {name}: got a profile measured with {profiled}, expected {wanted} as in the run; "
+                f"try `{name}={profiled}`, or leave out `profile`"
+            )
+    return loaded
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRun:
+    """One schedule of a model, run.
+
+    Attributes:
+        measured: The iteration of median makespan.
+        loss: Loss of the run, as in `VerifiedSchedule`, which has the two fields after it as well.
+    """
+
+    source: ScheduleSource
+    measured: Timeline
+    loss: float
+    whole_loss: float
+    loss_difference: float
+
+
+def verify_source(
+    source: ScheduleSource,
+    model: str,
+    conditions: Conditions,
+    settings: RunSettings,
+    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+    **measured_how: Any,
+) -> VerifiedSchedule:
+    """Predict and run one schedule, and compare its losses with those of the whole model.
+
+    Args:
+        source: Source of the schedule.
+        model: Name of the model.
+        conditions: Conditions of the prediction, from a profile that says how the model is cut.
+        settings: How it is run.
+        progress: Told now and then what fraction of all ops is done.
+        measured_how: Fields of `Measure`.
+    """
+    prediction = predict_source(source, conditions)
+    return held_against(
+        run_source(source, model, conditions, settings, progress, **measured_how), prediction, conditions
+    )
+
+
+def run_source(
+    source: ScheduleSource,
+    model: str,
+    conditions: Conditions,
+    settings: RunSettings,
+    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+    **measured_how: Any,
+) -> ScheduleRun:
+    """Run one schedule, cut as `verify_source` does."""
+    from pipesched.executor.runs import whole_model_losses
+
+    schedule, size = source.schedule, conditions.microbatch_size or 1
+    spec = modelled_spec(schedule, model, bounds_of(source, conditions), size, settings, **measured_how)
+    run = measured(spec, progress)
+    losses = zip(run.losses, whole_model_losses(spec), strict=True)
+    pairs = [pair for pair, comparable in zip(losses, with_initial_weights(schedule), strict=True) if comparable]
+    return ScheduleRun(
+        source,
+        run.timeline,
+        loss=mean(loss for loss, _ in pairs),
+        whole_loss=mean(whole_loss for _, whole_loss in pairs),
+        loss_difference=max(relative_difference(loss, whole_loss) for loss, whole_loss in pairs),
+    )
+
+
+def bounds_of(source: ScheduleSource, conditions: Conditions) -> tuple[tuple[int, int], ...]:
+    """Return the layers of each stage, from the first to the one behind the last, as the profile says."""
+    assert isinstance(conditions.costs, Profile), "the model is measured"
+    seconds = layer_seconds(conditions.costs, conditions.microbatch_size or 1)
+    return parse_partition(conditions.partition or "balanced", seconds, source.schedule.num_stages)
+
+
+def held_against(run: ScheduleRun, prediction: Prediction, conditions: Conditions) -> VerifiedSchedule:
+    """Return a run beside a prediction of it under these conditions."""
+    network = NetworkModel(prediction.costs, prediction.cluster, conditions.network)
+    return VerifiedSchedule(
+        prediction.timeline,
+        run.measured,
+        compare_timelines(prediction.timeline, run.measured),
+        explain_error(run.measured, prediction.timeline, network, than="in the profile"),
+        loss=run.loss,
+        whole_loss=run.whole_loss,
+        loss_difference=run.loss_difference,
+    )
+
+
+def relative_difference(value: float, expected: float) -> float:
+    """Return by how much `value` is off, relative to `expected`; infinite where one of them is no number any more."""
+    if not (math.isfinite(value) and math.isfinite(expected)):
+        return math.inf  # max() would pass over a NaN
+    if value == expected:
+        return 0.0
+    return abs(value - expected) / abs(expected) if expected else math.inf
+
+
+def with_initial_weights(schedule: Schedule) -> list[bool]:
+    """Return of each micro-batch whether all its forwards read the initial weights, as the whole model does.
+
+    That whose backward is the first of all always does: no stage can have stepped before. Where there is a step between
+    the micro-batches, others have losses of their own. Weights that are predicted before the stage's first step are
+    the initial ones, as there is nothing yet to predict them from.
+    """
+    parts = [part for row in schedule.ops for op in row for part in computes(op) if part.phase is Phase.FORWARD]
+    later = {part.microbatch for part in parts if part.version}
+    return [microbatch not in later for microbatch in range(schedule.num_microbatches)]

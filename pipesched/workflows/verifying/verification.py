@@ -1,0 +1,238 @@
+"""Profile a model, predict schedules of it, run them, and set prediction and measurement side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Unpack
+
+from pipesched.executor import RunSettings
+from pipesched.profiles.costs import Profile
+from pipesched.profiles.models import Model
+from pipesched.schedules.builders import ParameterValue
+from pipesched.workflows import (
+    ArgumentError,
+    is_rank,
+    require_at_least,
+    require_callable,
+    require_names,
+    require_number,
+)
+from pipesched.workflows.arguments import (
+    ClusterArgument,
+    ModelArgument,
+    PartitionArgument,
+    ProfileArgument,
+    RunKeywords,
+    ScheduleArgument,
+    ScheduleSource,
+    catalogue_name,
+    name_for_processes,
+    partition_text,
+    read_model_argument,
+    read_schedule_argument,
+    read_settings,
+    require_epsilon,
+    require_followed,
+    require_possible,
+)
+from pipesched.workflows.simulating import Conditions
+from pipesched.workflows.verifying.round_verification import verify_in_rounds
+from pipesched.workflows.verifying.schedule_verification import profile_for_runs, require_verifiable, verify_source
+from pipesched.workflows.verifying.verified_rounds import PRECISION, RoundsVerification
+from pipesched.workflows.verifying.verified_schedule import Verification
+
+
+def verify(
+    model: ModelArgument,
+    schedules: Sequence[ScheduleArgument] = ("gpipe", "1f1b"),
+    *,
+    num_ranks: int | None = None,
+    num_microbatches: int | None = None,
+    num_chunks: int | None = None,
+    parameters: Mapping[str, ParameterValue] | None = None,
+    microbatch_size: int = 1,
+    partition: PartitionArgument | None = None,
+    profile: ProfileArgument | None = None,
+    cluster: ClusterArgument = None,
+    iterations: int = 5,
+    warmup: int = 1,
+    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+    **keywords: Unpack[RunKeywords],
+) -> Verification:
+    """Profile a model, predict schedules of it and run them, and compare times, memory and losses.
+
+    Args:
+        model: A Model that has a name, or a name as `profile` takes it.
+        schedules: Each as `simulate` takes one.
+        num_ranks: Ranks of the schedules given by name.
+        num_microbatches: Micro-batches of the schedules given by name.
+        num_chunks: Stages per rank of the schedules given by name that take chunks.
+        parameters: Parameters of the schedules given by name that have them.
+        microbatch_size: Samples of a micro-batch.
+        partition: ``balanced`` (None), ``uniform``, or layers per stage as in ``3,3,4`` or in a list.
+        profile: Profile of the model; None: it is measured first, while as many processes are busy as a run has.
+        cluster: Machines that the prediction is for; None: equal devices whose links take no time.
+        iterations: Measured runs of the lists, of which the median counts.
+        warmup: Runs before them.
+        progress: Told now and then what fraction is done.
+        keywords: How the model is run: the fields of `RunSettings`.
+
+    Raises:
+        ArgumentError: An argument, or a combination, makes no sense.
+        NotRunnableError: Lists cannot run to their end.
+        ScheduleError: No such schedule, bad counts, or a bad file.
+        ProfileError: There is no such model, it cannot be cut so, or a file is bad.
+        RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
+    """
+    counts = {"iterations": iterations, "warmup": warmup}
+    asked = _Asked.read(
+        model, schedules, num_ranks, num_microbatches, num_chunks, parameters, microbatch_size, partition, cluster,
+        counts, progress, keywords,
+    )  # fmt: skip
+    if profile is None and is_rank():
+        raise ArgumentError(
+            "profile: got none under torchrun, where every process would measure its own, expected one for all; "
+            "try a file that `pipesched.profile(..).save` has written"
+        )
+    num_busy = max(source.schedule.num_ranks for source in asked.sources)
+    layers = profile_for_runs(asked.model, microbatch_size, num_busy, profile, asked.settings)
+    verified = []
+    for index, source in enumerate(asked.sources):
+
+        def tick(fraction: float, index: int = index) -> None:
+            progress((index + fraction) / len(asked.sources))
+
+        verified.append(
+            verify_source(source, asked.name, asked.conditions(layers, source), asked.settings, tick, **counts)
+        )
+    return Verification(tuple(verified), layers)
+
+
+def verify_rounds(
+    model: ModelArgument,
+    schedules: Sequence[ScheduleArgument] = ("gpipe", "1f1b"),
+    rounds: int = 5,
+    *,
+    num_ranks: int | None = None,
+    num_microbatches: int | None = None,
+    num_chunks: int | None = None,
+    parameters: Mapping[str, ParameterValue] | None = None,
+    microbatch_size: int = 1,
+    partition: PartitionArgument | None = None,
+    cluster: ClusterArgument = None,
+    iterations: int = 3,
+    warmup: int = 1,
+    precision: float = PRECISION,
+    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+    **keywords: Unpack[RunKeywords],
+) -> RoundsVerification:
+    """Profile a model and run schedules of it in turn, and say by how much predictions are off, as far as can be said.
+
+    Args:
+        model: The model, as `verify` takes it; the arguments not listed here are those of `verify` too.
+        schedules: Each as `simulate` takes one.
+        rounds: How often it is profiled and run, at least 2.
+        num_ranks: Ranks of the schedules given by name.
+        num_microbatches: Micro-batches of the schedules given by name.
+        num_chunks: Stages per rank of the schedules given by name that take chunks.
+        parameters: Parameters of the schedules given by name that have them.
+        microbatch_size: Samples of a micro-batch.
+        partition: ``balanced`` (None) by the first profile, ``uniform``, or layers per stage as in ``3,3,4``.
+        cluster: Machines that the prediction is for; None: equal devices whose links take no time.
+        iterations: Measured runs of the lists in a round, of which the median counts.
+        warmup: Runs before them.
+        precision: No verdict on the profile where the machine drifted by more than this share.
+        progress: Told now and then what fraction is done.
+        keywords: How the model is run: the fields of `RunSettings`.
+
+    Raises:
+        As `verify` does.
+    """
+    require_at_least("rounds", rounds, 2)
+    require_number("precision", precision)
+    counts = {"iterations": iterations, "warmup": warmup}
+    asked = _Asked.read(
+        model, schedules, num_ranks, num_microbatches, num_chunks, parameters, microbatch_size, partition, cluster,
+        counts, progress, keywords,
+    )  # fmt: skip
+    if is_rank():
+        raise ArgumentError(
+            "rounds: got them under torchrun, where every process would profile for itself, expected processes of our "
+            "own; start it without torchrun"
+        )
+    return verify_in_rounds(
+        asked.sources, asked.model, asked.name, microbatch_size, asked.conditions, asked.settings, rounds, progress,
+        precision=precision, **counts,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is to be verified.
+
+    Attributes:
+        name: Name of the model, for the processes that run it.
+    """
+
+    model: Model
+    name: str
+    settings: RunSettings
+    sources: tuple[ScheduleSource, ...]
+    microbatch_size: int
+    partition: str | None
+    cluster: ClusterArgument
+
+    @staticmethod
+    def read(
+        model: ModelArgument,
+        schedules: Sequence[ScheduleArgument],
+        num_ranks: int | None,
+        num_microbatches: int | None,
+        num_chunks: int | None,
+        parameters: Mapping[str, ParameterValue] | None,
+        microbatch_size: int,
+        given_partition: PartitionArgument | None,
+        cluster: ClusterArgument,
+        counts: Mapping[str, int],
+        progress: Callable[[float], None],
+        keywords: RunKeywords,
+    ) -> _Asked:
+        """Read the arguments; refuse, before anything is measured, what would fail after it."""
+        require_names("schedules", schedules)
+        require_callable("progress", progress)
+        partition = partition_text(given_partition)
+        settings = read_settings(keywords)
+        require_at_least("microbatch_size", microbatch_size, 1)
+        require_at_least("iterations", counts["iterations"], 1)
+        require_at_least("warmup", counts["warmup"], 0)
+        sources = tuple(
+            read_schedule_argument(
+                schedule,
+                num_ranks=num_ranks,
+                num_microbatches=num_microbatches,
+                num_chunks=num_chunks,
+                parameters=parameters,
+            )
+            if catalogue_name(schedule) is not None
+            else read_schedule_argument(schedule)
+            for schedule in schedules
+        )
+        if not sources:
+            raise ArgumentError("schedules: got none, expected names; try gpipe,1f1b")
+        if all(source.schedule.origin is not None for source in sources):
+            require_followed({source.schedule.name: source.schedule.traits for source in sources}, settings)
+        require_possible(settings)
+        require_epsilon([source.schedule.traits for source in sources], settings)
+        built, name = read_model_argument(model), name_for_processes(model)
+        require_verifiable([source.schedule for source in sources], built, partition, cluster)
+        return _Asked(built, name, settings, sources, microbatch_size, partition, cluster)
+
+    def conditions(self, profile: Profile, source: ScheduleSource) -> Conditions:  # noqa: ARG002 -- the same for all
+        """Return those of a prediction from `profile`."""
+        return Conditions(
+            costs=profile,
+            cluster=self.cluster,
+            microbatch_size=self.microbatch_size,
+            partition=self.partition or "balanced",
+        )

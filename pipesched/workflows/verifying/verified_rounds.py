@@ -1,0 +1,207 @@
+"""Schedules verified in rounds: errors in the median with an interval, and how far the machine drifted meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from pipesched.simulator.analysis import readable_s
+from pipesched.simulator.fidelity import MedianInterval, median_interval
+from pipesched.workflows import Table
+from pipesched.workflows.verifying.verified_schedule import VerifiedSchedule
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+PRECISION = 0.05
+"""How much of the makespan a machine may drift, or rounds may differ, before nothing is said of the profile."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ScheduleRounds:
+    """One schedule, predicted and run in several rounds.
+
+    Attributes:
+        rounds: Each with a prediction from the profiles before and after the run.
+    """
+
+    rounds: tuple[VerifiedSchedule, ...]
+
+    def __repr__(self) -> str:
+        return f"ScheduleRounds({self.name!r}, error={_percents(self.error)})"
+
+    @property
+    def name(self) -> str:
+        """The name of the schedule."""
+        return self.rounds[0].name
+
+    @property
+    def error(self) -> MedianInterval:
+        """(predicted - measured) / measured, of the makespan."""
+        return median_interval([verified.makespan_error for verified in self.rounds])
+
+    def part(self, *names: str) -> MedianInterval | None:
+        """Return the parts of that error with these names (as in `PARTS`), added up; None where it was not split."""
+        rounds = [[verified.explanation.shares()[name] for name in names] for verified in self.rounds]
+        known = [[share for share in shares if share is not None] for shares in rounds]
+        if known != rounds:
+            return None
+        return median_interval([sum(shares) for shares in known])
+
+    @property
+    def model(self) -> MedianInterval | None:
+        """What is off given the seconds of the run's ops: hand-over and rest, which no drift of the machine changes."""
+        return self.part("hand_over", "rest")
+
+    @property
+    def middle(self) -> VerifiedSchedule:
+        """The round of median error; the lower one of two."""
+        ordered = sorted(self.rounds, key=lambda verified: verified.makespan_error)
+        return ordered[(len(ordered) - 1) // 2]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        parts = {"error": self.error, "costs": self.part("costs"), "hand_over": self.part("hand_over")}
+        parts |= {"rest": self.part("rest"), "model": self.model}
+        return {
+            "name": self.name,
+            **{name: None if part is None else part.to_dict() for name, part in parts.items()},
+            "rounds": [verified.to_dict() for verified in self.rounds],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class MachineDrift:
+    """How fast the machine was at each step.
+
+    Attributes:
+        yardstick_s: The kernel's seconds before the first profile, and after it, each run and each other profile in
+            turn.
+    """
+
+    yardstick_s: tuple[float, ...]
+
+    @property
+    def of_rounds(self) -> tuple[float, ...]:
+        """How much slower, relatively, the machine was in the run of each round than in the profiles around it."""
+        profiles = [fmean(pair) for pair in zip(self.yardstick_s[::2], self.yardstick_s[1::2], strict=True)]
+        runs = [fmean(pair) for pair in zip(self.yardstick_s[1:-1:2], self.yardstick_s[2::2], strict=True)]
+        return tuple(run_s / fmean(around) - 1 for run_s, *around in zip(runs, profiles, profiles[1:], strict=False))
+
+    @property
+    def interval(self) -> MedianInterval:
+        """The median of the rounds with its interval."""
+        return median_interval(self.of_rounds)
+
+    def sentence(self) -> str:
+        """Return how steady the machine was, for people."""
+        least, most = min(self.yardstick_s), max(self.yardstick_s)
+        return (
+            f"machine: a fixed kernel took {readable_s(least)} to {readable_s(most)}, in the runs "
+            f"{_percents(self.interval)} against the profiles around them"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {"yardstick_s": list(self.yardstick_s), "of_rounds": list(self.of_rounds), **self.interval.to_dict()}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RoundsVerification:
+    """Several schedules of one model, each predicted and run in rounds.
+
+    Attributes:
+        schedules: The schedules, in the order asked for.
+        machine: How far it drifted.
+        precision: What the machine may drift, or an interval be wide to either side, for a verdict on the profile.
+    """
+
+    schedules: tuple[ScheduleRounds, ...]
+    machine: MachineDrift
+    precision: float = PRECISION
+
+    def __repr__(self) -> str:
+        return f"RoundsVerification({list(self.schedules)})"
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the losses of all runs are those of the model without a pipeline."""
+        return all(verified.agrees for several in self.schedules for verified in several.rounds)
+
+    def verdict(self, several: ScheduleRounds) -> str:
+        """Return what can be said of a schedule's prediction, and what cannot because the machine drifted."""
+        error, drift, model = several.error, self.machine.interval, several.model
+        apart = ""
+        if model is not None:
+            apart = f"; with the seconds that the run itself took for each op it is {_percents(model)} off"
+        limit = f"more than {self.precision:.0%}"
+        if drift.furthest > self.precision:
+            reason = f"the machine drifted by up to {drift.furthest:.1%} between profile and run, {limit}"
+        elif max(error.high - error.median, error.median - error.low) > self.precision:
+            reason = f"the rounds lie {error.low:+.1%} to {error.high:+.1%} apart, {limit} from the median"
+        else:
+            return f"{several.name}: the prediction is {_percents(error)} off{apart}"
+        return f"{several.name}: no verdict on the profile, as {reason}; try an idle machine, or more rounds{apart}"
+
+    def table(self) -> Table:
+        """Return a row per schedule: its error and the parts of it; below, the machine and the verdicts."""
+        rows = tuple(
+            {
+                "": several.name,
+                "error": _percents(several.error),
+                "costs": _percents(several.part("costs")),
+                "hand-over": _percents(several.part("hand_over")),
+                "rest": _percents(several.part("rest")),
+            }
+            for several in self.schedules
+        )
+        count = len(self.schedules[0].rounds)
+        meaning = f"of the makespan, median of {count} rounds (and its 95 % interval, by bootstrap over the rounds)"
+        lines = [meaning, self.machine.sentence(), *map(self.verdict, self.schedules)]
+        return Table("Parts of the errors", rows, "\n".join(lines))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, as ``pipesched verify --rounds K --json`` prints it."""
+        return {
+            "schedules": [{**several.to_dict(), "verdict": self.verdict(several)} for several in self.schedules],
+            "machine": self.machine.to_dict(),
+            "precision": self.precision,
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per schedule and round: both makespans [s], the error and its parts, and the machine's drift."""
+        import pandas as pd
+
+        rows = [
+            {
+                "name": several.name,
+                "round": index,
+                "predicted_s": verified.predicted.makespan_s,
+                "measured_s": verified.measured.makespan_s,
+                "makespan_error": verified.makespan_error,
+                **verified.explanation.shares(),
+                "drift": drift,
+            }
+            for several in self.schedules
+            for index, (verified, drift) in enumerate(zip(several.rounds, self.machine.of_rounds, strict=True))
+        ]
+        return pd.DataFrame(rows)
+
+    def plot(self) -> Figure:
+        """Draw the prediction and the measurement of each schedule's round of median error, one under another."""
+        from pipesched.simulator.views import gantt_figure
+
+        middle = [several.middle for several in self.schedules]
+        return gantt_figure([line for verified in middle for line in (verified.predicted, verified.measured)])
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+
+def _percents(interval: MedianInterval | None) -> str:
+    if interval is None:
+        return "-"
+    median, low, high = (f"{value + 0.0:+.1%}" for value in (interval.median, interval.low, interval.high))
+    return f"{median} ({low} to {high})"

@@ -1,0 +1,253 @@
+"""Ask of a measured run what another schedule, cut or machine would bring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+from pipesched.profiles.clusters import Link
+from pipesched.profiles.costs import layer_seconds, samples_of
+from pipesched.profiles.partitioning import parse_partition
+from pipesched.schedules import Op, Schedule, computes, schedule_of
+from pipesched.schedules.builders import ParameterValue, build, find, lookup
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import recompute as recomputed
+from pipesched.simulator.analysis import metrics
+from pipesched.workflows import (
+    ArgumentError,
+    require_at_least,
+    require_choice,
+    require_names,
+)
+from pipesched.workflows.arguments import (
+    ClusterArgument,
+    PartitionArgument,
+    ProfileArgument,
+    ScheduleArgument,
+    catalogue_name,
+    partition_text,
+    read_cluster_argument,
+    read_microbatch_size,
+    read_profile_argument,
+    read_schedule_argument,
+)
+from pipesched.workflows.measuring import RunsArgument, profiled_stages, read_runs
+from pipesched.workflows.what_if.machine_change import MachineChange
+from pipesched.workflows.what_if.run_question import LayersOfRuns, Question
+from pipesched.workflows.what_if.what_if_result import WhatIf, changed_quantities
+
+
+def what_if(
+    run: RunsArgument,
+    *,
+    schedule: ScheduleArgument | None = None,
+    num_ranks: int | None = None,
+    num_microbatches: int | None = None,
+    num_chunks: int | None = None,
+    parameters: Mapping[str, ParameterValue] | None = None,
+    recompute: Literal["all"] | Sequence[int] | None = None,
+    partition: PartitionArgument | None = None,
+    slow_devices: Mapping[int, float] | None = None,
+    slow_links: Mapping[tuple[int, int], float] | None = None,
+    link: Link | None = None,
+    bandwidth_factor: float = 1.0,
+    latency_factor: float = 1.0,
+    cluster: ClusterArgument = None,
+    profile: ProfileArgument | None = None,
+    run_partition: PartitionArgument | None = None,
+    microbatch_size: int | None = None,
+    output_bytes: int | None = None,
+    warmup: int = 1,
+    input_share: float = 0.5,
+    draws: int = 100,
+    seed: int = 0,
+    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+) -> WhatIf:
+    """Predict what changes would bring, all of them at once, with the costs that a run had.
+
+    Args:
+        run: A measured Timeline, or a file of one; of several the first is the run, and all say costs.
+        schedule: Another one, as `simulate` takes it; None: that of the run. Counts that are not given are the run's.
+        num_ranks: Ranks of a schedule given by name.
+        num_microbatches: Micro-batches of a schedule given by name, or of the run's, each of as many samples as before.
+        num_chunks: Stages per rank of a schedule given by name.
+        parameters: Parameters of a schedule given by name.
+        recompute: Stages that keep only their input, or ``all``.
+        partition: Other layers per stage, with `profile`: ``balanced``, ``uniform``, or as in ``3,3,4``.
+        slow_devices: How many times as long everything takes on these devices.
+        slow_links: How many times as long messages take between these pairs of devices.
+        link: Other latency and bandwidth of all links.
+        bandwidth_factor: How many times as wide links are.
+        latency_factor: How many times as long messages travel on them.
+        cluster: Machines of the run; None: equal devices, and messages as the runs saw them.
+        profile: Profile of the runs' model, as for `costs_from_runs`.
+        run_partition: How the runs' layers were cut, with `profile`; None: balanced.
+        microbatch_size: Samples of a micro-batch of the runs; None: with `profile`, the smallest that was measured.
+        output_bytes: Bytes of a message, where there is no profile to say it.
+        warmup: The first ops of each kind of each stage that are left out, as for `costs_from_runs`.
+        input_share: Share of B that I is supposed to take where neither the runs nor a profile say it.
+        draws: How often the pair is predicted with seconds drawn of the measured ones, for the interval.
+        seed: Seed of the draws.
+        progress: Told now and then what share of the draws is over.
+
+    Raises:
+        ArgumentError: An argument, or a combination, makes no sense, or nothing is changed.
+        NotRunnableError: The lists cannot run to their end.
+        ScheduleError: A file is no Timeline, or there is no such schedule.
+        ProfileError: A Timeline is not measured, a file is bad, or costs do not say what an op takes.
+        SimulationError: It cannot be simulated.
+    """
+    for name, value, least in (("warmup", warmup, 0), ("draws", draws, 1), ("seed", seed, 0)):
+        require_at_least(name, value, least)
+    if not (isinstance(input_share, float | int) and 0 <= input_share <= 1):
+        raise ArgumentError(f"input_share: got {input_share!r}, expected a share from 0 to 1; try 0.5")
+    change = MachineChange(
+        slow_devices=slow_devices or {},
+        slow_links=slow_links or {},
+        link=link,
+        bandwidth_factor=bandwidth_factor,
+        latency_factor=latency_factor,
+    )
+    timelines, names = read_runs(run)
+    samples = samples_of(timelines, names, warmup)
+    before = schedule_of(timelines[0])
+    counts = {"num_ranks": num_ranks, "num_microbatches": num_microbatches, "num_chunks": num_chunks}
+    after = _asked_lists(before, schedule, counts, parameters)
+    if recompute is not None:
+        after = recomputed(after, _stages_of(recompute))
+    if (after, change, partition) == (before, MachineChange(), None):
+        raise ArgumentError("schedule: got nothing that changes, expected something; try `schedule=zbv`")
+    known = profiled_stages(samples.num_stages, profile, run_partition, microbatch_size, output_bytes)
+    before, after = lower(before), lower(after)
+    num_devices = 1 + max((*before.rank_to_device, *after.rank_to_device))
+    question = Question(
+        run=timelines[0],
+        names=names,
+        samples=samples,
+        warmup=warmup,
+        before=before,
+        after=after,
+        machines=None if cluster is None else read_cluster_argument(cluster, num_devices, "the run and what is asked"),
+        change=change,
+        known=known,
+        layers=_layers(samples.num_stages, profile, run_partition, microbatch_size, partition),
+        input_share=float(input_share),
+    )
+    _require_bytes(question)
+    return answer(question, draws, seed, progress)
+
+
+def answer(question: Question, draws: int, seed: int, progress: Callable[[float], None]) -> WhatIf:
+    """Return what becomes of the run; raises as `what_if` does."""
+    before, after = question.pair()
+    found = [metrics(timeline) for timeline in (question.run, before, after)]
+    per_microbatch = question.before.num_microbatches / question.after.num_microbatches
+    changes = []
+    for before_s, after_s in question.drawn_makespans_s(draws, seed):
+        changes.append(per_microbatch * after_s / before_s - 1)
+        progress(len(changes) / draws)
+    return WhatIf(
+        question.run,
+        before,
+        after,
+        changed_quantities(*found),
+        tuple(sorted(changes)),
+        tuple(question.asked()),
+        tuple(question.suppositions()),
+    )
+
+
+def counts_of_run(lists: Schedule, name: str) -> tuple[int, int, int | None]:
+    """Return ranks, micro-batches and stages per rank with which the schedule `name` is as large as a run.
+
+    Raises:
+        ScheduleError: There is no such schedule.
+    """
+    chunks, rest = divmod(lists.num_stages, lists.num_ranks)
+    takes_them = find(name).traits.takes_chunks and chunks > 1 and not rest
+    return lists.num_ranks, lists.num_microbatches, chunks if takes_them else None
+
+
+def name_of_run(lists: Schedule) -> str:
+    """Return the name in the catalogue of the schedule that a run followed: one that gives the same lists.
+
+    Raises:
+        ArgumentError: The schedule of its name has other lists, or the catalogue has none of that name.
+    """
+    entry = lookup(lists.name)
+    if entry is not None:
+        num_ranks, num_microbatches, num_chunks = counts_of_run(lists, entry.name)
+        built = build(entry.name, num_ranks, num_microbatches, num_chunks)
+        if list(map(_computations, built.ops)) == list(map(_computations, lists.ops)):
+            return entry.name
+    raise ArgumentError(
+        f"schedule: got none, and the lists of the run ({lists.name}) are not those that the catalogue makes, expected "
+        "it with other counts; try `schedule=1f1b`"
+    )
+
+
+def _computations(ops: Sequence[Op]) -> list[Op]:
+    return [op for op in ops if computes(op)]
+
+
+def _asked_lists(
+    lists: Schedule,
+    schedule: ScheduleArgument | None,
+    counts: Mapping[str, int | None],
+    parameters: Mapping[str, ParameterValue] | None,
+) -> Schedule:
+    """Return the lists that are asked for; those of the run where nothing is said."""
+    if schedule is None:
+        if not parameters and all(count is None for count in counts.values()):
+            return lists
+        schedule = name_of_run(lists)
+    given = {name: count for name, count in counts.items() if count is not None}
+    name = catalogue_name(schedule)
+    if name is not None:
+        usual = dict(zip(counts, counts_of_run(lists, name), strict=True))
+        return read_schedule_argument(name, parameters=parameters, **(usual | given)).schedule
+    return read_schedule_argument(schedule, parameters=parameters, **given).schedule
+
+
+def _stages_of(recompute: Literal["all"] | Sequence[int]) -> Sequence[int] | None:
+    if isinstance(recompute, str):
+        require_choice("recompute", recompute, ("all",))
+        return None
+    require_names("recompute", recompute)
+    for stage in recompute:
+        require_at_least("recompute", stage, 0)
+    return recompute
+
+
+def _layers(
+    num_stages: int,
+    profile: ProfileArgument | None,
+    run_partition: PartitionArgument | None,
+    microbatch_size: int | None,
+    partition: PartitionArgument | None,
+) -> LayersOfRuns | None:
+    if profile is None:
+        if partition is not None:
+            raise ArgumentError(f"partition: got {partition} without `profile`, expected both; add it, or leave it out")
+        return None
+    loaded = read_profile_argument(profile)
+    size = read_microbatch_size(microbatch_size, loaded)
+    bounds = parse_partition(partition_text(run_partition) or "balanced", layer_seconds(loaded, size), num_stages)
+    return LayersOfRuns(loaded, bounds, size, partition_text(partition))
+
+
+def _require_bytes(question: Question) -> None:
+    """Refuse a bandwidth that no message is known to need.
+
+    Raises:
+        ArgumentError: There is one.
+    """
+    change = question.change
+    has_bandwidth = change.link is not None and change.link.bandwidth_bytes_per_s < float("inf")
+    is_wider = question.machines is not None and change.bandwidth_factor != 1.0
+    if question.known is None and (has_bandwidth or is_wider):
+        name = "link" if has_bandwidth else "bandwidth_factor"
+        raise ArgumentError(
+            f"{name}: got a bandwidth, expected the bytes of messages too, which a Timeline does not have; "
+            "give `profile` or `output_bytes`"
+        )

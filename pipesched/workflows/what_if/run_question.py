@@ -1,0 +1,231 @@
+"""The question of a what-if: other lists, another cut, other machines; and the prediction before and after, as a pair.
+
+    run ──> samples ──> costs ──┬──> the run's lists, its machines ──> before ──┐
+                                └──> lists and machines as changed ──> after  ──┴──> change
+
+Both are predicted with the same costs, so what the machine did while the run was measured is in both. The samples are
+drawn anew, and the pair is predicted again with each draw: how far the changes lie apart is what the run leaves open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from pipesched.profiles.clusters import Cluster, flat
+from pipesched.profiles.costs import (
+    Profile,
+    RunCosts,
+    RunSamples,
+    StageCost,
+    StageCosts,
+    costs_of_samples,
+    costs_of_stages,
+    fitted_profile,
+    layer_seconds,
+)
+from pipesched.profiles.partitioning import parse_partition
+from pipesched.schedules import Phase, Reduce, Schedule, Step, Timeline, computes
+from pipesched.schedules.check import require_runnable
+from pipesched.simulator import Scenario
+from pipesched.simulator.engine import simulate_lists
+from pipesched.simulator.fast import contention_of, event_graph_of
+from pipesched.workflows.measuring import with_profiled
+from pipesched.workflows.simulating import timeline_of_scenario
+from pipesched.workflows.what_if.machine_change import MachineChange
+
+Cut = tuple[tuple[int, int], ...]
+"""Half-open range of layers of every stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayersOfRuns:
+    """The layers behind the stages of runs.
+
+    Attributes:
+        profile: Profile of the model.
+        bounds: How the runs were cut.
+        microbatch_size: Samples of their micro-batches.
+        partition: How the layers are to be cut; None: as they were, or balanced for another number of stages.
+    """
+
+    profile: Profile
+    bounds: Cut
+    microbatch_size: int
+    partition: str | None
+
+    def cut(self, costs: RunCosts, num_stages: int) -> Cut | None:
+        """Return other layers of each stage, balanced by how long those of the runs took; None where they stay.
+
+        Raises:
+            ProfileError: The layers cannot be cut so.
+        """
+        if self.partition is None and num_stages == len(self.bounds):
+            return None
+        seconds = layer_seconds(self._fitted(costs), self.microbatch_size)
+        return parse_partition(self.partition or "balanced", seconds, num_stages)
+
+    def costs_of(self, cut: Cut, costs: RunCosts) -> StageCosts:
+        """Return what stages of other layers cost, by how long those of the runs took."""
+        return costs.as_costs(costs_of_stages(self._fitted(costs), cut, self.microbatch_size).stages)
+
+    def _fitted(self, costs: RunCosts) -> Profile:
+        return fitted_profile(self.profile, self.bounds, costs.measured_costs, self.microbatch_size)
+
+
+@dataclass(frozen=True)  # without slots: what is worked out once is kept beside the fields
+class Question:
+    """All that a what-if is asked of.
+
+    Attributes:
+        run: The run, as it was measured.
+        names: Names of the runs that the samples are of.
+        samples: Samples that were measured in the runs.
+        warmup: The first ops of each kind of each stage that are left out, as for `samples_of`.
+        before: The run's lists, lowered.
+        after: The lists that are asked for, lowered.
+        machines: Machines of the run; None: nothing but the runs says how messages go.
+        change: Change of the machines.
+        known: What a profile says of the run's stages; None: nothing.
+        layers: Layers behind the run's stages; None: nobody knows them.
+        input_share: Share of B that I is supposed to take, where nobody knows.
+    """
+
+    run: Timeline
+    names: tuple[str, ...]
+    samples: RunSamples
+    warmup: int
+    before: Schedule
+    after: Schedule
+    machines: Cluster | None
+    change: MachineChange
+    known: tuple[StageCost, ...] | None
+    layers: LayersOfRuns | None
+    input_share: float
+
+    @cached_property
+    def costs(self) -> RunCosts:
+        """What the runs say."""
+        return self._costs_of(self.samples)
+
+    @cached_property
+    def cut(self) -> Cut | None:
+        """Layers of each stage that is asked for, the same in all draws; None where they are the runs', or not known.
+
+        Raises:
+            ProfileError: The layers cannot be cut so.
+        """
+        return None if self.layers is None else self.layers.cut(self.costs, self.after.num_stages)
+
+    def pair(self) -> tuple[Timeline, Timeline]:
+        """Return the run and what is asked, both predicted, with memory where bytes are known.
+
+        Raises:
+            NotRunnableError: The lists cannot run to their end.
+            ProfileError: The costs do not say what an op takes.
+            SimulationError: One cannot be simulated.
+        """
+        found = []
+        for schedule, (costs, cluster) in zip((self.before, self.after), self._conditions(self.costs), strict=True):
+            require_runnable(schedule)
+            found.append(timeline_of_scenario(Scenario(schedule, costs, cluster)))
+        before, after = found
+        return before, after
+
+    def drawn_makespans_s(self, draws: int, seed: int) -> Iterator[tuple[float, float]]:
+        """Yield the makespans of the pair [s], with as many seconds of each kind, drawn of those that were measured."""
+        import numpy as np
+
+        rng = np.random.default_rng(seed)
+        usual = self._conditions(self.costs)
+        before_s, after_s = (
+            _makespan_by_costs(schedule, *given)
+            for schedule, given in zip((self.before, self.after), usual, strict=True)
+        )
+
+        def drawn(seconds: Sequence[float]) -> tuple[float, ...]:
+            return tuple(seconds[index] for index in rng.integers(len(seconds), size=len(seconds)))
+
+        for _ in range(draws):
+            samples = replace(
+                self.samples,
+                work={kind: drawn(seconds) for kind, seconds in self.samples.work.items()},
+                hand_over={kind: drawn(seconds) for kind, seconds in self.samples.hand_over.items()},
+                messages=drawn(self.samples.messages) if self.samples.messages else (),
+            )
+            before, after = self._conditions(self._costs_of(samples))
+            yield before_s(*before), after_s(*after)
+
+    def asked(self) -> list[str]:
+        """Return what is changed, in a few words each."""
+        words = [self.after.name] if self.after.name != self.before.name else []
+        if self.after.num_microbatches != self.before.num_microbatches:
+            words.append(f"{self.after.num_microbatches} micro-batches")
+        if self.cut is not None:
+            words.append(f"layers {','.join(str(last - first) for first, last in self.cut)}")
+        return [*words, *self.change.words()] or [self.after.name]
+
+    def suppositions(self) -> list[str]:
+        """Return what is supposed, in a line each, because neither runs nor profile say it."""
+        costs, before, after = self.costs, self.before, self.after
+        phases = {part.phase for row in after.ops for op in row for part in computes(op)}
+        ops = {type(op) for row in (*before.ops, *after.ops) for op in row}
+        seen, recut = set(costs.kinds), self.cut is not None
+        lines = []
+        if before.num_microbatches != after.num_microbatches:
+            lines.append(f"{after.num_microbatches} micro-batches, each of as many samples as in the run")
+        if not recut and after.num_stages > before.num_stages:
+            parts = after.num_stages // before.num_stages
+            lines.append(f"each stage of the run taken as {parts} equal ones; a profile would cut its layers")
+        if self._splits and not {"I", "W"} <= seen and phases & {Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT}:
+            share = self.input_share
+            lines.append(
+                f"I taken as {share:.3g} of B, W as {1 - share:.3g} (of stage 0: W as all of it), as only B was run; "
+                "a profile, or a run with I and W, would say it"
+            )
+        if Phase.BACKWARD in phases and "B" not in seen and not recut:
+            lines.append("B taken as I and W, one after the other, as no B was seen by itself")
+        if Phase.RECOMPUTE in phases and ("R" not in seen or recut):
+            lines.append("R taken as long as F")
+        if Step in ops and "Step" not in seen:
+            lines.append(f"steps take {'what the profile says' if self.layers else 'no time'}: none was seen")
+        if Reduce in ops and not self.known:
+            lines.append("all-reduces take no time: no profile says their bytes")
+        if self.machines is None and costs.message is None:
+            lines.append("messages take no time: no rank was seen waiting for one")
+        return [*lines, *self.change.notes(self._machines(costs), is_of_runs=self.machines is None)]
+
+    def _costs_of(self, samples: RunSamples) -> RunCosts:
+        size = None if self.layers is None else self.layers.microbatch_size
+        costs = with_profiled(costs_of_samples(samples, self.names, self.warmup), self.known, size)
+        return replace(costs, splits_stages=True, assumed_input_share=self.input_share)
+
+    @property
+    def _splits(self) -> bool:
+        """Whether B has to be split by a supposed share."""
+        return self.known is None or any(cost.backward_input_s is None for cost in self.known)
+
+    def _conditions(self, costs: RunCosts) -> tuple[tuple[StageCosts, Cluster], tuple[StageCosts, Cluster]]:
+        """Return costs and machines of the run, and of what is asked."""
+        machines = self._machines(costs)
+        recut = None if self.layers is None or self.cut is None else self.layers.costs_of(self.cut, costs)
+        changed = self.change.on(machines, is_of_runs=self.machines is None)
+        after = costs.stage_costs(self.after) if recut is None else recut
+        return (costs.stage_costs(self.before), machines), (after, changed)
+
+    def _machines(self, costs: RunCosts) -> Cluster:
+        if self.machines is not None:
+            return self.machines
+        ranks = (*self.before.rank_to_device, *self.after.rank_to_device)
+        return costs.cluster(flat(max(ranks) + 1).devices)
+
+
+def _makespan_by_costs(
+    schedule: Schedule, costs: StageCosts, cluster: Cluster
+) -> Callable[[StageCosts, Cluster], float]:
+    """Return what makes a makespan [s] of costs and machines like these: over an event graph, where that is exact."""
+    if schedule.reducers or contention_of(Scenario(schedule, costs, cluster)) is not None:
+        return lambda costs, cluster: simulate_lists(schedule, costs, cluster).makespan_s
+    graph = event_graph_of(schedule, costs, cluster)
+    return lambda costs, cluster: graph.timeline(graph.times_s(costs, cluster)).makespan_s

@@ -1,0 +1,193 @@
+"""The result of a what-if: the change of time, bubble and memory against a run that was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import quantiles
+from typing import TYPE_CHECKING, Any
+
+from pipesched.schedules import Timeline
+from pipesched.simulator.analysis import Metrics, readable_bytes, readable_s, readable_share
+from pipesched.workflows import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedQuantity:
+    """One quantity of a run, and what becomes of it.
+
+    Attributes:
+        name: Name of the quantity, as in tables; it ends in its unit.
+        measured: Value in the run; None where it was not measured.
+        before: Value predicted of the run, with the costs that it had.
+        after: Value predicted of what is asked, with the same costs.
+    """
+
+    name: str
+    measured: float | None
+    before: float | None
+    after: float | None
+
+    @property
+    def change(self) -> float | None:
+        """How much more there is after than before: relative to before, of a share the difference; None: not known."""
+        if self.before is None or self.after is None:
+            return None
+        if self.is_share:
+            return self.after - self.before
+        return self.after / self.before - 1 if self.before else None
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it is a share of something."""
+        return self.name.endswith("_fraction")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class WhatIf:
+    """A change, against a run.
+
+    Attributes:
+        run: The run, as it was measured.
+        before: The run, predicted with the costs that it had.
+        after: What is asked, predicted with the same costs.
+        quantities: Time, bubble and memory of all three.
+        drawn_changes: Relative changes of the seconds of a micro-batch: one for each draw of the measured seconds,
+            rising.
+        asked: What is changed, in a few words each.
+        suppositions: What is supposed because neither the run nor a profile says it.
+    """
+
+    run: Timeline
+    before: Timeline
+    after: Timeline
+    quantities: tuple[ChangedQuantity, ...]
+    drawn_changes: tuple[float, ...]
+    asked: tuple[str, ...]
+    suppositions: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        low, high = self.interval
+        changes = f"change={self.change:+.4f}, interval=({low:+.4f}, {high:+.4f})"
+        return f"WhatIf({self.before.name!r}: {', '.join(self.asked)}, {changes})"
+
+    @property
+    def change(self) -> float:
+        """How much longer a micro-batch takes, relative: -0.12 is 12 % less."""
+        change = self.quantities[1].change
+        assert change is not None, "a micro-batch takes time"
+        return change
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Between which changes 80 % of the draws lie."""
+        if len(self.drawn_changes) == 1:
+            return self.drawn_changes * 2
+        cuts = quantiles(self.drawn_changes, n=10, method="inclusive")
+        return cuts[0], cuts[-1]
+
+    @property
+    def model_error(self) -> float:
+        """How far the makespan that is predicted of the run is from the measured one, relative."""
+        return self.before.makespan_s / self.run.makespan_s - 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, as ``pipesched what-if --json`` prints it."""
+        return {
+            "run": self.run.name,
+            "schedule": self.after.name,
+            "asked": list(self.asked),
+            "change": self.change,
+            "interval": list(self.interval),
+            "draws": len(self.drawn_changes),
+            "model_error": self.model_error,
+            "quantities": self.to_rows(),
+            "suppositions": list(self.suppositions),
+        }
+
+    def to_rows(self) -> list[dict[str, str | float | None]]:
+        """Return a row per quantity."""
+        return [
+            {
+                "quantity": quantity.name,
+                "measured": quantity.measured,
+                "before": quantity.before,
+                "after": quantity.after,
+                "change": quantity.change,
+            }
+            for quantity in self.quantities
+        ]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per quantity: measured, before, after, and the change."""
+        import pandas as pd
+
+        return pd.DataFrame(self.to_rows())
+
+    def plot(self) -> Figure:
+        """Draw both predictions on one time axis."""
+        from pipesched.simulator.views import gantt_figure
+
+        return gantt_figure([self.before, self.after])
+
+    def table(self) -> Table:
+        """Return a row per quantity, as people read it."""
+        rows = []
+        for quantity in self.quantities:
+            show = _shown(quantity.name)
+            rows.append(
+                {
+                    "": quantity.name.removesuffix("_s").removesuffix("_bytes").replace("_", " "),
+                    "measured": show(quantity.measured),
+                    "run, predicted": show(quantity.before),
+                    "what if": show(quantity.after),
+                    "change": _shown_change(quantity),
+                }
+            )
+        return Table(f"what if: {', '.join(self.asked)}", tuple(rows), "\n".join(self._lines()))
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+    def _lines(self) -> list[str]:
+        low, high = self.interval
+        lines = [
+            f"a micro-batch takes {abs(self.change):.1%} {'less' if self.change < 0 else 'more'} time: "
+            f"{low:+.1%} to {high:+.1%} in 80 % of {len(self.drawn_changes)} draws",
+            f"the run itself is predicted {self.model_error:+.1%} off, with the same costs",
+        ]
+        return lines + [f"supposed: {line}" for line in self.suppositions]
+
+
+def changed_quantities(measured: Metrics, before: Metrics, after: Metrics) -> tuple[ChangedQuantity, ...]:
+    """Return what is told of all three; the makespan first, then a micro-batch's share of it."""
+    asked: dict[str, Callable[[Metrics], float | None]] = {
+        "makespan_s": lambda found: found.makespan_s,
+        "micro-batch_s": lambda found: 1 / found.throughput,
+        "bubble_fraction": lambda found: found.bubble_fraction,
+        "busiest_device_s": lambda found: max(device.busy_s for device in found.devices),
+        "peak_memory_bytes": lambda found: max(
+            (device.peak_memory_bytes for device in found.devices if device.peak_memory_bytes is not None), default=None
+        ),
+    }
+    return tuple(
+        ChangedQuantity(name, ask(measured), ask(before), ask(after))
+        for name, ask in asked.items()
+        if ask(after) is not None
+    )
+
+
+def _shown_change(quantity: ChangedQuantity) -> str:
+    if quantity.change is None:
+        return "-"
+    return f"{100 * quantity.change:+.1f} points" if quantity.is_share else f"{quantity.change:+.1%}"
+
+
+def _shown(name: str) -> Callable[[float | None], str]:
+    if name.endswith("_s"):
+        return lambda seconds: "-" if seconds is None else readable_s(seconds)
+    return readable_bytes if name.endswith("_bytes") else readable_share

@@ -1,0 +1,127 @@
+"""The library runs schedules: with processes of its own, which it ends, or as a rank of torchrun's."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+import pipesched
+from pipesched.profiles.models import resolve_model
+from pipesched.schedules.builders import build
+from tests.processes import run as run_process
+
+ROOT = Path(__file__).parents[3]
+MODEL = "mlp:width=8,layers=4"
+COUNTS = {"num_ranks": 2, "num_microbatches": 4}
+FEW = {"iterations": 2, "warmup": 0}
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+pytestmark = pytest.mark.distributed
+
+
+def children():
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+
+
+def torchrun(script, tmp_path):
+    """Return what each of two ranks has written to its file."""
+    path = tmp_path / "script.py"
+    path.write_text(script)
+    clean = {key: value for key, value in os.environ.items() if key not in TORCHRUN}
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(path)]
+    done = run_process(launcher, env=clean | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    return [json.loads((tmp_path / f"said{rank}").read_text()) for rank in range(2)]
+
+
+def test_a_run_says_what_it_measured():
+    result = pipesched.run("1f1b", MODEL, **COUNTS, **FEW, optimizer="sgd")
+    assert result.schedule == build("1f1b", 2, 4)
+    assert result.timeline.source == "measured"
+    assert len(result.makespans_s) == 2
+    assert result.makespan_s == min(result.makespans_s), "the lower one of two is the median"
+    assert len(result.losses) == 4
+    assert result.first_loss == pytest.approx(sum(result.losses) / 4)
+    assert list(result.to_frame()["device"]) == [0, 1]
+    assert result.to_dict()["makespans_s"] == result.makespans_s
+    assert "1f1b, measured" in result._repr_html_()
+    assert result.plot().axes
+
+
+def test_a_schedule_and_a_model_that_are_objects_run_as_their_names_do():
+    named = pipesched.run("gpipe", MODEL, **COUNTS, **FEW)
+    objects = pipesched.run(build("gpipe", 2, 4), resolve_model(MODEL), **FEW)
+    assert objects.losses == named.losses
+
+
+def test_emulated_stages_take_their_costs():
+    result = pipesched.run("1f1b", emulate=pipesched.uniform(2, 0.01, 0.02), **COUNTS, **FEW)
+    assert result.losses == ()
+    assert result.first_loss is None
+    assert min(device.busy_s for device in result.metrics.devices) >= 4 * 0.03
+
+
+def test_after_a_session_no_process_is_left_and_signals_are_as_before():
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    pipesched.close()
+    others = children()
+    with pipesched.session():
+        pipesched.run("1f1b", emulate=pipesched.uniform(2, 0.001, 0.002), **COUNTS, **FEW)
+        assert len(children()) == len(others) + 1, "the server is kept for the next run"
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+    assert children() == others
+    pipesched.close()  # nothing is left to end
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+def test_a_script_under_torchrun_joins_as_its_rank_as_often_as_it_runs(tmp_path):
+    script = f"""
+import json, os, pipesched
+first = pipesched.run("1f1b", {MODEL!r}, num_ranks=2, num_microbatches=4, iterations=2, optimizer="sgd")
+again = pipesched.run("gpipe", {MODEL!r}, num_ranks=2, num_microbatches=4, iterations=1, optimizer="sgd")
+cores = sorted(os.sched_getaffinity(0))
+with open("said" + os.environ["RANK"], "w") as file:
+    json.dump([first.makespans_s, first.losses, again.losses, cores], file)
+"""
+    first, second = torchrun(script, tmp_path)
+    assert first == second, "every process is told what came out, and has its cores back"
+    alone = pipesched.run("1f1b", MODEL, **COUNTS, **FEW, optimizer="sgd")
+    assert tuple(first[1]) == alone.losses
+    assert tuple(first[2]) == pytest.approx(alone.losses)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "model: got none, expected one, or `emulate`"),
+        ({"model": MODEL, "backend": "nccl"}, "backend: got nccl with `device=cpu`"),
+        ({"model": MODEL, "averaging": "synchronous"}, "averaging: got synchronous with 1f1b"),
+        ({"model": MODEL, "partition": "balanced"}, "partition: got balanced without `profile`"),
+        ({"model": MODEL, "dtype": "float16"}, "dtype: got float16 with adamw"),
+        ({"model": MODEL, "emulate": pipesched.uniform(2, 1.0, 2.0)}, "model: got `emulate` or `cluster` too"),
+        ({"emulate": pipesched.uniform(2, 100.0, 200.0)}, "timeout_s: got 60 s, but"),
+    ],
+)
+def test_an_argument_that_makes_no_sense_is_named(arguments, words):
+    with pytest.raises(pipesched.ArgumentError) as refused:
+        pipesched.run("1f1b", **COUNTS, **arguments)
+    assert str(refused.value).startswith(words)
+
+
+def test_a_model_that_other_processes_cannot_make_is_refused():
+    from dataclasses import replace
+
+    with pytest.raises(pipesched.ArgumentError, match="model: got 'made by hand', which other processes cannot make"):
+        pipesched.run("1f1b", replace(resolve_model(MODEL), name="made by hand"), **COUNTS)
+
+
+def test_a_profile_is_what_a_simulation_takes(tmp_path):
+    measured = pipesched.profile(MODEL, [1, 2], repeats=1, warmup=1, splits=False)
+    assert list(measured.to_frame()["layer"]) == [0, 0, 1, 1, 2, 2, 3, 3]
+    measured.save(tmp_path / "profile.json")
+    assert pipesched.load_profile(tmp_path / "profile.json") == measured.profile
+    assert pipesched.simulate("1f1b", measured.profile, **COUNTS).makespan_s > 0
+    assert MODEL in measured._repr_html_()

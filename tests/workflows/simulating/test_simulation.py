@@ -1,0 +1,116 @@
+"""`pipesched.simulate`."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+import pipesched
+from pipesched.profiles.costs import StageCost, StageCosts, Variation
+from pipesched.profiles.io import load_profile
+from pipesched.schedules import Average
+from pipesched.schedules.builders.avgpipe import one_pipeline
+from pipesched.simulator.theory import one_f_one_b_makespan_s
+from pipesched.workflows import ArgumentError
+
+GPT = str(Path(__file__).parents[3] / "profiles" / "data" / "gpt-10m-epyc.json")
+COSTS = pipesched.DeviceCost(forward_s=1.0, backward_s=2.0, saved_bytes=100)
+
+
+def test_the_result_has_the_closed_form_in_it():
+    result = pipesched.simulate("1f1b", COSTS, num_ranks=4, num_microbatches=8)
+
+    assert result.makespan_s == one_f_one_b_makespan_s(4, 8, 1.0, 2.0)
+    assert result.bubble_fraction == pytest.approx(9 / 33)
+    assert result.peak_microbatches == {0: 4, 1: 3, 2: 2, 3: 1}
+    assert result.steady_s_per_microbatch == pytest.approx(33 / 8)
+    assert result.fits is None
+
+
+def test_the_frame_has_a_row_per_device_and_the_picture_is_a_figure():
+    result = pipesched.simulate("1f1b", COSTS, num_ranks=4, num_microbatches=8)
+    frame = result.to_frame()
+
+    assert frame["busy_s"].tolist() == [24.0] * 4
+    assert frame["peak_memory_bytes"].tolist() == [400, 300, 200, 100]
+    assert isinstance(result.plot(), Figure)
+
+
+def test_a_name_is_no_html():
+    schedule = pipesched.build("1f1b", 2, 2)
+    from dataclasses import replace
+
+    shown = pipesched.simulate(replace(schedule, name="<script>alert(1)</script>"), COSTS)._repr_html_()
+
+    assert "<script>" not in shown
+    assert "&lt;script&gt;" in shown
+
+
+def test_a_device_that_is_too_small_is_named():
+    cluster = pipesched.Cluster((pipesched.profiles.clusters.Device(memory_bytes=250),) * 4, pipesched.Link())
+    result = pipesched.simulate("1f1b", COSTS, cluster, num_ranks=4, num_microbatches=8)
+
+    assert result.fits is False
+    assert result.over is not None
+    assert result.over.device == 0
+
+
+def test_a_profile_is_cut_as_asked():
+    layers = len(pipesched.load_profile(GPT).layers)
+    lopsided = pipesched.simulate("1f1b", GPT, num_ranks=2, num_microbatches=4, partition=f"1,{layers - 1}")
+    balanced = pipesched.simulate("1f1b", GPT, num_ranks=2, num_microbatches=4)
+
+    assert balanced.makespan_s < lopsided.makespan_s
+
+
+def test_jitter_has_a_distribution_and_no_steady_time():
+    result = pipesched.simulate("1f1b", COSTS, num_ranks=2, num_microbatches=4, jitter=0.1, num_runs=5)
+
+    assert result.distribution is not None
+    assert result.distribution.runs == 5
+    assert result.steady_s_per_microbatch is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"spread": 5}, r"^spread: got costs that are no profile"),
+        ({"spread": 5, "jitter": 0.1}, r"^spread: got `jitter` too"),
+        ({"num_runs": 5}, r"^num_runs: got 5 without `jitter`"),
+        ({"convert_bytes_per_s": 1e9}, r"^convert_bytes_per_s: got it alone"),
+        ({"partition": "1,1"}, r"^partition: got 1,1, expected it with costs of a profile"),
+    ],
+)
+def test_an_argument_that_makes_no_sense_is_named(arguments, message):
+    with pytest.raises(ArgumentError, match=message):
+        pipesched.simulate("1f1b", COSTS, num_ranks=2, num_microbatches=4, **arguments)
+
+
+def test_a_profile_that_says_how_seconds_vary_gives_a_range_of_the_makespan():
+    profile = replace(
+        load_profile(Path(GPT)), variation=Variation(tuple(0.9 + 0.02 * k for k in range(11)), (1.0,) * 11)
+    )
+    result = pipesched.simulate("1f1b", profile, num_ranks=2, num_microbatches=4, microbatch_size=1, spread=50)
+    assert 0.89 < result.spread.low_s / result.makespan_s < result.spread.high_s / result.makespan_s < 1.11
+    assert result.to_dict()["spread"]["draws"] == 50
+    assert "80 % of runs between" in result.table().caption
+
+
+def test_a_profile_that_does_not_say_how_seconds_vary_gives_none():
+    with pytest.raises(ArgumentError, match=r"^spread: got a profile of gpt.* does not say how seconds vary"):
+        pipesched.simulate("1f1b", GPT, num_ranks=2, num_microbatches=4, spread=5)
+
+
+def test_a_pipeline_that_is_alone_averages_as_its_lists_say():
+    """A run of such lists averages too, so the prediction has the same ops."""
+    lists = one_pipeline(2, 4, 2, 1)
+    costs = StageCosts((StageCost(1.0, 2.0, average_s=0.25),) * 2)
+    averages = [span for span in pipesched.simulate(lists, costs).timeline.spans if isinstance(span.op, Average)]
+    assert [span.op for span in averages] == [op for row in lists.ops for op in row if isinstance(op, Average)]
+    assert {span.end_s - span.start_s for span in averages} == {0.25}
+
+
+def test_costs_without_bytes_say_nothing_of_memory():
+    costs = StageCosts((StageCost(1.0, 2.0),) * 2)
+    assert not pipesched.simulate("1f1b", costs, num_ranks=2, num_microbatches=4).timeline.memory

@@ -1,0 +1,121 @@
+"""The library trains: in this process, with a process per rank, or as a rank of torchrun's."""
+
+from dataclasses import replace
+
+import pytest
+
+import pipesched
+from pipesched.profiles.models import draw_held_out, resolve_model
+from pipesched.schedules.builders import build
+from tests.workflows.measuring.test_running import torchrun
+
+MODEL = "digits:width=8,blocks=4"
+HOW = {"num_ranks": 2, "num_steps": 6, "batch_size": 8, "dtype": "float64", "optimizer": "momentum", "lr": 0.05}
+
+
+def test_a_training_run_says_what_came_of_every_step_and_of_the_final_weights():
+    told = []
+    result = pipesched.train(MODEL, "pipedream", **HOW, on_step=lambda step, scores: told.append((step, scores.loss)))
+    assert told == list(enumerate(result.losses))
+    assert len(result.losses) == len(result.accuracies) == 6
+    num_right = result.held_out_accuracy * len(draw_held_out(resolve_model(MODEL))[1])
+    assert 0 < num_right == pytest.approx(round(num_right), rel=1e-9)
+    assert result.diverged_at is None
+    assert list(result.to_frame().columns) == ["loss", "accuracy"]
+    assert result.plot().axes
+    assert "pipedream" in result._repr_html_()
+
+
+def test_costs_predict_when_each_loss_is_known():
+    result = pipesched.train(MODEL, "gpipe", **HOW, costs=pipesched.DeviceCost(1.0, 2.0))
+    frame = result.to_frame()
+    assert list(frame["predicted_s"]) == sorted(frame["predicted_s"])
+    summary = result.summary(target_loss=100.0)
+    assert (summary.run_s, summary.staleness) == (pytest.approx(6 * 4.5), 0)
+    assert summary.steps_to_target == 1
+
+
+@pytest.mark.distributed
+def test_processes_and_a_list_train_as_a_name_does_in_this_process():
+    named = pipesched.train(MODEL, "1f1b", **HOW)
+    distributed = pipesched.train(MODEL, "1f1b", **HOW, is_distributed=True)
+    counts = {name: value for name, value in HOW.items() if name != "num_ranks"}
+    lists = pipesched.train(resolve_model(MODEL), build("1f1b", 2, 2), **counts)
+    assert distributed.losses == pytest.approx(named.losses, rel=1e-12)
+    assert distributed.held_out_loss == pytest.approx(named.held_out_loss, rel=1e-12)
+    assert lists.losses == named.losses
+    pipesched.close()
+
+
+def test_a_model_made_by_hand_trains_in_this_process():
+    made = replace(resolve_model(MODEL), name="made by hand")
+    assert pipesched.train(made, "gpipe", **HOW).losses == pipesched.train(MODEL, "gpipe", **HOW).losses
+
+
+@pytest.mark.parametrize("name", ["gpipe", "pipedream", "pipedream_2bw", "wpipe", "pipeoptim", "stale_weights"])
+def test_the_accuracy_on_the_way_is_that_of_a_run_which_ends_there(name):
+    how = {
+        "num_ranks": 3 if name != "wpipe" else 2,
+        "num_microbatches": 4,
+        "batch_size": 32,
+        "optimizer": "momentum",
+        "lr": 0.02,
+        "dtype": "float64",
+    }
+    looks = pipesched.train("digits:blocks=6", name, num_steps=12, held_out_every=4, **how).held_out_on_the_way
+    ends = [pipesched.train("digits:blocks=6", name, num_steps=steps, **how) for steps in (4, 8, 12)]
+    assert [looks[steps].accuracy for steps in (4, 8, 12)] == [end.held_out_accuracy for end in ends]
+    assert [looks[steps].loss for steps in (4, 8, 12)] == [end.held_out_loss for end in ends]
+    assert list(looks) == [4, 8, 12]
+    assert len({end.held_out_accuracy for end in ends}) == 3  # it learns something in between
+
+
+def test_replicas_of_a_stage_are_judged_once():
+    looks = pipesched.train(MODEL, "chimera", **(HOW | {"num_microbatches": 4}), held_out_every=3).held_out_on_the_way
+    plain = pipesched.train(MODEL, "gpipe", **(HOW | {"num_steps": 3}))
+    assert list(looks) == [3, 6]
+    assert looks[3].loss == pytest.approx(plain.held_out_loss, rel=1e-9)
+
+
+@pytest.mark.parametrize("changed", [{"is_distributed": True}, {"schedule": "avgpipe"}, {"held_out_every": 0}])
+def test_what_nobody_could_judge_on_the_way_is_refused(changed):
+    with pytest.raises(pipesched.ArgumentError, match=r"^held_out_every: got "):
+        pipesched.train(MODEL, **({"schedule": "1f1b", "held_out_every": 2} | HOW | changed))
+
+
+def test_a_run_that_diverges_is_a_result():
+    result = pipesched.train(MODEL, "pipedream", **(HOW | {"lr": 1e6, "num_steps": 100, "optimizer": "sgd"}))
+    assert result.diverged_at == len(result.losses) - 1 < 99
+    assert result.held_out_loss is None
+
+
+@pytest.mark.distributed
+def test_a_script_under_torchrun_trains_as_its_rank(tmp_path):
+    script = f"""
+import json, os, pipesched
+from pathlib import Path
+result = pipesched.train({MODEL!r}, "1f1b", **{HOW!r})
+with open("said" + os.environ["RANK"], "w") as file:
+    json.dump([result.losses, [Path(task, "comm").read_text() for task in Path("/proc/self/task").iterdir()]], file)
+"""
+    (first, threads), (second, others) = torchrun(script, tmp_path)
+    assert not [name for name in threads + others if "gloo" in name], "one would abort the process as Python ends"
+    assert first == second
+    assert first == pytest.approx(pipesched.train(MODEL, "1f1b", **HOW).losses, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"schedule": "1f1b", "num_ranks": None}, "num_ranks: got none with schedule 1f1b"),
+        ({"schedule": build("1f1b", 2, 2)}, "num_ranks: got 2, expected it beside a schedule's name"),
+        ({"batch_size": 7}, "batch_size: got 7 samples for the 2 micro-batches of a step of gpipe"),
+        ({"advance": "auto", "schedule": "avgpipe"}, "advance: got auto, expected `is_distributed`"),
+        ({"averaging": "synchronous"}, "averaging: got synchronous with gpipe"),
+        ({"partition": "balanced"}, "partition: got balanced without `profile`"),
+    ],
+)
+def test_an_argument_that_makes_no_sense_is_named(arguments, words):
+    with pytest.raises(pipesched.ArgumentError) as refused:
+        pipesched.train(MODEL, **({"schedule": "gpipe"} | HOW | arguments))
+    assert str(refused.value).startswith(words)
