@@ -6,7 +6,8 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING
+from textwrap import wrap
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -43,24 +44,57 @@ def as_text(text: str, style: str = "") -> Text:
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, str]], caption: str = "") -> None:
-    """Print rows of ready-made cells; columns of numbers are aligned right, and the first is never folded."""
+    """Print rows of ready-made cells, with as many columns as fit; the last line names those that do not.
+
+    Columns of numbers are aligned right and never folded, and neither is the first; headers and words are.
+    """
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=as_text(title, "table.title") if title else None, title_justify="left")
-    for index, name in enumerate(rows[0]):
-        is_number = all(row[name][:1] in "-+0123456789" for row in rows)
-        table.add_column(as_text(name), justify="right" if is_number else "left", no_wrap=index == 0)
-    for row in rows:
-        table.add_row(*map(as_text, row.values()))
     console = Console()
     if not console.is_terminal:
         console.width = max(console.width, 200)
+    shown, left_out = _fitting(rows, console.width)
+    has_room = sum(3 + max(len(name), _width(rows, name)) for name in shown) < console.width
+    table = Table(title=as_text(title, "table.title") if title else None, title_justify="left")
+    for name in shown:
+        is_number, min_width = _is_number(rows, name), _width(rows, name)
+        header = Text("\n").join(map(as_text, [name] if has_room else wrap(name, min_width)))
+        justify: Literal["left", "right"] = "right" if is_number else "left"
+        table.add_column(header, justify=justify, min_width=min_width, no_wrap=is_number or name == shown[0])
+    for row in rows:
+        table.add_row(*(as_text(row[name]) for name in shown))
     with console.capture() as drawn:
         console.print(table)
         if caption:  # below the table, not inside it: there it would be folded to the table's width
             console.print(*map(as_text, caption.split("\n")), sep="\n", soft_wrap=True)
+        if left_out:
+            console.print(as_text(f"too wide for {console.width} columns: {', '.join(left_out)}"), soft_wrap=True)
     sys.stdout.write(drawn.get())
+
+
+def _fitting(rows: Sequence[Mapping[str, str]], width: int) -> tuple[list[str], list[str]]:
+    """Return the columns that a table of this width has room for, in order, and those that it has not."""
+    names, used = [*rows[0]], 1
+    for index, name in enumerate(names):
+        used += 3 + _width(rows, name)
+        if index and used > width:
+            return names[:index], names[index:]
+    return names, []
+
+
+def _width(rows: Sequence[Mapping[str, str]], name: str) -> int:
+    """Return how narrow a column may be: as its longest word, or cell where that is not to be folded."""
+    from rich.cells import cell_len
+
+    is_whole = name == next(iter(rows[0])) or _is_number(rows, name)
+    cells = [row[name] for row in rows]
+    return max(map(cell_len, [*name.split(), *(cells if is_whole else " ".join(cells).split())]), default=0)
+
+
+def _is_number(rows: Sequence[Mapping[str, str]], name: str) -> bool:
+    return all(row[name][:1] in "-+0123456789" for row in rows)
 
 
 def print_result(table: Table, notes: Sequence[str] = ()) -> None:
