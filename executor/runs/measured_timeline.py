@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pipesched.schedules import (
@@ -17,7 +17,7 @@ from pipesched.schedules import (
     needs_from_others,
     occupies_device,
 )
-from pipesched.schedules.semantics import ListPosition, meeting_reduces, transfers
+from pipesched.schedules.semantics import listed, meeting_reduces, transfers
 
 
 def measured_timeline(
@@ -40,21 +40,23 @@ def measured_timeline(
         for rank, (ops, times) in enumerate(zip(schedule.ops, times_ns, strict=True))
     ]
     hand_overs = tuple(hand_over for row in rows for hand_over in hand_overs_between(row))
-    _set_transfers(rows, schedule.num_stages)
-    _set_reductions(rows)
+    _set_transfers(rows, schedule)
+    _set_reductions(rows, schedule)
     spans = tuple(span for row in rows for span in row)
     memory = _memory(schedule.rank_to_device, rows, held_bytes, most_bytes or held_bytes)
     return Timeline(schedule.name, "measured", spans, schedule.rank_to_device, memory, hand_overs).from_zero()
 
 
-def _set_transfers(rows: list[list[Span]], num_stages: int) -> None:
+def _set_transfers(rows: list[list[Span]], schedule: Schedule) -> None:
     """Give the Sends and Recvs of each channel their transfer.
 
     It can begin when both sides have posted. It is over at the latest when the receiver's computation begins; where
     that one did not have to wait, the arrival was not seen, and this is as much as is known.
     """
-    used = [{message: span.start_s for span in row for message in _received(span.op, num_stages)} for row in rows]
-    for message, (a, i), (b, j) in transfers(_places(rows)):
+    used = [
+        {message: span.start_s for span in row for message in _received(span.op, schedule.num_stages)} for row in rows
+    ]
+    for message, (a, i, _), (b, j, _) in transfers(listed(schedule.ops)):
         send, recv = rows[a][i], rows[b][j]
         start = max(send.posted_s, recv.posted_s)
         end = max(start, used[b].get(message, start))
@@ -62,24 +64,17 @@ def _set_transfers(rows: list[list[Span]], num_stages: int) -> None:
         rows[b][j] = replace(recv, start_s=start, end_s=end)
 
 
-def _set_reductions(rows: list[list[Span]]) -> None:
+def _set_reductions(rows: list[list[Span]], schedule: Schedule) -> None:
     """Let Reduces that meet begin when the last of the replicas has come to it.
 
     It is over at the latest when the Step goes on that waits for it; where that did not have to wait, as for transfers,
     the end was not seen.
     """
-    for places in meeting_reduces(_places(rows)):
-        start_s = max(rows[rank][index].posted_s for rank, index in places)
-        for rank, index in places:
+    for reduces in meeting_reduces(listed(schedule.ops)):
+        start_s = max(rows[rank][index].posted_s for rank, index, _ in reduces)
+        for rank, index, _ in reduces:
             span = rows[rank][index]
             rows[rank][index] = replace(span, start_s=min(start_s, span.end_s))
-
-
-def _places(rows: Sequence[Sequence[Span]]) -> Iterator[tuple[int, Op, ListPosition]]:
-    """Yield each op with its rank and its place."""
-    for rank, row in enumerate(rows):
-        for index, span in enumerate(row):
-            yield rank, span.op, (rank, index)
 
 
 def _received(op: Op, num_stages: int) -> list[Message]:

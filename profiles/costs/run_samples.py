@@ -187,8 +187,7 @@ class _Use(NamedTuple):
 
 def _uses(timeline: Timeline, hand_overs: Sequence[HandOver], num_stages: int) -> Iterator[_Use]:
     """Yield the uses of messages by ops that need one from elsewhere."""
-    posts = ((span.rank, span.op, span.posted_s) for span in timeline.spans)
-    sent = {message: posted_s for message, posted_s, _ in transfers(posts)}
+    sent = {message: send.posted_s for message, send, _ in transfers(timeline.spans)}
     sent |= {each.op.message: each.end_s for each in hand_overs if isinstance(each.op, Send)}
     for span in timeline.spans:
         if isinstance(span.op, Compute):

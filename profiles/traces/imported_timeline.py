@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.traces.clock_alignment import ClockAlignment, MessageTimes, align_clocks
@@ -37,7 +36,7 @@ from pipesched.schedules import (
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.check import find_faults
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.semantics import transfers
+from pipesched.schedules.semantics import ListedOp, listed, transfers
 
 _MOST_APART_NS = 3600 * 10**9
 """Clocks that are further apart are of different runs: no time zone is in a trace."""
@@ -75,16 +74,6 @@ class ImportedTimeline:
     clocks: ClockAlignment
 
 
-class _Meeting(NamedTuple):
-    """A Send and the Recv that it meets, each with its rank and its place in the rank's lowered list."""
-
-    message: Message
-    sender: int
-    send_index: int
-    receiver: int
-    recv_index: int
-
-
 def imported_timeline(
     ranks: Sequence[RankPasses],
     *,
@@ -108,15 +97,15 @@ def imported_timeline(
     schedule = _schedule(ranks, name, rank_to_device)
     lowered = lower(schedule)
     makers, users = _makers_and_users(ranks, schedule.num_stages)
-    meetings = list(_meetings(lowered))
+    meetings = transfers(listed(lowered.ops))
     messages = [
         MessageTimes(
-            meeting.sender,
-            meeting.receiver,
-            ranks[meeting.sender].base_ns + _sent_ns(ranks[meeting.sender], meeting.message, makers),
-            ranks[meeting.receiver].base_ns + _arrived_ns(ranks[meeting.receiver], meeting.message, users),
+            send.rank,
+            recv.rank,
+            ranks[send.rank].base_ns + _sent_ns(ranks[send.rank], message, makers),
+            ranks[recv.rank].base_ns + _arrived_ns(ranks[recv.rank], message, users),
         )
-        for meeting in meetings
+        for message, send, recv in meetings
     ]
     count = len(ranks)
     clocks = ClockAlignment((0,) * count, (0,) * count) if has_one_clock else align_clocks(count, messages)
@@ -203,13 +192,6 @@ def _incomplete(ranks: Sequence[RankPasses], got: str) -> ProfileError:
     )
 
 
-def _meetings(lowered: Schedule) -> Iterator[_Meeting]:
-    """Yield the messages between ranks, each with the places of its Send and its Recv."""
-    places = ((rank, op, (rank, index)) for rank, row in enumerate(lowered.ops) for index, op in enumerate(row))
-    for message, send, recv in transfers(places):
-        yield _Meeting(message, *send, *recv)
-
-
 def _require_near(ranks: Sequence[RankPasses], clocks: ClockAlignment) -> None:
     """Refuse clocks so far apart that the traces are of different runs, though each is whole."""
     first = ranks[0]
@@ -226,7 +208,7 @@ def _require_near(ranks: Sequence[RankPasses], clocks: ClockAlignment) -> None:
 def _timeline(
     lowered: Schedule,
     ranks: Sequence[RankPasses],
-    meetings: Sequence[_Meeting],
+    meetings: Sequence[tuple[Message, ListedOp, ListedOp]],
     messages: Sequence[MessageTimes],
     clocks: ClockAlignment,
 ) -> Timeline:
@@ -239,15 +221,14 @@ def _timeline(
     first_s = min(second(rank, each.base_ns + each.passes[0].time.start_ns) for rank, each in enumerate(ranks))
     rows = [_reached(rank, row, ranks[rank], second, first_s) for rank, row in enumerate(lowered.ops)]
     hand_overs = tuple(hand_over for row in rows for hand_over in hand_overs_between(row))
-    for meeting, times in zip(meetings, messages, strict=True):
-        send, recv = rows[meeting.sender][meeting.send_index], rows[meeting.receiver][meeting.recv_index]
-        receiver = ranks[meeting.receiver]
-        buffer = receiver.recvs.get(meeting.message)
-        ready_s = recv.posted_s if buffer is None else second(meeting.receiver, receiver.base_ns + buffer.start_ns)
-        start_s = max(second(meeting.sender, times.sent_ns), ready_s)
-        end_s = max(start_s, second(meeting.receiver, times.arrived_ns))
-        rows[meeting.sender][meeting.send_index] = replace(send, start_s=start_s, end_s=end_s)
-        rows[meeting.receiver][meeting.recv_index] = replace(recv, start_s=start_s, end_s=end_s)
+    for (message, (a, i, _), (b, j, _)), times in zip(meetings, messages, strict=True):
+        send, recv = rows[a][i], rows[b][j]
+        buffer = ranks[b].recvs.get(message)
+        ready_s = recv.posted_s if buffer is None else second(b, ranks[b].base_ns + buffer.start_ns)
+        start_s = max(second(a, times.sent_ns), ready_s)
+        end_s = max(start_s, second(b, times.arrived_ns))
+        rows[a][i] = replace(send, start_s=start_s, end_s=end_s)
+        rows[b][j] = replace(recv, start_s=start_s, end_s=end_s)
     spans = tuple(span for row in rows for span in row)
     return Timeline(lowered.name, "measured", spans, lowered.rank_to_device, hand_overs=hand_overs).from_zero()
 

@@ -5,9 +5,12 @@ from .deadlock import Deadlock as Deadlock
 from .deadlock import deadlocks as deadlocks
 from .deadlock import explain as explain
 from .meetings import Channel as Channel
+from .meetings import ListedOp as ListedOp
 from .meetings import MeetingKey as MeetingKey
 from .meetings import Meetings as Meetings
+from .meetings import RankOp as RankOp
 from .meetings import channel_of as channel_of
+from .meetings import listed as listed
 from .meetings import meeting_reduces as meeting_reduces
 from .meetings import transfers as transfers
 from .progress import progress as progress

@@ -8,15 +8,16 @@
                 │         │           reduces it
     rank 2   0REDUCE   0REDUCE
 
-When what meets can start, and when it is over, is up to who asks.
+Of ranks that take turns `Meetings` numbers the posts as they come; whole lists are laid side by side, which is quicker
+(`transfers`). When what meets can start, and when it is over, is up to who asks.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
-from typing import TypeAlias, TypeVar, final
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar, final
 
 from pipesched.schedules import Message, Op, Recv, Reduce, Send
 
@@ -25,8 +26,6 @@ Channel: TypeAlias = tuple[int, int]
 
 MeetingKey: TypeAlias = tuple[Channel | int, int]
 """The channel, or the stage that is reduced, and k from 0."""
-
-_Post = TypeVar("_Post")
 
 
 def channel_of(rank: int, op: Send | Recv) -> Channel:
@@ -68,35 +67,68 @@ class Meetings:
             numbers.clear()
 
 
-def transfers(posts: Iterable[tuple[int, Op, _Post]]) -> list[tuple[Message, _Post, _Post]]:
+class RankOp(Protocol):
+    """An op of a rank: a Span of a run, or one of the lists (`listed`)."""
+
+    @property
+    def rank(self) -> int:
+        """Whose it is."""
+
+    @property
+    def op(self) -> Op:
+        """What it is."""
+
+
+RankOpT = TypeVar("RankOpT", bound=RankOp)
+
+
+class ListedOp(NamedTuple):
+    """An op of a rank's list, and its position there."""
+
+    rank: int
+    position: int
+    op: Op
+
+
+def listed(lists: Sequence[Sequence[Op]]) -> Iterator[ListedOp]:
+    """Yield the ops of the lists of all ranks, one list after the other."""
+    for rank, row in enumerate(lists):
+        for position, op in enumerate(row):
+            yield ListedOp(rank, position, op)
+
+
+def transfers(ops: Iterable[RankOpT]) -> list[tuple[Message, RankOpT, RankOpT]]:
     """Pair the Sends and Recvs that meet.
 
     Args:
-        posts: The rank, the op, and what the caller knows it by (its place in a list, its span), those of each rank in
-            the order of its list; other ops do not count.
+        ops: Those of each rank in the order of its list; others than Sends and Recvs do not count.
 
     Returns:
-        Of each transfer its message, its Send and its Recv, in order of the Recvs; nothing of a post that meets none.
+        The message, the Send and the Recv of each transfer, channel by channel; nothing of a post that meets none.
     """
-    meetings = Meetings()
-    sends: dict[MeetingKey, _Post] = {}
-    recvs: dict[MeetingKey, tuple[Message, _Post]] = {}
-    for rank, op, post in posts:
+    sends = defaultdict[Channel, list[RankOpT]](list)
+    recvs = defaultdict[Channel, list[tuple[Message, RankOpT]]](list)
+    for rank_op in ops:
+        op = rank_op.op
         if isinstance(op, Send):
-            sends[meetings.send(rank, op.peer)] = post
+            sends[rank_op.rank, op.peer].append(rank_op)
         elif isinstance(op, Recv):
-            recvs[meetings.recv(rank, op.peer)] = op.message, post
-    return [(message, sends[key], recv) for key, (message, recv) in recvs.items() if key in sends]
+            recvs[op.peer, rank_op.rank].append((op.message, rank_op))
+    return [
+        (message, send, recv)
+        for channel, received in recvs.items()
+        for send, (message, recv) in zip(sends[channel], received, strict=False)
+    ]
 
 
-def meeting_reduces(posts: Iterable[tuple[int, Op, _Post]]) -> list[list[_Post]]:
-    """Return the Reduces that meet, those of each reduction in order of the posts.
+def meeting_reduces(ops: Iterable[RankOpT]) -> list[list[RankOpT]]:
+    """Return the Reduces that meet, those of each reduction in order of the ranks.
 
     Args:
-        posts: As `transfers` takes them.
+        ops: As `transfers` takes them.
     """
-    meetings, meeting_posts = Meetings(), defaultdict[MeetingKey, list[_Post]](list)
-    for rank, op, post in posts:
-        if isinstance(op, Reduce):
-            meeting_posts[meetings.come(rank, op)].append(post)
-    return list(meeting_posts.values())
+    meetings, reductions = Meetings(), defaultdict[MeetingKey, list[RankOpT]](list)
+    for rank_op in ops:
+        if isinstance(rank_op.op, Reduce):
+            reductions[meetings.come(rank_op.rank, rank_op.op)].append(rank_op)
+    return list(reductions.values())

@@ -41,7 +41,7 @@ from pipesched.schedules import (
     needs,
     occupies_device,
 )
-from pipesched.schedules.semantics import MeetingKey, Meetings
+from pipesched.schedules.semantics import meeting_reduces, transfers
 from pipesched.simulator import SAME
 from pipesched.simulator.analysis.labels import readable_s
 
@@ -173,12 +173,15 @@ class _Walk:
         self._place: dict[int, int] = {}  # in its rank's list, by id: equal spans are not the same
         self._worked: list[list[int]] = [[] for _ in timeline.rank_to_device]  # where the last op before did not post
         self._posted_s: list[list[float]] = [[] for _ in timeline.rank_to_device]
-        self._meetings = Meetings()
-        self._meeting_of: dict[int, MeetingKey] = {}  # of a Reduce, by id
-        self._replicas: defaultdict[MeetingKey, list[Span]] = defaultdict(list)  # the Reduces that meet
-        self._sends: dict[tuple[int, int, Message], Span] = {}
+        self._replicas = {id(span): spans for spans in meeting_reduces(timeline.spans) for span in spans}
+        self._other_end: dict[int, Span] = {}  # the Recv of a Send, the Send of a Recv, by id
         self._recvs: dict[tuple[int, Message], Span] = {}
-        self._channels: defaultdict[tuple[int, int], list[Span]] = defaultdict(list)  # Recvs, in order of the channel
+        channels: defaultdict[tuple[int, int], list[Span]] = defaultdict(list)  # Recvs, in order of the channel
+        for message, send, recv in transfers(timeline.spans):
+            self._other_end[id(send)], self._other_end[id(recv)] = recv, send
+            self._recvs[recv.rank, message] = recv
+            channels[send.rank, recv.rank].append(recv)
+        self._on_channel = {ends: _Started(recvs) for ends, recvs in channels.items()}
         self._reduces: defaultdict[tuple[int, int], list[Span]] = defaultdict(list)  # of a stage on a rank
         self._reduces_on: defaultdict[int, list[Span]] = defaultdict(list)  # the Reduces of a rank
         for span in timeline.spans:
@@ -188,18 +191,9 @@ class _Walk:
             self._posted_s[span.rank].append(span.posted_s)
             self._place[id(span)] = len(row)
             row.append(span)
-            match span.op:
-                case Send(message, peer):
-                    self._sends[span.rank, peer, message] = span
-                case Recv(message, peer):
-                    self._recvs[span.rank, message] = span
-                    self._channels[peer, span.rank].append(span)
-                case Reduce(stage):
-                    self._meeting_of[id(span)] = key = self._meetings.come(span.rank, Reduce(stage))
-                    self._replicas[key].append(span)
-                    self._reduces[stage, span.rank].append(span)
-                    self._reduces_on[span.rank].append(span)
-        self._on_channel = {ends: _Started(spans) for ends, spans in self._channels.items()}
+            if isinstance(span.op, Reduce):
+                self._reduces[span.op.stage, span.rank].append(span)
+                self._reduces_on[span.rank].append(span)
         self._reduces_in_order = [_Started(self._reduces_on[rank]) for rank in range(len(self._rows))]
 
     def pieces(self) -> Iterator[Piece]:
@@ -227,7 +221,7 @@ class _Walk:
         op = span.op
         match op:
             case Send():
-                recv = self._recvs.get((op.peer, op.message))
+                recv = self._other_end.get(id(span))
                 yield from [] if recv is None else self._causes(recv)
             case Recv():
                 yield from self._of_transfer(span, op)
@@ -251,15 +245,15 @@ class _Walk:
     def _of_transfer(self, span: Span, op: Recv) -> Iterator[_Cause]:
         """Yield who posted it, and what it may have had to let pass: a message of its channel, or a Reduce."""
         yield self._reached(span)
-        send = self._sends.get((op.peer, span.rank, op.message))
+        send = self._other_end.get(id(span))
         if send is not None:
             yield self._reached(send)
-        yield from self._in_the_way(span, self._on_channel[op.peer, span.rank])
+            yield from self._in_the_way(span, self._on_channel[op.peer, span.rank])
         yield from self._in_the_way(span, self._reduces_in_order[span.rank])
 
     def _of_reduce(self, span: Span) -> Iterator[_Cause]:
         """Yield who posted it, and what it may have had to let pass."""
-        replicas = self._replicas[self._meeting_of[id(span)]]
+        replicas = self._replicas[id(span)]
         for replica in replicas:
             yield self._reached(replica)
             yield from self._in_the_way(span, self._reduces_in_order[replica.rank])

@@ -49,6 +49,7 @@ from pipesched.schedules import (
     is_work,
     needs,
 )
+from pipesched.schedules.semantics import transfers
 from pipesched.simulator import SAME
 
 CAUSES = (
@@ -106,8 +107,7 @@ class _Blame:
         self._end_s = timeline.start_s + timeline.makespan_s
         self._same_s = SAME * timeline.makespan_s
         self._num_stages = 1 + max((part.stage for span in timeline.spans for part in computes(span.op)), default=-1)
-        self._sent: dict[tuple[int, Message], Span] = {}
-        self._received: dict[tuple[int, Message], Span] = {}
+        self._received = {(b.rank, message): (message, a, b) for message, a, b in transfers(timeline.spans)}
         self._left_s = _left_s(timeline)
         self._hand_overs = _hand_overs_of_ranks(timeline)
         self._works: defaultdict[int, list[_Work]] = defaultdict(list)
@@ -122,10 +122,8 @@ class _Blame:
                 waited[span.rank].append(posted[span.rank].pop(span.op.stage))
             op = span.op
             match op:
-                case Send(message):
-                    self._sent[span.rank, message] = span
-                case Recv(message):
-                    self._received[span.rank, message] = span
+                case Send() | Recv():
+                    pass
                 case Reduce(stage):
                     posted[span.rank][stage] = span
                 case Compute() | Overlap() | Step() | Average() | Unshard() | Reshard():
@@ -176,27 +174,27 @@ class _Blame:
         cuts = self._meetings(work.waits, "overhead")
         rank = work.span.rank
         awaited = [
-            self._received[rank, message]
+            transfer
             for part in computes(work.span.op)
             for message in needs(part, self._num_stages)
-            if (rank, message) in self._received
+            if (transfer := self._received.get((rank, message))) is not None
         ]
         if awaited:
-            last = max(awaited, key=lambda span: span.end_s)
-            assert isinstance(last.op, Recv)
-            send = self._sent.get((last.op.peer, last.op.message))
-            made_s = last.start_s if send is None else send.posted_s
-            left_s = self._left_s.get((last.op.peer, last.op.message), made_s)
-            maker = "upstream" if last.op.message.payload is Payload.ACTIVATION else "downstream"
-            cuts += [(maker, made_s), ("hand_over", left_s), ("busy_link", last.start_s), ("transfer", last.end_s)]
+            message, send, recv = max(awaited, key=lambda transfer: transfer[2].end_s)
+            left_s = self._left_s.get((send.rank, message), send.posted_s)
+            maker = "upstream" if message.payload is Payload.ACTIVATION else "downstream"
+            cuts += [(maker, send.posted_s), ("hand_over", left_s)]
+            cuts += [("busy_link", recv.start_s), ("transfer", recv.end_s)]
         return [*cuts, ("overhead", work.span.start_s)]
 
     def _kept_its_rank(self, before: Span, after: Span) -> bool:
         """Whether a Send kept its rank: to the op behind it that came only later, when the transfer had begun."""
-        if not isinstance(before.op, Send) or before.rank != after.rank:
-            return False
-        left_s = self._left_s.get((before.rank, before.op.message), before.posted_s)
-        return left_s + self._same_s < after.posted_s >= before.start_s - self._same_s
+        return (
+            isinstance(before.op, Send)
+            and before.rank == after.rank
+            and after.posted_s >= before.start_s - self._same_s
+            and self._left_s.get((before.rank, before.op.message), before.posted_s) + self._same_s < after.posted_s
+        )
 
     def _charge(self, charges: dict[str, list[float]], from_s: float, until_s: float, cuts: Iterable[_Cut]) -> None:
         """Cut a gap at the instants given, each clamped to what is left of the gap."""

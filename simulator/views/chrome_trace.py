@@ -265,8 +265,7 @@ def _chains(timeline: Timeline, slices: Sequence[_Slice]) -> Iterator[list[_Slic
     num_stages = 1 + max((op.stage for op, _ in parts), default=0)
     makers = {message: part for op, part in parts if (message := gives(op)) is not None}
     slice_of = {id(part.span): part for part in slices}
-    posts = ((span.rank, span.op, slice_of[id(span)]) for span in timeline.spans)
-    posts_of = {message: (send, recv) for message, send, recv in transfers(posts)}
+    posts_of = {message: (slice_of[id(a)], slice_of[id(b)]) for message, a, b in transfers(timeline.spans)}
     users: dict[Message, _Slice] = {}
     for op, part in parts:
         for message in needs(op, num_stages):

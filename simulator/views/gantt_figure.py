@@ -231,7 +231,7 @@ def _draw_transfers(axes: Axes, chart: Chart, seconds: float) -> bool:
     at = {(row.timeline, row.rank): row for row in chart.rows}
     lines: dict[Payload, list[list[tuple[float, float]]]] = {payload: [] for payload in Payload}
     for index, timeline in enumerate(chart.timelines):
-        for message, send, recv in transfers((span.rank, span.op, span) for span in timeline.spans):
+        for message, send, recv in transfers(timeline.spans):
             a, b = at[index, send.rank], at[index, recv.rank]
             side = a.height / 2 if b.y > a.y else -a.height / 2
             line = [(send.start_s / seconds, a.y + side), (recv.end_s / seconds, b.y - side)]

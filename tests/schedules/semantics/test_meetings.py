@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesched.schedules import Message, Payload, Recv, Reduce, Send
-from pipesched.schedules.semantics import Meetings, channel_of, meeting_reduces, transfers
+from pipesched.schedules.semantics import Meetings, channel_of, listed, meeting_reduces, transfers
 
 MESSAGES = [Message(Payload.ACTIVATION, 0, microbatch) for microbatch in range(4)]
 LISTS = (
@@ -45,18 +45,31 @@ def test_what_begins_anew_counts_from_the_first():
     assert meetings.come(0, Reduce(3)) == first == (3, 0)
 
 
-def places_of(lists):
-    return [(rank, op, (rank, index)) for rank, row in enumerate(lists) for index, op in enumerate(row)]
+def places(ops):
+    return [(rank, index) for rank, index, _ in ops]
 
 
-def test_transfers_have_the_places_of_both_posts_in_order_of_the_recvs_and_none_of_a_post_that_meets_none():
-    assert transfers(places_of(LISTS)) == [
-        (MESSAGES[2], (1, 1), (0, 3)),
-        (MESSAGES[0], (0, 0), (1, 0)),
-        (MESSAGES[1], (0, 2), (1, 2)),
+def test_transfers_have_the_message_and_both_posts_channel_by_channel_and_none_of_a_post_that_meets_none():
+    assert [(message, places(ends)) for message, *ends in transfers(listed(LISTS))] == [
+        (MESSAGES[2], [(1, 1), (0, 3)]),
+        (MESSAGES[0], [(0, 0), (1, 0)]),
+        (MESSAGES[1], [(0, 2), (1, 2)]),
     ]  # rank 0's Send to itself meets none
-    assert transfers(places_of([LISTS[0], LISTS[1][2:]])) == [(MESSAGES[1], (0, 0), (1, 0))]
+    one_recv = transfers(listed([LISTS[0], LISTS[1][2:]]))
+    assert [(message, places(ends)) for message, *ends in one_recv] == [(MESSAGES[1], [(0, 0), (1, 0)])]
+
+
+@given(st.lists(st.lists(st.tuples(st.booleans(), st.integers(0, 2)), max_size=12), min_size=3, max_size=3))
+def test_whole_lists_meet_as_the_posts_of_ranks_that_take_turns(rows):
+    message = MESSAGES[0]
+    lists = [[Send(message, peer) if sends else Recv(message, peer) for sends, peer in row] for row in rows]
+    meetings, ends = Meetings(), {}
+    for place in listed(lists):
+        ends.setdefault(meetings.come(place.rank, place.op), {})[type(place.op)] = place
+    met = [(end[Send], end[Recv]) for end in ends.values() if len(end) == 2]
+    assert sorted(places(pair) for pair in met) == sorted(places(pair) for _, *pair in transfers(listed(lists)))
 
 
 def test_reduces_that_meet_stand_together():
-    assert meeting_reduces(places_of(LISTS)) == [[(0, 1), (1, 3)], [(0, 5), (1, 5)], [(1, 4)]]
+    reductions = [places(reduces) for reduces in meeting_reduces(listed(LISTS))]
+    assert reductions == [[(0, 1), (1, 3)], [(0, 5), (1, 5)], [(1, 4)]]
