@@ -3,7 +3,7 @@ from .cluster_json import read_cluster as read_cluster
 from .faults import STRICT as STRICT
 from .faults import in_our_words as in_our_words
 from .faults import one_line as one_line
-from .loading import holds_run_costs as holds_run_costs
+from .loading import RUN_COSTS_FORMAT as RUN_COSTS_FORMAT
 from .loading import load_cluster as load_cluster
 from .loading import load_plan as load_plan
 from .loading import load_profile as load_profile
@@ -23,9 +23,9 @@ from .model_name import is_built_in as is_built_in
 from .model_name import require_trusted as require_trusted
 from .model_name import trusted as trusted
 from .pipedream_graph import graph_of as graph_of
+from .plan import PLAN_FORMAT as PLAN_FORMAT
 from .plan import Plan as Plan
 from .plan import Predicted as Predicted
-from .plan import is_plan_text as is_plan_text
 from .profile_json import profile_text as profile_text
 from .run_costs_json import run_costs_text as run_costs_text
 from .stage_costs_csv import load_stage_costs as load_stage_costs

@@ -8,8 +8,9 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import Profile, RunCosts
 from pipesched.profiles.io.plan import Plan
+from pipesched.schedules.formats import format_of
 
-_RUN_COSTS = '"pipesched-run-costs"'
+RUN_COSTS_FORMAT = "pipesched-run-costs"
 
 
 def load_profile(path: str | Path) -> Profile:
@@ -24,13 +25,12 @@ def load_profile(path: str | Path) -> Profile:
         return read_pipedream_graph(read_profile_text(path), str(path))
     from pipesched.profiles.io.profile_json import read_profile
 
-    text = read_profile_text(path)
-    if _RUN_COSTS in text[:200]:
+    if format_of(path) == RUN_COSTS_FORMAT:
         raise ProfileError(
             f"{path}: got costs of a run's stages, expected a profile, which has layers that can be cut; "
             "measure one with pipesched.profile"
         )
-    return read_profile(text, str(path))
+    return read_profile(read_profile_text(path), str(path))
 
 
 def save_profile(profile: Profile, path: str | Path) -> None:
@@ -42,15 +42,6 @@ def save_profile(profile: Profile, path: str | Path) -> None:
     from pipesched.profiles.io.profile_json import profile_text
 
     write_profile_text(path, profile_text(profile, str(path)))
-
-
-def holds_run_costs(path: str | Path) -> bool:
-    """Return whether a file has costs that were measured in runs, as far as its first letters say.
-
-    Raises:
-        ProfileError: It cannot be read.
-    """
-    return _RUN_COSTS in read_profile_text(path)[:200]
 
 
 def load_run_costs(path: str | Path) -> RunCosts:

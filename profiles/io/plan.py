@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Literal, TypeAlias, get_args
@@ -85,14 +84,3 @@ class Plan:
                 f"of {self.microbatch_size}, as {run.name} takes for a step; make the plan again"
             )
         return run
-
-
-def is_plan_text(text: str) -> bool:
-    """Return whether the text of a file says that it is a plan; it may still be a bad one."""
-    if PLAN_FORMAT not in text:
-        return False
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(document, dict) and document.get("format") == PLAN_FORMAT

@@ -1,3 +1,4 @@
+from .files import format_of as format_of
 from .files import load_json as load_json
 from .files import read_bytes as read_bytes
 from .files import read_text as read_text
@@ -7,6 +8,7 @@ from .op_text import parse_op as parse_op
 from .schedule_json import from_json as from_json
 from .schedule_json import read_schedule as read_schedule
 from .schedule_json import to_json as to_json
+from .timeline_json import TIMELINE_FORMAT as TIMELINE_FORMAT
 from .timeline_json import read_timeline as read_timeline
 from .timeline_json import timeline_to_json as timeline_to_json
 from .torch_csv import has_communication as has_communication

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import math
+import re
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,8 @@ _MAX_DEPTH = 100
 """Lists and objects of a JSON text in one another."""
 
 _SHOWN_FAULTS = 3
+_FORMAT = re.compile(rb'"format"\s*:\s*"(pipesched[\w.-]*)"')
+_HEAD_BYTES = 2**16
 _MAX_INTEGER_DIGITS = 19
 
 
@@ -140,6 +143,19 @@ def replace_whole(target: Path, data: bytes) -> None:
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def format_of(path: Path | str) -> str | None:
+    """Return what a JSON file says that it is, such as ``"pipesched.timeline"``, though it may still be a bad one.
+
+    None where it says nothing of that kind in its first 64 KiB, or cannot be read.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            match = _FORMAT.search(file.read(_HEAD_BYTES))
+    except (OSError, ValueError):
+        return None
+    return None if match is None else match[1].decode()
 
 
 def load_json(text: str, origin: str) -> object:

@@ -50,6 +50,7 @@ def compare(
     out: Annotated[Path | None, out_option("Write the table: .md, .csv or .json.")] = None,
 ) -> None:
     """Compare schedules of one model in one table (--out: .md, .csv or .json), or two Timelines of one schedule."""
+    from pipesched.schedules.formats import TIMELINE_FORMAT, format_of
     from pipesched.simulator.views import FIGURE_SUFFIXES
 
     check_outputs((gantt, FIGURE_SUFFIXES), (out, TABLE))
@@ -57,7 +58,7 @@ def compare(
         raise InputError("--schedule-file: got it in compare, expected the file as an argument; leave out the option")
     form = "json" if json else form
     names = _names(what or [], schedule, all_schedules)
-    timelines = [name for name in names if _is_timeline(name)]
+    timelines = [name for name in names if format_of(name) == TIMELINE_FORMAT]
     if timelines:
         _require_two(timelines, names)
         require_no_simulation(Path(names[0]), schedule, costs, simulation)
@@ -95,14 +96,6 @@ def _own_name(name: str) -> str:
 
     entry = lookup(name)
     return name if entry is None else entry.name
-
-
-def _is_timeline(name: str) -> bool:
-    path = Path(name)
-    if path.suffix != ".json" or not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return b'"pipesched.timeline"' in file.read(200)
 
 
 def _require_two(timelines: Sequence[str], names: Sequence[str]) -> None:

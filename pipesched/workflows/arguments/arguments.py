@@ -25,9 +25,9 @@ from pipesched.profiles.costs import (
     layer_seconds,
 )
 from pipesched.profiles.io import (
+    PLAN_FORMAT,
+    RUN_COSTS_FORMAT,
     Plan,
-    holds_run_costs,
-    is_plan_text,
     load_cluster,
     load_plan,
     load_profile,
@@ -37,7 +37,7 @@ from pipesched.profiles.io import (
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import ParameterValue, build, find
-from pipesched.schedules.formats import read_schedule, read_text
+from pipesched.schedules.formats import format_of, read_schedule
 from pipesched.workflows import (
     ArgumentError,
     require_at_least,
@@ -110,7 +110,7 @@ def read_schedule_argument(
         case Plan():
             return _planned(schedule)
         case str() | Path():
-            is_plan = is_plan_text(read_text(schedule))
+            is_plan = format_of(schedule) == PLAN_FORMAT
             return _planned(read_plan_argument(schedule)) if is_plan else ScheduleSource(read_schedule(schedule))
 
 
@@ -293,7 +293,7 @@ def load_costs(costs: CostsArgument) -> StageCosts | DeviceCost | Profile | RunC
         return costs
     if Path(costs).suffix == ".csv":
         return load_stage_costs(costs)
-    return load_run_costs(costs) if Path(costs).suffix == ".json" and holds_run_costs(costs) else load_profile(costs)
+    return load_run_costs(costs) if format_of(costs) == RUN_COSTS_FORMAT else load_profile(costs)
 
 
 def machines_of(costs: StageCosts | DeviceCost | Profile | RunCosts, cluster: Cluster) -> Cluster:

@@ -6,7 +6,8 @@ import pytest
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import RunCosts, RunStage, StageCost, spread_of
-from pipesched.profiles.io import holds_run_costs, load_profile, load_run_costs, save_run_costs
+from pipesched.profiles.io import RUN_COSTS_FORMAT, load_profile, load_run_costs, save_run_costs
+from pipesched.schedules.formats import format_of
 from tests.profiles.test_damaged_files import read_damaged
 
 COSTS = RunCosts(
@@ -25,7 +26,7 @@ COSTS = RunCosts(
 def test_costs_are_read_back_as_they_were(tmp_path):
     save_run_costs(COSTS, tmp_path / "costs.json")
 
-    assert holds_run_costs(tmp_path / "costs.json")
+    assert format_of(tmp_path / "costs.json") == RUN_COSTS_FORMAT
     assert load_run_costs(tmp_path / "costs.json") == COSTS
 
 

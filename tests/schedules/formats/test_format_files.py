@@ -4,7 +4,7 @@ import stat
 import pytest
 
 from pipesched.schedules import ScheduleError, shown
-from pipesched.schedules.formats.files import Faults, load_json, read_text, write_text
+from pipesched.schedules.formats.files import Faults, format_of, load_json, read_text, write_text
 
 
 def one_line(caught: pytest.ExceptionInfo[ScheduleError]) -> str:
@@ -20,6 +20,27 @@ def test_text_comes_back_with_its_line_ends(tmp_path):
     write_text(path, "a\r\nb\né")
     assert path.read_bytes() == "a\r\nb\né".encode()
     assert read_text(path) == "a\r\nb\né"
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ('{"format": "pipesched.timeline"}', "pipesched.timeline"),
+        ('\ufeff{"name": "a",\n "format" : "pipesched-plan", "batch_size"', "pipesched-plan"),
+        ('{"name": "\\"format\\": \\"pipesched-plan\\""}', None),
+        ('{"name": "pipesched-plan", "format": "other"}', None),
+        ("", None),
+    ],
+)
+def test_a_file_is_what_it_says_that_it_is(tmp_path, text, form):
+    (tmp_path / "a.json").write_text(text, encoding="utf-8")
+    assert format_of(tmp_path / "a.json") == form
+
+
+def test_what_cannot_be_read_says_nothing(tmp_path):
+    assert format_of(tmp_path) is None
+    assert format_of(tmp_path / "missing.json") is None
+    assert format_of("a\0b") is None
 
 
 def test_a_byte_order_mark_is_no_text(tmp_path):
