@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,12 +59,12 @@ def write_bytes(path: Path | str, data: bytes) -> None:
         ) from error
 
 
-def save_figure(figure: Figure, path: Path | str, dpi: float = 160.0) -> None:
-    """Write `figure` to `path` (.png, .svg or .pdf): all of it, or nothing.
+def save_figure(draw: Callable[[], Figure], path: Path | str, dpi: float = 160.0) -> None:
+    """Write what `draw` returns to `path` (.png, .svg or .pdf): all of it, or nothing; no other suffix is drawn for.
 
     Raises:
         SimulationError: The suffix is another one, or it cannot be written.
     """
-    suffix, data = suffix_of(path, FIGURE_SUFFIXES), BytesIO()
+    suffix, figure, data = suffix_of(path, FIGURE_SUFFIXES), draw(), BytesIO()
     figure.savefig(data, format=suffix[1:], dpi=min(dpi, _MOST_PIXELS / max(figure.get_size_inches())))
     write_bytes(path, data.getvalue())

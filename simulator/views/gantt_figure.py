@@ -40,7 +40,6 @@ from pipesched.simulator.views.figure import (
     DARK_ORANGE,
     FAINT,
     FAINT_GREY,
-    FIGURE_SUFFIXES,
     GREY,
     HAND_OVER,
     IDLE,
@@ -54,7 +53,6 @@ from pipesched.simulator.views.figure import (
     WHITE,
     YELLOW,
     save_figure,
-    suffix_of,
 )
 from pipesched.simulator.views.gantt_chart import Box, Chart, gantt_layout
 from pipesched.simulator.views.shown_figure import ShownFigure
@@ -85,8 +83,7 @@ def draw_gantt(timelines: Sequence[Timeline], path: Path | str, title: str = "",
         SimulationError: The suffix is another one, there is no Timeline, nothing in one takes time, or the file cannot
             be written.
     """
-    suffix_of(path, FIGURE_SUFFIXES)
-    save_figure(gantt_figure(timelines, title, caption), path)
+    save_figure(lambda: gantt_figure(timelines, title, caption), path)
 
 
 def gantt_figure(timelines: Sequence[Timeline], title: str = "", caption: str = "") -> Figure:

@@ -14,13 +14,11 @@ from pipesched.simulator.views.figure import (
     BLUE,
     DARK_RED,
     FAINT,
-    FIGURE_SUFFIXES,
     HEAT_MAP,
     INK,
     PALE_GREY,
     WHITE,
     save_figure,
-    suffix_of,
 )
 
 if TYPE_CHECKING:
@@ -45,8 +43,7 @@ def draw_heat_maps(outcomes: Iterable[SettingOutcome], path: str | Path, title: 
     Raises:
         SimulationError: The suffix is another one, no setting has a time and a memory, or the file cannot be written.
     """
-    suffix_of(path, FIGURE_SUFFIXES)
-    save_figure(heat_map_figure(outcomes, title), path, dpi=140)
+    save_figure(lambda: heat_map_figure(outcomes, title), path, dpi=140)
 
 
 def heat_map_figure(outcomes: Iterable[SettingOutcome], title: str = "") -> Figure:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import literal, unit_of
-from pipesched.simulator.views.figure import BLACK, CURVE_COLOURS, FIGURE_SUFFIXES, WHITE, save_figure, suffix_of
+from pipesched.simulator.views.figure import BLACK, CURVE_COLOURS, WHITE, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,8 +65,7 @@ def draw_curves(curves: Sequence[Curve], path: Path | str, title: str = "", targ
         SimulationError: The suffix is another one, no loss is a finite number, a run has not as many times as losses,
             or the file cannot be written.
     """
-    suffix_of(path, FIGURE_SUFFIXES)
-    save_figure(learning_curve_figure(curves, title, target_loss), path)
+    save_figure(lambda: learning_curve_figure(curves, title, target_loss), path)
 
 
 def learning_curve_figure(curves: Sequence[Curve], title: str = "", target_loss: float | None = None) -> Figure:

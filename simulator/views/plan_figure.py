@@ -21,7 +21,6 @@ from pipesched.simulator.views.figure import (
     BLUE,
     DARK_BLUE,
     FAINT,
-    FIGURE_SUFFIXES,
     IDLE,
     INK,
     ORANGE,
@@ -31,7 +30,6 @@ from pipesched.simulator.views.figure import (
     VIOLET,
     WHITE,
     save_figure,
-    suffix_of,
 )
 from pipesched.simulator.views.gantt_chart import gantt_layout
 
@@ -83,8 +81,7 @@ def draw_plan(outcome: PlanOutcome, request: Request, path: Path | str) -> None:
     Raises:
         SimulationError: The suffix is another one, or the file cannot be written.
     """
-    suffix_of(path, FIGURE_SUFFIXES)
-    save_figure(plan_figure(outcome, request), path)
+    save_figure(lambda: plan_figure(outcome, request), path)
 
 
 def plan_figure(outcome: PlanOutcome, request: Request) -> Figure:

@@ -14,11 +14,9 @@ from pipesched.simulator.analysis import literal
 from pipesched.simulator.views.figure import (
     BLACK,
     COPIES_MAP,
-    FIGURE_SUFFIXES,
     STALENESS_MAP,
     WHITE,
     save_figure,
-    suffix_of,
 )
 
 if TYPE_CHECKING:
@@ -73,8 +71,7 @@ def draw_staleness(schedule: Schedule, path: Path | str, num_microbatches: int =
     Raises:
         SimulationError: The suffix is another one, or the file cannot be written.
     """
-    suffix_of(path, FIGURE_SUFFIXES)
-    save_figure(staleness_figure(schedule, num_microbatches, title), path)
+    save_figure(lambda: staleness_figure(schedule, num_microbatches, title), path)
 
 
 def staleness_figure(schedule: Schedule, num_microbatches: int = 32, title: str = "") -> Figure:

@@ -43,7 +43,7 @@ def replay(
     with simulating(schedule):
         result = replay_timeline(measured, conditions)
     if gantt is not None:
-        save_figure(result.plot(), gantt)
+        save_figure(result.plot, gantt)
     if out is not None:
         import json as standard_json
 

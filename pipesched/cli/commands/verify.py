@@ -225,7 +225,7 @@ def _write(verified: VerifiedSchedule, out: Path, *, is_quiet: bool) -> None:
     stem = verified.name.replace("/", "_")[:_LONGEST_STEM]
     for timeline in both:
         write_timeline(timeline, out / f"{stem}-{timeline.source}.json")
-    save_figure(verified.plot(), out / f"{stem}.png")
+    save_figure(verified.plot, out / f"{stem}.png")
     write_text(out / f"{stem}-trace.json", to_trace(*both))
     if not is_quiet:
         print(terminal_line(f"wrote {out}/{stem}-predicted.json, {stem}-measured.json, {stem}.png, {stem}-trace.json"))

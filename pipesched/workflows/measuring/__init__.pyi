@@ -4,6 +4,7 @@ from .link_profiling import profile_links as profile_links
 from .measured_costs import MeasuredCosts as MeasuredCosts
 from .measured_costs import RunsArgument as RunsArgument
 from .measured_costs import costs_from_runs as costs_from_runs
+from .measured_costs import cut_of_runs as cut_of_runs
 from .measured_costs import profiled_stages as profiled_stages
 from .measured_costs import read_runs as read_runs
 from .measured_costs import with_profiled as with_profiled

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pipesched.profiles.costs import (
+    Profile,
     RunCosts,
     RunSamples,
     Spread,
@@ -208,10 +209,25 @@ def profiled_stages(
         return (*[StageCost(0.0, output_bytes=output_bytes)] * (num_stages - 1), StageCost(0.0))
     if output_bytes is not None:
         raise ArgumentError("output_bytes: got it with `profile`, expected one of them: the profile says it")
+    return costs_of_stages(*cut_of_runs(num_stages, profile, run_partition, microbatch_size)).stages
+
+
+def cut_of_runs(
+    num_stages: int,
+    profile: ProfileArgument,
+    run_partition: PartitionArgument | None,
+    microbatch_size: int | None,
+) -> tuple[Profile, tuple[tuple[int, int], ...], int]:
+    """Return the profile of runs, the layers of each of their stages, and the samples of a micro-batch.
+
+    Raises:
+        ArgumentError: An argument is no profile, no partition or no size.
+        ProfileError: The profile cannot be cut so.
+    """
     loaded = read_profile_argument(profile)
     size = read_microbatch_size(microbatch_size, loaded)
     bounds = parse_partition(partition_text(run_partition) or "balanced", layer_seconds(loaded, size), num_stages)
-    return costs_of_stages(loaded, bounds, size).stages
+    return loaded, bounds, size
 
 
 def with_profiled(costs: RunCosts, stages: Sequence[StageCost] | None, microbatch_size: int | None) -> RunCosts:

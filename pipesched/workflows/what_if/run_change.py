@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from pipesched.profiles.clusters import Link
-from pipesched.profiles.costs import layer_seconds, samples_of
-from pipesched.profiles.partitioning import parse_partition
+from pipesched.profiles.costs import samples_of
 from pipesched.schedules import Op, Schedule, computes, schedule_of
 from pipesched.schedules.builders import ParameterValue, build, find, lookup
 from pipesched.schedules.lowering import lower
@@ -27,11 +26,9 @@ from pipesched.workflows.arguments import (
     catalogue_name,
     partition_text,
     read_cluster_argument,
-    read_microbatch_size,
-    read_profile_argument,
     read_schedule_argument,
 )
-from pipesched.workflows.measuring import RunsArgument, profiled_stages, read_runs
+from pipesched.workflows.measuring import RunsArgument, cut_of_runs, profiled_stages, read_runs
 from pipesched.workflows.what_if.machine_change import MachineChange
 from pipesched.workflows.what_if.run_question import LayersOfRuns, Question
 from pipesched.workflows.what_if.what_if_result import WhatIf, changed_quantities
@@ -230,10 +227,7 @@ def _layers(
         if partition is not None:
             raise ArgumentError(f"partition: got {partition} without `profile`, expected both; add it, or leave it out")
         return None
-    loaded = read_profile_argument(profile)
-    size = read_microbatch_size(microbatch_size, loaded)
-    bounds = parse_partition(partition_text(run_partition) or "balanced", layer_seconds(loaded, size), num_stages)
-    return LayersOfRuns(loaded, bounds, size, partition_text(partition))
+    return LayersOfRuns(*cut_of_runs(num_stages, profile, run_partition, microbatch_size), partition_text(partition))
 
 
 def _require_bytes(question: Question) -> None:
