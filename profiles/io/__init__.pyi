@@ -3,6 +3,7 @@ from .cluster_json import read_cluster as read_cluster
 from .faults import STRICT as STRICT
 from .faults import in_our_words as in_our_words
 from .faults import one_line as one_line
+from .faults import require_no_faults as require_no_faults
 from .loading import RUN_COSTS_FORMAT as RUN_COSTS_FORMAT
 from .loading import load_cluster as load_cluster
 from .loading import load_plan as load_plan

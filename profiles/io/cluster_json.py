@@ -13,9 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Link
-from pipesched.profiles.io.faults import one_line
+from pipesched.profiles.io.faults import require_no_faults
 from pipesched.profiles.io.validation import Bytes, Count, Record, Seconds, Text, parse_record
 
 _ADVICE = "correct it, or measure the links again"
@@ -71,9 +70,7 @@ def read_cluster(text: str, file: str) -> Cluster:
         ProfileError: It is none; names `file`, the place, what was got and expected.
     """
     record = parse_record(_Cluster, text, file, _ADVICE)
-    faults = _inconsistencies(record)
-    if faults:
-        raise ProfileError(f"{file}: {one_line(faults)}; {_ADVICE}")
+    require_no_faults(file, _inconsistencies(record), _ADVICE)
     return Cluster(
         devices=tuple(Device(device.speed, device.memory_bytes, device.node, device.op_s) for device in record.devices),
         intra=record.intra.link(),

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pipesched.profiles import ProfileError
+
 if TYPE_CHECKING:
     from pydantic import ConfigDict
 
@@ -32,6 +34,16 @@ def in_our_words(message: str) -> str:
     for pydantics, ours in _WORDS.items():
         message = message.replace(pydantics, ours)
     return " ".join(re.sub(r", unable to parse string as an? \w+", "", message).split())
+
+
+def require_no_faults(origin: str, faults: Sequence[str], advice: str = "") -> None:
+    """Return where nothing is wrong with what comes from `origin`, a file or what it is called.
+
+    Raises:
+        ProfileError: There are faults; in one line, with the advice, if there is one.
+    """
+    if faults:
+        raise ProfileError(f"{origin}: {one_line(faults)}{advice and f'; {advice}'}")
 
 
 def one_line(faults: Sequence[str]) -> str:

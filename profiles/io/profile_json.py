@@ -13,9 +13,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pipesched.profiles import DeviceKind, ProfileError
+from pipesched.profiles import DeviceKind
 from pipesched.profiles.costs import LayerCost, LayerMeasurement, LayerSplit, LayerWork, Profile, Provenance, Variation
-from pipesched.profiles.io.faults import one_line
+from pipesched.profiles.io.faults import require_no_faults
 from pipesched.profiles.io.model_name import NameFromFile
 from pipesched.profiles.io.validation import Bytes, Count, Record, Seconds, Text, parse_record
 
@@ -104,9 +104,7 @@ def read_profile(text: str, file: str) -> Profile:
     name = NameFromFile(record.model, file)
     variation = None if record.variation is None else Variation(**record.variation.model_dump())
     profile = Profile(name, tuple(_layer(layer) for layer in record.layers), Provenance(**fields), variation)
-    faults = _inconsistencies(profile) + _falling(record) + _version_faults(record)
-    if faults:
-        raise ProfileError(f"{file}: {one_line(faults)}; {_ADVICE}")
+    require_no_faults(file, _inconsistencies(profile) + _falling(record) + _version_faults(record), _ADVICE)
     return profile
 
 

@@ -16,9 +16,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import WORK_KINDS, RunCosts, RunStage, Spread, StageCost
-from pipesched.profiles.io.faults import one_line
+from pipesched.profiles.io.faults import require_no_faults
 from pipesched.profiles.io.validation import Bytes, Count, Record, Seconds, Text, parse_record
 
 _ADVICE = "correct it, or make it again with pipesched.costs_from_runs"
@@ -76,9 +75,7 @@ def read_run_costs(text: str, file: str) -> RunCosts:
         ProfileError: It has none; names `file`, the place, what was got and expected.
     """
     record = parse_record(_RunCosts, text, file, _ADVICE)
-    faults = _faults(record)
-    if faults:
-        raise ProfileError(f"{file}: {one_line(faults)}; {_ADVICE}")
+    require_no_faults(file, _faults(record), _ADVICE)
     return RunCosts(
         record.runs,
         tuple(map(_stage, record.stages)),

@@ -20,7 +20,7 @@ from typing import Any
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.profiles.io.faults import one_line
+from pipesched.profiles.io.faults import require_no_faults
 from pipesched.profiles.io.loading import read_profile_text
 from pipesched.schedules import shown
 
@@ -55,7 +55,7 @@ def load_stage_costs(path: str | Path) -> StageCosts:
             "start with: stage,forward_s,backward_s"
         )
     header = rows[0][1]
-    _raise(file, _header_faults(header))
+    require_no_faults(file, _header_faults(header))
     faults: list[str] = []
     stages: dict[int, StageCost] = {}
     overlaps: list[float] = []
@@ -67,14 +67,9 @@ def load_stage_costs(path: str | Path) -> StageCosts:
             f"column stage: got no stage {missing} but stage {max(stages)}, expected 0 to {len(stages) - 1}; "
             "number the stages from 0 without gaps"
         )
-    _raise(file, faults)
+    require_no_faults(file, faults)
     ordered = tuple(stages[stage] for stage in range(len(stages)))
     return StageCosts(ordered, origin=file, overlap=overlaps[0] if overlaps else 0.0)
-
-
-def _raise(file: str, faults: Sequence[str]) -> None:
-    if faults:
-        raise ProfileError(f"{file}: {one_line(faults)}")
 
 
 def _header_faults(header: Sequence[str]) -> list[str]:

@@ -23,7 +23,7 @@ from pipesched.profiles.costs import (
     Variation,
     variation_of,
 )
-from pipesched.profiles.io import one_line
+from pipesched.profiles.io import require_no_faults
 from pipesched.profiles.measuring.background_load import Companions
 from pipesched.profiles.measuring.layer_chain import LayerBytes, LayerChain
 from pipesched.profiles.measuring.provenance import device_name, library_versions
@@ -186,8 +186,7 @@ def _check(
     ):
         if got < least:
             faults.append(f"{name}: got {got}, expected at least {least}; raise it")
-    if faults:
-        raise ProfileError(f"profiling: {one_line(faults)}")
+    require_no_faults("profiling", faults)
     try:
         target = torch.device(device)
         torch.empty(1, device=target)
