@@ -55,15 +55,15 @@ def reads_of(schedule: Schedule) -> Reads:
 
 def newest(p: int, m: int, slack: int = 1) -> Reads:
     """The newest version when each op runs: a loop over each stage's turns, a Step after every B."""
-    found: Reads = {}
+    reads: Reads = {}
     for k in range(p):
         forwards = 0
         for steps in range(m):  # before the B of micro-batch `steps`
             while forwards <= steps + slack * (p - 1 - k) and forwards < m:
-                found["F", k, forwards] = (steps, 0)
+                reads["F", k, forwards] = (steps, 0)
                 forwards += 1
-            found["B", k, steps] = (steps, 0)
-    return found
+            reads["B", k, steps] = (steps, 0)
+    return reads
 
 
 def ordinary(num_stages: int, m: int, accumulate: int = 1) -> Reads:

@@ -82,12 +82,16 @@ def _counts(lowered: Schedule, stage: int, at: list[int]) -> list[int]:
 
 def _received(posted: dict[tuple[type, int, int], list[Thing]], rank: int) -> set[Thing]:
     """What has come in on `rank`: the k-th Send of a channel meets its k-th Recv if they name the same message."""
-    found = set()
+    arrivals = set()
     for (kind, sender, receiver), things in posted.items():
         if kind is Recv and receiver == rank:
             sent = posted.get((Send, sender, rank), [])
-            found.update(mine for theirs, mine in zip(sent, things, strict=False) if theirs == mine)
-    return found
+            arrivals.update(
+                expected_thing
+                for sent_thing, expected_thing in zip(sent, things, strict=False)
+                if sent_thing == expected_thing
+            )
+    return arrivals
 
 
 def delivers(lowered: Schedule) -> bool:
@@ -116,9 +120,9 @@ def crossings(schedule: Schedule) -> list[tuple[int, int, Thing]]:
         for op in row:
             for thing in made(op):
                 makers.setdefault(thing, set()).add(rank)
-    found = []
+    journeys = []
     for rank, row in enumerate(schedule.ops):
         things = {thing for op in row for thing in wanted(op, schedule.num_stages)}
         for thing in sorted(things):
-            found += [(maker, rank, thing) for maker in sorted(makers.get(thing, set())) if maker != rank]
-    return found
+            journeys += [(maker, rank, thing) for maker in sorted(makers.get(thing, set())) if maker != rank]
+    return journeys

@@ -48,11 +48,11 @@ def assert_ordered(schedule: Schedule) -> None:
     homes = [{part.stage for part in parts(row)} for row in schedule.ops]
     for rank, row in enumerate(schedule.ops):
         for stage in homes[rank]:
-            mine = [part for part in parts(row) if part.stage == stage]
-            forwards, backwards = ([c.microbatch for c in mine if c.phase.value in kind] for kind in ("F", "BI"))
+            stage_parts = [part for part in parts(row) if part.stage == stage]
+            forwards, backwards = ([c.microbatch for c in stage_parts if c.phase.value in kind] for kind in ("F", "BI"))
             assert forwards == sorted(forwards)
             assert backwards in (forwards, forwards[::-1])
-            places = {(part.phase.value, part.microbatch): place for place, part in enumerate(mine)}
+            places = {(part.phase.value, part.microbatch): place for place, part in enumerate(stage_parts)}
             for (letter, i), place in places.items():
                 before = {"B": "F", "I": "F", "W": "I"}.get(letter)
                 assert before is None or places[before, i] < place

@@ -26,36 +26,36 @@ def assert_true(schedule: Schedule, deadlock: Deadlock, communication: str, mode
 
 def waits(schedule: Schedule, link: WaitingOp, other: WaitingOp, communication: str) -> bool:
     """Whether `link` cannot be over before `other` is, or before `other` has begun where they are two ends."""
-    mine, theirs = link.op, other.op
+    link_op, other_op = link.op, other.op
     is_same_rank = link.rank == other.rank
-    are_posts = isinstance(mine, Send | Recv) and isinstance(theirs, Send | Recv)
+    are_posts = isinstance(link_op, Send | Recv) and isinstance(other_op, Send | Recv)
     match link.why.name:
         case "NEEDS":
-            if isinstance(mine, Step):
-                return is_same_rank and other.index < link.index and theirs == Reduce(mine.stage)
-            things = wanted(mine, schedule.num_stages)
-            brought = [carried(theirs)] if isinstance(theirs, Recv) else made(theirs)
+            if isinstance(link_op, Step):
+                return is_same_rank and other.index < link.index and other_op == Reduce(link_op.stage)
+            things = wanted(link_op, schedule.num_stages)
+            brought = [carried(other_op)] if isinstance(other_op, Recv) else made(other_op)
             return (is_same_rank or not schedule.is_lowered) and bool(set(things) & set(brought))
         case "AFTER":
-            return is_same_rank and other.index < link.index and not isinstance(theirs, Send | Recv | Reduce)
+            return is_same_rank and other.index < link.index and not isinstance(other_op, Send | Recv | Reduce)
         case "MEETS":
-            return are_posts and end_of(link.rank, mine) == other_end_of(other.rank, theirs) and (
+            return are_posts and end_of(link.rank, link_op) == other_end_of(other.rank, other_op) and (
                 number_of(schedule, link) == number_of(schedule, other)
             )  # fmt: skip
-        case "BEHIND" if isinstance(mine, Reduce):
+        case "BEHIND" if isinstance(link_op, Reduce):
             are_ordered = communication not in ("buffered", "channel")
-            return are_ordered and is_same_rank and other.index < link.index and isinstance(theirs, Reduce)
+            return are_ordered and is_same_rank and other.index < link.index and isinstance(other_op, Reduce)
         case "BEHIND":
             run = next(run for run in batches(schedule.ops[link.rank], communication) if link.index in run)
             return are_posts and is_same_rank and other.index < min(run) and (
-                stream(link.rank, mine, communication) == stream(other.rank, theirs, communication)
+                stream(link.rank, link_op, communication) == stream(other.rank, other_op, communication)
             )  # fmt: skip
         case "WITH":
             runs = batches(schedule.ops[link.rank], communication)
             return is_same_rank and any({link.index, other.index} <= set(run) for run in runs)
         case "REPLICAS":
             return (
-                mine == theirs
+                link_op == other_op
                 and not is_same_rank
                 and reduces_before(schedule, link) == reduces_before(schedule, other)
             )

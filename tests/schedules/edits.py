@@ -34,7 +34,7 @@ def swapped(first: str, second: str) -> Callable[[list[Op]], None]:
     return swap
 
 
-def found(schedule: Schedule, kind: str) -> list[tuple[int | None, int | None, str]]:
+def faults_of(schedule: Schedule, kind: str) -> list[tuple[int | None, int | None, str]]:
     return [(finding.rank, finding.index, finding.text) for finding in find_faults(schedule) if finding.kind == kind]
 
 

@@ -56,8 +56,8 @@ def main() -> None:
     rank, other = int(sys.argv[1]), 1 - int(sys.argv[1])
     store = dist.FileStore(sys.argv[2], 2)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    found = {"exchange": exchange(other), "in_order": in_order(rank, other)}
-    print(json.dumps(found | {"unreceived": unreceived(rank, other, store)}), flush=True)
+    answers = {"exchange": exchange(other), "in_order": in_order(rank, other)}
+    print(json.dumps(answers | {"unreceived": unreceived(rank, other, store)}), flush=True)
     os._exit(0)  # gloo's threads may still hold tensors
 
 

@@ -83,11 +83,11 @@ class Model:
 
     def _gather(self) -> list[list[Place]]:
         """Return the k-th Reduces of each stage, where every rank that reduces it has as many."""
-        found: dict[Op, list[list[Place]]] = {}
+        places_of: dict[Op, list[list[Place]]] = {}
         for rank, row in enumerate(self.rows):
             for op in {op for op in row if isinstance(op, Reduce)}:
-                found.setdefault(op, []).append([(rank, index) for index, other in enumerate(row) if other == op])
-        return [list(places) for lists in found.values() for places in zip(*lists, strict=False)]
+                places_of.setdefault(op, []).append([(rank, index) for index, other in enumerate(row) if other == op])
+        return [list(places) for lists in places_of.values() for places in zip(*lists, strict=False)]
 
     def start(self) -> State:
         return (0,) * len(self.rows), frozenset()
@@ -95,17 +95,17 @@ class Model:
     def moves(self, state: State) -> list[State]:
         """Return what can happen next, each on its own."""
         at, met = state
-        found = []
+        states = []
         for rank, row in enumerate(self.rows):
             if at[rank] < len(row) and (together := self._can_do(rank, row[at[rank]], state)):
-                found.append((tuple(n + (r in together) for r, n in enumerate(at)), met))
+                states.append((tuple(n + (r in together) for r, n in enumerate(at)), met))
         for place, other in self.partner.items():
             if place not in met and place < other and self._under_way(place, state) and self._under_way(other, state):
-                found.append((at, met | {place, other}))
+                states.append((at, met | {place, other}))
         for circle in self.circles:
             if circle[0] not in met and all(place[1] < at[place[0]] and self._is_first(place, met) for place in circle):
-                found.append((at, met | set(circle)))
-        return found
+                states.append((at, met | set(circle)))
+        return states
 
     def _can_do(self, rank: int, op: Op, state: State) -> set[int]:
         """Return the ranks that do the next op of `rank` together; none if it must wait."""
@@ -155,15 +155,15 @@ class Model:
 
     def ends(self) -> set[State]:
         """Return where it can end, in whatever order things happen: every order is tried."""
-        seen, todo, found = {self.start()}, [self.start()], set()
+        seen, todo, dead_ends = {self.start()}, [self.start()], set()
         while todo:
             state = todo.pop()
             following = self.moves(state)
             if not following:
-                found.add(state)
+                dead_ends.add(state)
             todo += [new for new in following if new not in seen]
             seen.update(following)
-        return found
+        return dead_ends
 
 
 def comes_through(schedule: Schedule, communication: str) -> bool:

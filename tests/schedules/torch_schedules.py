@@ -98,7 +98,7 @@ def constructed(kind: str, p: int, m: int, stages_of_rank_0: list[int]) -> Any:
     return getattr(pipelining, kind)(stages, m, loss_fn=lambda *_args: 0.0)
 
 
-def ours(schedule: Schedule) -> list[list[str]]:
+def words_of(schedule: Schedule) -> list[list[str]]:
     """Return our lists in the same words: computations, and two of them overlapped, without Reduce and Step."""
     return [[str(op) for op in row if computes(op)] for row in schedule.ops]
 

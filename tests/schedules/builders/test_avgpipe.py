@@ -17,7 +17,7 @@ DRAWING = """
     rank 2  F3 F4 F5 B3 .. B4 .. B5
     rank 3  .. F3 B3 F4 B4 F5 B5 ..
 """
-COUNTS = {"p": st.integers(1, 6), "each": st.integers(1, 8), "pipelines": st.integers(1, 4)}
+COUNTS = {"p": st.integers(1, 6), "share": st.integers(1, 8), "pipelines": st.integers(1, 4)}
 
 
 def test_it_runs_as_drawn():
@@ -27,29 +27,29 @@ def test_it_runs_as_drawn():
 
 @settings(deadline=None, max_examples=40)
 @given(**COUNTS, advance=st.integers(0, 9))
-def test_it_is_sound_and_holds_on_each_rank_what_a_single_pipeline_does(p, each, pipelines, advance):
-    schedule = avgpipe(p, pipelines * each, pipelines, advance)
-    assert_sound(schedule, p, pipelines * each)
-    assert most_in_flight(schedule) == most_in_flight(one_f_one_b_afp(p, each, advance)) * pipelines
+def test_it_is_sound_and_holds_on_each_rank_what_a_single_pipeline_does(p, share, pipelines, advance):
+    schedule = avgpipe(p, pipelines * share, pipelines, advance)
+    assert_sound(schedule, p, pipelines * share)
+    assert most_in_flight(schedule) == most_in_flight(one_f_one_b_afp(p, share, advance)) * pipelines
 
 
 @settings(deadline=None, max_examples=40)
 @given(**COUNTS)
-def test_rank_k_of_pipeline_n_has_stage_k_on_device_k_and_the_nth_share_of_the_microbatches(p, each, pipelines):
-    schedule = avgpipe(p, pipelines * each, pipelines)
+def test_rank_k_of_pipeline_n_has_stage_k_on_device_k_and_the_nth_share_of_the_microbatches(p, share, pipelines):
+    schedule = avgpipe(p, pipelines * share, pipelines)
     assert schedule.num_ranks == pipelines * p
     for rank, row in enumerate(schedule.ops):
         pipeline, stage = divmod(rank, p)
         assert schedule.rank_to_device[rank] == stage
         assert {part.stage for part in parts(row)} == {stage}
-        assert {part.microbatch for part in parts(row)} == set(range(pipeline * each, (pipeline + 1) * each))
+        assert {part.microbatch for part in parts(row)} == set(range(pipeline * share, (pipeline + 1) * share))
 
 
 @settings(deadline=None, max_examples=40)
 @given(**COUNTS)
-def test_messages_stay_within_their_pipeline(p, each, pipelines):
-    schedule = avgpipe(p, pipelines * each, pipelines)
-    assert set(routes(schedule)) == {(k, i) for k in range(p) for i in range(pipelines * each)}
+def test_messages_stay_within_their_pipeline(p, share, pipelines):
+    schedule = avgpipe(p, pipelines * share, pipelines)
+    assert set(routes(schedule)) == {(k, i) for k in range(p) for i in range(pipelines * share)}
     for rank, row in enumerate(lower(schedule).ops):
         assert all(op.peer // p == rank // p for op in row if isinstance(op, Send | Recv))
 

@@ -70,7 +70,7 @@ def test_micro_batches_in_flight_are_what_the_entry_says(name, num_ranks, num_mi
 @pytest.mark.parametrize("name", [entry.name for entry in CATALOGUE.values() if entry.case_of])
 def test_a_special_case_has_the_lists_of_the_schedule_that_it_is_a_case_of(name):
     case = CATALOGUE[name].case_of
-    rest = {each.name: 2 for each in CATALOGUE[name].parameters}
+    rest = {parameter.name: 2 for parameter in CATALOGUE[name].parameters}
     assert build(name, 3, 8, **rest).ops == build(case.name, 3, 8, **case.settings, **rest).ops
     assert simplest_case(case.name, {**case.settings, **rest}) == (CATALOGUE[name], rest)
     assert simplest_case(name, rest) == (CATALOGUE[name], rest)
@@ -176,11 +176,11 @@ def test_a_name_of_elsewhere_in_any_case_builds_our_schedule_by_our_name(name, a
 def test_every_schedule_that_torch_has_by_name_is_found():
     from torch.distributed.pipelining import schedules
 
-    theirs = [
+    class_names = [
         name for name, value in vars(schedules).items() if isinstance(value, type) and name.startswith("Schedule")
     ]
-    assert len(theirs) >= 5
-    for name in theirs:
+    assert len(class_names) >= 5
+    for name in class_names:
         assert schedules.get_schedule_class(name.removeprefix("Schedule")).__name__ == name
         assert find(name) is find(name.removeprefix("Schedule"))
 
@@ -235,7 +235,7 @@ from pipesched.schedules.schedule import ScheduleError
 
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
-settings, found = json.load(sys.stdin), []
+settings, answers = json.load(sys.stdin), []
 for name, counts, given in settings:
     for builder in (build, build_generated):
         began = time.process_time()
@@ -245,8 +245,8 @@ for name, counts, given in settings:
         except ScheduleError as error:
             assert len(str(error).splitlines()) == 1
             num_ops = 0
-        found.append((name, counts, given, num_ops, time.process_time() - began))
-print(json.dumps(found))
+        answers.append((name, counts, given, num_ops, time.process_time() - began))
+print(json.dumps(answers))
 """
 
 
@@ -263,8 +263,8 @@ def test_whatever_is_large_is_judged_before_anything_is_built():
                 cases += [(entry.name, (4, 8), {parameter.name: value}) for value in values]
     done = subprocess.run([sys.executable, "-c", LARGE], input=json.dumps(cases), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout)
-    assert len(found) == 2 * len(cases)
-    for name, counts, given, num_ops, seconds in found:
+    answers = json.loads(done.stdout)
+    assert len(answers) == 2 * len(cases)
+    for name, counts, given, num_ops, seconds in answers:
         assert num_ops < 1000, (name, counts, given)
         assert seconds < 2, (name, counts, given)

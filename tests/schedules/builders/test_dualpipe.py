@@ -9,7 +9,7 @@ from pipesched.schedules.builders import dualpipe as module
 from pipesched.schedules.builders.dualpipe import dualpipe, dualpipe_v
 from tests.schedules.builder_rules import assert_one_line, assert_sound, most_in_flight, parts
 from tests.schedules.drawings import cells, drawn, is_in
-from tests.schedules.torch_schedules import NUM_SHAPES, built, ours, vee
+from tests.schedules.torch_schedules import NUM_SHAPES, built, vee, words_of
 
 DUALPIPE = """
     rank 0  F0  F1  F2  F4  I4  W4  F5  F3& B5  F6& B0  B6  F7& B1  B7  I2  W2  I3  W3
@@ -44,7 +44,7 @@ def test_dualpipe_v_orders_as_pytorch_lists():
         p = chance.randint(1, 8)
         m = chance.randint(2 * p, 2 * p + 24)
         uneven += m % p > 0
-        assert ours(dualpipe_v(p, m)) == built("ScheduleDualPipeV", p, m, vee(p)), f"p = {p}, m = {m}"
+        assert words_of(dualpipe_v(p, m)) == built("ScheduleDualPipeV", p, m, vee(p)), f"p = {p}, m = {m}"
     assert uneven > 10
 
 

@@ -28,8 +28,8 @@ def layouts(draw):
 
 
 def test_it_runs_as_drawn():
-    found = drawn(one_f_one_b_rr(3, 8, (2, 1)), columns=12, cell=lambda op: f"{op.phase}{op.microbatch}@{op.version}")
-    assert found == cells(DRAWING)
+    drawing = drawn(one_f_one_b_rr(3, 8, (2, 1)), columns=12, cell=lambda op: f"{op.phase}{op.microbatch}@{op.version}")
+    assert drawing == cells(DRAWING)
     assert is_in(DRAWING, module.__doc__)
 
 

@@ -29,8 +29,8 @@ HYBRID = """
 @pytest.mark.parametrize(("schedule", "drawing"), [(stale_weights(3, 9), DRAWING), (hybrid(3, 4, 2), HYBRID)])
 def test_it_runs_as_drawn(schedule, drawing):
     expected = cells(drawing)
-    found = drawn(schedule, columns=len(expected[0]), cell=lambda op: f"{op.phase.value}{op.microbatch}@{op.version}")
-    assert found == expected
+    table = drawn(schedule, columns=len(expected[0]), cell=lambda op: f"{op.phase.value}{op.microbatch}@{op.version}")
+    assert table == expected
     assert is_in(drawing, module.__doc__)
 
 
@@ -66,8 +66,8 @@ def test_the_degree_of_staleness_is_that_of_the_paper(num_register_pairs):
 
 @pytest.mark.parametrize("weights", [(1.0,), (3.0, 5.0), (10.0, 20.0, 30.0), (1, 0, 2, 7, 4)])
 def test_the_share_of_stale_weights_is_that_before_the_last_pair_of_registers(weights):
-    found = staleness(stale_weights(len(weights), 30))
-    assert found.stale_share(weights) == pytest.approx(sum(weights[:-1]) / sum(weights))
+    summary = staleness(stale_weights(len(weights), 30))
+    assert summary.stale_share(weights) == pytest.approx(sum(weights[:-1]) / sum(weights))
 
 
 @settings(deadline=None, max_examples=60)

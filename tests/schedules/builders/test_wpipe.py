@@ -19,8 +19,8 @@ DRAWING = """
 
 
 def test_it_runs_as_drawn():
-    found = drawn(wpipe(2, 4, 2), cell=lambda op: f"{op.stage}{op.phase.value}{op.microbatch}@{op.version}")
-    assert found == cells(DRAWING)
+    drawing = drawn(wpipe(2, 4, 2), cell=lambda op: f"{op.stage}{op.phase.value}{op.microbatch}@{op.version}")
+    assert drawing == cells(DRAWING)
     assert is_in(DRAWING, module.__doc__)
 
 

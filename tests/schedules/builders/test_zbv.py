@@ -17,7 +17,7 @@ from tests.schedules.builder_rules import (
     parts,
 )
 from tests.schedules.drawings import cells, drawn, is_in
-from tests.schedules.torch_schedules import NUM_SHAPES, built, ours, vee
+from tests.schedules.torch_schedules import NUM_SHAPES, built, vee, words_of
 
 DRAWING = """
     rank 0  0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2 ..
@@ -44,7 +44,7 @@ def test_it_orders_as_pytorch_lists():
     for _ in range(NUM_SHAPES):
         p, m = chance.randint(1, 8), chance.randint(1, 24)
         fewer += m < 2 * p - 1
-        assert ours(zbv(p, m)) == built("ScheduleZBVZeroBubble", p, m, vee(p)), f"p = {p}, m = {m}"
+        assert words_of(zbv(p, m)) == built("ScheduleZBVZeroBubble", p, m, vee(p)), f"p = {p}, m = {m}"
     assert 10 < fewer < 90
 
 

@@ -22,17 +22,17 @@ NUM_SIZES = 4
 def sizes(name: str) -> list[Schedule]:
     """Return the schedule at its largest, and at random sizes up to 16 ranks and 64 micro-batches."""
     entry, chance = CATALOGUE[name], random.Random(name)
-    found: list[Schedule] = []
+    schedules: list[Schedule] = []
     wanted = [(16, 64, 1)]
     wanted += [(chance.randint(1, 16), chance.randint(1, 64), chance.randint(1, 4)) for _ in range(100)]
     for p, m, v in wanted:
         try:
-            found.append(entry.build(p, m, **({"num_chunks": v} if entry.traits.takes_chunks else {})))
+            schedules.append(entry.build(p, m, **({"num_chunks": v} if entry.traits.takes_chunks else {})))
         except ScheduleError:  # a size that it cannot have
             continue
-        if len(found) == NUM_SIZES:
+        if len(schedules) == NUM_SIZES:
             break
-    return found
+    return schedules
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
@@ -124,7 +124,7 @@ def test_faults_that_are_no_deadlocks_count_on_every_backend():
     bad = edited(good, 0, lambda row: row.append(row[place_of(good, 0, "0F1")]))
     findings = judge(bad).findings
     assert list(findings) == list(BACKENDS) == list(MessageBackend)
-    assert all({one.kind for one in here} == {"structure"} for here in findings.values())
+    assert all({finding.kind for finding in here} == {"structure"} for here in findings.values())
 
 
 def test_judge_finds_on_gloo_what_check_finds():

@@ -4,16 +4,16 @@ from pipesched.schedules import Message, Payload, Recv, Send, make_schedule
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.lowering import lower
-from tests.schedules.edits import edited, found, place_of, swapped
+from tests.schedules.edits import edited, faults_of, place_of, swapped
 
 
 def test_a_missing_send_is_named_at_its_receive_and_at_the_op_that_waits():
     good = lower(one_f_one_b(2, 2))
     bad = edited(good, 0, lambda row: row.pop(place_of(good, 0, "0SEND_F1")))
     recv, user = place_of(bad, 1, "1RECV_F1"), place_of(bad, 1, "1F1")
-    assert found(bad, "matching") == [(1, recv, "1RECV_F1 has no Send on rank 0")]
-    assert (1, user) in [place[:2] for place in found(bad, "progress")]
-    ((*_, text),) = found(bad, "progress")
+    assert faults_of(bad, "matching") == [(1, recv, "1RECV_F1 has no Send on rank 0")]
+    assert (1, user) in [place[:2] for place in faults_of(bad, "progress")]
+    ((*_, text),) = faults_of(bad, "progress")
     assert text.startswith(
         f"1F1 waits forever for 1RECV_F1 (op {recv}), which waits for the other end, 0SEND_F1 of rank 0"
     )
@@ -23,8 +23,8 @@ def test_a_missing_send_is_named_at_its_receive_and_at_the_op_that_waits():
 def test_a_missing_receive_is_named_at_its_send_and_at_the_op_that_waits():
     good = lower(one_f_one_b(2, 2))
     bad = edited(good, 0, lambda row: row.pop(place_of(good, 0, "0RECV_B0")))
-    assert found(bad, "matching") == [(1, place_of(bad, 1, "1SEND_B0"), "1SEND_B0 has no Recv on rank 0")]
-    first, second = found(bad, "progress")
+    assert faults_of(bad, "matching") == [(1, place_of(bad, 1, "1SEND_B0"), "1SEND_B0 has no Recv on rank 0")]
+    first, second = faults_of(bad, "progress")
     assert first == (0, place_of(bad, 0, "0B0"), "0B0 waits forever for 0RECV_B0 of rank 0, which is missing")
     assert second[0] == 1
     assert "0RECV_B1 of rank 0, which is not at this place of the channel" in second[2]
@@ -33,11 +33,11 @@ def test_a_missing_receive_is_named_at_its_send_and_at_the_op_that_waits():
 def test_two_receives_in_the_wrong_order_are_named():
     good = lower(gpipe(2, 3))
     bad = edited(good, 1, swapped("1RECV_F0", "1RECV_F1"))
-    ((rank, index, text),) = found(bad, "matching")
+    ((rank, index, text),) = faults_of(bad, "matching")
     assert (rank, index) == (1, place_of(bad, 1, "1RECV_F1"))
     assert text.startswith("1RECV_F1 is out of order: rank 0 sends 0SEND_F0 at this place")
     assert "expected 1RECV_F0" in text
-    assert (1, place_of(bad, 1, "1F0")) in [place[:2] for place in found(bad, "progress")]
+    assert (1, place_of(bad, 1, "1F0")) in [place[:2] for place in faults_of(bad, "progress")]
 
 
 def test_a_message_sent_and_received_twice_is_named():
@@ -49,8 +49,8 @@ def test_a_message_sent_and_received_twice_is_named():
     rows[1].append(Recv(activation, 0))
     bad = make_schedule("twice", 2, 1, rows)
     index = len(rows[0]) - 1
-    assert found(bad, "matching") == [(0, index, "0SEND_F0 is there again, expected each message to be sent once")]
-    assert found(bad, "progress") == []
+    assert faults_of(bad, "matching") == [(0, index, "0SEND_F0 is there again, expected each message to be sent once")]
+    assert faults_of(bad, "progress") == []
 
 
 def test_a_message_to_a_rank_that_has_no_use_for_it_is_named():
@@ -61,7 +61,7 @@ def test_a_message_to_a_rank_that_has_no_use_for_it_is_named():
     rows[1] = [op for op in rows[1] if not (isinstance(op, Recv) and op.message == activation)]
     rows[2].insert(0, Recv(activation, 0))
     bad = make_schedule("astray", 3, 1, rows)
-    assert found(bad, "matching") == [(0, 1, "0SEND_F0 goes to rank 2, expected rank 1")]
+    assert faults_of(bad, "matching") == [(0, 1, "0SEND_F0 goes to rank 2, expected rank 1")]
 
 
 def test_a_message_that_nobody_else_uses_is_named():
@@ -70,13 +70,15 @@ def test_a_message_that_nobody_else_uses_is_named():
     rows[1].append(Send(last, 0))
     rows[0].append(Recv(last, 1))
     bad = make_schedule("x", 2, 1, rows)
-    assert found(bad, "matching") == [(1, len(rows[1]) - 1, "1SEND_F0 is sent, but no other rank uses it")]
+    assert faults_of(bad, "matching") == [(1, len(rows[1]) - 1, "1SEND_F0 is sent, but no other rank uses it")]
 
 
 def test_a_send_before_the_op_that_makes_it_is_named():
     good = lower(gpipe(2, 1))
     bad = edited(good, 0, swapped("0F0", "0SEND_F0"))
-    assert found(bad, "matching") == [(0, place_of(bad, 0, "0SEND_F0"), "0SEND_F0 comes before the op that makes it")]
+    assert faults_of(bad, "matching") == [
+        (0, place_of(bad, 0, "0SEND_F0"), "0SEND_F0 comes before the op that makes it")
+    ]
 
 
 @pytest.mark.parametrize("peer", [-1, 2, 99])
@@ -84,7 +86,7 @@ def test_a_peer_that_is_no_rank_is_named(peer):
     good = lower(gpipe(2, 1))
     at = place_of(good, 0, "0SEND_F0")
     bad = edited(good, 0, lambda row: row.__setitem__(at, Send(Message(Payload.ACTIVATION, 0, 0), peer)))
-    assert (0, at, "0SEND_F0 names a peer outside of 2 ranks") in found(bad, "matching")
+    assert (0, at, "0SEND_F0 names a peer outside of 2 ranks") in faults_of(bad, "matching")
     at = place_of(good, 1, "1RECV_F0")
     bad = edited(good, 1, lambda row: row.__setitem__(at, Recv(Message(Payload.ACTIVATION, 0, 0), peer)))
-    assert (1, at, "1RECV_F0 names a peer outside of 2 ranks") in found(bad, "matching")
+    assert (1, at, "1RECV_F0 names a peer outside of 2 ranks") in faults_of(bad, "matching")

@@ -67,7 +67,7 @@ def _are_complete(rows, cells):
         and stages == set(range(len(stages)))
         and microbatches == set(range(len(microbatches)))
         and kinds.keys() == {(stage, i) for stage in stages for i in microbatches}
-        and all(sorted(found) in (["B", "F"], ["F", "I", "W"]) for found in kinds.values())
+        and all(sorted(phases) in (["B", "F"], ["F", "I", "W"]) for phases in kinds.values())
         and max(counts.values()) == 1
         and not (others and any(not leaves for row in cells for leaves in row))
         and all(_is_in_place(words[rank], rank, at, leaf, home, microbatches) for rank, at, leaf in others)

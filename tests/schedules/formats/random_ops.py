@@ -83,8 +83,8 @@ def _cell(text: str, chance: random.Random) -> str:
 def _swap(text: str, chance: random.Random) -> str:
     rows = [row.split(",") for row in text.split("\n")]
     row = chance.choice(rows)
-    one, other = (chance.randrange(len(row)) for _ in range(2))
-    row[one], row[other] = row[other], row[one]
+    place, other = (chance.randrange(len(row)) for _ in range(2))
+    row[place], row[other] = row[other], row[place]
     return "\n".join(",".join(row) for row in rows)
 
 

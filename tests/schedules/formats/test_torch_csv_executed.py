@@ -29,8 +29,8 @@ def assert_right(schedule):
     module, inputs, targets, loss = pipelines.whole_model(MODEL, 2 * schedule.num_microbatches)
     loss(module(inputs), targets).backward()
     run = pipelines.Local(schedule, MODEL).run()
-    for ours, whole in zip(run.parameters, module.parameters(), strict=True):
-        pipelines.assert_equal([ours.grad], [whole.grad])
+    for parameter, whole in zip(run.parameters, module.parameters(), strict=True):
+        pipelines.assert_equal([parameter.grad], [whole.grad])
 
 
 @pytest.mark.parametrize("dialect", ["compute_only", "compute_comms"])

@@ -47,32 +47,32 @@ def load(path, file_format, schedule):
 
 @pytest.mark.parametrize(("kind", "stages"), GENERATORS)
 def test_we_read_pytorchs_own_orders_and_write_them_back(tmp_path, kind, stages):
-    theirs = constructed(kind, 4, 8, stages)
+    torch_schedule = constructed(kind, 4, 8, stages)
     for file_format, order in (
-        ("compute_only", theirs.pipeline_order),
-        ("compute_comms", theirs.pipeline_order_with_comms),
+        ("compute_only", torch_schedule.pipeline_order),
+        ("compute_comms", torch_schedule.pipeline_order_with_comms),
     ):
         path = tmp_path / f"{file_format}.csv"
-        theirs._dump_csv(str(path), format=file_format)
-        ours = read_csv(path, steps=False)
-        assert (ours.num_stages, ours.num_microbatches, ours.num_ranks) == (4 * len(stages), 8, 4)
+        torch_schedule._dump_csv(str(path), format=file_format)
+        schedule = read_csv(path, steps=False)
+        assert (schedule.num_stages, schedule.num_microbatches, schedule.num_ranks) == (4 * len(stages), 8, 4)
         expected = [[str(action) for action in order[rank] if action is not None] for rank in range(4)]
-        assert [[str(op) for op in row] for row in ours.ops] == expected
-        written = (write_csv if file_format == "compute_only" else write_csv_comms)(ours).encode()
+        assert [[str(op) for op in row] for row in schedule.ops] == expected
+        written = (write_csv if file_format == "compute_only" else write_csv_comms)(schedule).encode()
         if file_format == "compute_comms":  # the other has idle cells, which say nothing
             assert written == path.read_bytes()
         path.write_bytes(written)
-        assert load(path, file_format, ours).pipeline_order_with_comms == theirs.pipeline_order_with_comms
+        assert load(path, file_format, schedule).pipeline_order_with_comms == torch_schedule.pipeline_order_with_comms
 
 
 def test_dual_pipe_brings_overlaps_and_every_peer_is_the_rank_of_the_other_stage(tmp_path):
-    theirs = constructed("ScheduleDualPipeV", 4, 8, vee(4))
-    theirs._dump_csv(str(tmp_path / "a.csv"), format="compute_comms")
-    ours = read_csv(tmp_path / "a.csv")
-    assert any(isinstance(op, Overlap) for row in ours.ops for op in row)
-    for op in (op for row in ours.ops for op in row):
+    torch_schedule = constructed("ScheduleDualPipeV", 4, 8, vee(4))
+    torch_schedule._dump_csv(str(tmp_path / "a.csv"), format="compute_comms")
+    schedule = read_csv(tmp_path / "a.csv")
+    assert any(isinstance(op, Overlap) for row in schedule.ops for op in row)
+    for op in (op for row in schedule.ops for op in row):
         if isinstance(op, Send):
-            assert op.peer == theirs.stage_index_to_group_rank[op.message.receiver]
+            assert op.peer == torch_schedule.stage_index_to_group_rank[op.message.receiver]
 
 
 @pytest.mark.parametrize("kind", ["ScheduleGPipe", "Schedule1F1B"])
@@ -83,8 +83,8 @@ def test_we_read_the_orders_that_single_stage_schedules_list_where_they_are_righ
     text = io.StringIO(newline="")
     csv.writer(text).writerows(order[rank] for rank in range(4))
     if kind == "ScheduleGPipe":
-        ours = read_csv_text(text.getvalue(), "gpipe.csv", steps=False)
-        assert write_csv(ours) == write_csv(gpipe(4, 8))
+        schedule = read_csv_text(text.getvalue(), "gpipe.csv", steps=False)
+        assert write_csv(schedule) == write_csv(gpipe(4, 8))
     else:  # in 2.13 the listing is one too high on the last rank: it runs F1 to F8
         with pytest.raises(ScheduleError, match="row 1, stage 0, micro-batch 8: got no F"):
             read_csv_text(text.getvalue(), "1f1b.csv")

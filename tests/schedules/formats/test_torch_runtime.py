@@ -72,16 +72,16 @@ def run_workers(folder):
     command = [sys.executable, "-m", "tests.schedules.formats.torch_worker", str(folder)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     workers = run_all([([*command, str(rank)], environment) for rank in range(4)], cwd=ROOT)
-    assert [worker.returncode for worker in workers] == [0] * 4, "\n".join(each.stderr for each in workers)[-3000:]
+    assert [worker.returncode for worker in workers] == [0] * 4, "\n".join(worker.stderr for worker in workers)[-3000:]
 
 
 def gradients_and_losses(folder, case):
-    found = {}
+    tensors = {}
     for path in folder.glob(f"{case}-?.safetensors"):
-        found |= load_file(path)
-    losses = [found.pop(key) for key in sorted(key for key in found if key.startswith("loss"))]
-    order = sorted(found, key=lambda key: (*map(int, key.split(".")[:2]), key.endswith("bias")))
-    return [found[key] for key in order], losses
+        tensors |= load_file(path)
+    losses = [tensors.pop(key) for key in sorted(key for key in tensors if key.startswith("loss"))]
+    order = sorted(tensors, key=lambda key: (*map(int, key.split(".")[:2]), key.endswith("bias")))
+    return [tensors[key] for key in order], losses
 
 
 def of_the_whole_model(num_microbatches):
@@ -91,10 +91,10 @@ def of_the_whole_model(num_microbatches):
     return [p.grad for p in module.parameters()], [x.detach() for x in losses]
 
 
-def assert_equal(found, expected):
+def assert_equal(tensors, expected):
     """Compare each tensor by its own largest value: those of the first layers are small."""
-    for one, other in zip(found, expected, strict=True):
-        pipelines.assert_equal([one], [other])
+    for tensor, other in zip(tensors, expected, strict=True):
+        pipelines.assert_equal([tensor], [other])
 
 
 def test_what_we_write_runs_in_pytorch_in_both_dialects(in_torch, subtests):

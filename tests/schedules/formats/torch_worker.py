@@ -34,9 +34,9 @@ def step(folder, group, name, file_format, model, num_stages, num_microbatches, 
     losses = []
     last = {"target": targets} if num_stages - 1 in held else {}
     runtime.step(*([inputs] if 0 in held else []), losses=losses, return_outputs=False, **last)
-    found = {f"{stage}.{key}": p.grad for stage, module in modules.items() for key, p in module.named_parameters()}
-    found |= {f"loss.{number}": loss.detach().clone() for number, loss in enumerate(losses)}
-    save_file(found, folder / f"{name}-{rank}.safetensors")
+    tensors = {f"{stage}.{key}": p.grad for stage, module in modules.items() for key, p in module.named_parameters()}
+    tensors |= {f"loss.{number}": loss.detach().clone() for number, loss in enumerate(losses)}
+    save_file(tensors, folder / f"{name}-{rank}.safetensors")
 
 
 def main(folder, rank):

@@ -101,15 +101,15 @@ def _ancestors(schedule: Schedule) -> dict[tuple[int, int], set[tuple[int, int]]
         (r, n): {(r, n - 1)} - {(r, -1)} | {makers[thing] for thing in wanted(schedule.ops[r][n], schedule.num_stages)}
         for r, n in places
     }
-    found: dict[tuple[int, int], set[tuple[int, int]]] = {place: set() for place in places}
+    ancestors: dict[tuple[int, int], set[tuple[int, int]]] = {place: set() for place in places}
     changed = True
     while changed:
         changed = False
         for place in places:
-            now = direct[place].union(*(found[other] for other in direct[place]))
-            changed |= now != found[place]
-            found[place] = now
-    return found
+            now = direct[place].union(*(ancestors[other] for other in direct[place]))
+            changed |= now != ancestors[place]
+            ancestors[place] = now
+    return ancestors
 
 
 @samples
@@ -243,11 +243,11 @@ def test_lowering_keeps_the_clocks_of_open_messages_alone():
 def test_clocks_of_reduces_are_kept_until_the_next_one_of_all_replicas():
     clocks = ReduceClocks({0: 2})
     for number in range(1, 50):
-        mine, other = [number, 0], [0, number]
-        clocks.tell(0, 0, mine)
-        assert not clocks.learn(0, 0, mine)
+        first_clock, other = [number, 0], [0, number]
+        clocks.tell(0, 0, first_clock)
+        assert not clocks.learn(0, 0, first_clock)
         clocks.tell(1, 0, other)
-        for clock in (mine, other):
+        for clock in (first_clock, other):
             for rank in range(2):
                 assert clocks.learn(rank, 0, clock)
             assert clock == [number, number]

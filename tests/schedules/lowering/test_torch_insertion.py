@@ -36,17 +36,17 @@ def in_order(texts):
     return [text for is_reshard, run in runs for text in (sorted(run) if is_reshard else run)]
 
 
-def assert_same(lowered, theirs):
+def assert_same(lowered, actions):
     for rank, row in enumerate(lowered.ops):
         texts = [str(op) for op in row if not isinstance(op, Step)]
-        assert in_order(texts) == in_order([str(action) for action in theirs[rank]])
+        assert in_order(texts) == in_order([str(action) for action in actions[rank]])
 
 
 @pytest.mark.parametrize(("kind", "stages"), GENERATORS)
 def test_pytorchs_lists_are_lowered_as_pytorch_does(tmp_path, kind, stages):
-    theirs = constructed(kind, 4, 8, stages)
-    theirs._dump_csv(str(tmp_path / "theirs.csv"), format="compute_only")
-    assert_same(lower_for_torch(read_csv(tmp_path / "theirs.csv")), theirs.pipeline_order_with_comms)
+    torch_schedule = constructed(kind, 4, 8, stages)
+    torch_schedule._dump_csv(str(tmp_path / "theirs.csv"), format="compute_only")
+    assert_same(lower_for_torch(read_csv(tmp_path / "theirs.csv")), torch_schedule.pipeline_order_with_comms)
 
 
 @pytest.mark.parametrize("schedule", SAYABLE.values(), ids=lambda schedule: schedule.name)

@@ -134,7 +134,7 @@ def test_lists_of_any_ops_at_all_are_judged_truly(rows, communication):
 def test_what_deadlocks_with_fewer_queues_deadlocks_with_more():
     for seed in range(NUM_MUTANTS):
         _, schedule = mutant(seed)
-        order = [each for each in Communication if each is not Communication.BATCHED]
+        order = [communication for communication in Communication if communication is not Communication.BATCHED]
         verdicts = [bool(progress(schedule, communication).blocked) for communication in order]
         assert verdicts == sorted(verdicts)
 
@@ -183,7 +183,7 @@ def test_replicas_that_reduce_two_stages_in_different_order_hang_where_a_device_
         (0, 4, Why.REPLICAS), (1, 5, Why.BEHIND), (1, 4, Why.REPLICAS), (0, 5, Why.BEHIND)
     ]  # fmt: skip
     verdicts = judge(schedule).findings
-    assert [backend.value for backend, found in verdicts.items() if not found] == ["gloo", "buffered"]
+    assert [backend.value for backend, links in verdicts.items() if not links] == ["gloo", "buffered"]
 
 
 def test_replicas_that_step_between_reduces_in_different_order_wait_for_each_other():

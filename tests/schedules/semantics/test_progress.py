@@ -81,7 +81,7 @@ def test_two_ranks_that_exchange_messages_come_through_where_their_queues_allow_
     rows = [[Step(0) if word == "|" else exchanged(word, rank) for word in text.split()]
             for rank, text in enumerate((first, second))]  # fmt: skip
     schedule = make_schedule("x", 2, 2, rows)
-    through = [each.value for each in Communication if not progress(schedule, each).blocked]
+    through = [communication.value for communication in Communication if not progress(schedule, communication).blocked]
     assert through == safe.split()
 
 
@@ -99,7 +99,7 @@ def test_three_ranks_in_a_ring_come_through_unless_each_has_one_queue():
         ahead, behind = (Message(Payload.ACTIVATION, 0, r) for r in (rank, (rank - 1) % 3))
         rows.append([Send(ahead, (rank + 1) % 3), Step(0), Recv(behind, (rank - 1) % 3)])
     schedule = make_schedule("ring", 1, 3, rows)
-    stuck = {each for each in Communication if progress(schedule, each).blocked}
+    stuck = {communication for communication in Communication if progress(schedule, communication).blocked}
     assert stuck == {Communication.RANK, Communication.BATCHED}
 
 

@@ -44,13 +44,13 @@ def seconds(schedule):
 
 def counted(row, stage):
     """How many micro-batches of a stage each Step of it follows on."""
-    found, count = [], 0
+    counts, count = [], 0
     for op in row:
         count += sum(part.stage == stage and part.phase.value in "BW" for part in computes(op))
         if op == Step(stage):
-            found.append(count)
+            counts.append(count)
             count = 0
-    return found
+    return counts
 
 
 def test_it_runs_as_drawn():
@@ -109,7 +109,7 @@ def test_it_is_safe_where_the_original_is_and_takes_as_long_without_links(name):
     plain = build(name, 4, 8)
     schedule = replicate(plain, 2)
     safe, still = (
-        {backend for backend in MessageBackend if not judge(each).findings[backend]} for each in (plain, schedule)
+        {backend for backend in MessageBackend if not judge(lists).findings[backend]} for lists in (plain, schedule)
     )
     assert safe <= still
     assert seconds(schedule) == pytest.approx(seconds(plain), rel=1e-12)
@@ -138,8 +138,8 @@ def test_copies_of_a_run_are_a_run_of_copies(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_rank_keeps_as_many_versions_as_in_the_original(name):
     plain = build(name, 4, 8)
-    found, expected = live_versions(replicate(plain, 2)), live_versions(plain)
-    assert found == {(rank + 4 * j, stage): kept for (rank, stage), kept in expected.items() for j in range(2)}
+    versions, expected = live_versions(replicate(plain, 2)), live_versions(plain)
+    assert versions == {(rank + 4 * j, stage): kept for (rank, stage), kept in expected.items() for j in range(2)}
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb_h1", "dualpipe", "pipedream_2bw"])
@@ -151,10 +151,10 @@ def test_recompute_before_or_after_is_the_same_but_for_the_name(name):
 
 @pytest.mark.parametrize("name", ["1f1b", "zb_h1", "interleaved", "pipedream", "wpipe"])
 def test_lowered_lists_can_be_copied_too(name):
-    found = replicate(lower(build(name, 3, 6)), 2)
-    assert find_faults(found) == ()
-    assert finishes(found)
-    assert sorted(map(str, found.ops[4])) == sorted(map(str, lower(replicate(build(name, 3, 6), 2)).ops[4]))
+    copies = replicate(lower(build(name, 3, 6)), 2)
+    assert find_faults(copies) == ()
+    assert finishes(copies)
+    assert sorted(map(str, copies.ops[4])) == sorted(map(str, lower(replicate(build(name, 3, 6), 2)).ops[4]))
 
 
 def test_the_message_behind_the_last_gradient_leaves_before_the_sum():
@@ -165,9 +165,9 @@ def test_the_message_behind_the_last_gradient_leaves_before_the_sum():
 
 def test_lists_that_leave_the_optimizer_to_their_caller_are_summed_at_their_last_gradient():
     plain = make_schedule("file", 1, 2, [[forward(0, 0), forward(0, 1), backward(0, 0), backward(0, 1)]])
-    found = replicate(plain, 2)
-    assert [str(op) for op in found.ops[1]] == ["0F2", "0F3", "0B2", "0B3", "0REDUCE_GRAD"]
-    assert find_faults(found) == ()
+    copies = replicate(plain, 2)
+    assert [str(op) for op in copies.ops[1]] == ["0F2", "0F3", "0B2", "0B3", "0REDUCE_GRAD"]
+    assert find_faults(copies) == ()
 
 
 def test_one_copy_is_the_schedule_itself():

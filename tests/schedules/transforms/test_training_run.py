@@ -14,11 +14,11 @@ def steps_of_each_stage(lists):
     """Count, for each stage, the Steps of one of its replicas."""
     counts = {}
     for ops in lists.lists:
-        mine = {}
+        steps = {}
         for op in ops:
             if isinstance(op, Step):
-                mine[op.stage] = mine.get(op.stage, 0) + 1
-        for stage, count in mine.items():
+                steps[op.stage] = steps.get(op.stage, 0) + 1
+        for stage, count in steps.items():
             counts.setdefault(stage, set()).add(count)
     return counts
 
@@ -80,8 +80,8 @@ def test_the_beginning_of_a_repeated_list_is_as_many_whole_lists_as_it_takes():
 
 def test_the_lists_of_a_run_know_their_rule_of_prediction():
     runs = {name: training_run(name, RANKS, MICROBATCHES, STEPS) for name in ("xpipe", "pipedream")}
-    found = {name: run.lists(STEPS).traits.prediction for name, run in runs.items()}
-    assert found == {"xpipe": PredictionRule.ADAM, "pipedream": None}
+    rules = {name: run.lists(STEPS).traits.prediction for name, run in runs.items()}
+    assert rules == {"xpipe": PredictionRule.ADAM, "pipedream": None}
     assert repeated_run(build("xpipe", 2, 4)).lists(4).traits.prediction is PredictionRule.ADAM
 
 

@@ -45,8 +45,8 @@ def test_table_ii_of_pipeoptim_comes_out_of_the_lists(name, inconsistency, stale
     A predicted copy counts; SpecTrain and XPipe make one on every stage.
     """
     assert solved(name) == (inconsistency, stale)
-    found = [stage.live_copies for stage in staleness(build(name, D, 8 * D)).stages]
-    assert found == ([2] * D if copies is None else copies)
+    live_copies = [stage.live_copies for stage in staleness(build(name, D, 8 * D)).stages]
+    assert live_copies == ([2] * D if copies is None else copies)
 
 
 def test_vanilla_1f1b_and_stale_weights_solve_neither():
@@ -58,13 +58,13 @@ def test_table_1_of_wpipe_comes_out_of_the_lists(n):
     """ICLR 2022, Table 1 with M = N micro-batches."""
     for name in ("gpipe", "pipedream", "pipedream_2bw", "wpipe"):
         buffers, activations = wpipe_table(name, n)
-        found = staleness(build(name, n, n if name == "gpipe" else 4 * n))
-        num_groups = len(found.stages) // n
-        groups = [found.stages[group * n : (group + 1) * n] for group in range(num_groups)]
+        summary = staleness(build(name, n, n if name == "gpipe" else 4 * n))
+        num_groups = len(summary.stages) // n
+        groups = [summary.stages[group * n : (group + 1) * n] for group in range(num_groups)]
         kept = [[stage.live_versions for stage in group] for group in groups]
-        share = 1 / len(found.stages)
+        share = 1 / len(summary.stages)
         assert sum(sum(group) for group in kept if max(group) > 1) * share == pytest.approx(buffers)
-        assert sum(found.in_flight) * share == pytest.approx(activations)
+        assert sum(summary.in_flight) * share == pytest.approx(activations)
 
 
 def test_the_summary_of_pipeoptim_says_what_prediction_leaves():
@@ -90,20 +90,20 @@ def test_a_schedule_and_its_lists_in_memory_amount_to_the_same(name):
     assert sum(stage.num_microbatches for stage in generated.stages) == 8 * batch.num_stages
     uses = [use for rank in range(batch.num_ranks) for use in rank_uses(batch, rank)]
     for stage in generated.stages:
-        mine = [use for use in uses if use.op.stage == stage.stage]
-        assert stage.live_versions == max(len(use.held) for use in mine)
-        assert stage.live_copies == max(use.copies for use in mine)
-        assert stage.in_flight == max(use.in_flight for use in mine)
-        assert stage.forward.staleness == max(use.staleness for use in mine if use.op.phase is Phase.FORWARD)
-        assert stage.same == sum(use.agreement is Agreement.SAME for use in mine if use.op.phase is Phase.FORWARD)
+        stage_uses = [use for use in uses if use.op.stage == stage.stage]
+        assert stage.live_versions == max(len(use.held) for use in stage_uses)
+        assert stage.live_copies == max(use.copies for use in stage_uses)
+        assert stage.in_flight == max(use.in_flight for use in stage_uses)
+        assert stage.forward.staleness == max(use.staleness for use in stage_uses if use.op.phase is Phase.FORWARD)
+        assert stage.same == sum(use.agreement is Agreement.SAME for use in stage_uses if use.op.phase is Phase.FORWARD)
 
 
 def test_a_repeated_batch_is_as_stale_as_one():
     for name in ("1f1b", "zb_h1"):
-        one, five = staleness(build(name, 4, 8)), staleness(repeat(build(name, 4, 8), 5))
+        summary, five = staleness(build(name, 4, 8)), staleness(repeat(build(name, 4, 8), 5))
         assert {stage.forward.staleness for stage in five.stages} == {0}
         assert [stage.live_versions for stage in five.stages] == [1] * 4
-        assert five.in_flight == one.in_flight
+        assert five.in_flight == summary.in_flight
 
 
 def test_the_reading_of_a_long_run_is_told_as_it_goes(monkeypatch):

@@ -36,13 +36,15 @@ def all_uses(schedule):
 
 def brute_force(row):
     """What is held when each Compute runs: the newest version, and the older ones that it or a later op reads."""
-    found = []
+    held_versions = []
     for place, op in enumerate(row):
         for part in computes(op):
             steps = sum(isinstance(other, Step) and other.stage == part.stage for other in row[:place])
             later = [other for after in row[place:] for other in computes(after) if other.stage == part.stage]
-            found.append((part, tuple(sorted({steps} | {other.version for other in later if other.version < steps}))))
-    return found
+            held_versions.append(
+                (part, tuple(sorted({steps} | {other.version for other in later if other.version < steps})))
+            )
+    return held_versions
 
 
 @st.composite
@@ -84,15 +86,15 @@ def test_what_is_held_is_the_same_whether_the_list_is_known_to_its_end_or_not(na
         except ScheduleError:
             continue  # not on so few ranks
         for row in schedule.ops:
-            found = list(uses(row, in_order=True))
-            assert found == list(uses(row, in_order=False))
-            assert [(use.op, use.held) for use in found] == brute_force(row)
+            stage_uses = list(uses(row, in_order=True))
+            assert stage_uses == list(uses(row, in_order=False))
+            assert [(use.op, use.held) for use in stage_uses] == brute_force(row)
 
 
 def test_a_use_knows_the_steps_before_it_and_those_before_its_gradient():
     row = one_rank(forward(0, 0), forward(0, 1), backward(0, 0), Step(0), forward(0, 2, 1), backward(0, 1), Step(0))
-    found = [(str(use.op), use.current, use.update, use.staleness) for use in all_uses(row)]
-    assert found == [
+    rows = [(str(use.op), use.current, use.update, use.staleness) for use in all_uses(row)]
+    assert rows == [
         ("0F0", 0, 0, 0),
         ("0F1", 0, 1, 1),
         ("0B0", 0, 0, 0),
@@ -233,9 +235,9 @@ def test_a_list_without_an_end_is_read_no_further_than_needed():
             read.append(op)
             yield op
 
-    found = list(islice(uses(endless(), in_order=True), 1000))
-    assert len(found) == 1000
-    assert [use.op for use in found] == [op for op in read if isinstance(op, Compute)][:1000]
+    first_uses = list(islice(uses(endless(), in_order=True), 1000))
+    assert len(first_uses) == 1000
+    assert [use.op for use in first_uses] == [op for op in read if isinstance(op, Compute)][:1000]
     assert len(read) < 1000 * 3 / 2 + 20
 
 
