@@ -191,7 +191,7 @@ EVALUATORS = (predict_by_longest_path, predict_in_lockstep, first_iteration)
 
 
 @pytest.mark.parametrize("feature", MATRIX)
-@pytest.mark.parametrize("column", range(len(EVALUATORS)), ids=[each.__name__ for each in EVALUATORS])
+@pytest.mark.parametrize("column", range(len(EVALUATORS)), ids=[evaluator.__name__ for evaluator in EVALUATORS])
 def test_an_evaluator_says_what_simpy_says_or_why_it_cannot(feature, column):
     signs, make = MATRIX[feature]
     asked = make()
@@ -364,9 +364,9 @@ def test_pipelines_that_reduce_are_refused_by_everybody():
 
 def test_lists_of_several_pipelines_keep_their_averages():
     asked = scenario(avgpipe(2, 8, 2, 1))
-    found = predict_scenario(asked)
-    assert found.seconds == simulate_lists(asked.schedule, asked.costs, asked.cluster).makespan_s
-    assert any(isinstance(span.op, Average) for span in found.timeline.spans)
+    prediction = predict_scenario(asked)
+    assert prediction.seconds == simulate_lists(asked.schedule, asked.costs, asked.cluster).makespan_s
+    assert any(isinstance(span.op, Average) for span in prediction.timeline.spans)
     for evaluate in (predict_by_events, *EVALUATORS):
         assert isinstance(evaluate(replace(asked, num_pipelines=2)), Inexact)
 

@@ -59,7 +59,7 @@ def test_two_messages_through_one_nic(num_bytes, chunk_bytes, first, second):
 def test_a_short_message_need_not_wait_for_a_long_one():
     """Rank 0 sends 40 bytes at 0 s and rank 1 one of 10 at 0.5 s: behind the first chunk, not behind all four."""
     costs = StageCosts((StageCost(1.0, output_bytes=40), StageCost(1.0, output_bytes=10), StageCost(1.0)))
-    found = {}
+    instants = {}
     for chunk_bytes in (None, 10):
         env = Environment()
         network = Network(env, costs, TWO_NODES, range(4), NetworkOptions(chunk_bytes=chunk_bytes))
@@ -67,8 +67,8 @@ def test_a_short_message_need_not_wait_for_a_long_one():
         env.run(until=0.5)
         short = posted(network, 1, 3, Message(Payload.ACTIVATION, 1, 0))
         env.run()
-        found[chunk_bytes] = starts_and_ends([long, short])
-    assert found == {None: [(0.0, 4.5), (4.0, 5.5)], 10: [(0.0, 5.5), (1.0, 2.5)]}
+        instants[chunk_bytes] = starts_and_ends([long, short])
+    assert instants == {None: [(0.0, 4.5), (4.0, 5.5)], 10: [(0.0, 5.5), (1.0, 2.5)]}
 
 
 def test_the_messages_of_one_channel_do_not_overtake_each_other_in_chunks():
@@ -85,7 +85,7 @@ def test_a_message_passes_between_the_rounds_of_a_reduction():
 
     In chunks it has the NIC from 2 to 3, so that the second round, ready at 2.5, has it from 3 to 5 s.
     """
-    found = {}
+    instants = {}
     for chunk_bytes in (None, 100):
         env = Environment()
         network = Network(env, costs_of(10), TWO_NODES, range(4), NetworkOptions(chunk_bytes=chunk_bytes))
@@ -94,8 +94,8 @@ def test_a_message_passes_between_the_rounds_of_a_reduction():
         env.run(until=1.0)
         message = posted(network, 1, 3, F0)
         env.run()
-        found[chunk_bytes] = starts_and_ends([reduction, message])
-    assert found == {None: [(0.0, 5.0), (4.0, 5.5)], 100: [(0.0, 5.5), (2.0, 3.5)]}
+        instants[chunk_bytes] = starts_and_ends([reduction, message])
+    assert instants == {None: [(0.0, 5.0), (4.0, 5.5)], 100: [(0.0, 5.5), (2.0, 3.5)]}
 
 
 @settings(deadline=None, max_examples=30)
@@ -108,8 +108,8 @@ def test_where_nobody_meets_chunks_change_nothing(name, num_bytes, chunk_bytes):
         if name in ("interleaved", "1f1b_rr") and cluster.nics:
             continue
         whole, cut = (
-            simulate_lists(schedule, costs, cluster, network=NetworkOptions(chunk_bytes=each))
-            for each in (None, chunk_bytes)
+            simulate_lists(schedule, costs, cluster, network=NetworkOptions(chunk_bytes=chunk))
+            for chunk in (None, chunk_bytes)
         )
         ends = [[span.end_s for span in timeline.spans] for timeline in (whole, cut)]
         assert ends[0] == pytest.approx(ends[1], rel=1e-9)

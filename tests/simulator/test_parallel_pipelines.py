@@ -39,20 +39,20 @@ def test_figure_7_afab_blocks_twice_1f1b_nine_times_and_one_advance_is_as_fast_a
 @settings(deadline=None, max_examples=40)
 @given(
     p=st.integers(1, 4),
-    each=st.integers(1, 6),
+    share=st.integers(1, 6),
     pipelines=st.integers(1, 4),
     utilisation=st.floats(0.05, 1.0),
     latency_s=st.floats(0.0, 2.0),
 )
 def test_pipelines_in_step_slow_each_other_as_far_as_they_want_more_than_the_device(
-    p, each, pipelines, utilisation, latency_s
+    p, share, pipelines, utilisation, latency_s
 ):
     costs = StageCosts((StageCost(1.0, 2.0, utilisation=utilisation),) * p)
     slower = max(1.0, pipelines * utilisation)
     alone = StageCosts((StageCost(slower, 2.0 * slower),) * p)
     cluster = flat(p, Link(latency_s))
-    together = simulate_lists(build("avgpipe", p, pipelines * each, pipelines=pipelines), costs, cluster)
-    single = simulate_lists(build("1f1b_afp", p, each), alone, cluster)
+    together = simulate_lists(build("avgpipe", p, pipelines * share, pipelines=pipelines), costs, cluster)
+    single = simulate_lists(build("1f1b_afp", p, share), alone, cluster)
     assert together.makespan_s == pytest.approx(single.makespan_s, rel=1e-9)
 
 
@@ -84,10 +84,10 @@ def test_a_device_holds_every_pipelines_model_and_update_and_one_reference_model
     schedule = build("avgpipe", 2, 2 * pipelines, pipelines=pipelines)
     samples = memory(simulate_lists(schedule, COSTS, flat(2, Link())), COSTS, schedule)
     for device, size in ((0, 100), (1, 300)):
-        mine = [dict(sample.bytes_by_kind) for sample in samples if sample.device == device]
-        assert {held["weights"] for held in mine} == {pipelines * size}
-        assert {held["optimizer"] for held in mine} == {2 * pipelines * size}
-        assert {(held["reference"], held["updates"]) for held in mine} == {(size, pipelines * size)}
+        bytes_by_kind = [dict(sample.bytes_by_kind) for sample in samples if sample.device == device]
+        assert {held["weights"] for held in bytes_by_kind} == {pipelines * size}
+        assert {held["optimizer"] for held in bytes_by_kind} == {2 * pipelines * size}
+        assert {(held["reference"], held["updates"]) for held in bytes_by_kind} == {(size, pipelines * size)}
 
 
 def test_one_pipeline_has_no_reference_model():

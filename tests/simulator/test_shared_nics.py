@@ -124,7 +124,7 @@ def test_a_pipeline_that_crosses_once_is_as_without_nics(name):
     cost = StageCost(1.0, backward_input_s=1.0, backward_weight_s=1.0, output_bytes=10)
     costs = StageCosts((cost,) * schedule.num_stages)
     cluster = replace(TWO_NODES, intra=Link(0.25, 40.0), inter=Link(0.5, 20.0))
-    shared, alone = (simulate_lists(schedule, costs, each) for each in (cluster, replace(cluster, nics=())))
+    shared, alone = (simulate_lists(schedule, costs, machine) for machine in (cluster, replace(cluster, nics=())))
     assert shared == alone
 
 

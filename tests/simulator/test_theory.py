@@ -81,12 +81,12 @@ def test_advance_forward_propagation_lies_between_1f1b_and_gpipe(p, m, t_f, t_b,
 
 @pytest.mark.parametrize(("t_b", "expected"), [(1.0, (20.0, 26.0, 20.0)), (2.0, (29.0, 35.0, 29.0))])
 def test_the_numbers_of_avgpipes_figure_7_come_out(t_b, expected):
-    found = (
+    makespans_s = (
         simulated_s("gpipe", 2, 8, 1.0, t_b, 1.0),
         simulated_s("1f1b", 2, 8, 1.0, t_b, 1.0),
         simulated_s("1f1b_afp", 2, 8, 1.0, t_b, 1.0, advance=1),
     )
-    assert found == pytest.approx(expected, rel=1e-12)
+    assert makespans_s == pytest.approx(expected, rel=1e-12)
     assert stages_in_flight(build("1f1b_afp", 2, 8, advance=1))[0] == theory.afp_in_flight(2, 8, 0, 1) == 3
 
 
@@ -101,8 +101,8 @@ def test_interleaved_takes_its_closed_form(p, k, v, t_f, t_b):
 @given(p=st.integers(1, 6), m=m_s, v=v_s, t_f=seconds, t_b=seconds, delay_s=delays)
 def test_looped_bfs_takes_its_closed_form_for_any_delay_and_any_number_of_microbatches(p, m, v, t_f, t_b, delay_s):
     schedule = build("looped_bfs", p, m, v)
-    found = simulate_lists(schedule, uniform(p * v, t_f / v, t_b / v), flat(p, Link(delay_s))).makespan_s
-    assert found == pytest.approx(theory.looped_bfs_makespan_s(p, m, v, t_f, t_b, delay_s), rel=1e-9)
+    makespan_s = simulate_lists(schedule, uniform(p * v, t_f / v, t_b / v), flat(p, Link(delay_s))).makespan_s
+    assert makespan_s == pytest.approx(theory.looped_bfs_makespan_s(p, m, v, t_f, t_b, delay_s), rel=1e-9)
     assert stages_in_flight(schedule) == (theory.looped_bfs_in_flight(m, v),) * p
 
 
@@ -187,9 +187,9 @@ def test_dualpipe_is_idle_and_takes_as_long_as_published_for_any_overlap(half, m
     """Where W is no longer than F; beyond, W counts as F. DualPipeV is the same in half the ranks."""
     p, m = 2 * half, 4 * half + 2 * more
     for schedule in (build("dualpipe", p, m), build("dualpipe_v", half, m // 2)):
-        found = metrics(simulate_lists(schedule, uniform(p, t_f, None, t_f, t_w, overlap)))
-        idle_s = max(device.idle_s for device in found.devices)
-        assert found.makespan_s == pytest.approx(theory.dualpipe_makespan_s(p, m, t_f, t_w, overlap), rel=1e-9)
+        run_metrics = metrics(simulate_lists(schedule, uniform(p, t_f, None, t_f, t_w, overlap)))
+        idle_s = max(device.idle_s for device in run_metrics.devices)
+        assert run_metrics.makespan_s == pytest.approx(theory.dualpipe_makespan_s(p, m, t_f, t_w, overlap), rel=1e-9)
         assert idle_s == pytest.approx(theory.dualpipe_idle_s(p, t_f, t_w, overlap), rel=1e-9, abs=1e-9)
         assert stages_in_flight(schedule) == (theory.dualpipe_in_flight(p),) * schedule.num_ranks
 

@@ -31,8 +31,8 @@ def buffers_in_torch(m):
     schedule = ScheduleInterleaved1F1B(stages, m, loss_fn=lambda y, target: (y - target).square().mean())
     schedule.step(torch.randn(ROWS * m, WIDTHS[0]), target=torch.randn(ROWS * m, WIDTHS[-1]))
     kept = [infos for stage in stages for infos in (stage.args_recv_info, stage.grad_recv_info)]
-    found = [each.buffer for infos in kept for of_one in infos.values() for each in of_one]
-    return sum(buffer.nbytes for buffer in found if buffer is not None)
+    buffers = [receipt.buffer for infos in kept for of_one in infos.values() for receipt in of_one]
+    return sum(buffer.nbytes for buffer in buffers if buffer is not None)
 
 
 @pytest.mark.distributed

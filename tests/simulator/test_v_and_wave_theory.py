@@ -65,8 +65,8 @@ def test_as_many_chunks_are_held_as_the_papers_count(name, form):
 @given(p=st.integers(1, 6), rounds=units, waves=st.integers(1, 3), t_f=seconds, t_b=seconds)
 def test_hanayo_takes_its_closed_form(p, rounds, waves, t_f, t_b):
     m = p * rounds
-    found = simulated_s(build("hanayo", p, m, waves=waves), t_f / (2 * waves), t_b / (2 * waves))
-    assert found == pytest.approx(theory.hanayo_makespan_s(p, m, waves, t_f, t_b), rel=1e-9)
+    makespan_s = simulated_s(build("hanayo", p, m, waves=waves), t_f / (2 * waves), t_b / (2 * waves))
+    assert makespan_s == pytest.approx(theory.hanayo_makespan_s(p, m, waves, t_f, t_b), rel=1e-9)
 
 
 @exactly
@@ -93,8 +93,8 @@ def test_chimera_takes_its_closed_form(half, rounds, t_f, t_b):
 def test_the_bubble_of_chimera_is_the_papers_where_f_and_b_take_as_long(p):
     for m in (p, 2 * p, 4 * p):
         schedule = build("chimera", p, m)
-        found = metrics(simulate_lists(schedule, uniform(p, 1.0, 1.0))).bubble_fraction
-        assert found == pytest.approx(theory.chimera_bubble_fraction(p, m), rel=1e-12, abs=1e-12)
+        bubble_fraction = metrics(simulate_lists(schedule, uniform(p, 1.0, 1.0))).bubble_fraction
+        assert bubble_fraction == pytest.approx(theory.chimera_bubble_fraction(p, m), rel=1e-12, abs=1e-12)
         assert stages_in_flight(schedule) == tuple(theory.chimera_in_flight(p, rank) for rank in range(p))
         assert most_activations(schedule) == p
 

@@ -38,7 +38,7 @@ class Setting(NamedTuple):
         return self.m * (self.f + self.i + self.w)
 
     def costs(self, chunks: int = 1) -> StageCosts:
-        f, i, w = (each / chunks for each in (self.f, self.i, self.w))
+        f, i, w = (seconds / chunks for seconds in (self.f, self.i, self.w))
         return uniform(P * chunks, f, i + w, i, w)
 
     def rate(self, schedule: Schedule, chunks: int = 1) -> str:

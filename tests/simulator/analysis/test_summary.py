@@ -40,12 +40,12 @@ def test_one_f_one_b_in_the_unit_model():
 
 
 def test_bytes_are_known_where_the_costs_say_them():
-    found = summary(build("1f1b", 4, 8), BYTES)
+    row = summary(build("1f1b", 4, 8), BYTES)
     weights_and_gradients = 2 * 1000
     buffers = 4 + 1  # for the gradient of each micro-batch in flight, and the output that nobody has answered yet
-    assert found.peak_memory_worst_bytes == weights_and_gradients + 4 * 100 + buffers
-    assert found.peak_memory_best_bytes == pytest.approx(weights_and_gradients + 100, abs=3)  # its buffers
-    assert found.sent_bytes == found.messages == 2 * 8 * 3
+    assert row.peak_memory_worst_bytes == weights_and_gradients + 4 * 100 + buffers
+    assert row.peak_memory_best_bytes == pytest.approx(weights_and_gradients + 100, abs=3)  # its buffers
+    assert row.sent_bytes == row.messages == 2 * 8 * 3
 
 
 def test_versions_and_replicas_are_copies_of_the_model():
@@ -69,8 +69,8 @@ def test_versions_and_replicas_are_copies_of_the_model():
 def test_model_copies_are_all_copies_of_weights_that_a_stage_holds_at_once(name, versions, by_stage):
     """Counted by hand, and in arXiv:2312.00839, Table II, "weights memory" for D = 4; the memory holds as many."""
     schedule, costs = build(name, 4, 16), StageCosts((StageCost(1.0, 2.0, weight_bytes=1),) * 4)
-    found = summary(schedule, costs)
-    assert (found.weight_versions, found.model_copies) == (versions, sum(by_stage) / 4)
+    row = summary(schedule, costs)
+    assert (row.weight_versions, row.model_copies) == (versions, sum(by_stage) / 4)
     held = [0] * 4
     for sample in memory(simulate_lists(schedule, costs), costs, schedule):
         kinds = dict(sample.bytes_by_kind)

@@ -12,17 +12,17 @@ def ends(jobs: Sequence[tuple[float, float, float]], speed: float = 1.0) -> list
     """End of each (start, seconds, utilisation) on one shared device."""
     env = Environment()
     device = SharedDevice(env, speed)
-    found = [0.0] * len(jobs)
+    ends_s = [0.0] * len(jobs)
 
     def job(index, start_s, seconds, utilisation):
         yield env.timeout(start_s)
         yield device.run(seconds, utilisation)
-        found[index] = env.now
+        ends_s[index] = env.now
 
     for index, (start_s, seconds, utilisation) in enumerate(jobs):
         env.process(job(index, start_s, seconds, utilisation))
     env.run()
-    return found
+    return ends_s
 
 
 def test_two_ops_that_want_more_than_the_device_slow_each_other_in_proportion():
@@ -49,7 +49,7 @@ def test_equal_shares_end_as_the_processor_sharing_formula_says(seconds):
     # All from 0 s at full utilisation: the k-th shortest ends when the shorter are done and it has had its share.
     ordered, n = sorted(seconds), len(seconds)
     expected = [sum(ordered[:k]) + (n - k) * ordered[k] for k in range(n)]
-    assert sorted(ends([(0.0, each, 1.0) for each in seconds])) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    assert sorted(ends([(0.0, work_s, 1.0) for work_s in seconds])) == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 def test_a_device_of_one_rank_only_divides_by_the_speed():

@@ -18,7 +18,9 @@ def test_percentiles_lie_between_the_sorted_makespans_in_proportion():
 def test_every_seed_gives_its_makespan_in_order_also_in_several_processes(num_processes):
     schedule, costs, cluster = lower(build("1f1b", 3, 4)), uniform(3, 1.0, 2.0), flat(3)
     seeds = range(3, 9)
-    found = makespans(
+    makespans_s = makespans(
         schedule, costs, cluster, network=NetworkOptions(), jitter=0.1, seeds=seeds, num_processes=num_processes
     )
-    assert list(found) == [simulate_lists(schedule, costs, cluster, jitter=0.1, seed=seed).makespan_s for seed in seeds]
+    assert list(makespans_s) == [
+        simulate_lists(schedule, costs, cluster, jitter=0.1, seed=seed).makespan_s for seed in seeds
+    ]

@@ -47,13 +47,13 @@ def test_any_iterations_are_simpys(seed, num_ranks, num_microbatches, num_pipeli
     costs, cluster = random_costs(chance, num_ranks), random_cluster(chance, num_ranks)
     advance = chance.randint(0, 2)
     everyone = avgpipe(num_ranks, num_microbatches * num_pipelines, num_pipelines, advance)
-    one = one_pipeline(num_ranks, num_microbatches, num_pipelines, advance)
+    single = one_pipeline(num_ranks, num_microbatches, num_pipelines, advance)
     if recomputes:
-        everyone, one = recompute(everyone), recompute(one)
+        everyone, single = recompute(everyone), recompute(single)
     expected = simpy_ends(lower(everyone), costs, cluster, num_ranks, num_pipelines, iterations)
-    found = drifting_ends_s(arrays_of_lists(lower(one), costs, cluster), [0.0] * num_pipelines, iterations)
-    for mine, theirs in zip(found, expected, strict=True):
-        assert mine == pytest.approx(theirs, rel=1e-9)
+    ends_s = drifting_ends_s(arrays_of_lists(lower(single), costs, cluster), [0.0] * num_pipelines, iterations)
+    for end_s, expected_s in zip(ends_s, expected, strict=True):
+        assert end_s == pytest.approx(expected_s, rel=1e-9)
 
 
 def test_two_pipelines_that_start_half_an_iteration_apart_take_the_time_of_one():
@@ -67,8 +67,8 @@ def test_two_pipelines_that_start_half_an_iteration_apart_take_the_time_of_one()
 @pytest.mark.parametrize("num_pipelines", [1, 2, 3])
 def test_a_device_without_bubbles_is_shared_and_no_more(num_pipelines):
     costs = StageCosts((StageCost(1.0, 2.0, step_s=0.5),))
-    found = steady_s(arrays_of_lists(lower(one_pipeline(1, 4, 1, 0)), costs, flat(1)), num_pipelines)
-    assert found == pytest.approx(12.5 * num_pipelines, rel=0.04)
+    pace_s = steady_s(arrays_of_lists(lower(one_pipeline(1, 4, 1, 0)), costs, flat(1)), num_pipelines)
+    assert pace_s == pytest.approx(12.5 * num_pipelines, rel=0.04)
 
 
 @settings(deadline=None, max_examples=40)
@@ -81,12 +81,12 @@ def test_a_device_without_bubbles_is_shared_and_no_more(num_pipelines):
 def test_no_device_and_no_link_does_more_than_it_can(seed, num_ranks, num_microbatches, num_pipelines):
     chance = random.Random(seed)
     costs, cluster = random_costs(chance, num_ranks), random_cluster(chance, num_ranks)
-    one = lower(one_pipeline(num_ranks, num_microbatches, num_pipelines, chance.randint(0, 7)))
-    found = steady_s(arrays_of_lists(one, costs, cluster), num_pipelines)
+    lists = lower(one_pipeline(num_ranks, num_microbatches, num_pipelines, chance.randint(0, 7)))
+    pace_s = steady_s(arrays_of_lists(lists, costs, cluster), num_pipelines)
     for stage, cost in enumerate(costs.stages):
         seconds = num_microbatches * (cost.forward_s + cost.backward_s) + cost.step_s + cost.average_s
         least = max(1.0, num_pipelines * cost.utilisation) * seconds / cluster.devices[stage].speed
-        assert found >= least * (1 - 1e-9)
+        assert pace_s >= least * (1 - 1e-9)
 
 
 def test_long_lists_of_many_pipelines_take_about_what_they_take_over_more_iterations():
@@ -94,19 +94,19 @@ def test_long_lists_of_many_pipelines_take_about_what_they_take_over_more_iterat
     for num_pipelines, advance in ((5, 7), (8, 10)):
         lists = arrays_of_lists(lower(one_pipeline(8, 16, num_pipelines, advance)), costs, flat(8))
         ends = drifting_ends_s(lists, [0.0] * num_pipelines, 40, 0.05)
-        from_s, until_s = max(each[19] for each in ends), min(each[-1] for each in ends)
-        counted = [[end_s for end_s in each if from_s <= end_s <= until_s] for each in ends]
-        long_run_s = sum(each[-1] - each[0] for each in counted) / sum(len(each) - 1 for each in counted)
+        from_s, until_s = max(ends_s[19] for ends_s in ends), min(ends_s[-1] for ends_s in ends)
+        counted = [[end_s for end_s in ends_s if from_s <= end_s <= until_s] for ends_s in ends]
+        long_run_s = sum(ends_s[-1] - ends_s[0] for ends_s in counted) / sum(len(ends_s) - 1 for ends_s in counted)
         assert steady_s(lists, num_pipelines) == pytest.approx(long_run_s, rel=0.1)
 
 
 def test_the_long_run_is_simpys():
     costs, count = StageCosts((StageCost(1.0, 2.0), StageCost(1.25, 2.5))), 60
     ends = simpy_ends(lower(avgpipe(2, 8, 2, 0)), costs, flat(2), 2, 2, count, jitter=0.05)
-    long_run_s = sum(each[-1] - each[count // 3] for each in ends) / 2 / (count - 1 - count // 3)
-    found = steady_s(arrays_of_lists(lower(one_pipeline(2, 4, 2, 0)), costs, flat(2)), 2)
-    assert found == pytest.approx(long_run_s, rel=0.04)
-    assert found < 0.95 * ends[0][0]
+    long_run_s = sum(ends_s[-1] - ends_s[count // 3] for ends_s in ends) / 2 / (count - 1 - count // 3)
+    pace_s = steady_s(arrays_of_lists(lower(one_pipeline(2, 4, 2, 0)), costs, flat(2)), 2)
+    assert pace_s == pytest.approx(long_run_s, rel=0.04)
+    assert pace_s < 0.95 * ends[0][0]
 
 
 def test_words_that_one_of_several_pipelines_cannot_have_are_refused():
@@ -143,7 +143,7 @@ def test_the_utilisation_of_a_rank_is_that_of_its_stages():
 @pytest.mark.parametrize("changes", [{"nics": ((0, 1),)}, {}])
 def test_what_is_shared_by_unequal_messages_is_refused(changes):
     cluster = replace(flat(2), **changes)
-    one = lower(one_pipeline(2, 2))
-    schedule = one if changes else replace(one, rank_to_device=(0, 0))
+    lists = lower(one_pipeline(2, 2))
+    schedule = lists if changes else replace(lists, rank_to_device=(0, 0))
     with pytest.raises(SimulationError, match="expected a device for each rank and no such NIC; try simulate"):
         arrays_of_lists(schedule, StageCosts((StageCost(1.0, 2.0),) * 2), cluster)

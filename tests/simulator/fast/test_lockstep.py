@@ -23,8 +23,8 @@ from tests.strategies import random_cluster, random_costs
 
 def totals(samples, device, instants):
     """Return the bytes held on a device at each instant, by kind."""
-    mine = [sample for sample in samples if sample.device == device]
-    return [dict([s for s in mine if s.time_s <= time_s][-1].bytes_by_kind) for time_s in instants]
+    device_samples = [sample for sample in samples if sample.device == device]
+    return [dict([s for s in device_samples if s.time_s <= time_s][-1].bytes_by_kind) for time_s in instants]
 
 
 def most(samples):
@@ -40,15 +40,15 @@ def limited(cluster, chance, peaks):
     return replace(cluster, devices=tuple(replace(device, memory_bytes=limit) for device, limit in devices))
 
 
-def pipelines(p, each, pipelines, advance, is_recomputed):
+def pipelines(p, share, pipelines, advance, is_recomputed):
     """Return the lists of all, lowered, and of one of several."""
-    every, one = avgpipe(p, each * pipelines, pipelines, advance), one_pipeline(p, each, 2, advance)
-    return tuple(lower(recompute(schedule) if is_recomputed else schedule) for schedule in (every, one))
+    every, single = avgpipe(p, share * pipelines, pipelines, advance), one_pipeline(p, share, 2, advance)
+    return tuple(lower(recompute(schedule) if is_recomputed else schedule) for schedule in (every, single))
 
 
 SHAPES = {
     "p": st.integers(1, 4),
-    "each": st.integers(1, 6),
+    "share": st.integers(1, 6),
     "advance": st.integers(0, 5),
     "is_recomputed": st.booleans(),
     "seed": st.integers(0, 10**6),
@@ -57,23 +57,23 @@ SHAPES = {
 
 @settings(deadline=None, max_examples=80)
 @given(number=st.integers(1, 5), **SHAPES)
-def test_it_equals_simpy_on_all_pipelines_whatever_they_cost(p, each, number, advance, is_recomputed, seed):
+def test_it_equals_simpy_on_all_pipelines_whatever_they_cost(p, share, number, advance, is_recomputed, seed):
     chance = random.Random(seed)
     costs, cluster = random_costs(chance, p), random_cluster(chance, p)
-    every, one = pipelines(p, each, number, advance, is_recomputed)
-    pipeline, expected = lockstep_of(one, costs, cluster), simulate_lists(every, costs, cluster)
+    every, single = pipelines(p, share, number, advance, is_recomputed)
+    pipeline, expected = lockstep_of(single, costs, cluster), simulate_lists(every, costs, cluster)
     times_s = pipeline.times_s(number)
-    found = pipeline.timeline(times_s, number)
+    timeline = pipeline.timeline(times_s, number)
     assert pipeline.makespan_s(times_s) == pytest.approx(expected.makespan_s, rel=1e-9)
     for rank in range(every.num_ranks):
-        for mine, theirs in zip(found.of_rank(rank % p), expected.of_rank(rank), strict=True):
-            if isinstance(mine.op, Compute):
-                assert mine.op == replace(theirs.op, microbatch=theirs.op.microbatch - rank // p * each)
-            assert type(mine.op) is type(theirs.op)
-            assert (mine.posted_s, mine.start_s, mine.end_s) == pytest.approx(
-                (theirs.posted_s, theirs.start_s, theirs.end_s), rel=1e-9, abs=1e-9
+        for span, expected_span in zip(timeline.of_rank(rank % p), expected.of_rank(rank), strict=True):
+            if isinstance(span.op, Compute):
+                assert span.op == replace(expected_span.op, microbatch=expected_span.op.microbatch - rank // p * share)
+            assert type(span.op) is type(expected_span.op)
+            assert (span.posted_s, span.start_s, span.end_s) == pytest.approx(
+                (expected_span.posted_s, expected_span.start_s, expected_span.end_s), rel=1e-9, abs=1e-9
             )
-    held, samples = memory(found, costs, one, num_pipelines=number), memory(expected, costs, every)
+    held, samples = memory(timeline, costs, single, num_pipelines=number), memory(expected, costs, every)
     assert pipeline.peaks(times_s, number) == most(held)
     for device in range(p):  # between changes, where roundings of the instants do not matter
         instants = sorted({s.time_s for s in held if s.device == device})
@@ -84,7 +84,7 @@ def test_it_equals_simpy_on_all_pipelines_whatever_they_cost(p, each, number, ad
 @settings(deadline=None, max_examples=80)
 @given(number=st.sampled_from([1, 2, 4]), **SHAPES)
 def test_where_all_sums_are_exact_the_most_that_is_held_and_who_takes_too_much_are_simpys(
-    p, each, number, advance, is_recomputed, seed
+    p, share, number, advance, is_recomputed, seed
 ):
     chance = random.Random(seed)
     costs, cluster = (
@@ -103,18 +103,19 @@ def test_where_all_sums_are_exact_the_most_that_is_held_and_who_takes_too_much_a
         for cost in costs.stages
     ]
     costs = replace(costs, stages=tuple(whole))
-    every, one = pipelines(p, each, number, advance, is_recomputed)
+    every, single = pipelines(p, share, number, advance, is_recomputed)
     expected = simulate_lists(every, costs, cluster)
     samples = memory(expected, costs, every)
-    pipeline = lockstep_of(one, costs, limited(cluster, chance, most(samples)))
+    pipeline = lockstep_of(single, costs, limited(cluster, chance, most(samples)))
     times_s = pipeline.times_s(number)
     peaks = pipeline.peaks(times_s, number)
     assert pipeline.makespan_s(times_s) == expected.makespan_s
     assert peaks == most(samples)
-    mine, theirs = pipeline.over_capacity(times_s, number, peaks), over_capacity(samples, pipeline.cluster, expected)
-    assert (mine is None) == (theirs is None)
-    if mine is not None and theirs is not None:
-        assert replace(mine, rank=0, op=None) == replace(theirs, rank=0, op=None)
+    overflow = pipeline.over_capacity(times_s, number, peaks)
+    expected_overflow = over_capacity(samples, pipeline.cluster, expected)
+    assert (overflow is None) == (expected_overflow is None)
+    if overflow is not None and expected_overflow is not None:
+        assert replace(overflow, rank=0, op=None) == replace(expected_overflow, rank=0, op=None)
 
 
 @settings(deadline=None, max_examples=40)
@@ -167,7 +168,7 @@ def test_a_device_that_never_holds_too_much_is_not_asked_when():
 def test_pipelines_that_slow_each_other_slow_the_conversion_of_their_messages_too():
     cost = StageCost(1.0, 2.0, output_bytes=1000, utilisation=0.8)
     costs = StageCosts((cost, cost), compression=Compression(4, 1000))
-    every, one = pipelines(2, 4, 2, 0, is_recomputed=False)
-    pipeline = lockstep_of(one, costs, flat(2))
+    every, single = pipelines(2, 4, 2, 0, is_recomputed=False)
+    pipeline = lockstep_of(single, costs, flat(2))
     assert pipeline.makespan_s(pipeline.times_s(2)) == pytest.approx(40.0)
     assert simulate_lists(every, costs, flat(2)).makespan_s == pytest.approx(40.0)

@@ -48,12 +48,12 @@ def assert_same(schedule, costs, cluster):
         with pytest.raises(SimulationError, match="links for the reductions alone"):
             longest_path(schedule, costs, cluster)
         return "shared links"
-    found = longest_path(schedule, costs, cluster)
-    assert [(s.rank, s.op) for s in found.spans] == [(s.rank, s.op) for s in expected.spans]
-    for mine, theirs in zip(found.spans, expected.spans, strict=True):
+    timeline = longest_path(schedule, costs, cluster)
+    assert [(s.rank, s.op) for s in timeline.spans] == [(s.rank, s.op) for s in expected.spans]
+    for span, expected_span in zip(timeline.spans, expected.spans, strict=True):
         for field in ("posted_s", "start_s", "end_s"):
-            assert getattr(mine, field) == pytest.approx(getattr(theirs, field), rel=1e-9, abs=1e-9), mine
-    assert replace(found, spans=()) == replace(expected, spans=())
+            assert getattr(span, field) == pytest.approx(getattr(expected_span, field), rel=1e-9, abs=1e-9), span
+    assert replace(timeline, spans=()) == replace(expected, spans=())
     return "same"
 
 

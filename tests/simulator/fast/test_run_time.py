@@ -28,23 +28,23 @@ def time_of(run, num_steps, costs, cluster, network=USUAL_NETWORK):
 
 
 def test_gpipe_takes_its_batch_time_at_every_step():
-    found = predicted("gpipe", 1000, uniform(P, 1.0, 2.0))
-    assert found.makespan_s == pytest.approx(1000 * (M + P - 1) * 3)
-    assert found.period_s == pytest.approx((M + P - 1) * 3)
-    assert found.steps_per_s == pytest.approx(1 / ((M + P - 1) * 3))
+    duration = predicted("gpipe", 1000, uniform(P, 1.0, 2.0))
+    assert duration.makespan_s == pytest.approx(1000 * (M + P - 1) * 3)
+    assert duration.period_s == pytest.approx((M + P - 1) * 3)
+    assert duration.steps_per_s == pytest.approx(1 / ((M + P - 1) * 3))
 
 
 def test_pipedream_fills_once_and_drains_once():
-    found = predicted("pipedream", 1000, uniform(P, 1.0, 2.0))
-    assert found.period_s == pytest.approx(3)
-    assert found.makespan_s == pytest.approx(1000 * 3 + (P - 1) * 3)
-    assert found.at_s(0) == pytest.approx(P)
-    assert found.at_s(999) == pytest.approx(P + 999 * 3)
+    duration = predicted("pipedream", 1000, uniform(P, 1.0, 2.0))
+    assert duration.period_s == pytest.approx(3)
+    assert duration.makespan_s == pytest.approx(1000 * 3 + (P - 1) * 3)
+    assert duration.at_s(0) == pytest.approx(P)
+    assert duration.at_s(999) == pytest.approx(P + 999 * 3)
 
 
 def test_wpipe_takes_longer_than_its_work_by_what_fills_and_drains_it():
-    found = predicted("wpipe", 1000, uniform(2 * P, 0.5, 1.0))
-    assert found.makespan_s == pytest.approx(1000 * M * 3 + (P - 1) * 1.5)
+    duration = predicted("wpipe", 1000, uniform(2 * P, 0.5, 1.0))
+    assert duration.makespan_s == pytest.approx(1000 * M * 3 + (P - 1) * 1.5)
 
 
 @pytest.mark.parametrize(
@@ -57,24 +57,24 @@ def test_a_long_run_takes_as_long_as_simulated_whole(name):
         tuple(StageCost(1 + 0.3 * (s % 3), None, 0.9, 1.1 - 0.2 * (s % 2), step_s=0.4) for s in range(lists.num_stages))
     )
     cluster = flat(P, Link(latency_s=0.1))
-    found = time_of(run, 90, costs, cluster)
+    duration = time_of(run, 90, costs, cluster)
     whole = simulate_lists(lists.held(), costs, cluster)
-    assert len(found.known_s) < 90
-    assert found.makespan_s == pytest.approx(whole.makespan_s, rel=1e-3)
+    assert len(duration.known_s) < 90
+    assert duration.makespan_s == pytest.approx(whole.makespan_s, rel=1e-3)
     last = max(
         span.end_s
         for span in whole.spans
         for part in computes(span.op)
         if part.phase is Phase.FORWARD and part.stage == lists.num_stages - 1
     )
-    assert found.at_s(89) == pytest.approx(last, rel=1e-3)
+    assert duration.at_s(89) == pytest.approx(last, rel=1e-3)
 
 
 def test_a_run_that_changes_its_pace_is_simulated_whole():
-    found = predicted("hybrid", 200, uniform(P, 1.0, 2.0))
+    duration = predicted("hybrid", 200, uniform(P, 1.0, 2.0))
     # half of the steps a period each behind the fill and drain, half of them alone in the pipeline
-    assert found.makespan_s == pytest.approx((100 + P - 1) * 3 + 100 * P * 3, rel=0.02)
-    assert len(found.known_s) == 200
+    assert duration.makespan_s == pytest.approx((100 + P - 1) * 3 + 100 * P * 3, rel=0.02)
+    assert len(duration.known_s) == 200
 
 
 def test_the_half_of_hybrid_that_is_known_first_is_not_taken_for_the_whole():
@@ -92,12 +92,12 @@ def test_a_run_that_changes_its_pace_and_is_too_long_is_refused():
 @settings(deadline=None, max_examples=20)
 @given(st.sampled_from(["gpipe", "pipedream", "pipedream_2bw"]), st.integers(1, 80))
 def test_losses_are_known_in_order_and_before_the_end(name, num_steps):
-    found = predicted(name, num_steps, uniform(3, 1.0, 1.5), num_ranks=3)
-    times_s = [found.at_s(step) for step in range(num_steps)]
+    duration = predicted(name, num_steps, uniform(3, 1.0, 1.5), num_ranks=3)
+    times_s = [duration.at_s(step) for step in range(num_steps)]
     assert times_s == sorted(times_s)
-    assert times_s[-1] < found.makespan_s
+    assert times_s[-1] < duration.makespan_s
     with pytest.raises(SimulationError, match="run: got step"):
-        found.at_s(num_steps)
+        duration.at_s(num_steps)
 
 
 def test_optimizer_steps_take_their_time():
@@ -110,11 +110,11 @@ def test_a_long_run_takes_as_long_as_simulated_whole_whatever_its_messages_do(ne
     run = training_run("1f1b", 3, 6, 60)
     costs = StageCosts((StageCost(1.0, 2.0, output_bytes=10),) * 3)
     cluster = flat(3, Link(0.1, 50.0))
-    found = time_of(run, 60, costs, cluster, network)
+    duration = time_of(run, 60, costs, cluster, network)
     whole = simulate_lists(run.lists(60).held(), costs, cluster, network=network)
-    assert len(found.known_s) < 60
-    assert found.makespan_s == pytest.approx(whole.makespan_s, rel=1e-3)
-    assert found.makespan_s > time_of(run, 60, costs, cluster).makespan_s
+    assert len(duration.known_s) < 60
+    assert duration.makespan_s == pytest.approx(whole.makespan_s, rel=1e-3)
+    assert duration.makespan_s > time_of(run, 60, costs, cluster).makespan_s
 
 
 def test_a_run_of_several_pipelines_is_refused():

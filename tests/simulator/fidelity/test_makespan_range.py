@@ -24,16 +24,16 @@ def range_of(variation, draws=400, schedule=SCHEDULE):
 
 def test_what_does_not_vary_has_no_range():
     makespan_s = simulate_lists(SCHEDULE, COSTS).makespan_s
-    found = range_of(Variation(STILL, STILL), draws=3)
-    assert (found.low_s, found.median_s, found.high_s) == pytest.approx((makespan_s,) * 3)
+    spread = range_of(Variation(STILL, STILL), draws=3)
+    assert (spread.low_s, spread.median_s, spread.high_s) == pytest.approx((makespan_s,) * 3)
 
 
 def test_a_factor_that_all_works_share_spreads_the_makespan_as_widely():
     # factors evenly between 0.5 and 1.5: a tenth of the makespans lies below 0.6 of the usual one, a tenth above 1.4
-    found = range_of(Variation(tuple(0.5 + 0.1 * step for step in range(11)), STILL), draws=2000)
+    spread = range_of(Variation(tuple(0.5 + 0.1 * step for step in range(11)), STILL), draws=2000)
     makespan_s = simulate_lists(SCHEDULE, COSTS).makespan_s
-    assert found.low_s / makespan_s == pytest.approx(0.6, abs=0.03)
-    assert found.high_s / makespan_s == pytest.approx(1.4, abs=0.03)
+    assert spread.low_s / makespan_s == pytest.approx(0.6, abs=0.03)
+    assert spread.high_s / makespan_s == pytest.approx(1.4, abs=0.03)
 
 
 def test_factors_of_single_works_average_out():
@@ -52,9 +52,9 @@ def test_a_range_fitted_on_half_of_the_runs_holds_about_four_fifths_of_the_other
         return lambda _: of_pass * rng.lognormvariate(0.0, 0.1)
 
     passes = [(factor := drawn()) and (factor(None), 2 * factor(None)) for _ in range(100)]
-    found = range_of(variation_of(passes))
+    spread = range_of(variation_of(passes))
     makespans_s = [run_by_hand(SCHEDULE, 0.0, 0.0, drawn()).makespan_s for _ in range(100)]
-    held = sum(found.low_s <= makespan_s <= found.high_s for makespan_s in makespans_s)
+    held = sum(spread.low_s <= makespan_s <= spread.high_s for makespan_s in makespans_s)
     assert 70 <= held <= 90
 
 

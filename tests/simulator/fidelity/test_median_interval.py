@@ -26,8 +26,8 @@ def test_the_seed_says_what_is_drawn():
 def test_the_interval_holds_the_median_about_as_often_as_it_says():
     rng, held, runs = random.Random(0), 0, 200
     for _ in range(runs):
-        found = median_interval([rng.gauss(0.0, 1.0) for _ in range(15)])
-        held += found.low <= 0.0 <= found.high
+        interval = median_interval([rng.gauss(0.0, 1.0) for _ in range(15)])
+        held += interval.low <= 0.0 <= interval.high
     assert 0.88 <= held / runs <= 1.0
 
 

@@ -23,8 +23,8 @@ SIZES = st.integers(0, 100)
 def test_what_takes_no_time_comes_one_after_the_other_and_a_prediction_is_dropped_last():
     ahead = Compute(Phase.FORWARD, 0, 2, version=1, lookahead=1)
     times = [(forward(0, 0), 0, 1), (backward(0, 0), 1, 3), (Step(0), 3, 3), (forward(0, 1, 1), 3, 3), (ahead, 3, 4)]
-    found = timed_ops(Span(0, op, start, start, end) for op, start, end in times)
-    assert [(tuple(op.start), tuple(op.end), tuple(op.over)) for op in found] == [
+    ops = timed_ops(Span(0, op, start, start, end) for op, start, end in times)
+    assert [(tuple(op.start), tuple(op.end), tuple(op.over)) for op in ops] == [
         ((0, 0), (1, 0), (1, 0)),
         ((1, 0), (3, 0), (3, 0)),
         ((3, 0), (3, 1), (3, 1)),
@@ -43,8 +43,8 @@ def test_gradients_are_held_during_a_step_also_of_no_time(step_s):
     assert {device: peak.total_bytes for device, peak in peak_memory(samples).items()} == {
         0: 2030, 1: 2020, 2: 2010, 3: 2000
     }  # fmt: skip
-    found = over_capacity(samples, Cluster((Device(memory_bytes=1500),) * 4), timeline)
-    assert str(found) == "device 3 holds 2000 bytes of 1500 from 6 s on, at 3STEP of rank 3"
+    overflow = over_capacity(samples, Cluster((Device(memory_bytes=1500),) * 4), timeline)
+    assert str(overflow) == "device 3 holds 2000 bytes of 1500 from 6 s on, at 3STEP of rank 3"
 
 
 @pytest.mark.parametrize("seconds", [0.0, 2.0**-30])
@@ -87,8 +87,8 @@ def test_next_to_no_time_and_none_have_the_same_peak(name, p, m, pieces, data):
 
     def peaks(least_s):
         f, i, w = (max(seconds, least_s) for seconds in pieces)
-        each = StageCost(f, max(least_s, i + w), i, w, step_s=least_s)
-        stages = tuple(replace(each, saved_bytes=saved, weight_bytes=weights) for saved, weights in sizes)
+        cost = StageCost(f, max(least_s, i + w), i, w, step_s=least_s)
+        stages = tuple(replace(cost, saved_bytes=saved, weight_bytes=weights) for saved, weights in sizes)
         costs = StageCosts(stages)
         return {
             device: peak.total_bytes

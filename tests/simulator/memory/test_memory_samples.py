@@ -80,11 +80,11 @@ def test_the_peak_says_when_and_of_what():
 
 def test_an_output_that_is_saved_is_held_once_unless_it_is_made_again():
     costs = StageCosts((replace(TWO.stages[0], output_is_saved=True), TWO.stages[1]))
-    one = build("1f1b", 2, 2)
-    samples = memory(simulate_lists(one, costs, CLUSTER), costs, one)
+    schedule = build("1f1b", 2, 2)
+    samples = memory(simulate_lists(schedule, costs, CLUSTER), costs, schedule)
     assert bytes_over_time(samples, 0, "send_buffers") == [(0.0, 0)]
     assert bytes_over_time(samples, 1, "send_buffers") == [(0.0, 0), (4.5, 10), (7.5, 20)]
-    again = recompute(one)
+    again = recompute(schedule)
     samples = memory(simulate_lists(again, costs, CLUSTER), costs, again)
     assert max(num_bytes for _, num_bytes in bytes_over_time(samples, 0, "send_buffers")) == 20
 
@@ -92,8 +92,8 @@ def test_an_output_that_is_saved_is_held_once_unless_it_is_made_again():
 def test_an_answer_tells_of_all_that_was_used_before_it():
     # rank 1 has used both when it sends B1, and then B0: rank 0, which takes B0 first, lets go of both
     zero = [forward(0, 0), forward(0, 1), backward(0, 0), backward(0, 1)]
-    one = [forward(1, 0), forward(1, 1), backward(1, 1), backward(1, 0)]
-    schedule = lower(make_schedule("late", 2, 2, [zero, one]))
+    second_row = [forward(1, 0), forward(1, 1), backward(1, 1), backward(1, 0)]
+    schedule = lower(make_schedule("late", 2, 2, [zero, second_row]))
     timeline = simulate_lists(schedule, TWO, flat(2))
     begin_s = {str(span.op): span.start_s for span in timeline.spans}
     assert (begin_s["0B0"], begin_s["0B1"]) == (7.0, 9.0)
@@ -262,18 +262,18 @@ def test_the_first_moment_over_capacity_is_reported_with_rank_time_and_op():
     timeline = simulate_lists(schedule, TWO, CLUSTER)
     samples = memory(timeline, TWO, schedule)
     tight = Cluster((Device(memory_bytes=2120), Device(memory_bytes=4212)))
-    found = over_capacity(samples, tight, timeline)
-    assert found is not None
-    assert str(found) == "device 0 holds 2121 bytes of 2120 from 7 s on, at 0B0 of rank 0"
+    overflow = over_capacity(samples, tight, timeline)
+    assert overflow is not None
+    assert str(overflow) == "device 0 holds 2121 bytes of 2120 from 7 s on, at 0B0 of rank 0"
     assert over_capacity(samples, Cluster((Device(memory_bytes=2121), Device())), timeline) is None
 
 
 def test_weights_that_do_not_fit_are_over_capacity_from_the_start():
     schedule = build("1f1b", 2, 2)
     timeline = simulate_lists(schedule, TWO, CLUSTER)
-    found = over_capacity(memory(timeline, TWO, schedule), Cluster((Device(), Device(memory_bytes=1))), timeline)
-    assert found is not None
-    assert (found.device, found.rank, found.time_s) == (1, 1, 0.0)
+    overflow = over_capacity(memory(timeline, TWO, schedule), Cluster((Device(), Device(memory_bytes=1))), timeline)
+    assert overflow is not None
+    assert (overflow.device, overflow.rank, overflow.time_s) == (1, 1, 0.0)
 
 
 def test_costs_of_too_few_stages_are_refused():

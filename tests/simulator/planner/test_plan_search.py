@@ -17,14 +17,14 @@ ALL = ("gpipe", "1f1b", "interleaved", "zb_h1", "chimera", "pipedream", "pipedre
 SLACK = 1 + 1e-9
 
 
-def predicted(request, chosen=lambda each: each):
+def predicted(request, chosen=lambda plans: plans):
     """Predict every candidate in full, or those that are chosen."""
     cuts = request.cuts()
-    found = []
+    predictions = []
     for candidate in chosen(list(candidates(request, cuts))):
         costs = cuts.costs_of(candidate)
-        found.append((candidate, costs, evaluate_candidate(candidate, costs, request.cluster, request.network)))
-    return found
+        predictions.append((candidate, costs, evaluate_candidate(candidate, costs, request.cluster, request.network)))
+    return predictions
 
 
 @settings(deadline=None, max_examples=6)
@@ -32,10 +32,10 @@ def predicted(request, chosen=lambda each: each):
 def test_the_ranking_is_that_of_an_exhaustive_search(seed):
     request = random_request(random.Random(seed))
     fits = [outcome.throughput for _, _, outcome in predicted(request) if outcome.fits]
-    found = search_plans(request, top=5)
-    assert found.is_complete
-    assert [each.throughput for each in found.ranked] == pytest.approx(sorted(fits, reverse=True)[:5], rel=1e-12)
-    assert found.headroom == (pytest.approx(0, abs=1e-9) if fits else math.inf)
+    ranking = search_plans(request, top=5)
+    assert ranking.is_complete
+    assert [plan.throughput for plan in ranking.ranked] == pytest.approx(sorted(fits, reverse=True)[:5], rel=1e-12)
+    assert ranking.headroom == (pytest.approx(0, abs=1e-9) if fits else math.inf)
 
 
 @settings(deadline=None, max_examples=12)
@@ -52,6 +52,6 @@ def test_no_bound_is_above_what_it_bounds(seed):
         assert least.seconds <= outcome.seconds * SLACK, candidate
         assert max(least.peak_bytes.values()) <= outcome.most_bytes, candidate
         assert least.over_memory is None or not outcome.fits
-        one = bound_single_copy(candidate, costs, request.cluster, bounds, network)
-        assert one.seconds <= outcome.seconds * SLACK, candidate
-        assert all(held <= outcome.held_bytes[device] for device, held in one.held_bytes), candidate
+        single_copy = bound_single_copy(candidate, costs, request.cluster, bounds, network)
+        assert single_copy.seconds <= outcome.seconds * SLACK, candidate
+        assert all(held <= outcome.held_bytes[device] for device, held in single_copy.held_bytes), candidate

@@ -45,10 +45,10 @@ def test_what_is_planned_is_what_runs(tmp_path):
 
 def test_data_parallelism_of_equal_layers_is_as_fast_as_by_hand():
     node = Cluster((Device(),) * 2, Link(0.0, 1000.0))
-    found = search_plans(ask(cluster=node, depths=(1,), schedules=("1f1b",), batch_size=4), top=1)
+    ranking = search_plans(ask(cluster=node, depths=(1,), schedules=("1f1b",), batch_size=4), top=1)
     # 2 samples of 8 layers of 3 s; 64 bytes of gradients summed in two rounds of half of them; 8 steps of 0.5 s
-    assert found.ranked[0].seconds == pytest.approx(2 * 8 * 3 + 2 * 32 / 1000 + 8 * 0.5)
-    assert found.ranked[0].costs.reduce_s == pytest.approx(2 * 32 / 1000)
+    assert ranking.ranked[0].seconds == pytest.approx(2 * 8 * 3 + 2 * 32 / 1000 + 8 * 0.5)
+    assert ranking.ranked[0].costs.reduce_s == pytest.approx(2 * 32 / 1000)
 
 
 def test_a_pipeline_of_equal_stages_is_as_fast_as_the_closed_form_of_1f1b():
@@ -63,7 +63,9 @@ def test_large_activations_stay_inside_the_node_and_large_gradients_do_too():
     wide = even(8, output_bytes=400, sizes=(1,))
     best = search_plans(ask(profile=wide, depths=(2,), schedules=("1f1b",))).ranked[0]
     assert best.candidate.placement == "pipeline"
-    heavy = replace(even(8, sizes=(1,)), layers=tuple(replace(each, weight_bytes=400) for each in wide.layers))
+    heavy = replace(
+        even(8, sizes=(1,)), layers=tuple(replace(wide_layer, weight_bytes=400) for wide_layer in wide.layers)
+    )
     heavy = replace(
         heavy,
         layers=tuple(
@@ -95,9 +97,9 @@ def test_a_partition_that_is_balanced_by_time_gives_way_to_one_that_fits():
 def test_where_nothing_fits_the_candidate_that_needs_least_is_named():
     cluster = replace(flat(2), devices=(Device(memory_bytes=10),) * 2)
     request = ask(cluster=cluster, schedules=("gpipe", "1f1b"), recomputes=(False, True), batch_size=4)
-    found = search_plans(request)
-    assert not found.ranked
-    known = [outcome for outcome in found.rejected if outcome.seconds is not None]
+    ranking = search_plans(request)
+    assert not ranking.ranked
+    known = [outcome for outcome in ranking.rejected if outcome.seconds is not None]
     least = min(
         max(s.total_bytes for s in predict_candidate(c, request.cuts().costs_of(c), cluster)[0].memory)
         for c in candidates(request, request.cuts())
@@ -106,9 +108,9 @@ def test_where_nothing_fits_the_candidate_that_needs_least_is_named():
 
 
 def test_a_search_without_time_stops_at_the_first_plan_and_says_so():
-    found = search_plans(ask(), time_limit_s=0.0)
-    assert not found.is_complete
-    assert len(found.ranked) == 1
+    ranking = search_plans(ask(), time_limit_s=0.0)
+    assert not ranking.is_complete
+    assert len(ranking.ranked) == 1
 
 
 def test_no_plan_that_a_search_had_no_time_for_is_faster_than_its_headroom_says():
@@ -126,10 +128,10 @@ def test_an_interrupted_search_gives_the_best_so_far():
         if progress.best:
             raise KeyboardInterrupt
 
-    found = search_plans(ask(), tick=stop)
-    assert not found.is_complete
-    assert len(found.ranked) == 1
-    assert found.ranked[0].throughput * (1 + found.headroom) >= search_plans(ask(), top=1).ranked[0].throughput * (
+    ranking = search_plans(ask(), tick=stop)
+    assert not ranking.is_complete
+    assert len(ranking.ranked) == 1
+    assert ranking.ranked[0].throughput * (1 + ranking.headroom) >= search_plans(ask(), top=1).ranked[0].throughput * (
         1 - 1e-9
     )
 
@@ -143,8 +145,8 @@ def test_progress_rises_to_all():
 
 def test_the_reasons_say_what_neighbours_lose():
     request = ask(depths=(2,), schedules=("1f1b",), profile=even(8, output_bytes=400, sizes=(1,)))
-    found = search_plans(request, top=1)
-    lines = list(reasons(found, request))
+    ranking = search_plans(request, top=1)
+    lines = list(reasons(ranking, request))
     assert len(lines) == 1
     assert lines[0].startswith("data inside the node: +")
     assert "waiting for messages +" in lines[0]
@@ -175,9 +177,9 @@ def test_the_pace_of_a_run_without_a_flush_is_that_of_a_long_run(seed):
 
 def test_pipedreams_replicas_are_a_candidate():
     request = ask(schedules=("1f1b_rr",), cluster=flat(3), profile=even(4, sizes=(1,)))
-    found = [c for c in candidates(request, request.cuts()) if c.schedule == "1f1b_rr"]
-    assert found
-    assert all(sum(c.replicas) == 3 and sum(c.partition) == 4 for c in found)
+    replicated = [c for c in candidates(request, request.cuts()) if c.schedule == "1f1b_rr"]
+    assert replicated
+    assert all(sum(c.replicas) == 3 and sum(c.partition) == 4 for c in replicated)
 
 
 def test_the_critical_path_of_a_plan_reaches_from_start_to_end():

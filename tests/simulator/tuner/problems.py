@@ -14,8 +14,8 @@ def model(num_layers=6):
     for index in range(num_layers):
         sizes = [measurement(n, 1.0 + 0.1 * (index + 1) * n, 2.0 + 0.3 * n) for n in SIZES]
         layers.append(layer(*sizes, name=f"layer{index}", weight_bytes=1000, optimizer_bytes=2000))
-    found = profile(*layers)
-    return replace(found, provenance=replace(found.provenance, kind="cuda"))
+    measured = profile(*layers)
+    return replace(measured, provenance=replace(measured.provenance, kind="cuda"))
 
 
 def problem(batch_size=8, num_devices=3, memory_bytes=None, link=None, **fields):

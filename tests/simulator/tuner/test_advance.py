@@ -11,29 +11,29 @@ def figure_7(transfer_s, memory_bytes=None):
     return Problem(model, 8, Cluster((Device(memory_bytes=memory_bytes),) * 2, Link(transfer_s)))
 
 
-def found(problem):
+def outcome_of(problem):
     return smallest_advance(partial(evaluate_setting, problem), Setting("avgpipe", 8, 1, 0))
 
 
 def test_figure_7_needs_one():
-    outcome = found(figure_7(1.0))
+    outcome = outcome_of(figure_7(1.0))
     assert (outcome.setting.advance, outcome.seconds) == (1, 20.0)
 
 
 def test_without_anything_to_wait_for_1f1b_is_as_fast():
-    assert found(figure_7(0.0)).setting.advance == 0
+    assert outcome_of(figure_7(0.0)).setting.advance == 0
 
 
 def test_the_slower_the_link_the_further_until_all_forwards_are_first():
-    needed = [found(figure_7(transfer_s)).setting.advance for transfer_s in (0.0, 1.0, 2.0, 3.0, 20.0)]
+    needed = [outcome_of(figure_7(transfer_s)).setting.advance for transfer_s in (0.0, 1.0, 2.0, 3.0, 20.0)]
     assert needed == sorted(needed)
     assert needed[-1] > 2
 
 
 def test_memory_may_not_suffice_for_it():
-    enough = found(figure_7(1.0)).held_bytes
-    assert found(figure_7(1.0, enough)).setting.advance == 1
-    assert found(figure_7(1.0, enough - 1)) is None
+    enough = outcome_of(figure_7(1.0)).held_bytes
+    assert outcome_of(figure_7(1.0, enough)).setting.advance == 1
+    assert outcome_of(figure_7(1.0, enough - 1)) is None
 
 
 def test_where_the_profile_knows_nothing_neither_does_it():

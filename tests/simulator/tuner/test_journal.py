@@ -32,14 +32,14 @@ def test_a_stopped_search_goes_on_with_what_is_left(tmp_path):
         seen.extend(settings)
         return map(judge, settings)
 
-    found = search_settings(asked, SETTINGS, journal=Journal(path, asked), runner=run, tick=told.append)
+    outcomes = search_settings(asked, SETTINGS, journal=Journal(path, asked), runner=run, tick=told.append)
     assert seen == list(SETTINGS[4:])
-    assert found == tuple(evaluate_setting(asked, setting) for setting in SETTINGS)
+    assert outcomes == tuple(evaluate_setting(asked, setting) for setting in SETTINGS)
     assert told[-1] == 1.0
     again = search_settings(
         asked, SETTINGS, journal=Journal(path, asked), runner=lambda judge, settings: iter(map(judge, settings))
     )
-    assert again == found
+    assert again == outcomes
     assert len(path.read_text().splitlines()) == 1 + len(SETTINGS)
 
 

@@ -81,9 +81,9 @@ def test_a_profile_of_two_pipelines_is_taken_apart_into_batches():
     ],
 )
 def test_no_more_microbatches_are_in_flight_than_there_are(m, paper, consistent):
-    one = replace(TWO, devices=TWO.devices[:1])
-    assert predict_setting(one, m, 1, PAPER).held_bytes == pytest.approx(paper)
-    assert predict_setting(one, m, 1, CONSISTENT).held_bytes == pytest.approx(consistent)
+    single = replace(TWO, devices=TWO.devices[:1])
+    assert predict_setting(single, m, 1, PAPER).held_bytes == pytest.approx(paper)
+    assert predict_setting(single, m, 1, CONSISTENT).held_bytes == pytest.approx(consistent)
 
 
 def test_gradients_that_are_larger_than_a_microbatch_are_counted_beside_the_others():
@@ -98,7 +98,8 @@ def test_three_devices_wait_for_all_that_is_before_and_behind_them():
         DeviceProfile(((compute, 0.1),), transfer) for transfer, compute in ((1.0, 2.0), (3.0, 4.0), (5.0, 6.0))
     )
     waits = [
-        (each.upstream_s, each.downstream_s) for each in predict_setting(SettingProfile(2, 1, devices), 2, 1).devices
+        (device.upstream_s, device.downstream_s)
+        for device in predict_setting(SettingProfile(2, 1, devices), 2, 1).devices
     ]
     assert waits == [(0.0, 9.0), (1.5, 5.5), (5.0, 0.0)]
 
@@ -115,8 +116,8 @@ def test_for_one_pipeline_both_accountings_are_the_same(m, asked, phi, transfer_
     device = DeviceProfile(((3.0, phi),), transfer_s, 10, 3, 5, gradient_bytes=3, in_flight=1)
     profile = SettingProfile(m, 1, (device,) * num_devices)
     paper, consistent = (predict_setting(profile, 1 + asked, 1, accounting) for accounting in (PAPER, CONSISTENT))
-    for one, other in zip(paper.devices, consistent.devices, strict=True):
-        assert one == close(other)
+    for paper_device, other in zip(paper.devices, consistent.devices, strict=True):
+        assert paper_device == close(other)
 
 
 @pytest.mark.parametrize(("p", "m", "c"), [(1, 4, 0.0), (2, 8, 1.0), (3, 6, 0.25), (4, 8, 0.5)])
@@ -124,8 +125,8 @@ def test_the_setting_of_the_profile_itself_takes_gpipes_time(p, m, c):
     """With what a device receives as its transfers Eq. 1 is AFAB's closed form, as in Fig. 7: 9 (t_f + t_b) + 2 c."""
     timeline = simulate_lists(build("1f1b_afp", p, m, advance=m), uniform(p, 1.0, 2.0), flat(p, Link(c)))
     profile = profile_setting(timeline, uniform(p, 1.0, 2.0), 1)
-    found = predict_setting(profile, m, 1)
-    for device in found.devices:
+    prediction = predict_setting(profile, m, 1)
+    for device in prediction.devices:
         assert device.seconds == pytest.approx(gpipe_makespan_s(p, m, 1.0, 2.0, c), rel=1e-12)
 
 

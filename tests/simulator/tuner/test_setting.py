@@ -54,19 +54,19 @@ def test_only_1f1b_as_it_was_is_plain():
 
 
 def test_a_space_has_every_setting_once_and_none_that_has_the_lists_of_another():
-    found = Space((1, 4), (1, 2), (0, 1, 3, 9)).settings()
+    all_settings = Space((1, 4), (1, 2), (0, 1, 3, 9)).settings()
     # at M = 1 any advance is one of 0, at M = 4 one of 3 or 9 is one of 2
-    assert len(found) == len(set(found)) == 2 * (1 + 3)
-    lists = [setting.build(3).ops for setting in found]
+    assert len(all_settings) == len(set(all_settings)) == 2 * (1 + 3)
+    lists = [setting.build(3).ops for setting in all_settings]
     assert len(set(lists)) == len(lists)
 
 
 @pytest.mark.parametrize("m", range(1, 7))
 def test_no_two_advances_of_a_space_have_the_same_lists_and_none_is_missing(m):
     everything = {Setting("avgpipe", m, 1, advance).build(3).ops for advance in range(m + 3)}
-    found = [setting.build(3).ops for setting in Space((m,), (1,), range(m + 3)).settings()]
-    assert len(found) == len(everything)
-    assert set(found) == everything
+    lists = [setting.build(3).ops for setting in Space((m,), (1,), range(m + 3)).settings()]
+    assert len(lists) == len(everything)
+    assert set(lists) == everything
 
 
 def test_1f1b_and_1f1b_afp_by_name_are_one_pipeline_of_avgpipe():
@@ -81,8 +81,8 @@ def test_plain_1f1b_is_always_there():
 
 
 def test_chunks_are_for_those_that_take_them_and_recompute_for_all():
-    found = Space((4,), schedules=("zb_h1", "interleaved"), chunks=(2, 3), recomputes=(False, True)).settings()
-    assert [str(setting) for setting in found] == [
+    settings = Space((4,), schedules=("zb_h1", "interleaved"), chunks=(2, 3), recomputes=(False, True)).settings()
+    assert [str(setting) for setting in settings] == [
         "1f1b M=4 N=1",
         "zb_h1 M=4 N=1",
         "zb_h1 M=4 N=1 recompute",

@@ -34,18 +34,18 @@ def slows(asked, setting):
 @pytest.mark.parametrize("setting", [s for s in SPACE.settings() if s.schedule == "avgpipe"], ids=str)
 def test_every_setting_of_avgpipe_takes_and_holds_what_simpy_says_of_all_its_pipelines(setting):
     asked = problem()
-    found = evaluate_setting(asked, setting)
+    outcome = evaluate_setting(asked, setting)
     seconds, held_bytes = by_simpy(asked, setting)
     if setting.num_pipelines == 1 or not slows(asked, setting):
-        assert found.seconds == pytest.approx(seconds, rel=1e-9)
+        assert outcome.seconds == pytest.approx(seconds, rel=1e-9)
     else:  # they do not stay in step as those of one iteration do
-        assert found.seconds < 1.05 * seconds
-    assert found.held_bytes == held_bytes
-    assert found.fits
+        assert outcome.seconds < 1.05 * seconds
+    assert outcome.held_bytes == held_bytes
+    assert outcome.fits
 
 
 def test_pipelines_that_slow_each_other_drift_apart_and_fill_each_others_bubbles():
-    asked, several, one = problem(), Setting("avgpipe", 2, 3, 0), Setting("avgpipe", 2, 1, 0)
+    asked, several, single = problem(), Setting("avgpipe", 2, 3, 0), Setting("avgpipe", 2, 1, 0)
     assert slows(asked, several)
     in_step_s, _ = by_simpy(asked, several)
     best_s = max(cost.utilisation * (2 * (cost.forward_s + cost.backward_s)) for cost in asked.costs(2, 3).stages)
@@ -54,7 +54,7 @@ def test_pipelines_that_slow_each_other_drift_apart_and_fill_each_others_bubbles
         < evaluate_setting(asked, several).seconds
         < 0.95 * in_step_s
         < in_step_s
-        < evaluate_setting(asked, one).seconds
+        < evaluate_setting(asked, single).seconds
     )
 
 
@@ -69,9 +69,9 @@ def test_of_many_microbatches_following_some_is_enough(setting, is_handed, monke
         link = replace(cluster.intra, send_s=0.1, send_s_per_byte=1e-3, post_s=0.05, receive_s=0.04)
         devices = tuple(replace(device, op_s=0.02) for device in cluster.devices)
         asked = replace(asked, cluster=replace(cluster, intra=link, devices=devices))
-    found = evaluate_setting(asked, setting).seconds
+    seconds = evaluate_setting(asked, setting).seconds
     monkeypatch.setattr(sys.modules["pipesched.simulator.tuner.setting_evaluation"], "_FOLLOWED", 32)
-    assert found == pytest.approx(evaluate_setting(asked, setting).seconds, rel=0.02)
+    assert seconds == pytest.approx(evaluate_setting(asked, setting).seconds, rel=0.02)
 
 
 def test_where_devices_share_a_nic_simpy_says_it():
@@ -124,17 +124,19 @@ def test_in_several_processes_the_same_is_found_in_the_same_order():
 
 def test_another_runner_can_take_over():
     settings = SPACE.settings()[:5]
-    found = search_settings(problem(), settings, runner=lambda judge, some: map(judge, reversed(some)))
-    assert found == search_settings(problem(), settings)
+    outcomes = search_settings(problem(), settings, runner=lambda judge, some: map(judge, reversed(some)))
+    assert outcomes == search_settings(problem(), settings)
 
 
 @pytest.mark.parametrize("accounting", Accounting)
 def test_the_equations_start_from_the_most_microbatches_in_one_pipeline(accounting):
     asked, setting = problem(), Setting("avgpipe", 4, 3, 2)
-    found = {o.setting: o for o in search_settings(asked, SPACE.settings(), Evaluator.AVGPIPE, accounting=accounting)}
+    outcomes = {
+        o.setting: o for o in search_settings(asked, SPACE.settings(), Evaluator.AVGPIPE, accounting=accounting)
+    }
     expected = predict_setting(measure(asked, Setting("avgpipe", 8, 1, 2)), 4, 3, accounting)
-    assert (found[setting].seconds, found[setting].held_bytes) == (expected.seconds, round(expected.held_bytes))
-    assert "say nothing of zb_h1" in found[Setting("zb_h1", 4)].reason
+    assert (outcomes[setting].seconds, outcomes[setting].held_bytes) == (expected.seconds, round(expected.held_bytes))
+    assert "say nothing of zb_h1" in outcomes[Setting("zb_h1", 4)].reason
 
 
 def test_the_equations_keep_the_limit_too():
@@ -148,8 +150,10 @@ def test_the_equations_keep_the_limit_too():
 
 def test_the_equations_skip_what_the_profile_does_not_cover():
     asked = problem(batch_size=16)
-    one, eight = search_settings(asked, [Setting("avgpipe", 1, 1, 0), Setting("avgpipe", 8, 1, 0)], Evaluator.AVGPIPE)
-    assert "expected 1 to 8" in one.reason
+    single, eight = search_settings(
+        asked, [Setting("avgpipe", 1, 1, 0), Setting("avgpipe", 8, 1, 0)], Evaluator.AVGPIPE
+    )
+    assert "expected 1 to 8" in single.reason
     assert eight.fits
     with pytest.raises(ProfileError, match="expected 1 to 8"):
         search_settings(asked, [Setting("avgpipe", 1, 1, 0)], Evaluator.AVGPIPE)

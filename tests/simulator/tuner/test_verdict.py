@@ -20,5 +20,5 @@ def test_the_regret_is_what_the_chosen_one_takes_longer_than_the_best():
     ],
 )
 def test_the_rank_correlation_is_spearmans(predicted, measured, expected):
-    found = rank_correlation(predicted, measured)
-    assert found == (None if expected is None else pytest.approx(expected))
+    correlation = rank_correlation(predicted, measured)
+    assert correlation == (None if expected is None else pytest.approx(expected))

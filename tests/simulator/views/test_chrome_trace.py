@@ -219,7 +219,7 @@ class TestTheValidator:
             else:
                 next(e for e in events if e["ph"] == kind).update(change)
 
-        assert any(fault in found for found in self.broken(plant))
+        assert any(fault in message for message in self.broken(plant))
 
     @pytest.mark.parametrize(
         ("name", "change", "fault"),
@@ -234,7 +234,7 @@ class TestTheValidator:
         def plant(events):
             next(e for e in events if e["name"] == name).update(change)
 
-        assert any(fault in found for found in self.broken(plant))
+        assert any(fault in message for message in self.broken(plant))
 
     def test_finds_two_slices_without_length_at_one_instant(self):
         def plant(events):
@@ -242,7 +242,7 @@ class TestTheValidator:
             events[:] = [e for e in events if e["tid"] != first["tid"] or e["ph"] == "M"]
             events += [{**first, "dur": 0.0}, {**first, "dur": 0.0}]
 
-        assert any("overlaps" in found for found in self.broken(plant))
+        assert any("overlaps" in message for message in self.broken(plant))
 
     def test_finds_an_arrow_that_is_read_before_its_slice(self):
         def plant(events):
@@ -250,11 +250,11 @@ class TestTheValidator:
             events.remove(arrow)
             events.insert(0, arrow)
 
-        assert any("in no slice" in found for found in self.broken(plant))
+        assert any("in no slice" in message for message in self.broken(plant))
 
     def test_finds_escapes_and_numbers_that_json_lacks(self):
-        assert any("escaped" in found for found in check_trace(self.GOOD.replace("F 0", "\\u03c6 0")))
-        assert any("not JSON" in found for found in check_trace(self.GOOD.replace('"dur":', '"dur":NaN,"x":', 1)))
+        assert any("escaped" in message for message in check_trace(self.GOOD.replace("F 0", "\\u03c6 0")))
+        assert any("not JSON" in message for message in check_trace(self.GOOD.replace('"dur":', '"dur":NaN,"x":', 1)))
 
     def test_accepts_the_good_trace(self):
         assert check_trace(self.GOOD) == []
