@@ -21,20 +21,20 @@ COSTS = (
 
 def read_damaged(path, load, seed):
     """Return what 300 damaged copies of the file are read as; refusals are looked at."""
-    chance, text, found = random.Random(seed), path.read_text(), []
+    chance, text, values = random.Random(seed), path.read_text(), []
     for _ in range(300):
         path.write_bytes(damaged_bytes(text, chance) if chance.random() < 0.3 else damaged(text, chance).encode())
         refusal = ""
         try:
-            found.append(load(path))
+            values.append(load(path))
         except ProfileError as error:
             refusal = str(error)
         if refusal:
             assert len(refusal.splitlines()) == 1
             assert refusal.startswith(f"{path}: ")
             assert "got" in refusal
-    assert 0 < len(found) < 300
-    return found
+    assert 0 < len(values) < 300
+    return values
 
 
 @pytest.mark.parametrize(

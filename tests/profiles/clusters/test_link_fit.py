@@ -20,16 +20,16 @@ from pipesched.profiles.clusters import (
 @given(st.floats(1e-6, 1e-1), st.floats(1e3, 1e11))
 def test_a_line_is_found_again(latency_s, bandwidth):
     sizes = [int(bandwidth * latency_s * factor) + 1 + i for i, factor in enumerate((0.1, 1, 10))]
-    found = fit_link([(size, latency_s + size / bandwidth) for size in sizes])
-    assert found.latency_s == pytest.approx(latency_s, rel=1e-6)
-    assert found.bandwidth_bytes_per_s == pytest.approx(bandwidth, rel=1e-6)
+    link = fit_link([(size, latency_s + size / bandwidth) for size in sizes])
+    assert link.latency_s == pytest.approx(latency_s, rel=1e-6)
+    assert link.bandwidth_bytes_per_s == pytest.approx(bandwidth, rel=1e-6)
 
 
 def test_a_negative_latency_becomes_none_at_all():
-    found = fit_link([(100, 1.0), (1000, 20.0)])
-    assert found.latency_s == 0.0
+    link = fit_link([(100, 1.0), (1000, 20.0)])
+    assert link.latency_s == 0.0
     # the best t = x / bandwidth by relative error: sum (x/t)^2 / sum (x/t)
-    assert found.bandwidth_bytes_per_s == pytest.approx((100**2 + 50**2) / (100 + 50))
+    assert link.bandwidth_bytes_per_s == pytest.approx((100**2 + 50**2) / (100 + 50))
 
 
 def test_longer_messages_that_are_not_slower_mean_no_limit():
@@ -38,19 +38,19 @@ def test_longer_messages_that_are_not_slower_mean_no_limit():
 
 def test_two_ranks_need_no_exceptions():
     link = Link(1e-5, 1e9)
-    found = cluster_of([0, 0], {(0, 1): link}, "here")
-    assert (found.intra, found.inter, found.links, found.origin) == (link, None, (), "here")
+    cluster = cluster_of([0, 0], {(0, 1): link}, "here")
+    assert (cluster.intra, cluster.inter, cluster.links, cluster.origin) == (link, None, (), "here")
 
 
 def test_links_inside_and_between_nodes_are_medians_with_exceptions():
     links = {(0, 1): Link(1.0, 10.0), (0, 2): Link(4.0, 1.0), (1, 2): Link(6.0, 3.0)}
-    found = cluster_of([0, 0, 1], links, "")
-    assert found.devices == (Device(node=0), Device(node=0), Device(node=1))
-    assert found.intra == Link(1.0, 10.0)
-    assert found.inter == Link(5.0, 2.0)
+    cluster = cluster_of([0, 0, 1], links, "")
+    assert cluster.devices == (Device(node=0), Device(node=0), Device(node=1))
+    assert cluster.intra == Link(1.0, 10.0)
+    assert cluster.inter == Link(5.0, 2.0)
     for (a, b), link in links.items():
-        assert found.link(a, b) == found.link(b, a) == link
-    assert len(found.links) == 4
+        assert cluster.link(a, b) == cluster.link(b, a) == link
+    assert len(cluster.links) == 4
 
 
 LOADED = Link(2e-5, 1e9, 1e-4, 5e-10, 8e-5, 4e-5, 1e-10)
@@ -79,7 +79,8 @@ def test_a_residual_is_how_far_the_worst_size_lies_from_the_line():
 
 def test_a_passage_that_send_and_receive_explain_leaves_nothing_for_the_link():
     short = [
-        dataclasses.replace(each, passage_s=each.send_s + each.receive_s) for each in (loaded(1024), loaded(2**20))
+        dataclasses.replace(sample, passage_s=sample.send_s + sample.receive_s)
+        for sample in (loaded(1024), loaded(2**20))
     ]
     link = fit_loaded_link(short).link
     assert link.latency_s == pytest.approx(0.0, abs=1e-12)

@@ -9,7 +9,7 @@ from pipesched.profiles.clusters.reduction_time import all_reduce, possible_hops
 from tests.strategies import node_of_two
 
 NODE = node_of_two(Link(0.25, 20.0))
-TWO_NODES = of_nodes(NODE, 2)
+TWO_LATENT_NODES = of_nodes(NODE, 2)
 
 
 def test_a_ring_takes_the_slowest_of_its_own_hops_in_every_round():
@@ -42,14 +42,14 @@ def test_the_order_of_the_ring_decides_how_often_it_crosses():
 
 def test_replicas_two_by_two_on_two_nodes_are_summed_inside_first():
     """40 bytes. Inside: 20 at 20 bytes/s and 0.25 s. Across: two rings at once, each with 10 bytes through one NIC."""
-    plan = all_reduce(40, (0, 1, 2, 3), TWO_NODES)
+    plan = all_reduce(40, (0, 1, 2, 3), TWO_LATENT_NODES)
     assert (plan.way, plan.seconds) == ("hierarchical", 1.25 + 2 * (2 * 1.0 + 0.5) + 1.25)
     assert plan.until_s() == {
         **dict.fromkeys(ring_hops((0, 1)) + ring_hops((2, 3)), 1.25 + 5.0 + 1.0),
         **dict.fromkeys(ring_hops((0, 2)) + ring_hops((1, 3)), 1.25 + 2 * 2.0),
     }
     # with a NIC for each device the two rings do not share
-    assert all_reduce(40, (0, 1, 2, 3), replace(TWO_NODES, nics=())).seconds == 1.25 + 2 * 1.5 + 1.25
+    assert all_reduce(40, (0, 1, 2, 3), replace(TWO_LATENT_NODES, nics=())).seconds == 1.25 + 2 * 1.5 + 1.25
 
 
 def test_the_ring_is_taken_where_it_is_quicker():
@@ -61,5 +61,5 @@ def test_the_ring_is_taken_where_it_is_quicker():
 
 @pytest.mark.parametrize("devices", [(0, 1), (0, 2), (0, 1, 2)])
 def test_there_is_but_the_ring_inside_a_node_alone_on_nodes_and_unevenly_on_them(devices):
-    assert all_reduce(40, devices, TWO_NODES).way == "ring"
-    assert set(possible_hops(devices, TWO_NODES)) == set(ring_hops(devices))
+    assert all_reduce(40, devices, TWO_LATENT_NODES).way == "ring"
+    assert set(possible_hops(devices, TWO_LATENT_NODES)) == set(ring_hops(devices))

@@ -41,8 +41,8 @@ def test_bert_base_has_the_parameters_of_the_published_model():
 
 def test_seconds_are_flops_by_speed_and_bytes_are_four_per_number():
     layers = bert(2)
-    found = computed_profile("bert", layers, microbatch_size=8, flops_per_s=1e12, step_bytes_per_s=1e9)
-    cost = stage_cost(found, 1, 3, 8)
+    bert_profile = computed_profile("bert", layers, microbatch_size=8, flops_per_s=1e12, step_bytes_per_s=1e9)
+    cost = stage_cost(bert_profile, 1, 3, 8)
     forward_s = 8 * 2 * layers[1].forward_flops / 1e12
     assert cost.forward_s == pytest.approx(forward_s)
     assert cost.backward_s == pytest.approx(2 * forward_s)
@@ -53,5 +53,5 @@ def test_seconds_are_flops_by_speed_and_bytes_are_four_per_number():
 
 
 def test_a_computed_profile_is_a_file_like_any_other():
-    found = computed_profile("resnext", resnext((1, 1, 1, 1)), 4, 1e12, 1e9)
-    assert read_profile(profile_text(found, "F"), "F") == found
+    resnext_profile = computed_profile("resnext", resnext((1, 1, 1, 1)), 4, 1e12, 1e9)
+    assert read_profile(profile_text(resnext_profile, "F"), "F") == resnext_profile

@@ -10,9 +10,9 @@ from tests.profiles.hand_profiles import layer, measurement, profile, split
 
 
 def test_a_stage_costs_the_sum_of_its_layers():
-    found = costs_of_stages(profile(layer(), layer(), layer()), [(0, 2), (2, 3)], 1)
-    assert found.microbatch_size == 1
-    first, second = found.stages
+    costs = costs_of_stages(profile(layer(), layer(), layer()), [(0, 2), (2, 3)], 1)
+    assert costs.microbatch_size == 1
+    first, second = costs.stages
     assert (first.forward_s, first.backward_s, first.step_s) == (2.0, 4.0, 1.0)
     assert (first.weight_bytes, first.optimizer_bytes, first.output_bytes) == (16, 32, 10)
     assert (second.forward_s, second.backward_s) == (1.0, 2.0)
@@ -21,9 +21,9 @@ def test_a_stage_costs_the_sum_of_its_layers():
 
 def test_costs_of_layers_whose_copies_were_not_measured_say_so():
     old = layer(measurement(1), measurement(2), work=None)
-    found = costs_of_stages(profile(old, old), [(0, 1), (1, 2)], 2)
-    assert [(cost.copy_s, cost.predict_s, cost.average_s) for cost in found.stages] == [(0.0, 0.0, 0.0)] * 2
-    assert found.origin.endswith("without copies of weights")
+    costs = costs_of_stages(profile(old, old), [(0, 1), (1, 2)], 2)
+    assert [(cost.copy_s, cost.predict_s, cost.average_s) for cost in costs.stages] == [(0.0, 0.0, 0.0)] * 2
+    assert costs.origin.endswith("without copies of weights")
     assert "without" not in costs_of_stages(profile(layer(), layer()), [(0, 2)], 1).origin
 
 
@@ -57,7 +57,7 @@ def test_a_stage_with_a_layer_that_has_no_split_does_not_know_i_and_w():
     ],
 )
 def test_what_waits_for_w_is_all_below_the_topmost_parameters(splits, expected):
-    rows = [layer(), *(layer(measurement(split=each)) for each in splits)]
+    rows = [layer(), *(layer(measurement(split=split_times)) for split_times in splits)]
     assert costs_of_stages(profile(*rows), [(0, 1), (1, 3)], 1).stages[1].saved_for_weight_bytes == expected
 
 
@@ -133,8 +133,8 @@ def test_a_size_outside_the_measured_ones_is_refused(size):
 
 
 def on_gpu(*layers):
-    found = profile(*layers)
-    return dataclasses.replace(found, provenance=dataclasses.replace(found.provenance, kind="cuda"))
+    cpu_profile = profile(*layers)
+    return dataclasses.replace(cpu_profile, provenance=dataclasses.replace(cpu_profile.provenance, kind="cuda"))
 
 
 def test_utilisation_of_a_gpu_is_the_share_of_the_best_throughput():

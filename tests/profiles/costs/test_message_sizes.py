@@ -20,7 +20,7 @@ def test_a_message_is_two_bytes_an_element_behind_a_head_of_eight(element_bytes,
 
 def costs(compression):
     sizes = (400, 800, 0)
-    cost = [StageCost(1.0, backward_input_s=1.0, backward_weight_s=1.0, output_bytes=each) for each in sizes]
+    cost = [StageCost(1.0, backward_input_s=1.0, backward_weight_s=1.0, output_bytes=num_bytes) for num_bytes in sizes]
     return StageCosts(tuple(cost), compression=compression)
 
 

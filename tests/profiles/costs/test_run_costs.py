@@ -97,39 +97,39 @@ def test_stages_that_do_not_divide_are_refused():
 
 def test_i_and_w_that_nobody_ran_are_shares_of_b_in_the_profile():
     profiled = StageCost(9.0, 10.0, backward_input_s=6.0, backward_weight_s=5.0, step_s=7.0, output_bytes=3)
-    found = runs(WORK, WORK, profiled=profiled).stage_costs(build("zb_h1", 2, 2))
+    costs = runs(WORK, WORK, profiled=profiled).stage_costs(build("zb_h1", 2, 2))
 
-    assert found.seconds(backward_input(1, 0)) == pytest.approx(1.2)
-    assert found.seconds(backward_weight(1, 0)) == pytest.approx(1.0)
-    assert (found.stages[1].forward_s, found.stages[1].step_s, found.stages[1].output_bytes) == (1.0, 0.5, 3)
+    assert costs.seconds(backward_input(1, 0)) == pytest.approx(1.2)
+    assert costs.seconds(backward_weight(1, 0)) == pytest.approx(1.0)
+    assert (costs.stages[1].forward_s, costs.stages[1].step_s, costs.stages[1].output_bytes) == (1.0, 0.5, 3)
 
 
 def test_i_and_w_that_were_run_are_not_those_of_the_profile():
     profiled = StageCost(9.0, 10.0, backward_input_s=6.0, backward_weight_s=5.0)
-    found = runs(WORK | {"I": 0.25, "W": 0.5}, profiled=profiled).stage_costs(build("zb_h1", 1, 2))
+    costs = runs(WORK | {"I": 0.25, "W": 0.5}, profiled=profiled).stage_costs(build("zb_h1", 1, 2))
 
-    assert (found.seconds(backward_input(0, 0)), found.seconds(backward_weight(0, 0))) == (0.25, 0.5)
+    assert (costs.seconds(backward_input(0, 0)), costs.seconds(backward_weight(0, 0))) == (0.25, 0.5)
 
 
 def test_a_supposed_share_splits_b_and_the_first_stage_has_no_i():
-    found = replace(runs(WORK, WORK), assumed_input_share=0.25).stage_costs(build("zb_h1", 2, 2))
+    costs = replace(runs(WORK, WORK), assumed_input_share=0.25).stage_costs(build("zb_h1", 2, 2))
 
-    assert [found.seconds(backward_input(stage, 0)) for stage in range(2)] == [0.0, 0.5]
-    assert [found.seconds(backward_weight(stage, 0)) for stage in range(2)] == [2.0, 1.5]
+    assert [costs.seconds(backward_input(stage, 0)) for stage in range(2)] == [0.0, 0.5]
+    assert [costs.seconds(backward_weight(stage, 0)) for stage in range(2)] == [2.0, 1.5]
 
 
 def test_a_whole_backward_is_i_and_w_where_only_they_were_run():
-    found = runs({"F": 1.0, "I": 0.5, "W": 0.75}).stage_costs(build("gpipe", 1, 2))
+    costs = runs({"F": 1.0, "I": 0.5, "W": 0.75}).stage_costs(build("gpipe", 1, 2))
 
-    assert found.seconds(backward(0, 0)) == 1.25
+    assert costs.seconds(backward(0, 0)) == 1.25
 
 
 def test_a_phase_that_was_not_seen_is_told_with_what_to_do():
-    found = runs(WORK, WORK).stage_costs(build("zb_h1", 2, 2))
+    costs = runs(WORK, WORK).stage_costs(build("zb_h1", 2, 2))
 
     with pytest.raises(
         ProfileError,
         match=r"^op 1I0: the costs \(of run\.json, with F, B, Step\) do not say the seconds of I on stage 1; "
         "add a run of a schedule that has it, as zb_h1 has I and W, or give `profile` beside the runs$",
     ):
-        found.seconds(backward_input(1, 0))
+        costs.seconds(backward_input(1, 0))

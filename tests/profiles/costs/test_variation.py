@@ -6,17 +6,17 @@ from pipesched.profiles.costs import variation_of
 
 
 def test_passes_that_are_slower_as_a_whole_leave_nothing_to_single_works():
-    found = variation_of([(1.0 * factor, 2.0 * factor) for factor in (0.5, 1.0, 1.5)])
-    assert found.passes[0] == pytest.approx(0.5)
-    assert found.passes[5] == pytest.approx(1.0)
-    assert found.passes[-1] == pytest.approx(1.5)
-    assert found.works == pytest.approx((1.0,) * 11)
+    variation = variation_of([(1.0 * factor, 2.0 * factor) for factor in (0.5, 1.0, 1.5)])
+    assert variation.passes[0] == pytest.approx(0.5)
+    assert variation.passes[5] == pytest.approx(1.0)
+    assert variation.passes[-1] == pytest.approx(1.5)
+    assert variation.works == pytest.approx((1.0,) * 11)
 
 
 def test_works_that_make_up_for_each_other_leave_nothing_to_passes():
-    found = variation_of([(0.9, 1.1), (1.1, 0.9), (1.0, 1.0)])
-    assert found.passes == pytest.approx((1.0,) * 11)
-    assert (found.works[0], found.works[-1]) == pytest.approx((0.9, 1.1))
+    variation = variation_of([(0.9, 1.1), (1.1, 0.9), (1.0, 1.0)])
+    assert variation.passes == pytest.approx((1.0,) * 11)
+    assert (variation.works[0], variation.works[-1]) == pytest.approx((0.9, 1.1))
 
 
 def test_one_pass_and_works_of_no_time_say_nothing():

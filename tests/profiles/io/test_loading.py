@@ -84,13 +84,13 @@ def test_a_profile_from_before_i_and_w_is_read_and_says_so_when_they_are_needed(
         del fields["provenance"]["kind"], fields["variation"]
         for row in fields["layers"]:
             del row["work"]
-            for each in row["measurements"]:
-                del each["split"]
+            for fields_of_size in row["measurements"]:
+                del fields_of_size["split"]
 
     path.write_text(edited(path.read_text(), age))
-    found = load_profile(path)
-    assert found == profile(layer(work=None), layer(work=None))
-    costs = costs_of_stages(found, [(0, 1), (1, 2)], 1)
+    layer_profile = load_profile(path)
+    assert layer_profile == profile(layer(work=None), layer(work=None))
+    costs = costs_of_stages(layer_profile, [(0, 1), (1, 2)], 1)
     assert costs.seconds(backward(1, 0)) == 2.0
     with pytest.raises(ProfileError, match=r"do not say the seconds of I on stage 1; .*measure old profiles again"):
         costs.seconds(backward_input(1, 0))
@@ -98,9 +98,9 @@ def test_a_profile_from_before_i_and_w_is_read_and_says_so_when_they_are_needed(
 
 @pytest.mark.parametrize("file", sorted((ROOT / "profiles" / "data").glob("*.json")), ids=lambda path: path.stem)
 def test_the_profiles_that_come_along_can_be_read_and_written_again(file, tmp_path):
-    found = load_profile(file)
-    save_profile(found, tmp_path / "again.json")
-    assert load_profile(tmp_path / "again.json") == found
+    layer_profile = load_profile(file)
+    save_profile(layer_profile, tmp_path / "again.json")
+    assert load_profile(tmp_path / "again.json") == layer_profile
 
 
 def edited(text, edit):

@@ -131,11 +131,11 @@ def nodes_of(text):
 def test_no_other_order_of_the_nodes_would_allow_a_faster_plan(name):
     """The optimizer cuts at any antichain: at any set of nodes that has all that its nodes need."""
     nodes = nodes_of((PUBLISHED / f"{name}.graph.txt").read_text())
-    closed, found = [frozenset()], {frozenset()}
+    closed, known = [frozenset()], {frozenset()}
     for done in closed:
-        more = {done | {new} for new, (_, _, needed) in nodes.items() if new not in done and needed <= done} - found
+        more = {done | {new} for new, (_, _, needed) in nodes.items() if new not in done and needed <= done} - known
         closed += more
-        found |= more
+        known |= more
     closed.sort(key=len)
     cost = {done: [sum(nodes[node][i] for node in done) for i in (0, 1)] for done in closed}
 

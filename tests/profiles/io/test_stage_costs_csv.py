@@ -18,8 +18,8 @@ def load(tmp_path):
 
 
 def test_rows_may_come_in_any_order_and_bytes_may_be_absent(load):
-    found = load("stage,forward_s,backward_s\n1,0.5,1\n0,0.25,2e-1\n")
-    assert found.stages == (StageCost(0.25, 0.2), StageCost(0.5, 1.0))
+    costs = load("stage,forward_s,backward_s\n1,0.5,1\n0,0.25,2e-1\n")
+    assert costs.stages == (StageCost(0.25, 0.2), StageCost(0.5, 1.0))
 
 
 def test_every_column_is_read(load):
@@ -29,8 +29,8 @@ def test_every_column_is_read(load):
 
 
 def test_what_w_needs_may_be_given_or_left_to_be_all_that_was_saved(load):
-    found = load("stage,forward_s,backward_s,saved_bytes,saved_for_weight_bytes\n0,1,2,100,40\n1,1,2,100,\n").stages
-    assert [cost.saved_for_weight_bytes for cost in found] == [40, None]
+    stages = load("stage,forward_s,backward_s,saved_bytes,saved_for_weight_bytes\n0,1,2,100,40\n1,1,2,100,\n").stages
+    assert [cost.saved_for_weight_bytes for cost in stages] == [40, None]
 
 
 def test_the_overlap_of_all_stages_is_in_every_row_or_0(load):
@@ -44,8 +44,8 @@ def test_a_spreadsheets_byte_order_mark_and_line_ends_do_not_matter(load):
 
 
 def test_a_backward_may_be_whole_in_one_row_and_split_in_another(load):
-    found = load("stage,forward_s,backward_s,backward_input_s,backward_weight_s\n0,1,2,,\n1,1,,1,1\n")
-    assert found.stages == (StageCost(1.0, 2.0), StageCost(1.0, None, 1.0, 1.0))
+    costs = load("stage,forward_s,backward_s,backward_input_s,backward_weight_s\n0,1,2,,\n1,1,,1,1\n")
+    assert costs.stages == (StageCost(1.0, 2.0), StageCost(1.0, None, 1.0, 1.0))
 
 
 @pytest.mark.parametrize(

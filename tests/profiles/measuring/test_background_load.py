@@ -34,15 +34,15 @@ def factory():
 def children():
     """Return the processes whose parent we are, zombies included."""
     me = str(os.getpid())
-    found = []
+    pids = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             fields = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         except OSError:
             continue
         if fields[1] == me:
-            found.append(entry.name)
-    return found
+            pids.append(entry.name)
+    return pids
 
 
 def companions(model, count=1):
@@ -52,8 +52,8 @@ def companions(model, count=1):
 @pytest.mark.distributed
 def test_a_profile_says_that_it_was_measured_in_company():
     before = children()
-    found = profile_model(resolve_model("mlp:width=4,layers=2"), microbatch_sizes=(1, 2), repeats=1, companions=1)
-    assert found.provenance.companions == 1
+    profile = profile_model(resolve_model("mlp:width=4,layers=2"), microbatch_sizes=(1, 2), repeats=1, companions=1)
+    assert profile.provenance.companions == 1
     assert children() == before
 
 

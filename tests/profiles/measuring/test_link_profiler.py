@@ -16,7 +16,7 @@ def profiled(folder, *arguments, size=2, ranks=None):
     command = [sys.executable, "-m", "pipesched.profiles.measuring.link_profiler", "--meet", f"file://{folder}/store"]
     given = os.environ | {"WORLD_SIZE": str(size), "OMP_NUM_THREADS": "1"}
     done = run_all([([*command, *arguments], given | {"RANK": str(rank)}) for rank in ranks or range(size)], cwd=ROOT)
-    return [each.returncode for each in done], [each.stderr for each in done]
+    return [process.returncode for process in done], [process.stderr for process in done]
 
 
 @pytest.mark.distributed
@@ -25,13 +25,13 @@ def test_two_processes_measure_the_link_between_them(tmp_path):
     sizes = ("--sizes", "64", "4096", "65536")
     codes, errors = profiled(tmp_path, "--out", str(path), *sizes, "--repeats", "2", "--timeout-s", "600")
     assert codes == [0, 0], errors
-    found = load_cluster(path)
-    assert len(found.devices) == 2
-    assert {device.node for device in found.devices} == {0}
-    assert found.inter is None
-    assert found.links == ()
-    assert found.link(0, 1).transfer_s(4096) > 0
-    assert "gloo" in found.origin
+    cluster = load_cluster(path)
+    assert len(cluster.devices) == 2
+    assert {device.node for device in cluster.devices} == {0}
+    assert cluster.inter is None
+    assert cluster.links == ()
+    assert cluster.link(0, 1).transfer_s(4096) > 0
+    assert "gloo" in cluster.origin
 
 
 @pytest.mark.parametrize("seconds", ["1e300", "nan", "0", "604801"])

@@ -34,12 +34,12 @@ def saved_by_whole_stage(model, bounds, size, dtype):
     for first, last in bounds:
         stage = build_layers(model, first, last, seed=0, dtype=dtype)
         x = x.detach().clone().requires_grad_(x.is_floating_point() and first > 0)
-        mine = {p.untyped_storage().data_ptr() for p in stage.parameters()}
+        own_storages = {p.untyped_storage().data_ptr() for p in stage.parameters()}
         seen = {x.untyped_storage().data_ptr(): x}
 
-        def pack(tensor, seen=seen, mine=mine):
+        def pack(tensor, seen=seen, own_storages=own_storages):
             key = tensor.untyped_storage().data_ptr()
-            if key not in mine:
+            if key not in own_storages:
                 seen[key] = tensor.detach()
             return tensor.detach()
 
@@ -54,30 +54,30 @@ def saved_by_whole_stage(model, bounds, size, dtype):
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_the_bytes_of_a_stack_of_linear_and_relu_are_those_counted_by_hand(size):
-    found = measure(resolve_model(MLP), size)
-    one = size * 6 * 4  # an activation in float32
+    profile = measure(resolve_model(MLP), size)
+    activation_bytes = size * 6 * 4  # an activation in float32
     # Linear keeps its input, ReLU its output: nothing inside. The loss keeps the prediction and the targets.
-    rows = [layer.measurements[0] for layer in found.layers]
-    assert [row.saved_bytes for row in rows] == [0, 0, 0, 2 * one]
+    rows = [layer.measurements[0] for layer in profile.layers]
+    assert [row.saved_bytes for row in rows] == [0, 0, 0, 2 * activation_bytes]
     assert [row.input_saved for row in rows] == [True] * 4
     assert [row.output_saved for row in rows] == [True] * 3 + [False]
-    assert [row.output_bytes for row in rows] == [one, one, one, 0]
-    assert [row.input_bytes for row in rows] == [one] * 4
+    assert [row.output_bytes for row in rows] == [activation_bytes, activation_bytes, activation_bytes, 0]
+    assert [row.input_bytes for row in rows] == [activation_bytes] * 4
     # x0 x1 x2 | x2' x3, the prediction and the targets
-    stages = costs_of_stages(found, [(0, 2), (2, 4)], size).stages
-    assert [stage.saved_bytes for stage in stages] == [3 * one, 4 * one]
-    assert [layer.weight_bytes for layer in found.layers] == [(6 * 6 + 6) * 4] * 4
+    stages = costs_of_stages(profile, [(0, 2), (2, 4)], size).stages
+    assert [stage.saved_bytes for stage in stages] == [3 * activation_bytes, 4 * activation_bytes]
+    assert [layer.weight_bytes for layer in profile.layers] == [(6 * 6 + 6) * 4] * 4
 
 
 @pytest.mark.parametrize("text", [MLP, GPT, CONV, GPT + ",dropout=0.1"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_summed_layers_keep_what_hooks_see_on_the_whole_stage(text, dtype):
     model = resolve_model(text)
-    found = measure(model, 2, dtype=dtype)
+    profile = measure(model, 2, dtype=dtype)
     num_layers = len(model.layers)
     for num_stages in range(1, num_layers + 1):
         bounds = parse_partition("uniform", [1.0] * num_layers, num_stages)
-        costs = costs_of_stages(found, bounds, 2).stages
+        costs = costs_of_stages(profile, bounds, 2).stages
         assert [cost.saved_bytes for cost in costs] == saved_by_whole_stage(model, bounds, 2, dtype)
 
 
@@ -88,7 +88,7 @@ def kept_by_whole_stage(model, bounds, size, dtype):
     for first, last in bounds:
         stage = build_layers(model, first, last, seed=0, dtype=dtype)
         x = x.detach().clone().requires_grad_(first > 0)
-        mine, saved = {p.untyped_storage().data_ptr() for p in [*stage.parameters(), *stage.buffers()]}, []
+        own_storages, saved = {p.untyped_storage().data_ptr() for p in [*stage.parameters(), *stage.buffers()]}, []
 
         class Saved:
             pass
@@ -113,7 +113,7 @@ def kept_by_whole_stage(model, bounds, size, dtype):
             held += [box().tensor for box in saved if box() is not None]
             held += [g for group in groups for arrived in group["grads"] for g in arrived if g is not None]
             storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
-            totals.append(sum(size for address, size in storages.items() if address not in mine))
+            totals.append(sum(size for address, size in storages.items() if address not in own_storages))
         x = following
     return totals
 
@@ -121,12 +121,12 @@ def kept_by_whole_stage(model, bounds, size, dtype):
 @pytest.mark.parametrize("text", [MLP, GPT, CONV, GPT + ",dropout=0.1", "strange"])
 def test_summed_layers_keep_for_w_what_pytorch_holds_after_i_of_the_whole_stage(text):
     model = strange_model() if text == "strange" else resolve_model(text)
-    found = measure(model, 2)
+    profile = measure(model, 2)
     num_layers = len(model.layers)
     # without a gradient of the input nothing is split: strange's first layer has no parameters
     for num_stages in range(1, num_layers + 1 if text != "strange" else 6):
         bounds = parse_partition("uniform", [1.0] * num_layers, num_stages)
-        first, *others = costs_of_stages(found, bounds, 2).stages
+        first, *others = costs_of_stages(profile, bounds, 2).stages
         expected = kept_by_whole_stage(model, bounds, 2, torch.float32)
         assert [cost.saved_for_weight_bytes for cost in others] == expected
         # its W is the whole backward, which waits with the gradient that came back
@@ -138,8 +138,8 @@ def test_a_layer_that_pytorch_cannot_split_leaves_only_its_own_stage_without_i_a
     monkeypatch.setattr(split_backward, "_IS_RIGHT_FOR_REUSE", False)
     layers = (*(partial(nn.Linear, 4, 4) for _ in range(3)), Tied)
     model = Model("odd", layers, tuple("abcd"), nn.functional.mse_loss, lambda n, seed: (torch.ones(n, 4),) * 2)
-    found = measure(model, 2)
-    costs = costs_of_stages(found, [(0, 1), (1, 2), (2, 4)], 2)
+    profile = measure(model, 2)
+    costs = costs_of_stages(profile, [(0, 1), (1, 2), (2, 4)], 2)
     assert [cost.backward_input_s is None for cost in costs.stages] == [False, False, True]
     with pytest.raises(ProfileError, match="do not say the seconds of W on stage 2"):
         costs.seconds(backward_weight(2, 0))
@@ -184,9 +184,9 @@ def strange_model():
 @pytest.mark.parametrize("partition", ["9", "4,5", "2,3,4", "1,2,1,1,1,3"])
 def test_reshaping_layers_and_views_are_counted_by_storage(partition):
     model = strange_model()
-    found = measure(model, 2)
+    profile = measure(model, 2)
     bounds = parse_partition(partition, [1.0] * 9, len(partition.split(",")))
-    costs = costs_of_stages(found, bounds, 2).stages
+    costs = costs_of_stages(profile, bounds, 2).stages
     buffer_bytes = 12 * 4  # the reference below counts the buffer, which is there anyway
     expected = saved_by_whole_stage(model, bounds, 2, torch.float32)
     expected[-1] -= buffer_bytes
@@ -195,8 +195,8 @@ def test_reshaping_layers_and_views_are_counted_by_storage(partition):
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_copies_of_weights_are_timed_where_there_are_weights(optimizer):
-    found = measure(strange_model(), 2, optimizer=optimizer)
-    for layer in found.layers:
+    profile = measure(strange_model(), 2, optimizer=optimizer)
+    for layer in profile.layers:
         seconds = (layer.work.copy_s, layer.work.predict_s, layer.work.average_s)
         assert all(0 < s < 1 for s in seconds) if layer.weight_bytes else seconds == (0, 0, 0)
 
@@ -223,32 +223,32 @@ def test_what_is_timed_copies_moves_as_the_optimizer_would_and_draws_to_the_refe
 
 
 def test_layers_before_the_first_parameters_have_no_backward_and_no_step():
-    found = measure(strange_model(), 2)
-    assert (found.layers[0].weight_bytes, found.layers[0].optimizer_bytes, found.layers[0].step_s) == (0, 0, 0.0)
-    assert found.layers[0].measurements[0].output_is_input
+    profile = measure(strange_model(), 2)
+    assert (profile.layers[0].weight_bytes, profile.layers[0].optimizer_bytes, profile.layers[0].step_s) == (0, 0, 0.0)
+    assert profile.layers[0].measurements[0].output_is_input
 
 
 @pytest.mark.parametrize(
     ("optimizer", "copies", "counters"), [("sgd", 0, 0), ("momentum", 1, 0), ("adam", 2, 2), ("adamw", 2, 2)]
 )
 def test_optimizer_bytes_are_the_states_it_holds(optimizer, copies, counters):
-    found = measure(resolve_model(MLP), 1, optimizer=optimizer)
+    profile = measure(resolve_model(MLP), 1, optimizer=optimizer)
     # Adam keeps two moments, and a float32 step counter for the weight and for the bias
-    assert found.layers[0].optimizer_bytes == copies * found.layers[0].weight_bytes + counters * 4
+    assert profile.layers[0].optimizer_bytes == copies * profile.layers[0].weight_bytes + counters * 4
 
 
 def test_every_measured_number_is_there_and_finite():
-    found = measure(resolve_model(CONV), 4, 1, 2, 2, repeats=3)
-    assert found.model == resolve_model(CONV).name
-    assert found.microbatch_sizes == (1, 2, 4)
-    assert len(found.layers) == 6
-    for layer in found.layers:
+    profile = measure(resolve_model(CONV), 4, 1, 2, 2, repeats=3)
+    assert profile.model == resolve_model(CONV).name
+    assert profile.microbatch_sizes == (1, 2, 4)
+    assert len(profile.layers) == 6
+    for layer in profile.layers:
         numbers = [layer.step_s, *(t for m in layer.measurements for t in (m.forward_s, m.backward_s))]
-        splits = [m.split for m in layer.measurements if layer is not found.layers[0]]
+        splits = [m.split for m in layer.measurements if layer is not profile.layers[0]]
         numbers += [t for split in splits for t in (split.backward_input_s, split.backward_weight_s)]
         assert all(math.isfinite(number) and number > 0 for number in numbers)
-    assert [m.split for m in found.layers[0].measurements] == [None] * 3  # it has no I
-    where = found.provenance
+    assert [m.split for m in profile.layers[0].measurements] == [None] * 3  # it has no I
+    where = profile.provenance
     assert (where.dtype, where.threads, where.repeats, where.warmup, where.companions) == ("float32", 1, 3, 1, 0)
     assert dict(where.versions)["torch"] == torch.__version__
 
@@ -266,9 +266,9 @@ def test_progress_is_told_run_by_run():
 def test_where_i_and_w_are_not_asked_for_nothing_is_run_for_them():
     told = []
     options = {"repeats": 2, "splits": False, "progress": lambda done, total, what: told.append((total, what))}
-    found = measure(resolve_model(MLP), 1, 2, **options)
-    assert {split for layer in found.layers for split in (m.split for m in layer.measurements)} == {None}
-    assert all(m.forward_s > 0 for layer in found.layers for m in layer.measurements)
+    profile = measure(resolve_model(MLP), 1, 2, **options)
+    assert {split for layer in profile.layers for split in (m.split for m in layer.measurements)} == {None}
+    assert all(m.forward_s > 0 for layer in profile.layers for m in layer.measurements)
     assert {total for total, _ in told} == {len(told)} == {12}  # 2 sizes, and steps: 2 turns of 2 each
     assert {what for _, what in told} == {"micro-batch size 1", "micro-batch size 2", "optimizer steps"}
 

@@ -16,10 +16,10 @@ from pipesched.profiles.models.optimizers import OPTIMIZERS, make_optimizer
     ],
 )
 def test_an_optimizer_is_made_by_name(name, kind, momentum):
-    found = make_optimizer(name, [nn.Parameter(torch.zeros(2))], 0.5)
-    assert type(found) is kind
-    assert found.param_groups[0]["lr"] == 0.5
-    assert found.param_groups[0].get("momentum") == momentum
+    instance = make_optimizer(name, [nn.Parameter(torch.zeros(2))], 0.5)
+    assert type(instance) is kind
+    assert instance.param_groups[0]["lr"] == 0.5
+    assert instance.param_groups[0].get("momentum") == momentum
 
 
 def test_every_name_is_covered_above():

@@ -46,9 +46,9 @@ def test_finished_layers_that_share_a_parameter_are_refused_for_each_would_be_co
 
 
 def test_builders_that_hand_out_a_shared_parameter_are_refused_across_stages():
-    found = resolve_model("tests.profiles.models.test_tied_parameters:tied_by_builders")
+    tied_model = resolve_model("tests.profiles.models.test_tied_parameters:tied_by_builders")
     with pytest.raises(ProfileError) as raised:
-        require_untied(found, SINGLE)
+        require_untied(tied_model, SINGLE)
     assert "layer 0 on stage 0 and layer 2 on stage 2 share embedding.weight" in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -65,9 +65,9 @@ def test_a_class_that_is_given_a_shared_module_is_looked_at():
 
 @pytest.mark.parametrize("text", ["gpt:layers=2,width=8,heads=2", "conv", "mlp"])
 def test_layers_made_by_their_classes_are_not_built_to_look_at_them(text, monkeypatch):
-    found = resolve_model(text)
+    built_model = resolve_model(text)
     monkeypatch.setattr(nn.Module, "__init__", None)
-    require_untied(found, [(i, i + 1) for i in range(len(found.layers))])
+    require_untied(built_model, [(i, i + 1) for i in range(len(built_model.layers))])
 
 
 def test_equal_parameters_are_not_shared_ones_and_addresses_used_again_do_not_confuse():

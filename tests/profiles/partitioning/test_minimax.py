@@ -33,10 +33,10 @@ def check_contiguous(bounds, num_layers, num_stages):
 @given(CASES)
 def test_the_slowest_stage_is_as_fast_as_in_any_partition(case):
     seconds, num_stages = case
-    found = balanced_partition(seconds, num_stages)
-    check_contiguous(found, len(seconds), num_stages)
+    partition = balanced_partition(seconds, num_stages)
+    check_contiguous(partition, len(seconds), num_stages)
     best = min(slowest(seconds, bounds) for bounds in all_partitions(len(seconds), num_stages))
-    assert slowest(seconds, found) == best
+    assert slowest(seconds, partition) == best
 
 
 @settings(deadline=None)
@@ -47,9 +47,9 @@ def test_among_the_best_partitions_the_most_even_one_is_taken(case):
     def squares(bounds):
         return sum(sum(seconds[a:b]) ** 2 for a, b in bounds)
 
-    found = balanced_partition(seconds, num_stages)
-    equals = (b for b in all_partitions(len(seconds), num_stages) if slowest(seconds, b) == slowest(seconds, found))
-    assert squares(found) == min(squares(bounds) for bounds in equals)
+    partition = balanced_partition(seconds, num_stages)
+    equals = (b for b in all_partitions(len(seconds), num_stages) if slowest(seconds, b) == slowest(seconds, partition))
+    assert squares(partition) == min(squares(bounds) for bounds in equals)
 
 
 @settings(deadline=None)

@@ -154,8 +154,8 @@ def test_the_memory_of_a_replica_bounds_what_1f1b_rr_is_predicted_to_hold_less_b
     peaks = peak_memory(memory(simulate_lists(schedule, silent), silent, lower(schedule)))
     rank = 0
     for stage, count in enumerate(counts):
-        always, each = stashed_bytes(silent.stages[stage])
-        bound = always + -(-sum(counts[stage:]) // count) * each
+        always, per_microbatch = stashed_bytes(silent.stages[stage])
+        bound = always + -(-sum(counts[stage:]) // count) * per_microbatch
         for replica in range(rank, rank + count):
             assert bound - silent.stages[stage].saved_bytes <= peaks[replica].total_bytes <= bound
         rank += count

@@ -87,12 +87,12 @@ def together(form, inner_s, weights, bandwidth, m):
 
 def holds(case, stages):
     """Return what each stage holds under 1F1B-RR, where one of r devices has ceil(devices from it on / r) in flight."""
-    found = []
+    held_bytes = []
     for index, (first, last, devices) in enumerate(stages):
         behind = sum(len(later) for *_, later in stages[index:])
-        always, each = case.held[first, last]
-        found.append(always + math.ceil(behind / len(devices)) * each)
-    return found
+        always, per_microbatch = case.held[first, last]
+        held_bytes.append(always + math.ceil(behind / len(devices)) * per_microbatch)
+    return held_bytes
 
 
 def fits(case, stages):
@@ -183,7 +183,7 @@ def chain_of(name):
     profile = load_profile(PUBLISHED / f"{name}.graph.txt")
     outputs = [layer.measurements[0].output_bytes for layer in profile.layers]
     weights = [layer.weight_bytes for layer in profile.layers]
-    return [ChainLayer(*each) for each in zip(layer_seconds(profile, 1), outputs, weights, strict=True)]
+    return [ChainLayer(*fields) for fields in zip(layer_seconds(profile, 1), outputs, weights, strict=True)]
 
 
 @pytest.mark.parametrize("form", ["paper", "published"])

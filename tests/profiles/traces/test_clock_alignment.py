@@ -13,17 +13,17 @@ US = 1000
 def messages(shifts_ns, pairs, latency_ns, count=20, seed=0):
     """Return messages between the pairs, both ways, as ranks with these shifts note them; one of each pair is quick."""
     draw = random.Random(seed)
-    found = []
+    times = []
     for number in range(count):
-        for one, other in pairs:
-            for sender, receiver in ((one, other), (other, one)):
+        for rank, other in pairs:
+            for sender, receiver in ((rank, other), (other, rank)):
                 sent_ns = draw.randrange(10**9)
                 late_ns = 0 if number == 0 else draw.randrange(5 * latency_ns)
                 arrived_ns = sent_ns + latency_ns + late_ns
-                found.append(
+                times.append(
                     MessageTimes(sender, receiver, sent_ns + shifts_ns[sender], arrived_ns + shifts_ns[receiver])
                 )
-    return found
+    return times
 
 
 @pytest.mark.parametrize("shift_ns", [0, 7, -3_000_000_000, 3600 * 10**9])
@@ -36,8 +36,8 @@ def test_a_known_shift_of_two_ranks_is_found_to_less_than_the_one_way_latency(sh
 
 
 def test_the_shift_is_within_what_is_said_to_be_unknown_also_where_one_way_is_slower():
-    found = [MessageTimes(0, 1, 0, 90 * US + 5), MessageTimes(1, 0, 1000 * US + 5, 1010 * US)]
-    clocks = align_clocks(2, found)  # 90 us there, 10 us back, shift 5 ns
+    times = [MessageTimes(0, 1, 0, 90 * US + 5), MessageTimes(1, 0, 1000 * US + 5, 1010 * US)]
+    clocks = align_clocks(2, times)  # 90 us there, 10 us back, shift 5 ns
     assert abs(clocks.offsets_ns[1] - 5) <= clocks.uncertainties_ns[1] == 50 * US
 
 
@@ -63,8 +63,8 @@ def test_after_alignment_no_message_arrives_before_it_was_sent():
 
 
 def test_messages_that_contradict_each_other_are_reconciled_and_it_is_said_by_how_much():
-    found = [MessageTimes(0, 1, 0, -30), MessageTimes(1, 0, 0, -10)]  # together 40 ns before they were sent
-    clocks = align_clocks(2, found)
+    times = [MessageTimes(0, 1, 0, -30), MessageTimes(1, 0, 0, -10)]  # together 40 ns before they were sent
+    clocks = align_clocks(2, times)
     assert clocks.contradiction_ns == 20
     assert clocks.offsets_ns[1] == -10
     assert clocks.uncertainties_ns[1] == 0

@@ -42,8 +42,8 @@ def named(path):
     events = json.loads(path.read_text())["traceEvents"]
     step = next(event for event in events if event["name"] == f"ProfilerStep#{STEPS}")
     inside = [e for e in events if e["ph"] == "X" and step["ts"] <= e["ts"] < step["ts"] + step["dur"]]
-    found = [event for event in inside if re.match(r"PP:\d+[FBIW]\d+$", event["name"])]
-    return sorted(found, key=lambda event: event["ts"])
+    ranges = [event for event in inside if re.match(r"PP:\d+[FBIW]\d+$", event["name"])]
+    return sorted(ranges, key=lambda event: event["ts"])
 
 
 @pytest.mark.parametrize("name", KINDS)
