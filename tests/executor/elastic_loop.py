@@ -19,22 +19,22 @@ def by_hand(text, pipelines, data, optimizer, averaging):
     """
     model, a = resolve_model(text), 1 / pipelines
     models = [build_layers(model, 0, len(model.layers), seed=0, dtype=torch.float64) for _ in range(pipelines)]
-    optimizers = [OPTIMIZERS[optimizer](each.parameters()) for each in models]
+    optimizers = [OPTIMIZERS[optimizer](module.parameters()) for module in models]
     reference = vector(models[0].parameters())
     for batches in data:
-        olds, updates, losses = [vector(each.parameters()) for each in models], [], []
-        for (x, y), each, its_optimizer, old in zip(batches, models, optimizers, olds, strict=True):
+        olds, updates, losses = [vector(module.parameters()) for module in models], [], []
+        for (x, y), module, its_optimizer, old in zip(batches, models, optimizers, olds, strict=True):
             its_optimizer.zero_grad()
-            losses.append(model.loss(each(x), y))
+            losses.append(model.loss(module(x), y))
             losses[-1].backward()
             its_optimizer.step()
-            updates.append(vector(each.parameters()) - old)
+            updates.append(vector(module.parameters()) - old)
         newer = reference + sum(updates) / pipelines
-        for each, x, u in zip(models, olds, updates, strict=True):
+        for module, x, u in zip(models, olds, updates, strict=True):
             new = (1 - a) * (x + u) + a * newer if averaging == "synchronous" else (1 - a) * x + a * reference + u
-            torch.nn.utils.vector_to_parameters(new, each.parameters())
+            torch.nn.utils.vector_to_parameters(new, module.parameters())
         reference = newer
-        yield [vector(each.parameters()) for each in models], reference, sum(losses).item() / pipelines
+        yield [vector(module.parameters()) for module in models], reference, sum(losses).item() / pipelines
 
 
 def vector(tensors):

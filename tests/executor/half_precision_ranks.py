@@ -65,12 +65,12 @@ def main():
     print("fine", flush=True)
 
 
-def check(found, sent, fits):
+def check(arrived, sent, fits):
     if fits and sent.dtype is not torch.bfloat16:
-        assert torch.equal(found, (sent * 2.0**8).half().to(sent.dtype) / 2.0**8)
-        assert not torch.equal(found, sent)
+        assert torch.equal(arrived, (sent * 2.0**8).half().to(sent.dtype) / 2.0**8)
+        assert not torch.equal(arrived, sent)
     else:
-        assert torch.equal(found.view(torch.uint8), sent.view(torch.uint8))
+        assert torch.equal(arrived.view(torch.uint8), sent.view(torch.uint8))
 
 
 if __name__ == "__main__":

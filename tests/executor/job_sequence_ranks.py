@@ -37,8 +37,8 @@ def run_module(module, num_ranks, folder):
     command = [sys.executable, "-m", module, str(folder)]
     ranks = [given | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(num_ranks)]
     done = run_all([(command, environment) for environment in ranks], cwd=ROOT, stderr=STDOUT)
-    said = [each.stdout for each in done]
-    assert [each.returncode for each in done] == [0] * num_ranks, said
+    said = [rank.stdout for rank in done]
+    assert [rank.returncode for rank in done] == [0] * num_ranks, said
     return said
 
 
@@ -56,14 +56,14 @@ def _trusted(job):
 
 
 def main():
-    folder, found = Path(sys.argv[1]), {}
+    folder, answers = Path(sys.argv[1]), {}
     for path in sorted(folder.glob("*.json")):
         try:
-            found[path.stem] = losses(path.read_text(), path.name, f"file://{folder}/{path.stem}.store")
+            answers[path.stem] = losses(path.read_text(), path.name, f"file://{folder}/{path.stem}.store")
         except (ExecutionError, ValueError) as error:
-            found[path.stem] = str(error)
+            answers[path.stem] = str(error)
             break  # the ranks are not together any more
-    print(json.dumps(found), flush=True)
+    print(json.dumps(answers), flush=True)
 
 
 if __name__ == "__main__":

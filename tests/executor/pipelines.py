@@ -154,12 +154,12 @@ def _values(module):
     return {name: p.detach().clone().requires_grad_() for name, p in module.named_parameters()}
 
 
-def assert_equal(found, expected, relative=1e-12):
+def assert_equal(tensors, expected, relative=1e-12):
     """Compare lists of tensors against the largest value of all."""
-    found, expected = list(found), list(expected)
-    assert len(found) == len(expected) > 0
+    tensors, expected = list(tensors), list(expected)
+    assert len(tensors) == len(expected) > 0
     scale = max(tensor.abs().max().item() for tensor in expected)
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(tensors, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=relative * scale)
 
 

@@ -113,12 +113,12 @@ def gradients(forward, backward, x, y, cuts=None):
             kept.append((x, layer(w, x)))
             x = x + kept[-1][1]
     g = 2 * ((rebuilt if cuts else x) - y) / x.numel()
-    found = []
+    layer_gradients = []
     for w, (x, t) in zip(reversed(backward), reversed(kept), strict=True):
         h = g * (1 - t * t)
-        found.append(torch.cat([(h.T @ x).flatten(), h.sum(0)]))
+        layer_gradients.append(torch.cat([(h.T @ x).flatten(), h.sum(0)]))
         g = g + h @ w[:AREA].view(WIDTH, WIDTH)
-    return found[::-1]
+    return layer_gradients[::-1]
 
 
 def train(weights, stage_of, scheme, optimizer, data, rule="optimizer", rebuilds=False):

@@ -35,9 +35,9 @@ def test_models_and_reference_are_those_of_the_plain_loop_and_the_reference_is_t
     tolerance = 1e-12 if optimizer in ("sgd", "momentum") else 1e-9  # Adam divides by tiny gradients
     for iteration, (models, reference, _) in enumerate(by_hand(MLP, n, data, optimizer, averaging)):
         pipelines = [range(pipeline * k, (pipeline + 1) * k) for pipeline in range(n)]
-        mine = [saved(folder, index, ranks, iteration, "model") for ranks in pipelines]
+        weights = [saved(folder, index, ranks, iteration, "model") for ranks in pipelines]
         references = [saved(folder, index, ranks, iteration, "reference") for ranks in pipelines]
-        assert all(torch.equal(references[0], each) for each in references)
-        assert_equal([sum(mine) / n], references[:1], relative=1e-12)
-        assert_equal(mine, models, relative=tolerance)
+        assert all(torch.equal(references[0], other) for other in references)
+        assert_equal([sum(weights) / n], references[:1], relative=1e-12)
+        assert_equal(weights, models, relative=tolerance)
         assert_equal(references[:1], [reference], relative=tolerance)

@@ -75,43 +75,43 @@ def eager(schedule):
 @pytest.mark.parametrize("transform", [lambda lists: lists, recompute], ids=["", "recompute"])
 @pytest.mark.parametrize("name", SCHEMES)
 def test_weights_and_losses_are_those_of_the_lists_in_memory(name, transform):
-    found = GeneratedRun(transform(build_generated(name, 4, 24))).run()
+    run = GeneratedRun(transform(build_generated(name, 4, 24))).run()
     expected = eager(transform(build(name, 4, 24)))
-    assert_equal(found.parameters, expected.parameters, relative=1e-15)
-    assert found.losses == expected.stage(found.schedule.num_stages - 1).losses()
-    steps = {k: sum(1 for stage, _ in found.versions if stage == k) for k in range(found.schedule.num_stages)}
+    assert_equal(run.parameters, expected.parameters, relative=1e-15)
+    assert run.losses == expected.stage(run.schedule.num_stages - 1).losses()
+    steps = {k: sum(1 for stage, _ in run.versions if stage == k) for k in range(run.schedule.num_stages)}
     assert {k: expected.stage(k).weights.version * len(expected.replicas(k)) for k in steps} == steps
 
 
 @pytest.mark.parametrize("name", LATELY)
 def test_a_batch_repeated_is_as_many_runs_of_its_lists(name):
     schedule = build(name, 4, 8)
-    found = GeneratedRun(repeat(lower(schedule), 3)).run()
+    run = GeneratedRun(repeat(lower(schedule), 3)).run()
     again = GeneratedRun(repeat(schedule, 3)).run()
-    assert_equal(again.parameters, found.parameters, relative=1e-15)
-    expected = Local(schedule, found.model, optimizer="momentum", lr=0.02)
-    data = make_batch(found.model, 24, 2, seed=0, dtype=torch.float64, device=CPU)
+    assert_equal(again.parameters, run.parameters, relative=1e-15)
+    expected = Local(schedule, run.model, optimizer="momentum", lr=0.02)
+    data = make_batch(run.model, 24, 2, seed=0, dtype=torch.float64, device=CPU)
     for batch in range(3):
         cut = slice(8 * batch, 8 * batch + 8)
         run_local(expected.ranks, Batch(data.inputs[cut], data.targets[cut]))
-    assert_equal(found.parameters, expected.parameters)
-    assert found.stage(0).losses() == {}
+    assert_equal(run.parameters, expected.parameters)
+    assert run.stage(0).losses() == {}
 
 
 @pytest.mark.parametrize("rule", PredictionRule)
 def test_a_run_may_predict_by_another_rule(rule):
-    found = GeneratedRun(build_generated("pipeoptim", 3, 12), prediction=rule).run()
+    run = GeneratedRun(build_generated("pipeoptim", 3, 12), prediction=rule).run()
     expected = Local(build("pipeoptim", 3, 12), plain(3), optimizer="momentum", lr=0.02, prediction=rule).run()
-    assert_equal(found.parameters, expected.parameters, relative=1e-15)
+    assert_equal(run.parameters, expected.parameters, relative=1e-15)
 
 
 def test_a_run_can_be_run_again():
-    found = GeneratedRun(build_generated("pipedream", 3, 6))
+    run = GeneratedRun(build_generated("pipedream", 3, 6))
     expected = Local(build("pipedream", 3, 6), plain(3), optimizer="momentum", lr=0.02)
     for _ in range(2):
-        found.run()
+        run.run()
         expected.run()
-    assert_equal(found.parameters, expected.parameters, relative=1e-15)
+    assert_equal(run.parameters, expected.parameters, relative=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -169,14 +169,14 @@ def test_the_lists_of_several_ranks_are_begun_together_and_anew():
     lists = lists_of(build_generated("pipedream", 3, 6), range(3))
     for _ in range(2):
         together = [iter(lists[rank]) for rank in range(3)]
-        found = [[] for _ in range(3)]
+        rows = [[] for _ in range(3)]
         for turn in count():
             op = next(together[turn % 3], None)
             if op is not None:
-                found[turn % 3].append(op)
-            elif [len(row) for row in found] == [len(row) for row in in_memory.ops]:
+                rows[turn % 3].append(op)
+            elif [len(row) for row in rows] == [len(row) for row in in_memory.ops]:
                 break
-        assert [tuple(row) for row in found] == list(in_memory.ops)
+        assert [tuple(row) for row in rows] == list(in_memory.ops)
 
 
 def test_replicas_that_step_in_rounds_take_the_mean_of_their_own_rounds():

@@ -21,11 +21,11 @@ def as_it_is(schedule):
 
 def gradients(schedule, model, seed=0):
     """Run `schedule` without its Steps; return the gradients, which all replicas of a stage must have."""
-    found = Local(without_steps(schedule), model, seed=seed).run()
+    run = Local(without_steps(schedule), model, seed=seed).run()
     for index in range(schedule.num_stages):
-        first, *others = ([p.grad for p in stage.module.parameters()] for stage in found.replicas(index))
+        first, *others = ([p.grad for p in stage.module.parameters()] for stage in run.replicas(index))
         assert all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
-    return [p.grad for p in found.parameters]
+    return [p.grad for p in run.parameters]
 
 
 @pytest.mark.parametrize(
@@ -51,5 +51,5 @@ def test_gradients_are_those_of_the_whole_model_on_any_number_of_ranks(name, mak
 @pytest.mark.parametrize("name", SYNCHRONOUS)
 def test_gradients_of_attention_and_convolution_are_those_of_the_whole_model(name, text, transform):
     schedule, model = any_schedule(name, 2, seed=1), resolve_model(text)
-    found = gradients(transform(schedule), model, seed=3)
-    assert_equal(found, whole_gradients(model, schedule.num_microbatches, seed=3))
+    stage_gradients = gradients(transform(schedule), model, seed=3)
+    assert_equal(stage_gradients, whole_gradients(model, schedule.num_microbatches, seed=3))

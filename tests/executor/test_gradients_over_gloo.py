@@ -43,9 +43,9 @@ def test_losses_and_gradients_are_those_of_the_whole_model(ran, name, variant):
     model, num_stages = resolve_model(todo.model), len(todo.bounds)
     files = [load_file(f"{todo.save}/stage{stage}.safetensors") for stage in range(num_stages)]
     before = build_layers(model, 0, num_stages, seed=0, dtype=torch.float64)
-    found = [
+    gradients = [
         weight.detach() - file[f"0.{key}"]
         for layer, file in zip(before, files, strict=True)
         for key, weight in layer.named_parameters()
     ]
-    assert_equal(found, whole_gradients(model, len(losses[f"{name}-{variant}"])))
+    assert_equal(gradients, whole_gradients(model, len(losses[f"{name}-{variant}"])))

@@ -18,10 +18,10 @@ ASYNCHRONOUS = [name for name, entry in CATALOGUE.items() if entry.traits.is_asy
 def test_gradients_are_those_of_the_whole_model_on_every_copy(name, width):
     schedule = recompute(replicate(build(name, 2, 4), width), stages=[0])
     model = models.dropping(layers=schedule.num_stages)
-    found = Local(without_steps(schedule), model).run()
+    run = Local(without_steps(schedule), model).run()
     expected = whole_gradients(model, 4 * width)
-    for index, (first, last) in enumerate(found.bounds):
-        copies = found.replicas(index)
+    for index, (first, last) in enumerate(run.bounds):
+        copies = run.replicas(index)
         assert len(copies) % width == 0
         for stage in copies:
             assert_equal((p.grad for p in stage.module.parameters()), expected[2 * first : 2 * last])
@@ -41,15 +41,15 @@ def joined(batch, num_microbatches, width, per_step):
 @pytest.mark.parametrize(("width", "optimizer"), [(2, "adamw"), (3, "momentum")])
 @pytest.mark.parametrize("name", ASYNCHRONOUS)
 def test_an_asynchronous_run_of_copies_is_that_of_one_with_larger_micro_batches(name, width, optimizer):
-    one = build(name, 4, 16)
+    schedule = build(name, 4, 16)
     given = {"optimizer": optimizer, "lr": 0.005}
-    copies = Local(replicate(one, width), models.plain(one.num_stages), size=1, **given)
-    large = Local(one, models.plain(one.num_stages), size=width, **given)
+    copies = Local(replicate(schedule, width), models.plain(schedule.num_stages), size=1, **given)
+    large = Local(schedule, models.plain(schedule.num_stages), size=width, **given)
     large.batch = joined(copies.batch, 16, width, PER_STEP.get(name, 1))
     start = [parameter.clone() for parameter in large.parameters]
     copies.run()
     large.run()
     assert all((a - b).abs().max() > 1e-3 for a, b in zip(start, large.parameters, strict=True))
-    for index in range(one.num_stages):
+    for index in range(schedule.num_stages):
         for stage in copies.replicas(index):
             assert_equal(stage.module.parameters(), large.stage(index).module.parameters())

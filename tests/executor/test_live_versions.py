@@ -15,12 +15,12 @@ from tests.executor.recurrences import SCHEMES, at_least
 
 def brute_force(ops, stage):
     """Return, before every op of a list, which versions of `stage` it or a later one reads, or are the newest."""
-    found, version = [], 0
+    versions, version = [], 0
     for index, op in enumerate(ops):
         later = {part.version for after in ops[index:] for part in computes(after) if part.stage == stage}
-        found.append(tuple(sorted({v for v in later if v < version} | {version})))
+        versions.append(tuple(sorted({v for v in later if v < version} | {version})))
         version += op == Step(stage)
-    return found
+    return versions
 
 
 @pytest.mark.parametrize("recomputes", [False, True], ids=["", "recompute"])
@@ -28,17 +28,17 @@ def brute_force(ops, stage):
 @pytest.mark.parametrize("name", SCHEMES)
 def test_the_versions_held_are_those_that_will_still_be_read(name, d, recomputes):
     schedule = build(name, d, at_least(20, name, d))
-    found = Local(recompute(schedule) if recomputes else schedule, plain(2 * d))
-    lists, held = found.schedule.ops, {}
+    run = Local(recompute(schedule) if recomputes else schedule, plain(2 * d))
+    lists, held = run.schedule.ops, {}
 
     def listen(rank, index):
-        for stage, its in found.ranks[rank].stages.items():
+        for stage, its in run.ranks[rank].stages.items():
             held[rank, stage, index] = its.weights.live_versions
 
-    found.heard = Calls(listen)
-    found.run()
+    run.heard = Calls(listen)
+    run.run()
     for rank, ops in enumerate(lists):
-        for stage, its in found.ranks[rank].stages.items():
+        for stage, its in run.ranks[rank].stages.items():
             expected = brute_force(ops, stage)
             assert [held[rank, stage, index] for index in range(len(ops))] == expected
             said = [use.held for use in uses(ops, in_order=False) if use.op.stage == stage]
@@ -62,13 +62,13 @@ def test_the_versions_held_are_those_that_will_still_be_read(name, d, recomputes
     ],
 )
 def test_no_stage_holds_more_than_its_paper_says(name, most):
-    found = Local(build(name, 4, 24), plain(8))
+    run = Local(build(name, 4, 24), plain(8))
     seen = Counter()
 
     def listen(rank, index):
-        for stage, its in found.ranks[rank].stages.items():
+        for stage, its in run.ranks[rank].stages.items():
             seen[stage] = max(seen[stage], len(its.weights.live_versions))
 
-    found.heard = Calls(listen)
-    found.run()
+    run.heard = Calls(listen)
+    run.run()
     assert [seen[stage] for stage in range(len(most))] == most

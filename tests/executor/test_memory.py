@@ -44,28 +44,28 @@ def linear(monkeypatch):
 
 
 def test_an_output_is_freed_once_sent_though_its_micro_batch_is_in_flight(linear):
-    found = Local(build("gpipe", 3, 4), transport=CopyingTransport)
-    first, freed = found.ranks[0], []
+    run = Local(build("gpipe", 3, 4), transport=CopyingTransport)
+    first, freed = run.ranks[0], []
 
     def listen(number, index):
         if number == 0 and str(first.ops[index]).startswith("0B"):
             freed.append([reference.expired() for reference in first.transport.sent.values()])
 
-    found.heard = Calls(listen)
-    found.run()
+    run.heard = Calls(listen)
+    run.run()
     assert freed == [[True] * 4] * 4
 
 
 def test_a_gradient_is_freed_once_sent(linear):
-    found = Local(build("1f1b", 3, 4), transport=CopyingTransport).run()
-    sent = found.ranks[1].transport.sent
+    run = Local(build("1f1b", 3, 4), transport=CopyingTransport).run()
+    sent = run.ranks[1].transport.sent
     assert len(sent) == 8
     assert all(reference.expired() for reference in sent.values())
 
 
 def test_a_gradient_received_is_freed_once_used(linear):
-    found = Local(build("1f1b", 2, 2))
-    first, still_there = found.ranks[0], []
+    run = Local(build("1f1b", 2, 2))
+    first, still_there = run.ranks[0], []
     received = {}
 
     class Watching(LocalTransport):
@@ -75,41 +75,41 @@ def test_a_gradient_received_is_freed_once_used(linear):
                 received[message] = StorageWeakRef(tensor.untyped_storage())
             return tensor
 
-    found.ranks[0] = replace(first, transport=Watching(0, found.room))
+    run.ranks[0] = replace(first, transport=Watching(0, run.room))
 
     def listen(number, index):
         if number == 0 and first.ops[index] == Step(0):
             still_there.extend(message for message, reference in received.items() if not reference.expired())
 
-    found.heard = Calls(listen)
-    found.run()
+    run.heard = Calls(listen)
+    run.run()
     assert len(received) == 2
     assert still_there == []
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "pipedream"])
 def test_nothing_grows_from_run_to_run(name):
-    found = Local(build(name, 2, 4), optimizer="adam").run(times=2)
+    run = Local(build(name, 2, 4), optimizer="adam").run(times=2)
     before = _num_tensors()
-    found.run(times=3)
+    run.run(times=3)
     assert _num_tensors() == before
-    assert not found.room.mail
-    for index in range(found.schedule.num_stages):
-        assert not found.stage(index)._saved
+    assert not run.room.mail
+    for index in range(run.schedule.num_stages):
+        assert not run.stage(index)._saved
 
 
 def test_the_heap_returns_to_where_it_was_after_a_run():
     meter = make_meter(torch.device("cpu"))
     if meter is None:
         pytest.skip("this allocator cannot be asked")
-    found = Local(build("gpipe", 1, 4), "mlp:layers=4,width=64", optimizer="adam", size=256)
-    found.ranks = [replace(found.ranks[0], recorder=Recorder(HostClock(), meter))]
-    found.run()
+    run = Local(build("gpipe", 1, 4), "mlp:layers=4,width=64", optimizer="adam", size=256)
+    run.ranks = [replace(run.ranks[0], recorder=Recorder(HostClock(), meter))]
+    run.run()
     before = meter.allocated_bytes()
-    found.run()
+    run.run()
     one_activation = 256 * 64 * 8
     assert abs(meter.allocated_bytes() - before) < one_activation / 2
-    assert max(found.ranks[0].recorder.held_bytes()) > found.stage(0).resident_bytes() + 4 * 3 * one_activation
+    assert max(run.ranks[0].recorder.held_bytes()) > run.stage(0).resident_bytes() + 4 * 3 * one_activation
 
 
 class Growing(Meter):
@@ -150,10 +150,10 @@ def sizes(ops, **given):
     meter = make_meter(torch.device("cpu"))
     if meter is None:
         pytest.skip("this allocator cannot be asked")
-    found = Local(make_schedule("by_hand", 1, 2, [ops]), "mlp:layers=4,width=256", **given)
-    found.ranks = [replace(found.ranks[0], recorder=(recorder := Recorder(HostClock(), meter)))]
-    found.run(times=2)  # the optimizers make their state in the first
-    weights = sum(parameter.numel() * 8 for parameter in found.parameters)
+    run = Local(make_schedule("by_hand", 1, 2, [ops]), "mlp:layers=4,width=256", **given)
+    run.ranks = [replace(run.ranks[0], recorder=(recorder := Recorder(HostClock(), meter)))]
+    run.run(times=2)  # the optimizers make their state in the first
+    weights = sum(parameter.numel() * 8 for parameter in run.parameters)
     return [
         (str(op), round(most / weights, 1), round(after / weights, 1))
         for op, most, after in zip(ops, recorder.most_bytes(), recorder.held_bytes(), strict=True)
@@ -173,10 +173,10 @@ def test_a_step_holds_gradients_and_the_version_that_it_keeps():
 
 def test_an_op_on_predicted_weights_holds_a_copy_and_at_its_end_the_gradients_too():
     ahead = [Compute(phase, 0, 1, version=1, lookahead=1) for phase in (Phase.FORWARD, Phase.BACKWARD)]
-    found = sizes(
+    bytes_of_ops = sizes(
         [forward(0, 0), backward(0, 0), Step(0), *ahead, Step(0)], optimizer="momentum", prediction="momentum"
     )
-    assert found == [
+    assert bytes_of_ops == [
         ("0F0", 2.0, 2.0),  # weights and momentum
         ("0B0", 3.0, 3.0), ("0STEP", 3.0, 2.0),
         ("0F1@1+1", 3.0, 2.0),
@@ -185,22 +185,22 @@ def test_an_op_on_predicted_weights_holds_a_copy_and_at_its_end_the_gradients_to
 
 
 def test_resident_bytes_are_weights_gradients_and_optimizer_state():
-    found = Local(build("gpipe", 1, 1), MLP, optimizer="momentum")
+    run = Local(build("gpipe", 1, 1), MLP, optimizer="momentum")
     weights = 6 * (8 * 8 + 8) * 8
-    assert found.stage(0).resident_bytes() == weights
-    found.run()
-    assert found.stage(0).resident_bytes() == 2 * weights
+    assert run.stage(0).resident_bytes() == weights
+    run.run()
+    assert run.stage(0).resident_bytes() == 2 * weights
 
 
 def test_a_forward_is_held_from_f_to_b_only():
-    found = Local(build("1f1b", 3, 6))
+    run = Local(build("1f1b", 3, 6))
     most = [0] * 3
 
     def listen(number, index):
-        most[number] = max(most[number], len(found.stage(number)._saved))
+        most[number] = max(most[number], len(run.stage(number)._saved))
 
-    found.heard = Calls(listen)
-    found.run()
+    run.heard = Calls(listen)
+    run.run()
     assert most == [3, 2, 1]
 
 

@@ -20,44 +20,44 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("num_ranks", range(1, 7))
 def test_weights_after_forty_micro_batches_are_those_of_the_recurrence(num_ranks, optimizer):
-    found = Local(build("pipedream", num_ranks, 40), optimizer=optimizer).run()
+    run = Local(build("pipedream", num_ranks, 40), optimizer=optimizer).run()
     expected = recurrence(MLP, num_ranks, 40, optimizer=OPTIMIZERS[optimizer])
-    assert_equal(found.parameters, expected)
+    assert_equal(run.parameters, expected)
 
 
 def test_the_recurrence_holds_for_attention_too():
     gpt = "gpt:layers=2,width=16,heads=2,context=8,dropout=0"
-    found = Local(build("pipedream", 4, 8), gpt).run()
-    assert_equal(found.parameters, recurrence(gpt, 4, 8, optimizer=OPTIMIZERS["sgd"]))
+    run = Local(build("pipedream", 4, 8), gpt).run()
+    assert_equal(run.parameters, recurrence(gpt, 4, 8, optimizer=OPTIMIZERS["sgd"]))
 
 
 @pytest.mark.parametrize("num_microbatches", range(1, 6))
 def test_fewer_micro_batches_than_ranks_follow_the_recurrence(num_microbatches):
-    found = Local(build("pipedream", 4, num_microbatches)).run()
+    run = Local(build("pipedream", 4, num_microbatches)).run()
     expected = recurrence(MLP, 4, num_microbatches, optimizer=OPTIMIZERS["sgd"])
-    assert_equal(found.parameters, expected)
+    assert_equal(run.parameters, expected)
 
 
 def test_one_rank_is_ordinary_training():
-    found = Local(build("pipedream", 1, 20)).run()
+    run = Local(build("pipedream", 1, 20)).run()
     module, inputs, targets, loss = whole_model(MLP, 40)
     optimizer = torch.optim.SGD(module.parameters(), 0.05)
     for i in range(20):
         optimizer.zero_grad()
         loss(module(inputs[2 * i : 2 * i + 2]), targets[2 * i : 2 * i + 2]).backward()
         optimizer.step()
-    assert_equal(found.parameters, module.parameters())
+    assert_equal(run.parameters, module.parameters())
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 5])
 def test_no_more_copies_live_than_the_schedule_says_and_none_at_the_end(num_ranks):
-    found = Local(build("pipedream", num_ranks, 12))
+    run = Local(build("pipedream", num_ranks, 12))
     most = defaultdict(int)
 
     def listen(rank, index):
-        most[rank] = max(most[rank], len(found.stage(rank).weights.live_versions))
+        most[rank] = max(most[rank], len(run.stage(rank).weights.live_versions))
 
-    found.heard = Calls(listen)
-    found.run()
-    assert {(rank, rank): count for rank, count in most.items()} == live_versions(found.schedule)
-    assert [found.stage(k).weights.live_versions for k in range(num_ranks)] == [(12,)] * num_ranks
+    run.heard = Calls(listen)
+    run.run()
+    assert {(rank, rank): count for rank, count in most.items()} == live_versions(run.schedule)
+    assert [run.stage(k).weights.live_versions for k in range(num_ranks)] == [(12,)] * num_ranks

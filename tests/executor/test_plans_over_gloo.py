@@ -84,7 +84,7 @@ def rounded_loop():
     """Train the whole model, its boundary rounded; return the losses."""
     first, last = (build_layers(MODEL, *bounds, seed=3, dtype=torch.float64) for bounds in TWO_BY_TWO.bounds)
     optimizer = torch.optim.SGD([*first.parameters(), *last.parameters()], 0.05, momentum=0.9)
-    found = []
+    step_losses = []
     for step in range(STEPS):
         x, y = MODEL.batch(BATCH, step_seed(3, step))
         parts = [
@@ -95,8 +95,8 @@ def rounded_loop():
         for loss in parts:
             loss.backward(torch.tensor(0.25, dtype=torch.float64))
         optimizer.step()
-        found.append(sum(loss.item() for loss in parts) / 4)
-    return found
+        step_losses.append(sum(loss.item() for loss in parts) / 4)
+    return step_losses
 
 
 def test_compressed_messages_lose_what_half_precision_loses_and_nothing_else(losses):

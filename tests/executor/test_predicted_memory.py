@@ -105,21 +105,21 @@ def test_the_peak_is_within_five_percent_of_what_is_allocated(name, recomputes, 
     schedule = build(name, D, at_least(12, name, D))
     schedule = recompute(schedule) if recomputes else schedule
     schedule = replace(schedule, rank_to_device=(0,) * schedule.num_ranks)  # all ranks are in this process
-    found = Local(schedule, MODEL, optimizer="adam", size=SAMPLES, transport=network(schedule))
+    run = Local(schedule, MODEL, optimizer="adam", size=SAMPLES, transport=network(schedule))
     meter = make_meter(torch.device("cpu"))
     recorder = Recorder(HostClock(), meter)
-    found.ranks = [replace(rank, recorder=_Shared(recorder)) for rank in found.ranks]
-    found.run()  # the optimizers make their state
+    run.ranks = [replace(rank, recorder=_Shared(recorder)) for rank in run.ranks]
+    run.run()  # the optimizers make their state
     gc.collect()
-    for rank in found.ranks:
+    for rank in run.ranks:
         rank.recorder.rows.clear()
     recorder.begin()
-    run_local(found.ranks, drawn(found.batch))
-    recorder.end(sum(stage.resident_bytes() for rank in found.ranks for stage in rank.stages.values()))
-    times = [rank.recorder.rows for rank in found.ranks]
-    timeline = measured_timeline(found.schedule, times, [()] * schedule.num_ranks)
-    costs = costs_of_stages(profile, found.bounds, SAMPLES)
-    predicted = peak_memory(memory(timeline, costs, found.schedule))[0].total_bytes
+    run_local(run.ranks, drawn(run.batch))
+    recorder.end(sum(stage.resident_bytes() for rank in run.ranks for stage in rank.stages.values()))
+    times = [rank.recorder.rows for rank in run.ranks]
+    timeline = measured_timeline(run.schedule, times, [()] * schedule.num_ranks)
+    costs = costs_of_stages(profile, run.bounds, SAMPLES)
+    predicted = peak_memory(memory(timeline, costs, run.schedule))[0].total_bytes
     assert predicted == pytest.approx(max(recorder.most_bytes()), rel=0.05)
 
 
@@ -170,11 +170,11 @@ def run_by_turns(ranks, meters, batch):
         meter.end()
     waiting = [(execute_rank(rank, batch), meter) for rank, meter in zip(ranks, meters, strict=True)]
     while waiting:
-        for each in list(waiting):
-            program, meter = each
+        for turn in list(waiting):
+            program, meter = turn
             meter.begin()
             if next(program, None) is None:
-                waiting.remove(each)
+                waiting.remove(turn)
             meter.end()
     for rank, meter in zip(ranks, meters, strict=True):
         meter.begin()
@@ -183,19 +183,19 @@ def run_by_turns(ranks, meters, batch):
 
 def held_by_turns(schedule, model, size):
     """Return what each device holds at most, if its ranks do at the same time."""
-    found = Local(
+    run = Local(
         schedule, model, optimizer="adamw", size=size, transport=network(schedule), dtype=torch.float32,
         bounds=even_bounds(len(resolve_model(model).layers), schedule.num_stages),
     )  # fmt: skip
-    meters = [Turns() for _ in found.ranks]
-    found.ranks = [
-        replace(rank, recorder=Recorder(HostClock(), meter)) for rank, meter in zip(found.ranks, meters, strict=True)
+    meters = [Turns() for _ in run.ranks]
+    run.ranks = [
+        replace(rank, recorder=Recorder(HostClock(), meter)) for rank, meter in zip(run.ranks, meters, strict=True)
     ]
     gc.collect()
     for _ in range(2):  # the optimizers make their state in the first
-        run_by_turns(found.ranks, meters, drawn(found.batch))
+        run_by_turns(run.ranks, meters, drawn(run.batch))
     held = Counter()
-    for rank in found.ranks:
+    for rank in run.ranks:
         held[schedule.rank_to_device[rank.rank]] += max(rank.recorder.most_bytes())
     return held
 
@@ -231,8 +231,8 @@ def test_each_device_holds_what_was_predicted(num_microbatches, num_pipelines, p
     held = held_by_turns(schedule, profile.model, size)
     assert peaks(simulated(profile, schedule, size)[0]) == pytest.approx(held, rel=0.05)
     setting = profile_setting(*simulated(profile, averaged(8, 1), batch // 8), 1)
-    found = predict_setting(setting, num_microbatches, num_pipelines, Accounting.CONSISTENT)
-    assert found.held_bytes == pytest.approx(max(held.values()), rel=0.05)
+    prediction = predict_setting(setting, num_microbatches, num_pipelines, Accounting.CONSISTENT)
+    assert prediction.held_bytes == pytest.approx(max(held.values()), rel=0.05)
 
 
 @pytest.mark.distributed

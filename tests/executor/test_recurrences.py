@@ -31,15 +31,15 @@ def compare(name, d, count, optimizer, hand, *, rule=None, prediction=None, extr
     num_microbatches = at_least(count, name, d)
     schedule = lowered(name, d, num_microbatches, extra, recomputes)
     num_layers = max(3, schedule.num_stages)
-    found = Local(
+    run = Local(
         schedule, plain(num_layers), optimizer=optimizer, lr=LR, prediction=prediction, lowering=lambda ready: ready
     )
-    start = by_layer(found.parameters)
-    stage_of = [stage for stage, (first, last) in enumerate(found.bounds) for _ in range(first, last)]
-    data = list(zip(found.batch.inputs, found.batch.targets, strict=True))
+    start = by_layer(run.parameters)
+    stage_of = [stage for stage, (first, last) in enumerate(run.bounds) for _ in range(first, last)]
+    data = list(zip(run.batch.inputs, run.batch.targets, strict=True))
     scheme = scheme_of(name, d, num_microbatches, extra)
     expected = train(start, stage_of, scheme, hand, data, rule or RULES.get(name), rebuilds)
-    assert_equal(by_layer(found.run().parameters), expected)
+    assert_equal(by_layer(run.run().parameters), expected)
     assert all((a - b).abs().max() > 1e-3 for a, b in zip(start, expected, strict=True))
 
 
@@ -53,16 +53,16 @@ def test_weights_after_200_micro_batches_are_those_of_the_recurrence(name, d, op
 @pytest.mark.parametrize("optimizer", recurrences.OPTIMIZERS)
 @pytest.mark.parametrize("name", [name for name in SCHEMES if name != "wpipe"])  # which has two stages on one rank
 def test_on_one_rank_every_scheme_is_ordinary_training(name, optimizer):
-    found = Local(build(name, 1, at_least(20, name, 1)), plain(3), optimizer=optimizer, lr=LR)
+    run = Local(build(name, 1, at_least(20, name, 1)), plain(3), optimizer=optimizer, lr=LR)
     whole = torch.nn.Sequential(*(layer() for layer in plain(3).layers)).double()
-    for mine, its in zip(whole.parameters(), found.parameters, strict=True):
-        mine.data = its.detach().clone()
+    for parameter, its in zip(whole.parameters(), run.parameters, strict=True):
+        parameter.data = its.detach().clone()
     plainly = OPTIMIZERS[optimizer](whole.parameters(), LR)
-    for x, y in zip(found.batch.inputs, found.batch.targets, strict=True):
+    for x, y in zip(run.batch.inputs, run.batch.targets, strict=True):
         plainly.zero_grad()
         torch.nn.functional.mse_loss(whole(x), y).backward()
         plainly.step()
-    assert_equal(found.run().parameters, whole.parameters())
+    assert_equal(run.run().parameters, whole.parameters())
 
 
 OTHER_OPTIMIZERS = {
@@ -110,17 +110,17 @@ def test_recompute_rebuilds_with_the_weights_of_the_backward(name):
 
 @pytest.mark.parametrize("counts", [(3, 2, 1), (2, 2), (1, 3), (1, 2, 3)])
 def test_the_replicas_of_a_stage_average_the_gradients_of_their_own_rounds(counts):
-    found = Local(build("1f1b_rr", sum(counts), 60, replicas=counts), plain(3), optimizer="momentum", lr=LR)
+    run = Local(build("1f1b_rr", sum(counts), 60, replicas=counts), plain(3), optimizer="momentum", lr=LR)
 
     def scheme(k, i):
         version = max(0, i // counts[k] - (sum(counts[k:]) - 1) // counts[k])
         return version, 0, version, 0, counts[k]
 
-    stage_of = [stage for stage, (first, last) in enumerate(found.bounds) for _ in range(first, last)]
-    data = list(zip(found.batch.inputs, found.batch.targets, strict=True))
-    expected = train(by_layer(found.parameters), stage_of, scheme, recurrences.OPTIMIZERS["momentum"], data)
-    found.run()
+    stage_of = [stage for stage, (first, last) in enumerate(run.bounds) for _ in range(first, last)]
+    data = list(zip(run.batch.inputs, run.batch.targets, strict=True))
+    expected = train(by_layer(run.parameters), stage_of, scheme, recurrences.OPTIMIZERS["momentum"], data)
+    run.run()
     for stage in range(len(counts)):
-        its = expected[slice(*found.bounds[stage])]
-        for replica in found.replicas(stage):
+        its = expected[slice(*run.bounds[stage])]
+        for replica in run.replicas(stage):
             assert_equal(by_layer(replica.module.parameters()), its)

@@ -41,53 +41,53 @@ def bits(stage):
     return [parameter.detach() for parameter in stage.module.parameters()]
 
 
-def same(found):
+def same(run):
     """Whether all replicas of every stage have the same weights to the last bit."""
     return all(
         torch.equal(a, b)
-        for index in range(found.schedule.num_stages)
-        for other in found.replicas(index)[1:]
-        for a, b in zip(bits(found.replicas(index)[0]), bits(other), strict=True)
+        for index in range(run.schedule.num_stages)
+        for other in run.replicas(index)[1:]
+        for a, b in zip(bits(run.replicas(index)[0]), bits(other), strict=True)
     )
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])
 @pytest.mark.parametrize("name", REPLICATED)
 def test_replicas_begin_alike_and_stay_alike_to_the_last_bit(name, optimizer):
-    found = Local(build(name, 4, 8), models.dropping(layers=4), optimizer=optimizer)
-    assert same(found)
-    before = [parameter.clone() for parameter in found.parameters]
-    found.run(times=3)
-    assert same(found)
-    assert all(not torch.equal(a, b) for a, b in zip(before, found.parameters, strict=True))
+    run = Local(build(name, 4, 8), models.dropping(layers=4), optimizer=optimizer)
+    assert same(run)
+    before = [parameter.clone() for parameter in run.parameters]
+    run.run(times=3)
+    assert same(run)
+    assert all(not torch.equal(a, b) for a, b in zip(before, run.parameters, strict=True))
 
 
 @pytest.mark.parametrize("name", REPLICATED)
 def test_every_replica_holds_other_micro_batches(name):
-    found = Local(build(name, 4, 8), models.plain(layers=4)).run()
-    losses = [stage.losses() for stage in found.replicas(found.schedule.num_stages - 1)]
+    run = Local(build(name, 4, 8), models.plain(layers=4)).run()
+    losses = [stage.losses() for stage in run.replicas(run.schedule.num_stages - 1)]
     assert len(losses) > 1
-    assert sorted(i for each in losses for i in each) == list(range(8))
+    assert sorted(i for replica_losses in losses for i in replica_losses) == list(range(8))
 
 
 def uneven():
     """One stage on two ranks; rank 0 has three of the four micro-batches."""
-    rows = [[op for i in mine for op in (forward(0, i), backward(0, i))] for mine in ((0, 1, 2), (3,))]
+    rows = [[op for i in microbatches for op in (forward(0, i), backward(0, i))] for microbatches in ((0, 1, 2), (3,))]
     return make_schedule("uneven", 1, 4, [[*row, Reduce(0), Step(0)] for row in rows])
 
 
 def test_gradients_are_those_of_the_mean_over_all_micro_batches_however_they_are_shared_out():
     model = models.dropping(layers=3)
-    found = Local(without_steps(uneven()), model).run()
+    run = Local(without_steps(uneven()), model).run()
     expected = whole_gradients(model, 4)
-    for stage in found.replicas(0):
+    for stage in run.replicas(0):
         assert_equal((p.grad for p in stage.module.parameters()), expected)
 
 
 def test_a_rank_without_any_micro_batch_steps_along():
     rows = [[forward(0, 0), backward(0, 0), Reduce(0), Step(0)], [Reduce(0), Step(0), forward(0, 1)]]
-    found = Local(make_schedule("idle", 1, 2, rows), models.plain(layers=3), optimizer="adamw").run()
-    assert same(found)
+    run = Local(make_schedule("idle", 1, 2, rows), models.plain(layers=3), optimizer="adamw").run()
+    assert same(run)
 
 
 def test_the_mean_is_over_the_micro_batches_of_each_step():
@@ -124,9 +124,9 @@ def sometimes():
 
 
 def test_a_parameter_that_one_replica_did_not_use_counts_as_zero_and_one_that_none_used_has_no_gradient():
-    found = Local(without_steps(build("data_parallel", 2, 2)), sometimes()).run()
+    run = Local(without_steps(build("data_parallel", 2, 2)), sometimes()).run()
     expected = whole_gradients(sometimes(), 2)
-    for stage in found.replicas(0):
+    for stage in run.replicas(0):
         got = [p.grad for p in stage.module.parameters()]
         assert [g is None for g in got] == [g is None for g in expected] == [False] * 2 + [True] * 2 + [False] * 2
         assert_equal((g for g in got if g is not None), (g for g in expected if g is not None))
@@ -135,18 +135,18 @@ def test_a_parameter_that_one_replica_did_not_use_counts_as_zero_and_one_that_no
 def test_many_buckets_are_summed_one_after_the_other(monkeypatch):
     monkeypatch.setattr(buckets, "_BUCKET_BYTES", 100)
     model = models.dropping(layers=5)
-    found = Local(without_steps(build("data_parallel", 4, 4)), model).run()
-    assert len(list(found.replicas(0)[0].gradients())) == 10
-    for stage in found.replicas(0):
+    run = Local(without_steps(build("data_parallel", 4, 4)), model).run()
+    assert len(list(run.replicas(0)[0].gradients())) == 10
+    for stage in run.replicas(0):
         assert_equal((p.grad for p in stage.module.parameters()), whole_gradients(model, 4))
-    assert not found.room.terms
-    assert not found.room.taken
+    assert not run.room.terms
+    assert not run.room.taken
 
 
 def test_a_step_frees_the_summed_gradients():
-    found = Local(build("chimera", 2, 4), optimizer="sgd").run()
+    run = Local(build("chimera", 2, 4), optimizer="sgd").run()
     for index in range(2):
-        for stage in found.replicas(index):
+        for stage in run.replicas(index):
             assert all(p.grad is None for p in stage.module.parameters())
 
 
@@ -176,28 +176,28 @@ def test_a_reduce_posts_and_its_sum_is_taken_at_the_step_or_at_the_end_of_the_li
     """So the orders of the Reduces may differ, and what comes between Reduce and Step reads the old weights."""
     plain = Local(lower(build("chimera", 2, 4)), models.dropping(layers=2)).run(times=2)
     other = with_updates([Reduce(0), Reduce(1), Step(1), Step(0)], [Reduce(1), Reduce(0), Step(0), Step(1)])
-    found = Local(other, models.dropping(layers=2)).run(times=2)
-    assert all(torch.equal(a, b) for a, b in zip(found.parameters, plain.parameters, strict=True))
+    run = Local(other, models.dropping(layers=2)).run(times=2)
+    assert all(torch.equal(a, b) for a, b in zip(run.parameters, plain.parameters, strict=True))
     expected = whole_gradients(models.dropping(layers=2), 4)
     for at in (0, 1):
         rows = [[Reduce(at), Reduce(1 - at)], [Reduce(1), Reduce(0)]]
-        found = Local(with_updates(*rows), models.dropping(layers=2)).run()
+        run = Local(with_updates(*rows), models.dropping(layers=2)).run()
         for rank in range(2):
-            stages = [found.replicas(stage)[rank] for stage in range(2)]
+            stages = [run.replicas(stage)[rank] for stage in range(2)]
             assert_equal((p.grad for stage in stages for p in stage.module.parameters()), expected)
 
 
 def test_from_reduce_to_step_the_gradients_are_held_once():
     """In the buckets: the parameters have none until the reductions are over."""
     held = []
-    found = Local(with_updates(*[[Reduce(0), Reduce(1), Step(0), Step(1)]] * 2), models.plain(layers=2))
+    run = Local(with_updates(*[[Reduce(0), Reduce(1), Step(0), Step(1)]] * 2), models.plain(layers=2))
 
     def look(rank, index):
         parameters = [p for stage in rank.stages.values() for p in stage.module.parameters()]
         held.append((rank.ops[index - 1], {p.grad is None for p in parameters}))
 
-    found.ranks = [replace(rank, at=partial(look, rank)) for rank in found.ranks]
-    found.run()
+    run.ranks = [replace(rank, at=partial(look, rank)) for rank in run.ranks]
+    run.run()
     assert [nothing for op, nothing in held if op == Reduce(1)] == [{True}] * 2
 
 
@@ -249,8 +249,8 @@ def test_processes_train_replicas_as_the_whole_model_is_trained_and_one_writes_t
         loss(module(inputs), targets).backward()
         plain.step()
     files = [load_file(tmp_path / f"stage{stage}.safetensors") for stage in range(2)]
-    found = [file[key] for file in files for key in sorted(file, key=lambda key: (key[0], key.endswith("bias")))]
-    assert_equal(found, (p.detach() for p in module.parameters()))
+    parameters = [file[key] for file in files for key in sorted(file, key=lambda key: (key[0], key.endswith("bias")))]
+    assert_equal(parameters, (p.detach() for p in module.parameters()))
     assert len(run.losses) == 4
     # a sum begins when both have come to it
     reduces = [span for span in run.timeline.spans if isinstance(span.op, Reduce)]

@@ -34,17 +34,17 @@ def test_losses_are_those_of_the_plain_loop_and_the_reference_is_judged(averagin
     setup = training(6, num_microbatches=8, averaging=averaging, pipelines=2)
     run = setup.run
     assert (run.pipelines, run.microbatches_per_step, run.microbatch_size(BATCH)) == (2, 8, 2)
-    found = train_locally(run.lists(6), setup)
+    result = train_locally(run.lists(6), setup)
     data = []
     for step in range(6):
         x, y = MODEL.batch(2 * BATCH, step_seed(0, step))
         data.append(list(zip(x.double().chunk(2), y.chunk(2), strict=True)))
     expected = list(by_hand(NAME, 2, data, "momentum", averaging))
-    assert [scores.loss for scores in found.steps] == pytest.approx([loss for _, _, loss in expected], rel=1e-12)
+    assert [scores.loss for scores in result.steps] == pytest.approx([loss for _, _, loss in expected], rel=1e-12)
     whole = build_layers(MODEL, 0, len(MODEL.layers), seed=0, dtype=torch.float64)
     torch.nn.utils.vector_to_parameters(expected[-1][1], whole.parameters())
     x, y = MODEL.held_out()
-    assert found.held_out.loss == pytest.approx(MODEL.loss(whole(x.double()), y).item(), rel=1e-12)
+    assert result.held_out.loss == pytest.approx(MODEL.loss(whole(x.double()), y).item(), rel=1e-12)
 
 
 def test_one_pipeline_trains_as_its_schedule_alone_does_bit_for_bit():

@@ -49,14 +49,14 @@ def locally(job):
 def test_every_step_and_the_final_weights_are_those_of_one_process(name):
     told = []
     job = a_job(name)
-    found = launch_training(job, lambda step, scores: told.append((step, scores)))
+    result = launch_training(job, lambda step, scores: told.append((step, scores)))
     expected = locally(job)
-    assert [scores.loss for scores in found.steps] == pytest.approx(
+    assert [scores.loss for scores in result.steps] == pytest.approx(
         [scores.loss for scores in expected.steps], rel=1e-12
     )
-    assert [scores.accuracy for scores in found.steps] == [scores.accuracy for scores in expected.steps]
-    assert found.held_out.loss == pytest.approx(expected.held_out.loss, rel=1e-12)
-    assert told == list(enumerate(found.steps))
+    assert [scores.accuracy for scores in result.steps] == [scores.accuracy for scores in expected.steps]
+    assert result.held_out.loss == pytest.approx(expected.held_out.loss, rel=1e-12)
+    assert told == list(enumerate(result.steps))
 
 
 @pytest.mark.distributed
@@ -64,25 +64,25 @@ def test_forwards_that_run_ever_further_ahead_change_times_and_not_losses():
     job = a_job(
         schedule_spec=ScheduleSpec(name="avgpipe", num_ranks=2, num_microbatches=8), num_steps=20, advance="auto"
     )
-    found = launch_training(job)
+    result = launch_training(job)
     expected = locally(replace(job, job=replace(job.job, advance=None)))
-    assert [scores.loss for scores in found.steps] == pytest.approx(
+    assert [scores.loss for scores in result.steps] == pytest.approx(
         [scores.loss for scores in expected.steps], rel=1e-12
     )
-    assert found.held_out.loss == pytest.approx(expected.held_out.loss, rel=1e-12)
-    tried = [trial.advance for trial in found.ahead.trials]
+    assert result.held_out.loss == pytest.approx(expected.held_out.loss, rel=1e-12)
+    tried = [trial.advance for trial in result.ahead.trials]
     assert tried == list(range(len(tried)))
     assert 1 <= len(tried) <= 3, "in phases of six steps"
-    assert all(trial.seconds > 0 and trial.peak_bytes > 0 for trial in found.ahead.trials)
-    assert found.ahead.advance in (0, *tried, len(tried))
+    assert all(trial.seconds > 0 and trial.peak_bytes > 0 for trial in result.ahead.trials)
+    assert result.ahead.advance in (0, *tried, len(tried))
 
 
 @pytest.mark.distributed
 def test_a_run_that_diverges_is_ended():
-    found = launch_training(a_job("pipedream", num_steps=100000, optimizer="sgd", lr=1e6))
-    assert found.diverged.step == len(found.steps) - 1 < 100000
-    assert not math.isfinite(found.diverged.loss) or found.diverged.loss > 10 * found.steps[0].loss
-    assert found.held_out is None
+    result = launch_training(a_job("pipedream", num_steps=100000, optimizer="sgd", lr=1e6))
+    assert result.diverged.step == len(result.steps) - 1 < 100000
+    assert not math.isfinite(result.diverged.loss) or result.diverged.loss > 10 * result.steps[0].loss
+    assert result.held_out is None
 
 
 @pytest.mark.distributed

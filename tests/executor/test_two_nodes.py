@@ -40,7 +40,7 @@ def test_links_between_nodes_are_measured_as_slow_as_they_are_made(nodes, tmp_pa
     path = tmp_path / "cluster.json"
     measure = ["--out", str(path), "--sizes", "262144", "524288", "--repeats", "3"]
     torchrun(nodes, 1, ["-m", "pipesched.profiles.measuring.link_profiler", *measure])
-    found = load_cluster(path)
-    assert [device.node for device in found.devices] == [0, 1]
+    cluster = load_cluster(path)
+    assert [device.node for device in cluster.devices] == [0, 1]
     # a busy machine delays messages, and may tilt the line through both; none is faster than the bucket lets it pass
-    assert found.link(0, 1).transfer_s(524288) > 0.95 * 262144 / BANDWIDTH_BYTES_PER_S
+    assert cluster.link(0, 1).transfer_s(524288) > 0.95 * 262144 / BANDWIDTH_BYTES_PER_S

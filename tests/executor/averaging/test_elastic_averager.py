@@ -17,23 +17,23 @@ COUNTS = [(1, 2), (1, 4), (2, 3), (3, 2), (4, 2)]
 """K ranks of N pipelines."""
 
 
-def model_of(found, k, pipeline):
+def model_of(run, k, pipeline):
     """Return the weights of a pipeline's whole model."""
-    ranks = found.ranks[pipeline * k : (pipeline + 1) * k]
+    ranks = run.ranks[pipeline * k : (pipeline + 1) * k]
     return vector(p for rank in ranks for stage in rank.stages.values() for p in stage.module.parameters())
 
 
-def reference_of(found, k):
-    return vector(tensor for rank in found.ranks[:k] for stage in rank.stages.values() for tensor in held(stage))
+def reference_of(run, k):
+    return vector(tensor for rank in run.ranks[:k] for stage in rank.stages.values() for tensor in held(stage))
 
 
 def held(stage):
     return stage.averager._reference
 
 
-def data(found, pipelines, iterations):
+def data(run, pipelines, iterations):
     """Return the data of each pipeline: its own N-th of the micro-batches, every time the same."""
-    inputs, targets = (torch.cat(list(part)).chunk(pipelines) for part in (found.batch.inputs, found.batch.targets))
+    inputs, targets = (torch.cat(list(part)).chunk(pipelines) for part in (run.batch.inputs, run.batch.targets))
     return [list(zip(inputs, targets, strict=True))] * iterations
 
 
@@ -43,15 +43,15 @@ def data(found, pipelines, iterations):
 def test_the_models_and_the_reference_are_those_of_the_plain_loop_and_the_reference_is_their_mean(
     k, n, optimizer, averaging
 ):
-    found = Local(build("avgpipe", k, 2 * n, pipelines=n), optimizer=optimizer, averaging=averaging)
+    run = Local(build("avgpipe", k, 2 * n, pipelines=n), optimizer=optimizer, averaging=averaging)
     tolerance = 1e-12 if optimizer in ("sgd", "momentum") else 1e-9  # Adam divides by tiny gradients
-    for models, reference, _ in by_hand(MLP, n, data(found, n, 4), optimizer, averaging):
-        found.run()
-        mine = [model_of(found, k, pipeline) for pipeline in range(n)]
-        assert_equal([sum(mine) / n], [reference_of(found, k)], relative=1e-12)
-        assert_equal(mine, models, relative=tolerance)
-        assert_equal([reference_of(found, k)], [reference], relative=tolerance)
-        assert not torch.equal(mine[0], mine[1])
+    for models, reference, _ in by_hand(MLP, n, data(run, n, 4), optimizer, averaging):
+        run.run()
+        weights = [model_of(run, k, pipeline) for pipeline in range(n)]
+        assert_equal([sum(weights) / n], [reference_of(run, k)], relative=1e-12)
+        assert_equal(weights, models, relative=tolerance)
+        assert_equal([reference_of(run, k)], [reference], relative=tolerance)
+        assert not torch.equal(weights[0], weights[1])
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -64,8 +64,8 @@ def test_one_pipeline_is_plain_training_bit_for_bit(optimizer, averaging):
 
 def test_at_any_time_reference_and_mean_differ_by_what_one_iteration_has_changed_so_far():
     k, n, times = 2, 3, 4
-    found = Local(repeat(build("avgpipe", k, 2 * n, pipelines=n), times).held(), optimizer="momentum")
-    stages = [[found.ranks[pipeline * k + s].stages[s] for pipeline in range(n)] for s in range(k)]
+    run = Local(repeat(build("avgpipe", k, 2 * n, pipelines=n), times).held(), optimizer="momentum")
+    stages = [[run.ranks[pipeline * k + s].stages[s] for pipeline in range(n)] for s in range(k)]
     after = {}  # the weights of a stage and pipeline after so many iterations
     differed = []
 
@@ -81,8 +81,8 @@ def test_at_any_time_reference_and_mean_differ_by_what_one_iteration_has_changed
             torch.testing.assert_close(difference, changed, rtol=0, atol=1e-13)
             differed.append(changed.abs().max().item() > 1e-6)
 
-    found.ranks = [replace(rank, at=look) for rank in found.ranks]
-    found.run()
+    run.ranks = [replace(rank, at=look) for rank in run.ranks]
+    run.run()
     assert any(differed)
     look(None)
     assert not any(differed[-k:]), "all updates are in the reference"
@@ -103,10 +103,10 @@ UPDATE = (Step(0), Average(0))
 @pytest.mark.parametrize(("averaging", "before"), [("synchronous", "0AVERAGE"), ("asynchronous", "0STEP")])
 def test_a_pipeline_waits_for_one_that_is_behind(averaging, before):
     """By no iteration, or by more than one."""
-    found = Local(pipelines_of(3, 3), averaging=averaging)
-    first = found.ranks[0]
+    run = Local(pipelines_of(3, 3), averaging=averaging)
+    first = run.ranks[0]
     begin(first)
-    waiting = next(execute_rank(first, found.batch))
+    waiting = next(execute_rank(first, run.batch))
     assert str(waiting) == f"rank 0 at {before} waits for the other pipelines of the stage"
     assert len(first.recorder) == {"synchronous": 3, "asynchronous": 6}[averaging]
 
@@ -119,9 +119,9 @@ def test_pipelines_of_unequal_numbers_of_iterations_are_a_deadlock_by_name():
 def test_all_steps_since_the_last_average_are_one_update():
     rows = [[forward(0, 2 * n), backward(0, 2 * n), Step(0), forward(0, 2 * n + 1, 1), backward(0, 2 * n + 1, 1),
              *UPDATE] for n in range(2)]  # fmt: skip
-    found = Local(make_schedule("pipelines", 1, 4, rows, (0, 0))).run(times=3)
-    mine = [model_of(found, 1, pipeline) for pipeline in range(2)]
-    assert_equal([sum(mine) / 2], [reference_of(found, 1)])
+    run = Local(make_schedule("pipelines", 1, 4, rows, (0, 0))).run(times=3)
+    weights = [model_of(run, 1, pipeline) for pipeline in range(2)]
+    assert_equal([sum(weights) / 2], [reference_of(run, 1)])
 
 
 def test_an_average_without_a_step_is_refused_with_its_op():
@@ -137,6 +137,6 @@ def test_pipelines_on_several_devices_are_refused():
 
 
 def test_a_settled_model_is_the_reference():
-    found = Local(build("avgpipe", 2, 4)).run(times=2)
-    assert all(stage.averager.settle() for rank in found.ranks for stage in rank.stages.values())
-    assert all(torch.equal(model_of(found, 2, pipeline), reference_of(found, 2)) for pipeline in range(2))
+    run = Local(build("avgpipe", 2, 4)).run(times=2)
+    assert all(stage.averager.settle() for rank in run.ranks for stage in rank.stages.values())
+    assert all(torch.equal(model_of(run, 2, pipeline), reference_of(run, 2)) for pipeline in range(2))

@@ -9,7 +9,9 @@ STAGES = [Averaged(0, (0, 2), (("float32", 3), ("bfloat16", 40))), Averaged(5, (
 def test_nothing_overlaps_and_everything_is_aligned():
     memory = torch.zeros(memory_bytes(STAGES), dtype=torch.uint8)
     shared = stage_tensors(memory, STAGES)
-    everything = [t for each in shared.values() for part in (each.reference, *each.slots.values()) for t in part]
+    everything = [
+        t for tensors in shared.values() for part in (tensors.reference, *tensors.slots.values()) for t in part
+    ]
     for number, tensor in enumerate(everything, 1):
         tensor.fill_(number)
         assert (tensor.data_ptr() - memory.data_ptr()) % 64 == 0

@@ -60,5 +60,5 @@ def test_dtypes_are_not_mixed():
 
 def test_every_parameter_of_a_real_stage_is_in_a_bucket_once():
     stage = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 5, bias=False))
-    found = [p for bucket in buckets(list(stage.parameters())) for p in bucket._parameters]
-    assert [id(p) for p in found] == [id(p) for p in stage.parameters()]
+    parameters_in_order = [p for bucket in buckets(list(stage.parameters())) for p in bucket._parameters]
+    assert [id(p) for p in parameters_in_order] == [id(p) for p in stage.parameters()]

@@ -28,23 +28,23 @@ from tests.executor.pipelines import Local
 
 @pytest.mark.filterwarnings("ignore:.*CUDA is not available")
 def test_a_profiler_sees_every_op_by_its_name():
-    found = Local(build("1f1b", 2, 2))
+    run = Local(build("1f1b", 2, 2))
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
-        found.run()
+        run.run()
     names = {event.name for event in profiled.events() if event.name.startswith("PP:")}
-    assert names == {f"PP:{op}" for row in found.schedule.ops for op in row}
+    assert names == {f"PP:{op}" for row in run.schedule.ops for op in row}
     assert {"PP:0F0", "PP:1B1", "PP:1STEP", "PP:0SEND_F0", "PP:1RECV_F0"} <= names
 
 
 def test_every_op_is_announced_in_order_before_it_runs():
-    found = Local(build("gpipe", 3, 2)).run()
-    for rank, ops in enumerate(found.schedule.ops):
-        assert [index for who, index in found.heard if who == rank] == list(range(len(ops)))
+    run = Local(build("gpipe", 3, 2)).run()
+    for rank, ops in enumerate(run.schedule.ops):
+        assert [index for who, index in run.heard if who == rank] == list(range(len(ops)))
 
 
 def test_times_are_recorded_for_every_op_in_order():
-    found = Local(build("1f1b", 3, 4)).run(times=2)
-    for rank in found.ranks:
+    run = Local(build("1f1b", 3, 4)).run(times=2)
+    for rank in run.ranks:
         times = rank.recorder.times_ns()
         assert len(times) == len(rank.ops)
         assert all(posted <= start <= end for posted, start, end in times)
@@ -61,14 +61,14 @@ def test_the_two_of_an_overlap_run_one_after_the_other_once_both_have_their_mess
         [forward(0, 0), forward(0, 1), backward(0, 0), backward(0, 1)],
         [forward(1, 0), Overlap(forward(1, 1), backward(1, 0)), backward(1, 1)],
     ]
-    found, ran = Local(make_schedule("overlapped", 2, 2, rows)), []
-    stage = found.stage(1)
+    run, ran = Local(make_schedule("overlapped", 2, 2, rows)), []
+    stage = run.stage(1)
     compute = stage.compute
     stage.compute = lambda op, received, target: ran.append(str(op)) or compute(op, received, target)
-    found.run()
+    run.run()
     assert ran == ["1F0", "1F1", "1B0", "1B1"]
-    (index,) = (i for i, op in enumerate(found.schedule.ops[1]) if isinstance(op, Overlap))
-    assert len(found.ranks[1].recorder.times_ns()[index]) == 3
+    (index,) = (i for i, op in enumerate(run.schedule.ops[1]) if isinstance(op, Overlap))
+    assert len(run.ranks[1].recorder.times_ns()[index]) == 3
 
 
 def test_an_overlap_waits_for_the_messages_of_both_before_either_runs():
@@ -87,11 +87,11 @@ def test_an_overlap_waits_for_the_messages_of_both_before_either_runs():
 
 @pytest.mark.filterwarnings("ignore:.*CUDA is not available")
 def test_a_profiler_sees_both_halves_a_recompute_and_a_sum():
-    found = Local(recompute(build("chimera", 2, 4)))
+    run = Local(recompute(build("chimera", 2, 4)))
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
-        found.run()
+        run.run()
     names = {event.name for event in profiled.events() if event.name.startswith("PP:")}
-    assert names >= {f"PP:{op}" for row in found.schedule.ops for op in row}
+    assert names >= {f"PP:{op}" for row in run.schedule.ops for op in row}
     assert "PP:0REDUCE_GRAD" in names
 
 
@@ -109,7 +109,7 @@ def test_stages_of_one_rank_hand_over_without_a_message():
 
 @pytest.mark.parametrize("error", [TypeError, KeyError, AssertionError, ZeroDivisionError])
 def test_whatever_a_layer_raises_is_named_with_its_op(error):
-    found = Local(build("gpipe", 2, 3))
+    run = Local(build("gpipe", 2, 3))
 
     def fail(module, args):
         fail.calls += 1
@@ -117,7 +117,7 @@ def test_whatever_a_layer_raises_is_named_with_its_op(error):
             raise error("no")
 
     fail.calls = 0
-    found.stage(1).module.register_forward_pre_hook(fail)
+    run.stage(1).module.register_forward_pre_hook(fail)
     with pytest.raises(ValueError, match=r"rank 1 failed at 1F2 \(micro-batch 2\): ") as raised:
-        found.run()
+        run.run()
     assert isinstance(raised.value.__cause__, error)

@@ -57,11 +57,11 @@ def test_the_next_run_draws_other_numbers():
 def test_numbers_do_not_depend_on_where_a_stage_begins():
     whole, parts = layers(), layers()
     parts.load_state_dict(whole.state_dict())
-    one = LayerGenerators(whole, 0, 7, CPU)
+    whole_generators = LayerGenerators(whole, 0, 7, CPU)
     two = [LayerGenerators(parts[:2], 0, 7, CPU), LayerGenerators(parts[2:], 2, 7, CPU)]
-    for draws in (one, *two):
+    for draws in (whole_generators, *two):
         draws.begin()
-    expected = drawn(one, whole, 3)
+    expected = drawn(whole_generators, whole, 3)
     with two[0].of(3):
         x = parts[:2](X)
     torch.rand(100)  # others draw meanwhile
@@ -168,12 +168,12 @@ def test_seeds_differ_for_every_layer_run_micro_batch_and_seed():
 def test_losses_with_dropout_do_not_depend_on_the_schedule_or_the_number_of_ranks(name):
     model = models.dropping(layers=6)
     alone = Local(build("gpipe", 1, 4), model).run().stage(0).losses()
-    found = Local(build(name, 3, 4), model).run().stage(2).losses()
-    assert found == pytest.approx(alone, rel=1e-12)
+    losses = Local(build(name, 3, 4), model).run().stage(2).losses()
+    assert losses == pytest.approx(alone, rel=1e-12)
     assert len(set(alone.values())) == 4
 
 
 def test_losses_with_dropout_differ_from_run_to_run():
-    found = Local(build("gpipe", 1, 2), models.dropping(layers=2), lr=0.0)
-    first = found.run().stage(0).losses()
-    assert found.run().stage(0).losses() != pytest.approx(first, rel=1e-6)
+    run = Local(build("gpipe", 1, 2), models.dropping(layers=2), lr=0.0)
+    first = run.run().stage(0).losses()
+    assert run.run().stage(0).losses() != pytest.approx(first, rel=1e-6)

@@ -78,19 +78,19 @@ def test_i_gives_the_gradient_of_the_input_and_w_those_of_the_weights():
 
 def test_on_the_first_stage_i_does_nothing_and_w_is_the_whole_backward(monkeypatch):
     stage, whole = begun(*mlp(), first=True), begun(*mlp(), first=True)
-    for each, ops in ((whole, [backward(0, 0)]), (stage, [backward_input(0, 0), backward_weight(0, 0)])):
-        each.compute(forward(0, 0), X, None)
+    for module_stage, ops in ((whole, [backward(0, 0)]), (stage, [backward_input(0, 0), backward_weight(0, 0)])):
+        module_stage.compute(forward(0, 0), X, None)
         for op in ops:
-            assert all(p.grad is None for p in each.module.parameters())
-            assert each.compute(op, GRADIENT, None) is None
+            assert all(p.grad is None for p in module_stage.module.parameters())
+            assert module_stage.compute(op, GRADIENT, None) is None
     assert_equal((p.grad for p in stage.module.parameters()), (p.grad for p in whole.module.parameters()), relative=0)
 
 
 def test_on_the_last_stage_both_halves_start_from_the_mean_loss():
     target = torch.zeros(3, 4, dtype=torch.float64)
     stage, whole = (begun(*mlp(), loss=functional.mse_loss) for _ in range(2))
-    for each in (stage, whole):
-        each.compute(forward(1, 1), X, target)
+    for module_stage in (stage, whole):
+        module_stage.compute(forward(1, 1), X, target)
     expected = whole.compute(backward(1, 1), None, None)
     assert torch.equal(stage.compute(backward_input(1, 1), None, None), expected)
     stage.compute(backward_weight(1, 1), None, None)
@@ -186,8 +186,8 @@ def test_r_draws_what_f_drew_though_others_drew_between(steps):
 def test_a_loss_is_counted_once_though_it_is_computed_twice():
     target = torch.zeros(3, 4, dtype=torch.float64)
     stage, plain = begun(*mlp(), loss=functional.mse_loss, recomputed=[0]), begun(*mlp(), loss=functional.mse_loss)
-    for each in (stage, plain):
-        assert each.compute(forward(1, 0), X, target) is None
+    for module_stage in (stage, plain):
+        assert module_stage.compute(forward(1, 0), X, target) is None
     stage.compute(recompute_op(1, 0), None, None)
     assert stage.losses() == plain.losses()
     assert torch.equal(stage.compute(backward(1, 0), None, None), plain.compute(backward(1, 0), None, None))
@@ -236,14 +236,14 @@ def test_an_old_version_is_kept_for_r_i_and_w_and_freed_after_the_last():
     plain = copy.deepcopy(stage.module)
     stage.compute(ops[0], X, None)
     step(stage)
-    found = []
+    gradients = []
     for op in ops[2:]:
         assert stage.weights.live_versions == (0, 1)
-        found.append(stage.compute(op, GRADIENT, None))
+        gradients.append(stage.compute(op, GRADIENT, None))
     assert stage.weights.live_versions == (1,)
     x = X.clone().requires_grad_()
     plain(x).backward(GRADIENT)
-    assert_equal([found[1]], [x.grad])
+    assert_equal([gradients[1]], [x.grad])
     assert_equal((p.grad for p in stage.module.parameters()), (p.grad for p in plain.parameters()))
 
 
@@ -261,8 +261,8 @@ def test_a_split_and_recomputed_list_on_old_weights_trains_as_a_plain_one():
         "behind", 1, 6,
         [[op for i in range(6) for op in (forward(0, i, max(0, i - 1)), backward(0, i, max(0, i - 1)), Step(0))]],
     )  # fmt: skip
-    found, expected = (Local(schedule, models.dropping(layers=3)).run() for schedule in (split_over_steps(), plain))
-    assert_equal(found.parameters, expected.parameters)
+    run, expected = (Local(schedule, models.dropping(layers=3)).run() for schedule in (split_over_steps(), plain))
+    assert_equal(run.parameters, expected.parameters)
 
 
 def test_the_gradient_of_the_input_is_freed_once_sent_though_w_is_still_to_come():
@@ -281,8 +281,8 @@ def test_what_a_stage_holds_after_f_and_after_i_is_what_the_profile_says(dropout
         pytest.skip("this allocator cannot be asked")
     model = resolve_model(f"gpt:layers=3,width=64,heads=4,context=64,dropout={dropout}")
     size, bounds = 4, ((0, 1), (1, 5))
-    found = profile_model(model, microbatch_sizes=(size,), repeats=1, warmup=1, dtype=torch.float64)
-    first, second = costs_of_stages(found, bounds, size).stages
+    profile = profile_model(model, microbatch_sizes=(size,), repeats=1, warmup=1, dtype=torch.float64)
+    first, second = costs_of_stages(profile, bounds, size).stages
     rows = [[forward(s, 0), backward_input(s, 0), backward_weight(s, 0), Step(s)] for s in (0, 1)]
     local = Local(make_schedule("split", 2, 1, rows), model, size=size, bounds=bounds)
     recorder = Recorder(HostClock(), meter)

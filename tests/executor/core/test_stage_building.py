@@ -25,9 +25,9 @@ def test_a_parameter_on_two_stages_is_refused_and_on_one_it_is_trained_as_in_the
     for schedule in (build("1f1b", 2, 2), build("chimera", 2, 4), build("interleaved", 1, 2, num_chunks=2)):
         with pytest.raises(ProfileError, match=r"layer 0 on stage 0 and layer 2 on stage 1 share 1\.weight, expected"):
             Local(schedule, model)
-    found = [p.grad.clone() for p in Local(without_steps(build("1f1b", 1, 2)), model).run().parameters]
+    gradients = [p.grad.clone() for p in Local(without_steps(build("1f1b", 1, 2)), model).run().parameters]
     shared.zero_grad()
-    assert_equal(found, whole_gradients(model, 2))
+    assert_equal(gradients, whole_gradients(model, 2))
 
 
 class Pair(nn.Module):
@@ -42,20 +42,20 @@ def test_a_skip_connection_from_stage_to_stage_is_refused():
 
 def test_a_skip_connection_within_a_stage_is_an_ordinary_layer():
     model = models.plain(layers=2)
-    found = Local(without_steps(build("zb_h1", 2, 2)), model).run()
-    assert_equal((p.grad for p in found.parameters), whole_gradients(model, 2))
+    run = Local(without_steps(build("zb_h1", 2, 2)), model).run()
+    assert_equal((p.grad for p in run.parameters), whole_gradients(model, 2))
 
 
 def test_only_the_micro_batches_of_stages_with_an_r_keep_their_input_alone():
-    found = Local(without_steps(recompute(build("gpipe", 2, 3), stages=[0])), models.dropping(layers=2))
+    run = Local(without_steps(recompute(build("gpipe", 2, 3), stages=[0])), models.dropping(layers=2))
     kept = []
 
     def listen(rank, index):
-        if str(found.schedule.ops[rank][index]) == "1B0":
-            kept.extend((len(found.stage(s)._inputs), len(found.stage(s)._saved)) for s in (0, 1))
+        if str(run.schedule.ops[rank][index]) == "1B0":
+            kept.extend((len(run.stage(s)._inputs), len(run.stage(s)._saved)) for s in (0, 1))
 
-    for rank in found.ranks:
+    for rank in run.ranks:
         object.__setattr__(rank, "at", lambda index, rank=rank.rank: listen(rank, index))
-    found.run()
+    run.run()
     assert kept == [(2, 1), (0, 3)]  # by then rank 0 has run 0R0, which waits for nobody
-    assert_equal((p.grad for p in found.parameters), whole_gradients(found.model, 3))
+    assert_equal((p.grad for p in run.parameters), whole_gradients(run.model, 3))

@@ -140,13 +140,13 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("rule", [PredictionRule.ZERO, PredictionRule.CONSTANT])
 def test_stepping_ahead_is_what_the_optimizer_then_does(make, rule):
     p, optimizer, predictor, given = trained(make, rule, lr_ahead=lambda step: 0.5**step)
-    found = ahead(predictor, p, 3)
+    prediction = ahead(predictor, p, 3)
     for step in range(3):
         p.grad = torch.zeros(5, dtype=torch.float64) if rule is PredictionRule.ZERO else given[-1].clone()
         for group in optimizer.param_groups:
             group["lr"] = 0.1 * 0.5**step
         optimizer.step()
-    same(found, p.detach())
+    same(prediction, p.detach())
 
 
 @pytest.mark.parametrize("rule", PredictionRule)

@@ -116,7 +116,7 @@ def test_a_whole_list_on_weights_one_version_behind_follows_its_recurrence():
     rows = [[]]
     for i in range(8):
         rows[0] += [forward(0, i, max(0, i - 1)), backward(0, i, max(0, i - 1)), Step(0)]
-    found = Local(make_schedule("behind", 1, 8, rows)).run()
+    run = Local(make_schedule("behind", 1, 8, rows)).run()
     module, data, targets, loss = whole_model(MLP, 16)
     versions = [dict(module.named_parameters())]
     for i in range(8):
@@ -126,7 +126,7 @@ def test_a_whole_list_on_weights_one_version_behind_follows_its_recurrence():
         newest = versions[-1].items()
         stepped = [(n, (w - 0.05 * g).detach()) for (n, w), g in zip(newest, gradients, strict=True)]
         versions.append({name: weight.requires_grad_() for name, weight in stepped})
-    assert_equal(found.parameters, versions[-1].values())
+    assert_equal(run.parameters, versions[-1].values())
 
 
 class Views(nn.Module):
@@ -219,9 +219,9 @@ def test_a_predicted_copy_is_dropped_right_after_its_op(monkeypatch):
     made, copies = [], weights._copies
 
     def watched():
-        found = copies()
-        made.extend(StorageWeakRef(storage) for storage in found.values())
-        return found
+        storages = copies()
+        made.extend(StorageWeakRef(storage) for storage in storages.values())
+        return storages
 
     monkeypatch.setattr(weights, "_copies", watched)
     x, gradient = inputs()

@@ -201,7 +201,11 @@ def test_an_emulated_message_keeps_its_ranks_as_long_as_the_link_says():
     assert predicted_s > simulate_lists(schedule, costs, flat(2, Link(0.002, 1e8))).makespan_s + 0.030
     measured = launch(todo)
     assert all(makespan_s >= predicted_s * (1 - 1e-6) for makespan_s in measured.makespans_s)
-    kept_s = [each.end_s - each.start_s for each in measured.timeline.hand_overs if isinstance(each.op, Send)]
+    kept_s = [
+        hand_over.end_s - hand_over.start_s
+        for hand_over in measured.timeline.hand_overs
+        if isinstance(hand_over.op, Send)
+    ]
     assert min(kept_s) >= 0.005
 
 

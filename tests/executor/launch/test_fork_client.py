@@ -34,10 +34,10 @@ def waiting(tmp_path, number):
 def server():
     """Return the process of this one that ranks are forked from."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    (found,) = (
+    (server_pid,) = (
         pid for pid in children if b"pipesched.executor.launch.fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
     )
-    return int(found)
+    return int(server_pid)
 
 
 def test_a_fork_gets_its_arguments_and_environment_and_writes_to_its_log(tmp_path, monkeypatch):

@@ -38,7 +38,7 @@ def as_it_is(schedule):
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "zb_h1", "chimera", "data_parallel"])
 def test_weights_after_three_runs_are_those_of_a_plain_optimizer_on_the_whole_model(name, optimizer):
     schedule = build(name, 2, 4)
-    found = Local(schedule, optimizer=optimizer).run(times=3)
+    run = Local(schedule, optimizer=optimizer).run(times=3)
     module, inputs, targets, loss = whole_model(MLP, 8)
     plain = PLAIN[optimizer](module.parameters())
     for _ in range(3):
@@ -46,7 +46,7 @@ def test_weights_after_three_runs_are_those_of_a_plain_optimizer_on_the_whole_mo
         plain.step()
         plain.zero_grad()
     # Adam divides by the gradient's size: what differs in the last digit of a tiny gradient grows
-    assert_equal(found.parameters, module.parameters(), relative=1e-12 if optimizer in ("sgd", "momentum") else 1e-9)
+    assert_equal(run.parameters, module.parameters(), relative=1e-12 if optimizer in ("sgd", "momentum") else 1e-9)
 
 
 def test_gradients_are_gone_after_a_step():
@@ -54,17 +54,17 @@ def test_gradients_are_gone_after_a_step():
 
 
 def test_the_losses_are_those_of_each_micro_batch():
-    found = Local(build("gpipe", 3, 4)).run()
+    run = Local(build("gpipe", 3, 4)).run()
     module, inputs, targets, loss = whole_model(MLP, 8)
     expected = {i: loss(module(inputs[2 * i : 2 * i + 2]), targets[2 * i : 2 * i + 2]).item() for i in range(4)}
-    assert found.stage(2).losses() == pytest.approx(expected, rel=1e-14)
-    assert found.stage(0).losses() == {}
+    assert run.stage(2).losses() == pytest.approx(expected, rel=1e-14)
+    assert run.stage(0).losses() == {}
 
 
 def test_a_list_with_a_step_between_forward_and_backward_of_one_version_still_runs():
     # p = 2, m = 2: all of rank 0 reads version 0, and one backward comes after the Step
-    found = Local(build("pipedream", 2, 2)).run()
-    assert [rank.stages[k].weights.version for k, rank in enumerate(found.ranks)] == [2, 2]
+    run = Local(build("pipedream", 2, 2)).run()
+    assert [rank.stages[k].weights.version for k, rank in enumerate(run.ranks)] == [2, 2]
 
 
 def test_a_deadlock_is_named_with_ranks_and_ops():
@@ -116,7 +116,7 @@ def test_looking_ahead_is_refused_if_nobody_says_how():
 
 def test_a_schedule_from_a_file_looks_ahead_by_its_own_rule_whatever_it_is_called():
     named = build("spectrain", 2, 6)
-    mine = from_json(to_json(replace(named, name="mine")), "mine.json")
-    runs = [Local(schedule, optimizer="momentum").run() for schedule in (named, mine)]
+    renamed = from_json(to_json(replace(named, name="mine")), "mine.json")
+    runs = [Local(schedule, optimizer="momentum").run() for schedule in (named, renamed)]
     assert_equal(runs[1].parameters, runs[0].parameters, relative=0)
-    assert mine.traits.prediction is PredictionRule.MOMENTUM
+    assert renamed.traits.prediction is PredictionRule.MOMENTUM

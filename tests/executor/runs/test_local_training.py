@@ -58,19 +58,19 @@ def plain_loop(num_steps, model=MODEL, batch_size=16, lr=0.05, seed=3):
 
 @pytest.mark.parametrize("name", SYNCHRONOUS)
 def test_a_synchronous_schedule_trains_as_the_whole_model_does(name):
-    found = trained(name, 12)
+    result = trained(name, 12)
     losses, accuracies, held_out_loss, held_out_accuracy = plain_loop(12)
-    assert [scores.loss for scores in found.steps] == pytest.approx(losses, rel=1e-10)
-    assert [scores.accuracy for scores in found.steps] == pytest.approx(accuracies)
-    assert found.held_out.loss == pytest.approx(held_out_loss, rel=1e-10)
-    assert found.held_out.accuracy == pytest.approx(held_out_accuracy)
-    assert found.diverged is None
+    assert [scores.loss for scores in result.steps] == pytest.approx(losses, rel=1e-10)
+    assert [scores.accuracy for scores in result.steps] == pytest.approx(accuracies)
+    assert result.held_out.loss == pytest.approx(held_out_loss, rel=1e-10)
+    assert result.held_out.accuracy == pytest.approx(held_out_accuracy)
+    assert result.diverged is None
 
 
 @pytest.mark.parametrize("name", EVERY_MICROBATCH)
 def test_on_one_rank_every_scheme_is_ordinary_training(name):
-    found = trained(name, 12, num_ranks=1)
-    assert [scores.loss for scores in found.steps] == pytest.approx(plain_loop(12)[0], rel=1e-10)
+    result = trained(name, 12, num_ranks=1)
+    assert [scores.loss for scores in result.steps] == pytest.approx(plain_loop(12)[0], rel=1e-10)
 
 
 @pytest.mark.parametrize("name", ["gpipe", "wpipe", "pipedream_2bw", "1f1b_rr", *EVERY_MICROBATCH])
@@ -80,24 +80,24 @@ def test_every_scheme_begins_with_the_same_weights_and_samples(name):
 
 
 def test_tokens_have_an_accuracy_too():
-    found = trained("gpipe", 4, model=GPT, batch_size=8)
+    result = trained("gpipe", 4, model=GPT, batch_size=8)
     losses, accuracies, held_out_loss, held_out_accuracy = plain_loop(4, model=GPT, batch_size=8)
-    assert [scores.loss for scores in found.steps] == pytest.approx(losses, rel=1e-10)
-    assert [scores.accuracy for scores in found.steps] == pytest.approx(accuracies)
-    assert found.held_out.loss == pytest.approx(held_out_loss, rel=1e-10)
-    assert found.held_out.accuracy == pytest.approx(held_out_accuracy)
+    assert [scores.loss for scores in result.steps] == pytest.approx(losses, rel=1e-10)
+    assert [scores.accuracy for scores in result.steps] == pytest.approx(accuracies)
+    assert result.held_out.loss == pytest.approx(held_out_loss, rel=1e-10)
+    assert result.held_out.accuracy == pytest.approx(held_out_accuracy)
 
 
 def test_numbers_to_be_hit_have_no_accuracy_and_a_model_without_held_out_samples_no_judgement():
-    found = trained("gpipe", 3, model=resolve_model("mlp:layers=4,width=4"))
-    assert [scores.accuracy for scores in found.steps] == [None] * 3
-    assert found.held_out is None
+    result = trained("gpipe", 3, model=resolve_model("mlp:layers=4,width=4"))
+    assert [scores.accuracy for scores in result.steps] == [None] * 3
+    assert result.held_out is None
 
 
 def test_steps_are_told_in_order_as_they_come():
     told = []
-    found = trained("1f1b_rr", 6, num_ranks=3, on_step=lambda step, scores: told.append((step, scores)))
-    assert told == list(enumerate(found.steps))
+    result = trained("1f1b_rr", 6, num_ranks=3, on_step=lambda step, scores: told.append((step, scores)))
+    assert told == list(enumerate(result.steps))
     assert len(told) == 6
 
 
@@ -113,14 +113,14 @@ def test_dropout_is_off_when_the_final_weights_are_judged():
 @pytest.mark.parametrize("name", ["gpipe", "pipedream"])
 def test_a_run_that_diverges_ends_at_the_step_whose_loss_shows_it(name):
     told = []
-    found = trained(
+    result = trained(
         name, 200, model=resolve_model("mlp:layers=4,width=4"), lr=50.0, on_step=lambda *it: told.append(it)
     )
-    losses = [scores.loss for scores in found.steps]
-    assert found.diverged.step == len(losses) - 1 < 199
+    losses = [scores.loss for scores in result.steps]
+    assert result.diverged.step == len(losses) - 1 < 199
     assert not math.isfinite(losses[-1]) or losses[-1] > 10 * losses[0]
     assert all(math.isfinite(loss) and loss <= 10 * losses[0] for loss in losses[:-1])
-    assert found.held_out is None
+    assert result.held_out is None
     assert len(told) == len(losses)
 
 
@@ -177,10 +177,10 @@ def test_a_layer_that_fails_is_named_with_rank_and_op():
     ("name", "fields"), [("gpipe", {}), ("pipeoptim", {}), ("xpipe", {"prediction": PredictionRule.MOMENTUM})]
 )
 def test_sgd_trains_in_float16(name, fields, optimizer):
-    found = trained(name, 20, **({"dtype": "float16", "optimizer": optimizer, "lr": 0.01} | fields))
-    assert found.diverged is None
-    assert len(found.steps) == 20
-    assert all(math.isfinite(scores.loss) for scores in found.steps)
+    result = trained(name, 20, **({"dtype": "float16", "optimizer": optimizer, "lr": 0.01} | fields))
+    assert result.diverged is None
+    assert len(result.steps) == 20
+    assert all(math.isfinite(scores.loss) for scores in result.steps)
 
 
 @pytest.mark.parametrize(

@@ -61,9 +61,9 @@ def test_a_sum_begins_when_the_last_replica_has_come_to_it():
         [(90, 90, 95)],
     ]
     timeline = measured_timeline(make_schedule("reductions", 2, 1, rows), times, ((), (), ()))
-    found = [ns(span) for span in timeline.spans if isinstance(span.op, Reduce)]
-    zero = found[0][0] - 100
-    assert [tuple(t - zero for t in each) for each in found] == [
+    instants = [ns(span) for span in timeline.spans if isinstance(span.op, Reduce)]
+    zero = instants[0][0] - 100
+    assert [tuple(t - zero for t in span) for span in instants] == [
         (100, 200, 250),
         (270, 270, 300),
         (200, 200, 240),
@@ -108,8 +108,8 @@ def test_memory_is_sampled_after_every_op_of_each_device():
 def test_what_is_held_inside_an_op_alone_is_held_from_its_start_to_its_end():
     held, most = ((1, 2, 3, 4, 5), (10, 20, 30, 40, 50)), ((1, 2, 3, 4, 9), (10, 20, 30, 40, 50))
     timeline = measured_timeline(SCHEDULE, TIMES_NS, held, most)
-    found = [(round(s.time_s * 1e9), s.total_bytes) for s in timeline.memory if s.device == 0]
-    assert found == [(100, 1), (100, 2), (110, 3), (500, 4), (500, 9), (520, 5)]  # the Step is from 500 to 520
+    samples = [(round(s.time_s * 1e9), s.total_bytes) for s in timeline.memory if s.device == 0]
+    assert samples == [(100, 1), (100, 2), (110, 3), (500, 4), (500, 9), (520, 5)]  # the Step is from 500 to 520
 
 
 def test_ranks_that_share_a_device_add_up():

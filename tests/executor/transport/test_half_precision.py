@@ -26,9 +26,9 @@ def back(tensor):
     packed = pack(tensor)
     assert packed.head.numel() == head_bytes(tensor.nbytes, tensor.itemsize)
     assert rest_bytes(packed.head, tensor.numel(), tensor.dtype) == (0 if packed.rest is None else packed.rest.numel())
-    found = unpack(packed, tensor.dtype, tensor.device).view(tensor.shape)
-    assert found.dtype is tensor.dtype
-    return found, packed.rest is None
+    elements = unpack(packed, tensor.dtype, tensor.device).view(tensor.shape)
+    assert elements.dtype is tensor.dtype
+    return elements, packed.rest is None
 
 
 def same_bits(a, b):
@@ -40,41 +40,41 @@ def same_bits(a, b):
 @given(exponent=st.integers(-90, 110), seed=st.integers(0, 99), size=st.integers(1, 40))
 def test_whatever_its_scale_a_tensor_keeps_eleven_bits(dtype, exponent, seed, size):
     x = torch.randn(size, generator=torch.Generator().manual_seed(seed), dtype=dtype) * 2.0**exponent
-    found, is_half = back(x)
+    elements, is_half = back(x)
     assert is_half
     large = x.abs() >= x.abs().max() * 2.0**-28
-    assert ((found - x).abs()[large] <= x.abs()[large] * 2.0**-11).all()
+    assert ((elements - x).abs()[large] <= x.abs()[large] * 2.0**-11).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_scale_is_a_power_of_two_so_that_what_half_precision_holds_comes_back_exactly(dtype):
     x = torch.tensor([1.0, -0.5, 1.5, 0.0, 2.0**-12, 1 + 2.0**-10], dtype=dtype)
     for scale in (1.0, 2.0**60, 2.0**-60):
-        found, is_half = back(x * scale)
+        elements, is_half = back(x * scale)
         assert is_half
-        assert torch.equal(found, x * scale)
+        assert torch.equal(elements, x * scale)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("odd", [math.inf, -math.inf, math.nan])
 def test_what_is_not_finite_is_sent_as_it_is(dtype, odd):
     x = torch.tensor([1.0, odd, -0.0, 1 / 3], dtype=dtype)
-    found, is_half = back(x)
+    elements, is_half = back(x)
     assert not is_half
-    assert same_bits(found, x)
+    assert same_bits(elements, x)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_would_be_lost_beside_a_large_element_is_sent_as_it_is(dtype):
     x = torch.full((200,), 2.0**-41, dtype=dtype)
     x[0] = 1.0
-    found, is_half = back(x)
+    elements, is_half = back(x)
     assert not is_half
-    assert same_bits(found, x)
+    assert same_bits(elements, x)
     x[3:] = 2.0**-30  # now only two of two hundred are lost
-    found, is_half = back(x)
+    elements, is_half = back(x)
     assert is_half
-    assert torch.equal(found, torch.where(x == 2.0**-41, torch.zeros_like(x), x))
+    assert torch.equal(elements, torch.where(x == 2.0**-41, torch.zeros_like(x), x))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -82,8 +82,8 @@ def test_the_smallest_and_the_largest_numbers_come_back(dtype):
     limits = torch.finfo(dtype)
     for value in (limits.tiny, limits.smallest_normal / 4, limits.max, -limits.max, 0.0):
         x = torch.tensor([value, value / 2], dtype=dtype)
-        found, _ = back(x)
-        torch.testing.assert_close(found, x, rtol=2.0**-11, atol=0)
+        elements, _ = back(x)
+        torch.testing.assert_close(elements, x, rtol=2.0**-11, atol=0)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0), (2, 3, 4)])
@@ -117,15 +117,15 @@ def rounded(x):
 
 def test_a_local_run_loses_what_its_messages_would_lose():
     schedule = build("gpipe", 2, 4)
-    found = Local(schedule, plain(2), transport=lambda rank, room: LocalTransport(rank, room, "half"))
-    run = by_hand(4, found.model, found.batch, 0.05)
-    for mine, its in zip(next(run), (found.stage(0).module, found.stage(1).module), strict=True):
-        mine.load_state_dict({key.removeprefix("0."): value for key, value in its.state_dict().items()})
-    found.run()
-    for mine, its in zip(next(run), (found.stage(0).module, found.stage(1).module), strict=True):
-        assert_equal(its.parameters(), mine.parameters())
+    local_run = Local(schedule, plain(2), transport=lambda rank, room: LocalTransport(rank, room, "half"))
+    run = by_hand(4, local_run.model, local_run.batch, 0.05)
+    for layer, its in zip(next(run), (local_run.stage(0).module, local_run.stage(1).module), strict=True):
+        layer.load_state_dict({key.removeprefix("0."): value for key, value in its.state_dict().items()})
+    local_run.run()
+    for layer, its in zip(next(run), (local_run.stage(0).module, local_run.stage(1).module), strict=True):
+        assert_equal(its.parameters(), layer.parameters())
     plainly = Local(schedule, plain(2)).run()
-    assert not torch.equal(found.parameters[0], plainly.parameters[0])
+    assert not torch.equal(local_run.parameters[0], plainly.parameters[0])
 
 
 def test_over_nccl_it_is_refused():

@@ -31,7 +31,7 @@ def test_a_proof_never_counts_a_message_that_was_not_used(name, seed):
     schedule = lower(any_schedule(name, 3, seed))
     for me in range(3):
         for peer in range(3):
-            mine = [op.message for op in schedule.ops[me] if isinstance(op, Send) and op.peer == peer]
+            messages = [op.message for op in schedule.ops[me] if isinstance(op, Send) and op.peer == peer]
             proofs = dict(Acknowledgements(schedule.ops[peer], peer, me, schedule.num_stages))
             used = set()
             for op in schedule.ops[peer]:
@@ -40,7 +40,7 @@ def test_a_proof_never_counts_a_message_that_was_not_used(name, seed):
                     payload = Payload.ACTIVATION if is_forward else Payload.GRADIENT
                     used.add(Message(payload, part.stage - 1 if is_forward else part.stage + 1, part.microbatch))
                 if isinstance(op, Send) and op.peer == me:
-                    assert set(mine[: proofs[op.message]]) <= used
+                    assert set(messages[: proofs[op.message]]) <= used
             assert set(proofs) == {op.message for op in schedule.ops[peer] if isinstance(op, Send) and op.peer == me}
 
 
