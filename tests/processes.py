@@ -67,9 +67,9 @@ def eventually(condition):
 
 def processes_in(folder):
     """Return those that work in `folder`, or name it in their command: not the ones that have ended."""
-    found = []
+    pids = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if (process / "cwd").readlink() == folder or str(folder).encode() in (process / "cmdline").read_bytes():
-                found.append(int(process.name))
-    return found
+                pids.append(int(process.name))
+    return pids

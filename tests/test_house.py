@@ -75,12 +75,12 @@ def public_names(file: Path) -> Iterator[str]:
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         match node:
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AnnAssign(target=ast.Name(id=name)):
-                found = [name]
+                names = [name]
             case ast.Assign(targets=targets):
-                found = [target.id for target in targets if isinstance(target, ast.Name)]
+                names = [target.id for target in targets if isinstance(target, ast.Name)]
             case _:
-                found = []
-        yield from (name for name in found if not name.startswith("_"))
+                names = []
+        yield from (name for name in names if not name.startswith("_"))
 
 
 def test_no_imports_run_in_a_circle():

@@ -18,23 +18,23 @@ def beside_the_benchmarks(monkeypatch):
 def test_the_differences_of_table_iv_have_the_means_that_the_papers_text_says():
     """Section V-B: over PipeDream and 2BW 1.95 and 1.66 with SGDM, 1.0 and 0.86 with AdamW; 0.80 over GPipe."""
     published = importlib.import_module("published_results")
-    found = {
+    means = {
         (ordering.second, optimizer): fmean(differences)
         for ordering in published.ORDERINGS
         if (ordering.first, ordering.source) == ("pipeoptim", "PipeOptim, Table IV")
         for optimizer, differences in ordering.differences.items()
     }
-    assert found["pipedream", "momentum"] == pytest.approx(1.95, abs=0.005)
-    assert found["pipedream_2bw", "momentum"] == pytest.approx(1.66, abs=0.005)
-    assert found["pipedream", "adamw"] == pytest.approx(1.0, abs=0.005)
-    assert found["pipedream_2bw", "adamw"] == pytest.approx(0.86, abs=0.005)
-    assert found["un-pipelined", "adamw"] == pytest.approx(0.80, abs=0.005)
+    assert means["pipedream", "momentum"] == pytest.approx(1.95, abs=0.005)
+    assert means["pipedream_2bw", "momentum"] == pytest.approx(1.66, abs=0.005)
+    assert means["pipedream", "adamw"] == pytest.approx(1.0, abs=0.005)
+    assert means["pipedream_2bw", "adamw"] == pytest.approx(0.86, abs=0.005)
+    assert means["un-pipelined", "adamw"] == pytest.approx(0.80, abs=0.005)
 
 
 def test_a_paper_finds_a_scheme_ahead_only_if_it_is_with_all_of_its_models():
     ordering = importlib.import_module("published_results").Ordering
     cases = {(0.0, 0.2): 1, (-0.1, -3.0): -1, (5.0, -0.1): 0, (0.0, 0.0): 0, (): 0}
-    assert {each: ordering("a", "b", "", {"adam": each}).sign("adam") for each in cases} == cases
+    assert {differences: ordering("a", "b", "", {"adam": differences}).sign("adam") for differences in cases} == cases
 
 
 def test_more_accuracy_is_ahead_and_more_loss_behind_if_the_seeds_lie_closer_together():

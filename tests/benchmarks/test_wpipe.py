@@ -26,12 +26,12 @@ def test_pipelines_inside_the_nodes_beat_gradients_inside_for_large_activations(
 
 def test_deeper_is_better_for_bert():
     """Section 4.2: its gradients are large and its activations small. The better placement of each depth counts."""
-    found = [
+    throughputs = [
         max(BERT.throughput(Layout(depth, 16 // depth, depth, placement), 2) for placement in ("pipeline", "data"))
         for depth in (2, 4, 8)
     ]
-    assert found == sorted(found)
-    assert found[-1] > 1.05 * found[0]
+    assert throughputs == sorted(throughputs)
+    assert throughputs[-1] > 1.05 * throughputs[0]
 
 
 def test_without_transfers_a_period_takes_the_work_of_the_slowest_device():

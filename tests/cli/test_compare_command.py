@@ -50,8 +50,8 @@ def test_every_schedule_that_can_be_run_is_in_the_table(pipesched):
 def test_a_step_of_no_time_fits_no_better_than_one_of_a_nanosecond(pipesched):
     def rows(more):
         costs = f"--uniform f=1,b=2,weight_bytes=1000,saved_bytes=10{more} --memory-limit 1500"
-        found = rows_of(pipesched(f"compare 1f1b,vanilla_1f1b,pipedream,spectrain -p 4 -m 16 {costs} --json"))
-        return {name: (row["peak_memory_worst_bytes"], row["fits"]) for name, row in found.items()}
+        row_of = rows_of(pipesched(f"compare 1f1b,vanilla_1f1b,pipedream,spectrain -p 4 -m 16 {costs} --json"))
+        return {name: (row["peak_memory_worst_bytes"], row["fits"]) for name, row in row_of.items()}
 
     assert rows("") == rows(",step_s=1e-9")
     assert rows("")["vanilla_1f1b"] == (1000 + 1000 + 3 * 10, False)  # weights, gradients and three still in flight

@@ -19,19 +19,19 @@ def traces(folder):
 def test_the_bubble_of_a_run_is_told_with_its_causes(pipesched, traces):
     answer = pipesched(f"import {FILES} --json")
     assert (answer.code, answer.err) == (0, "")
-    found = json.loads(answer.out)
+    report = json.loads(answer.out)
     # GPipe of 2 micro-batches on 2 ranks, ops of 100 us, messages of 10 us: 620 us, each rank busy for 400
-    assert found["makespan_s"] == pytest.approx(620e-6)
-    assert found["bubble_fraction"] == pytest.approx(1 - 400 / 620)
-    assert sum(found["bubble_by_cause"].values()) == pytest.approx(found["bubble_fraction"])
-    assert found["wait_by_stage"] == pytest.approx({"1": 220 / 1240})  # rank 0, from its last F to its first gradient
-    first, second = found["devices"]
+    assert report["makespan_s"] == pytest.approx(620e-6)
+    assert report["bubble_fraction"] == pytest.approx(1 - 400 / 620)
+    assert sum(report["bubble_by_cause"].values()) == pytest.approx(report["bubble_fraction"])
+    assert report["wait_by_stage"] == pytest.approx({"1": 220 / 1240})  # rank 0, from its last F to its first gradient
+    first, second = report["devices"]
     assert first["idle_by_cause_s"]["downstream"] == pytest.approx(210e-6)
     assert first["idle_by_cause_s"]["transfer"] == pytest.approx(10e-6)
     assert second["idle_by_cause_s"]["warmup"] == pytest.approx(110e-6)
     assert second["idle_by_cause_s"]["cooldown"] == pytest.approx(110e-6)
-    assert [rank["file"] for rank in found["ranks"]] == ["traces/rank0.json", "traces/rank1.json"]
-    assert found["ranks"][1]["clock_uncertainty_s"] == pytest.approx(10e-6)
+    assert [rank["file"] for rank in report["ranks"]] == ["traces/rank0.json", "traces/rank1.json"]
+    assert report["ranks"][1]["clock_uncertainty_s"] == pytest.approx(10e-6)
 
 
 def test_the_summary_names_ranks_ops_bubble_and_how_far_clocks_are_known(pipesched, traces):

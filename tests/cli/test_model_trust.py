@@ -235,7 +235,7 @@ def test_a_job_from_a_file_does_not_become_the_launchers_own(folder, plant):
     plant(COMMAND)
     job = job_from_json((folder / "job.json").read_text(), "job.json")
     training = job_from_json((folder / "training.json").read_text(), "training.json")
-    for start, each in ((launch, job), (launch_training, training)):
+    for start, spec in ((launch, job), (launch_training, training)):
         with pytest.raises(ProfileError, match=r"[a-z]+.json: model: got 'os:system:command=touch PLANTED'"):
-            start(each)
+            start(spec)
     assert not (folder / "PLANTED").exists()

@@ -103,9 +103,9 @@ def test_what_is_advised_where_a_stage_does_not_fit_does_fit(pipesched, folder, 
     (folder / "mixed.json").write_text(json.dumps(cluster))
     answer = pipesched(f"partition {options}")
     assert answer.code == 1
-    found = re.search(f"; try {advice}$", answer.err.strip())
-    assert found is not None, answer.err
-    better = found["option"] if "option" in found.groupdict() else f"--memory-limit {found['limit']}"
+    match = re.search(f"; try {advice}$", answer.err.strip())
+    assert match is not None, answer.err
+    better = match["option"] if "option" in match.groupdict() else f"--memory-limit {match['limit']}"
     assert pipesched(f"partition {_with(options, better)}").code == 0
 
 

@@ -40,11 +40,11 @@ def _plans(folder):
 
 
 def test_copies_are_simulated_on_as_many_devices_as_ranks_and_take_as_long(pipesched):
-    one = json.loads(pipesched(f"simulate -s 1f1b -p 2 -m 4 {COSTS} --json").out)
+    single = json.loads(pipesched(f"simulate -s 1f1b -p 2 -m 4 {COSTS} --json").out)
     copies = json.loads(pipesched(f"simulate -s 1f1b -p 2 -m 4 --width 3 {COSTS} --json").out)
     assert (copies["schedule"], len(copies["devices"])) == ("1f1bx3", 6)
-    assert copies["makespan_s"] == one["makespan_s"] == 15.0
-    assert copies["throughput"] == pytest.approx(3 * one["throughput"])
+    assert copies["makespan_s"] == single["makespan_s"] == 15.0
+    assert copies["throughput"] == pytest.approx(3 * single["throughput"])
 
 
 def test_a_placement_decides_which_links_the_messages_take(pipesched):

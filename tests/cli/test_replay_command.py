@@ -33,12 +33,12 @@ def test_a_run_alone_is_works_hand_over_and_rest(pipesched, runs):
 
 
 def test_with_costs_the_error_of_their_prediction_is_split(pipesched, runs):
-    found = json.loads(pipesched("replay measured.json --uniform f=1,b=2 --json").out)
-    makespan = found["split"]["parts"][0]
+    replay = json.loads(pipesched("replay measured.json --uniform f=1,b=2 --json").out)
+    makespan = replay["split"]["parts"][0]
     parts = [makespan[name] for name in ("error_s", "costs_s", "hand_over_s", "rest_s")]
     assert parts == pytest.approx([-2.2, -1.2, -1.0, 0.0], abs=1e-12)
-    assert found["explanation"].startswith("gpipe: 26.8 % too fast: 14.6 % because ops ran slower than the costs say")
-    assert (found["split"]["messages"], found["split"]["arrivals_seen"]) == (2, 2)
+    assert replay["explanation"].startswith("gpipe: 26.8 % too fast: 14.6 % because ops ran slower than the costs say")
+    assert (replay["split"]["messages"], replay["split"]["arrivals_seen"]) == (2, 2)
 
 
 def test_files_of_a_replay_are_written(pipesched, runs):
@@ -51,8 +51,8 @@ def test_a_prediction_is_compared_with_the_parts_of_its_error(pipesched, runs):
     answer = pipesched("compare measured.json predicted.json")
     assert "Parts of the errors" in answer.out
     assert "14.6 % because ops ran slower than predicted" in answer.out
-    found = json.loads(pipesched("compare measured.json predicted.json --json").out)
-    for row in found["split"]["parts"]:
+    comparison = json.loads(pipesched("compare measured.json predicted.json --json").out)
+    for row in comparison["split"]["parts"]:
         assert row["costs_s"] + row["hand_over_s"] + row["rest_s"] == pytest.approx(row["error_s"], abs=1e-12)
     table = pipesched("compare measured.json predicted.json --format csv").out.splitlines()
     assert table[0] == "quantity,device,predicted,measured,error,costs,hand_over,rest"

@@ -166,17 +166,17 @@ def test_a_loss_is_off_by_a_share_of_what_it_should_be(got, want, expected):
 def test_verify_writes_everything_and_the_losses_agree(profiled, folder):
     answer = profiled(f"verify {MODEL} -s gpipe,1f1b -p 2 -m 4 --profile p.json {FAST} --json --out made/here")
     assert (answer.code, answer.err) == (0, "")
-    found = json.loads(answer.out)
-    assert [each["name"] for each in found] == ["gpipe", "1f1b"]
-    for each in found:
-        assert each["largest_loss_difference"] <= 1e-6
+    rows = json.loads(answer.out)
+    assert [row["name"] for row in rows] == ["gpipe", "1f1b"]
+    for row in rows:
+        assert row["largest_loss_difference"] <= 1e-6
         made = folder / "made" / "here"
-        assert read_timeline(made / f"{each['name']}-predicted.json").source == "predicted"
-        measured = read_timeline(made / f"{each['name']}-measured.json")
+        assert read_timeline(made / f"{row['name']}-predicted.json").source == "predicted"
+        measured = read_timeline(made / f"{row['name']}-measured.json")
         assert measured.source == "measured"
         assert measured.memory
-        assert (made / f"{each['name']}.png").read_bytes().startswith(b"\x89PNG")
-        trace = (made / f"{each['name']}-trace.json").read_text()
+        assert (made / f"{row['name']}.png").read_bytes().startswith(b"\x89PNG")
+        trace = (made / f"{row['name']}-trace.json").read_text()
         assert check_trace(trace) == []
         tracks = {event["name"] for event in json.loads(trace)["traceEvents"] if event["ph"] == "C"}
         assert tracks == {"memory (predicted)", "memory (measured)"}
@@ -193,9 +193,9 @@ def test_verify_of_an_asynchronous_schedule_compares_what_has_the_same_weights(p
 def test_weights_predicted_before_the_first_step_are_the_initial_ones(profiled):
     answer = profiled(f"verify {MODEL} -s spectrain,xpipe,pipeoptim -p 2 -m 4 --profile p.json {FAST} --json")
     assert (answer.code, answer.err) == (0, "")
-    found = json.loads(answer.out)
-    assert [each["name"] for each in found] == ["spectrain", "xpipe", "pipeoptim"]
-    assert all(each["largest_loss_difference"] <= 1e-6 for each in found)
+    rows = json.loads(answer.out)
+    assert [row["name"] for row in rows] == ["spectrain", "xpipe", "pipeoptim"]
+    assert all(row["largest_loss_difference"] <= 1e-6 for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_what_earlier_schedules_gave_is_told_when_a_later_one_fails(profiled, fo
     answer = profiled(f"{line} --json --out made")
     said = "pipesched: verify 1f1b: rank 1 failed at 1F3 (micro-batch 3): a layer's own fault\n"
     assert (answer.code, answer.err) == (3, said)
-    assert [each["name"] for each in json.loads(answer.out)] == ["gpipe"]
+    assert [row["name"] for row in json.loads(answer.out)] == ["gpipe"]
     assert {path.name for path in (folder / "made").iterdir()} == {
         "gpipe-predicted.json", "gpipe-measured.json", "gpipe.png", "gpipe-trace.json",
     }  # fmt: skip

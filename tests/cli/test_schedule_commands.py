@@ -43,9 +43,9 @@ def test_a_deadlock_is_the_answer_no_with_rank_and_op(pipesched):
     assert answer.out.startswith("dead: rank 0 op 1: 0B0 waits forever")
     answer = pipesched("check -f dead.csv --json")
     assert answer.code == 1
-    found = json.loads(answer.out)
-    assert found["runs"] is False
-    assert {key: found["findings"][0][key] for key in ("rank", "op")} == {"rank": 0, "op": 1}
+    verdict = json.loads(answer.out)
+    assert verdict["runs"] is False
+    assert {key: verdict["findings"][0][key] for key in ("rank", "op")} == {"rank": 0, "op": 1}
 
 
 def test_show_prints_the_grid(pipesched):
@@ -76,9 +76,9 @@ def test_names_of_pytorch_are_read_in_any_case_and_the_schedule_keeps_ours(pipes
         "simulate --json --uniform f=1,i=1,w=1",
         "compare --json --uniform f=1,i=1,w=1",
     ):
-        theirs, ours = (pipesched(f"{line} -s {given} -p 2 -m 4") for given in (name.lower(), own))
-        assert theirs == ours
-        assert ours.code == 0
+        pytorch_answer, answer = (pipesched(f"{line} -s {given} -p 2 -m 4") for given in (name.lower(), own))
+        assert pytorch_answer == answer
+        assert answer.code == 0
     assert pipesched(f"show -s {name} -p 2 -m 4").out == pipesched(f"show -s {own} -p 2 -m 4").out
 
 

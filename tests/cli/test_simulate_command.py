@@ -135,11 +135,11 @@ def two(pipesched, folder):
 
 @pytest.mark.parametrize("files", ["a.json m.json", "m.json a.json"])
 def test_a_prediction_and_a_measurement_are_told_by_what_the_files_say_and_not_by_their_order(pipesched, two, files):
-    found = json.loads(pipesched(f"compare {files} --json").out)
-    assert found["quantities"][0] == {
+    comparison = json.loads(pipesched(f"compare {files} --json").out)
+    assert comparison["quantities"][0] == {
         "quantity": "makespan_s", "device": None, "predicted": 12.0, "measured": 24.0, "error": -0.5,
     }  # fmt: skip
-    assert "names" not in found
+    assert "names" not in comparison
     answer = pipesched(f"compare {files}").out
     assert "error = (predicted - measured) / measured" in answer
     assert "│ makespan                │           12 s │          24 s │     -50.0% │" in answer
@@ -152,12 +152,12 @@ def test_a_prediction_and_a_measurement_are_told_by_what_the_files_say_and_not_b
 
 
 def test_two_predictions_are_called_as_their_files_and_differ_relative_to_the_first(pipesched, two):
-    found = json.loads(pipesched("compare b.json a.json --json").out)
-    assert found["names"] == ["b", "a"]
-    assert found["quantities"][0] == {
+    comparison = json.loads(pipesched("compare b.json a.json --json").out)
+    assert comparison["names"] == ["b", "a"]
+    assert comparison["quantities"][0] == {
         "quantity": "makespan_s", "device": None, "first": 24.0, "second": 12.0, "difference": -0.5,
     }  # fmt: skip
-    largest = found["largest_disagreement"]
+    largest = comparison["largest_disagreement"]
     assert {name: largest[name] for name in ("kind", "stage", "first_s", "second_s", "difference", "difference_s")} == {
         "kind": "B", "stage": 0, "first_s": 4.0, "second_s": 2.0, "difference": -0.5, "difference_s": 3 * -2.0,
     }  # fmt: skip
@@ -191,8 +191,8 @@ def test_files_of_one_name_are_told_apart(pipesched, two, places, named, expecte
         (two / place).write_text((two / source).read_text())
     last = two / places[1]
     last.write_text(last.read_text().replace('"name": "mine"', f'"name": "{named}"'))
-    found = json.loads(pipesched(f"compare {' '.join(places)} --json").out)
-    assert found["names"] == expected
+    comparison = json.loads(pipesched(f"compare {' '.join(places)} --json").out)
+    assert comparison["names"] == expected
 
 
 def makespan_s(pipesched, options):
@@ -227,18 +227,18 @@ def test_chunks_change_a_run_over_a_shared_nic(pipesched):
 
 def test_a_jitter_over_many_runs_shows_percentiles_that_the_same_seeds_give_again(pipesched):
     line = f"simulate -s 1f1b -p 3 -m 4 {UNIFORM} --jitter 0.1"
-    found = json.loads(pipesched(f"{line} --runs 21 --seed 5 --json").out)["distribution"]
+    distribution = json.loads(pipesched(f"{line} --runs 21 --seed 5 --json").out)["distribution"]
     alone = [json.loads(pipesched(f"{line} --seed {seed} --json").out)["makespan_s"] for seed in range(5, 26)]
     ordered = sorted(alone)
-    assert found["runs"] == 21
-    assert [found[key] for key in ("min_s", "p50_s", "max_s")] == [ordered[0], ordered[10], ordered[20]]
-    assert found["p90_s"] == pytest.approx(ordered[18], rel=1e-12)  # the 21 lie 5 % apart
-    assert found["p99_s"] == pytest.approx(ordered[19] + 0.8 * (ordered[20] - ordered[19]), rel=1e-12)
+    assert distribution["runs"] == 21
+    assert [distribution[key] for key in ("min_s", "p50_s", "max_s")] == [ordered[0], ordered[10], ordered[20]]
+    assert distribution["p90_s"] == pytest.approx(ordered[18], rel=1e-12)  # the 21 lie 5 % apart
+    assert distribution["p99_s"] == pytest.approx(ordered[19] + 0.8 * (ordered[20] - ordered[19]), rel=1e-12)
     assert "21 runs: min " in pipesched(f"{line} --runs 21").out
 
 
 def test_the_way_of_every_reduction_is_said(pipesched):
     machines = "--nodes 2 --gpus 2 --nics 1 --intra latency_s=0 --inter latency_s=0.5,bandwidth_bytes_per_s=10"
     line = f"simulate -s data_parallel -p 4 -m 4 {UNIFORM},weight_bytes=10 {machines} --json"  # 40 bytes on each of 4
-    (found,) = json.loads(pipesched(line).out)["reductions"]
-    assert found == {"stage": 0, "devices": [0, 1, 2, 3], "way": "hierarchical", "seconds": 2 * (2 * 1.0 + 0.5)}
+    (reduction,) = json.loads(pipesched(line).out)["reductions"]
+    assert reduction == {"stage": 0, "devices": [0, 1, 2, 3], "way": "hierarchical", "seconds": 2 * (2 * 1.0 + 0.5)}

@@ -49,8 +49,8 @@ def test_a_step_between_batches_counts_and_one_behind_another_stage_does_not(pip
 
 @pytest.mark.parametrize("name", ["gpipe", "pipedream"])
 def test_copies_take_as_many_more_micro_batches_in_the_same_time(pipesched, name):
-    one, two = (steady(pipesched, f"-s {name} -p 3 -m 6 {COSTS} --width {width}") for width in (1, 2))
-    assert two == pytest.approx(one / 2, rel=1e-12)
+    single_s, two = (steady(pipesched, f"-s {name} -p 3 -m 6 {COSTS} --width {width}") for width in (1, 2))
+    assert two == pytest.approx(single_s / 2, rel=1e-12)
 
 
 def test_lists_from_a_file_are_repeated_as_one_batch(pipesched, folder):

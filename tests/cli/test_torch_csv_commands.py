@@ -30,10 +30,10 @@ def test_what_pytorch_dumps_comes_back_as_it_was(pipesched, folder, kind, stages
     answer = pipesched("check -f theirs.csv")
     assert (answer.code, answer.err) == (0, "")
     assert pipesched("show -f theirs.csv --out mine.csv") == (0, "", "")
-    theirs, mine = ((folder / f"{whose}.csv").read_bytes().decode() for whose in ("theirs", "mine"))
+    pytorch_text, text = ((folder / f"{whose}.csv").read_bytes().decode() for whose in ("theirs", "mine"))
     if dialect == "compute_only":  # idle cells say nothing
-        theirs = "".join(",".join(filter(None, row.split(","))) + "\r\n" for row in theirs.splitlines())
-    assert mine == theirs
+        pytorch_text = "".join(",".join(filter(None, row.split(","))) + "\r\n" for row in pytorch_text.splitlines())
+    assert text == pytorch_text
 
 
 @pytest.mark.parametrize("name", SAYABLE)

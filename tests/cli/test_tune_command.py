@@ -77,11 +77,11 @@ def test_people_see_what_is_another_training_where_they_ask_for_it(tune):
 def test_where_only_averaging_fits_it_is_the_answer_and_says_so():
     row = SettingOutcome(Setting("avgpipe", 4, 2, 0), 1.0, 1)
     problem = Problem(model(), 8, flat(2))
-    found = TuneResult(
+    result = TuneResult(
         problem, "measure", (row, SettingOutcome(Setting("avgpipe", 4, 1, 0), reason="failed")), None, averages=False
     )
-    assert (found.chosen, found.averaged, found.candidates) == (row, None, (row,))
-    assert result_to_dict(found, lambda setting: {})["training"] == "elastic averaging"
+    assert (result.chosen, result.averaged, result.candidates) == (row, None, (row,))
+    assert result_to_dict(result, lambda setting: {})["training"] == "elastic averaging"
 
 
 def test_one_pipeline_is_called_by_its_own_name_everywhere(tune):
@@ -99,9 +99,11 @@ def test_a_guideline_chooses_by_its_rule_alone(tune, guideline, microbatches):
 
 
 def test_the_equations_choose_with_either_accounting(tune):
-    found = [json.loads(tune(f"--evaluator avgpipe --accounting {how} --json").out) for how in ("paper", "consistent")]
-    assert [data["evaluator"] for data in found] == ["avgpipe", "avgpipe"]
-    assert found[0]["settings"] != found[1]["settings"]
+    answers = [
+        json.loads(tune(f"--evaluator avgpipe --accounting {how} --json").out) for how in ("paper", "consistent")
+    ]
+    assert [data["evaluator"] for data in answers] == ["avgpipe", "avgpipe"]
+    assert answers[0]["settings"] != answers[1]["settings"]
 
 
 def test_other_schedules_chunks_and_recompute_are_tried_too(tune):

@@ -73,7 +73,7 @@ def test_the_lines_that_are_printed_run(pipesched, folder, number):
     ran = json.loads(pipesched(f"{run} --iterations 1 --json").out)
     assert ran["makespan_s"] > 0
     trained = json.loads(pipesched(f"{train} --steps 2 --json").out)
-    assert [each["steps"] for each in trained["runs"]] == [2]
+    assert [row["steps"] for row in trained["runs"]] == [2]
 
 
 def verified(*pairs):

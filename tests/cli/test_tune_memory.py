@@ -30,12 +30,12 @@ def test_a_setting_that_was_not_profiled_holds_what_the_equation_says(problem, n
     setting = Setting("avgpipe", 4, num_pipelines, 0)
     held = held_bytes(problem, setting)
     profile = measure(problem, Setting("avgpipe", 8, 1, 0))
-    found = {how: predict_setting(profile, 4, num_pipelines, how).held_bytes for how in Accounting}
+    predicted_bytes = {how: predict_setting(profile, 4, num_pipelines, how).held_bytes for how in Accounting}
     assert evaluate_setting(problem, setting).held_bytes == pytest.approx(held, rel=0.05)
-    assert found[Accounting.CONSISTENT] == pytest.approx(held, rel=0.05)
+    assert predicted_bytes[Accounting.CONSISTENT] == pytest.approx(held, rel=0.05)
     if num_pipelines == 1:
-        assert found[Accounting.PAPER] == found[Accounting.CONSISTENT]
+        assert predicted_bytes[Accounting.PAPER] == predicted_bytes[Accounting.CONSISTENT]
     else:  # as printed it has the reference model of the profile, n'/n times: from one pipeline that is none
-        assert found[Accounting.PAPER] < 0.9 * held
+        assert predicted_bytes[Accounting.PAPER] < 0.9 * held
         reference_bytes = max(device.reference_bytes for device in profile.devices)
-        assert found[Accounting.PAPER] + 3 * reference_bytes == pytest.approx(held, rel=0.05)
+        assert predicted_bytes[Accounting.PAPER] + 3 * reference_bytes == pytest.approx(held, rel=0.05)

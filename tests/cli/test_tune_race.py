@@ -81,7 +81,7 @@ def test_a_model_is_profiled_several_times_and_a_slow_moment_does_not_count(pipe
     moments = iter((1.0, 50.0, 2.0))
     measured = replace(model(), model="mlp:layers=6,width=8")
     monkeypatch.setattr("pipesched.profiles.measuring.profile_model", lambda *_, **__: slower(measured, next(moments)))
-    found = json.loads(pipesched("tune mlp:layers=6,width=8 -b 8 -p 2 -n 1 --json").out)["settings"]
+    setting_rows = json.loads(pipesched("tune mlp:layers=6,width=8 -b 8 -p 2 -n 1 --json").out)["settings"]
     save_profile(slower(measured, 2.0), folder / "m.json")
-    assert found == json.loads(pipesched("tune m.json -b 8 -p 2 -n 1 --json").out)["settings"]
+    assert setting_rows == json.loads(pipesched("tune m.json -b 8 -p 2 -n 1 --json").out)["settings"]
     assert next(moments, None) is None

@@ -70,14 +70,14 @@ def test_copies_of_a_pipeline_take_as_long_as_one_and_hold_as_many_micro_batches
             data(pipesched, f"{line} {costs} --width {width}") for line in ("simulate -s 1f1b", "compare 1f1b")
         )
         assert alone["makespan_s"] == row["makespan_s"] == (8 + 4 - 1) * 3
-        assert [each["peak_microbatches"] for each in alone["devices"]] == [4, 3, 2, 1] * width
+        assert [device["peak_microbatches"] for device in alone["devices"]] == [4, 3, 2, 1] * width
         assert row["peak_microbatches_worst"] == 4
 
 
 @pytest.mark.parametrize("options", ["-s 1f1b -p 2 -m 4 --width 3", "-s data_parallel -p 4 -m 8", "-s wpipe -p 4 -m 8"])
 def test_a_schedule_costs_the_same_from_a_file(pipesched, folder, options):
     assert pipesched(f"show {options} --out lists.json").code == 0
-    built, read = (data(pipesched, f"simulate {each} --uniform f=1,b=2") for each in (options, "-f lists.json"))
+    built, read = (data(pipesched, f"simulate {source} --uniform f=1,b=2") for source in (options, "-f lists.json"))
     if "wpipe" in options:  # the file does not say that it goes on without a flush
         assert built.pop("steady_s_per_microbatch") < read.pop("steady_s_per_microbatch")
     assert built == read
@@ -97,8 +97,8 @@ def test_a_file_of_copies_that_cannot_be_is_refused(pipesched, folder):
 def test_a_training_run_shares_what_a_batch_costs_too(pipesched):
     """A batch of eight micro-batches, each of an eighth of what it costs; of two copies each has four of them."""
     line = "train mlp:layers=8,width=4 -p 4 -m 8 --batch-size 8 --steps 1 --uniform f=1,b=2"
-    found = data(pipesched, f"{line} -s interleaved")
-    assert found["runs"][0]["run_s"] == pytest.approx((8 + 3 / 2) * 3 / 8, rel=1e-12)
-    assert "interleaved: each of 2 stages of a device: f 0.5 s, b 1 s" in found["costs"]
+    forecast = data(pipesched, f"{line} -s interleaved")
+    assert forecast["runs"][0]["run_s"] == pytest.approx((8 + 3 / 2) * 3 / 8, rel=1e-12)
+    assert "interleaved: each of 2 stages of a device: f 0.5 s, b 1 s" in forecast["costs"]
     wide = data(pipesched, f"{line} -s 1f1b --width 2".replace("-m 8", "-m 4"))
     assert wide["runs"][0]["run_s"] == pytest.approx((4 + 3) * 3 / 8, rel=1e-12)

@@ -92,8 +92,8 @@ def imports(path):
     """Return the lines of a notebook that import something."""
     cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
     nodes = [node for cell in cells for node in ast.walk(ast.parse("".join(cell["source"])))]
-    found = [ast.unparse(node) for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
-    return [line for line in found if "IPython" not in line]
+    lines = [ast.unparse(node) for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+    return [line for line in lines if "IPython" not in line]
 
 
 def test_notebooks_import_nothing_of_their_folder(folder):

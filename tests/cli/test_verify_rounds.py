@@ -11,12 +11,12 @@ def test_rounds_are_printed_as_data_and_the_median_one_is_written(pipesched, fol
         "verify mlp:width=8,layers=4 -s gpipe -p 2 -m 4 --rounds 2 --iterations 1 --precision 10 --json --out out"
     )
     assert (answer.code, answer.err) == (0, "")
-    found = json.loads(answer.out)
-    assert len(found["machine"]["of_rounds"]) == 2
-    (several,) = found["schedules"]
+    report = json.loads(answer.out)
+    assert len(report["machine"]["of_rounds"]) == 2
+    (several,) = report["schedules"]
     assert several["name"] == "gpipe"
     assert several["error"]["low"] <= several["error"]["median"] <= several["error"]["high"]
-    assert [len(several["rounds"]), found["precision"]] == [2, 10.0]
+    assert [len(several["rounds"]), report["precision"]] == [2, 10.0]
     for verified in several["rounds"]:
         makespan = verified["split"]["parts"][0]
         parts = makespan["costs_s"] + makespan["hand_over_s"] + makespan["rest_s"]

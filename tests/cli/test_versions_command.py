@@ -13,14 +13,14 @@ def data(answer):
 
 
 def test_data_has_every_op_with_its_version_and_look_ahead(pipesched):
-    found = data(pipesched("versions -s pipeoptim -p 4 -m 6 --json"))
-    reads = {(op["stage"], op["microbatch"], op["phase"]): (op["version"], op["lookahead"]) for op in found["ops"]}
-    assert len(reads) == len(found["ops"]) == 4 * 6 * 2
+    report = data(pipesched("versions -s pipeoptim -p 4 -m 6 --json"))
+    reads = {(op["stage"], op["microbatch"], op["phase"]): (op["version"], op["lookahead"]) for op in report["ops"]}
+    assert len(reads) == len(report["ops"]) == 4 * 6 * 2
     for stage in range(4):
         for i in range(6):
             assert reads[stage, i, "F"] == (max(0, i - (3 - stage)), 3 - stage)
             assert reads[stage, i, "B"] == (i, 0)
-    fifth = [op for op in found["ops"] if (op["stage"], op["microbatch"]) == (0, 4)]
+    fifth = [op for op in report["ops"] if (op["stage"], op["microbatch"]) == (0, 4)]
     assert [(op["staleness"], op["update"], op["agreement"], op["held"], op["predicted_copy"]) for op in fifth] == [
         (3, 4, "predicted", [1], True),
         (0, 4, "predicted", [4], False),
@@ -28,18 +28,18 @@ def test_data_has_every_op_with_its_version_and_look_ahead(pipesched):
 
 
 def test_data_sums_every_stage_up(pipesched):
-    found = data(pipesched("versions -s wpipe -p 2 -m 12 --set accumulate=3 --json"))
-    assert {key: found[key] for key in ("schedule", "num_ranks", "num_stages", "num_microbatches")} == {
+    report = data(pipesched("versions -s wpipe -p 2 -m 12 --set accumulate=3 --json"))
+    assert {key: report[key] for key in ("schedule", "num_ranks", "num_stages", "num_microbatches")} == {
         "schedule": "wpipe",
         "num_ranks": 2,
         "num_stages": 4,
         "num_microbatches": 12,
     }
-    assert found["in_flight"] == [5, 4]
-    assert found["stale_share"] == 0.5
-    assert [stage["live_versions"] for stage in found["stages"]] == [2, 2, 1, 1]
-    assert [stage["forward"]["staleness"] for stage in found["stages"]] == [1, 1, 0, 0]
-    assert [stage["same"] for stage in found["stages"]] == [12] * 4
+    assert report["in_flight"] == [5, 4]
+    assert report["stale_share"] == 0.5
+    assert [stage["live_versions"] for stage in report["stages"]] == [2, 2, 1, 1]
+    assert [stage["forward"]["staleness"] for stage in report["stages"]] == [1, 1, 0, 0]
+    assert [stage["same"] for stage in report["stages"]] == [12] * 4
 
 
 @pytest.mark.parametrize("name", CATALOGUE)

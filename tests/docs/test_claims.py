@@ -21,18 +21,18 @@ def number(text):
 
 def errors(page):
     """Return the errors of a page of results: of its tables' columns, and whatever its sentences say with a sign."""
-    found, heads = [], []
+    numbers, heads = [], []
     for line in page.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if not line.lstrip().startswith("|"):
-            found += map(number, SIGNED.findall(line))
+            numbers += map(number, SIGNED.findall(line))
             heads = []
         elif not heads:
             heads = cells
         else:
             shown = [cell for head, cell in zip(heads, cells, strict=True) if head in COLUMNS]
-            found += [number(cell) for cell in shown if SIGNED.fullmatch(cell)]
-    return found
+            numbers += [number(cell) for cell in shown if SIGNED.fullmatch(cell)]
+    return numbers
 
 
 def claims(page):
@@ -43,9 +43,9 @@ def claims(page):
             yield " ".join(text.split()), max(map(float, bounds)), links
 
 
-def unsaid(text, bound, found):
+def unsaid(text, bound, numbers):
     said = set(map(float, re.findall(r"[\d.]*\d", text)))
-    return [error for error in found if abs(error) > bound and abs(error) not in said]
+    return [error for error in numbers if abs(error) > bound and abs(error) not in said]
 
 
 CLAIMS = [
@@ -58,9 +58,9 @@ CLAIMS = [
 
 @pytest.mark.parametrize(("text", "bound", "results"), CLAIMS)
 def test_errors_beyond_a_bound_are_named_beside_it(text, bound, results):
-    found = errors(results.read_text())
-    assert found, f"{results.name} has no errors to be within"
-    assert not unsaid(text, bound, found)
+    numbers = errors(results.read_text())
+    assert numbers, f"{results.name} has no errors to be within"
+    assert not unsaid(text, bound, numbers)
 
 
 def test_the_cases_that_come_out_as_in_the_papers_are_those_that_were_counted():

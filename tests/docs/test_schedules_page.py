@@ -36,8 +36,8 @@ def test_every_synchronous_schedule_has_words_and_forms_of_its_own():
 
 
 def test_a_form_that_the_simulation_does_not_bear_out_is_refused():
-    said, found = make_schedules.words()["gpipe"], make_schedules.summaries_of("gpipe")["gpipe"]
-    make_schedules.require_true(CATALOGUE["gpipe"], said, found)
+    said, summary = make_schedules.words()["gpipe"], make_schedules.summaries_of("gpipe")["gpipe"]
+    make_schedules.require_true(CATALOGUE["gpipe"], said, summary)
     wrong = make_schedules.Words(text="", bubble="p * (t_f + t_b)", in_flight="m")
     with pytest.raises(ValueError, match=r"gpipe: p \* \(t_f \+ t_b\): got 24.0, expected 21.0"):
-        make_schedules.require_true(CATALOGUE["gpipe"], wrong, found)
+        make_schedules.require_true(CATALOGUE["gpipe"], wrong, summary)
