@@ -176,14 +176,14 @@ MEASURES = (
 WORDS = {1: "ahead", 0: "level", -1: "behind"}
 
 
-def table(setting: Setting, optimizer: OptimizerName, found: Scores) -> Iterator[str]:
+def table(setting: Setting, optimizer: OptimizerName, scores: Scores) -> Iterator[str]:
     """Yield a row per scheme."""
     yield f"| scheme | staleness | {' | '.join(measure.name for measure in MEASURES)} |"
     yield "|---|---:|" + "---:|" * len(MEASURES)
     for scheme in SCHEMES:
         stages = staleness(setting.schedule_spec(scheme).run(setting.steps).lists(setting.steps)).stages
         most = max(stage.forward.staleness for stage in stages)
-        yield f"| {scheme} | {most} | {' | '.join(_cells(found[scheme, optimizer]))} |"
+        yield f"| {scheme} | {most} | {' | '.join(_cells(scores[scheme, optimizer]))} |"
 
 
 def _cells(scores: Sequence[Score]) -> list[str]:
@@ -194,7 +194,7 @@ def _cells(scores: Sequence[Score]) -> list[str]:
     return [measure.cell(scores) for measure in MEASURES]
 
 
-def orderings(measure: Measure, optimizers: Sequence[OptimizerName], found: Scores, beside: bool) -> Iterator[str]:
+def orderings(measure: Measure, optimizers: Sequence[OptimizerName], scores: Scores, beside: bool) -> Iterator[str]:
     """Yield a row per pair of schemes, `beside` what the papers found or without; and how many come out as there."""
     heads = [f"{name}: paper | here" if beside else name for name in optimizers]
     yield f"| first | second | where | {' | '.join(heads)} |"
@@ -203,7 +203,7 @@ def orderings(measure: Measure, optimizers: Sequence[OptimizerName], found: Scor
     for ordering in ORDERINGS:
         cells = []
         for name in optimizers:
-            gain, sign = measure.gain(found[ordering.first, name], found[ordering.second, name])
+            gain, sign = measure.gain(scores[ordering.first, name], scores[ordering.second, name])
             published = ordering.sign(name)
             agreement[sign * published] += bool(published)
             cells += [_published(ordering, name)] * beside + [f"{gain:+{measure.form}} {WORDS[sign]}"]

@@ -262,18 +262,18 @@ def _start(num_ranks: int) -> None:
             process.wait()
 
 
-def _print(found: list[dict[str, object]]) -> None:
+def _print(rows: list[dict[str, object]]) -> None:
     print(f"torch {torch.__version__}, 2 gloo processes of 1 thread on a core each, {NUM_MICROBATCHES} micro-batches; "
           "ratio = step time / longest path of its own op times, median")  # fmt: skip
     print("| ops | mean op | schedule | pipesched | torch.distributed.pipelining | step time, ours / theirs |")
     print("|---|---|---|---|---|---|")
-    for row in found:
+    for row in rows:
         ours_s, torch_s = row["pipesched_step_s"], row["torch_step_s"]
         assert isinstance(ours_s, float)
         assert isinstance(torch_s, float)
         print(f"| {row['ops']} | {row['mean_op_s'] * 1e3:.1f} ms | {row['schedule']} | {row['pipesched_ratio']:.3f} "  # type: ignore[operator]
               f"| {row['torch_ratio']:.3f} | {ours_s / torch_s:.3f} |")  # fmt: skip
-    print(json.dumps(found))
+    print(json.dumps(rows))
 
 
 if __name__ == "__main__":

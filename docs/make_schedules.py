@@ -88,14 +88,14 @@ def summaries_of(*names: str) -> dict[str, Summary]:
     return dict(zip(names, compared.summaries, strict=True))
 
 
-def require_true(entry: Entry, said: Words, found: Summary) -> None:
+def require_true(entry: Entry, said: Words, summary: Summary) -> None:
     """Refuse forms that do not give what was found.
 
     Raises:
         ValueError: One does not.
     """
-    assert found.makespan_s is not None
-    assert found.bubble_of_longest_span is not None
+    assert summary.makespan_s is not None
+    assert summary.bubble_of_longest_span is not None
     p, m = COUNTED
     known = (
         {parameter.name: parameter.default for parameter in entry.parameters}
@@ -103,8 +103,8 @@ def require_true(entry: Entry, said: Words, found: Summary) -> None:
         | {"p": p, "m": m, "min": min, "max": max}
     )
     work_s = m * (UNITS["t_f"] + UNITS["t_b"])
-    longest_s = work_s / (1 - found.bubble_of_longest_span) if said.of_span else found.makespan_s
-    for form, got in ((said.bubble, longest_s - work_s), (said.in_flight, found.peak_microbatches_worst)):
+    longest_s = work_s / (1 - summary.bubble_of_longest_span) if said.of_span else summary.makespan_s
+    for form, got in ((said.bubble, longest_s - work_s), (said.in_flight, summary.peak_microbatches_worst)):
         value = eval(form, {"__builtins__": {}}, known)  # noqa: S307 -- our own words
         if got is None or abs(value - got) > 1e-6:
             raise ValueError(
@@ -126,17 +126,17 @@ def page() -> str:
     return "".join(parts).rstrip() + "\n"
 
 
-def _row(found: Summary) -> dict[str, CellValue]:
+def _row(summary: Summary) -> dict[str, CellValue]:
     return {
-        "schedule": f"[{found.name}](#{found.name})",
-        "makespan [s]": found.makespan_s,
-        "bubble_fraction": _percent(found.bubble_fraction),
-        "bubble_overhead": _percent(found.bubble_overhead),
-        "bubble_of_longest_span": _percent(found.bubble_of_longest_span),
-        "in flight, worst": found.peak_microbatches_worst,
-        "in flight, best": found.peak_microbatches_best,
-        "model copies": found.model_copies,
-        "messages": found.messages,
+        "schedule": f"[{summary.name}](#{summary.name})",
+        "makespan [s]": summary.makespan_s,
+        "bubble_fraction": _percent(summary.bubble_fraction),
+        "bubble_overhead": _percent(summary.bubble_overhead),
+        "bubble_of_longest_span": _percent(summary.bubble_of_longest_span),
+        "in flight, worst": summary.peak_microbatches_worst,
+        "in flight, best": summary.peak_microbatches_best,
+        "model copies": summary.model_copies,
+        "messages": summary.messages,
     }
 
 
@@ -144,13 +144,13 @@ def _percent(value: float | None) -> str:
     return "" if value is None else f"{value:.1%}"
 
 
-def _section(entry: Entry, said: Words | None, found: Summary) -> str:
+def _section(entry: Entry, said: Words | None, summary: Summary) -> str:
     lines = {"source": _linked(entry.source), "also called": ", ".join(entry.aliases)}
     if said is not None:
         lines["bubble"] = f"`{said.bubble}`" + ", of the longest span" * said.of_span
         lines["in flight"] = f"`{said.in_flight}`" + f"; on rank k {said.by_rank}" * bool(said.by_rank)
         lines["where"] = said.where
-    lines["weights"] = _weights(found) + ", predicted copies included" * (entry.traits.prediction is not None)
+    lines["weights"] = _weights(summary) + ", predicted copies included" * (entry.traits.prediction is not None)
     lines["uses"] = _uses(build(entry.name, *COUNTED))
     lines["parameters"] = "; ".join(
         f"`{taken.name}` ({'from the counts' if taken.default is None else taken.default}): {taken.text}"
@@ -165,9 +165,9 @@ def _section(entry: Entry, said: Words | None, found: Summary) -> str:
     return f"{depth} {entry.name}\n\n{text}\n\n{picture}\n\n| | |\n|---|---|\n{table}\n\n"
 
 
-def _weights(found: Summary) -> str:
-    models = "one model" if found.model_copies == 1 else f"{found.model_copies:g} models"
-    versions = "" if found.weight_versions == 1 else f", at most {found.weight_versions} versions of a stage"
+def _weights(summary: Summary) -> str:
+    models = "one model" if summary.model_copies == 1 else f"{summary.model_copies:g} models"
+    versions = "" if summary.weight_versions == 1 else f", at most {summary.weight_versions} versions of a stage"
     return f"{models} on all ranks together{versions}"
 
 

@@ -102,10 +102,10 @@ def _run_for_launcher(spec: RunSpec, number: int, folder: Path) -> Measured | Tr
     if not isinstance(spec.job, Train):
         return run_rank(spec, RankListener(at), meet)
 
-    def on_phase(found: AdvanceTrials, num_steps: int) -> None:
+    def on_phase(trials: AdvanceTrials, num_steps: int) -> None:
         if number == 0:
             with phases_file(folder).open("a") as file:
-                file.write(phase_line(found, num_steps))
+                file.write(phase_line(trials, num_steps))
 
     with scores_file(folder, number).open("w", buffering=1) as file:
 

@@ -38,7 +38,7 @@ class RankListener:
 
     at: Callable[[int], None] = lambda index: None  # noqa: ARG005 -- nobody need listen
     on_scores: OnScores = lambda microbatch, scores: None  # noqa: ARG005
-    on_phase: OnPhase = lambda found, num_steps: None  # noqa: ARG005
+    on_phase: OnPhase = lambda trials, num_steps: None  # noqa: ARG005
 
 
 class RankJob(ABC, Generic[_Result]):

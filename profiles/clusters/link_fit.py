@@ -86,26 +86,26 @@ def fit_loaded_link(samples: Sequence[LoadedMessages]) -> LoadedLinkFit:
     Args:
         samples: Samples of at least two sizes, all seconds above 0.
     """
-    send_s, send_s_per_byte = fit_line([(each.num_bytes, each.send_s) for each in samples])
-    receive_s, receive_s_per_byte = fit_line([(each.num_bytes, each.receive_s) for each in samples])
-    passage_s, passage_s_per_byte = fit_line([(each.num_bytes, each.passage_s) for each in samples])
+    send_s, send_s_per_byte = fit_line([(sample.num_bytes, sample.send_s) for sample in samples])
+    receive_s, receive_s_per_byte = fit_line([(sample.num_bytes, sample.receive_s) for sample in samples])
+    passage_s, passage_s_per_byte = fit_line([(sample.num_bytes, sample.passage_s) for sample in samples])
     per_byte_s = max(0.0, passage_s_per_byte - send_s_per_byte - receive_s_per_byte)
     link = Link(
         max(0.0, passage_s - send_s - receive_s),
         1 / per_byte_s if per_byte_s else math.inf,
         send_s,
         send_s_per_byte,
-        statistics.median(each.post_s for each in samples),
+        statistics.median(sample.post_s for sample in samples),
         receive_s,
         receive_s_per_byte,
     )
     residuals = {
-        "send": max(abs(link.sending_s(each.num_bytes) / each.send_s - 1) for each in samples),
-        "post": max(abs(link.post_s / each.post_s - 1) for each in samples),
-        "receive": max(abs(link.receiving_s(each.num_bytes) / each.receive_s - 1) for each in samples),
-        "passage": max(abs(_passage_s(link, each.num_bytes) / each.passage_s - 1) for each in samples),
+        "send": max(abs(link.sending_s(sample.num_bytes) / sample.send_s - 1) for sample in samples),
+        "post": max(abs(link.post_s / sample.post_s - 1) for sample in samples),
+        "receive": max(abs(link.receiving_s(sample.num_bytes) / sample.receive_s - 1) for sample in samples),
+        "passage": max(abs(_passage_s(link, sample.num_bytes) / sample.passage_s - 1) for sample in samples),
     }
-    return LoadedLinkFit(link, statistics.median(each.op_s for each in samples), residuals)
+    return LoadedLinkFit(link, statistics.median(sample.op_s for sample in samples), residuals)
 
 
 def _passage_s(link: Link, num_bytes: int) -> float:
@@ -122,7 +122,7 @@ def under_load(cluster: Cluster, fit: LoadedLinkFit) -> Cluster:
     reference = cluster.link(0, 1)
 
     def loaded(link: Link) -> Link:
-        per_byte_s = [1 / each.bandwidth_bytes_per_s for each in (fit.link, link, reference)]
+        per_byte_s = [1 / summand.bandwidth_bytes_per_s for summand in (fit.link, link, reference)]
         latency_s = max(0.0, fit.link.latency_s + link.latency_s - reference.latency_s)
         slope_s = max(0.0, per_byte_s[0] + per_byte_s[1] - per_byte_s[2])
         return replace(fit.link, latency_s=latency_s, bandwidth_bytes_per_s=1 / slope_s if slope_s else math.inf)

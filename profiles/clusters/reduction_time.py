@@ -77,7 +77,7 @@ class AllReduce:
 
 def all_reduce(num_bytes: int, devices: Sequence[int], cluster: Cluster) -> AllReduce:
     """Return the quicker way to sum `num_bytes` over replicas on `devices`; of equal ones the ring."""
-    return min(_ways(num_bytes, devices, cluster), key=lambda each: each.seconds)
+    return min(_ways(num_bytes, devices, cluster), key=lambda way: way.seconds)
 
 
 def possible_hops(devices: Sequence[int], cluster: Cluster) -> tuple[Hop, ...]:

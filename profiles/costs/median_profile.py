@@ -40,5 +40,5 @@ def _median(several: tuple[Any, ...]) -> Any:
         return tuple(_median(values) for values in zip(*several, strict=True))
     if is_dataclass(first) and not isinstance(first, type) and None not in several:
         names = [field.name for field in fields(first)]
-        return replace(first, **{name: _median(tuple(getattr(each, name) for each in several)) for name in names})
+        return replace(first, **{name: _median(tuple(getattr(value, name) for value in several)) for name in names})
     return first

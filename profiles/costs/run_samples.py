@@ -90,9 +90,9 @@ def samples_of(timelines: Sequence[Timeline], names: Sequence[str], warmup: int 
         for stage_work, seconds in _worked(timeline):
             work[stage_work] += seconds[min(warmup, len(seconds) - 1) :]
         hand_overs = _hand_overs(timeline)
-        for each in hand_overs:
-            kind = "Send" if isinstance(each.op, Send) else "Recv" if isinstance(each.op, Recv) else "Op"
-            hand_over[kind].append(each.end_s - each.start_s)
+        for event in hand_overs:
+            kind = "Send" if isinstance(event.op, Send) else "Recv" if isinstance(event.op, Recv) else "Op"
+            hand_over[kind].append(event.end_s - event.start_s)
         uses = list(_uses(timeline, hand_overs, num_stages))
         waited = [max(0.0, use.start_s - use.sent_s) for use in uses if use.sent_s >= use.reached_s]
         messages += waited
@@ -126,12 +126,12 @@ def _worked(timeline: Timeline) -> Iterator[tuple[StageWork, list[float]]]:
     """Yield the seconds of each work of a stage on a rank, in the order of its list."""
     shared = _shared(timeline)
     for rank in range(len(timeline.rank_to_device)):
-        found = defaultdict[StageWork, list[float]](list)
+        seconds_of = defaultdict[StageWork, list[float]](list)
         for index, span in enumerate(timeline.of_rank(rank)):
             stage_work = _stage_work(span)
             if stage_work is not None and (rank, index) not in shared:
-                found[stage_work].append(span.end_s - span.start_s)
-        yield from found.items()
+                seconds_of[stage_work].append(span.end_s - span.start_s)
+        yield from seconds_of.items()
 
 
 def _stage_work(span: Span) -> StageWork | None:
@@ -157,14 +157,14 @@ def _shared(timeline: Timeline) -> set[tuple[int, int]]:
         for index, span in enumerate(timeline.of_rank(rank)):
             if is_work(span):
                 works[device].append((span.start_s, span.end_s, rank, index))
-    found = set()
+    places = set()
     for spans in works.values():
         latest = (-math.inf, -1, -1)  # the end, and whose it is
         for start_s, end_s, rank, index in sorted(spans):
             if start_s < latest[0]:
-                found |= {(rank, index), latest[1:]}
+                places |= {(rank, index), latest[1:]}
             latest = max(latest, (end_s, rank, index))
-    return found
+    return places
 
 
 def _hand_overs(timeline: Timeline) -> Sequence[HandOver]:
@@ -188,7 +188,7 @@ class _Use(NamedTuple):
 def _uses(timeline: Timeline, hand_overs: Sequence[HandOver], num_stages: int) -> Iterator[_Use]:
     """Yield the uses of messages by ops that need one from elsewhere."""
     sent = {message: send.posted_s for message, send, _ in transfers(timeline.spans)}
-    sent |= {each.op.message: each.end_s for each in hand_overs if isinstance(each.op, Send)}
+    sent |= {hand_over.op.message: hand_over.end_s for hand_over in hand_overs if isinstance(hand_over.op, Send)}
     for span in timeline.spans:
         if isinstance(span.op, Compute):
             others = needs_from_others(span.op, num_stages)

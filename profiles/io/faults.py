@@ -31,8 +31,8 @@ _WORDS = {
 
 def in_our_words(message: str) -> str:
     """Return a message of pydantic in the words of all others, on one line."""
-    for pydantics, ours in _WORDS.items():
-        message = message.replace(pydantics, ours)
+    for pydantics, words in _WORDS.items():
+        message = message.replace(pydantics, words)
     return " ".join(re.sub(r", unable to parse string as an? \w+", "", message).split())
 
 

@@ -148,9 +148,9 @@ class _TraceText:
     def _next(self) -> str:
         """Return the next character that is no space."""
         while True:
-            found = _SPACE.match(self._window, self._at)
-            assert found is not None
-            self._at = found.end()
+            spaces = _SPACE.match(self._window, self._at)
+            assert spaces is not None
+            self._at = spaces.end()
             if self._at < len(self._window):
                 return self._window[self._at]
             if not self._more():

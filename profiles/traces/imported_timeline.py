@@ -117,14 +117,14 @@ def imported_timeline(
             f"clocks: got messages that contradict each other by {clocks.contradiction_ns / 1e6:.3g} ms, whatever the "
             "clocks show, expected traces of one step of one run; try other files"
         )
-    return ImportedTimeline(tuple(each.file for each in ranks), step, schedule, timeline, clocks)
+    return ImportedTimeline(tuple(trace.file for trace in ranks), step, schedule, timeline, clocks)
 
 
 def _makers_and_users(
     ranks: Sequence[RankPasses], num_stages: int
 ) -> tuple[dict[Message, TimedPass], dict[Message, TimedPass]]:
     """Return the pass that makes each message, and the one that needs it."""
-    parts = [(part, timed) for each in ranks for timed in each.passes for part in computes(timed.op)]
+    parts = [(part, timed) for trace in ranks for timed in trace.passes for part in computes(timed.op)]
     makers = {message: timed for part, timed in parts if (message := gives(part)) is not None}
     users = {message: timed for part, timed in parts for message in needs_from_others(part, num_stages)}
     return makers, users
@@ -144,13 +144,13 @@ def _arrived_ns(receiver: RankPasses, message: Message, users: Mapping[Message, 
 
 def _schedule(ranks: Sequence[RankPasses], name: str | None, rank_to_device: tuple[int, ...] | None) -> Schedule:
     """Return the op lists, named as the catalogue names them if it has them."""
-    parts = [part for each in ranks for timed in each.passes for part in computes(timed.op)]
+    parts = [part for trace in ranks for timed in trace.passes for part in computes(timed.op)]
     num_stages = 1 + max((part.stage for part in parts), default=-1)
     num_microbatches = 1 + max((part.microbatch for part in parts), default=-1)
     if num_stages * num_microbatches > min(MAX_CELLS, _MOST_MISSING * len(parts)):
         seen = f"stages up to {num_stages - 1} and micro-batches up to {num_microbatches - 1}"
         raise _incomplete(ranks, f"{len(parts)} passes, with {seen}")
-    rows: list[list[Op]] = [[timed.op for timed in each.passes] for each in ranks]
+    rows: list[list[Op]] = [[timed.op for timed in trace.passes] for trace in ranks]
     schedule = make_schedule(name or "imported", num_stages, num_microbatches, rows, rank_to_device)
     faults = find_faults(schedule)
     if faults:
@@ -182,7 +182,7 @@ def _passes(schedule: Schedule) -> list[list[Op]]:
 
 def _incomplete(ranks: Sequence[RankPasses], got: str) -> ProfileError:
     """Return the error for passes that are no whole step of one pipeline, with the names of their ranges."""
-    names = Counter(_DIGITS.sub("*", timed.name) for each in ranks for timed in each.passes)
+    names = Counter(_DIGITS.sub("*", timed.name) for trace in ranks for timed in trace.passes)
     texts = [f"{name!a} {count} times" for name, count in names.most_common(_SHOWN_NAMES)]
     more = f", and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
     return ProfileError(
@@ -195,13 +195,13 @@ def _incomplete(ranks: Sequence[RankPasses], got: str) -> ProfileError:
 def _require_near(ranks: Sequence[RankPasses], clocks: ClockAlignment) -> None:
     """Refuse clocks so far apart that the traces are of different runs, though each is whole."""
     first = ranks[0]
-    for each, offset_ns, uncertainty_ns in zip(ranks, clocks.offsets_ns, clocks.uncertainties_ns, strict=True):
-        is_one_host = each.host is not None and each.host == first.host
+    for trace, offset_ns, uncertainty_ns in zip(ranks, clocks.offsets_ns, clocks.uncertainties_ns, strict=True):
+        is_one_host = trace.host is not None and trace.host == first.host
         if abs(offset_ns) - uncertainty_ns > (_MOST_APART_ON_HOST_NS if is_one_host else _MOST_APART_NS):
             where = f"that of {first.file}, on the same host" if is_one_host else f"that of {first.file}"
             raise ProfileError(
-                f"{each.file}: got a clock {offset_ns / 1e9:+,.0f} s off {where}, as its messages say, expected traces "
-                "of one step of one run; try other files"
+                f"{trace.file}: got a clock {offset_ns / 1e9:+,.0f} s off {where}, as its messages say, expected "
+                "traces of one step of one run; try other files"
             )
 
 
@@ -218,7 +218,7 @@ def _timeline(
     def second(rank: int, at_ns: int) -> float:
         return (at_ns - clocks.offsets_ns[rank] - zero_ns) / 1e9
 
-    first_s = min(second(rank, each.base_ns + each.passes[0].time.start_ns) for rank, each in enumerate(ranks))
+    first_s = min(second(rank, trace.base_ns + trace.passes[0].time.start_ns) for rank, trace in enumerate(ranks))
     rows = [_reached(rank, row, ranks[rank], second, first_s) for rank, row in enumerate(lowered.ops)]
     hand_overs = tuple(hand_over for row in rows for hand_over in hand_overs_between(row))
     for (message, (a, i, _), (b, j, _)), times in zip(meetings, messages, strict=True):

@@ -46,8 +46,8 @@ def read_own_trace(
     posts: defaultdict[int, tuple[dict[Message, Interval], dict[Message, Interval]]] = defaultdict(lambda: ({}, {}))
     devices: dict[int, int] = {}
     for event in read_events(path, fields, progress):
-        if event.get("ph") == "M" and (found := _DEVICE.match(str(event_arguments(event).get("name")))) is not None:
-            devices[int(found[1])] = int(found[2])
+        if event.get("ph") == "M" and (match := _DEVICE.match(str(event_arguments(event).get("name")))) is not None:
+            devices[int(match[1])] = int(match[2])
         if event.get("ph") != "X":
             continue
         rank, op, posted_ns, time = _read(event, path)

@@ -241,44 +241,44 @@ def _sent(
     posts: Iterable[Interval], named: Sequence[NamedRange], passes: Sequence[TimedPass]
 ) -> dict[Message, Interval]:
     """Return the messages that the posts are: that of the range around it, or of the last pass before it."""
-    found: defaultdict[Message, list[Interval]] = defaultdict(list)
+    posts_of: defaultdict[Message, list[Interval]] = defaultdict(list)
     ends = [timed.time.end_ns for timed in passes]
     for post in posts:
         around = _around(post, named, Send)
         place = bisect_right(ends, post.start_ns) - 1
         if around is not None:
-            found[around].append(post)
+            posts_of[around].append(post)
         elif place >= 0:
             made = [message for part in computes(passes[place].op) if (message := gives(part)) is not None]
             if len(made) == 1:
-                found[made[0]].append(post)
-    return _joined(found)
+                posts_of[made[0]].append(post)
+    return _joined(posts_of)
 
 
 def _received(
     posts: Iterable[Interval], named: Sequence[NamedRange], passes: Sequence[TimedPass]
 ) -> dict[Message, Interval]:
     """Return the messages that the posts are: that of the range around it, or what the next pass needs."""
-    found: defaultdict[Message, list[Interval]] = defaultdict(list)
+    posts_of: defaultdict[Message, list[Interval]] = defaultdict(list)
     starts = [timed.time.start_ns for timed in passes]
     for post in posts:
         around = _around(post, named, Recv)
         place = bisect_left(starts, post.end_ns)
         if around is not None:
-            found[around].append(post)
+            posts_of[around].append(post)
         elif place < len(passes):
             # each pass as of a stage in the middle, which needs something of both neighbours
             needed = [
                 message for part in computes(passes[place].op) for message in needs_from_others(part, part.stage + 2)
             ]
             if len(needed) == 1:
-                found[needed[0]].append(post)
-    return _joined(found)
+                posts_of[needed[0]].append(post)
+    return _joined(posts_of)
 
 
 def _around(post: Interval, named: Sequence[NamedRange], kind: type[Send | Recv]) -> Message | None:
     """Return the message of the range that `post` begins in."""
-    place = bisect_right(named, post.start_ns, key=lambda each: each.time.start_ns) - 1
+    place = bisect_right(named, post.start_ns, key=lambda named_range: named_range.time.start_ns) - 1
     if place < 0 or post.start_ns >= named[place].time.end_ns:
         return None
     op = named[place].meaning
@@ -288,6 +288,6 @@ def _around(post: Interval, named: Sequence[NamedRange], kind: type[Send | Recv]
 def _joined(posts: Mapping[Message, Sequence[Interval]]) -> dict[Message, Interval]:
     """Return one interval for each message: it may be made of several tensors."""
     return {
-        message: Interval(min(post.start_ns for post in each), max(post.end_ns for post in each))
-        for message, each in posts.items()
+        message: Interval(min(post.start_ns for post in parts), max(post.end_ns for post in parts))
+        for message, parts in posts.items()
     }

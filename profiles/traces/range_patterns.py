@@ -69,8 +69,8 @@ class RangePatterns:
             ProfileError: A group ``phase`` says an unknown word.
         """
         for pattern in self._patterns:
-            if (found := pattern.search(name)) is not None:
-                return _named(found.groupdict(), name)
+            if (match := pattern.search(name)) is not None:
+                return _named(match.groupdict(), name)
         if self._patterns:
             return None
         if name.startswith(_PREFIX):
@@ -79,8 +79,8 @@ class RangePatterns:
             except ScheduleError:
                 return None
             return op if isinstance(op, Compute | Overlap | Send | Recv) else None
-        found = _GPIPE.match(name)
-        return None if found is None else _named(found.groupdict(), name)
+        match = _GPIPE.match(name)
+        return None if match is None else _named(match.groupdict(), name)
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

@@ -94,10 +94,11 @@ def _in_order_of_rank(traces: Sequence[RankTrace]) -> list[RankTrace]:
 
 def _alike(ranks: Sequence[RankPasses]) -> list[RankPasses]:
     """Return what the ranks did, without optimizers unless all have theirs in the trace."""
-    if all(any(isinstance(timed.op, Step) for timed in each.passes) for each in ranks):
+    if all(any(isinstance(timed.op, Step) for timed in trace.passes) for trace in ranks):
         return list(ranks)
     return [
-        replace(each, passes=tuple(timed for timed in each.passes if not isinstance(timed.op, Step))) for each in ranks
+        replace(trace, passes=tuple(timed for timed in trace.passes if not isinstance(timed.op, Step)))
+        for trace in ranks
     ]
 
 

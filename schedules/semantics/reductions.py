@@ -75,7 +75,7 @@ class OpenReductions:
                 blockers[rank, waiting.places[rank]] = (rank, first.places[rank])
         return blockers
 
-    def _is_over(self, one: _OpenReduction) -> bool:
-        if len(one.places) < len(self._replicas[one.stage]):
+    def _is_over(self, reduction: _OpenReduction) -> bool:
+        if len(reduction.places) < len(self._replicas[reduction.stage]):
             return False
-        return not self._are_ordered or all(self._open[member][:1] == [one] for member in one.places)
+        return not self._are_ordered or all(self._open[member][:1] == [reduction] for member in reduction.places)

@@ -40,4 +40,6 @@ class Collectives:
 
     def absent(self, times: TransferTimes) -> tuple[int, ...]:
         """Return the ranks that a reduction still waits for."""
-        return next((tuple(sorted(self._absent[key])) for key, one in self._open.items() if one is times), ())
+        return next(
+            (tuple(sorted(self._absent[key])) for key, open_times in self._open.items() if open_times is times), ()
+        )

@@ -57,12 +57,12 @@ def makespans(
     Raises:
         As `simulate_lists` does.
     """
-    one = partial(_makespan_s, schedule, costs, cluster, network, jitter)
+    makespan_of = partial(_makespan_s, schedule, costs, cluster, network, jitter)
     if num_processes == 1:
-        yield from map(one, seeds)
+        yield from map(makespan_of, seeds)
         return
     with worker_pool(num_processes) as pool:
-        yield from pool.map(one, seeds, chunksize=max(1, len(seeds) // (8 * num_processes)))
+        yield from pool.map(makespan_of, seeds, chunksize=max(1, len(seeds) // (8 * num_processes)))
 
 
 def _makespan_s(

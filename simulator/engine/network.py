@@ -207,15 +207,15 @@ class Network:
             self._depart(channel)
 
     def _next_round(self, times: TransferTimes, devices: Sequence[int], rounds: Iterator[Rounds]) -> None:
-        one = next(rounds, None)
-        if one is None:
+        next_rounds = next(rounds, None)
+        if next_rounds is None:
             times.set_end(self._env.now)
             return
-        ways = {way for hop in one.hops for way in self._wires.between(*hop).ways}
-        start_s = occupy(ways, self._env.now, one.occupied_s)
+        ways = {way for hop in next_rounds.hops for way in self._wires.between(*hop).ways}
+        start_s = occupy(ways, self._env.now, next_rounds.occupied_s)
         if times.start_s is None:
             self._begin(times, start_s, devices)
-        self._at(start_s + one.seconds, partial(self._next_round, times, devices, rounds))
+        self._at(start_s + next_rounds.seconds, partial(self._next_round, times, devices, rounds))
 
     def _begin(self, times: TransferTimes, start_s: float, devices: Sequence[int]) -> None:
         times.start_s = start_s

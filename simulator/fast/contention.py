@@ -49,7 +49,7 @@ def _has_ordered_rings(schedule: Schedule, cluster: Cluster) -> bool:
     for (source, target), ranks_of in rings.items():
         stages = {stage for stage, ranks in members.items() if ranks in ranks_of}
         sent, got = _along(lists[source], Send, target, stages), _along(lists[target], Recv, source, stages)
-        has_messages = any(isinstance(each, Message) for each in sent)
+        has_messages = any(isinstance(op, Message) for op in sent)
         if sent != got or len(ranks_of) > 1 or (has_messages and len(next(iter(ranks_of))) > 2):
             return False
     return True

@@ -70,7 +70,7 @@ def _numbers(lists: DriftArrays) -> tuple[Sequence[Any], ...]:
     of_seconds = lists.seconds, lists.latency_s, lists.transfer_s, lists.utilisations
     if numba is None:
         return *of_ops, *of_channels, *of_seconds
-    return *(_array(each, "i8") for each in of_ops + of_channels), *(_array(each, "f8") for each in of_seconds)
+    return *(_array(values, "i8") for values in of_ops + of_channels), *(_array(values, "f8") for values in of_seconds)
 
 
 def _array(numbers: Sequence[float], kind: str) -> Any:
@@ -122,14 +122,14 @@ def _run(  # noqa: C901 -- one loop: calls would cost plain Python more than the
                 place = who
             elif now == until_s[who - num_places]:
                 which = who - num_places
-                mine = running[which]
-                passed_s, who = heappop(mine)
+                heap = running[which]
+                passed_s, who = heappop(heap)
                 read_s[which] = now
-                if mine:
+                if heap:
                     virtual_s[which] = passed_s
-                    share = len(mine) * utilisations[which]
+                    share = len(heap) * utilisations[which]
                     rate[which] = 1.0 / share if share > 1.0 else 1.0
-                    left_s = mine[0][0] - passed_s
+                    left_s = heap[0][0] - passed_s
                     until_s[which] = now + left_s / rate[which] if left_s > 0.0 else now
                     heappush(events, (until_s[which], num_places + which))
                 else:
@@ -211,13 +211,13 @@ def _run(  # noqa: C901 -- one loop: calls would cost plain Python more than the
                 which, who, place = rank, place, -1
             else:
                 break
-            mine = running[which]
+            heap = running[which]
             passed_s = virtual_s[which] + (now - read_s[which]) * rate[which]
             virtual_s[which], read_s[which] = passed_s, now
-            heappush(mine, (passed_s + takes_s, who))
-            share = len(mine) * utilisations[which]
+            heappush(heap, (passed_s + takes_s, who))
+            share = len(heap) * utilisations[which]
             rate[which] = 1.0 / share if share > 1.0 else 1.0
-            left_s = mine[0][0] - passed_s
+            left_s = heap[0][0] - passed_s
             until_s[which] = now + left_s / rate[which] if left_s > 0.0 else now
             heappush(events, (until_s[which], num_places + which))
     return ends_s if over == len(at) else ends_s[:0]

@@ -112,11 +112,11 @@ class GraphBuilder:
         for post in self._unmet.values():
             raise SimulationError(f"{self._schedule.name}: only one side posts {post.op}; check the schedule")
         places = [
-            each
-            if isinstance(each, NumberedSpan)
-            else NumberedSpan(rank, each.op, each.posted, each.start, each.arrival)
+            place
+            if isinstance(place, NumberedSpan)
+            else NumberedSpan(rank, place.op, place.posted, place.start, place.arrival)
             for rank, done in enumerate(self._done)
-            for each in done
+            for place in done
         ]
         hand_overs = tuple(chain.from_iterable(self._hand_overs))
         return EventGraph(self._schedule, self._waits, self._takes, tuple(self._durations), tuple(places), hand_overs)
@@ -140,8 +140,8 @@ class GraphBuilder:
                     self._at[rank] += 1
                     continue
                 case Reduce():
-                    self._last_reduction[rank][op.stage] = mine = self._reduce(rank, op)
-                    done.append(mine)
+                    self._last_reduction[rank][op.stage] = reduction = self._reduce(rank, op)
+                    done.append(reduction)
                     self._at[rank] += 1
                     continue
                 case Step():
@@ -163,11 +163,13 @@ class GraphBuilder:
             self._now[rank] = self._next(rank, op, start + 1) if self._has_hand_over else start + 1
             done.append(NumberedSpan(rank, op, posted, start, start + 1))
             self._at[rank] += 1
-        self._awaited[rank] = next((mine for mine in self._last_reduction[rank].values() if mine.arrival < 0), None)
+        self._awaited[rank] = next(
+            (reduction for reduction in self._last_reduction[rank].values() if reduction.arrival < 0), None
+        )
 
     def _recvs(self, rank: int, op: Compute | Overlap) -> list[_Posted] | None:
         """Return the Recvs of the messages that `op` needs; None if it is not known yet when one is there."""
-        found = []
+        recvs = []
         for part in computes(op):
             for message in needs(part, self._schedule.num_stages):
                 if message not in self._there[rank]:
@@ -181,8 +183,8 @@ class GraphBuilder:
                 if transfer.arrival < 0:
                     self._awaited[rank] = transfer
                     return None
-                found.append(transfer)
-        return found
+                recvs.append(transfer)
+        return recvs
 
     def _waits_of(self, rank: int, op: Compute | Overlap, recvs: Sequence[_Posted]) -> list[int]:
         """Return what the work of `op` waits for: its messages are there, and taken one after the other."""
@@ -205,19 +207,19 @@ class GraphBuilder:
         posted = self._now[rank]
         if self._has_hand_over:
             self._now[rank] = self._hand_over(rank, op, of_post(rank, op, self._devices), posted)
-        mine = _Posted(op, posted, self._now[rank])
+        side = _Posted(op, posted, self._now[rank])
         if isinstance(op, Recv):
-            self._there[rank][op.message] = mine
+            self._there[rank][op.message] = side
         key = self._meetings.come(rank, op)
         other = self._unmet.pop(key, None)
         if other is None:
-            self._unmet[key] = mine
-            return mine
+            self._unmet[key] = side
+            return side
         source, target = channel_of(rank, op)
-        send, recv = (mine, other) if isinstance(op, Send) else (other, mine)
+        send, recv = (side, other) if isinstance(op, Send) else (other, side)
         self._start(self._channel(source, target), send, recv)
         self._wake(target, recv)
-        return mine
+        return side
 
     def _wake(self, rank: int, known: _Posted) -> None:
         if self._awaited[rank] is known:
@@ -238,14 +240,14 @@ class GraphBuilder:
         """Post one replica's side of a reduction; with the last one its events are known."""
         members, key = self._members[op.stage], self._meetings.come(rank, op)
         posts = self._reductions[key]
-        mine = posts[rank] = _Posted(op, self._now[rank], self._now[rank])
+        side = posts[rank] = _Posted(op, self._now[rank], self._now[rank])
         if len(posts) == len(members):
-            start, arrival = self._reduction(op.stage, [each.posted for each in posts.values()])
+            start, arrival = self._reduction(op.stage, [post.posted for post in posts.values()])
             for member, post in posts.items():
                 post.start, post.arrival = start, arrival
                 self._wake(member, post)
             del self._reductions[key]
-        return mine
+        return side
 
     def _reduction(self, stage: int, posted: Iterable[int]) -> tuple[int, int]:
         """Return when a reduction starts, and when it is there."""

@@ -73,15 +73,15 @@ class Lockstep:
         self, times_s: Sequence[float], num_pipelines: int, peaks: Mapping[int, int]
     ) -> OverCapacity | None:
         """Return what `simulator.memory.over_capacity` does, out of what `times_s` and `peaks` have returned."""
-        found = []
+        excesses = []
         for held in self.held:
             capacity = self.cluster.devices[held.device].memory_bytes
             if capacity is not None and peaks[held.device] > capacity:
                 time_s, held_bytes, passes = held.first_over(times_s, num_pipelines, capacity)
-                found.append((time_s, held.device, held_bytes, capacity, passes))
-        if not found:
+                excesses.append((time_s, held.device, held_bytes, capacity, passes))
+        if not excesses:
             return None
-        time_s, device, held_bytes, capacity, passes = min(found)
+        time_s, device, held_bytes, capacity, passes = min(excesses)
         timeline = self.timeline(times_s, num_pipelines)
         return taken_over(timeline, device, time_s, held_bytes, capacity, passes=passes)
 

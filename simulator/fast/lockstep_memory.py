@@ -82,7 +82,7 @@ def held_on_devices(graph: EventGraph, costs: StageCosts) -> tuple[Held, ...]:
         if holds_inside(place.op):
             starts[numbers.rank_to_device[place.rank]].append(Instant(place.start))
     by_device = lifetimes(numbers, costs, graph.schedule)
-    return tuple(_held(device, mine, starts[device]) for device, mine in sorted(by_device.items()))
+    return tuple(_held(device, holds, starts[device]) for device, holds in sorted(by_device.items()))
 
 
 def _held(device: int, all_holds: Iterable[Lifetime], starts: Sequence[Instant]) -> Held:

@@ -111,12 +111,12 @@ def seconds_of_run(timeline: Timeline, network: NetworkModel) -> RunSeconds:
     """
     modelled_s, readings = network.arrivals_s(timeline), _readings(timeline)
     last = {reading: _last_brought(timeline, reading) for reading in readings}
-    came_before = {each for each in readings if each.span.posted_s <= _span(timeline, last[each]).start_s}
-    came_later = [each for each in readings if each not in came_before]
-    take_s = median([_wait_s(each.span) for each in came_later] or [0.0])
-    waited = [each for each in came_later if _wait_s(each.span) > _CLEARLY * take_s]
+    came_before = {reading for reading in readings if reading.span.posted_s <= _span(timeline, last[reading]).start_s}
+    came_later = [reading for reading in readings if reading not in came_before]
+    take_s = median([_wait_s(reading.span) for reading in came_later] or [0.0])
+    waited = [reading for reading in came_later if _wait_s(reading.span) > _CLEARLY * take_s]
 
-    seen_s = {last[each]: each.span.start_s - modelled_s[last[each]] for each in came_before}
+    seen_s = {last[reading]: reading.span.start_s - modelled_s[last[reading]] for reading in came_before}
     alike: defaultdict[Hashable, list[float]] = defaultdict(list)
     for place, late_s in seen_s.items():
         alike[_boundary(timeline, place)].append(late_s)
@@ -128,13 +128,13 @@ def seconds_of_run(timeline: Timeline, network: NetworkModel) -> RunSeconds:
             late_s = usual_of.get(_boundary(timeline, place), usual_of_all)
             latest_s = reading.span.start_s - modelled_s[place]
             usual_s[place] = late_s if reading in came_before else min(late_s, latest_s)
-    seen_s |= {last[each]: each.span.start_s - take_s - modelled_s[last[each]] for each in waited}
+    seen_s |= {last[reading]: reading.span.start_s - take_s - modelled_s[last[reading]] for reading in waited}
 
     def rows(late_s: Mapping[PostPlace, float]) -> GivenRows:
-        before_s = {each.place: 0.0 for each in came_before}
-        for each in came_later:
-            there_s = max(modelled_s[place] + late_s[place] for place in each.brings)
-            before_s[each.place] = max(0.0, min(take_s, each.span.start_s - max(each.span.posted_s, there_s)))
+        before_s = {reading.place: 0.0 for reading in came_before}
+        for reading in came_later:
+            there_s = max(modelled_s[place] + late_s[place] for place in reading.brings)
+            before_s[reading.place] = max(0.0, min(take_s, reading.span.start_s - max(reading.span.posted_s, there_s)))
         return _rows(timeline, before_s, late_s)
 
     return RunSeconds(rows(usual_s | seen_s), rows(usual_s), len(readings), len(seen_s))

@@ -82,12 +82,12 @@ class Bounds:
 
     def _unlike(self, candidate: Candidate) -> list[tuple[int, ...]]:
         """Return the devices of the copies, without those that are like another copy's."""
-        found: dict[tuple[tuple[float, int | None], ...], tuple[int, ...]] = {}
+        devices_of: dict[tuple[tuple[float, int | None], ...], tuple[int, ...]] = {}
         for copy in range(candidate.width):
             devices = tuple(candidate.device(rank, copy) for rank in range(candidate.depth))
             kinds = tuple((self._cluster.devices[d].speed, self._cluster.devices[d].memory_bytes) for d in devices)
-            found.setdefault(kinds, devices)
-        return list(found.values())
+            devices_of.setdefault(kinds, devices)
+        return list(devices_of.values())
 
     def reduction_of(self, candidate: Candidate, stage: int, cost: StageCost) -> GradientReduction:
         """Return the reduction of the gradients of a stage over all its replicas."""
@@ -137,14 +137,14 @@ class _Copy:
 
     def _flushed_s(self, rank: int, ends_s: Sequence[float]) -> float:
         """Return the least time from the start, through a rank, to the end."""
-        mine, count = self.form.stages[rank], self.candidate.num_microbatches
-        before = range(min(mine))
+        stages, count = self.form.stages[rank], self.candidate.num_microbatches
+        before = range(min(stages))
         ahead_s = sum(map(self._crossing_s, before)) + sum(self._seconds(Phase.FORWARD, stage) for stage in before)
         behind_s = sum(map(self._return_s, before)) + sum(self._back_s(stage) for stage in before)
         busy_s = self._busy_s(rank)
-        seconds = busy_s + min(ends_s[stage] for stage in mine)
+        seconds = busy_s + min(ends_s[stage] for stage in stages)
         if self.form.splits:  # W may come when the last gradient has gone on
-            busy_s -= count * sum(self._seconds(Phase.BACKWARD_WEIGHT, stage) for stage in mine)
+            busy_s -= count * sum(self._seconds(Phase.BACKWARD_WEIGHT, stage) for stage in stages)
         seconds = max(seconds, busy_s + behind_s + ends_s[0])
         if self.form.goes_round:
             rounds = math.ceil(count / min(count, self.candidate.depth - rank))

@@ -77,7 +77,7 @@ class Cuts:
             in_flight: Micro-batches that it holds at once.
         """
         layers = self._of_layers(size).stages
-        always, for_microbatch = ([0, *accumulate(each)] for each in zip(*map(flushed_bytes, layers), strict=True))
+        always, for_microbatch = ([0, *accumulate(sizes)] for sizes in zip(*map(flushed_bytes, layers), strict=True))
         if None not in limits and always[-1] + min(in_flight) * for_microbatch[-1] > sum(filter(None, limits)):
             return None
 

@@ -82,17 +82,17 @@ _RESPECTS = (
 )
 
 
-def reasons(found: PlanRanking, request: Request) -> Iterator[str]:
+def reasons(ranking: PlanRanking, request: Request) -> Iterator[str]:
     """Yield at most four lines on what the neighbours of the best plan lose; what is long to predict, by its bound."""
-    chosen = found.ranked[0]
-    outcomes = (*found.rejected, *found.ranked)
+    chosen = ranking.ranked[0]
+    outcomes = (*ranking.rejected, *ranking.ranked)
     known = {
         outcome.candidate: outcome for outcome in outcomes if outcome.seconds is not None or not outcome.held_bytes
     }
     cuts = request.cuts()
     in_order = sorted(
         (_seconds_per_sample(known[other]) if other in known else least_s, index, other)
-        for index, (least_s, other) in enumerate(found.considered)
+        for index, (least_s, other) in enumerate(ranking.considered)
     )
     candidate, said = chosen.candidate, 0
     for respect in _RESPECTS:
@@ -143,9 +143,9 @@ def _loss(chosen: PlanOutcome, other: PlanOutcome) -> str | None:
     return text if other.fits else f"{text}, but it does not fit: {other.reason}"
 
 
-def _changes(mine: Costs, other: Costs, share: float) -> Iterator[tuple[str, float]]:
+def _changes(costs: Costs, other: Costs, share: float) -> Iterator[tuple[str, float]]:
     for field, name in _NAMES.items():
-        yield name, getattr(other, field) * share - getattr(mine, field)
+        yield name, getattr(other, field) * share - getattr(costs, field)
 
 
 def _signed(seconds: float) -> str:

@@ -48,8 +48,8 @@ def bound_single_copy(
         ProfileError: The costs do not say all that the schedule asks for.
         SimulationError: It would take too long.
     """
-    one, steps = replace(candidate, width=1), steps_of(candidate)
-    lists = lowered(one.order, steps)
+    copy, steps = replace(candidate, width=1), steps_of(candidate)
+    lists = lowered(copy.order, steps)
     devices = tuple(candidate.device(rank, 0) for rank in range(candidate.depth))
     rows = tuple(tuple(op for op in row if not isinstance(op, Reduce)) for row in lists.ops)  # those of all come later
     lists = replace(lists, lists=rows, rank_to_device=devices)
@@ -71,8 +71,8 @@ def _end_s(candidate: Candidate, costs: StageCosts, bounds: Bounds, timeline: Ti
             if part.phase in ENDS_MICROBATCH:
                 ready_s[part.stage] = max(ready_s.get(part.stage, 0.0), span.end_s)
     reductions = [bounds.reduction_of(candidate, stage, costs.stages[stage]) for stage in range(costs.num_stages)]
-    end_s = max(ready_s[stage] + each.seconds for stage, each in enumerate(reductions))
-    for nic in {nic for each in reductions for nic in each.nics}:
+    end_s = max(ready_s[stage] + reduction.seconds for stage, reduction in enumerate(reductions))
+    for nic in {nic for reduction in reductions for nic in reduction.nics}:
         free_s = 0.0
         for stage in sorted(ready_s, key=ready_s.__getitem__):
             if nic in reductions[stage].nics:

@@ -217,10 +217,10 @@ def evaluate_by_equations(
         problem.costs(setting.num_microbatches, len(profile.devices))
     except ProfileError as error:
         return SettingOutcome(setting, reason=str(error))
-    found = predict_setting(profile, setting.num_microbatches, setting.num_pipelines, accounting)
+    prediction = predict_setting(profile, setting.num_microbatches, setting.num_pipelines, accounting)
     reasons = [
-        over_memory_reason(f"device {index} holds {each.held_bytes:.0f} bytes of {device.memory_bytes}")
-        for index, (each, device) in enumerate(zip(found.devices, problem.cluster.devices, strict=True))
-        if device.memory_bytes is not None and each.held_bytes > device.memory_bytes
+        over_memory_reason(f"device {index} holds {answer.held_bytes:.0f} bytes of {device.memory_bytes}")
+        for index, (answer, device) in enumerate(zip(prediction.devices, problem.cluster.devices, strict=True))
+        if device.memory_bytes is not None and answer.held_bytes > device.memory_bytes
     ]
-    return SettingOutcome(setting, found.seconds, round(found.held_bytes), reasons[0] if reasons else None)
+    return SettingOutcome(setting, prediction.seconds, round(prediction.held_bytes), reasons[0] if reasons else None)

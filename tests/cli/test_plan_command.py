@@ -173,7 +173,7 @@ def test_what_cannot_be_is_refused_in_one_line(pipesched, folder, line, said):
 
 
 @pytest.mark.distributed
-def test_the_readme_goes_from_a_model_to_an_executed_plan(pipesched, folder):
+def test_the_page_goes_from_a_model_to_an_executed_plan(pipesched, folder):
     block = next(block for block in BLOCKS if "pipesched plan small.json" in block)
     lines = block.replace("\\\n", "").splitlines()
     assert len(lines) == 3
