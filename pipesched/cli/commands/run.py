@@ -101,12 +101,7 @@ def _loaded(schedule: ScheduleOptions, options: RunOptions) -> Schedule:
 
 def _spec(schedule: Schedule, costs: CostOptions, options: RunOptions, model: str | None, how: How) -> RunSpec:
     """Return the run of a model, or of its emulation."""
-    from pipesched.workflows.arguments import (
-        ScheduleSource,
-        cut_model,
-        read_profile_of,
-        require_epsilon,
-    )
+    from pipesched.workflows.arguments import ScheduleSource, cut_model, read_profile_of, require_epsilon
     from pipesched.workflows.measuring import emulating_spec, modelled_spec, require_patience
     from pipesched.workflows.simulating import Conditions
 

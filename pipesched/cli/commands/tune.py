@@ -76,13 +76,7 @@ def tune(
     when nothing fits.
     """
     from pipesched.simulator.views import FIGURE_SUFFIXES
-    from pipesched.workflows.tuning import (
-        CONTENDERS,
-        raced,
-        require_budget,
-        search_problem,
-        with_trust,
-    )
+    from pipesched.workflows.tuning import CONTENDERS, raced, require_budget, search_problem, with_trust
 
     check_outputs((plot, FIGURE_SUFFIXES), (out, TABLE), (resume, ()))
     method = Method(evaluator, workers, ray, resume)

@@ -13,13 +13,8 @@ from pipesched.profiles.models import Model, resolve_model
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.profiles.processes import prints_to_stderr
 from pipesched.schedules import PredictionRule, ScheduleTraits
-from pipesched.workflows import (
-    ArgumentError,
-    require_at_least,
-    require_choice,
-    require_kind,
-)
-from pipesched.workflows.arguments.arguments import ProfileArgument, read_profile_argument
+from pipesched.workflows import ArgumentError, require_at_least, require_choice, require_kind
+from pipesched.workflows.arguments.cost_arguments import ProfileArgument, read_profile_argument
 
 ModelArgument: TypeAlias = Model | str
 

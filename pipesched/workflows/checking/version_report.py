@@ -12,12 +12,7 @@ from pipesched.schedules.check import require_runnable
 from pipesched.schedules.weights import Staleness, staleness
 from pipesched.simulator.analysis import readable_share
 from pipesched.workflows import ArgumentError, Table, require_names, require_number
-from pipesched.workflows.arguments import (
-    ScheduleArgument,
-    catalogue_name,
-    read_schedule_argument,
-    require_counts,
-)
+from pipesched.workflows.arguments import ScheduleArgument, catalogue_name, read_schedule_argument, require_counts
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,19 +11,8 @@ from pipesched.profiles import DeviceKind, Dtype, OptimizerName
 from pipesched.profiles.costs import Profile, median_profile
 from pipesched.profiles.io import profile_text, save_profile
 from pipesched.simulator.analysis import readable_bytes, readable_s
-from pipesched.workflows import (
-    ArgumentError,
-    Table,
-    require_at_least,
-    require_callable,
-    require_flag,
-)
-from pipesched.workflows.arguments import (
-    ModelArgument,
-    read_model_argument,
-    read_settings,
-    require_possible,
-)
+from pipesched.workflows import ArgumentError, Table, require_at_least, require_callable, require_flag
+from pipesched.workflows.arguments import ModelArgument, read_model_argument, read_settings, require_possible
 
 if TYPE_CHECKING:
     import pandas as pd

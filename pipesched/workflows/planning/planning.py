@@ -35,12 +35,7 @@ from pipesched.workflows import (
     require_names,
     require_rate,
 )
-from pipesched.workflows.arguments import (
-    ClusterArgument,
-    ProfileArgument,
-    read_devices_argument,
-    read_profile_argument,
-)
+from pipesched.workflows.arguments import ClusterArgument, ProfileArgument, read_devices_argument, read_profile_argument
 
 if TYPE_CHECKING:
     import pandas as pd

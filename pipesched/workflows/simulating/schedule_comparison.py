@@ -13,14 +13,7 @@ from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import Entry, ParameterValue, lookup
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import NetworkOptions, SimulationError
-from pipesched.simulator.analysis import (
-    CellValue,
-    Summary,
-    readable_bytes,
-    readable_s,
-    readable_share,
-    summarize,
-)
+from pipesched.simulator.analysis import CellValue, Summary, readable_bytes, readable_s, readable_share, summarize
 from pipesched.simulator.analysis import compare_timelines as compare_timelines
 from pipesched.workflows import ArgumentError, BuffersChoice, Table, require_flag, require_names
 from pipesched.workflows.arguments import (

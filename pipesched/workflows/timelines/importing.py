@@ -11,13 +11,7 @@ from pipesched.profiles.traces import ClockAlignment, read_traces
 from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.formats import timeline_to_json, write_text
 from pipesched.simulator.analysis import CAUSES, Metrics, metrics, readable_s, readable_share, waits_by_stage
-from pipesched.workflows import (
-    ArgumentError,
-    Table,
-    require_at_least,
-    require_kind,
-    require_names,
-)
+from pipesched.workflows import ArgumentError, Table, require_at_least, require_kind, require_names
 from pipesched.workflows.arguments import ScheduleArgument, read_schedule_argument
 
 if TYPE_CHECKING:

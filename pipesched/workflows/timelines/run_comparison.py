@@ -8,14 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipesched.schedules import Timeline
-from pipesched.simulator.analysis import (
-    CellValue,
-    Comparison,
-    Quantity,
-    readable_bytes,
-    readable_s,
-    readable_share,
-)
+from pipesched.simulator.analysis import CellValue, Comparison, Quantity, readable_bytes, readable_s, readable_share
 from pipesched.simulator.analysis import compare_timelines as compare_timelines
 from pipesched.workflows import Table
 from pipesched.workflows.timelines.explanation import Explanation, explain_error, split_table

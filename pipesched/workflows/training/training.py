@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, Unpack
 
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import (
-    StageCosts,
-)
+from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.io import Plan
 from pipesched.profiles.models import draw_batch
 from pipesched.profiles.processes import prints_to_stderr
@@ -19,14 +17,7 @@ from pipesched.schedules.builders import ParameterValue, find
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.formats import read_schedule, to_json
 from pipesched.schedules.transforms import ScheduleSpec
-from pipesched.workflows import (
-    ArgumentError,
-    is_rank,
-    require_at_least,
-    require_callable,
-    require_choice,
-    require_flag,
-)
+from pipesched.workflows import ArgumentError, is_rank, require_at_least, require_callable, require_choice, require_flag
 from pipesched.workflows.arguments import (
     ClusterArgument,
     CostsArgument,

@@ -27,12 +27,7 @@ from pipesched.workflows.verifying.schedule_verification import (
     profile_for_runs,
     run_source,
 )
-from pipesched.workflows.verifying.verified_rounds import (
-    PRECISION,
-    MachineDrift,
-    RoundsVerification,
-    ScheduleRounds,
-)
+from pipesched.workflows.verifying.verified_rounds import PRECISION, MachineDrift, RoundsVerification, ScheduleRounds
 from pipesched.workflows.verifying.verified_schedule import VerifiedSchedule
 
 _REPEATS, _WARMUP = 3, 1

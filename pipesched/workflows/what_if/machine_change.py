@@ -7,12 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from pipesched.profiles.clusters import Cluster, Link, with_slow_device, with_slow_link
 from pipesched.simulator.analysis import readable_s
-from pipesched.workflows import (
-    ArgumentError,
-    require_at_least,
-    require_kind,
-    require_rate,
-)
+from pipesched.workflows import ArgumentError, require_at_least, require_kind, require_rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

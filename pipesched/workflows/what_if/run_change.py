@@ -12,12 +12,7 @@ from pipesched.schedules.builders import ParameterValue, build, find, lookup
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute as recomputed
 from pipesched.simulator.analysis import metrics
-from pipesched.workflows import (
-    ArgumentError,
-    require_at_least,
-    require_choice,
-    require_names,
-)
+from pipesched.workflows import ArgumentError, require_at_least, require_choice, require_names
 from pipesched.workflows.arguments import (
     ClusterArgument,
     PartitionArgument,

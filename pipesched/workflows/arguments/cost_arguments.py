@@ -1,0 +1,134 @@
+"""Costs as a caller gives them, read and checked.
+
+They are StageCosts, a DeviceCost, a Profile, RunCosts, or a file: of a profile (.json, .txt), of costs from runs
+(.json) or of stage costs (.csv).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TypeAlias
+
+from pipesched.profiles.costs import (
+    DeviceCost,
+    Profile,
+    RunCosts,
+    StageCost,
+    StageCosts,
+    costs_of_stages,
+    layer_seconds,
+)
+from pipesched.profiles.io import RUN_COSTS_FORMAT, load_profile, load_run_costs, load_stage_costs
+from pipesched.profiles.partitioning import parse_partition
+from pipesched.schedules import Schedule
+from pipesched.schedules.formats import format_of
+from pipesched.workflows import ArgumentError, require_at_least, require_kind
+
+CostsArgument: TypeAlias = StageCosts | DeviceCost | Profile | RunCosts | str | Path
+ProfileArgument: TypeAlias = Profile | str | Path
+PartitionArgument: TypeAlias = str | Sequence[int]
+
+
+def read_profile_argument(profile: ProfileArgument) -> Profile:
+    """Return a profile.
+
+    Raises:
+        ArgumentError: It is neither a profile nor a file.
+        ProfileError: The file is none.
+    """
+    require_kind("profile", profile, ProfileArgument, "a Profile, or a file of one")
+    return profile if isinstance(profile, Profile) else load_profile(profile)
+
+
+def read_costs_argument(
+    costs: CostsArgument,
+    schedule: Schedule,
+    *,
+    microbatch_size: int | None = None,
+    partition: str | None = None,
+) -> StageCosts:
+    """Return what the stages of `schedule` cost.
+
+    Args:
+        costs: Costs of stages, of a device, of runs, or of the layers of a profile, or a file of them.
+        schedule: Says how many stages there are.
+        microbatch_size: Samples of a micro-batch, with a profile; None: the smallest size that was measured.
+        partition: Layers to stages, with a profile: ``balanced`` (None), ``uniform``, or counts as ``3,3,4``.
+
+    Raises:
+        ArgumentError: No costs, a partition of what is no profile, or costs of another number of stages.
+        ProfileError: A file is bad, or the partition does not fit.
+    """
+    loaded = load_costs(costs)
+    if isinstance(loaded, Profile):
+        size = read_microbatch_size(microbatch_size, loaded)
+        bounds = parse_partition(
+            "balanced" if partition is None else partition, layer_seconds(loaded, size), schedule.num_stages
+        )
+        return costs_of_stages(loaded, bounds, size)
+    for name, value in {"microbatch_size": microbatch_size, "partition": partition}.items():
+        if value is not None:
+            raise ArgumentError(f"{name}: got {value}, expected it with costs of a profile alone; leave it out")
+    stage_costs = loaded if isinstance(loaded, StageCosts) else loaded.stage_costs(schedule)
+    if stage_costs.num_stages != schedule.num_stages:
+        file = stage_costs.origin if stage_costs.origin.endswith(".csv") else "costs"
+        raise ArgumentError(
+            f"{file}: got {stage_costs.num_stages} stages, expected {schedule.num_stages} "
+            f"for schedule {schedule.name}; give one row per stage"
+        )
+    return stage_costs
+
+
+def read_microbatch_size(microbatch_size: int | None, profile: Profile) -> int:
+    """Return how many samples a micro-batch has; None: the smallest that was measured.
+
+    Raises:
+        ArgumentError: It is below 1.
+    """
+    if microbatch_size is None:
+        return profile.microbatch_sizes[0]
+    require_at_least("microbatch_size", microbatch_size, 1)
+    return microbatch_size
+
+
+def partition_text(partition: PartitionArgument | None) -> str | None:
+    """Return how layers are cut into stages, as `parse_partition` takes it; None where nothing is said.
+
+    Raises:
+        ArgumentError: It is neither a text nor a list of each stage's number of layers.
+    """
+    if partition is None or isinstance(partition, str):
+        return partition
+    require_kind("partition", partition, Sequence, "balanced, uniform or layers per stage; try [3, 3, 4]")
+    for num_layers in partition:
+        require_at_least("partition", num_layers, 1)
+    return ",".join(map(str, partition))
+
+
+def load_costs(costs: CostsArgument) -> StageCosts | DeviceCost | Profile | RunCosts:
+    """Return costs, those of a file read.
+
+    Raises:
+        ArgumentError: There are none, or one is below 0.
+        ProfileError: The file has none.
+    """
+    require_kind("costs", costs, CostsArgument, "StageCosts, a DeviceCost, a Profile, RunCosts or a file of costs")
+    if isinstance(costs, Profile | RunCosts):
+        return costs
+    if not isinstance(costs, str | Path):
+        for cost in (costs,) if isinstance(costs, DeviceCost) else {id(c): c for c in costs.stages}.values():
+            _require_possible_cost(cost)
+        return costs
+    if Path(costs).suffix == ".csv":
+        return load_stage_costs(costs)
+    return load_run_costs(costs) if format_of(costs) == RUN_COSTS_FORMAT else load_profile(costs)
+
+
+def _require_possible_cost(cost: DeviceCost | StageCost) -> None:
+    for field in fields(cost):
+        value = getattr(cost, field.name)
+        if value is not None and not (isinstance(value, int | float) and 0 <= value < math.inf):
+            raise ArgumentError(f"costs: {field.name}: got {value!r}, expected a number of at least 0")

@@ -1,0 +1,167 @@
+"""A schedule as a caller gives it, read and checked.
+
+It is a Schedule, a Plan, a name of the catalogue with its counts, or a file of lists or of a plan (.json, .csv).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from pipesched.profiles.io import PLAN_FORMAT, Plan, load_plan
+from pipesched.schedules import Schedule
+from pipesched.schedules.builders import ParameterValue, build, find
+from pipesched.schedules.formats import format_of, read_schedule
+from pipesched.workflows import ArgumentError, require_integer, require_kind
+
+_STEPS_PER_RANK = 4
+"""Steps of a planned list without a flush, for each rank of a copy: in so many every reading has settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleSource:
+    """A schedule, and what is known of where it comes from.
+
+    Attributes:
+        schedule: The lists of one batch, or of a run without a flush.
+        longer: Makes a run without a flush so many times as long; None of a batch, which is repeated.
+        plan: The plan that the schedule is made from, if it is.
+    """
+
+    schedule: Schedule
+    longer: Callable[[int], Schedule] | None = None
+    plan: Plan | None = None
+
+
+ScheduleArgument: TypeAlias = Schedule | Plan | ScheduleSource | str | Path
+
+
+def read_schedule_argument(
+    schedule: ScheduleArgument,
+    *,
+    num_ranks: int | None = None,
+    num_microbatches: int | None = None,
+    num_chunks: int | None = None,
+    parameters: Mapping[str, ParameterValue] | None = None,
+) -> ScheduleSource:
+    """Return the lists that `schedule` stands for.
+
+    Args:
+        schedule: A schedule, a plan, a name of the catalogue, or a file of lists (``.json``, ``.csv``) or of a plan.
+        num_ranks: Ranks of the pipeline of a schedule given by name.
+        num_microbatches: Micro-batches of a schedule given by name.
+        num_chunks: Stages per rank of a schedule given by name, where it takes them.
+        parameters: Parameters of a schedule given by name, as its entry of the catalogue lists them.
+
+    Raises:
+        ArgumentError: None of these, a name without its counts, or counts beside lists that have them already.
+        ScheduleError: No such schedule, counts that it cannot have, or a bad file.
+        ProfileError: The file of a plan is bad, or its parts do not fit together.
+    """
+    require_kind("schedule", schedule, ScheduleArgument, "a Schedule, a Plan, a name of the catalogue or a file")
+    require_counts(num_ranks, num_microbatches, num_chunks, parameters)
+    name = catalogue_name(schedule)
+    if name is not None:
+        return _built(name, num_ranks, num_microbatches, num_chunks, dict(parameters or {}))
+    require_no_counts(
+        num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, parameters=parameters or None
+    )
+    match schedule:
+        case ScheduleSource():
+            return schedule
+        case Schedule():
+            return ScheduleSource(schedule.held())
+        case Plan():
+            return _planned(schedule)
+        case str() | Path():
+            is_plan = format_of(schedule) == PLAN_FORMAT
+            return _planned(read_plan_argument(schedule)) if is_plan else ScheduleSource(read_schedule(schedule))
+
+
+def catalogue_name(schedule: object) -> str | None:
+    """Return `schedule` if it stands for a name of the catalogue, whether there is such a schedule or not; else None.
+
+    A text with the suffix of a file of lists or of a plan (``.json``, ``.csv``) stands for a file.
+    """
+    if isinstance(schedule, str) and Path(schedule).suffix not in (".json", ".csv"):
+        return schedule
+    return None
+
+
+def require_counts(
+    num_ranks: int | None,
+    num_microbatches: int | None,
+    num_chunks: int | None,
+    parameters: Mapping[str, ParameterValue] | None,
+) -> None:
+    """Refuse counts of a schedule by name that are no integers, and parameters without names; None stands for none.
+
+    Raises:
+        ArgumentError: There are some.
+    """
+    counts = {"num_ranks": num_ranks, "num_microbatches": num_microbatches, "num_chunks": num_chunks}
+    for name, value in counts.items():
+        if value is not None:
+            require_integer(name, value)
+    if parameters is not None:
+        require_kind("parameters", parameters, Mapping, "names with their values; try {'pipelines': 2}")
+        for name in parameters:
+            require_kind("parameters", name, str, "names; try {'pipelines': 2}")
+
+
+def require_no_counts(**counts: object) -> None:
+    """Refuse counts, by their names, beside lists that have them already; None stands for none.
+
+    Raises:
+        ArgumentError: One is given.
+    """
+    for name, value in counts.items():
+        if value is not None:
+            raise ArgumentError(f"{name}: got {value}, expected it beside a schedule's name alone; leave it out")
+
+
+def _built(
+    name: str,
+    num_ranks: int | None,
+    num_microbatches: int | None,
+    num_chunks: int | None,
+    parameters: dict[str, ParameterValue],
+) -> ScheduleSource:
+    entry = find(name)
+    if num_ranks is None or num_microbatches is None:
+        counts = {"num_ranks": num_ranks, "num_microbatches": num_microbatches}
+        missing = next(count for count, value in counts.items() if value is None)
+        raise ArgumentError(
+            f"{missing}: got none with schedule {name}, expected it; try `num_ranks=4`, `num_microbatches=8`"
+        )
+    num_built = num_microbatches
+
+    def longer(times: int) -> Schedule:
+        return build(entry.name, num_ranks, times * num_built, num_chunks, **parameters)
+
+    return ScheduleSource(longer(1), longer if entry.traits.is_asynchronous else None)
+
+
+def _planned(plan: Plan) -> ScheduleSource:
+    """Return the lists of one step; without a flush, of as many as it takes to settle."""
+    is_asynchronous = find(plan.schedule_spec.name).traits.is_asynchronous if plan.schedule_spec.name else False
+    num_steps = _STEPS_PER_RANK * plan.schedule_spec.num_ranks if is_asynchronous else 1
+
+    def longer(times: int) -> Schedule:
+        return plan.run(times * num_steps).lists(times * num_steps).held()
+
+    return ScheduleSource(longer(1), longer if is_asynchronous else None, plan)
+
+
+def read_plan_argument(plan: Plan | str | Path) -> Plan:
+    """Return a plan whose parts fit together.
+
+    Raises:
+        ProfileError: They do not, or the file is no plan.
+        ScheduleError: There is no such schedule.
+    """
+    loaded = plan if isinstance(plan, Plan) else load_plan(plan)
+    loaded.run(1)
+    return loaded
