@@ -9,25 +9,11 @@ from pipesched.schedules import Average, Compute, Op, Recv, Schedule, Send, rewr
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import Estimate, Inexact, Scenario
 from pipesched.simulator.engine.simulation import simulate_lists
-from pipesched.simulator.memory import Buffers, iteration
+from pipesched.simulator.memory import iteration
 
 
-def predict_by_events(
-    scenario: Scenario,
-    *,
-    jitter: float = 0.0,
-    seed: int = 0,
-    buffers: Buffers = "pooled",
-    keeps_averages: bool = False,
-) -> Estimate | Inexact:
+def predict_by_events(scenario: Scenario) -> Estimate | Inexact:
     """Simulate an iteration of all pipelines.
-
-    Args:
-        scenario: The lists, their costs and their machines.
-        jitter: Sigma of a log-normal factor on the seconds of each op, as `simulate_lists` takes it.
-        seed: The seed of the factors.
-        buffers: How receive buffers are allocated, as `memory` takes it.
-        keeps_averages: Whether one pipeline that is alone averages all the same, as a run of its lists does.
 
     Raises:
         As `simulate_lists` does.
@@ -36,10 +22,9 @@ def predict_by_events(
     if reason is not None:
         return Inexact(reason)
     schedule, costs, cluster = scenario.schedule, scenario.costs, scenario.cluster
-    is_as_given = keeps_averages and scenario.num_pipelines == 1
-    lists = lower(schedule) if is_as_given else lists_of_all(schedule, scenario.num_pipelines)
-    timeline = simulate_lists(lists, costs, cluster, network=scenario.network, jitter=jitter, seed=seed)
-    return iteration(timeline, lists, costs, cluster, buffers=buffers)
+    lists = lists_of_all(schedule, scenario.num_pipelines)
+    timeline = simulate_lists(lists, costs, cluster, network=scenario.network)
+    return iteration(timeline, lists, costs, cluster)
 
 
 def obstacle_of_several(scenario: Scenario) -> str | None:

@@ -14,6 +14,7 @@ from .memory_samples import memory as memory
 from .memory_samples import over_capacity as over_capacity
 from .memory_samples import peak_memory as peak_memory
 from .memory_samples import taken_over as taken_over
+from .memory_samples import with_memory as with_memory
 from .microbatches_in_flight import InFlight as InFlight
 from .microbatches_in_flight import in_flight as in_flight
 from .microbatches_in_flight import peak_in_flight as peak_in_flight

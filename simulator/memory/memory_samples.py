@@ -60,9 +60,16 @@ def memory(
     )
 
 
-def iteration(
-    timeline: Timeline, schedule: Schedule, costs: StageCosts, cluster: Cluster, *, buffers: Buffers = "pooled"
-) -> Estimate:
+def with_memory(timeline: Timeline, costs: StageCosts, schedule: Schedule, *, buffers: Buffers = "pooled") -> Timeline:
+    """Return the Timeline with its memory, of which costs without bytes say nothing; the arguments are `memory`'s.
+
+    Raises:
+        SimulationError: The schedule has more stages than the costs.
+    """
+    return replace(timeline, memory=memory(timeline, costs, schedule, buffers=buffers)) if costs.has_bytes else timeline
+
+
+def iteration(timeline: Timeline, schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Estimate:
     """Return the time of an iteration and the memory over it, in which the Timeline has its memory too.
 
     Costs without bytes say nothing of memory: then there are neither peaks nor samples.
@@ -72,13 +79,11 @@ def iteration(
         schedule: Says how many stages there are.
         costs: Seconds and bytes of every stage.
         cluster: Says how much memory the devices have.
-        buffers: How receive buffers are allocated; see `simulator.memory.lifetimes`.
 
     Raises:
         SimulationError: The schedule has more stages than the costs.
     """
-    if costs.has_bytes:
-        timeline = replace(timeline, memory=memory(timeline, costs, schedule, buffers=buffers))
+    timeline = with_memory(timeline, costs, schedule)
     peaks = {device: peak.total_bytes for device, peak in peak_memory(timeline.memory).items()}
     over = over_capacity(timeline.memory, cluster, timeline)
     return Estimate(Meaning.ITERATION, timeline.makespan_s, peaks, None if over is None else str(over), timeline)

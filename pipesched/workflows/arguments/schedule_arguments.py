@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -26,7 +27,8 @@ class ScheduleSource:
 
     Attributes:
         schedule: The lists of one batch, or of a run without a flush.
-        longer: Makes a run without a flush so many times as long; None of a batch, which is repeated.
+        longer: Makes a run without a flush so many times as long, in another process too; None of a batch, which is
+            repeated.
         plan: The plan that the schedule is made from, if it is.
     """
 
@@ -136,23 +138,31 @@ def _built(
         raise ArgumentError(
             f"{missing}: got none with schedule {name}, expected it; try `num_ranks=4`, `num_microbatches=8`"
         )
-    num_built = num_microbatches
-
-    def longer(times: int) -> Schedule:
-        return build(entry.name, num_ranks, times * num_built, num_chunks, **parameters)
-
+    longer = partial(_lists_of_name, entry.name, num_ranks, num_microbatches, num_chunks, parameters)
     return ScheduleSource(longer(1), longer if entry.traits.is_asynchronous else None)
+
+
+def _lists_of_name(
+    name: str,
+    num_ranks: int,
+    num_microbatches: int,
+    num_chunks: int | None,
+    parameters: Mapping[str, ParameterValue],
+    times: int,
+) -> Schedule:
+    return build(name, num_ranks, times * num_microbatches, num_chunks, **parameters)
 
 
 def _planned(plan: Plan) -> ScheduleSource:
     """Return the lists of one step; without a flush, of as many as it takes to settle."""
     is_asynchronous = find(plan.schedule_spec.name).traits.is_asynchronous if plan.schedule_spec.name else False
     num_steps = _STEPS_PER_RANK * plan.schedule_spec.num_ranks if is_asynchronous else 1
-
-    def longer(times: int) -> Schedule:
-        return plan.run(times * num_steps).lists(times * num_steps).held()
-
+    longer = partial(_lists_of_plan, plan, num_steps)
     return ScheduleSource(longer(1), longer if is_asynchronous else None, plan)
+
+
+def _lists_of_plan(plan: Plan, num_steps: int, times: int) -> Schedule:
+    return plan.run(times * num_steps).lists(times * num_steps).held()
 
 
 def read_plan_argument(plan: Plan | str | Path) -> Plan:

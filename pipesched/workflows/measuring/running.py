@@ -14,8 +14,9 @@ from pipesched.schedules import LONGEST_S, Schedule, Timeline, is_work
 from pipesched.schedules.builders import ParameterValue
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.formats import to_json
-from pipesched.simulator import Scenario
+from pipesched.schedules.lowering import lower
 from pipesched.simulator.analysis import Metrics, metrics, readable_bytes, readable_s, readable_share
+from pipesched.simulator.engine import simulate_lists
 from pipesched.workflows import (
     ArgumentError,
     Table,
@@ -46,7 +47,7 @@ from pipesched.workflows.arguments import (
     require_followed,
     require_possible,
 )
-from pipesched.workflows.simulating import Conditions, timeline_of_scenario
+from pipesched.workflows.simulating import Conditions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -310,7 +311,7 @@ def require_patience(schedule: Schedule, costs: StageCosts, cluster: Cluster, ti
     Raises:
         ArgumentError: It does.
     """
-    timeline = timeline_of_scenario(Scenario(schedule, costs, cluster))
+    timeline = simulate_lists(lower(schedule), costs, cluster)
     if not timeline.makespan_s <= LONGEST_S:
         raise ArgumentError(
             f"costs: got a list that is predicted to take {timeline.makespan_s:.3g} s, expected at most a week "

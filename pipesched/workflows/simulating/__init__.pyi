@@ -2,12 +2,11 @@ from .prediction import Conditions as Conditions
 from .prediction import Prediction as Prediction
 from .prediction import is_same_model as is_same_model
 from .prediction import predict_source as predict_source
-from .prediction import timeline_of_scenario as timeline_of_scenario
 from .schedule_comparison import ComparedSchedule as ComparedSchedule
 from .schedule_comparison import ScheduleComparison as ScheduleComparison
 from .schedule_comparison import compare as compare
 from .schedule_comparison import compare_sources as compare_sources
-from .simulation import ReducedStage as ReducedStage
-from .simulation import Simulation as Simulation
 from .simulation import simulate as simulate
 from .simulation import simulate_source as simulate_source
+from .simulation_result import ReducedStage as ReducedStage
+from .simulation_result import Simulation as Simulation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import get_args
 
 from pipesched.profiles import FLOAT32_BYTES, MessagePrecision, element_bytes
@@ -11,9 +12,10 @@ from pipesched.profiles.costs import Compression, DeviceCost, Profile, RunCosts,
 from pipesched.profiles.io import Plan, graph_of, is_built_in
 from pipesched.schedules import Schedule, Timeline, stage_share
 from pipesched.schedules.check import require_runnable
-from pipesched.simulator import Estimate, NetworkOptions, Scenario
-from pipesched.simulator.engine import predict_by_events
-from pipesched.simulator.memory import OverCapacity, over_capacity
+from pipesched.schedules.lowering import lower
+from pipesched.simulator import NetworkOptions, Scenario
+from pipesched.simulator.engine import simulate_lists
+from pipesched.simulator.memory import OverCapacity, over_capacity, with_memory
 from pipesched.workflows import (
     NETWORK_EXPECTED,
     ArgumentError,
@@ -143,33 +145,63 @@ def is_same_model(model: str, planned: str) -> bool:
     return model == resolve_model(planned).name
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False)  # without slots, so that what is computed when it is asked for can be kept
 class Prediction:
-    """A schedule, predicted.
+    """A schedule, predicted: its times at once, memory and pace when they are asked for.
 
     Attributes:
-        schedule: The schedule's lists.
+        source: The schedule, and where it comes from.
+        conditions: What was supposed of all else.
         costs: Costs of the schedule's stages, messages compressed if they are to be.
         cluster: The machines.
-        timeline: The Timeline, with memory samples where the costs have bytes.
+        bare_timeline: The Timeline without memory.
     """
 
-    schedule: Schedule
+    source: ScheduleSource
+    conditions: Conditions
     costs: StageCosts
     cluster: Cluster
-    timeline: Timeline
+    bare_timeline: Timeline
 
     def __repr__(self) -> str:
-        return f"Prediction({self.schedule.name!r}, makespan_s={self.timeline.makespan_s:.6g})"
+        return f"Prediction({self.schedule.name!r}, makespan_s={self.makespan_s:.6g})"
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule's lists."""
+        return self.source.schedule
+
+    @property
+    def makespan_s(self) -> float:
+        """The time from the first start of work to its last end [s]."""
+        return self.bare_timeline.makespan_s
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The Timeline, with memory samples where the costs have bytes."""
+        return with_memory(self.bare_timeline, self.costs, self.schedule, buffers=self.conditions.buffers)
 
     @property
     def over(self) -> OverCapacity | None:
         """Where a device holds more than it has; None where none does, or nothing is known."""
         return over_capacity(self.timeline.memory, self.cluster, self.timeline)
 
+    @cached_property
+    def steady_s_per_microbatch(self) -> float | None:
+        """Seconds of a micro-batch when it goes on; None where that is not known, as with jitter."""
+        if self.conditions.jitter:
+            return None
+        scenario = Scenario(self.schedule, self.costs, self.cluster, self.conditions.network)
+        return steady_s_per_microbatch(self.source, self.bare_timeline, scenario)
+
+    @property
+    def stage_share(self) -> float | None:
+        """What each stage has of a `DeviceCost`; None where other costs are given."""
+        return float(stage_share(self.schedule)) if isinstance(self.conditions.costs, DeviceCost) else None
+
 
 def predict_source(source: ScheduleSource, conditions: Conditions) -> Prediction:
-    """Check, simulate, and add the memory, if the costs say anything of it.
+    """Check and simulate.
 
     Raises:
         ArgumentError: The conditions do not fit the schedule.
@@ -180,43 +212,12 @@ def predict_source(source: ScheduleSource, conditions: Conditions) -> Prediction
     schedule = source.schedule
     costs, cluster = conditions.costs_of(source), conditions.cluster_of(schedule)
     require_runnable(schedule)
-    timeline = timeline_of_scenario(
-        Scenario(schedule, costs, cluster, conditions.network),
+    timeline = simulate_lists(
+        lower(schedule),
+        costs,
+        cluster,
+        network=conditions.network,
         jitter=conditions.jitter,
         seed=conditions.seed,
-        buffers=conditions.buffers,
     )
-    return Prediction(schedule, costs, cluster, timeline)
-
-
-def timeline_of_scenario(
-    scenario: Scenario, *, jitter: float = 0.0, seed: int = 0, buffers: BuffersChoice = "pooled"
-) -> Timeline:
-    """Return the Timeline of lists as they stand, under SimPy, with memory where the costs have bytes.
-
-    Args:
-        scenario: What is simulated: lists of one pipeline, whose Averages stay, or lists of several.
-        jitter: Sigma of a log-normal factor on the seconds of every op.
-        seed: The seed of the jitter.
-        buffers: How receive buffers are allocated.
-
-    Raises:
-        As `simulate_lists` does.
-    """
-    estimate = predict_by_events(scenario, jitter=jitter, seed=seed, buffers=buffers, keeps_averages=True)
-    assert isinstance(estimate, Estimate), "SimPy predicts all lists that stand for themselves"
-    assert estimate.timeline is not None, "SimPy makes a Timeline"
-    return estimate.timeline
-
-
-def steady_pace_s(source: ScheduleSource, prediction: Prediction, conditions: Conditions) -> float | None:
-    """Return the seconds of a micro-batch in the long run; None where they are not known, as with jitter."""
-    if conditions.jitter:
-        return None
-    scenario = Scenario(source.schedule, prediction.costs, prediction.cluster, conditions.network)
-    return steady_s_per_microbatch(source, prediction.timeline, scenario)
-
-
-def device_share(schedule: Schedule, conditions: Conditions) -> float | None:
-    """Return what each stage has of a `DeviceCost`; None where other costs are given."""
-    return float(stage_share(schedule)) if isinstance(conditions.costs, DeviceCost) else None
+    return Prediction(source, conditions, costs, cluster, timeline)

@@ -31,9 +31,7 @@ from pipesched.workflows.arguments import (
 from pipesched.workflows.simulating.prediction import (
     Conditions,
     Prediction,
-    device_share,
     predict_source,
-    steady_pace_s,
 )
 
 if TYPE_CHECKING:
@@ -48,12 +46,15 @@ class ComparedSchedule:
     Attributes:
         summary: The schedule's row; only a name and a reason where it could not be predicted.
         prediction: None where it could not be.
-        stage_share: What each stage has of a `DeviceCost`; None where other costs are given.
     """
 
     summary: Summary
     prediction: Prediction | None = None
-    stage_share: float | None = None
+
+    @property
+    def stage_share(self) -> float | None:
+        """What each stage has of a `DeviceCost`; None where other costs are given, or nothing could be predicted."""
+        return None if self.prediction is None else self.prediction.stage_share
 
     def to_row(self) -> dict[str, CellValue]:
         """Return plain data."""
@@ -300,7 +301,11 @@ def compare_sources(
 
 def _compared(source: ScheduleSource, conditions: Conditions) -> ComparedSchedule:
     prediction = predict_source(source, conditions)
-    schedule, costs = prediction.schedule, prediction.costs
-    steady_s = steady_pace_s(source, prediction, conditions)
-    summary = summarize(lower(schedule), prediction.timeline, costs, prediction.cluster, steady_s)
-    return ComparedSchedule(summary, prediction, device_share(schedule, conditions))
+    summary = summarize(
+        lower(prediction.schedule),
+        prediction.timeline,
+        prediction.costs,
+        prediction.cluster,
+        prediction.steady_s_per_microbatch,
+    )
+    return ComparedSchedule(summary, prediction)

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pipesched.profiles.clusters import Cluster, flat
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule
+from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
 from pipesched.schedules.weights import staleness
 from pipesched.simulator import Inexact, Scenario, SimulationError
+from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import RunTime, run_time
-from pipesched.simulator.memory import OverCapacity, over_capacity
-from pipesched.workflows.simulating import timeline_of_scenario
+from pipesched.simulator.memory import OverCapacity, over_capacity, with_memory
 
 _SHOWN_STEPS = 64
 """Steps, beside as many as stages, whose staleness is looked at: in so many every reading has settled."""
@@ -96,5 +97,6 @@ def _over_memory(lists: Schedule, costs: StageCosts, cluster: Cluster) -> OverCa
     """Return what does not fit, of a run that is long enough to have settled."""
     if all(device.memory_bytes is None for device in cluster.devices) or not costs.has_bytes:
         return None
-    timeline = timeline_of_scenario(Scenario(lists.held(), costs, cluster))
+    held = lists.held()
+    timeline = with_memory(simulate_lists(lower(held), costs, cluster), costs, held)
     return over_capacity(timeline.memory, cluster, timeline)

@@ -28,11 +28,12 @@ from pipesched.profiles.costs import (
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.schedules import Phase, Reduce, Schedule, Step, Timeline, computes
 from pipesched.schedules.check import require_runnable
+from pipesched.schedules.lowering import lower
 from pipesched.simulator import Scenario
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import contention_of, event_graph_of
+from pipesched.simulator.memory import with_memory
 from pipesched.workflows.measuring import with_profiled
-from pipesched.workflows.simulating import timeline_of_scenario
 from pipesched.workflows.what_if.machine_change import MachineChange
 
 Cut = tuple[tuple[int, int], ...]
@@ -126,11 +127,12 @@ class Question:
             ProfileError: The costs do not say what an op takes.
             SimulationError: One cannot be simulated.
         """
-        found = []
+        timelines = []
         for schedule, (costs, cluster) in zip((self.before, self.after), self._conditions(self.costs), strict=True):
             require_runnable(schedule)
-            found.append(timeline_of_scenario(Scenario(schedule, costs, cluster)))
-        before, after = found
+            timeline = simulate_lists(lower(schedule), costs, cluster)
+            timelines.append(with_memory(timeline, costs, schedule))
+        before, after = timelines
         return before, after
 
     def drawn_makespans_s(self, draws: int, seed: int) -> Iterator[tuple[float, float]]:

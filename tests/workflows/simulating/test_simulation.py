@@ -1,5 +1,6 @@
 """`pipesched.simulate`."""
 
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from pipesched.schedules import Average
 from pipesched.schedules.builders.avgpipe import one_pipeline
 from pipesched.simulator.theory import one_f_one_b_makespan_s
 from pipesched.workflows import ArgumentError
+from pipesched.workflows.simulating import prediction
 
 GPT = str(Path(__file__).parents[3] / "profiles" / "data" / "gpt-10m-epyc.json")
 COSTS = pipesched.DeviceCost(forward_s=1.0, backward_s=2.0, saved_bytes=100)
@@ -26,6 +28,36 @@ def test_the_result_has_the_closed_form_in_it():
     assert result.peak_microbatches == {0: 4, 1: 3, 2: 2, 3: 1}
     assert result.steady_s_per_microbatch == pytest.approx(33 / 8)
     assert result.fits is None
+
+
+def test_memory_and_pace_are_worked_out_when_they_are_asked_for_and_once(monkeypatch):
+    asked = []
+
+    def counted(what, function):
+        def wrapped(*arguments, **keywords):
+            asked.append(what)
+            return function(*arguments, **keywords)
+
+        monkeypatch.setattr(prediction, function.__name__, wrapped)
+
+    counted("memory", prediction.with_memory)
+    counted("pace", prediction.steady_s_per_microbatch)
+    result = pipesched.simulate("pipedream", COSTS, num_ranks=4, num_microbatches=8)
+    assert (result.makespan_s, result.throughput, repr(result)[:10]) == (33.0, 8 / 33, "Simulation")
+    assert asked == []
+
+    peaks = [[device.peak_memory_bytes for device in result.metrics.devices] for _ in range(2)]
+    assert peaks == [[400, 300, 200, 100]] * 2
+    assert (result.steady_s_per_microbatch, result.steady_s_per_microbatch) == (3.0, 3.0)
+    assert asked == ["memory", "pace"]
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "pipedream"])
+def test_a_result_goes_to_another_process_and_back(schedule):
+    result = pipesched.simulate(schedule, COSTS, num_ranks=2, num_microbatches=4)
+    copy = pickle.loads(pickle.dumps(result))
+
+    assert copy.to_dict() == result.to_dict()
 
 
 def test_the_frame_has_a_row_per_device_and_the_picture_is_a_figure():
