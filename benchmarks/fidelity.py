@@ -91,7 +91,7 @@ def report(rounds: int) -> Iterator[str]:
     works_s: defaultdict[str, list[float]] = defaultdict(list)
     yardsticks_s: list[float] = []
     with pipesched.session():
-        links = pipesched.profile_links()
+        links = pipesched.profile_links().cluster
         for _ in range(rounds):
             other = flat(2)
             for name, schedule in schedules.items():

@@ -146,8 +146,8 @@ def _next(case: Case, iterations: int, num_rounds: int) -> Callable[[], None] | 
 
 
 def _measure_links(case: Case) -> None:
-    cluster, seconds = undisturbed(lambda: pipesched.profile_links(NUM_DEVICES), "links")
-    case.links.write_text(cluster_text(cluster, "the links"))
+    measured, seconds = undisturbed(lambda: pipesched.profile_links(NUM_DEVICES), "links")
+    case.links.write_text(cluster_text(measured.cluster, "the links"))
     case.add("links", seconds)
 
 

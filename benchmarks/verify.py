@@ -84,7 +84,7 @@ def head(command: str, link: Link) -> Iterator[str]:
 
 def report(runs: int) -> Iterator[str]:
     """Yield the report line by line, as it comes."""
-    link = pipesched.profile_links().intra
+    link = pipesched.profile_links().cluster.intra
     yield "# Prediction beside measurement"
     yield ""
     yield from head(f"--runs {runs}", link)
@@ -100,7 +100,7 @@ def report(runs: int) -> Iterator[str]:
 def report_of(names: Sequence[str], runs: int, p: int, m: int, op_s: float) -> Iterator[str]:
     """Yield the same of schedules emulated on `p` ranks, and how many are within the limit."""
     schedules = [build(name, p, m) for name in names]
-    link = pipesched.profile_links().intra
+    link = pipesched.profile_links().cluster.intra
     yield "# Schedules, predicted and emulated"
     yield ""
     yield from head(f"--schedules {','.join(names)} --runs {runs} -p {p} -m {m} --op-s {op_s:g}", link)

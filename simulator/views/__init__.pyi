@@ -1,4 +1,6 @@
 from .chrome_trace import to_trace as to_trace
+from .cost_figure import cost_figure as cost_figure
+from .cost_figure import profile_figure as profile_figure
 from .figure import FIGURE_SUFFIXES as FIGURE_SUFFIXES
 from .figure import save_figure as save_figure
 from .gantt_chart import gantt_layout as gantt_layout
@@ -16,7 +18,6 @@ from .learning_curves import window_of as window_of
 from .memory_table import memory_table as memory_table
 from .plan_figure import draw_plan as draw_plan
 from .plan_figure import plan_figure as plan_figure
-from .profile_figure import profile_figure as profile_figure
 from .staleness_figure import draw_staleness as draw_staleness
 from .staleness_figure import staleness_figure as staleness_figure
 from .timeline_frame import to_frame as to_frame

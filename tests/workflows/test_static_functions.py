@@ -18,6 +18,16 @@ def profile():
     return pipesched.load_profile(GPT)
 
 
+def test_the_picture_of_a_cut_has_the_time_of_each_stage_and_its_memory(profile):
+    cut = pipesched.partition(profile, 2, by="time")
+    seconds, held = cut.plot().axes
+
+    tops_ms = [sum(part[stage].get_height() for part in seconds.containers) for stage in range(2)]
+    frame = cut.to_frame()
+    assert tops_ms == pytest.approx(list(1e3 * (frame["compute_s"] + frame["reduce_s"] + frame["transfer_s"])))
+    assert [bar.get_height() * 2**20 for bar in held.containers[0]] == pytest.approx(list(frame["memory_bytes"]))
+
+
 def test_what_partition_finds_is_what_simulate_takes(profile):
     cut = pipesched.partition(profile, 4, by="time")
     by_layers = pipesched.simulate("1f1b", profile, num_ranks=4, num_microbatches=8, partition=cut.layers)

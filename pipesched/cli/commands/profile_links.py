@@ -37,11 +37,10 @@ def profile_links(
 
         measure = ["--out", str(out), "--backend", backend, "--repeats", str(repeats)]
         raise typer.Exit(main(measure if sizes_bytes is None else [*measure, "--sizes", *map(str, sizes_bytes)]))
-    from pipesched.profiles.io import save_cluster
-    from pipesched.workflows.measuring import measure_loaded_links
+    from pipesched.workflows.measuring import profile_links as measure_links
 
     with progress_bar("measuring links"):
-        measurement = measure_loaded_links(ranks, backend=backend, sizes_bytes=sizes_bytes, repeats=repeats)
-    save_cluster(measurement.cluster, out)
+        measurement = measure_links(ranks, backend=backend, sizes_bytes=sizes_bytes, repeats=repeats)
+    measurement.save(out)
     print_result(measurement.table())
     print(f"wrote {terminal_line(str(out))}")

@@ -1,5 +1,4 @@
 from .link_profiling import LinkMeasurement as LinkMeasurement
-from .link_profiling import measure_loaded_links as measure_loaded_links
 from .link_profiling import profile_links as profile_links
 from .measured_costs import MeasuredCosts as MeasuredCosts
 from .measured_costs import RunsArgument as RunsArgument

@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import permutations
+from pathlib import Path
 from statistics import median
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from pipesched.executor import RankFailed, RunSettings
 from pipesched.profiles import Carrier
 from pipesched.profiles.clusters import Cluster, LoadedLinkFit, LoadedMessages, fit_loaded_link, under_load
 from pipesched.profiles.costs import samples_of
-from pipesched.profiles.io import load_cluster
+from pipesched.profiles.io import load_cluster, save_cluster
 from pipesched.schedules.builders import build
 from pipesched.simulator.analysis import readable_bytes, readable_s
 from pipesched.workflows import Table, require_at_least, require_choice, require_each_at_least
 from pipesched.workflows.measuring.running import measured, modelled_spec
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
 
 _POLL_S = 0.02
 
@@ -40,7 +46,7 @@ class LinkMeasurement:
     """Links that were measured.
 
     Attributes:
-        cluster: A device per rank.
+        cluster: A device per rank, with the measured links between them: what `simulate` and others take.
         fit: Fit of what messages take between ranks that compute; None: only ranks that do nothing else were measured.
         samples: Samples that the link was fitted to, by size.
     """
@@ -48,6 +54,44 @@ class LinkMeasurement:
     cluster: Cluster
     fit: LoadedLinkFit | None
     samples: tuple[LoadedMessages, ...]
+
+    def __repr__(self) -> str:
+        link, ranks = self.cluster.link(0, 1), len(self.cluster.devices)
+        return (
+            f"LinkMeasurement(ranks={ranks}, latency_s={link.latency_s:.4g}, "
+            f"bandwidth_bytes_per_s={link.bandwidth_bytes_per_s:.4g})"
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the cluster as JSON.
+
+        Raises:
+            ProfileError: It cannot be written there.
+        """
+        save_cluster(self.cluster, Path(path))
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per pair of ranks, with the fields of the link from the first to the second."""
+        import pandas as pd
+
+        pairs = permutations(range(len(self.cluster.devices)), 2)
+        return pd.DataFrame({"from": a, "to": b, **asdict(self.cluster.link(a, b))} for a, b in pairs)
+
+    def plot(self) -> Figure:
+        """Draw what a message takes from the first rank to the second, by its size."""
+        from pipesched.simulator.views import cost_figure
+
+        link, sizes = self.cluster.link(0, 1), [sample.num_bytes for sample in self.samples] or _SIZES_BYTES
+        return cost_figure(
+            self.cluster.origin,
+            "message",
+            list(map(readable_bytes, sizes)),
+            {
+                "a Send keeps its rank": list(map(link.sending_s, sizes)),
+                "on its way": list(map(link.transfer_s, sizes)),
+                "taking it": list(map(link.receiving_s, sizes)),
+            },
+        )
 
     def table(self) -> Table:
         """Return what was measured of each size, and the fit below, as people read it."""
@@ -57,14 +101,14 @@ class LinkMeasurement:
             return Table("", (), f"{text}; what messages cost ranks that compute was not measured")
         rows = tuple(
             {
-                "message": readable_bytes(each.num_bytes),
-                "a Send keeps its rank": readable_s(each.send_s),
-                "a Recv": readable_s(each.post_s),
-                "taking it": readable_s(each.receive_s),
-                "from Send to use": readable_s(each.passage_s),
-                "between two ops": readable_s(each.op_s),
+                "message": readable_bytes(sample.num_bytes),
+                "a Send keeps its rank": readable_s(sample.send_s),
+                "a Recv": readable_s(sample.post_s),
+                "taking it": readable_s(sample.receive_s),
+                "from Send to use": readable_s(sample.passage_s),
+                "between two ops": readable_s(sample.op_s),
             }
-            for each in self.samples
+            for sample in self.samples
         )
         link, off = self.fit.link, self.fit.residuals
         lines = [
@@ -77,6 +121,9 @@ class LinkMeasurement:
         ]
         return Table("messages between two ranks that compute: medians", rows, "\n".join(lines))
 
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
 
 def _readable_line(constant_s: float, per_byte_s: float) -> str:
     return f"{readable_s(constant_s)} + {readable_s(per_byte_s * 1024**2)} per MiB"
@@ -88,27 +135,10 @@ def profile_links(
     backend: Carrier = "gloo",
     sizes_bytes: Sequence[int] | None = None,
     repeats: int = 20,
-) -> Cluster:
-    """Measure the link of every pair of ranks, one process each on this machine; see `measure_loaded_links`.
-
-    Returns:
-        A device per rank, with the measured links between them.
-
-    Raises:
-        ArgumentError: An unknown word, or a number that is too small.
-        RankFailed: A rank failed; with its own words.
-    """
-    return measure_loaded_links(num_ranks, backend=backend, sizes_bytes=sizes_bytes, repeats=repeats).cluster
-
-
-def measure_loaded_links(
-    num_ranks: int = 2,
-    *,
-    backend: Carrier = "gloo",
-    sizes_bytes: Sequence[int] | None = None,
-    repeats: int = 20,
 ) -> LinkMeasurement:
-    """Measure links by ping-pong; over gloo also what messages take of ranks that compute.
+    """Measure the link of every pair of ranks, one process each on this machine.
+
+    They are measured by ping-pong; over gloo also what messages take of ranks that compute.
 
     Args:
         num_ranks: At least 2.

@@ -34,6 +34,7 @@ from pipesched.workflows.timelines import TimelineArgument, read_timeline_argume
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 _HANDOVER = {"Op": "after an op", "Recv": "posting a Recv", "Send": "posting a Send", "Take": "taking a message"}
 
@@ -49,6 +50,10 @@ class MeasuredCosts:
     """
 
     costs: RunCosts
+
+    @property
+    def _title(self) -> str:
+        return f"costs from {', '.join(self.costs.runs)}"
 
     def __repr__(self) -> str:
         costs = self.costs
@@ -93,6 +98,19 @@ class MeasuredCosts:
 
         return pd.DataFrame(self.to_rows()).astype({"stage": "Int64"})
 
+    def plot(self) -> Figure:
+        """Draw the median seconds of what each stage does."""
+        from pipesched.simulator.views import cost_figure
+
+        stages = self.costs.stages
+        kinds = dict.fromkeys(kind for stage in stages for kind in stage.work)
+        return cost_figure(
+            self._title,
+            "stage",
+            list(map(str, range(len(stages)))),
+            {kind: [stage.work[kind].median_s if kind in stage.work else 0.0 for stage in stages] for kind in kinds},
+        )
+
     def table(self) -> Table:
         """Return the same rows, as people read them."""
         rows = [
@@ -107,7 +125,7 @@ class MeasuredCosts:
             }
             for row in self.to_rows()
         ]
-        return Table(f"costs from {', '.join(self.costs.runs)}", tuple(rows), "\n".join(self._lines()))
+        return Table(self._title, tuple(rows), "\n".join(self._lines()))
 
     def _repr_html_(self) -> str:
         return self.table().to_html()

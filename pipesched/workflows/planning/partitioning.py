@@ -30,6 +30,7 @@ from pipesched.workflows.arguments import (
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +143,23 @@ class PartitionedModel:
 
         return pd.DataFrame(self.to_dict()["stages"]).rename_axis("stage")
 
+    def plot(self) -> Figure:
+        """Draw what a micro-batch takes of each stage, and what one of its devices holds."""
+        from pipesched.simulator.views import cost_figure
+
+        stages = self.partitioned.stages
+        return cost_figure(
+            f"{self._title}, per micro-batch",
+            "stage",
+            list(map(str, range(len(stages)))),
+            {
+                "forward and backward": [stage.compute_s for stage in stages],
+                "all-reduce of the replicas": [stage.reduce_s for stage in stages],
+                "input and its gradient": [stage.transfer_s for stage in stages],
+            },
+            {"held": [stage.memory_bytes for stage in stages]},
+        )
+
     def table(self) -> Table:
         """Return a row per stage, as people read it."""
         rows = [
@@ -162,8 +180,11 @@ class PartitionedModel:
         ]
         slowest_s = self.partitioned.slowest_s
         rate = f", at most {1 / slowest_s:.4g} micro-batches/s" if slowest_s else ""
-        title = f"{self.request.profile.model} on {self.request.num_devices} devices"
-        return Table(title, tuple(rows), f"slowest: {readable_s(slowest_s)}{rate}")
+        return Table(self._title, tuple(rows), f"slowest: {readable_s(slowest_s)}{rate}")
+
+    @property
+    def _title(self) -> str:
+        return f"{self.request.profile.model} on {self.request.num_devices} devices"
 
     def __repr__(self) -> str:
         model = self.request.profile.model

@@ -7,13 +7,20 @@ from pipesched.executor import RankFailed
 
 
 @pytest.mark.distributed
-def test_the_links_between_two_processes_are_measured_and_a_fault_is_named():
+def test_the_links_between_two_processes_are_measured_and_a_fault_is_named(tmp_path):
     with pipesched.session():
-        cluster = pipesched.profile_links(sizes_bytes=[1024, 65536], repeats=2)
+        measurement = pipesched.profile_links(sizes_bytes=[1024, 65536], repeats=2)
         with pytest.raises(RankFailed, match="links: got sizes"):
             pipesched.profile_links(sizes_bytes=[1024], repeats=2)
 
+    cluster, frame = measurement.cluster, measurement.to_frame()
     assert len(cluster.devices) == 2
+    assert frame[["from", "to"]].to_numpy().tolist() == [[0, 1], [1, 0]]
+    assert frame["latency_s"].tolist() == [cluster.intra.latency_s] * 2
+    assert [label.get_text() for label in measurement.plot().axes[0].get_xticklabels()] == ["1 KiB", "64 KiB"]
+    assert "messages between two ranks that compute" in measurement._repr_html_()
+    measurement.save(tmp_path / "links.json")
+    assert pipesched.load_cluster(tmp_path / "links.json").devices == cluster.devices
     # how long a message is on its way may be all its ranks' own time: then nothing is left for the latency
     assert cluster.intra.sending_s(1024) + cluster.intra.transfer_s(1024) + cluster.intra.receiving_s(1024) > 0
     assert min(cluster.intra.sending_s(1024), cluster.intra.post_s, cluster.intra.receiving_s(1024)) > 0

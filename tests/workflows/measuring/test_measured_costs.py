@@ -62,6 +62,14 @@ def test_rows_have_each_work_of_each_stage():
     assert "<table>" in found._repr_html_()
 
 
+def test_the_picture_has_a_bar_of_each_stage_with_its_works_one_on_another():
+    seconds = pipesched.costs_from_runs(GPIPE).plot().axes[0]
+
+    assert [bars.get_label() for bars in seconds.containers] == ["F", "B", "Step"]
+    assert [[bar.get_height() for bar in bars] for bars in seconds.containers] == [[1e3] * 2, [2e3] * 2, [0.0] * 2]
+    assert [bar.get_y() for bar in seconds.containers[1]] == [1e3] * 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
