@@ -9,6 +9,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
+from pipesched.profiles import ProfileError, require_count
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -157,7 +159,14 @@ class Cluster:
 
 
 def flat(num_devices: int, link: Link | None = None) -> Cluster:
-    """Return equal devices in one node; without `link`, messages take no time."""
+    """Return equal devices in one node; without `link`, messages take no time.
+
+    Raises:
+        ProfileError: It is no number of devices, or no Link.
+    """
+    require_count("num_devices", num_devices, least=0)
+    if not isinstance(link, Link | None):
+        raise ProfileError(f"link: got {link!r}, expected a Link, or None")
     return Cluster((Device(),) * num_devices, Link() if link is None else link)
 
 
@@ -167,7 +176,13 @@ def of_nodes(node: Cluster, num_nodes: int) -> Cluster:
     Args:
         node: The devices of one node with their links, `inter` and NICs.
         num_nodes: At least 1.
+
+    Raises:
+        ProfileError: It is no number of nodes, or no Cluster.
     """
+    require_count("num_nodes", num_nodes)
+    if not isinstance(node, Cluster):
+        raise ProfileError(f"node: got {node!r}, expected a Cluster")
     size = len(node.devices)
     starts = range(0, num_nodes * size, size)
     return replace(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple, assert_never
 
-from pipesched.profiles import ProfileError
+from pipesched.profiles import ProfileError, require_count
 from pipesched.profiles.costs.message_sizes import Compression
 from pipesched.schedules import Average, Compute, Message, Overlap, Phase, Step
 from pipesched.schedules.weights import looks_ahead
@@ -240,6 +240,11 @@ def uniform(
     backward_weight_s: float | None = None,
     overlap: float = 0.0,
 ) -> StageCosts:
-    """Return equal stages that move and hold nothing."""
+    """Return equal stages that move and hold nothing.
+
+    Raises:
+        ProfileError: It is no number of stages.
+    """
+    require_count("num_stages", num_stages)
     cost = StageCost(forward_s, backward_s, backward_input_s, backward_weight_s)
     return StageCosts((cost,) * num_stages, origin="uniform", overlap=overlap)

@@ -19,7 +19,7 @@ def load_profile(path: str | Path) -> Profile:
     Raises:
         ProfileError: It cannot be read, or is not one; says where and why.
     """
-    if Path(path).suffix == ".txt":
+    if str(path).endswith(".txt"):
         from pipesched.profiles.io.pipedream_graph import read_pipedream_graph
 
         return read_pipedream_graph(read_profile_text(path), str(path))

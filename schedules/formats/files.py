@@ -97,7 +97,7 @@ def read_bytes(path: Path | str, limit: int = MAX_BYTES) -> bytes:
     try:
         with Path(path).open("rb") as file:
             data = file.read(limit + 1)
-    except (OSError, ValueError) as error:
+    except (OSError, TypeError, ValueError) as error:  # TypeError: it is no path
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise fault(str(path), f"got {reason}, expected a file that can be read; try another path") from error
     if len(data) > limit:
@@ -153,7 +153,7 @@ def format_of(path: Path | str) -> str | None:
     try:
         with Path(path).open("rb") as file:
             match = _FORMAT.search(file.read(_HEAD_BYTES))
-    except (OSError, ValueError):
+    except (OSError, TypeError, ValueError):
         return None
     return None if match is None else match[1].decode()
 

@@ -27,6 +27,12 @@ CALLS = {
     },
     pipesched.profile: {"model": MODEL},
     pipesched.profile_links: {},
+    pipesched.uniform: {"num_stages": 2, "forward_s": 1.0},
+    pipesched.flat: {"num_devices": 2},
+    pipesched.of_nodes: {"node": pipesched.flat(2), "num_nodes": 2},
+    pipesched.load_profile: {"path": GPT},
+    pipesched.load_cluster: {"path": "cluster.json"},
+    pipesched.load_plan: {"path": "plan.json"},
     pipesched.run: {"schedule": "1f1b", "model": MODEL, **COUNTS},
     pipesched.verify: {"model": MODEL, "schedules": ["1f1b"], **COUNTS},
     pipesched.verify_rounds: {"model": MODEL, "schedules": ["1f1b"], **COUNTS},
@@ -118,4 +124,22 @@ def test_what_is_no_value_of_an_argument_is_refused_in_one_line(function, name):
 def test_an_argument_that_makes_no_sense_is_named(function, name, value, words):
     with pytest.raises(pipesched.ArgumentError) as refusal:
         function(**CALLS[function] | {name: value})
+    assert str(refusal.value).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: pipesched.uniform("3", 1.0), "num_stages: got '3', expected an integer of at least 1"),
+        (lambda: pipesched.flat(2.5), "num_devices: got 2.5, expected an integer of at least 0"),
+        (lambda: pipesched.flat(2, 5), "link: got 5, expected a Link, or None"),
+        (lambda: pipesched.of_nodes(pipesched.flat(2), 0), "num_nodes: got 0, expected an integer of at least 1"),
+        (lambda: pipesched.of_nodes(2, 2), "node: got 2, expected a Cluster"),
+        (lambda: pipesched.load_profile(5), "5: got "),
+        (lambda: pipesched.load_cluster(None), "None: got "),
+    ],
+)
+def test_costs_machines_and_files_refuse_what_they_cannot_be_made_of(call, words):
+    with pytest.raises(pipesched.ProfileError) as refusal:
+        call()
     assert str(refusal.value).startswith(words)
