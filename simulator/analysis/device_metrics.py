@@ -59,9 +59,10 @@ class DeviceMetrics:
         }
 
     def to_row(self) -> dict[str, int | float | None]:
-        """Return its times [s] and its peak of memory [bytes], as a row of a table."""
+        """Return its times [s], its peak of memory [bytes] and its idle time by cause [s], as a row of a table."""
         names = ("device", "busy_s", "idle_s", "span_s", "peak_memory_bytes")
-        return {name: getattr(self, name) for name in names}
+        causes = {f"idle_{cause}_s": idle_s for cause, idle_s in self.idle_by_cause_s}
+        return {name: getattr(self, name) for name in names} | causes
 
 
 @dataclass(frozen=True, slots=True)

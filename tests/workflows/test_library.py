@@ -1,5 +1,6 @@
 """`import pipesched`: cheap, and every name in it there."""
 
+import inspect
 import subprocess
 import sys
 
@@ -37,3 +38,20 @@ pipesched.simulate("1f1b", pipesched.DeviceCost(1.0, 2.0), num_ranks=2, num_micr
 print([name for name in ("torch", "typer", "rich", "pandas", "matplotlib") if name in sys.modules])
 """
     assert in_child(code).strip() == "[]"
+
+
+def test_an_argument_that_several_functions_take_is_the_same_in_each():
+    """A function shows all its arguments with their defaults; here they are held to each other."""
+    functions = [
+        pipesched.simulate, pipesched.compare, pipesched.check, pipesched.versions, pipesched.run, pipesched.train,
+        pipesched.verify, pipesched.verify_rounds, pipesched.what_if, pipesched.replay,
+    ]  # fmt: skip
+    names = [
+        "num_ranks", "num_microbatches", "num_chunks", "parameters", "partition", "network", "compression",
+        "convert_bytes_per_s", "buffers", "jitter",
+    ]  # fmt: skip
+    signatures = [inspect.signature(function).parameters for function in functions]
+    for name in names:
+        shared = [parameters[name] for parameters in signatures if name in parameters]
+        assert len(shared) > 1, name
+        assert set(shared) == {shared[0]}, name

@@ -105,7 +105,7 @@ class RunResult:
         }
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row per device: its time [s] and peak memory."""
+        """Return a row per device: its time [s], idle time by cause, and peak memory."""
         import pandas as pd
 
         rows = [device.to_row() for device in self.metrics.devices]

@@ -128,14 +128,7 @@ class Simulation(Prediction):
         import pandas as pd
 
         peaks = self.peak_microbatches
-        rows = [
-            {
-                **device.to_row(),
-                "peak_microbatches": peaks[device.device],
-                **{f"idle_{cause}_s": idle_s for cause, idle_s in device.idle_by_cause_s},
-            }
-            for device in self.metrics.devices
-        ]
+        rows = [device.to_row() | {"peak_microbatches": peaks[device.device]} for device in self.metrics.devices]
         return pd.DataFrame(rows).astype({"peak_memory_bytes": "Int64"})
 
     def plot(self) -> Figure:

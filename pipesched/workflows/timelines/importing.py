@@ -106,10 +106,7 @@ class TraceImport:
         """Return a row per device: its time [s], and idle time by cause."""
         import pandas as pd
 
-        rows = [
-            device.to_row() | {f"idle_{cause}_s": idle_s for cause, idle_s in device.idle_by_cause_s}
-            for device in self.metrics.devices
-        ]
+        rows = [device.to_row() for device in self.metrics.devices]
         return pd.DataFrame(rows).astype({"peak_memory_bytes": "Int64"})
 
     def plot(self) -> Figure:
