@@ -41,6 +41,7 @@ def simulate(
     conditions = costs.conditions(source, simulation, buffers)
     with simulating(source.schedule) if runs == 1 else progress_bar("simulating") as tick:
         result = simulate_source(source, conditions, runs, tick or (lambda fraction: None), spread=spread)  # noqa: ARG005
+        data = result.to_dict()  # which works out memory and pace
     if memory is not None:
         from pipesched.simulator.analysis import to_csv
         from pipesched.simulator.views import memory_table
@@ -51,9 +52,9 @@ def simulate(
     if out is not None:
         import json as standard_json
 
-        emit(standard_json.dumps(result.to_dict(), indent=2, allow_nan=False), out)
+        emit(standard_json.dumps(data, indent=2, allow_nan=False), out)
     if json:
-        print_json(result.to_dict())
+        print_json(data)
     elif out is None:
         print_result(result.table(), [*limit_lines(costs.machines, result), *costs.shares(result.schedule)])
     end_if_over(result.over)
