@@ -137,6 +137,11 @@ class Schedule:
         """Distinct devices."""
         return len(set(self.rank_to_device))
 
+    @property
+    def ranks_per_device(self) -> int:
+        """Ranks of the device that has most."""
+        return max(map(self.rank_to_device.count, self.rank_to_device), default=1)
+
     @cached_property
     def homes(self) -> tuple[tuple[int, ...], ...]:
         """The ranks that take the micro-batches of each stage in turn; `home` reads it.

@@ -23,6 +23,9 @@ from .run_costs import costs_of_samples as costs_of_samples
 from .run_samples import WORK_KINDS as WORK_KINDS
 from .run_samples import RunSamples as RunSamples
 from .run_samples import samples_of as samples_of
+from .sharing_price import SharingPrice as SharingPrice
+from .sharing_price import price_among as price_among
+from .sharing_price import sharing_price_of as sharing_price_of
 from .spread import Spread as Spread
 from .spread import spread_of as spread_of
 from .stage_costs import StageCost as StageCost

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pipesched.profiles import DeviceKind, ProfileError
 from pipesched.profiles.costs.measurement import LayerMeasurement
 from pipesched.profiles.costs.saved_bytes import output_is_saved, saved_bytes, saved_for_weight_bytes
+from pipesched.profiles.costs.sharing_price import SharingPrice, price_among
 from pipesched.profiles.costs.stage_costs import StageCost, StageCosts
 from pipesched.profiles.costs.variation import Variation
 
@@ -94,12 +95,14 @@ class Profile:
         model: The model's name, as `resolve_model` reads it.
         variation: How the seconds of forward and backward of the whole model vary from run to run; None in profiles
             that were measured before it was, or once.
+        sharing: What processes on one core cost each other, by rising number of them; empty where it was not measured.
     """
 
     model: str
     layers: tuple[LayerCost, ...]
     provenance: Provenance
     variation: Variation | None = None
+    sharing: tuple[SharingPrice, ...] = ()
 
     @property
     def microbatch_sizes(self) -> tuple[int, ...]:
@@ -112,22 +115,28 @@ class Profile:
         return microbatch_size in sizes or sizes[0] < microbatch_size < sizes[-1]
 
 
-def costs_of_stages(profile: Profile, bounds: Sequence[tuple[int, int]], microbatch_size: int) -> StageCosts:
+def costs_of_stages(
+    profile: Profile, bounds: Sequence[tuple[int, int]], microbatch_size: int, num_sharing: int = 1
+) -> StageCosts:
     """Sum the layers of each stage, on a straight line between the measured micro-batch sizes around `microbatch_size`.
 
     Args:
         profile: Profile of the whole model.
         bounds: (first, last) layers of each stage, last exclusive, in order and without gaps.
         microbatch_size: Samples, between the smallest and the largest measured.
+        num_sharing: Ranks on each device, whose work is as much longer as the profile says that sharing makes it.
 
     Raises:
         ProfileError: The size is outside the measured ones, or the bounds do not cut the layers up.
     """
     _check_bounds(profile, bounds)
-    stages = tuple(stage_cost(profile, first, last, microbatch_size) for first, last in bounds)
+    price = price_among(profile.sharing, num_sharing)
+    stages = tuple(stage_cost(profile, first, last, microbatch_size).slowed(price) for first, last in bounds)
     origin = f"profile of {profile.model} on {profile.provenance.device}"
     if any(layer.work is None for layer in profile.layers):
         origin += ", without copies of weights"
+    if price != 1:
+        origin += f", {price:.3g} times as long where {num_sharing} share a core"
     return StageCosts(stages, microbatch_size, origin)
 
 

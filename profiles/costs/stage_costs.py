@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple, assert_never
+from typing import Any, NamedTuple, assert_never
 
 from pipesched.profiles import ProfileError, require_count
 from pipesched.profiles.costs.message_sizes import Compression
 from pipesched.schedules import Average, Compute, Message, Overlap, Phase, Step
 from pipesched.schedules.weights import looks_ahead
 
+_SECONDS = (
+    "forward_s", "backward_s", "backward_input_s", "backward_weight_s", "recompute_s", "step_s", "copy_s", "predict_s",
+    "average_s",
+)  # fmt: skip
+"""The seconds of a stage."""
 _ADVICE = "give backward_s for B, backward_input_s and backward_weight_s for I and W; measure old profiles again"
 
 
@@ -66,6 +71,11 @@ class StageCost:
     def both_s(self) -> float:
         """Forward and whole backward [s]; a backward that is not known counts nothing."""
         return self.forward_s + (self.whole_backward_s or 0.0)
+
+    def slowed(self, factor: float) -> StageCost:
+        """Return the stage with all of its work `factor` times as long."""
+        seconds: dict[str, Any] = {name: _times(getattr(self, name), factor) for name in _SECONDS}
+        return replace(self, **seconds)
 
 
 class WorkPiece(NamedTuple):

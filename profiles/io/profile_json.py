@@ -1,8 +1,8 @@
-"""A profile as JSON: ``{"format": "pipesched-profile", "version": 4, "model": ..., "layers": [...], ...}``.
+"""A profile as JSON: ``{"format": "pipesched-profile", "version": 5, "model": ..., "layers": [...], ...}``.
 
 Version 2 has in each measurement what it knows of I and W (``split``), version 3 in each layer what it knows of copies
 of weights (``work``), and what kind of device it was measured on; the earlier ones were measured on CPUs. Version 4
-has how the seconds vary (``variation``).
+has how the seconds vary (``variation``), version 5 what processes that share a core cost each other (``sharing``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from pipesched.profiles import DeviceKind
-from pipesched.profiles.costs import LayerCost, LayerMeasurement, LayerSplit, LayerWork, Profile, Provenance, Variation
+from pipesched.profiles.costs import (
+    LayerCost,
+    LayerMeasurement,
+    LayerSplit,
+    LayerWork,
+    Profile,
+    Provenance,
+    SharingPrice,
+    Variation,
+)
 from pipesched.profiles.io.faults import require_no_faults
 from pipesched.profiles.io.model_name import NameFromFile
 from pipesched.profiles.io.validation import Bytes, Count, Record, Seconds, Text, parse_record
@@ -83,13 +92,19 @@ class _Variation(Record):
     works: _Factors
 
 
+class _SharingPrice(Record):
+    num_processes: Annotated[int, Field(ge=2, lt=2**31)]
+    factors: _Factors
+
+
 class _Profile(Record):
     format: Literal["pipesched-profile"]
-    version: Literal[1, 2, 3, 4]
+    version: Literal[1, 2, 3, 4, 5]
     model: Text
     layers: Annotated[tuple[_Layer, ...], Field(min_length=1, max_length=100_000)]
     provenance: _Provenance
     variation: _Variation | None = None
+    sharing: Annotated[tuple[_SharingPrice, ...], Field(max_length=1000)] | None = None
 
 
 def read_profile(text: str, file: str) -> Profile:
@@ -103,7 +118,9 @@ def read_profile(text: str, file: str) -> Profile:
     fields["versions"] = tuple(record.provenance.versions.items())
     name = NameFromFile(record.model, file)
     variation = None if record.variation is None else Variation(**record.variation.model_dump())
-    profile = Profile(name, tuple(_layer(layer) for layer in record.layers), Provenance(**fields), variation)
+    sharing = tuple(SharingPrice(**price.model_dump()) for price in record.sharing or ())
+    layers = tuple(_layer(layer) for layer in record.layers)
+    profile = Profile(name, layers, Provenance(**fields), variation, sharing)
     require_no_faults(file, _inconsistencies(profile) + _falling(record) + _version_faults(record), _ADVICE)
     return profile
 
@@ -116,7 +133,7 @@ def profile_text(profile: Profile, file: str) -> str:
     """
     fields = asdict(profile)
     fields["provenance"]["versions"] = dict(profile.provenance.versions)
-    text = json.dumps({"format": "pipesched-profile", "version": 4, **fields}, indent=1) + "\n"
+    text = json.dumps({"format": "pipesched-profile", "version": 5, **fields}, indent=1) + "\n"
     read_profile(text, file)
     return text
 
@@ -143,7 +160,7 @@ def _version_faults(record: _Profile) -> list[str]:
             for number, measurement in enumerate(layer.measurements)
         ]
     named.append(("provenance", record.provenance, "kind", 3))
-    named.append(("profile", record, "variation", 4))
+    named += [("profile", record, "variation", 4), ("profile", record, "sharing", 5)]
     faults = []
     for place, part, name, since in named:
         expected = record.version >= since
@@ -154,13 +171,19 @@ def _version_faults(record: _Profile) -> list[str]:
 
 
 def _falling(record: _Profile) -> list[str]:
-    """Return which deciles fall."""
-    named = () if record.variation is None else tuple(record.variation)
-    return [
-        f"variation.{name}: got factors that fall, expected them rising"
-        for name, factors in named
+    """Return which deciles, and which numbers of processes, fall."""
+    named = {} if record.variation is None else {f"variation.{name}": factors for name, factors in record.variation}
+    prices = record.sharing or ()
+    named |= {f"sharing.{index}.factors": price.factors for index, price in enumerate(prices)}
+    faults = [
+        f"{place}: got factors that fall, expected them rising"
+        for place, factors in named.items()
         if list(factors) != sorted(factors)
     ]
+    numbers = [price.num_processes for price in prices]
+    if numbers != sorted(set(numbers)):
+        faults.append(f"sharing: got {numbers[:8]} processes, expected numbers that rise")
+    return faults
 
 
 def _inconsistencies(profile: Profile) -> list[str]:

@@ -3,8 +3,8 @@
 The ranks of a pipeline on one machine share its caches, its memory bandwidth and its clock rate; a layer measured
 alone would look faster than it will be. A companion is ``python -P -m pipesched.profiles.measuring.background_load
 MODEL ...``. It is told micro-batch sizes over a socket, runs forward and backward over and over at the last one, tells
-each size back after its first run, and ends when the other end of the socket is closed or its parent is gone. Standard
-output is not its own: a user's model may print.
+each size back after its first run, rests at size 0, and ends when the other end of the socket is closed or its parent
+is gone. Standard output is not its own: a user's model may print.
 """
 
 from __future__ import annotations
@@ -56,19 +56,24 @@ class Companions:
     ) -> None:
         self._stop()
 
-    def use(self, microbatch_size: int) -> None:
-        """Let every companion run at `microbatch_size`; return when all do.
+    def use(self, microbatch_size: int, count: int | None = None) -> None:
+        """Let companions run at `microbatch_size`; return when all do.
+
+        Args:
+            microbatch_size: Samples, at least 1.
+            count: How many run, while the others rest; None: all.
 
         Raises:
             ProfileError: One failed or took too long.
         """
-        told = _SIZE.pack(microbatch_size)
-        for connection, errors in zip(self._connections, self._errors, strict=True):
+        running = len(self._connections) if count is None else count
+        sizes = [_SIZE.pack(microbatch_size if index < running else 0) for index in range(len(self._connections))]
+        for connection, errors, told in zip(self._connections, self._errors, sizes, strict=True):
             try:
                 connection.sendall(told)
             except ConnectionError as error:
                 raise self._fault(errors) from error
-        for connection, errors in zip(self._connections, self._errors, strict=True):
+        for connection, errors, told in zip(self._connections, self._errors, sizes, strict=True):
             if _received(connection) != told:
                 raise self._fault(errors)
 
@@ -153,12 +158,13 @@ def _main() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     size = sizes.get()
     while size is not None:
-        inputs, targets = chain.batch(size)
-        chain.run(inputs, targets, _no_mark)
-        _wait(device)
+        if size:
+            inputs, targets = chain.batch(size)
+            chain.run(inputs, targets, _no_mark)
+            _wait(device)
         connection.sendall(_SIZE.pack(size))
         with descriptor_as(2, nowhere):  # or what a model says in every run would fill the disk
-            while sizes.empty():
+            while size and sizes.empty():
                 chain.run(inputs, targets, _no_mark)
                 _wait(device)
         size = sizes.get()

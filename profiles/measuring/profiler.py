@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 
@@ -28,6 +27,7 @@ from pipesched.profiles.measuring.background_load import Companions
 from pipesched.profiles.measuring.layer_chain import LayerBytes, LayerChain
 from pipesched.profiles.measuring.provenance import device_name, library_versions
 from pipesched.profiles.measuring.timer import Timer, timer_for
+from pipesched.profiles.measuring.torch_threads import torch_threads
 from pipesched.profiles.measuring.weight_costs import WeightWork
 from pipesched.profiles.models import Model, make_optimizer
 from pipesched.profiles.processes import num_cores
@@ -83,7 +83,7 @@ def profile_model(
     target = _check(sizes, repeats, warmup, threads, companions, device)
     runs = _Runs(warmup, repeats, (1 + splits) * len(sizes) + 1, progress)
     dtype_name = str(dtype).removeprefix("torch.")
-    with _threads(threads):
+    with torch_threads(threads):
         chain = LayerChain(model, seed=seed, dtype=dtype, device=target)
         optimizers = _optimizers(chain, optimizer)
         bytes_of = [chain.measure_bytes(size) for size in sizes]
@@ -196,16 +196,6 @@ def _check(
             f"profiling: device: got {device} ({reason}), expected one of this machine; try cpu"
         ) from error
     return target
-
-
-@contextmanager
-def _threads(number: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _measure_passes(chain: LayerChain, size: int, timer: Timer, runs: _Runs) -> list[tuple[float, float]]:

@@ -17,6 +17,21 @@ def num_cores() -> int:
     return len(usable_cores())
 
 
+def can_bind() -> bool:
+    """Return whether processes can be bound to cores here."""
+    return hasattr(os, "sched_setaffinity")
+
+
+def num_sharing(num_pipelines: int, device: str = "cpu") -> int:
+    """Return how many processes share a core in a measurement of what that costs, as those of a run would.
+
+    Args:
+        num_pipelines: Parallel pipelines of the run, each with a process on every device.
+        device: Device of the measurement; a GPU is shared by utilisation.
+    """
+    return num_pipelines if device == "cpu" and can_bind() else 1
+
+
 def num_companions(num_ranks: int, device: str = "cpu") -> int:
     """Return how many processes keep cores busy beside a measurement, as the other ranks of a run would.
 

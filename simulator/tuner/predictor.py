@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import accumulate
 
@@ -81,6 +81,14 @@ class SettingProfile:
     num_microbatches: int
     num_pipelines: int
     devices: tuple[DeviceProfile, ...]
+
+    def slowed(self, factor: float) -> SettingProfile:
+        """Return the profile with all work `factor` times as long, as sharing a core makes it; messages stay."""
+        devices = [
+            replace(device, curve=tuple((seconds * factor, phi) for seconds, phi in device.curve))
+            for device in self.devices
+        ]
+        return replace(self, devices=tuple(devices))
 
 
 @dataclass(frozen=True, slots=True)

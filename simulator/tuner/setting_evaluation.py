@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import Profile, StageCosts, costs_of_stages, layer_seconds, shared_slowdown
+from pipesched.profiles.costs import Profile, StageCosts, costs_of_stages, layer_seconds, price_among, shared_slowdown
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.schedules import Compute, Message, Payload, Phase, Schedule
 from pipesched.schedules.lowering import lower
@@ -48,13 +48,13 @@ class Problem:
         size, left = divmod(self.batch_size, num_microbatches)
         return not left and self.profile.covers(size)
 
-    def costs(self, num_microbatches: int, num_stages: int) -> StageCosts:
-        """Return what the stages cost if a batch is cut into so many micro-batches.
+    def costs(self, num_microbatches: int, num_stages: int, num_pipelines: int = 1) -> StageCosts:
+        """Return what the stages cost if a batch is cut into so many micro-batches, and pipelines share the devices.
 
         Raises:
             ProfileError: It cannot be cut so, the profile does not cover the size, or there are fewer layers.
         """
-        return _costs(self.profile, self.partition, self.microbatch_size(num_microbatches), num_stages)
+        return _costs(self.profile, self.partition, self.microbatch_size(num_microbatches), num_stages, num_pipelines)
 
     def microbatch_size(self, num_microbatches: int) -> int:
         """Return the samples of each, if a batch is cut into so many.
@@ -71,9 +71,9 @@ class Problem:
 
 
 @lru_cache(maxsize=256)
-def _costs(profile: Profile, partition: str, size: int, num_stages: int) -> StageCosts:
+def _costs(profile: Profile, partition: str, size: int, num_stages: int, num_pipelines: int) -> StageCosts:
     bounds = parse_partition(partition, layer_seconds(profile, size), num_stages)
-    return costs_of_stages(profile, bounds, size)
+    return costs_of_stages(profile, bounds, size, num_pipelines)
 
 
 def evaluate_setting(problem: Problem, setting: Setting) -> SettingOutcome:
@@ -95,7 +95,7 @@ def evaluate_setting(problem: Problem, setting: Setting) -> SettingOutcome:
 
 def _costs_of(problem: Problem, setting: Setting) -> StageCosts:
     num_stages = _one_pipeline(_alike(setting), len(problem.cluster.devices)).num_stages
-    return problem.costs(setting.num_microbatches, num_stages)
+    return problem.costs(setting.num_microbatches, num_stages, setting.num_pipelines)
 
 
 def _one_iteration(problem: Problem, costs: StageCosts, setting: Setting) -> Estimate:
@@ -217,7 +217,8 @@ def evaluate_by_equations(
         problem.costs(setting.num_microbatches, len(profile.devices))
     except ProfileError as error:
         return SettingOutcome(setting, reason=str(error))
-    prediction = predict_setting(profile, setting.num_microbatches, setting.num_pipelines, accounting)
+    price = price_among(problem.profile.sharing, setting.num_pipelines)
+    prediction = predict_setting(profile.slowed(price), setting.num_microbatches, setting.num_pipelines, accounting)
     reasons = [
         over_memory_reason(f"device {index} holds {answer.held_bytes:.0f} bytes of {device.memory_bytes}")
         for index, (answer, device) in enumerate(zip(prediction.devices, problem.cluster.devices, strict=True))

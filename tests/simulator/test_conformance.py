@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Cluster, Device, Link, flat, of_nodes
-from pipesched.profiles.costs import Compression, StageCost, StageCosts
+from pipesched.profiles.costs import Compression, SharingPrice, StageCost, StageCosts
 from pipesched.schedules import Average, repeat
 from pipesched.schedules.builders import build
 from pipesched.schedules.builders.avgpipe import avgpipe, one_pipeline
@@ -35,7 +35,7 @@ from pipesched.simulator.planner import Candidate
 from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.candidate_evaluation import predict_candidate
 from pipesched.simulator.planner.single_copy import bound_single_copy
-from pipesched.simulator.tuner import Setting, predict_by_equations, profile_setting
+from pipesched.simulator.tuner import Evaluator, Setting, predict_by_equations, profile_setting, search_settings
 from pipesched.simulator.tuner.setting_evaluation import evaluate_setting
 from tests.simulator.tuner.problems import problem as model_problem
 from tests.strategies import random_cluster, random_costs
@@ -337,6 +337,28 @@ def test_the_tuner_says_what_simpy_says_of_an_iteration_or_of_the_pace_of_pipeli
     else:
         assert seconds == pytest.approx(expected.seconds, rel=1e-9)
     assert outcome.held_bytes == max(expected.peak_bytes.values())
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+def test_pipelines_on_shared_cores_take_as_long_as_on_devices_slower_by_the_price(setting):
+    """A price of 1.3 for three of them is a speed of 1 / 1.3, for the iteration, the pace and the equations."""
+    problem = replace(model_problem(num_devices=4), cluster=flat(4))
+    priced = replace(problem, profile=replace(problem.profile, sharing=(SharingPrice(3, (1.3,) * 11),)))
+    speed = 1 / 1.3 if setting.num_pipelines == 3 else 1.0
+    slower = replace(problem, cluster=Cluster((Device(speed),) * 4))
+    outcome, expected = evaluate_setting(priced, setting), evaluate_setting(slower, setting)
+    assert outcome.seconds == pytest.approx(expected.seconds, rel=1e-9)
+    assert outcome.held_bytes == expected.held_bytes
+    lists = lower(setting.build(4))
+    costs = priced.costs(setting.num_microbatches, lists.num_stages, setting.num_pipelines)
+    by_events = [
+        predict_by_events(Scenario(lists, costs, problem.cluster)),
+        predict_by_events(Scenario(lists, problem.costs(setting.num_microbatches, lists.num_stages), slower.cluster)),
+    ]
+    assert by_events[0].seconds == pytest.approx(by_events[1].seconds, rel=1e-9)
+    if setting.advance is not None:
+        said, wanted = (search_settings(asked, [setting], Evaluator.AVGPIPE)[0] for asked in (priced, slower))
+        assert said.seconds == pytest.approx(wanted.seconds, rel=1e-9)
 
 
 @pytest.mark.parametrize("feature", MATRIX)

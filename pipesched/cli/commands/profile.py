@@ -31,8 +31,19 @@ class LayerOptions(RunSettings):
         int, typer.Option(help="Processes that keep other cores as busy as other ranks would.", min=0, max=1024)
     ] = 0
 
+    pipelines: Annotated[
+        int,
+        typer.Option(
+            "--pipelines",
+            "-n",
+            help="Parallel pipelines there may be: measure what sharing a core costs.",
+            min=1,
+            max=256,
+        ),
+    ] = 1
+
     shown: ClassVar[dict[str, str | None]] = dict.fromkeys(
-        ("microbatch_sizes", "repeats", "companions", "optimizer", "dtype", "device", "threads", "seed")
+        ("microbatch_sizes", "repeats", "companions", "pipelines", "optimizer", "dtype", "device", "threads", "seed")
     )
 
 
@@ -89,6 +100,7 @@ def _measured(model: str, options: LayerOptions) -> ProfileMeasurement:
             sizes,
             repeats=options.repeats,
             companions=options.companions,
+            pipelines=options.pipelines,
             optimizer=options.optimizer,
             dtype=options.dtype,
             device=options.device,

@@ -45,16 +45,25 @@ class RunOptions(RunSettings):
         require_device(self.device)
         require_possible(self)
 
-    def profile(self, model: Model, microbatch_sizes: Sequence[int], num_ranks: int, *, splits: bool = True) -> Profile:
+    def profile(
+        self,
+        model: Model,
+        microbatch_sizes: Sequence[int],
+        num_ranks: int,
+        *,
+        splits: bool = True,
+        num_pipelines: int = 1,
+    ) -> Profile:
         """Measure the layers of `model` in short passes, while as many processes are busy as the run will have.
 
         Args:
             splits: Whether to measure I and W too.
+            num_pipelines: Parallel pipelines that there may be, for what sharing a core costs them.
 
         Raises:
             ProfileError: The model fails.
         """
-        from pipesched.profiles.processes import num_companions
+        from pipesched.profiles.processes import num_companions, num_sharing
         from pipesched.workflows.measuring import profile
 
         with progress_bar(f"profiling {model.name}") as tick:
@@ -69,6 +78,7 @@ class RunOptions(RunSettings):
                 device=self.device,
                 threads=self.threads,
                 companions=num_companions(num_ranks, self.device),
+                pipelines=num_sharing(num_pipelines, self.device),
                 seed=self.seed,
                 splits=splits,
                 progress=tick,

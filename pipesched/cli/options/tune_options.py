@@ -81,7 +81,13 @@ class ProblemOptions:
         step = max(1.0, (len(sizes) - 1) / (_MOST_SIZES - 1))
         some = {sizes[round(step * number)] for number in range(min(_MOST_SIZES, len(sizes)))}
         runs.require_possible()
-        return runs.profile(model, sorted(some), self.devices, splits=space.schedule != AVGPIPE)
+        return runs.profile(
+            model,
+            sorted(some),
+            self.devices,
+            splits=space.schedule != AVGPIPE,
+            num_pipelines=max(space.given_pipelines(), default=1),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +139,16 @@ class SpaceOptions:
             raise InputError(f"--schedule{str(error).removeprefix('schedules')}") from error
         return Space(
             microbatches=covered_microbatches(problem, self.given_microbatches()),
-            pipelines=counts("1-4" if self.pipelines is None else self.pipelines, "--pipelines", 1, 256),
+            pipelines=self.given_pipelines() or (1, 2, 3, 4),
             advances=counts(self.advance, "--advance", 0),
             schedules=names,
             chunks=counts(self.chunks, "--chunks", 1),
             recomputes={"no": (False,), "yes": (True,), "both": (False, True)}[self.recompute],
         )
+
+    def given_pipelines(self) -> tuple[int, ...]:
+        """Return the numbers asked for; none if it is left to the tuner."""
+        return () if self.pipelines is None else counts(self.pipelines, "--pipelines", 1, 256)
 
     def given_microbatches(self) -> tuple[int, ...] | None:
         """Return the numbers asked for; None if all that divide the batch."""

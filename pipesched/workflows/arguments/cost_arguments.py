@@ -68,7 +68,7 @@ def read_costs_argument(
         bounds = parse_partition(
             "balanced" if partition is None else partition, layer_seconds(loaded, size), schedule.num_stages
         )
-        return costs_of_stages(loaded, bounds, size)
+        return costs_of_stages(loaded, bounds, size, schedule.ranks_per_device)
     for name, value in {"microbatch_size": microbatch_size, "partition": partition}.items():
         if value is not None:
             raise ArgumentError(f"{name}: got {value}, expected it with costs of a profile alone; leave it out")

@@ -92,7 +92,11 @@ class ProfileMeasurement:
             for index, layer in enumerate(self.profile.layers)
         ]
         title = f"{self.profile.model}, micro-batches of {self.profile.microbatch_sizes[-1]}"
-        return Table(title, tuple(rows), self.profile.provenance.device)
+        prices = [
+            f"{price.factor:.3g} times the processor time where {price.num_processes} processes share a core"
+            for price in self.profile.sharing
+        ]
+        return Table(title, tuple(rows), "; ".join([self.profile.provenance.device, *prices]))
 
     def _repr_html_(self) -> str:
         return self.table().to_html()
@@ -106,6 +110,7 @@ def profile(
     warmup: int = 3,
     passes: int = 1,
     companions: int = 0,
+    pipelines: int = 1,
     optimizer: OptimizerName = "adamw",
     dtype: Dtype = "float32",
     device: DeviceKind = "cpu",
@@ -125,6 +130,8 @@ def profile(
         passes: Times that all of this is done, from the start, so that a slow moment of the machine does not speak for
             a layer: each number is the median of so many.
         companions: Processes that keep other cores as busy meanwhile as other ranks would.
+        pipelines: Parallel pipelines that there may be: what 2 to so many processes on one core cost each other is
+            measured too, and simulations of them count it. On a GPU they share by utilisation.
         optimizer: ``sgd``, ``momentum``, ``adam`` or ``adamw``.
         dtype: ``float32``, ``float64``, ``bfloat16`` or ``float16``.
         device: ``cpu`` or ``cuda``.
@@ -145,6 +152,7 @@ def profile(
         ("warmup", warmup, 0),
         ("passes", passes, 1),
         ("companions", companions, 0),
+        ("pipelines", pipelines, 1),
     ):
         require_at_least(name, value, least)
     require_flag("splits", splits)
@@ -154,14 +162,17 @@ def profile(
     microbatch_sizes = tuple(microbatch_sizes)
     for size in microbatch_sizes:
         require_at_least("microbatch_sizes", size, 1)
+    if pipelines > 1 and device != "cpu":
+        raise ArgumentError(f"pipelines: got {pipelines} with device {device!r}, expected 1; leave it out")
     require_possible(settings)
-    from pipesched.profiles.measuring import profile_model
+    from pipesched.profiles.measuring import measure_sharing, profile_model
     from pipesched.profiles.models import torch_dtype
 
     built = read_model_argument(model)
+    num_parts = passes + (pipelines > 1)
 
     def tick(index: int) -> Callable[[int, int, str], None]:
-        return lambda done, total, text: progress((index + done / total) / passes)  # noqa: ARG005
+        return lambda done, total, text: progress((index + done / total) / num_parts)  # noqa: ARG005
 
     profiles = [
         profile_model(
@@ -181,4 +192,17 @@ def profile(
         for index in range(passes)
     ]
     found = median_profile(*profiles)
-    return ProfileMeasurement(replace(found, provenance=replace(found.provenance, repeats=passes * repeats)))
+    found = replace(found, provenance=replace(found.provenance, repeats=passes * repeats))
+    if pipelines > 1:
+        prices = measure_sharing(
+            built,
+            microbatch_sizes=found.microbatch_sizes,
+            num_processes=pipelines,
+            repeats=passes * repeats,
+            dtype=torch_dtype(dtype),
+            threads=threads,
+            seed=seed,
+            progress=lambda fraction: progress((passes + fraction) / num_parts),
+        )
+        found = replace(found, sharing=prices)
+    return ProfileMeasurement(found)

@@ -98,7 +98,7 @@ def costs_of_training(
         ProfileError: The profile has no such micro-batches.
     """
     if isinstance(costs, Profile):
-        stage_costs = costs_of_stages(costs, bounds, run.microbatch_size(batch_size))
+        stage_costs = costs_of_stages(costs, bounds, run.microbatch_size(batch_size), lists.ranks_per_device)
     elif isinstance(costs, DeviceCost):
         stage_costs = costs.stage_costs(lists).of_share(run.pipelines / run.microbatches_per_step)
     else:

@@ -8,7 +8,7 @@ import pytest
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Link
-from pipesched.profiles.costs import Variation, costs_of_stages
+from pipesched.profiles.costs import SharingPrice, Variation, costs_of_stages
 from pipesched.profiles.io import load_cluster, load_profile, save_cluster, save_profile
 from pipesched.schedules import backward, backward_input
 from tests.processes import run
@@ -44,9 +44,31 @@ def test_how_seconds_vary_is_read_as_it_was_written(tmp_path):
     (tmp_path / "p.json").write_text(json.dumps(fields))
     with pytest.raises(ProfileError, match=r"variation.passes: got factors that fall, expected them rising"):
         load_profile(tmp_path / "p.json")
-    del fields["variation"]
+    del fields["variation"], fields["sharing"]
     (tmp_path / "p.json").write_text(json.dumps(fields | {"version": 3}))
     assert load_profile(tmp_path / "p.json") == profile(layer(measurement(1)))
+
+
+def test_what_sharing_a_core_costs_is_read_as_it_was_written(tmp_path):
+    path = tmp_path / "p.json"
+    rising = tuple(1.0 + 0.01 * step for step in range(11))
+    prices = SharingPrice(2, rising), SharingPrice(3, (1.5,) * 11)
+    plain = profile(layer(measurement(1)))
+    save_profile(replace(plain, sharing=prices), path)
+    assert load_profile(path) == replace(plain, sharing=prices)
+    written = json.loads(path.read_text())
+    for edit, message in (
+        (lambda f: f["sharing"].reverse(), r"sharing: got \[3, 2\] processes, expected numbers that rise"),
+        (lambda f: f["sharing"][0]["factors"].reverse(), r"sharing.0.factors: got factors that fall"),
+        (lambda f: f["sharing"][0].update(num_processes=1), r"sharing.0.num_processes: got 1, expected at least 2"),
+        (lambda f: f.update(version=4), r"profile: got a sharing, expected none in version 4"),
+    ):
+        path.write_text(edited(json.dumps(written), edit))
+        with pytest.raises(ProfileError, match=message):
+            load_profile(path)
+    del written["sharing"]
+    path.write_text(json.dumps(written | {"version": 4}))
+    assert load_profile(path) == plain
 
 
 def test_a_cluster_is_read_as_it_was_written(tmp_path):
@@ -67,7 +89,7 @@ def test_a_profile_from_before_copies_were_measured_is_read(tmp_path):
 
     def age(fields):
         fields["version"] = 2
-        del fields["provenance"]["kind"], fields["variation"]
+        del fields["provenance"]["kind"], fields["variation"], fields["sharing"]
         del fields["layers"][0]["work"]
 
     path.write_text(edited(path.read_text(), age))
@@ -81,7 +103,7 @@ def test_a_profile_from_before_i_and_w_is_read_and_says_so_when_they_are_needed(
 
     def age(fields):
         fields["version"] = 1
-        del fields["provenance"]["kind"], fields["variation"]
+        del fields["provenance"]["kind"], fields["variation"], fields["sharing"]
         for row in fields["layers"]:
             del row["work"]
             for fields_of_size in row["measurements"]:
@@ -112,11 +134,11 @@ def edited(text, edit):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda f: f.update(version=5), "version: got 5, expected 1, 2, 3 or 4"),
+        (lambda f: f.update(version=6), "version: got 6, expected 1, 2, 3, 4 or 5"),
         (lambda f: f.update(version=1), "layers.0.measurements.0: got a split, expected none in version 1"),
         (lambda f: f.update(version=2), "layers.0: got a work, expected none in version 2"),
-        (lambda f: f["layers"][1].pop("work"), "layers.1: got no work, expected one, or null, in version 4"),
-        (lambda f: f["provenance"].pop("kind"), "provenance: got no kind, expected one, or null, in version 4"),
+        (lambda f: f["layers"][1].pop("work"), "layers.1: got no work, expected one, or null, in version 5"),
+        (lambda f: f["provenance"].pop("kind"), "provenance: got no kind, expected one, or null, in version 5"),
         (lambda f: f["layers"][1]["work"].update(copy_s=-1), "layers.1.work.copy_s: got -1"),
         (lambda f: f["layers"][1]["measurements"][0].pop("split"), "layers.1.measurements.0: got no split"),
         (lambda f: f["layers"][1]["measurements"][0]["split"].pop("gradient_bytes"), "gradient_bytes: got nothing"),

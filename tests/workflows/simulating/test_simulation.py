@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import pipesched
-from pipesched.profiles.costs import StageCost, StageCosts, Variation
+from pipesched.profiles.costs import SharingPrice, StageCost, StageCosts, Variation
 from pipesched.profiles.io import load_profile
 from pipesched.schedules import Average
 from pipesched.schedules.builders.avgpipe import one_pipeline
@@ -146,3 +146,15 @@ def test_a_pipeline_that_is_alone_averages_as_its_lists_say():
 def test_costs_without_bytes_say_nothing_of_memory():
     costs = StageCosts((StageCost(1.0, 2.0),) * 2)
     assert not pipesched.simulate("1f1b", costs, num_ranks=2, num_microbatches=4).timeline.memory
+
+
+def test_ranks_that_share_a_device_take_as_much_longer_as_the_profile_says():
+    profile = load_profile(GPT)
+    priced = replace(profile, sharing=(SharingPrice(2, (1.5,) * 11),))
+
+    def makespan_s(costs, schedule, **parameters):
+        return pipesched.simulate(schedule, costs, num_ranks=2, num_microbatches=4, parameters=parameters).makespan_s
+
+    assert makespan_s(priced, "1f1b") == makespan_s(profile, "1f1b")
+    shared = {"pipelines": 2}
+    assert makespan_s(priced, "avgpipe", **shared) == pytest.approx(1.5 * makespan_s(profile, "avgpipe", **shared))

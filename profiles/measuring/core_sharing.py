@@ -1,0 +1,114 @@
+"""Measure what sharing a core costs: the processor time of a pass beside companions on the same core, over that alone.
+
+    on one core   alone alone   with 1 with 1   alone alone   with 2 with 2   alone alone   with 1 with 1 ...
+                        ^ a            ^ b                    b / a is one ratio for 2 processes
+
+The two passes of a ratio follow each other, so that a drift of the machine cancels; the first of each kind fills the
+caches. Ratios go through all sizes in turn: they differ less between sizes than from one ratio to the next.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.costs import SharingPrice, sharing_price_of
+from pipesched.profiles.measuring.background_load import Companions
+from pipesched.profiles.measuring.layer_chain import LayerChain
+from pipesched.profiles.measuring.torch_threads import torch_threads
+from pipesched.profiles.models import Model
+from pipesched.profiles.processes import can_bind, usable_cores
+
+_LEAST_S = 0.05
+"""Processor time of a measurement: several time slices of the system, or passes of a small model would see none."""
+
+
+def measure_sharing(
+    model: Model,
+    *,
+    microbatch_sizes: Sequence[int],
+    num_processes: int,
+    repeats: int = 10,
+    dtype: torch.dtype = torch.float32,
+    threads: int = 1,
+    seed: int = 0,
+    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+) -> tuple[SharingPrice, ...]:
+    """Measure what 2, 3 and so on up to `num_processes` that run `model` on the same core cost each other.
+
+    Args:
+        model: Run whole, in each of them.
+        microbatch_sizes: Samples, taken in turn.
+        num_processes: Most processes on the core, at least 2.
+        repeats: Ratios for each number of processes.
+        dtype: Data type of weights and activations.
+        threads: Threads of one operation; they have as many cores, which all processes share.
+        seed: Seed of weights and data.
+        progress: Told what fraction is done.
+
+    Raises:
+        ProfileError: Processes cannot be bound to cores here, or the model fails.
+    """
+    if not can_bind():
+        raise ProfileError(
+            f"sharing a core: got {num_processes} processes on a system that binds none to a core, expected Linux; "
+            "leave it out"
+        )
+    numbers = range(2, num_processes + 1)
+    ratios: dict[int, list[float]] = {number: [] for number in numbers}
+    chain = LayerChain(model, seed=seed, dtype=dtype, device=torch.device("cpu"))
+    dtype_name = str(dtype).removeprefix("torch.")
+    with (
+        torch_threads(threads),
+        _bound(usable_cores()[:threads]),
+        Companions(model.name, num_processes - 1, dtype=dtype_name, device="cpu", threads=threads, seed=seed) as others,
+    ):
+        for repeat in range(repeats):
+            size = microbatch_sizes[repeat % len(microbatch_sizes)]
+            batch = chain.batch(size)
+            for number in numbers:
+                others.use(size, 0)
+                alone_s = _pass_s(chain, *batch)
+                others.use(size, number - 1)
+                ratios[number].append(_pass_s(chain, *batch) / alone_s)
+            progress((repeat + 1) / repeats)
+    return tuple(sharing_price_of(number, ratios[number]) for number in numbers)
+
+
+def _pass_s(chain: LayerChain, inputs: Tensor, targets: Tensor) -> float:
+    """Return the processor time of a pass of this thread, after one that does not count [s]."""
+    chain.run(inputs, targets, _no_mark)
+    start_s, num_passes, spent_s = time.thread_time(), 0, 0.0
+    while spent_s < _LEAST_S:
+        chain.run(inputs, targets, _no_mark)
+        num_passes, spent_s = num_passes + 1, time.thread_time() - start_s
+    return spent_s / num_passes
+
+
+@contextmanager
+def _bound(cores: Sequence[int]) -> Iterator[None]:
+    """Let this process, and those that it starts, have no other cores."""
+    before = os.sched_getaffinity(os.getpid())
+    try:
+        _bind_threads(cores)
+        yield
+    finally:
+        _bind_threads(before)
+
+
+def _bind_threads(cores: Iterable[int]) -> None:
+    """Give every thread of this process these cores; those that it starts have the same."""
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(ProcessLookupError):  # it has just ended
+            os.sched_setaffinity(int(task.name), cores)
+
+
+def _no_mark() -> None:
+    """Note nothing."""
