@@ -72,15 +72,6 @@ class NumberedSpan(NamedTuple):
     end: int
 
 
-class NumberedHandOver(NamedTuple):
-    """A rank's own time that has numbers of times in place of the times."""
-
-    rank: int
-    op: Op
-    start: int
-    end: int
-
-
 @dataclass(frozen=True, slots=True)
 class EventGraph:
     """A graph of n nodes: node 0 is the beginning, and every other node comes behind those that it waits for.
@@ -91,7 +82,8 @@ class EventGraph:
         takes: A sequence of n indices into `durations`: how long each node lasts.
         durations: Every different duration once; costs turn each into seconds.
         places: The spans of all ops, with numbers of times, in order of rank and then of the rank's list.
-        hand_overs: The hand-overs, with numbers of times, in the order of the spans; empty where they take no time.
+        hand_overs: Of each hand-over its rank, its op and its node, in the order of the spans; empty where they take no
+            time.
     """
 
     schedule: Schedule
@@ -99,7 +91,7 @@ class EventGraph:
     takes: Sequence[int]
     durations: tuple[Duration, ...]
     places: tuple[NumberedSpan, ...]
-    hand_overs: tuple[NumberedHandOver, ...] = ()
+    hand_overs: tuple[tuple[int, Op, int], ...] = ()
 
     def times_s(self, costs: StageCosts, cluster: Cluster, num_pipelines: int = 1) -> list[float]:
         """Return the 2 n times of all nodes [s], by number.
@@ -134,9 +126,9 @@ class EventGraph:
             for rank, op, posted, start, end in self.places
         ]
         hand_overs = tuple(
-            HandOver(rank, op, times_s[start], times_s[end])
-            for rank, op, start, end in self.hand_overs
-            if times_s[end] > times_s[start]
+            HandOver(rank, op, times_s[2 * node], times_s[2 * node + 1])
+            for rank, op, node in self.hand_overs
+            if times_s[2 * node + 1] > times_s[2 * node]
         )
         return Timeline(
             self.schedule.name, "predicted", tuple(spans), self.schedule.rank_to_device, hand_overs=hand_overs

@@ -12,8 +12,9 @@ The order in which the ranks are worked through does not matter.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import assert_never, final
 
@@ -47,7 +48,6 @@ from pipesched.simulator.fast.event_graph import (
     EventGraph,
     Flow,
     Latency,
-    NumberedHandOver,
     NumberedSpan,
     StageReduction,
 )
@@ -78,11 +78,12 @@ class GraphBuilder:
     def __init__(self, schedule: Schedule, plans: Mapping[int, AllReduce], *, has_hand_over: bool) -> None:
         self._schedule = schedule
         self._has_hand_over = has_hand_over
-        self._hand_overs: list[list[NumberedHandOver]] = [[] for _ in schedule.ops]
+        self._hand_overs: list[list[tuple[int, Op, int]]] = [[] for _ in schedule.ops]
         self._plans = plans
         self._waits: tuple[list[int], list[int], list[int]] = ([], [], [])
         self._takes: list[int] = []
         self._durations: list[Duration] = [None]
+        self._own: dict[Hashable, int | None] = {}  # the number of what each hand-over takes; None: it is none
         self._numbers: dict[Hashable, int] = {None: 0}
         self._now = [BEGINNING] * schedule.num_ranks
         self._at = [0] * schedule.num_ranks
@@ -193,20 +194,22 @@ class GraphBuilder:
         now = self._now[rank]
         for recv in recvs:
             assert isinstance(recv.op, Recv)
-            receipt = of_receipt(rank, recv.op.peer, recv.op.message, self._devices)
-            now = self._hand_over(rank, op, receipt, now, recv.arrival)
+            peer, message = recv.op.peer, recv.op.message
+            alike = rank, peer, message.payload, message.stage
+            make = partial(of_receipt, rank, peer, message, self._devices)
+            now = self._hand_over(rank, op, alike, make, now, recv.arrival)
         return [now]
 
     def _next(self, rank: int, op: Compute | Overlap | Step | Average, end: int) -> int:
         """Return when the rank comes to what stands behind `op` in its list."""
-        work = after_op(rank, op, self._devices)
-        return end if work is None else self._hand_over(rank, op, work, end)
+        return self._hand_over(rank, op, self._takes[-1], partial(after_op, rank, op, self._devices), end)
 
     def _post(self, rank: int, op: Send | Recv) -> _Posted:
         """Post one side of a transfer; with the second side its events are known."""
         posted = self._now[rank]
         if self._has_hand_over:
-            self._now[rank] = self._hand_over(rank, op, of_post(rank, op, self._devices), posted)
+            alike = rank, type(op), op.peer, op.message.payload, op.message.stage
+            self._now[rank] = self._hand_over(rank, op, alike, partial(of_post, rank, op, self._devices), posted)
         side = _Posted(op, posted, self._now[rank])
         if isinstance(op, Recv):
             self._there[rank][op.message] = side
@@ -262,11 +265,25 @@ class GraphBuilder:
             channel.left = self._moment(0, channel.left, left) + 1
         return start, self._moment(self._number(whole, whole), start) + 1
 
-    def _hand_over(self, rank: int, op: Op, work: HandOverWork, *waits: int) -> int:
-        """Add what handing over takes of a rank; return the number of the time when that is over."""
-        origin = None if work.message is None else work.message.origin
-        start = self._moment(self._number((work._replace(message=None), origin), work), *waits)
-        self._hand_overs[rank].append(NumberedHandOver(rank, op, start, start + 1))
+    def _hand_over(
+        self, rank: int, op: Op, alike: Hashable, make: Callable[[], HandOverWork | None], since: int, *waits: int
+    ) -> int:
+        """Add what handing over takes of a rank; return the number of the time when that is over.
+
+        Args:
+            alike: The same for all that take the same.
+            make: Says what it is, if it is anything.
+            since: Number of the time when the rank comes to it.
+            waits: What it waits for besides.
+        """
+        if alike not in self._own:
+            work = make()
+            self._own[alike] = None if work is None else self._number((None, alike), work)
+        takes = self._own[alike]
+        if takes is None:
+            return since
+        start = self._moment(takes, since, *waits)
+        self._hand_overs[rank].append((rank, op, start // 2))
         return start + 1
 
     def _moment(self, takes: int, first: int, second: int = BEGINNING, third: int = BEGINNING) -> int:

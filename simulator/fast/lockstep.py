@@ -38,7 +38,8 @@ class Lockstep:
 
     Attributes:
         costs: What each op takes when it is alone on its device.
-        works: (start, end) of each op that is no message, as numbers of times.
+        works: (start, end) of each op that is no message and no Average, as numbers of times.
+        averages: The end of each Average, as a number of a time.
         held: What each device that holds something holds, in ascending order of device.
     """
 
@@ -46,6 +47,7 @@ class Lockstep:
     cluster: Cluster
     graph: EventGraph
     works: tuple[tuple[int, ...], tuple[int, ...]]
+    averages: tuple[int, ...]
     held: tuple[Held, ...]
 
     def times_s(self, num_pipelines: int) -> list[float]:
@@ -53,9 +55,10 @@ class Lockstep:
         costs = self.costs if num_pipelines > 1 else _without_averages(self.costs)
         return self.graph.times_s(costs, _divided(self.cluster, num_pipelines), num_pipelines)
 
-    def makespan_s(self, times_s: Sequence[float]) -> float:
+    def makespan_s(self, times_s: Sequence[float], num_pipelines: int) -> float:
         """Return from when to when all together work [s]."""
         starts, ends = self.works
+        ends += self.averages if num_pipelines > 1 else ()
         return max((times_s[end] for end in ends), default=0.0) - min((times_s[start] for start in starts), default=0.0)
 
     def estimate(self, num_pipelines: int) -> Estimate:
@@ -63,7 +66,9 @@ class Lockstep:
         times_s = self.times_s(num_pipelines)
         peaks = self.peaks(times_s, num_pipelines)
         over = self.over_capacity(times_s, num_pipelines, peaks)
-        return Estimate(Meaning.ITERATION, self.makespan_s(times_s), peaks, None if over is None else str(over))
+        return Estimate(
+            Meaning.ITERATION, self.makespan_s(times_s, num_pipelines), peaks, None if over is None else str(over)
+        )
 
     def peaks(self, times_s: Sequence[float], num_pipelines: int) -> dict[int, int]:
         """Return the most that all together hold on each device [bytes]."""
@@ -119,9 +124,10 @@ def lockstep_of(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Lock
         As `longest_path` does.
     """
     graph = event_graph_of(schedule, costs, cluster)
-    places = [place for place in graph.places if not isinstance(place.op, Send | Recv)]
+    places = [place for place in graph.places if not isinstance(place.op, Send | Recv | Average)]
     works = tuple(place.start for place in places), tuple(place.end for place in places)
-    return Lockstep(costs, cluster, graph, works, held_on_devices(graph, costs))
+    averages = tuple(place.end for place in graph.places if isinstance(place.op, Average))
+    return Lockstep(costs, cluster, graph, works, averages, held_on_devices(graph, costs))
 
 
 def _without_averages(costs: StageCosts) -> StageCosts:

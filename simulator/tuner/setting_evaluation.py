@@ -54,7 +54,8 @@ class Problem:
         Raises:
             ProfileError: It cannot be cut so, the profile does not cover the size, or there are fewer layers.
         """
-        return _costs(self.profile, self.partition, self.microbatch_size(num_microbatches), num_stages, num_pipelines)
+        num_sharing = num_pipelines if self.profile.sharing else 1  # without a price they are the same for all
+        return _costs(self.profile, self.partition, self.microbatch_size(num_microbatches), num_stages, num_sharing)
 
     def microbatch_size(self, num_microbatches: int) -> int:
         """Return the samples of each, if a batch is cut into so many.
@@ -71,9 +72,9 @@ class Problem:
 
 
 @lru_cache(maxsize=256)
-def _costs(profile: Profile, partition: str, size: int, num_stages: int, num_pipelines: int) -> StageCosts:
+def _costs(profile: Profile, partition: str, size: int, num_stages: int, num_sharing: int) -> StageCosts:
     bounds = parse_partition(partition, layer_seconds(profile, size), num_stages)
-    return costs_of_stages(profile, bounds, size, num_pipelines)
+    return costs_of_stages(profile, bounds, size, num_sharing)
 
 
 def evaluate_setting(problem: Problem, setting: Setting) -> SettingOutcome:
@@ -100,8 +101,7 @@ def _costs_of(problem: Problem, setting: Setting) -> StageCosts:
 
 def _one_iteration(problem: Problem, costs: StageCosts, setting: Setting) -> Estimate:
     """Return time and memory of an iteration that all pipelines begin together."""
-    is_alone = setting.num_pipelines == 1 and problem.cluster.has_hand_over  # going on to an Average would take time
-    pipeline = _lockstep(setting if is_alone else _alike(setting), costs, problem.cluster, problem.network)
+    pipeline = _lockstep(_alike(setting), costs, problem.cluster, problem.network)
     if pipeline is not None:
         return pipeline.estimate(setting.num_pipelines)
     return _by_simpy(problem, costs, setting)

@@ -118,6 +118,7 @@ MATRIX = {
     "handing over, unequal devices and links": ("= = = = ~", lambda: scenario(build("1f1b", 4, 4), HANDED_UNEQUALLY)),
     "handing over, overlap": ("= = - - -", lambda: scenario(build("dualpipe_v", 2, 4), HANDED, overlap=0.5)),
     "handing over beside reductions": ("= = - = -", lambda: scenario(build("chimera", 4, 8), HANDED)),
+    "handing over, one pipeline with an average": ("= = = = ~", lambda: pipelines(1, cluster=HANDED)),
     "handing over, two pipelines": ("- = = - ~", lambda: pipelines(2, 0.75, cluster=HANDED)),
     "handing over, three pipelines that do not slow each other": (
         "- = = - ~",

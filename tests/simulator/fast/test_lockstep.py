@@ -64,7 +64,7 @@ def test_it_equals_simpy_on_all_pipelines_whatever_they_cost(p, share, number, a
     pipeline, expected = lockstep_of(single, costs, cluster), simulate_lists(every, costs, cluster)
     times_s = pipeline.times_s(number)
     timeline = pipeline.timeline(times_s, number)
-    assert pipeline.makespan_s(times_s) == pytest.approx(expected.makespan_s, rel=1e-9)
+    assert pipeline.makespan_s(times_s, number) == pytest.approx(expected.makespan_s, rel=1e-9)
     for rank in range(every.num_ranks):
         for span, expected_span in zip(timeline.of_rank(rank % p), expected.of_rank(rank), strict=True):
             if isinstance(span.op, Compute):
@@ -109,7 +109,7 @@ def test_where_all_sums_are_exact_the_most_that_is_held_and_who_takes_too_much_a
     pipeline = lockstep_of(single, costs, limited(cluster, chance, most(samples)))
     times_s = pipeline.times_s(number)
     peaks = pipeline.peaks(times_s, number)
-    assert pipeline.makespan_s(times_s) == expected.makespan_s
+    assert pipeline.makespan_s(times_s, number) == expected.makespan_s
     assert peaks == most(samples)
     overflow = pipeline.over_capacity(times_s, number, peaks)
     expected_overflow = over_capacity(samples, pipeline.cluster, expected)
@@ -148,7 +148,7 @@ def test_alone_it_is_the_longest_path_of_any_lists_with_their_memory_and_the_op_
     times_s = pipeline.times_s(1)
     peaks = pipeline.peaks(times_s, 1)
     assert pipeline.timeline(times_s, 1) == timeline
-    assert pipeline.makespan_s(times_s) == timeline.makespan_s
+    assert pipeline.makespan_s(times_s, 1) == timeline.makespan_s
     assert peaks == most(samples)
     assert pipeline.over_capacity(times_s, 1, peaks) == over_capacity(samples, pipeline.cluster, timeline)
 
@@ -170,5 +170,5 @@ def test_pipelines_that_slow_each_other_slow_the_conversion_of_their_messages_to
     costs = StageCosts((cost, cost), compression=Compression(4, 1000))
     every, single = pipelines(2, 4, 2, 0, is_recomputed=False)
     pipeline = lockstep_of(single, costs, flat(2))
-    assert pipeline.makespan_s(pipeline.times_s(2)) == pytest.approx(40.0)
+    assert pipeline.makespan_s(pipeline.times_s(2), 2) == pytest.approx(40.0)
     assert simulate_lists(every, costs, flat(2)).makespan_s == pytest.approx(40.0)
