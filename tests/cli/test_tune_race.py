@@ -47,7 +47,11 @@ def test_verify_says_how_many_race(tune):
 
 def test_the_race_is_told_in_a_table_of_80_columns(tune):
     said = tune("--budget 2000").out
-    _, race = said.split("Race of settings")
+    predicted, race = said.split("Race of settings")
+    assert "ranked first by simulate: " in predicted
+    assert "the race below chooses" in " ".join(predicted.split())
+    assert "chosen by" not in said
+    assert "pipesched train" not in predicted
     assert max(len(line.rstrip()) for line in race.splitlines() if "│" in line or "━" in line) <= 80
     assert "N=1 won: the next, " in race
     assert "pipesched train" in race

@@ -25,8 +25,8 @@ def print_settings(
     if candidates:
         title = f"{len(candidates)} of {num_fitting} settings that fit train as plain training does"
         caption = [
-            _chosen(result, candidates[0]),
-            *_typed(commands, candidates[0]),
+            _first(result, candidates[0]),
+            *([] if result.race else _typed(commands, candidates[0])),  # those of the race's leader stand below it
             *_left_out(candidates, top),
             *limit,
         ]
@@ -37,7 +37,9 @@ def print_settings(
             f"of these {result.evaluator} chooses {_told(result, others[0])}; -n makes it the answer",
             *_typed(commands, others[0]),
         ]
-        caption = caption if result.averaged is not None else ["none of these comes before the one chosen above"]
+        caption = (
+            caption if result.averaged is not None else [f"none of these comes before the one {_verb(result)} above"]
+        )
         title = f"{len(others)} settings that fit have elastic averaging, which is another training"
         caption += [*_left_out(others, top), *([] if candidates else limit)]
         print_table(title, _rows(result, others[:top], problem), "\n".join(caption))
@@ -46,11 +48,17 @@ def print_settings(
         print_table(f"{len(rejected)} settings are rejected{more}", _rejected(rejected[:top]))
 
 
-def _chosen(result: TuneResult, best: SettingOutcome) -> str:
-    line = f"chosen by {result.evaluator}: {_told(result, best)}; training: {best.setting.training}"
+def _first(result: TuneResult, best: SettingOutcome) -> str:
+    line = f"{_verb(result)} by {result.evaluator}: {_told(result, best)}; training: {best.setting.training}"
+    line += "; the race below chooses" if result.race else ""
     if result.advanced is not None:
         line += f"; advance={result.advanced.setting.advance} is the least that takes the time of AFAB"
     return line
+
+
+def _verb(result: TuneResult) -> str:
+    """Return what is done with the first: where settings race, it need not be the answer."""
+    return "ranked first" if result.race else "chosen"
 
 
 def _told(result: TuneResult, outcome: SettingOutcome) -> str:
