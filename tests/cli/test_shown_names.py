@@ -129,6 +129,19 @@ def test_progress_on_a_terminal_names_what_runs_letter_by_letter(monkeypatch, na
     assert shown.count(name) >= 2
 
 
+def test_a_comparison_of_large_files_is_told_on_a_terminal_and_of_small_ones_is_not(monkeypatch, tmp_path):
+    small, large = tmp_path / "small [red].json", tmp_path / "large.json"
+    small.write_bytes(b"{}")
+    large.write_bytes(b" " * 1_000_000)
+    monkeypatch.setenv("TERM", "xterm")
+    for second, is_told in ((small, False), (large, True)):
+        terminal = Terminal()
+        monkeypatch.setattr(sys, "stderr", terminal)
+        with output.comparing([small, second]):
+            pass
+        assert (f"comparing small [red].json and {second.name}" in terminal.getvalue()) is is_told
+
+
 def drawn_texts(path):
     return [html.unescape(text) for text in re.findall(r"<text[^>]*>([^<]*)</text>", path.read_text())]
 

@@ -19,7 +19,7 @@ from pipesched.cli.options.simulation_options import BuffersOption, SimulationOp
 from pipesched.cli.output.comparison_table import print_parts
 from pipesched.cli.output.memory_lines import limit_lines
 from pipesched.cli.output.output_files import TABLE, check_outputs, emit, table_text
-from pipesched.cli.output.terminal import print_json, print_result, progress_bar
+from pipesched.cli.output.terminal import comparing, print_json, print_result, progress_bar
 
 if TYPE_CHECKING:
     from pipesched.schedules import Timeline
@@ -112,7 +112,8 @@ def _require_two(timelines: Sequence[str], names: Sequence[str]) -> None:
 def _compare_timelines(paths: Sequence[Path], form: CompareFormat, gantt: Path | None, out: Path | None) -> None:
     from pipesched.workflows.timelines import compare_runs
 
-    compared = compare_runs(paths[0], paths[1])
+    with comparing(paths):
+        compared = compare_runs(paths[0], paths[1])
     _write(compared.timelines, compared.to_rows(), gantt, out, compared.caption)
     if form == "json":
         print_json(compared.to_dict())

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Literal
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 _LONG = 20_000
 """Ops whose simulation takes about half a second."""
+_LONG_BYTES = 1_000_000
+"""Bytes of the files of Timelines: some 20,000 ops, too."""
 
 
 def print_json(data: object) -> None:
@@ -138,6 +141,12 @@ def spinner(text: str, *, if_long: bool) -> Iterator[None]:
 def simulating(schedule: Schedule) -> AbstractContextManager[None]:
     """Show on a terminal that a schedule is simulated, where that takes long."""
     return spinner(f"simulating {schedule.name}", if_long=sum(map(len, schedule.ops)) > _LONG)
+
+
+def comparing(timelines: Sequence[Path]) -> AbstractContextManager[None]:
+    """Show on a terminal that files of Timelines are compared, where that takes long."""
+    names = " and ".join(path.name for path in timelines)
+    return spinner(f"comparing {names}", if_long=sum(path.stat().st_size for path in timelines) > _LONG_BYTES)
 
 
 @contextmanager
