@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
+from itertools import groupby
 
 from pipesched.schedules import printable
 
@@ -35,6 +36,16 @@ class Table:
         if self.caption:
             parts.append("<p>" + "<br>".join(_text(line) for line in self.caption.split("\n")) + "</p>")
         return "".join(parts)
+
+
+def with_equal_in_one(rows: Iterable[Mapping[str, str]]) -> tuple[Mapping[str, str], ...]:
+    """Return rows numbered by their first column, those that follow one another and are equal else as one: ``0-63``."""
+    folded: list[Mapping[str, str]] = []
+    for _, equal in groupby(rows, key=lambda row: tuple(row.values())[1:]):
+        first, *others = equal
+        name, number = next(iter(first.items()))
+        folded.append({**first, name: f"{number}-{others[-1][name]}"} if others else first)
+    return tuple(folded)
 
 
 def _text(text: str) -> str:

@@ -149,31 +149,32 @@ _COLUMNS: tuple[tuple[str, tuple[str, ...], Callable[[Any], str]], ...] = (
     ("schedule", ("name",), str),
     ("makespan", ("makespan_s",), readable_s),
     ("bubble fraction", ("bubble_fraction",), readable_share),
-    ("bubble overhead", ("bubble_overhead",), readable_share),
-    ("bubble of longest span", ("bubble_of_longest_span",), readable_share),
     ("steady / micro-batch", ("steady_s_per_microbatch",), readable_s),
     ("peak memory", ("peak_memory_worst_bytes", "peak_memory_best_bytes"), readable_bytes),
+    ("fits", ("fits",), _yes),
     ("micro-batches", ("peak_microbatches_worst", "peak_microbatches_best"), _number),
     ("weight versions", ("weight_versions",), _count),
     ("model copies", ("model_copies",), _number),
     ("messages", ("messages",), _count),
     ("sent", ("sent_bytes",), readable_bytes),
-    ("fits", ("fits",), _yes),
+    ("bubble overhead", ("bubble_overhead",), readable_share),
+    ("bubble of longest span", ("bubble_of_longest_span",), readable_share),
 )
-"""The title, the fields that stand under it, and how a value is shown; what is not here is for programs only."""
+"""The title, the fields that stand under it, and how a value is shown, what matters most first: a narrow terminal shows
+the first ones. What is not here is for programs only."""
 
 _CAPTION = """\
 bubble_fraction: idle / (devices x makespan); bubble_overhead: (makespan - busiest device) / busiest device; \
 of longest span: its idle share
 steady: seconds per micro-batch when batches follow one another, each stage stepping between, or without a flush in \
 the long run
-peak memory, and micro-batches in flight at most: of the device with most / of the one with least; \
+peak memory, and micro-batches in flight at most: of the device with most / of the one with least, where they differ; \
 model copies: weights on all devices together, old versions and predicted ones included"""
 
 
 def _cell(summary: Summary, names: Sequence[str], show: Callable[[Any], str]) -> str:
     values = [getattr(summary, name) for name in names]
-    return "-" if None in values else " / ".join(map(show, values))
+    return "-" if None in values else " / ".join(dict.fromkeys(map(show, values)))
 
 
 def compare(

@@ -12,10 +12,8 @@ from pipesched.simulator.analysis import Metrics, fits, metrics, readable_bytes,
 from pipesched.simulator.engine import Distribution
 from pipesched.simulator.fidelity import MakespanRange
 from pipesched.simulator.memory import InFlight, in_flight, peak_in_flight
-from pipesched.workflows import Table
-from pipesched.workflows.simulating.prediction import (
-    Prediction,
-)
+from pipesched.workflows import Table, with_equal_in_one
+from pipesched.workflows.simulating.prediction import Prediction
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -154,7 +152,7 @@ class Simulation(Prediction):
                     "idle by cause": ", ".join(causes),
                 }
             )
-        return Table(self.schedule.name, tuple(rows), "\n".join(self._lines()))
+        return Table(self.schedule.name, with_equal_in_one(rows), "\n".join(self._lines()))
 
     def _repr_html_(self) -> str:
         return self.table().to_html()

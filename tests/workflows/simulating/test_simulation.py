@@ -12,6 +12,7 @@ from pipesched.profiles.costs import SharingPrice, StageCost, StageCosts, Variat
 from pipesched.profiles.io import load_profile
 from pipesched.schedules import Average
 from pipesched.schedules.builders.avgpipe import one_pipeline
+from pipesched.schedules.transforms import replicate
 from pipesched.simulator.theory import one_f_one_b_makespan_s
 from pipesched.workflows import ArgumentError
 from pipesched.workflows.simulating import prediction
@@ -158,3 +159,11 @@ def test_ranks_that_share_a_device_take_as_much_longer_as_the_profile_says():
     assert makespan_s(priced, "1f1b") == makespan_s(profile, "1f1b")
     shared = {"pipelines": 2}
     assert makespan_s(priced, "avgpipe", **shared) == pytest.approx(1.5 * makespan_s(profile, "avgpipe", **shared))
+
+
+def test_devices_that_follow_one_another_and_are_equal_are_one_row_of_the_table():
+    alone = pipesched.simulate("gpipe", pipesched.uniform(4, 1.0, 2.0), num_ranks=4, num_microbatches=4).table()
+    assert [row["device"] for row in alone.rows] == ["0", "1", "2", "3"], "their idle times have other causes"
+    copies = pipesched.simulate(replicate(pipesched.build("gpipe", 1, 4), 8), pipesched.uniform(1, 1.0, 2.0))
+    assert [row["device"] for row in copies.table().rows] == ["0-7"]
+    assert len(copies.to_frame()) == 8
