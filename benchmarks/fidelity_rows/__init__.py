@@ -1,0 +1,1 @@
+"""The rows of `fidelity.py`: each measures how far predictions hold in one respect, and yields its section."""

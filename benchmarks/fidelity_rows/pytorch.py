@@ -1,0 +1,99 @@
+"""Costs from a trace of PyTorch's own 1F1B, with which its GPipe and its Interleaved1F1B are predicted."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import pipesched
+from fidelity_rows.bench import Row, cell, verdict
+from fidelity_rows.model_runs import Case
+from fidelity_rows.torch_rank import SCHEDULES
+from fidelity_rows.torch_runs import LONG_CASES, TorchRuns, torch_runs
+from pipesched import Profile
+from pipesched.simulator.analysis import readable_s
+
+LIMIT = 0.05
+Makespans = Mapping[str, tuple[float, float]]
+"""What is predicted of a schedule, and what was measured [s]."""
+
+
+def makespans(traces: Mapping[str, Sequence[Path]], case: Case, profile: Profile) -> Makespans:
+    """Return the makespans of all schedules, predicted with the costs of the first."""
+    timelines = {name: pipesched.import_traces(files).timeline for name, files in traces.items()}
+    first, *others = timelines
+    what_ifs = {
+        name: pipesched.what_if(
+            timelines[first],
+            schedule=name,
+            num_chunks=SCHEDULES[name][1] if SCHEDULES[name][1] > 1 else None,
+            partition="uniform",
+            profile=profile,
+            run_partition="uniform",
+            microbatch_size=case.microbatch_size,
+            draws=1,
+        )
+        for name in others
+    }
+    predicted_s = {first: what_ifs[others[0]].before.makespan_s}
+    predicted_s |= {name: what_if.after.makespan_s for name, what_if in what_ifs.items()}
+    return {name: (predicted_s[name], timeline.makespan_s) for name, timeline in timelines.items()}
+
+
+def lines(num_rounds: int) -> Iterator[str]:
+    """Yield the section."""
+    runs = torch_runs(num_rounds)
+    yield "PyTorch's Schedule1F1B, ScheduleGPipe and ScheduleInterleaved1F1B run one after the other in the same two"
+    yield "processes, each under torch.profiler; the traces are imported. The costs are those of the trace of 1F1B (its"
+    yield "own line says how well they give that back). Medians of the rounds (of the quarter with the shortest steps)."
+    yield ""
+    yield "| model | schedule | measured, shortest | error | order of the two right |"
+    yield "|---|---|---|---|---|"
+    limited: dict[str, list[tuple[float, float]]] = {}
+    orders: list[bool] = []
+    for case in LONG_CASES:
+        errors: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        rounds = list(_rounds(case, runs))
+        ordered = [_is_order_right(found) for found in rounds]
+        for found in rounds:
+            for name, (predicted_s, measured_s) in found.items():
+                errors[name].append((measured_s, predicted_s / measured_s - 1))
+        for name, several in errors.items():
+            shortest_s = readable_s(min(several)[0])
+            yield f"| {case.kind} | {name} | {shortest_s} | {cell(several)} | {sum(ordered)} of {len(ordered)} |"
+        limited |= {f"{case.kind} {name}": several for name, several in errors.items() if name != next(iter(SCHEDULES))}
+        orders += ordered
+    yield ""
+    yield from verdict(LIMIT, limited)
+    yield f"GPipe and Interleaved1F1B are in the right order in {sum(orders)} of {len(orders)} rounds."
+    yield from runs.bench.lines()
+
+
+def _rounds(case: Case, runs: TorchRuns) -> Iterator[Makespans]:
+    """Yield the makespans of every round that has all schedules."""
+    profile = runs.bench.tried(f"profile {case.model}", case.profile)
+    if profile is None:
+        return
+    for cases in runs.rounds:
+        if case in cases:
+            found = runs.bench.tried(f"import {case.kind}", partial(makespans, cases[case], case, profile))
+            if found is not None:
+                yield found
+
+
+def _is_order_right(found: Makespans) -> bool:
+    """Return whether the two that are predicted are in the same order as measured."""
+    (_, gpipe, interleaved) = found.values()
+    return (gpipe[0] < interleaved[0]) == (gpipe[1] < interleaved[1])
+
+
+ROW = Row(
+    "Costs from a torch.profiler trace of PyTorch's own 1F1B",
+    "its GPipe and Interleaved1F1B at most 5 % off, and in the right order",
+    8,
+    40.0,
+    lines,
+    torch_runs,
+)
