@@ -20,7 +20,7 @@ LIMIT_S = 540.0
 
 Result = TypeVar("Result")
 StepErrors = Sequence[tuple[float, float]]
-"""The seconds of a step, and the relative error of what was said of it, of every run."""
+"""The seconds of the step, or of both if two are compared, and the relative error of what was said, of every run."""
 
 
 @dataclass(frozen=True, slots=True)

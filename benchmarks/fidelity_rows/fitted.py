@@ -9,7 +9,7 @@ from functools import partial
 import pipesched
 from fidelity_rows.bench import Row, cell, verdict
 from fidelity_rows.model_runs import CASES, LONG, SCHEDULES, SHORT, Case, ModelRuns, model_runs
-from pipesched import RunResult, Timeline
+from pipesched import Timeline
 
 LIMITS = {LONG: 0.02, SHORT: 0.04}
 Errors = dict[str, list[tuple[float, float]]]
@@ -51,7 +51,7 @@ def lines(num_rounds: int) -> Iterator[str]:
 
 
 def _errors(case: Case, runs: ModelRuns) -> tuple[Errors, Errors]:
-    """Return the errors of the predictions, and of the changes, of each schedule but GPipe."""
+    """Return the errors of the predictions, and of the changes, of each schedule but GPipe; with the steps of both."""
     errors: Errors = defaultdict(list)
     changes: Errors = defaultdict(list)
     for measured in runs.rounds:
@@ -60,13 +60,10 @@ def _errors(case: Case, runs: ModelRuns) -> tuple[Errors, Errors]:
                 gpipe, run = measured[case, "gpipe"].timeline, measured[case, name]
                 what_if = runs.bench.tried(f"predict {name}", partial(predicted, gpipe, case, runs, name))
                 if what_if is not None:
-                    _note(errors[name], run, what_if.after.makespan_s)
-                    _note(changes[name], run, what_if.after.makespan_s * gpipe.makespan_s / what_if.before.makespan_s)
+                    both_s, ratio = gpipe.makespan_s + run.makespan_s, what_if.after.makespan_s / run.makespan_s
+                    errors[name].append((both_s, ratio - 1))
+                    changes[name].append((both_s, ratio * gpipe.makespan_s / what_if.before.makespan_s - 1))
     return errors, changes
-
-
-def _note(errors: list[tuple[float, float]], run: RunResult, predicted_s: float) -> None:
-    errors.append((run.makespan_s, predicted_s / run.makespan_s - 1))
 
 
 ROW = Row(
