@@ -17,7 +17,7 @@ from pipesched import ArgumentError, Cluster, Profile, TuneResult
 from pipesched.profiles.processes import num_companions
 from pipesched.simulator.analysis import readable_s
 from pipesched.simulator.tuner import Setting
-from pipesched.workflows import Measurement
+from pipesched.workflows.tuning import Measurement
 
 Result = TypeVar("Result")
 
@@ -25,8 +25,9 @@ GRIDS = {kind: (model, batch_size, microbatches[:-1]) for kind, (model, batch_si
 LIMIT, SHARE, ITERATIONS = 0.05, 0.10, 12
 CONTENDERS = (4, 3, 2, 1)
 """How many race beside plain 1F1B: the most of which one round fits into the time."""
-COUNTED = 0.6
-"""The share of a race that its budget counts: a run beforehand, which starts the processes, comes on top."""
+COUNTED = 0.4
+"""The share of the time that is given to a race as its budget: the run before it does not count, and the first round
+is run to its end, however long it takes."""
 
 
 def profile(kind: str) -> Profile:
