@@ -29,7 +29,7 @@ def errors_of(name: str, links: Cluster, iterations: int) -> StepErrors:
 def lines(num_rounds: int) -> Iterator[str]:
     """Yield the section."""
     bench = Bench()
-    links = pipesched.profile_links()
+    links = pipesched.profile_links().cluster
     yield f"{NUM_EMULATED} ranks, {NUM_MICROBATCHES} micro-batches, messages of {readable_bytes(MESSAGE_BYTES)};"
     yield f"F, I and W of all that a rank holds take {readable_s(OP_S)} each, F of some stages 25 or 50 % more."
     yield f"Medians of {num_rounds} iterations (and the shortest)."

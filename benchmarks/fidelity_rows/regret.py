@@ -127,7 +127,7 @@ def chosen(grid: Grid, links: Cluster) -> tuple[float, float, str]:
 def lines(num_rounds: int) -> Iterator[str]:
     """Yield the section."""
     bench = Bench()
-    links = pipesched.profile_links()
+    links = pipesched.profile_links().cluster
     yield "Every setting of a grid, that of `benchmarks/tuner.py` without its largest M, is run once: the traversal."
     yield f"Then, {num_rounds} times, the model is profiled, and `tune --budget` races in what is left of {SHARE:.0%}"
     yield "of its time, with as many contenders as one round has time for. Links are measured once for all."
