@@ -76,17 +76,17 @@ def tune(
     when nothing fits.
     """
     from pipesched.simulator.views import FIGURE_SUFFIXES
-    from pipesched.workflows.tuning import CONTENDERS, raced, require_budget, search_problem, with_trust
+    from pipesched.workflows.tuning import CONTENDERS, raced, search_problem, with_trust
 
     check_outputs((plot, FIGURE_SUFFIXES), (out, TABLE), (resume, ()))
     method = Method(evaluator, workers, ray, resume)
     method.require_possible(problem)
-    if budget is not None:
-        require_budget("budget_s", budget, evaluator)
+    measures = evaluator == "measure"
+    is_run = measures or verify is not None or budget is not None
+    _require_possible(runs, evaluator, budget, is_run=is_run)
     loaded = problem.load(machines, space, runs)
     loaded = with_trust(loaded) if trust_model else loaded
-    measures, is_run = evaluator == "measure", verify is not None or budget is not None
-    measurement = _measurement(loaded, runs) if is_run or measures else None
+    measurement = _measurement(loaded, runs) if is_run else None
     settings = space.load(loaded).settings()
     with progress_bar(f"{'running' if measures else 'tuning over'} {len(settings)} settings") as tick:
         result = search_problem(
@@ -129,14 +129,23 @@ def tune(
         raise typer.Exit(NEGATIVE)
 
 
+def _require_possible(runs: RunOptions, evaluator: str, budget_s: float | None, *, is_run: bool) -> None:
+    """Refuse what could not be run, before a model is profiled."""
+    from pipesched.workflows.arguments import require_epsilon
+    from pipesched.workflows.tuning import require_budget
+
+    if budget_s is not None:
+        require_budget("budget_s", budget_s, evaluator)
+    if is_run:
+        runs.require_possible()
+        require_epsilon((), runs)
+
+
 def _measurement(problem: Problem, runs: RunOptions) -> Measurement:
     """Return what runs settings as the options say."""
-    from pipesched.workflows.arguments import require_epsilon
     from pipesched.workflows.measuring import modelled_spec
     from pipesched.workflows.tuning import Measurement, require_same_layers
 
-    runs.require_possible()
-    require_epsilon((), runs)
     require_same_layers(problem)
     once = runs.counts() | {"warmup": 0, "iterations": 1}
     return Measurement(
