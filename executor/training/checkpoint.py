@@ -10,6 +10,8 @@ from safetensors.torch import save_model
 
 from pipesched.executor import ExecutionError
 from pipesched.executor.core import ModuleStage, Stage
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.formats import whole_file
 
 
 def save_stages(folder: Path, stages: Mapping[int, Stage]) -> None:
@@ -21,15 +23,15 @@ def save_stages(folder: Path, stages: Mapping[int, Stage]) -> None:
     for index, stage in stages.items():
         if not isinstance(stage, ModuleStage):
             raise ExecutionError(f"save: got {folder}, expected none: stage {index} is emulated and has no weights")
-        target = folder / f"stage{index}.safetensors"
-        temporary = target.with_name(f".{target.name}.tmp")
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            try:
-                save_model(stage.module, str(temporary))
-                temporary.replace(target)
-            finally:
-                temporary.unlink(missing_ok=True)
-        except (OSError, SafetensorError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise ExecutionError(f"save: {target}: got {reason!r}, expected to write it; try another folder") from error
+            with whole_file(folder / f"stage{index}.safetensors", makes_folder=True) as temporary:
+                _write_weights(stage, temporary)
+        except ScheduleError as error:
+            raise ExecutionError(f"save: {error}") from error
+
+
+def _write_weights(stage: ModuleStage, path: Path) -> None:
+    try:
+        save_model(stage.module, str(path))
+    except SafetensorError as error:
+        raise OSError(str(error)) from error

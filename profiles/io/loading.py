@@ -8,7 +8,8 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import Profile, RunCosts
 from pipesched.profiles.io.plan import Plan
-from pipesched.schedules.formats import format_of
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.formats import format_of, read_text, write_text
 
 RUN_COSTS_FORMAT = "pipesched-run-costs"
 
@@ -111,16 +112,13 @@ def save_plan(plan: Plan, path: str | Path) -> None:
 
 
 def read_profile_text(path: str | Path) -> str:
-    """Return the text of a file from outside, as `schedules.formats.files.read_text` does; it may be empty.
+    """Return the text of a file from outside, as `schedules.formats.read_text` does; it may be empty.
 
     Raises:
         ProfileError: It cannot be opened, is above 64 MiB, or is not UTF-8.
     """
-    from pipesched.schedules import ScheduleError
-    from pipesched.schedules.formats import files
-
     try:
-        return files.read_text(path, may_be_empty=True)
+        return read_text(path, may_be_empty=True)
     except ScheduleError as error:
         raise ProfileError(str(error)) from error
 
@@ -131,9 +129,7 @@ def write_profile_text(path: str | Path, text: str) -> None:
     Raises:
         ProfileError: It cannot be written; nothing is left behind.
     """
-    from pipesched.schedules.formats import replace_whole
-
     try:
-        replace_whole(Path(path), text.encode("utf-8"))
-    except OSError as error:
-        raise ProfileError(f"{path}: got {error.strerror}, expected to write it; check the folder") from error
+        write_text(path, text)
+    except ScheduleError as error:
+        raise ProfileError(str(error)) from error

@@ -8,7 +8,8 @@ import math
 import re
 import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -98,8 +99,7 @@ def read_bytes(path: Path | str, limit: int = MAX_BYTES) -> bytes:
         with Path(path).open("rb") as file:
             data = file.read(limit + 1)
     except (OSError, TypeError, ValueError) as error:  # TypeError: it is no path
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise fault(str(path), f"got {reason}, expected a file that can be read; try another path") from error
+        raise fault(str(path), f"got {_reason(error)}, expected a file that can be read; try another path") from error
     if len(data) > limit:
         raise fault(str(path), f"got more than {limit} bytes, expected at most {limit}; try a smaller file")
     return data
@@ -116,33 +116,47 @@ def write_text(path: Path | str, text: str) -> None:
     Raises:
         ScheduleError: There is no such directory, or it cannot be written.
     """
+    with whole_file(path) as temporary:
+        temporary.write_bytes(text.encode("utf-8"))
+
+
+@contextmanager
+def whole_file(path: Path | str, *, makes_folder: bool = False) -> Iterator[Path]:
+    """Yield a name to write to: in the end that file takes the place of `path`, or of the file that `path` links to.
+
+    Every file that is written as a whole is written through here, so that all are refused in the same words.
+
+    Args:
+        path: Where the file belongs; it is as it was if anything goes wrong.
+        makes_folder: Whether its folder is made, if there is none.
+
+    Raises:
+        ScheduleError: There is no such directory, or it cannot be written.
+    """
     try:
         target = Path(path).resolve()
+        if makes_folder:
+            target.parent.mkdir(parents=True, exist_ok=True)
         if not target.parent.is_dir():
             raise fault(str(path), f"got no directory {str(target.parent)!r}, expected one; try creating it first")
         if target.exists() and not target.is_file():
             raise fault(str(path), "got something that is not a regular file, expected a file's name; try another path")
-        replace_whole(target, text.encode("utf-8"))
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+        try:
+            yield temporary
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
     except ScheduleError:
         raise
-    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a loop of symbolic links
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise fault(str(path), f"got {reason!r}, expected a file that can be written; try another path") from error
+    except (OSError, TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a loop of symbolic links
+        raise fault(
+            str(path), f"got {_reason(error)}, expected a file that can be written; try another path"
+        ) from error
 
 
-def replace_whole(target: Path, data: bytes) -> None:
-    """Let a file of `data` take the place of `target` when it is complete: a temporary one beside it until then.
-
-    Raises:
-        OSError: It cannot be written; `target` is as it was.
-    """
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+def _reason(error: Exception) -> str:
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
 def format_of(path: Path | str) -> str | None:

@@ -7,7 +7,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipesched.schedules.formats import replace_whole
+from pipesched.schedules import ScheduleError
+from pipesched.schedules.formats import whole_file
 from pipesched.simulator import SimulationError
 
 if TYPE_CHECKING:
@@ -51,12 +52,10 @@ def write_bytes(path: Path | str, data: bytes) -> None:
         SimulationError: It cannot be written.
     """
     try:
-        replace_whole(Path(path).resolve(), data)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise SimulationError(
-            f"{path}: got {reason!r}, expected a file that can be written; try another path"
-        ) from error
+        with whole_file(path) as temporary:
+            temporary.write_bytes(data)
+    except ScheduleError as error:
+        raise SimulationError(str(error)) from error
 
 
 def save_figure(draw: Callable[[], Figure], path: Path | str, dpi: float = 160.0) -> None:

@@ -228,9 +228,19 @@ def test_numbers_that_could_not_be_read_again_are_not_written(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_is_not_there_is_told_in_one_line(tmp_path):
-    with pytest.raises(ProfileError, match="expected to write it"):
-        save_profile(profile(layer()), tmp_path / "none" / "p.json")
+@pytest.mark.parametrize("name", ["none/p.json", "a\0b.json", "."])
+def test_a_file_that_cannot_be_written_is_told_in_one_line(tmp_path, name):
+    with pytest.raises(ProfileError, match=r"^.*: got .*, expected .*; try .*$") as caught:
+        save_profile(profile(layer()), f"{tmp_path}/{name}")
+    assert len(str(caught.value).splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_saving_through_a_link_keeps_the_link(tmp_path):
+    (tmp_path / "link.json").symlink_to(tmp_path / "p.json")
+    save_profile(profile(layer()), tmp_path / "link.json")
+    assert (tmp_path / "link.json").is_symlink()
+    assert load_profile(tmp_path / "p.json") == profile(layer())
 
 
 def test_the_light_modules_load_nothing_heavy():

@@ -4,7 +4,7 @@ import stat
 import pytest
 
 from pipesched.schedules import ScheduleError, shown
-from pipesched.schedules.formats.files import Faults, format_of, load_json, read_text, write_text
+from pipesched.schedules.formats.files import Faults, format_of, load_json, read_text, whole_file, write_text
 
 
 def one_line(caught: pytest.ExceptionInfo[ScheduleError]) -> str:
@@ -115,6 +115,12 @@ def test_a_failed_write_keeps_the_old_file(tmp_path):
 def test_a_device_is_not_replaced_by_a_file():
     with pytest.raises(ScheduleError, match="not a regular file"):
         write_text("/dev/null", "x")
+
+
+def test_a_folder_is_made_where_that_is_asked_for(tmp_path):
+    with whole_file(tmp_path / "new" / "a.txt", makes_folder=True) as path:
+        path.write_text("x")
+    assert [file.name for file in (tmp_path / "new").iterdir()] == ["a.txt"]
 
 
 def test_faults_are_raised_once_with_three_shown():
