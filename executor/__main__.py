@@ -22,7 +22,7 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.io import TRUST_ADVICE, require_trusted, trusted
 from pipesched.profiles.processes import end_with, prints_to_stderr
 from pipesched.schedules import NotRunnableError, ScheduleError
-from pipesched.schedules.formats import read_text, timeline_to_json, write_text
+from pipesched.schedules.formats import read_text, suffix_of, timeline_to_json, write_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -117,7 +117,7 @@ def _run_for_launcher(spec: RunSpec, number: int, folder: Path) -> Measured | Tr
 
 def _require_writable(out: Path) -> None:
     """Refuse before the run what could not be written after it."""
-    if out.suffix not in (".json", ".jsonl"):
+    if suffix_of(out) not in (".json", ".jsonl"):
         raise ExecutionError(
             f"--out: got suffix {out.suffix!r}, expected .json for a Timeline, .jsonl for losses; try {out.stem}.json"
         )

@@ -9,6 +9,7 @@ from .loading import load_cluster as load_cluster
 from .loading import load_plan as load_plan
 from .loading import load_profile as load_profile
 from .loading import load_run_costs as load_run_costs
+from .loading import names_profile as names_profile
 from .loading import read_profile_text as read_profile_text
 from .loading import save_cluster as save_cluster
 from .loading import save_plan as save_plan

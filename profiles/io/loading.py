@@ -9,9 +9,14 @@ from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import Profile, RunCosts
 from pipesched.profiles.io.plan import Plan
 from pipesched.schedules import ScheduleError
-from pipesched.schedules.formats import format_of, read_text, write_text
+from pipesched.schedules.formats import format_of, read_text, suffix_of, write_text
 
 RUN_COSTS_FORMAT = "pipesched-run-costs"
+
+
+def names_profile(text: str) -> bool:
+    """Return whether `text` names a profile and not a model: it ends as one does, or there is such a file."""
+    return suffix_of(text) in (".json", ".txt") or Path(text).is_file()
 
 
 def load_profile(path: str | Path) -> Profile:
@@ -20,7 +25,7 @@ def load_profile(path: str | Path) -> Profile:
     Raises:
         ProfileError: It cannot be read, or is not one; says where and why.
     """
-    if str(path).endswith(".txt"):
+    if suffix_of(path) == ".txt":
         from pipesched.profiles.io.pipedream_graph import read_pipedream_graph
 
         return read_pipedream_graph(read_profile_text(path), str(path))

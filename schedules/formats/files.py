@@ -68,6 +68,11 @@ def _one_line(text: str) -> str:
     return " ".join(text.splitlines())
 
 
+def suffix_of(path: Path | str) -> str:
+    """Return the suffix of a file's name, such as ``.json``, in small letters; empty where it has none."""
+    return Path(path).suffix.lower()
+
+
 def read_text(path: Path | str, limit: int = MAX_BYTES, *, may_be_empty: bool = False) -> str:
     """Return the text of a UTF-8 file of at most `limit` bytes, its line ends as they are, without byte order mark.
 
@@ -150,9 +155,8 @@ def whole_file(path: Path | str, *, makes_folder: bool = False) -> Iterator[Path
     except ScheduleError:
         raise
     except (OSError, TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a loop of symbolic links
-        raise fault(
-            str(path), f"got {_reason(error)}, expected a file that can be written; try another path"
-        ) from error
+        problem = f"got {_reason(error)}, expected a file that can be written; try another path"
+        raise fault(str(path), problem) from error
 
 
 def _reason(error: Exception) -> str:

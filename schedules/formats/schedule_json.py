@@ -48,6 +48,7 @@ from pipesched.schedules.formats.files import (
     document_text,
     load_document,
     read_text,
+    suffix_of,
 )
 from pipesched.schedules.formats.op_text import op_text, parse_op_with_peer
 from pipesched.schedules.formats.torch_csv import read_csv_text
@@ -64,7 +65,7 @@ def read_schedule(path: Path | str) -> Schedule:
         ScheduleError: The file is neither.
     """
     text = read_text(path)
-    suffix = Path(path).suffix.lower()
+    suffix = suffix_of(path)
     is_json = suffix == ".json" or (suffix != ".csv" and text.lstrip().startswith("{"))
     return from_json(text, str(path)) if is_json else read_csv_text(text, str(path))
 

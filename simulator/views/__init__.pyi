@@ -20,5 +20,6 @@ from .plan_figure import draw_plan as draw_plan
 from .plan_figure import plan_figure as plan_figure
 from .staleness_figure import draw_staleness as draw_staleness
 from .staleness_figure import staleness_figure as staleness_figure
+from .timeline_frame import require_parquet as require_parquet
 from .timeline_frame import to_frame as to_frame
 from .timeline_frame import write_frame as write_frame

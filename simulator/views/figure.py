@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipesched.schedules import ScheduleError
-from pipesched.schedules.formats import whole_file
+from pipesched.schedules.formats import suffix_of, whole_file
 from pipesched.simulator import SimulationError
 
 if TYPE_CHECKING:
@@ -33,13 +33,13 @@ STALENESS_MAP, COPIES_MAP, HEAT_MAP = "PuOr_r", "PRGn", "YlGnBu"
 _MOST_PIXELS = 65_000  # a side; more is refused by matplotlib
 
 
-def suffix_of(path: Path | str, known: tuple[str, ...]) -> str:
+def require_suffix(path: Path | str, known: tuple[str, ...]) -> str:
     """Return the suffix of `path` in small letters.
 
     Raises:
         SimulationError: It is none of `known`.
     """
-    suffix = Path(path).suffix.lower()
+    suffix = suffix_of(path)
     if suffix not in known:
         raise SimulationError(f"{path}: got suffix {suffix!r}, expected {' or '.join(known)}; try {path}{known[0]}")
     return suffix
@@ -64,6 +64,6 @@ def save_figure(draw: Callable[[], Figure], path: Path | str, dpi: float = 160.0
     Raises:
         SimulationError: The suffix is another one, or it cannot be written.
     """
-    suffix, figure, data = suffix_of(path, FIGURE_SUFFIXES), draw(), BytesIO()
+    suffix, figure, data = require_suffix(path, FIGURE_SUFFIXES), draw(), BytesIO()
     figure.savefig(data, format=suffix[1:], dpi=min(dpi, _MOST_PIXELS / max(figure.get_size_inches())))
     write_bytes(path, data.getvalue())

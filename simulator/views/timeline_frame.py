@@ -22,7 +22,7 @@ from pipesched.schedules import (
 )
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import label
-from pipesched.simulator.views.figure import suffix_of, write_bytes
+from pipesched.simulator.views.figure import require_suffix, write_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,18 +53,25 @@ def write_frame(timeline: Timeline, path: Path | str) -> None:
     Raises:
         SimulationError: The suffix is another one, Parquet is asked for without pyarrow, or the file cannot be written.
     """
-    suffix = suffix_of(path, (".csv", ".parquet"))
-    if suffix == ".parquet" and find_spec("pyarrow") is None:
+    if require_suffix(path, (".csv", ".parquet")) == ".csv":
+        write_bytes(path, to_frame(timeline).to_csv(index=False, lineterminator="\n").encode())
+        return
+    require_parquet(path)
+    data = BytesIO()
+    to_frame(timeline).to_parquet(data, index=False, engine="pyarrow")
+    write_bytes(path, data.getvalue())
+
+
+def require_parquet(path: Path | str) -> None:
+    """Refuse to write `path` as Parquet where that is not possible.
+
+    Raises:
+        SimulationError: pyarrow is not installed.
+    """
+    if find_spec("pyarrow") is None:
         raise SimulationError(
             f"{path}: got no package pyarrow, expected it for Parquet; try pip install pyarrow, or .csv"
         )
-    frame = to_frame(timeline)
-    if suffix == ".csv":
-        write_bytes(path, frame.to_csv(index=False, lineterminator="\n").encode())
-        return
-    data = BytesIO()
-    frame.to_parquet(data, index=False, engine="pyarrow")
-    write_bytes(path, data.getvalue())
 
 
 def _record(span: Span, timeline: Timeline) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def test_bad_input_is_told_in_one_line_and_nothing_is_written(pipesched, bad, sa
 
 
 def test_parquet_without_pyarrow_names_pyarrow(pipesched, folder, monkeypatch):
-    monkeypatch.setattr("pipesched.cli.output.output_files.find_spec", lambda name: None)
+    monkeypatch.setattr("pipesched.simulator.views.timeline_frame.find_spec", lambda name: None)
     answer = pipesched(f"{SIMULATE} {COSTS} --timeline x.parquet --out y.json")
     assert (answer.code, answer.out, answer.err.count("\n")) == (4, "", 1)
     assert "pip install pyarrow" in answer.err

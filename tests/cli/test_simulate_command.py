@@ -5,7 +5,9 @@ import json
 
 import pytest
 
+from pipesched.profiles.costs import StageCosts
 from pipesched.schedules.formats import read_timeline
+from pipesched.workflows.arguments import load_costs
 from tests.trace_rules import check_trace
 
 UNIFORM = "--uniform f=1,b=2"
@@ -100,6 +102,18 @@ def test_every_span_is_written_as_json_and_csv(pipesched, folder):
         rows = list(csv.DictReader(file))
     assert [(row["op"], float(row["end_s"])) for row in rows] == [(str(s.op), s.end_s) for s in timeline.spans]
     assert json.loads((folder / "all.json").read_text())["makespan_s"] == timeline.makespan_s
+
+
+def test_a_suffix_in_capitals_says_the_same_as_in_small_letters(pipesched, folder):
+    (folder / "stages.csv").rename(folder / "STAGES.CSV")
+    for json_name, csv_name in (("json", "csv"), ("JSON", "CSV")):
+        assert pipesched(f"show -f mine.csv --out lists.{json_name}") == (0, "", "")
+        spans = f"simulate -f lists.{json_name} --stage-costs STAGES.CSV --timeline spans.{csv_name} --out all.json"
+        assert pipesched(spans) == (0, "", "")
+    for name in ("lists.json", "spans.csv"):
+        stem, suffix = name.split(".")
+        assert (folder / name).read_bytes() == (folder / f"{stem}.{suffix.upper()}").read_bytes()
+    assert isinstance(load_costs(str(folder / "STAGES.CSV")), StageCosts)
 
 
 def test_a_seed_repeats_the_jitter(pipesched):

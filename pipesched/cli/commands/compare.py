@@ -20,6 +20,7 @@ from pipesched.cli.output.comparison_table import print_parts
 from pipesched.cli.output.memory_lines import limit_lines
 from pipesched.cli.output.output_files import TABLE, check_outputs, emit, table_text
 from pipesched.cli.output.terminal import comparing, print_json, print_result, progress_bar
+from pipesched.schedules.formats import suffix_of
 
 if TYPE_CHECKING:
     from pipesched.schedules import Timeline
@@ -136,7 +137,7 @@ def _write(
 
         draw_gantt(timelines, gantt, caption=caption)
     if out is not None:
-        emit(_text(rows, out.suffix), out)
+        emit(_text(rows, suffix_of(out)), out)
 
 
 def _suffix_of(form: CompareFormat) -> str:

@@ -13,6 +13,7 @@ from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.output.output_files import check_outputs, emit
 from pipesched.cli.output.terminal import complain, num_bytes, print_json, print_result
+from pipesched.schedules.formats import suffix_of
 from pipesched.workflows import ArgumentError, PartitionAim, ReplicaFormula
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def partition(
 def _write(result: PartitionedModel, out: Path) -> None:
     import json
 
-    emit(result.layers if out.suffix == ".txt" else json.dumps(result.to_dict(), indent=2, allow_nan=False), out)
+    emit(result.layers if suffix_of(out) == ".txt" else json.dumps(result.to_dict(), indent=2, allow_nan=False), out)
 
 
 def _schedule(result: PartitionedModel) -> str:

@@ -13,6 +13,7 @@ from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.output.output_files import CSV, JSON, check_outputs, emit
 from pipesched.cli.output.terminal import complain
+from pipesched.schedules.formats import suffix_of
 
 if TYPE_CHECKING:
     from pipesched.schedules import Schedule
@@ -73,7 +74,7 @@ def _warn(schedule: Schedule, path: Path) -> None:
 
 
 def _format_of(out: Path | None, schedule: Schedule) -> ListFormat:
-    match out.suffix if out is not None else "":
+    match suffix_of(out) if out is not None else "":
         case ".json":
             return ListFormat.JSON
         case ".csv":

@@ -26,6 +26,7 @@ from pipesched.cli.output.memory_lines import device_limit_lines
 from pipesched.cli.output.output_files import JSON, TABLE, check_outputs, emit, table_text
 from pipesched.cli.output.terminal import complain, print_json, seconds
 from pipesched.executor.launch import fork_client
+from pipesched.schedules.formats import suffix_of
 
 if TYPE_CHECKING:
     from pipesched.executor.training import AdvanceTrials, Scores, Trained
@@ -104,7 +105,7 @@ def train(
     if plot is not None:
         _plot(forecasts, results, plot, f"{built.name}, {options.optimizer}, lr {options.lr:g}", target_loss)
     if out is not None:
-        emit(table_text([outcome.to_row() for outcome in outcomes], out.suffix), out)
+        emit(table_text([outcome.to_row() for outcome in outcomes], suffix_of(out)), out)
     ahead = {
         forecast.run.name: result.ahead
         for forecast, result in zip(forecasts, results, strict=True)

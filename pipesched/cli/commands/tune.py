@@ -20,6 +20,7 @@ from pipesched.cli.output.memory_lines import device_limit_lines
 from pipesched.cli.output.output_files import TABLE, check_outputs, emit, table_text
 from pipesched.cli.output.terminal import complain, num_bytes, print_json, progress_bar
 from pipesched.cli.output.tune_print import print_race, print_settings, print_verdict, result_to_dict
+from pipesched.schedules.formats import suffix_of
 
 if TYPE_CHECKING:
     from pipesched.simulator.tuner import Problem
@@ -111,7 +112,7 @@ def tune(
 
         draw_heat_maps(result.outcomes, plot, result.title)
     if out is not None:
-        emit(table_text(result.to_rows(), out.suffix), out)
+        emit(table_text(result.to_rows(), suffix_of(out)), out)
     verdict = (
         None if verify is None or budget is not None or measurement is None else _verdict(result, verify, measurement)
     )

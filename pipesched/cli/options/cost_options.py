@@ -10,6 +10,7 @@ import typer
 
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.machine_options import MachineOptions
+from pipesched.schedules.formats import suffix_of
 
 if TYPE_CHECKING:
     from pipesched.cli.options.simulation_options import SimulationOptions
@@ -90,7 +91,7 @@ class CostOptions:
         if self.stage_costs is not None:
             from pipesched.profiles.io import load_stage_costs
 
-            is_table = self.stage_costs.suffix != ".json"
+            is_table = suffix_of(self.stage_costs) != ".json"
             return load_stage_costs(self.stage_costs) if is_table else load_costs(self.stage_costs)
         assert self.profile is not None
         return load_costs(self.profile)

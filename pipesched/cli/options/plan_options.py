@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
@@ -50,14 +49,14 @@ class ModelOptions(RunSettings):
             InputError: A profile, and options for measuring one.
             ProfileError: It is neither a file nor a model, or the model fails.
         """
-        if Path(what).suffix in (".json", ".txt") or Path(what).is_file():
+        from pipesched.profiles.io import load_profile, names_profile
+
+        if names_profile(what):
             if self != ModelOptions():
                 raise InputError(
                     f"{what}: got a profile, and an option for measuring one, expected one of them; leave it out"
                 )
-            from pipesched.profiles.io import load_profile
-
-            return load_profile(Path(what))
+            return load_profile(what)
         from pipesched.profiles.measuring import profile_model
         from pipesched.profiles.models import torch_dtype
         from pipesched.profiles.processes import num_companions

@@ -10,6 +10,7 @@ import typer
 
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.byte_sizes import parse_bytes
+from pipesched.schedules.formats import suffix_of
 
 if TYPE_CHECKING:
     from pipesched.workflows.measuring import RunsArgument
@@ -59,7 +60,7 @@ def run_files(text: str, option: str) -> RunsArgument:
     """
     names = [name.strip() for name in text.split(",")]
     for name in names:
-        if Path(name).suffix != ".json":
+        if suffix_of(name) != ".json":
             raise InputError(
                 f"{option}: got {name!r}, expected a Timeline (.json), or several as a.json,b.json; "
                 "try 'pipesched run ... --out run.json'"

@@ -45,7 +45,9 @@ class ProblemOptions:
     @property
     def is_file(self) -> bool:
         """Whether a profile is given, and not a model."""
-        return Path(self.model).suffix == ".json" or Path(self.model).is_file()
+        from pipesched.profiles.io import names_profile
+
+        return names_profile(self.model)
 
     def load(self, machines: MachineOptions, space: SpaceOptions, runs: RunOptions) -> Problem:
         """Read the profile, or measure one, and take as many of the machines as are asked for.
@@ -60,7 +62,7 @@ class ProblemOptions:
 
         cluster = machines.load(self.devices, f"--devices {self.devices}")
         cluster = replace(cluster, devices=cluster.devices[: self.devices])
-        profile = load_profile(Path(self.model)) if self.is_file else self._measured(space, runs)
+        profile = load_profile(self.model) if self.is_file else self._measured(space, runs)
         machines.require_judged_profile(profile)
         parse_partition(self.partition, (1.0,) * len(profile.layers), self.devices)
         return Problem(profile, self.batch_size, cluster, self.partition, self.messages.network_options())

@@ -6,11 +6,11 @@ import json
 import os
 import sys
 from collections.abc import Collection, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipesched.cli.errors import InputError, NotThereError
+from pipesched.schedules.formats import suffix_of, write_text
 
 if TYPE_CHECKING:
     from pipesched.schedules import Timeline
@@ -33,15 +33,16 @@ def check_outputs(*outputs: tuple[Path | None, Collection[str]]) -> None:
         InputError: Another suffix, no such folder, no file's name, or one name twice.
         NotThereError: Parquet without pyarrow.
     """
-    from pipesched.simulator.views import FIGURE_SUFFIXES
+    from pipesched.simulator import SimulationError
+    from pipesched.simulator.views import FIGURE_SUFFIXES, require_parquet
 
     seen: set[Path] = set()
     for path, suffixes in outputs:
         if path is None:
             continue
-        if suffixes and path.suffix not in suffixes:
+        if suffixes and suffix_of(path) not in suffixes:
             expected = " or ".join(suffix or "none" for suffix in suffixes)
-            is_picture = path.suffix.lower() in FIGURE_SUFFIXES
+            is_picture = suffix_of(path) in FIGURE_SUFFIXES
             drawn = f"; a picture is drawn by 'pipesched gantt --out {path}'" if is_picture else ""
             raise InputError(
                 f"{path}: got suffix {path.suffix!r}, expected {expected}; try {path.stem}{next(iter(suffixes))}{drawn}"
@@ -52,10 +53,11 @@ def check_outputs(*outputs: tuple[Path | None, Collection[str]]) -> None:
         if path.resolve() in seen:
             raise InputError(f"{path}: got it for two outputs, expected a file for each; try another name for one")
         seen.add(path.resolve())
-        if path.suffix == ".parquet" and find_spec("pyarrow") is None:
-            raise NotThereError(
-                f"{path}: Parquet needs pyarrow, which is not installed; pip install pyarrow, or try .csv"
-            )
+        if suffix_of(path) == ".parquet":
+            try:
+                require_parquet(path)
+            except SimulationError as error:
+                raise NotThereError(str(error)) from error
 
 
 def check_folder(folder: Path, path: Path) -> None:
@@ -68,7 +70,7 @@ def check_folder(folder: Path, path: Path) -> None:
 
 def write_timeline(timeline: Timeline, path: Path) -> None:
     """Write every span: .json (ours, lossless), .csv or .parquet."""
-    if path.suffix == ".json":
+    if suffix_of(path) == ".json":
         from pipesched.schedules.formats import timeline_to_json
 
         emit(timeline_to_json(timeline), path)
@@ -92,6 +94,4 @@ def emit(text: str, out: Path | None) -> None:
     if out is None:
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         return
-    from pipesched.schedules.formats import write_text
-
     write_text(out, text)

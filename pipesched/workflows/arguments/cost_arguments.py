@@ -24,7 +24,7 @@ from pipesched.profiles.costs import (
 from pipesched.profiles.io import RUN_COSTS_FORMAT, load_profile, load_run_costs, load_stage_costs
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.schedules import Schedule
-from pipesched.schedules.formats import format_of
+from pipesched.schedules.formats import format_of, suffix_of
 from pipesched.workflows import ArgumentError, require_at_least, require_kind
 
 CostsArgument: TypeAlias = StageCosts | DeviceCost | Profile | RunCosts | str | Path
@@ -122,7 +122,7 @@ def load_costs(costs: CostsArgument) -> StageCosts | DeviceCost | Profile | RunC
         for cost in (costs,) if isinstance(costs, DeviceCost) else {id(c): c for c in costs.stages}.values():
             _require_possible_cost(cost)
         return costs
-    if Path(costs).suffix == ".csv":
+    if suffix_of(costs) == ".csv":
         return load_stage_costs(costs)
     return load_run_costs(costs) if format_of(costs) == RUN_COSTS_FORMAT else load_profile(costs)
 

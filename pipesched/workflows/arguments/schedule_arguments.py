@@ -14,7 +14,7 @@ from typing import TypeAlias
 from pipesched.profiles.io import PLAN_FORMAT, Plan, load_plan
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import ParameterValue, build, find
-from pipesched.schedules.formats import format_of, read_schedule
+from pipesched.schedules.formats import format_of, read_schedule, suffix_of
 from pipesched.workflows import ArgumentError, require_integer, require_kind
 
 _STEPS_PER_RANK = 4
@@ -87,7 +87,7 @@ def catalogue_name(schedule: object) -> str | None:
 
     A text with the suffix of a file of lists or of a plan (``.json``, ``.csv``) stands for a file.
     """
-    if isinstance(schedule, str) and Path(schedule).suffix not in (".json", ".csv"):
+    if isinstance(schedule, str) and suffix_of(schedule) not in (".json", ".csv"):
         return schedule
     return None
 

@@ -18,9 +18,11 @@ GPT = str(Path(__file__).parents[3] / "profiles" / "data" / "gpt-10m-epyc.json")
 
 def test_a_schedule_by_name_object_generator_and_file_is_the_same(tmp_path):
     expected = build("1f1b", 2, 4)
-    write_text(tmp_path / "lists.json", to_json(expected))
+    files = tmp_path / "lists.json", tmp_path / "LISTS.JSON"
+    for file in files:
+        write_text(file, to_json(expected))
 
-    for given in (expected, build_generated("1f1b", 2, 4), tmp_path / "lists.json", str(tmp_path / "lists.json")):
+    for given in (expected, build_generated("1f1b", 2, 4), *files, *map(str, files)):
         assert read_schedule_argument(given).schedule.ops == expected.ops
     assert read_schedule_argument("Schedule1F1B", num_ranks=2, num_microbatches=4).schedule == expected
 
