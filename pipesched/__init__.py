@@ -1,7 +1,4 @@
-"""Pipeline-parallel schedules, simulated and executed: what the command line does, as functions.
-
-The folders `schedules`, `profiles`, `simulator` and `executor` are imported through here and under no other name.
-"""
+"""Pipeline-parallel schedules, simulated and executed: what the command line does, as functions."""
 
 import lazy_loader
 

@@ -96,7 +96,8 @@ def test_no_imports_run_in_a_circle():
 def test_a_room_says_what_happens_in_it_and_what_it_offers(room):
     module = importlib.import_module(room)
     assert module.__doc__, room
-    assert module.__doc__.strip().splitlines()[0].endswith("."), module.__doc__
+    assert len(module.__doc__.splitlines()) == 1, "a room is described in one sentence"
+    assert module.__doc__.endswith(".")
     assert sorted(EXPORTS[room]) == sorted(module.__all__)
     for name in module.__all__:
         assert getattr(module, name) is not None, name

@@ -1,4 +1,4 @@
-"""The command line."""
+"""The command line turns options into calls of the workflows, and prints what these return."""
 
 import lazy_loader
 
