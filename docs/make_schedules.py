@@ -12,6 +12,7 @@ import tomllib
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 DOCS = Path(__file__).resolve().parent
@@ -27,6 +28,8 @@ COST = pipesched.DeviceCost(forward_s=1.0, backward_input_s=1.0, backward_weight
 """F, I and W of all that a rank holds take a second each."""
 DRAWN, COUNTED = (4, 8), (8, 32)
 """Ranks and micro-batches of the pictures, and of the numbers."""
+LINE_LENGTH = 118
+"""Characters of a line of prose, at most."""
 UNITS = {"t_f": 1.0, "t_b": 2.0, "t_i": 1.0, "t_w": 1.0, "t_FB": 3.0, "v": 2, "limit": COUNTED[0]}
 """What a form may name besides p, m and the schedule's parameters: seconds, chunks, and zb_auto's default limit."""
 
@@ -37,16 +40,16 @@ Made by `make docs` from docs/schedules.toml; do not edit. Every schedule of `pi
 what it costs, what it needs.
 
 p ranks, of which k is one, from 0; m micro-batches; v chunks per rank. t_f, t_b, t_i, t_w are the seconds of F, B,
-I (backward for inputs) and W (backward for weights) of all that a rank holds, t_b = t_i + t_w; zero-bubble papers write
-B for our I.
+I (backward for inputs) and W (backward for weights) of all that a rank holds, t_b = t_i + t_w; zero-bubble papers
+write B for our I.
 
 * *bubble*: the seconds by which the makespan, or where it says so the longest span of a rank from its first op to its
   last, is longer than a rank's work. Messages take no time here.
 * *in flight*: micro-batches on the rank that holds most, from F to the end of the backward, of W where it is split. A
   chunk counts 1 / v, and the whole model on one rank p. M_B is what one holds until I, M_W from I to W.
 
-Every form below was evaluated when this page was made, and is what the simulation gives with F, I and W of one second,
-p = {p}, m = {m}.
+Every form below was evaluated when this page was made, and is what the simulation gives with F, I and W of one
+second, p = {p}, m = {m}.
 
 ## Side by side
 
@@ -157,12 +160,16 @@ def _section(entry: Entry, said: Words | None, summary: Summary) -> str:
         for taken in entry.parameters
     )
     lines["needs"] = "" if said is None else said.needs
-    text = f"{entry.text[0].upper()}{entry.text[1:]}." if said is None else said.text.strip()
+    text = f"{entry.text[0].upper()}{entry.text[1:]}." if said is None else said.text
     table = "\n".join(f"| {key} | {value} |" for key, value in lines.items() if value)
     p, m = DRAWN
     picture = f"![{entry.name}, p = {p}, m = {m}](pictures/schedules/{entry.name}.png)"
     depth = "###" if entry.traits.is_asynchronous else "##"
-    return f"{depth} {entry.name}\n\n{text}\n\n{picture}\n\n| | |\n|---|---|\n{table}\n\n"
+    return f"{depth} {entry.name}\n\n{_wrapped(text)}\n\n{picture}\n\n| | |\n|---|---|\n{table}\n\n"
+
+
+def _wrapped(text: str) -> str:
+    return fill(" ".join(text.split()), LINE_LENGTH, break_long_words=False, break_on_hyphens=False)
 
 
 def _weights(summary: Summary) -> str:
