@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import HAS_RICH
@@ -34,10 +34,29 @@ from pipesched.cli.output.terminal import complain
 from pipesched.cli.usage_errors import complaint
 
 app = typer.Typer(
-    help="Pipeline-parallel schedules: describe once, simulate, run, compare.",
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        from importlib.metadata import version
+
+        print(version("pipesched"))
+        raise typer.Exit(FINE)
+
+
+@app.callback()
+def _program(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Pipeline-parallel schedules: describe once, simulate, run, compare."""
+
+
 app.command("list")(list_schedules)
 app.command()(show)
 app.command()(check)

@@ -1,6 +1,7 @@
 """``list``, ``show`` and ``check``."""
 
 import json
+from importlib.metadata import version
 
 import pytest
 
@@ -114,3 +115,8 @@ def test_chunks_of_several_schedules_are_those_of_one_at_least(pipesched):
     assert pipesched(f"{line} gpipe,zbv -v 2") == pipesched(f"{line} gpipe,zbv")
     assert pipesched(f"{line} gpipe,hanayo -v 2").code == 2
     assert pipesched(f"{line} gpipe,hanayo -v 2 --set waves=1").code == 0
+
+
+def test_the_version_is_that_of_the_installed_package(pipesched):
+    assert pipesched("--version") == (0, f"{version('pipesched')}\n", "")
+    assert pipesched("simulate -h").out == pipesched("simulate --help").out
