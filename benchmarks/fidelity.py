@@ -55,8 +55,8 @@ def estimate(rounds: Mapping[str, int]) -> str:
         row = ROWS[name]
         minutes[name] = 0.0 if (row.runs, count) in made else count * row.round_s / 60
         made |= {(row.runs, count)} if row.runs else set()
-    each = ", ".join(f"{name} {taken:.0f}" for name, taken in minutes.items())
-    return f"about {sum(minutes.values()):.0f} minutes on a quiet machine of two cores: {each}"
+    row_minutes = ", ".join(f"{name} {taken:.0f}" for name, taken in minutes.items())
+    return f"about {sum(minutes.values()):.0f} minutes on a quiet machine of two cores: {row_minutes}"
 
 
 def main() -> int:

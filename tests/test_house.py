@@ -16,11 +16,13 @@ from tests.processes import run
 PACKAGE = Path(__file__).parents[1] / "pipesched"
 HEAVY = ("simpy", "torch", "numpy", "pandas", "matplotlib", "pydantic", "typer", "rich")
 COMMAND_LINE = "pipesched.cli"
+NO_NOUNS = {"found", "each", "one", "mine", "theirs", "ours"}
+"""What no variable, argument or function is called: it says nothing of the thing."""
 
 
-def files() -> Iterator[Path]:
-    """Yield every file of the package, also below the links to the four folders."""
-    folders = [PACKAGE]
+def files(*roots: Path) -> Iterator[Path]:
+    """Yield every file of the folders, also below the links of the package to the four."""
+    folders = list(roots)
     while folders:
         for entry in sorted(folders.pop().iterdir()):
             if entry.is_dir() and entry.name != "__pycache__":
@@ -34,7 +36,7 @@ def module_name(file: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULES = {module_name(file): file for file in files()}
+MODULES = {module_name(file): file for file in files(PACKAGE)}
 ROOMS = sorted(name for name, file in MODULES.items() if file.name == "__init__.py")
 
 
@@ -158,3 +160,17 @@ def test_a_value_type_loads_no_engine(line):
     assert Counter(name for name in loaded if name in HEAVY) == {}
     engines = ("pipesched.simulator.engine.", "pipesched.simulator.fast.")
     assert not [name for name in loaded if name.startswith(engines)]
+
+
+def names_given(file: Path) -> Iterator[tuple[int, str]]:
+    """Yield the line and the name of every variable, argument and function of `file`."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.FunctionDef(name=name):
+                yield node.lineno, name
+
+
+def test_what_holds_a_result_is_called_by_a_noun():
+    top = PACKAGE.parent
+    code = [*MODULES.values(), *files(top / "benchmarks", top / "docs", top / "tests")]
+    assert [f"{file}:{line} {name}" for file in code for line, name in names_given(file) if name in NO_NOUNS] == []

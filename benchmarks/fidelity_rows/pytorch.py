@@ -56,13 +56,13 @@ def lines(num_rounds: int) -> Iterator[str]:
     for case in LONG_CASES:
         errors: dict[str, list[tuple[float, float]]] = defaultdict(list)
         rounds = list(_rounds(case, runs))
-        ordered = [_is_order_right(found) for found in rounds]
-        for found in rounds:
-            (_, first_s), *_ = found.values()
-            for name, (predicted_s, measured_s) in found.items():
+        ordered = [_is_order_right(measured_round) for measured_round in rounds]
+        for measured_round in rounds:
+            (_, first_s), *_ = measured_round.values()
+            for name, (predicted_s, measured_s) in measured_round.items():
                 errors[name].append((first_s + measured_s, predicted_s / measured_s - 1))
         for name, several in errors.items():
-            shortest_s = readable_s(min(found[name][1] for found in rounds))
+            shortest_s = readable_s(min(measured_round[name][1] for measured_round in rounds))
             yield f"| {case.kind} | {name} | {shortest_s} | {cell(several)} | {sum(ordered)} of {len(ordered)} |"
         limited |= {f"{case.kind} {name}": several for name, several in errors.items() if name != next(iter(SCHEDULES))}
         orders += ordered
@@ -79,14 +79,14 @@ def _rounds(case: Case, runs: TorchRuns) -> Iterator[Makespans]:
         return
     for cases in runs.rounds:
         if case in cases:
-            found = runs.bench.tried(f"import {case.kind}", partial(makespans, cases[case], case, profile))
-            if found is not None:
-                yield found
+            case_makespans = runs.bench.tried(f"import {case.kind}", partial(makespans, cases[case], case, profile))
+            if case_makespans is not None:
+                yield case_makespans
 
 
-def _is_order_right(found: Makespans) -> bool:
+def _is_order_right(measured_round: Makespans) -> bool:
     """Return whether the two that are predicted are in the same order as measured."""
-    (_, gpipe, interleaved) = found.values()
+    (_, gpipe, interleaved) = measured_round.values()
     return (gpipe[0] < interleaved[0]) == (gpipe[1] < interleaved[1])
 
 

@@ -56,7 +56,7 @@ def train_in_phases(
     while num_done < job.num_steps:
         left = job.num_steps - num_done
         num_steps = left if policy.is_settled else min(BATCHES, left)
-        listener.on_phase(policy.found, num_steps)
+        listener.on_phase(policy.advance_trials, num_steps)
         lists = lists_ahead(job, policy.advance, num_steps)
         first = num_done * training.run.microbatches_per_step
         follow(stages, lists, context.rank, _from(first, on_loss))
@@ -67,7 +67,7 @@ def train_in_phases(
             policy.judge(*_measured(lists, context, recorder))
         num_done += num_steps
         num_ops += len(recorder)
-    return policy.found
+    return policy.advance_trials
 
 
 def _from(first: int, on_loss: OnLoss) -> OnLoss:

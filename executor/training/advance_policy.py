@@ -73,7 +73,7 @@ class AdvancePolicy:
         self.trials: list[Trial] = []
 
     @property
-    def found(self) -> AdvanceTrials:
+    def advance_trials(self) -> AdvanceTrials:
         """What is known now."""
         return AdvanceTrials(self.advance, tuple(self.trials))
 

@@ -74,10 +74,10 @@ def in_flags(error: BaseException) -> str:
     if isinstance(error, InputError):
         return message
     if isinstance(error, ArgumentError):
-        message = re.sub(r"^([a-z_]+)(?=: )", lambda found: _flag(found[1]), message)
-    message = re.sub(r"`([a-z_]+)=True`", lambda found: _flag(found[1]), message)
-    message = re.sub(r"`([a-z_]+)=([^`]+)`", lambda found: f"{_flag(found[1])} {found[2]}", message)
-    return re.sub(r"`([a-z_]+)`", lambda found: _flag(found[1]), message)
+        message = re.sub(r"^([a-z_]+)(?=: )", lambda match: _flag(match[1]), message)
+    message = re.sub(r"`([a-z_]+)=True`", lambda match: _flag(match[1]), message)
+    message = re.sub(r"`([a-z_]+)=([^`]+)`", lambda match: f"{_flag(match[1])} {match[2]}", message)
+    return re.sub(r"`([a-z_]+)`", lambda match: _flag(match[1]), message)
 
 
 def _flag(argument: str) -> str:

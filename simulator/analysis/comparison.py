@@ -169,7 +169,7 @@ def compare_timelines(predicted: Timeline, measured: Timeline, names: tuple[str,
         OpKind(kind, stage, len(own), fmean(own), fmean(measured_means[kind, stage]))
         for (kind, stage), own in means.items()
     ]
-    return Comparison(predicted.name, tuple(quantities), tuple(sorted(kinds, key=lambda found: found.stage)), names)
+    return Comparison(predicted.name, tuple(quantities), tuple(sorted(kinds, key=lambda op_kind: op_kind.stage)), names)
 
 
 def _relative(value: float | None, reference: float | None) -> float | None:

@@ -223,7 +223,7 @@ def _left_s(timeline: Timeline) -> dict[tuple[int, Message], float]:
 
 
 def _hand_overs_of_ranks(timeline: Timeline) -> defaultdict[int, list[HandOver]]:
-    found: defaultdict[int, list[HandOver]] = defaultdict(list)
+    by_rank: defaultdict[int, list[HandOver]] = defaultdict(list)
     for hand_over in timeline.hand_overs:
-        found[hand_over.rank].append(hand_over)
-    return found
+        by_rank[hand_over.rank].append(hand_over)
+    return by_rank

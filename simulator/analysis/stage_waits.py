@@ -42,4 +42,4 @@ def _last_needed(
     """Return when the last message that a work needs from another rank arrives, and which it is."""
     needed = [message for part in computes(span.op) for message in needs(part, num_stages)]
     arrived = [(arrivals_s[span.rank, message], message) for message in needed if (span.rank, message) in arrivals_s]
-    return max(arrived, key=lambda each: each[0], default=(-math.inf, None))
+    return max(arrived, key=lambda arrival: arrival[0], default=(-math.inf, None))

@@ -67,13 +67,13 @@ def test_what_cannot_be_planned_or_tuned_is_named(profile):
 
 
 def test_the_chosen_setting_is_the_fastest_that_trains_plainly(profile):
-    found = pipesched.tune(profile, 8, num_devices=2, pipelines=None, advances=(0, 1))
-    frame = found.to_frame()
+    tuned = pipesched.tune(profile, 8, num_devices=2, pipelines=None, advances=(0, 1))
+    frame = tuned.to_frame()
 
-    assert found.chosen is not None
+    assert tuned.chosen is not None
     plain = frame[(frame["training"] == "plain training") | (frame["num_pipelines"] == 1)]
-    assert found.chosen.seconds == pytest.approx(plain["seconds_per_batch"].min(), rel=5e-3)
-    assert isinstance(found.plot(), Figure)
+    assert tuned.chosen.seconds == pytest.approx(plain["seconds_per_batch"].min(), rel=5e-3)
+    assert isinstance(tuned.plot(), Figure)
 
 
 def test_a_list_that_deadlocks_is_found_and_named():

@@ -66,7 +66,7 @@ def what_if(
     from pipesched.workflows.what_if import what_if
 
     with progress_bar("predicting") as tick:
-        found = what_if(
+        answer = what_if(
             runs,
             **asked,
             partition=partition,
@@ -78,15 +78,15 @@ def what_if(
             progress=tick,
         )
     if gantt is not None:
-        draw_gantt([found.before, found.after], gantt)
+        draw_gantt([answer.before, answer.after], gantt)
     if out is not None:
         import json as standard_json
 
-        emit(standard_json.dumps(found.to_dict(), indent=2, allow_nan=False), out)
+        emit(standard_json.dumps(answer.to_dict(), indent=2, allow_nan=False), out)
     if json:
-        print_json(found.to_dict())
+        print_json(answer.to_dict())
     elif out is None:
-        print_result(found.table())
+        print_result(answer.table())
 
 
 def _asked(options: ScheduleOptions, runs: RunsArgument) -> dict[str, Any]:
@@ -121,13 +121,13 @@ def _links(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
     factors = {"bandwidth": "bandwidth_factor", "latency": "latency_factor"}
-    found = pairs(text, "--link", (*factors, "latency_s", "bandwidth_bytes_per_s"), "bandwidth=x2")
-    if not found.keys() & factors.keys():
+    changes = pairs(text, "--link", (*factors, "latency_s", "bandwidth_bytes_per_s"), "bandwidth=x2")
+    if not changes.keys() & factors.keys():
         from pipesched.cli.options.machine_options import parse_link
 
         return {"link": parse_link(text, "--link")}
     asked = {}
-    for key, value in found.items():
+    for key, value in changes.items():
         if key not in factors:
             raise InputError(f"--link: got {key} beside factors, expected one or the other; leave one out")
         if re.fullmatch(r"x[0-9.]+(e[-+]?[0-9]{1,2})?", value) is None or not number(value[1:], f"--link: {key}"):

@@ -191,12 +191,14 @@ def profile(
         )
         for index in range(passes)
     ]
-    found = median_profile(*profiles)
-    found = replace(found, provenance=replace(found.provenance, repeats=passes * repeats))
+    measured_profile = median_profile(*profiles)
+    measured_profile = replace(
+        measured_profile, provenance=replace(measured_profile.provenance, repeats=passes * repeats)
+    )
     if pipelines > 1:
         prices = measure_sharing(
             built,
-            microbatch_sizes=found.microbatch_sizes,
+            microbatch_sizes=measured_profile.microbatch_sizes,
             num_processes=pipelines,
             repeats=passes * repeats,
             dtype=torch_dtype(dtype),
@@ -204,5 +206,5 @@ def profile(
             seed=seed,
             progress=lambda fraction: progress((passes + fraction) / num_parts),
         )
-        found = replace(found, sharing=prices)
-    return ProfileMeasurement(found)
+        measured_profile = replace(measured_profile, sharing=prices)
+    return ProfileMeasurement(measured_profile)

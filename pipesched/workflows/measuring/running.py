@@ -295,14 +295,14 @@ def measured(spec: RunSpec, progress: Callable[[float], None] = lambda fraction:
 
     if not is_rank():
         return launch(spec, progress)
-    found = run_rank(spec, is_shared=True)
-    assert isinstance(found, Measured), "its job measures"
-    return found
+    measured = run_rank(spec, is_shared=True)
+    assert isinstance(measured, Measured), "its job measures"
+    return measured
 
 
-def result_of(schedule: Schedule, found: Measured) -> RunResult:
+def result_of(schedule: Schedule, measured: Measured) -> RunResult:
     """Return what a run gave, with its metrics."""
-    return RunResult(schedule, found.timeline, found.makespans_s, found.losses, metrics(found.timeline))
+    return RunResult(schedule, measured.timeline, measured.makespans_s, measured.losses, metrics(measured.timeline))
 
 
 def require_patience(schedule: Schedule, costs: StageCosts, cluster: Cluster, timeout_s: float) -> None:

@@ -40,10 +40,10 @@ class TraceImport:
     metrics: Metrics
 
     def __repr__(self) -> str:
-        found = self.metrics
+        totals = self.metrics
         return (
-            f"TraceImport({self.schedule.name!r}, ranks={self.schedule.num_ranks}, makespan_s={found.makespan_s:.6g}, "
-            f"bubble_fraction={found.bubble_fraction:.4g})"
+            f"TraceImport({self.schedule.name!r}, ranks={self.schedule.num_ranks}, makespan_s={totals.makespan_s:.6g}, "
+            f"bubble_fraction={totals.bubble_fraction:.4g})"
         )
 
     @property

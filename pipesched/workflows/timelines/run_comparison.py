@@ -95,7 +95,8 @@ def compare_runs(first: TimelineArgument, second: TimelineArgument) -> TimelineC
         comparison = compare_timelines(predicted, measured)
         return TimelineComparison((predicted, measured), comparison, explain_error(measured, predicted))
     files = [
-        Path(each) if isinstance(each, str | Path) else Path(f"run {index}") for index, each in enumerate(given, 1)
+        Path(timeline) if isinstance(timeline, str | Path) else Path(f"run {index}")
+        for index, timeline in enumerate(given, 1)
     ]
     names = _told_apart(files, timelines)
     first_timeline, second_timeline = (

@@ -133,7 +133,11 @@ class SettingRace:
             "measured: median of the runs, one a round; ±: how far its 95 % interval reaches, by bootstrap\n"
             "who is slower: mean of ratios of the same rounds, t-intervals that hold together with 95 %"
         )
-        refusals = [f"{each.outcome.setting} is out: {each.refusal}" for each in self.contenders if each.refusal]
+        refusals = [
+            f"{contender.outcome.setting} is out: {contender.refusal}"
+            for contender in self.contenders
+            if contender.refusal
+        ]
         return Table("Race of settings", rows, "\n".join([meaning, self.effort, *refusals, self.sentence]))
 
     def to_rows(self) -> list[dict[str, Any]]:

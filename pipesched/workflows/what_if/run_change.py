@@ -132,7 +132,7 @@ def what_if(
 def answer(question: Question, draws: int, seed: int, progress: Callable[[float], None]) -> WhatIf:
     """Return what becomes of the run; raises as `what_if` does."""
     before, after = question.pair()
-    found = [metrics(timeline) for timeline in (question.run, before, after)]
+    totals = [metrics(timeline) for timeline in (question.run, before, after)]
     per_microbatch = question.before.num_microbatches / question.after.num_microbatches
     changes = []
     for before_s, after_s in question.drawn_makespans_s(draws, seed):
@@ -142,7 +142,7 @@ def answer(question: Question, draws: int, seed: int, progress: Callable[[float]
         question.run,
         before,
         after,
-        changed_quantities(*found),
+        changed_quantities(*totals),
         tuple(sorted(changes)),
         tuple(question.asked()),
         tuple(question.suppositions()),

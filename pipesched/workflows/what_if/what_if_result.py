@@ -166,12 +166,13 @@ class WhatIf:
 def changed_quantities(measured: Metrics, before: Metrics, after: Metrics) -> tuple[ChangedQuantity, ...]:
     """Return what is told of all three; the makespan first, then a micro-batch's share of it."""
     asked: dict[str, Callable[[Metrics], float | None]] = {
-        "makespan_s": lambda found: found.makespan_s,
-        "micro-batch_s": lambda found: 1 / found.throughput,
-        "bubble_fraction": lambda found: found.bubble_fraction,
-        "busiest_device_s": lambda found: max(device.busy_s for device in found.devices),
-        "peak_memory_bytes": lambda found: max(
-            (device.peak_memory_bytes for device in found.devices if device.peak_memory_bytes is not None), default=None
+        "makespan_s": lambda totals: totals.makespan_s,
+        "micro-batch_s": lambda totals: 1 / totals.throughput,
+        "bubble_fraction": lambda totals: totals.bubble_fraction,
+        "busiest_device_s": lambda totals: max(device.busy_s for device in totals.devices),
+        "peak_memory_bytes": lambda totals: max(
+            (device.peak_memory_bytes for device in totals.devices if device.peak_memory_bytes is not None),
+            default=None,
         ),
     }
     return tuple(

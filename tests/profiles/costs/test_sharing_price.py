@@ -33,8 +33,8 @@ def test_the_median_counts_but_noise_makes_nobody_faster():
 
 def test_all_seconds_of_a_stage_are_as_much_longer_and_its_bytes_stay():
     layers = layer(measurement()), layer(measurement(split=split()))
-    found = replace(profile(*layers), sharing=(price(2, 1.5),))
-    alone, shared = (costs_of_stages(found, [(0, 1), (1, 2)], 1, number).stages for number in (1, 2))
+    priced = replace(profile(*layers), sharing=(price(2, 1.5),))
+    alone, shared = (costs_of_stages(priced, [(0, 1), (1, 2)], 1, number).stages for number in (1, 2))
     assert alone == costs_of_stages(profile(*layers), [(0, 1), (1, 2)], 1, 2).stages
     for before, after in zip(alone, shared, strict=True):
         for field in fields(StageCost):

@@ -15,13 +15,13 @@ LAYERS = profile(*[layer(measurement(1, split=split()), measurement(2, split=spl
 
 
 def test_costs_are_costs_to_the_simulator(tmp_path):
-    found = pipesched.costs_from_runs(GPIPE)
-    found.save(tmp_path / "costs.json")
+    measured = pipesched.costs_from_runs(GPIPE)
+    measured.save(tmp_path / "costs.json")
     counts = {"num_ranks": 2, "num_microbatches": 8}
 
-    for costs in (found.costs, tmp_path / "costs.json"):
+    for costs in (measured.costs, tmp_path / "costs.json"):
         assert pipesched.simulate("1f1b", costs, **counts).makespan_s == 3 * 9  # (m + p - 1)(t_f + t_b)
-    assert found.costs == pipesched.costs_from_runs([GPIPE]).costs
+    assert measured.costs == pipesched.costs_from_runs([GPIPE]).costs
 
 
 def test_messages_travel_as_long_as_in_the_run_unless_machines_are_given():
@@ -33,9 +33,9 @@ def test_messages_travel_as_long_as_in_the_run_unless_machines_are_given():
 
 
 def test_a_profile_beside_says_bytes_and_shares_of_the_backward():
-    found = pipesched.costs_from_runs(GPIPE, profile=LAYERS, run_partition=[1, 3], microbatch_size=2)
+    measured = pipesched.costs_from_runs(GPIPE, profile=LAYERS, run_partition=[1, 3], microbatch_size=2)
     known = costs_of_stages(LAYERS, ((0, 1), (1, 4)), 2).stages
-    stages = found.costs.stage_costs(build("zb_h1", 2, 4)).stages
+    stages = measured.costs.stage_costs(build("zb_h1", 2, 4)).stages
 
     assert [stage.output_bytes for stage in stages] == [20, 20]
     assert [stage.saved_bytes for stage in stages] == [cost.saved_bytes for cost in known]
@@ -50,16 +50,16 @@ def test_the_size_of_a_message_may_be_said_alone():
 
 
 def test_rows_have_each_work_of_each_stage():
-    found = pipesched.costs_from_runs(GPIPE)
-    rows = found.to_frame()
+    measured = pipesched.costs_from_runs(GPIPE)
+    rows = measured.to_frame()
     frame = rows[rows["stage"].notna()]
 
     assert list(rows["what"])[6:] == ["message"]
     assert list(frame["what"]) == ["F", "B", "Step"] * 2
     assert list(frame["count"]) == [3, 3, 1] * 2
     assert list(frame["median_s"]) == [1.0, 2.0, 0.0] * 2
-    assert "not seen in every stage: I, W" in found.table().caption
-    assert "<table>" in found._repr_html_()
+    assert "not seen in every stage: I, W" in measured.table().caption
+    assert "<table>" in measured._repr_html_()
 
 
 def test_the_picture_has_a_bar_of_each_stage_with_its_works_one_on_another():

@@ -51,11 +51,11 @@ def test_what_no_schedule_takes_is_refused(arguments, message):
 
 def test_two_timelines_are_compared_quantity_by_quantity(tmp_path):
     slow = pipesched.DeviceCost(forward_s=2.0, backward_s=4.0)
-    one = pipesched.simulate("1f1b", COSTS, num_ranks=2, num_microbatches=4).timeline
+    quick = pipesched.simulate("1f1b", COSTS, num_ranks=2, num_microbatches=4).timeline
     other = pipesched.simulate("1f1b", slow, num_ranks=2, num_microbatches=4).timeline
     write_text(tmp_path / "slow.json", timeline_to_json(other))
 
-    compared = pipesched.compare_runs(one, tmp_path / "slow.json")
+    compared = pipesched.compare_runs(quick, tmp_path / "slow.json")
 
     first = compared.to_frame().iloc[0]
     assert (first["quantity"], first["first"], first["second"], first["difference"]) == ("makespan_s", 15, 30, 1)

@@ -25,12 +25,12 @@ def test_arguments_that_make_no_sense_are_refused_by_name(keywords, message):
 
 
 def test_a_result_has_a_frame_a_table_and_a_file(tmp_path):
-    found = pipesched.import_traces(two_ranks(tmp_path))
-    frame = found.to_frame()
+    imported = pipesched.import_traces(two_ranks(tmp_path))
+    frame = imported.to_frame()
     assert list(frame["busy_s"]) == pytest.approx([400e-6, 400e-6])
-    assert sum(found.bubble_by_cause.values()) == pytest.approx(found.bubble_fraction)
-    assert repr(found) == "TraceImport('gpipe', ranks=2, makespan_s=0.00062, bubble_fraction=0.3548)"
-    assert "rank1.json" in found._repr_html_()
-    assert len(found.plot().axes) > 0
-    found.save(tmp_path / "run.json")
-    assert pipesched.gantt(tmp_path / "run.json").timelines == (found.timeline,)
+    assert sum(imported.bubble_by_cause.values()) == pytest.approx(imported.bubble_fraction)
+    assert repr(imported) == "TraceImport('gpipe', ranks=2, makespan_s=0.00062, bubble_fraction=0.3548)"
+    assert "rank1.json" in imported._repr_html_()
+    assert len(imported.plot().axes) > 0
+    imported.save(tmp_path / "run.json")
+    assert pipesched.gantt(tmp_path / "run.json").timelines == (imported.timeline,)

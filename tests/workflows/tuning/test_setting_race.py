@@ -111,7 +111,7 @@ def test_settings_that_differ_in_their_advance_alone_are_one_contender_beside_pl
         for advance in ADVANCES[::-1]
     )
     result = TuneResult(problem(), "simulate", outcomes, outcomes[2], averages=False)
-    assert [str(each.setting) for each in contenders_of(result, 2)] == [
+    assert [str(contender.setting) for contender in contenders_of(result, 2)] == [
         "1f1b_afp M=2 N=1 advance=2",
         "1f1b_afp M=4 N=1 advance=2",
         "1f1b M=2 N=1",
@@ -154,9 +154,9 @@ def test_a_race_that_makes_no_sense_is_refused(fields, words):
 def test_the_best_race_in_processes_and_the_answer_is_who_leads():
     profile = pipesched.profile("mlp:layers=4,width=8", [1, 4], repeats=1, warmup=1, passes=2, splits=False)
     assert profile.profile.provenance.repeats == 2
-    found = pipesched.tune(profile.profile, 4, num_devices=2, microbatches=[1, 4], pipelines=[1], budget_s=3)
-    assert found.race.num_rounds >= 1
-    assert found.chosen == found.race.leader.outcome
-    assert all(contender.measured.median > 0 for contender in found.race.contenders)
-    assert found.race.budget_s == 3
+    tuned = pipesched.tune(profile.profile, 4, num_devices=2, microbatches=[1, 4], pipelines=[1], budget_s=3)
+    assert tuned.race.num_rounds >= 1
+    assert tuned.chosen == tuned.race.leader.outcome
+    assert all(contender.measured.median > 0 for contender in tuned.race.contenders)
+    assert tuned.race.budget_s == 3
     pipesched.close()

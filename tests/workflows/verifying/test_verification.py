@@ -17,18 +17,18 @@ def profile():
 
 @pytest.mark.distributed
 def test_runs_agree_with_the_model_in_one_piece(profile):
-    found = pipesched.verify(MODEL, ["gpipe", "1f1b"], **COUNTS, profile=profile, iterations=1)
-    assert found.agrees
-    assert [each.name for each in found.schedules] == ["gpipe", "1f1b"]
-    assert found["1f1b"].loss == pytest.approx(found["1f1b"].whole_loss, rel=1e-5)
-    assert found["1f1b"].predicted.source == "predicted"
-    assert found["1f1b"].measured.source == "measured"
-    frame = found.to_frame()
+    verified = pipesched.verify(MODEL, ["gpipe", "1f1b"], **COUNTS, profile=profile, iterations=1)
+    assert verified.agrees
+    assert [schedule.name for schedule in verified.schedules] == ["gpipe", "1f1b"]
+    assert verified["1f1b"].loss == pytest.approx(verified["1f1b"].whole_loss, rel=1e-5)
+    assert verified["1f1b"].predicted.source == "predicted"
+    assert verified["1f1b"].measured.source == "measured"
+    frame = verified.to_frame()
     errors = frame["predicted_s"] / frame["measured_s"] - 1
     assert list(frame["makespan_error"]) == pytest.approx(list(errors))
-    assert "makespan" in found._repr_html_()
-    assert found.plot().axes
-    assert not replace(found, schedules=(replace(found["gpipe"], loss_difference=1.0),)).agrees
+    assert "makespan" in verified._repr_html_()
+    assert verified.plot().axes
+    assert not replace(verified, schedules=(replace(verified["gpipe"], loss_difference=1.0),)).agrees
     pipesched.close()
 
 

@@ -15,10 +15,10 @@ def test_a_file_is_verified_beside_a_name(tmp_path):
     path.write_text(to_json(build("gpipe", 2, 2)))
     profile = pipesched.profile(MODEL, [1], repeats=1, warmup=1, splits=False).profile
     with pipesched.session():
-        found = pipesched.verify(
+        verified = pipesched.verify(
             MODEL, ["1f1b", str(path)], num_ranks=2, num_microbatches=2, profile=profile, iterations=1, warmup=0
         )
-    assert [each.name for each in found.schedules] == ["1f1b", "gpipe"]
+    assert [schedule.name for schedule in verified.schedules] == ["1f1b", "gpipe"]
     with pytest.raises(KeyError, match="nope: expected one of 1f1b, gpipe"):
-        found["nope"]
-    assert len(repr(found)) < 300
+        verified["nope"]
+    assert len(repr(verified)) < 300

@@ -68,7 +68,7 @@ def test_the_picture_is_of_the_round_of_median_error():
         figure.savefig(data, format="png", dpi=50)
         return data.getvalue()
 
-    first, last, middle = (gantt_figure([each.predicted, each.measured]) for each in several.rounds)
+    first, last, middle = (gantt_figure([verified.predicted, verified.measured]) for verified in several.rounds)
     assert pixels(shown) == pixels(middle)
     assert pixels(shown) not in (pixels(first), pixels(last))
 
@@ -104,12 +104,14 @@ def test_an_error_that_cannot_be_split_has_no_parts():
 
 @pytest.mark.distributed
 def test_a_model_is_profiled_and_run_in_turn():
-    found = pipesched.verify_rounds("mlp:width=8,layers=4", ["gpipe"], 2, num_ranks=2, num_microbatches=4, iterations=1)
-    assert found.agrees
-    assert len(found.machine.yardstick_s) == 6
-    assert len(found.machine.of_rounds) == len(found.schedules[0].rounds) == 2
-    assert list(found.to_frame()["round"]) == [0, 1]
-    assert "machine: a fixed kernel took" in found._repr_html_()
+    verified = pipesched.verify_rounds(
+        "mlp:width=8,layers=4", ["gpipe"], 2, num_ranks=2, num_microbatches=4, iterations=1
+    )
+    assert verified.agrees
+    assert len(verified.machine.yardstick_s) == 6
+    assert len(verified.machine.of_rounds) == len(verified.schedules[0].rounds) == 2
+    assert list(verified.to_frame()["round"]) == [0, 1]
+    assert "machine: a fixed kernel took" in verified._repr_html_()
     pipesched.close()
 
 

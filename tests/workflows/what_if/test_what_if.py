@@ -44,10 +44,10 @@ def test_the_costs_of_a_run_give_the_run_again(name):
     told = pipesched.uniform(schedule.num_stages, 1.0, 2.0, 1.25, 0.75)
     run = pipesched.simulate(schedule, told, pipesched.flat(4, pipesched.Link(0.125))).timeline
 
-    found = pipesched.what_if(replace(run, source="measured"), latency_factor=2.0, draws=1)
+    answer = pipesched.what_if(replace(run, source="measured"), latency_factor=2.0, draws=1)
 
-    assert found.before.makespan_s == pytest.approx(run.makespan_s, rel=1e-12)
-    assert found.drawn_changes[0] == pytest.approx(found.change, rel=1e-9), "equal seconds are drawn as they are"
+    assert answer.before.makespan_s == pytest.approx(run.makespan_s, rel=1e-12)
+    assert answer.drawn_changes[0] == pytest.approx(answer.change, rel=1e-9), "equal seconds are drawn as they are"
 
 
 def test_ops_beside_those_of_other_pipelines_say_nothing():
@@ -59,81 +59,81 @@ def test_ops_beside_those_of_other_pipelines_say_nothing():
 
 
 def test_another_schedule_takes_what_it_takes():
-    found = pipesched.what_if(GPIPE, schedule="1f1b", num_microbatches=8, draws=3)
-    one = play(build("1f1b", 2, 8))
+    answer = pipesched.what_if(GPIPE, schedule="1f1b", num_microbatches=8, draws=3)
+    changed_run = play(build("1f1b", 2, 8))
 
-    assert found.before.makespan_s == GPIPE.makespan_s
-    assert found.after.makespan_s == one.makespan_s
-    assert found.change == pytest.approx(one.makespan_s / 8 / (GPIPE.makespan_s / 4) - 1)
-    assert found.model_error == 0
-    assert found.suppositions == ("8 micro-batches, each of as many samples as in the run",)
+    assert answer.before.makespan_s == GPIPE.makespan_s
+    assert answer.after.makespan_s == changed_run.makespan_s
+    assert answer.change == pytest.approx(changed_run.makespan_s / 8 / (GPIPE.makespan_s / 4) - 1)
+    assert answer.model_error == 0
+    assert answer.suppositions == ("8 micro-batches, each of as many samples as in the run",)
 
 
 def test_the_backward_is_split_as_it_is_supposed_to_be():
-    found = pipesched.what_if(GPIPE, schedule="zb_h1", draws=3)
+    answer = pipesched.what_if(GPIPE, schedule="zb_h1", draws=3)
 
-    assert found.after.makespan_s == play(build("zb_h1", 2, 4), seconds=halved).makespan_s
-    assert found.suppositions[0].startswith("I taken as 0.5 of B, W as 0.5 (of stage 0: W as all of it), as only B")
+    assert answer.after.makespan_s == play(build("zb_h1", 2, 4), seconds=halved).makespan_s
+    assert answer.suppositions[0].startswith("I taken as 0.5 of B, W as 0.5 (of stage 0: W as all of it), as only B")
 
 
 def test_the_backward_is_split_as_another_run_did():
     other = play(build("zb_h1", 2, 4), source="measured", seconds=lambda op: {"I": 1.5, "W": 0.25}.get(op.phase, 1.0))
-    found = pipesched.what_if([GPIPE, other], schedule="zb_h1", draws=3)
+    answer = pipesched.what_if([GPIPE, other], schedule="zb_h1", draws=3)
 
     expected = play(build("zb_h1", 2, 4), seconds=lambda op: {"I": 1.5, "W": 0.25}.get(op.phase, 1.0))
-    assert found.after.makespan_s == pytest.approx(expected.makespan_s)
-    assert found.suppositions == ()
+    assert answer.after.makespan_s == pytest.approx(expected.makespan_s)
+    assert answer.suppositions == ()
 
 
 def test_a_profile_splits_the_backward_by_its_shares():
-    found = pipesched.what_if(GPIPE, schedule="zb_h1", profile=LAYERS, draws=3)
+    answer = pipesched.what_if(GPIPE, schedule="zb_h1", profile=LAYERS, draws=3)
 
     def seconds(op):
         if op.stage == 0 or op.phase in (Phase.FORWARD, Phase.BACKWARD):
             return halved(op)
         return {Phase.BACKWARD_INPUT: 0.75, Phase.BACKWARD_WEIGHT: 0.5}[op.phase]
 
-    assert found.after.makespan_s == play(build("zb_h1", 2, 4), seconds=seconds).makespan_s
-    assert found.suppositions == ()
+    assert answer.after.makespan_s == play(build("zb_h1", 2, 4), seconds=seconds).makespan_s
+    assert answer.suppositions == ()
 
 
 def test_a_straggler_takes_longer():
-    found = pipesched.what_if(GPIPE, slow_devices={1: 1.5}, draws=3)
+    answer = pipesched.what_if(GPIPE, slow_devices={1: 1.5}, draws=3)
 
     expected = play(build("gpipe", 2, 4), seconds=lambda op: SECONDS[op.phase] * (1.5 if op.stage == 1 else 1.0))
-    assert found.after.makespan_s == expected.makespan_s
+    assert answer.after.makespan_s == expected.makespan_s
 
 
 def test_a_recompute_takes_a_forward_more():
-    found = pipesched.what_if(GPIPE, recompute="all", draws=3)
+    answer = pipesched.what_if(GPIPE, recompute="all", draws=3)
 
-    assert found.after.makespan_s == play(recompute(build("gpipe", 2, 4))).makespan_s
-    assert found.suppositions == ("R taken as long as F",)
+    assert answer.after.makespan_s == play(recompute(build("gpipe", 2, 4))).makespan_s
+    assert answer.suppositions == ("R taken as long as F",)
 
 
 @pytest.mark.parametrize("change", [{"latency_factor": 0.5}, {"bandwidth_factor": 2.0}, {"link": pipesched.Link(0.25)}])
 def test_messages_travel_shorter(change):
     run = play(build("gpipe", 2, 4), 0.5, source="measured")
-    found = pipesched.what_if(run, **change, draws=3)
+    answer = pipesched.what_if(run, **change, draws=3)
 
-    assert found.before.makespan_s == run.makespan_s
-    assert found.after.makespan_s == play(build("gpipe", 2, 4), 0.25).makespan_s
-    assert found.asked[0].split()[0] in ("latency", "bandwidth", "links")
-    supposed = "a message's 500 ms taken as bytes over bandwidth" in " ".join(found.suppositions)
+    assert answer.before.makespan_s == run.makespan_s
+    assert answer.after.makespan_s == play(build("gpipe", 2, 4), 0.25).makespan_s
+    assert answer.asked[0].split()[0] in ("latency", "bandwidth", "links")
+    supposed = "a message's 500 ms taken as bytes over bandwidth" in " ".join(answer.suppositions)
     assert supposed == ("bandwidth_factor" in change)
 
 
 def test_a_link_between_two_devices_may_be_slow():
     run = play(build("gpipe", 2, 4), 0.5, source="measured")
 
-    found = pipesched.what_if(run, slow_links={(0, 1): 3.0}, draws=3)
+    answer = pipesched.what_if(run, slow_links={(0, 1): 3.0}, draws=3)
 
-    assert found.after.makespan_s == play(build("gpipe", 2, 4), 1.5).makespan_s
+    assert answer.after.makespan_s == play(build("gpipe", 2, 4), 1.5).makespan_s
 
 
 def test_bandwidth_of_given_machines_counts_with_the_bytes_of_messages():
     cluster = pipesched.flat(2, pipesched.Link(0.25, 8.0))
-    found = pipesched.what_if(GPIPE, bandwidth_factor=4.0, cluster=cluster, output_bytes=8, draws=3)
+    answer = pipesched.what_if(GPIPE, bandwidth_factor=4.0, cluster=cluster, output_bytes=8, draws=3)
 
     def expected(bandwidth):
         costs = pipesched.costs_from_runs(GPIPE, output_bytes=8).costs
@@ -141,45 +141,45 @@ def test_bandwidth_of_given_machines_counts_with_the_bytes_of_messages():
             build("gpipe", 2, 4), costs, pipesched.flat(2, pipesched.Link(0.25, bandwidth))
         ).makespan_s
 
-    assert (found.before.makespan_s, found.after.makespan_s) == (expected(8.0), expected(32.0))
-    assert found.after.makespan_s < found.before.makespan_s
+    assert (answer.before.makespan_s, answer.after.makespan_s) == (expected(8.0), expected(32.0))
+    assert answer.after.makespan_s < answer.before.makespan_s
 
 
 def test_layers_are_cut_anew_by_what_their_stages_took():
-    found = pipesched.what_if(GPIPE, profile=LAYERS, run_partition="1,3", partition=[2, 2], draws=3)
+    answer = pipesched.what_if(GPIPE, profile=LAYERS, run_partition="1,3", partition=[2, 2], draws=3)
 
-    assert found.asked == ("layers 2,2",)
+    assert answer.asked == ("layers 2,2",)
     share = {0: 1 + 1 / 3, 1: 2 / 3}
     expected = play(build("gpipe", 2, 4), seconds=lambda op: SECONDS[op.phase] * share[op.stage])
-    assert found.after.makespan_s == pytest.approx(expected.makespan_s)
+    assert answer.after.makespan_s == pytest.approx(expected.makespan_s)
 
 
 def test_all_draws_are_of_one_cut():
     run = play(build("gpipe", 2, 8), source="measured", seconds=uneven)
-    found = pipesched.what_if(run, profile=LAYERS, partition="balanced", draws=20)
+    answer = pipesched.what_if(run, profile=LAYERS, partition="balanced", draws=20)
 
-    assert found.drawn_changes == pytest.approx([0.0] * 20), "layers that are cut as they were change nothing"
+    assert answer.drawn_changes == pytest.approx([0.0] * 20), "layers that are cut as they were change nothing"
 
 
 def test_more_stages_are_equal_parts_without_a_profile_and_layers_with_one():
     assert "each stage of the run taken as 2 equal ones" in pipesched.what_if(GPIPE, schedule="zbv").suppositions[0]
-    found = pipesched.what_if(GPIPE, schedule="interleaved", num_chunks=2, profile=LAYERS, draws=3)
+    answer = pipesched.what_if(GPIPE, schedule="interleaved", num_chunks=2, profile=LAYERS, draws=3)
 
-    assert found.suppositions == ()
+    assert answer.suppositions == ()
     expected = play(build("interleaved", 2, 4, 2), seconds=lambda op: SECONDS[op.phase] / 2)
-    assert found.after.makespan_s == pytest.approx(expected.makespan_s)
+    assert answer.after.makespan_s == pytest.approx(expected.makespan_s)
 
 
 def test_several_changes_are_one():
-    found = pipesched.what_if(
+    answer = pipesched.what_if(
         GPIPE, schedule="1f1b", num_microbatches=6, recompute="all", slow_devices={0: 2.0}, draws=3
     )
 
     expected = play(
         recompute(build("1f1b", 2, 6)), seconds=lambda op: SECONDS[op.phase] * (2.0 if op.stage == 0 else 1.0)
     )
-    assert found.after.makespan_s == expected.makespan_s
-    assert found.asked == ("1f1b+R", "6 micro-batches", "device 0 x2 slower")
+    assert answer.after.makespan_s == expected.makespan_s
+    assert answer.asked == ("1f1b+R", "6 micro-batches", "device 0 x2 slower")
 
 
 def test_the_speed_of_the_machine_cancels():
@@ -195,12 +195,12 @@ def uneven(op):
 
 def test_the_interval_is_what_draws_leave_open():
     run = play(build("gpipe", 2, 8), source="measured", seconds=uneven)
-    found = pipesched.what_if(run, slow_devices={1: 1.5}, draws=50)
+    answer = pipesched.what_if(run, slow_devices={1: 1.5}, draws=50)
     again, other = (pipesched.what_if(run, slow_devices={1: 1.5}, draws=50, seed=seed) for seed in (0, 1))
 
-    low, high = found.interval
-    assert low < found.change < high
-    assert found.drawn_changes == again.drawn_changes != other.drawn_changes
+    low, high = answer.interval
+    assert low < answer.change < high
+    assert answer.drawn_changes == again.drawn_changes != other.drawn_changes
 
 
 def test_what_is_slower_everywhere_is_slower_in_every_draw():
@@ -210,15 +210,15 @@ def test_what_is_slower_everywhere_is_slower_in_every_draw():
 
 
 def test_a_result_is_a_table_a_picture_and_data():
-    found = pipesched.what_if(GPIPE, schedule="1f1b", profile=LAYERS, draws=3)
+    answer = pipesched.what_if(GPIPE, schedule="1f1b", profile=LAYERS, draws=3)
 
-    assert list(found.to_frame()["quantity"]) == [
+    assert list(answer.to_frame()["quantity"]) == [
         "makespan_s", "micro-batch_s", "bubble_fraction", "busiest_device_s", "peak_memory_bytes",
     ]  # fmt: skip
-    assert found.to_dict()["change"] == found.change
-    assert "what if: 1f1b" in found._repr_html_()
-    assert repr(found).startswith("WhatIf('gpipe': 1f1b, change=")
-    assert found.plot().axes
+    assert answer.to_dict()["change"] == answer.change
+    assert "what if: 1f1b" in answer._repr_html_()
+    assert repr(answer).startswith("WhatIf('gpipe': 1f1b, change=")
+    assert answer.plot().axes
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_emulated_ranks_change_as_predicted():
     gpipe, zero_bubble = (
         pipesched.run(name, emulate=costs, num_ranks=2, num_microbatches=4) for name in ("gpipe", "zb_h1")
     )
-    found = pipesched.what_if(gpipe.timeline, schedule="zb_h1", draws=20)
+    answer = pipesched.what_if(gpipe.timeline, schedule="zb_h1", draws=20)
 
     measured = zero_bubble.makespan_s / gpipe.makespan_s - 1
-    assert found.change == pytest.approx(measured, abs=0.1), "two cores may be others' meanwhile"
+    assert answer.change == pytest.approx(measured, abs=0.1), "two cores may be others' meanwhile"
