@@ -30,7 +30,7 @@ from pipesched.cli.commands.verify import verify
 from pipesched.cli.commands.versions import versions
 from pipesched.cli.commands.what_if import what_if
 from pipesched.cli.errors import BAD_INPUT, FINE, NEGATIVE, NOT_THERE, RANK_FAILED, STOPPED, NotThereError, in_flags
-from pipesched.cli.output.terminal import complain
+from pipesched.cli.terminal import complain
 from pipesched.cli.usage_errors import complaint
 
 app = typer.Typer(

@@ -9,8 +9,8 @@ import sys
 import pytest
 import typer
 
+from pipesched.cli import terminal as output
 from pipesched.cli.main import app
-from pipesched.cli.output import terminal as output
 from pipesched.schedules import Span, Timeline
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.formats import to_json

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipesched.cli.output import terminal
+from pipesched.cli import terminal
 
 ROWS = [
     {"schedule": "interleaved", "bubble of longest span": "27.27 %", "idle by cause": "warmup 10 ms, transfer 2 ms"},

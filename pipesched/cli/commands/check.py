@@ -10,7 +10,7 @@ from pipesched.cli.errors import NEGATIVE
 from pipesched.cli.options.common_options import Json
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.schedule_options import ScheduleOptions
-from pipesched.cli.output.terminal import print_json
+from pipesched.cli.terminal import print_json
 from pipesched.schedules.check import MessageBackend
 
 if TYPE_CHECKING:

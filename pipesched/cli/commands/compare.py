@@ -14,12 +14,12 @@ from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.schedule_list import options_of_each
 from pipesched.cli.options.schedule_options import ScheduleOptions
-from pipesched.cli.options.shown_timelines import require_no_simulation
 from pipesched.cli.options.simulation_options import BuffersOption, SimulationOptions
 from pipesched.cli.output.comparison_table import print_parts
 from pipesched.cli.output.memory_lines import limit_lines
 from pipesched.cli.output.output_files import TABLE, check_outputs, emit, table_text
-from pipesched.cli.output.terminal import comparing, print_json, print_result, progress_bar
+from pipesched.cli.output.shown_timelines import require_no_simulation
+from pipesched.cli.terminal import comparing, print_json, print_result, progress_bar
 from pipesched.schedules.formats import suffix_of
 
 if TYPE_CHECKING:

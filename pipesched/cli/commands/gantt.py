@@ -11,11 +11,11 @@ from pipesched.cli.options.common_options import out_option
 from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.schedule_options import ScheduleOptions
-from pipesched.cli.options.shown_timelines import read_shown
 from pipesched.cli.options.simulation_options import SimulationOptions
 from pipesched.cli.output.memory_lines import end_if_over
 from pipesched.cli.output.output_files import check_outputs
-from pipesched.cli.output.terminal import terminal_line
+from pipesched.cli.output.shown_timelines import read_shown
+from pipesched.cli.terminal import terminal_line
 
 
 @grouped

@@ -11,7 +11,7 @@ from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.output.output_files import TIMELINE, check_outputs, write_timeline
-from pipesched.cli.output.terminal import print_json, print_result, progress_bar
+from pipesched.cli.terminal import print_json, print_result, progress_bar
 
 
 @grouped

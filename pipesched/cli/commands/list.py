@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pipesched.cli.options.common_options import Json
-from pipesched.cli.output.terminal import print_json, print_table
+from pipesched.cli.terminal import print_json, print_table
 
 if TYPE_CHECKING:
     from pipesched.schedules.builders import Parameter

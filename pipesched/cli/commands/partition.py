@@ -12,7 +12,7 @@ from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.output.output_files import check_outputs, emit
-from pipesched.cli.output.terminal import complain, num_bytes, print_json, print_result
+from pipesched.cli.terminal import complain, num_bytes, print_json, print_result
 from pipesched.schedules.formats import suffix_of
 from pipesched.workflows import ArgumentError, PartitionAim, ReplicaFormula
 

@@ -14,7 +14,7 @@ from pipesched.cli.options.plan_options import ModelOptions, RequestOptions
 from pipesched.cli.output.memory_lines import device_limit_lines
 from pipesched.cli.output.output_files import JSON as PLAN
 from pipesched.cli.output.output_files import check_outputs
-from pipesched.cli.output.terminal import complain, print_json, progress_bar
+from pipesched.cli.terminal import complain, print_json, progress_bar
 
 
 @grouped

@@ -14,7 +14,7 @@ from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.run_cost_options import RunCostOptions, run_files
 from pipesched.cli.options.torch_options import MODEL, require_device
 from pipesched.cli.output.output_files import JSON, check_outputs, emit
-from pipesched.cli.output.terminal import print_result, progress_bar
+from pipesched.cli.terminal import print_result, progress_bar
 from pipesched.executor import RunSettings
 
 if TYPE_CHECKING:

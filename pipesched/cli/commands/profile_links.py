@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from pipesched.cli.options.byte_sizes import parse_bytes
+from pipesched.cli.byte_sizes import parse_bytes
 from pipesched.cli.options.torch_options import require_gpu
 from pipesched.cli.output.output_files import JSON, check_outputs
-from pipesched.cli.output.terminal import print_result, progress_bar, terminal_line
+from pipesched.cli.terminal import print_result, progress_bar, terminal_line
 from pipesched.profiles import Carrier
 
 

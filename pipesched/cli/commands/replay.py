@@ -12,7 +12,7 @@ from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.simulation_options import SimulationOptions
 from pipesched.cli.output.output_files import JSON, check_outputs, emit
-from pipesched.cli.output.terminal import print_json, print_result, simulating
+from pipesched.cli.terminal import print_json, print_result, simulating
 
 
 @grouped

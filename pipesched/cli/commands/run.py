@@ -17,7 +17,7 @@ from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.torch_options import TrustModel, load_model
 from pipesched.cli.output.memory_lines import device_limit_lines, require_fits
 from pipesched.cli.output.output_files import JSON, TIMELINE, check_outputs, emit, write_timeline
-from pipesched.cli.output.terminal import print_json, print_result, progress_bar
+from pipesched.cli.terminal import print_json, print_result, progress_bar
 from pipesched.executor import How
 from pipesched.executor.launch import fork_client
 

@@ -12,7 +12,7 @@ from pipesched.cli.options.common_options import out_option
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.output.output_files import CSV, JSON, check_outputs, emit
-from pipesched.cli.output.terminal import complain
+from pipesched.cli.terminal import complain
 from pipesched.schedules.formats import suffix_of
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.simulation_options import BuffersOption, SimulationOptions
 from pipesched.cli.output.memory_lines import end_if_over, limit_lines
 from pipesched.cli.output.output_files import CSV, JSON, TIMELINE, check_outputs, emit, write_timeline
-from pipesched.cli.output.terminal import print_json, print_result, progress_bar, simulating
+from pipesched.cli.terminal import print_json, print_result, progress_bar, simulating
 
 
 @grouped

@@ -24,7 +24,7 @@ from pipesched.cli.options.train_options import TrainOptions
 from pipesched.cli.output.live_training import live
 from pipesched.cli.output.memory_lines import device_limit_lines
 from pipesched.cli.output.output_files import JSON, TABLE, check_outputs, emit, table_text
-from pipesched.cli.output.terminal import complain, print_json, seconds
+from pipesched.cli.terminal import complain, print_json, seconds
 from pipesched.executor.launch import fork_client
 from pipesched.schedules.formats import suffix_of
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from pipesched.cli.byte_sizes import enough
 from pipesched.cli.errors import NEGATIVE
-from pipesched.cli.options.byte_sizes import enough
 from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.option_groups import grouped
@@ -18,8 +18,8 @@ from pipesched.cli.options.tune_options import Method, ProblemOptions, SpaceOpti
 from pipesched.cli.output.command_lines import CommandLines
 from pipesched.cli.output.memory_lines import device_limit_lines
 from pipesched.cli.output.output_files import TABLE, check_outputs, emit, table_text
-from pipesched.cli.output.terminal import complain, num_bytes, print_json, progress_bar
 from pipesched.cli.output.tune_print import print_race, print_settings, print_verdict, result_to_dict
+from pipesched.cli.terminal import complain, num_bytes, print_json, progress_bar
 from pipesched.schedules.formats import suffix_of
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from pipesched.cli.options.torch_options import ModelName, load_model
 from pipesched.cli.output.comparison_table import print_comparisons, print_parts
 from pipesched.cli.output.memory_lines import device_limit_lines, require_fits
 from pipesched.cli.output.output_files import check_folder, write_timeline
-from pipesched.cli.output.terminal import print_json, print_result, progress_bar, terminal_line
+from pipesched.cli.terminal import print_json, print_result, progress_bar, terminal_line
 
 if TYPE_CHECKING:
     from pipesched.profiles.costs import Profile

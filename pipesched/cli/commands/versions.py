@@ -12,7 +12,7 @@ from pipesched.cli.options.key_values import number
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.output.output_files import check_outputs
-from pipesched.cli.output.terminal import print_result, print_table, progress_bar
+from pipesched.cli.terminal import print_result, print_table, progress_bar
 
 if TYPE_CHECKING:
     from pipesched.schedules import Schedule

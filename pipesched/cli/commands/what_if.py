@@ -17,7 +17,7 @@ from pipesched.cli.options.run_cost_options import RunCostOptions, run_files
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.simulation_options import slow_part
 from pipesched.cli.output.output_files import JSON, check_outputs, emit
-from pipesched.cli.output.terminal import print_json, print_result, progress_bar
+from pipesched.cli.terminal import print_json, print_result, progress_bar
 
 if TYPE_CHECKING:
     from pipesched.schedules import Schedule

@@ -1,5 +1,3 @@
-from .byte_sizes import enough as enough
-from .byte_sizes import parse_bytes as parse_bytes
 from .common_options import Json as Json
 from .common_options import Seed as Seed
 from .common_options import out_option as out_option

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.output.terminal import progress_bar
+from pipesched.cli.terminal import progress_bar
 
 if TYPE_CHECKING:
     from pipesched.cli.options.cost_options import CostOptions

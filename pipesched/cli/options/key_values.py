@@ -6,8 +6,8 @@ import math
 import re
 from collections.abc import Collection
 
+from pipesched.cli.byte_sizes import byte_units
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.byte_sizes import byte_units
 
 
 def pairs(text: str, option: str, keys: Collection[str], example: str = "key=1,key=2") -> dict[str, str]:

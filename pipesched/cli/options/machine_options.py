@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipesched.cli.byte_sizes import parse_memory
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.byte_sizes import parse_memory
 from pipesched.cli.options.key_values import numbers
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.schedule_list import schedule_names
 from pipesched.cli.options.simulation_options import MessageOptions
 from pipesched.cli.options.torch_options import load_model, require_device
-from pipesched.cli.output.terminal import progress_bar
+from pipesched.cli.terminal import progress_bar
 from pipesched.executor import RunSettings
 from pipesched.profiles import MessagePrecision
 

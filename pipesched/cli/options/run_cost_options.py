@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pipesched.cli.byte_sizes import parse_bytes
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.byte_sizes import parse_bytes
 from pipesched.schedules.formats import suffix_of
 
 if TYPE_CHECKING:

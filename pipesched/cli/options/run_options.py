@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from pipesched.cli.options.torch_options import require_device
-from pipesched.cli.output.terminal import progress_bar
+from pipesched.cli.terminal import progress_bar
 from pipesched.executor import RunSettings
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from pipesched.cli.byte_sizes import parse_bytes
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.byte_sizes import parse_bytes
 from pipesched.cli.options.key_values import number, pairs, read_integer
 from pipesched.profiles import MessagePrecision
 

@@ -17,16 +17,5 @@ from .plan_print import nothing_fits as nothing_fits
 from .plan_print import plans_to_dict as plans_to_dict
 from .plan_print import print_explained as print_explained
 from .plan_print import print_plans as print_plans
-from .terminal import complain as complain
-from .terminal import num_bytes as num_bytes
-from .terminal import percent as percent
-from .terminal import print_json as print_json
-from .terminal import print_result as print_result
-from .terminal import print_table as print_table
-from .terminal import progress_bar as progress_bar
-from .terminal import seconds as seconds
-from .terminal import simulating as simulating
-from .terminal import spinner as spinner
-from .terminal import terminal_line as terminal_line
 from .training_table import print_outcomes as print_outcomes
 from .tune_print import print_settings as print_settings

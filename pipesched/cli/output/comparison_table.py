@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pipesched.cli.output.terminal import print_result, terminal_line
+from pipesched.cli.terminal import print_result, terminal_line
 
 if TYPE_CHECKING:
     from pipesched.simulator.analysis import Comparison

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pipesched.cli.output.terminal import as_text, percent
+from pipesched.cli.terminal import as_text, percent
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pipesched.cli.errors import NEGATIVE, NotThereError
-from pipesched.cli.output.terminal import complain, num_bytes
+from pipesched.cli.terminal import complain, num_bytes
 
 if TYPE_CHECKING:
     from pipesched.cli.options.machine_options import MachineOptions

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from pipesched.cli.options.byte_sizes import enough
-from pipesched.cli.output.terminal import num_bytes, percent, print_table, seconds
+from pipesched.cli.byte_sizes import enough
+from pipesched.cli.terminal import num_bytes, percent, print_table, seconds
 
 if TYPE_CHECKING:
     from pipesched.schedules import Timeline

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipesched.cli.output.terminal import print_result
+from pipesched.cli.terminal import print_result
 from pipesched.workflows.training import TrainedRun, forecast_table, trained_table
 
 

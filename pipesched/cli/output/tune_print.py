@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipesched.cli.output.terminal import num_bytes, percent, print_result, print_table, seconds
+from pipesched.cli.terminal import num_bytes, percent, print_result, print_table, seconds
 
 if TYPE_CHECKING:
     from pipesched.simulator.tuner import Problem, Setting, SettingOutcome

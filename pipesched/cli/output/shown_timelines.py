@@ -12,7 +12,7 @@ from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.simulation_options import SimulationOptions
 from pipesched.cli.output.memory_lines import limit_lines
-from pipesched.cli.output.terminal import simulating
+from pipesched.cli.terminal import simulating
 
 if TYPE_CHECKING:
     from pipesched.schedules import Timeline
