@@ -163,8 +163,8 @@ def _measured_cost(stage: RunStage) -> StageCost:
     input_s, weight_s = stage.mean_s("I"), stage.mean_s("W")
     assert forward_s is not None, "every stage has one"
     if input_s is None and weight_s is None and backward_s is not None and profiled.backward_s:
-        input_s = _times(profiled.backward_input_s, backward_s / profiled.backward_s)
-        weight_s = _times(profiled.backward_weight_s, backward_s / profiled.backward_s)
+        scaled = profiled.slowed(backward_s / profiled.backward_s)
+        input_s, weight_s = scaled.backward_input_s, scaled.backward_weight_s
     step_s, average_s = stage.mean_s("Step"), stage.mean_s("Average")
     return replace(
         profiled,
@@ -210,7 +210,3 @@ def _split(cost: StageCost, input_share: float, is_first: bool) -> StageCost:
         return cost
     input_s = 0.0 if is_first else input_share * cost.backward_s
     return replace(cost, backward_input_s=input_s, backward_weight_s=cost.backward_s - input_s)
-
-
-def _times(seconds: float | None, factor: float) -> float | None:
-    return None if seconds is None else seconds * factor

@@ -160,12 +160,12 @@ def _main() -> None:
     while size is not None:
         if size:
             inputs, targets = chain.batch(size)
-            chain.run(inputs, targets, _no_mark)
+            chain.run(inputs, targets)
             _wait(device)
         connection.sendall(_SIZE.pack(size))
         with descriptor_as(2, nowhere):  # or what a model says in every run would fill the disk
             while size and sizes.empty():
-                chain.run(inputs, targets, _no_mark)
+                chain.run(inputs, targets)
                 _wait(device)
         size = sizes.get()
 
@@ -176,10 +176,6 @@ def _wait(device: object) -> None:
 
     if isinstance(device, torch.device) and device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def _no_mark() -> None:
-    """Note nothing."""
 
 
 if __name__ == "__main__":

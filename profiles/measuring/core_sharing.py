@@ -84,10 +84,10 @@ def measure_sharing(
 
 def _pass_s(chain: LayerChain, inputs: Tensor, targets: Tensor) -> float:
     """Return the processor time of a pass of this thread, after one that does not count [s]."""
-    chain.run(inputs, targets, _no_mark)
+    chain.run(inputs, targets)
     start_s, num_passes, spent_s = time.thread_time(), 0, 0.0
     while spent_s < _LEAST_S:
-        chain.run(inputs, targets, _no_mark)
+        chain.run(inputs, targets)
         num_passes, spent_s = num_passes + 1, time.thread_time() - start_s
     return spent_s / num_passes
 
@@ -108,7 +108,3 @@ def _bind_threads(cores: Iterable[int]) -> None:
     for task in Path("/proc/self/task").iterdir():
         with suppress(ProcessLookupError):  # it has just ended
             os.sched_setaffinity(int(task.name), cores)
-
-
-def _no_mark() -> None:
-    """Note nothing."""

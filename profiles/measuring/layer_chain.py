@@ -30,6 +30,10 @@ _LOSS_SCALE = 1 / 8
 """The factor on the loss, as for eight micro-batches: any number takes the same time."""
 
 
+def _no_mark() -> None:
+    """Note nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class KeptBytes:
     """The byte fields of a `LayerSplit`."""
@@ -73,7 +77,7 @@ class LayerChain:
         """Return (inputs, targets) of one micro-batch."""
         return draw_batch(self.model, num_samples, self._seed, dtype=self._dtype, device=self._device)
 
-    def run(self, inputs: Tensor, targets: Tensor, mark: Callable[[], None]) -> None:
+    def run(self, inputs: Tensor, targets: Tensor, mark: Callable[[], None] = _no_mark) -> None:
         """Run forward and backward of one micro-batch.
 
         Args:
@@ -101,7 +105,7 @@ class LayerChain:
         """
         from pipesched.profiles.measuring.split_backward import run_input_pass, run_weight_pass
 
-        ins, outs = self._forwards(inputs, targets, _no_mark)
+        ins, outs = self._forwards(inputs, targets)
         gradient: Tensor | None = torch.full_like(outs[-1], _LOSS_SCALE)
         mark()
         for index in range(len(self.layers) - 1, -1, -1):
@@ -143,7 +147,9 @@ class LayerChain:
             x = following
         return layers_bytes
 
-    def _forwards(self, inputs: Tensor, targets: Tensor, mark: Callable[[], None]) -> tuple[list[Tensor], list[Tensor]]:
+    def _forwards(
+        self, inputs: Tensor, targets: Tensor, mark: Callable[[], None] = _no_mark
+    ) -> tuple[list[Tensor], list[Tensor]]:
         """Run every layer, cut from the next; return their inputs and outputs."""
         ins: list[Tensor] = []
         outs: list[Tensor] = []
@@ -227,7 +233,3 @@ def _kept_bytes(layer: nn.Module, x: Tensor, y: Tensor, saved: SavedTensors, res
 
 def _trained(layer: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in layer.parameters() if parameter.requires_grad]
-
-
-def _no_mark() -> None:
-    """Note nothing."""

@@ -255,7 +255,7 @@ def _measure_steps(
     works = [WeightWork(list(layer.parameters()), o) for layer, o in zip(chain.layers, optimizers, strict=True)]
 
     def run() -> list[float]:
-        chain.run(inputs, targets, _no_mark)
+        chain.run(inputs, targets)
         timer.mark()
         for optimizer in optimizers:
             if optimizer is not None:
@@ -287,7 +287,3 @@ def _state_bytes(optimizer: optim.Optimizer) -> int:
 
 def _num_bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors)
-
-
-def _no_mark() -> None:
-    """Note nothing."""

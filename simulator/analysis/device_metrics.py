@@ -14,12 +14,15 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipesched.schedules import Span, Timeline, computes
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis.idle_time import usage
 from pipesched.simulator.memory import peak_memory
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _NOTHING_S = 1e-100
 """Less than this is no time [s]: a rate over it would not be finite."""
@@ -91,6 +94,12 @@ class Metrics:
             "throughput": self.throughput,
             "devices": [device.to_dict() for device in self.devices],
         }
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per device: its time [s], idle time by cause, and peak memory."""
+        import pandas as pd
+
+        return pd.DataFrame([device.to_row() for device in self.devices]).astype({"peak_memory_bytes": "Int64"})
 
 
 def metrics(timeline: Timeline) -> Metrics:

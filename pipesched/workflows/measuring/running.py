@@ -106,10 +106,7 @@ class RunResult:
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row per device: its time [s], idle time by cause, and peak memory."""
-        import pandas as pd
-
-        rows = [device.to_row() for device in self.metrics.devices]
-        return pd.DataFrame(rows).astype({"peak_memory_bytes": "Int64"})
+        return self.metrics.to_frame()
 
     def plot(self) -> Figure:
         """Draw the Timeline."""

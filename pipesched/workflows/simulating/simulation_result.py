@@ -123,11 +123,8 @@ class Simulation(Prediction):
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row per device: its time [s], idle time by cause, and peak memory."""
-        import pandas as pd
-
-        peaks = self.peak_microbatches
-        rows = [device.to_row() | {"peak_microbatches": peaks[device.device]} for device in self.metrics.devices]
-        return pd.DataFrame(rows).astype({"peak_memory_bytes": "Int64"})
+        frame = self.metrics.to_frame()
+        return frame.assign(peak_microbatches=frame["device"].map(self.peak_microbatches))
 
     def plot(self) -> Figure:
         """Draw the Timeline."""

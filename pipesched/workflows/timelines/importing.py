@@ -104,10 +104,7 @@ class TraceImport:
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row per device: its time [s], and idle time by cause."""
-        import pandas as pd
-
-        rows = [device.to_row() for device in self.metrics.devices]
-        return pd.DataFrame(rows).astype({"peak_memory_bytes": "Int64"})
+        return self.metrics.to_frame()
 
     def plot(self) -> Figure:
         """Draw the Timeline."""
