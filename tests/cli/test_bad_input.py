@@ -3,23 +3,47 @@
 import gzip
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
+from shutil import copy
 
 import pytest
 
 from pipesched import costs_from_runs
+from pipesched.profiles.io import Plan, Predicted, save_plan, save_profile
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import timeline_to_json
+from pipesched.schedules.transforms import ScheduleSpec
 from tests.hand_timelines import play
+from tests.profiles.hand_profiles import layer, measurement, profile
 from tests.profiles.traces.kineto_files import BASE_NS, KinetoFile, two_ranks
 
+DATA = Path(__file__).parents[2] / "profiles" / "data"
 CLUSTER = '{"format": "pipesched-cluster", "version": 1, "devices": [{}], "intra": %s}'
 SIMULATE = "simulate -s 1f1b -p 2 -m 4"
 COSTS = "--uniform f=1,b=2"
 
 
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Write profiles and plans whose model is not to be imported, holds no bytes, or goes with few batches."""
+    folder = tmp_path_factory.mktemp("models")
+    for name in ("conv-epyc.json", "pipedream/gnmt.graph.txt"):
+        copy(DATA / name, folder)
+    bare = measurement(input_bytes=0, output_bytes=0, output_storage_bytes=0, saved_bytes=0)
+    save_profile(profile(*[layer(bare, weight_bytes=0, optimizer_bytes=0)] * 4), folder / "bare.json")
+    spec = ScheduleSpec(name="1f1b", num_ranks=2, num_microbatches=2)
+    plan = Plan(model="", schedule_spec=spec, partition=(2, 2), microbatch_size=1, batch_size=2, compression=None,
+                predicted=Predicted(1.0, 2.0))  # fmt: skip
+    for name, model in {"command": "os:system:command=touch PLANTED", "module": "mymod:factory"}.items():
+        save_plan(replace(plan, model=model), folder / f"{name}_plan.json")
+        save_profile(replace(profile(*[layer()] * 4), model=model), folder / f"{name}.json")
+    save_plan(replace(plan, model="graph elsewhere/vgg16.graph.txt"), folder / "graph_plan.json")
+    return folder
+
+
 @pytest.fixture
-def bad(folder):
+def bad(folder, models):
     """Add files that are broken in every way."""
     header = "stage,forward_s,backward_s\n"
     for name, cell in {"nan": "nan", "negative": "-1", "infinite": "inf", "word": "x", "missing": ""}.items():
@@ -41,6 +65,7 @@ def bad(folder):
         (folder / f"binary.{suffix}").write_bytes(bytes(range(256)) * 4)
         (folder / f"folder.{suffix}").mkdir()
     write_bad_traces(folder / "traces")
+    (folder / "models").symlink_to(models)
     return folder
 
 

@@ -102,7 +102,7 @@ def test_the_graph_of_a_plan_may_lie_elsewhere_but_is_no_other(pipesched):
     assert pipesched(f"simulate --plan graph.json --profile {graphs / 'vgg16.graph.txt'}").code == 0
     other = pipesched(f"simulate --plan graph.json --profile {graphs / 'gnmt.graph.txt'}")
     assert (other.code, other.err.count("\n")) == (2, 1)
-    assert "expected one of graph elsewhere/vgg16.graph.txt, as the plan says" in other.err
+    assert "vgg16.graph.txt" in other.err
 
 
 def test_a_planned_run_without_a_flush_is_shown_until_it_has_settled(pipesched):

@@ -106,15 +106,7 @@ def test_a_device_that_held_too_much_is_the_answer_no(pipesched, monkeypatch, li
     answer = pipesched(f"run -s gpipe -p 2 -m 2 --model mlp --memory-limit {limit}")
     assert answer.code == code
     assert "6.836 KiB" in answer.out
-    if code:
-        assert answer.err.startswith("pipesched: over memory: device 1: got 7000 bytes, expected at most 6999; try ")
-
-
-@pytest.mark.parametrize("options", ["--uniform f=1,b=2", "--model mlp --job job.json"])
-def test_a_limit_that_nothing_would_be_held_to_is_refused(pipesched, options):
-    answer = pipesched(f"run -s gpipe -p 2 -m 2 {options} --memory-limit 1GB")
-    assert (answer.code, answer.err.count("\n")) == (2, 1)
-    assert answer.err.startswith("pipesched: --memory-limit: got it for ranks that hold nothing or are not run")
+    assert ("device 1: got 7000 bytes" in answer.err) == bool(code)
 
 
 @pytest.mark.distributed
