@@ -6,6 +6,7 @@ import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -29,6 +30,11 @@ def files(*roots: Path) -> Iterator[Path]:
                 folders.append(entry)
             elif entry.suffix == ".py":
                 yield entry
+
+
+@cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
 
 
 def module_name(file: Path) -> str:
@@ -65,7 +71,7 @@ def home(module: str, name: str) -> str:
 
 def imports(file: Path) -> Iterator[str]:
     """Yield every module of ours that `file` imports: at its top, in functions, and for types alone."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(file)):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "pipesched":
             yield from (home(node.module, alias.name) for alias in node.names)
         elif isinstance(node, ast.Import):
@@ -74,7 +80,7 @@ def imports(file: Path) -> Iterator[str]:
 
 def public_names(file: Path) -> Iterator[str]:
     """Yield the public classes, functions, aliases and constants that `file` defines."""
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+    for node in parsed(file).body:
         match node:
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AnnAssign(target=ast.Name(id=name)):
                 names = [name]
@@ -150,7 +156,7 @@ def test_a_module_is_imported_through_its_room():
     """Names of another room come from the room, so that it can change inside."""
     for name, file in MODULES.items():
         own_room = name.rsplit(".", 1)[0]
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(file)):
             if isinstance(node, ast.ImportFrom) and node.module in MODULES and node.module not in ROOMS:
                 is_inside = node.module.rsplit(".", 1)[0] == own_room
                 assert is_inside or name.startswith(("pipesched.__main__", COMMAND_LINE)), (name, node.module)
@@ -180,7 +186,7 @@ def test_a_value_type_loads_no_engine(line):
 
 def names_given(file: Path) -> Iterator[tuple[int, str]]:
     """Yield the line and the name of every variable, argument and function of `file`."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(file)):
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.FunctionDef(name=name):
                 yield node.lineno, name
