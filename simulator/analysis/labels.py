@@ -82,6 +82,11 @@ def readable_s(time_s: float) -> str:
     return f"{value:,.0f} {unit}" if abs(value) >= 1000 else f"{value:.4g} {unit}"
 
 
+def readable_change_s(seconds: float) -> str:
+    """Return how much longer, or shorter, something takes, as people read it: ``+1.5 ms``."""
+    return f"{'-' if seconds < 0 else '+'}{readable_s(abs(seconds))}"
+
+
 def readable_bytes(num_bytes: float | None) -> str:
     """Return a size in the unit that people read it in; ``-`` for one that is not known."""
     if num_bytes is None:

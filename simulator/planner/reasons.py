@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pipesched.simulator import SAME
-from pipesched.simulator.analysis import readable_s
+from pipesched.simulator.analysis import readable_change_s
 from pipesched.simulator.planner.candidate_evaluation import evaluate_candidate, num_ops
 from pipesched.simulator.planner.plan_candidate import Candidate
 from pipesched.simulator.planner.plan_outcome import Costs, PlanOutcome
@@ -137,8 +137,12 @@ def _loss(chosen: PlanOutcome, other: PlanOutcome) -> str | None:
     change_s = other.seconds * share - chosen.seconds
     change_s = 0.0 if abs(change_s) <= SAME * chosen.seconds else change_s
     parts = sorted(_changes(chosen.costs, other.costs, share), key=lambda part: -part[1] if change_s > 0 else part[1])
-    told = [f"{what} {_signed(s)}" for what, s in parts[:2] if s * change_s > 0 and abs(s) > _SMALL * abs(change_s)]
-    text = f"{_signed(change_s)} per step ({change_s / chosen.seconds:+.1%})"
+    told = [
+        f"{what} {readable_change_s(s)}"
+        for what, s in parts[:2]
+        if s * change_s > 0 and abs(s) > _SMALL * abs(change_s)
+    ]
+    text = f"{readable_change_s(change_s)} per step ({change_s / chosen.seconds:+.1%})"
     text += f": {', '.join(told)}" if told else ""
     return text if other.fits else f"{text}, but it does not fit: {other.reason}"
 
@@ -146,7 +150,3 @@ def _loss(chosen: PlanOutcome, other: PlanOutcome) -> str | None:
 def _changes(costs: Costs, other: Costs, share: float) -> Iterator[tuple[str, float]]:
     for field, name in _NAMES.items():
         yield name, getattr(other, field) * share - getattr(costs, field)
-
-
-def _signed(seconds: float) -> str:
-    return f"{'-' if seconds < 0 else '+'}{readable_s(abs(seconds))}"

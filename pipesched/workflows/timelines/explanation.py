@@ -8,7 +8,7 @@ from typing import Any
 
 from pipesched.schedules import Timeline
 from pipesched.simulator import SAME, SimulationError
-from pipesched.simulator.analysis import CellValue, readable_s
+from pipesched.simulator.analysis import CellValue, readable_change_s, readable_s
 from pipesched.simulator.fidelity import ErrorSplit, NetworkModel, SplitError, split_error
 from pipesched.workflows import Table
 
@@ -91,7 +91,7 @@ def _row(name: str, quantity: SplitError) -> dict[str, str]:
 def _signed(quantity: SplitError, seconds: float) -> str:
     if abs(seconds) <= SAME * quantity.measured_s:
         return readable_s(0.0)
-    return ("-" if seconds < 0 else "+") + readable_s(abs(seconds))
+    return readable_change_s(seconds)
 
 
 def _shares(quantity: SplitError) -> dict[str, float | None]:
