@@ -7,21 +7,34 @@ from pipesched.cli.options.key_values import number, read_integer
 
 
 @pytest.mark.parametrize(
+    ("key", "value", "meant"),
+    [
+        ("f", "0.01", 0.01),
+        ("f", "1ms", 0.001),
+        ("b", "2 s", 2.0),
+        ("latency_s", "10us", 1e-05),
+        ("latency_s", "2.5e1ns", 2.5e-08),
+        ("step_s", "1min", 60.0),
+        ("overlap", "50%", 0.5),
+        ("saved_bytes", "1.5GB", 1.5e9),
+        ("weight_bytes", "2MiB", 2.0 * 2**20),
+        ("bandwidth_bytes_per_s", "10GB/s", 1e10),
+        ("bandwidth_bytes_per_s", "25Gbit/s", 3.125e9),
+        ("bandwidth_bytes_per_s", "400Gbps", 5e10),
+        ("bandwidth_bytes_per_s", "8kbps", 1000.0),
+    ],
+)
+def test_a_value_is_read_with_a_unit_that_fits_its_key(key, value, meant):
+    assert number(value, f"--x: {key}") == pytest.approx(meant)
+
+
+@pytest.mark.parametrize(
     ("key", "value", "hint"),
     [
-        ("f", "1ms", "f=0.001"),
-        ("b", "2 s", "b=2"),
-        ("latency_s", "10us", "latency_s=1e-05"),
-        ("latency_s", "2.5e1ns", "latency_s=2.5e-08"),
-        ("step_s", "1min", "step_s=60"),
-        ("overlap", "50%", "overlap=0.5"),
-        ("saved_bytes", "1.5GB", "saved_bytes=1500000000"),
-        ("weight_bytes", "2MiB", "weight_bytes=2097152"),
-        ("bandwidth_bytes_per_s", "10GB/s", "bandwidth_bytes_per_s=10000000000"),
-        ("bandwidth_bytes_per_s", "25Gbit/s", "bandwidth_bytes_per_s=3125000000"),
-        ("bandwidth_bytes_per_s", "8kbps", "bandwidth_bytes_per_s=1000"),
         ("bandwidth_bytes_per_s", "25Gbit", "bandwidth_bytes_per_s=3125000000"),
         ("bandwidth_bytes_per_s", "10GB", "bandwidth_bytes_per_s=10000000000"),
+        ("saved_bytes", "8Gbit", "saved_bytes=1000000000"),
+        ("f", "50%", "f=0.5"),
         ("f", "GB", "f=1"),
         ("f", "1GB", "f=1"),
         ("saved_bytes", "5ms", "saved_bytes=1"),
@@ -29,9 +42,10 @@ from pipesched.cli.options.key_values import number, read_integer
         ("f", "inf", "f=1"),
     ],
 )
-def test_a_value_with_a_unit_is_answered_with_the_same_in_the_unit_of_the_option(key, value, hint):
-    with pytest.raises(InputError, match=rf"^--x: {key}: .*; try {hint}$"):
+def test_a_unit_that_does_not_fit_is_answered_with_what_may_be_meant(key, value, hint):
+    with pytest.raises(InputError) as refused:
         number(value, f"--x: {key}")
+    assert str(refused.value).endswith(f"; try {hint}")
     assert number(hint.partition("=")[2], "--x") >= 0
 
 

@@ -42,7 +42,9 @@ class CostOptions:
     ] = None
     uniform: Annotated[
         str | None,
-        typer.Option(help="Of a device, shared among its stages: f=1,b=2 or f=1,i=1,w=1 [s]; and saved_bytes=1e9, ..."),
+        typer.Option(
+            help="Of a device, shared among its stages: f=10ms,b=20ms or f=1,i=1,w=1 [s]; and saved_bytes=1GB, ..."
+        ),
     ] = None
     machines: MachineOptions = MachineOptions()  # noqa: RUF009 -- frozen
 

@@ -31,7 +31,7 @@ def pairs(text: str, option: str, keys: Collection[str], example: str = "key=1,k
 
 
 def numbers(text: str, option: str, keys: Collection[str]) -> dict[str, float]:
-    """Return finite numbers of 0 or more under some of `keys`.
+    """Return finite numbers of 0 or more under some of `keys`, in SI units; each may have a unit that fits its key.
 
     Raises:
         InputError: An unknown key, or a value that is no such number.
@@ -40,7 +40,7 @@ def numbers(text: str, option: str, keys: Collection[str]) -> dict[str, float]:
 
 
 def number(value: str, place: str) -> float:
-    """Return a finite number of 0 or more.
+    """Return a finite number of 0 or more, in SI units: ``0.01``, or with a unit of the key ``10ms``, ``25GB/s``.
 
     Raises:
         InputError: `value` is no such number; the message names `place`.
@@ -48,7 +48,7 @@ def number(value: str, place: str) -> float:
     try:
         parsed = float(value)
     except ValueError:
-        parsed = math.nan
+        parsed = _with_unit(value, place.partition(": ")[2])
     if not math.isfinite(parsed) or parsed < 0:
         raise InputError(f"{place}: got {value}, expected a finite number of 0 or more; try {_hint(value, place)}")
     return parsed
@@ -61,9 +61,30 @@ def _hint(value: str, place: str) -> str:
     return (f"{key}=" if key else "") + ("1" if meant is None else f"{meant:.12g}")
 
 
+_UNITS = {"min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "%": 1e-2}
+_UNITS_OF_KEYS = (
+    (r".*_bytes_per_s", r".+(/s|ps)"),
+    (r".*_bytes", r"[kKMGT]?i?B"),
+    (r"[fbiw]|.*_s", r"min|s|ms|us|µs|ns"),
+    (r".*", r"%"),
+)
+"""Which units are taken for which keys: the first that fits counts."""
+
+
+def _with_unit(value: str, key: str) -> float:
+    """Return the number of a value with a unit that fits the key; NaN if it has none."""
+    amount = re.fullmatch(_AMOUNT, value)
+    units = next(units for keys, units in _UNITS_OF_KEYS if re.fullmatch(keys, key))
+    meant = _meant(value, key) if amount is not None and re.fullmatch(units, amount[2]) else None
+    return math.nan if meant is None else meant
+
+
+_AMOUNT = r"\s*([0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?)\s*([^\s0-9].*?)\s*"
+
+
 def _meant(value: str, key: str) -> float | None:
     """Return the number of a value with a unit, as ``1ms``, ``16GB``, ``25Gbit/s`` or ``50%``, in SI units."""
-    match = re.fullmatch(r"\s*([0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?)\s*([^\s0-9].*?)\s*", value)
+    match = re.fullmatch(_AMOUNT, value)
     if match is None:
         return None
     unit = match[2]
@@ -74,9 +95,6 @@ def _meant(value: str, key: str) -> float | None:
     else:
         factor = _UNITS.get(unit)
     return None if factor is None else float(match[1]) * factor
-
-
-_UNITS = {"min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "%": 1e-2}
 
 
 def read_integer(value: str, place: str) -> int:

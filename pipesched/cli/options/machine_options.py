@@ -26,7 +26,7 @@ class MachineOptions:
     """Devices and links."""
 
     cluster: Annotated[Path | None, typer.Option(help="Devices and links (JSON).")] = None
-    link: Annotated[str | None, typer.Option(help="Equal links: latency_s=0.1,bandwidth_bytes_per_s=1e9.")] = None
+    link: Annotated[str | None, typer.Option(help="Equal links: latency_s=10us,bandwidth_bytes_per_s=25GB/s.")] = None
     nodes: Annotated[int | None, typer.Option(help="Nodes of equal devices, in place of --cluster.", min=1)] = None
     gpus: Annotated[int | None, typer.Option(help="Devices of a node.", min=1, max=1024)] = None
     intra: Annotated[str | None, typer.Option(help="Links inside a node, as --link.")] = None
