@@ -148,7 +148,7 @@ BAD = [
     ("check --plan mine.csv", "mine.csv: got "),
     ("check --plan three.json", "three.json: plan: partition: got 3 stages, expected the 2 of 1f1bx2"),
     ("check --plan unknown.json", "unknown.json: schedule: got '1f1c'"),
-    (f"simulate --plan plan.json {COSTS} --partition 3,3", "--plan: got --partition or --microbatch-size too"),
+    (f"simulate --plan plan.json {COSTS} --partition 3,3", "--plan: got --partition too"),
     ("run --plan plan.json --model gpt", "--plan: got --model gpt too"),
     ("run --plan plan.json --compression half", "--plan: got --compression half too"),
     ("train mlp --plan plan.json", f"--plan: got MODEL mlp too, expected none: the plan says {MODEL}"),

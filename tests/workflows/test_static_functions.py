@@ -49,7 +49,7 @@ def test_a_plan_is_a_schedule_of_which_only_the_profile_is_missing(profile, tmp_
     assert again.makespan_s == pytest.approx(search.best.seconds)
     assert len(search.to_frame()) == len(search.table().rows) == 3
     assert isinstance(search.plot(), Figure)
-    with pytest.raises(ArgumentError, match=r"^plan: got `partition` or `microbatch_size` too"):
+    with pytest.raises(ArgumentError, match=r"^plan: got `partition` too"):
         pipesched.simulate(search.plan, profile, partition="uniform")
     with pytest.raises(ArgumentError, match=r"^costs: got a profile of other, expected one of gpt"):
         pipesched.simulate(search.plan, replace(profile, model="other"))

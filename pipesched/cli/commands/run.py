@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,10 +11,10 @@ from pipesched.cli.errors import InputError
 from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.option_groups import grouped
-from pipesched.cli.options.planned_run import planned_run
+from pipesched.cli.options.planned_run import planned_model
 from pipesched.cli.options.run_options import RunOptions
 from pipesched.cli.options.schedule_options import ScheduleOptions
-from pipesched.cli.options.torch_options import TrustModel, load_model
+from pipesched.cli.options.torch_options import TrustModel
 from pipesched.cli.output.memory_lines import device_limit_lines, require_fits
 from pipesched.cli.output.output_files import JSON, TIMELINE, check_outputs, emit, write_timeline
 from pipesched.cli.terminal import print_json, print_result, progress_bar
@@ -23,7 +23,7 @@ from pipesched.executor.launch import fork_client
 
 if TYPE_CHECKING:
     from pipesched.executor.launch import RunSpec
-    from pipesched.schedules import Schedule
+    from pipesched.workflows.arguments import ScheduleSource
 
 
 @grouped
@@ -48,8 +48,8 @@ def run(
     if job is not None and out is not None:
         raise InputError("--job: got --out too, expected one; give --out to 'torchrun ... -m pipesched.executor'")
     plan = schedule.read_plan()
-    if plan is not None:
-        model, costs, options = planned_run(plan, model, costs, options, trusts=trust_model)
+    if plan is not None and (model is not None or not costs.are_given):
+        model = planned_model(plan, model, "--model", trusts=trust_model)
     if costs.machines.are_given and model is not None:
         raise InputError(
             "--cluster, --link and --nodes: got one with --model, expected it to emulate: the messages of a model are "
@@ -61,7 +61,8 @@ def run(
             "--memory-limit: got it for ranks that hold nothing or are not run, expected --model without --job; leave "
             "it out, or see 'pipesched simulate'"
         )
-    loaded = _loaded(schedule, options)
+    source = schedule.source()
+    loaded = source.schedule
     from pipesched.executor.launch import job_to_json
     from pipesched.executor.runs import launch
     from pipesched.workflows.measuring import result_of
@@ -69,7 +70,7 @@ def run(
     if job is None:
         options.require_possible()
         fork_client.prepare()
-    spec = _spec(loaded, costs, options, model, how)
+    spec = _spec(source, costs, options, model, how)
     if job is not None:
         emit(job_to_json(spec), job)
         return
@@ -85,46 +86,24 @@ def run(
     require_fits(result.metrics, limit)
 
 
-def _loaded(schedule: ScheduleOptions, options: RunOptions) -> Schedule:
-    """Return the lists, which can finish unless nobody is to check that."""
-    from pipesched.schedules.builders import find
-    from pipesched.schedules.check import require_runnable
-    from pipesched.workflows.arguments import require_followed
-
-    if schedule.schedule is not None:
-        require_followed({schedule.schedule: find(schedule.schedule).traits}, options)
-    loaded = schedule.load()
-    if not options.no_check:
-        require_runnable(loaded)
-    return loaded
-
-
-def _spec(schedule: Schedule, costs: CostOptions, options: RunOptions, model: str | None, how: How) -> RunSpec:
+def _spec(source: ScheduleSource, costs: CostOptions, options: RunOptions, model: str | None, how: How) -> RunSpec:
     """Return the run of a model, or of its emulation."""
-    from pipesched.workflows.arguments import ScheduleSource, cut_model, read_profile_of, require_epsilon
-    from pipesched.workflows.measuring import emulating_spec, modelled_spec, require_patience
+    from pipesched.workflows.measuring import prepare_emulation, prepare_run
     from pipesched.workflows.simulating import Conditions
 
-    if model is not None:
-        require_epsilon([schedule.traits], options)
-        if costs.stage_costs is not None or costs.uniform is not None:
-            raise InputError(
-                "--model: got costs to emulate too, expected one or the other; leave out --uniform or --stage-costs"
-            )
-        built, size = load_model(model), costs.microbatch_size or 1
-        profile = None if costs.profile is None else read_profile_of(costs.profile, built)
-        bounds = cut_model(built, schedule.num_stages, costs.partition, profile, size)
-        return modelled_spec(schedule, model, bounds, size, options, **options.counts())
-    conditions = Conditions(
-        costs=costs.source(schedule),
-        microbatch_size=costs.microbatch_size,
-        partition=costs.partition,
-        compression=options.compression,
-    )
-    emulated = conditions.costs_of(ScheduleSource(schedule))
-    machines = costs.load_cluster(schedule)
-    given = machines if costs.machines.are_given else None
-    spec = emulating_spec(schedule, emulated, given, options, how=how, **options.counts())
-    if not options.no_check:
-        require_patience(schedule, emulated, machines, options.timeout_s)
-    return spec
+    if model is None:
+        cluster = costs.load_cluster(source.schedule) if costs.machines.are_given else None
+        conditions = Conditions(
+            costs=costs.source(source.schedule, source.plan),
+            cluster=cluster,
+            microbatch_size=costs.microbatch_size,
+            partition=costs.partition,
+            compression=options.compression,
+        )
+        return prepare_emulation(source, conditions, options, how=how, **options.counts())
+    if costs.stage_costs is not None or costs.uniform is not None:
+        raise InputError(
+            "--model: got costs to emulate too, expected one or the other; leave out --uniform or --stage-costs"
+        )
+    cut: dict[str, Any] = {"microbatch_size": costs.microbatch_size, "partition": costs.partition}
+    return prepare_run(source, model, options, profile=costs.profile, **cut, **options.counts())

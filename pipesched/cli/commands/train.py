@@ -168,8 +168,8 @@ def _as_planned(
         return model, costs, options
     source = context.get_parameter_source("batch_size")
     is_given = source is not None and source.name == "COMMANDLINE"
-    given = {"--compare": compare is not None, "--batch-size": is_given}
-    return planned_training(plan, model, given, costs, options, trusts=trusts)
+    batch_size = options.batch_size if is_given else None
+    return planned_training(plan, model, costs, options, batch_size=batch_size, compare=compare, trusts=trusts)
 
 
 def _schedule_specs(schedule: ScheduleOptions, compare: str | None) -> list[ScheduleSpec]:

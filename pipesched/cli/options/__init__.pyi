@@ -9,6 +9,7 @@ from .machine_options import MachineOptions as MachineOptions
 from .option_groups import grouped as grouped
 from .plan_options import ModelOptions as ModelOptions
 from .plan_options import RequestOptions as RequestOptions
+from .planned_run import planned_model as planned_model
 from .planned_run import planned_training as planned_training
 from .schedule_list import options_of_each as options_of_each
 from .schedule_list import schedule_names as schedule_names

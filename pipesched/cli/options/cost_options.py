@@ -48,6 +48,11 @@ class CostOptions:
     ] = None
     machines: MachineOptions = MachineOptions()  # noqa: RUF009 -- frozen
 
+    @property
+    def are_given(self) -> bool:
+        """Whether there are any costs."""
+        return any(source is not None for source in (self.profile, self.stage_costs, self.uniform))
+
     def load(self, schedule: Schedule) -> tuple[StageCosts, Cluster]:
         """Return what `schedule` costs, on which machines.
 

@@ -20,9 +20,12 @@ from .model_arguments import read_settings as read_settings
 from .model_arguments import require_epsilon as require_epsilon
 from .model_arguments import require_followed as require_followed
 from .model_arguments import require_possible as require_possible
+from .plan_arguments import is_same_model as is_same_model
+from .plan_arguments import require_as_planned as require_as_planned
 from .schedule_arguments import ScheduleArgument as ScheduleArgument
 from .schedule_arguments import ScheduleSource as ScheduleSource
 from .schedule_arguments import catalogue_name as catalogue_name
+from .schedule_arguments import given_plan as given_plan
 from .schedule_arguments import read_plan_argument as read_plan_argument
 from .schedule_arguments import read_schedule_argument as read_schedule_argument
 from .schedule_arguments import require_counts as require_counts

@@ -78,8 +78,8 @@ def read_schedule_argument(
         case Plan():
             return _planned(schedule)
         case str() | Path():
-            is_plan = format_of(schedule) == PLAN_FORMAT
-            return _planned(read_plan_argument(schedule)) if is_plan else ScheduleSource(read_schedule(schedule))
+            plan = given_plan(schedule)
+            return ScheduleSource(read_schedule(schedule)) if plan is None else _planned(plan)
 
 
 def catalogue_name(schedule: object) -> str | None:
@@ -163,6 +163,19 @@ def _planned(plan: Plan) -> ScheduleSource:
 
 def _lists_of_plan(plan: Plan, num_steps: int, times: int) -> Schedule:
     return plan.run(times * num_steps).lists(times * num_steps).held()
+
+
+def given_plan(schedule: object) -> Plan | None:
+    """Return the plan that `schedule` is, or is the file of; None where it is something else.
+
+    Raises:
+        ProfileError: The plan is bad, or its parts do not fit together.
+        ScheduleError: There is no such schedule as the plan says.
+    """
+    if not isinstance(schedule, Plan | str | Path) or catalogue_name(schedule) is not None:
+        return None
+    is_plan = isinstance(schedule, Plan) or format_of(schedule) == PLAN_FORMAT
+    return read_plan_argument(schedule) if is_plan else None
 
 
 def read_plan_argument(plan: Plan | str | Path) -> Plan:

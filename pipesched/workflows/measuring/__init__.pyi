@@ -9,10 +9,10 @@ from .measured_costs import read_runs as read_runs
 from .measured_costs import with_profiled as with_profiled
 from .profiling import ProfileMeasurement as ProfileMeasurement
 from .profiling import profile as profile
+from .run_specs import modelled_spec as modelled_spec
+from .run_specs import prepare_emulation as prepare_emulation
+from .run_specs import prepare_run as prepare_run
 from .running import RunResult as RunResult
-from .running import emulating_spec as emulating_spec
 from .running import measured as measured
-from .running import modelled_spec as modelled_spec
-from .running import require_patience as require_patience
 from .running import result_of as result_of
 from .running import run as run

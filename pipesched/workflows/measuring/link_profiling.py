@@ -22,7 +22,8 @@ from pipesched.profiles.io import load_cluster, save_cluster
 from pipesched.schedules.builders import build
 from pipesched.simulator.analysis import readable_bytes, readable_s
 from pipesched.workflows import Table, require_at_least, require_choice, require_each_at_least
-from pipesched.workflows.measuring.running import measured, modelled_spec
+from pipesched.workflows.measuring.run_specs import modelled_spec
+from pipesched.workflows.measuring.running import measured
 
 if TYPE_CHECKING:
     import pandas as pd

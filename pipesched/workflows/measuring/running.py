@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack, get_args
 
-from pipesched.executor import How, RunSettings
-from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import LONGEST_S, Schedule, Timeline, is_work
+from pipesched.executor import How
+from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.builders import ParameterValue
-from pipesched.schedules.check import require_runnable
-from pipesched.schedules.formats import to_json
-from pipesched.schedules.lowering import lower
 from pipesched.simulator.analysis import Metrics, metrics, readable_bytes, readable_s, readable_share
-from pipesched.simulator.engine import simulate_lists
 from pipesched.workflows import (
     ArgumentError,
     Table,
@@ -34,19 +28,13 @@ from pipesched.workflows.arguments import (
     ProfileArgument,
     RunKeywords,
     ScheduleArgument,
-    cut_model,
     load_costs,
-    name_for_processes,
     partition_text,
-    read_cluster_argument,
-    read_model_argument,
-    read_profile_of,
     read_schedule_argument,
     read_settings,
-    require_epsilon,
-    require_followed,
     require_possible,
 )
+from pipesched.workflows.measuring.run_specs import prepare_emulation, prepare_run
 from pipesched.workflows.simulating import Conditions
 
 if TYPE_CHECKING:
@@ -163,15 +151,17 @@ def run(
 
     Args:
         schedule: A Schedule, a Plan, a file, or a name of the catalogue with `num_ranks` and `num_microbatches`.
-        model: A Model that has a name, or a name as `profile` takes it; None: `emulate` says what to do.
+        model: A Model that has a name, or a name as `profile` takes it, a plan's own; None: `emulate` says what to do.
         emulate: Costs of stages that only take time, as `simulate` takes them, instead of a model.
         cluster: Machines to emulate too, whose links hold messages back; None: messages take what they really take.
         num_ranks: Ranks of a schedule given by name.
         num_microbatches: Micro-batches of a schedule given by name.
         num_chunks: Stages per rank of a schedule given by name, where it takes them.
         parameters: Parameters of a schedule given by name, as its entry of the catalogue lists them.
-        microbatch_size: Samples of a micro-batch; None: 1 of a model, or the smallest in a profile that is emulated.
-        partition: ``uniform``, ``balanced`` with a profile, or layers per stage as in ``3,3,4`` or in a list.
+        microbatch_size: Samples of a micro-batch; None: 1 of a model, or the smallest in a profile that is emulated;
+            or as a plan says.
+        partition: ``uniform``, ``balanced`` with a profile, or layers per stage as in ``3,3,4`` or in a list;
+            None with a plan, which says it.
         profile: Profile of the model, where it is to be cut by it.
         how: Emulated stages ``sleep``, or are ``busy``.
         iterations: Measured runs of the lists, of which the median counts.
@@ -200,86 +190,35 @@ def run(
     source = read_schedule_argument(
         schedule, num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, parameters=parameters
     )
-    lists = source.schedule
-    if lists.origin is not None:
-        require_followed({lists.name: lists.traits}, settings)
-    if is_checked:
-        require_runnable(lists)
+    measured_how: dict[str, Any] = {"iterations": iterations, "warmup": warmup, "is_checked": is_checked}
     require_possible(settings)
-    measured_how: dict[str, Any] = {"how": how, "iterations": iterations, "warmup": warmup, "is_checked": is_checked}
     if model is None:
         if emulate is None:
             raise ArgumentError("model: got none, expected one, or `emulate`; try model='mlp'")
         conditions = Conditions(
             costs=load_costs(emulate),
+            cluster=cluster,
             microbatch_size=microbatch_size,
             partition=partition,
             compression=settings.compression,
         )
-        costs = conditions.costs_of(source)
-        machines = read_cluster_argument(cluster, max(lists.rank_to_device) + 1, f"schedule {lists.name}")
-        spec = emulating_spec(lists, costs, None if cluster is None else machines, settings, **measured_how)
-        if is_checked:
-            require_patience(lists, costs, machines, spec.timeout_s)
+        spec = prepare_emulation(source, conditions, settings, how=how, **measured_how)
     else:
         if emulate is not None or cluster is not None:
             raise ArgumentError(
                 "model: got `emulate` or `cluster` too, expected one or the other: the messages of a model are real; "
                 "leave it out"
             )
-        built = read_model_argument(model)
-        size = 1 if microbatch_size is None else microbatch_size
-        layers = None if profile is None else read_profile_of(profile, built)
-        if source.plan is not None:
-            size, partition = source.plan.microbatch_size, ",".join(map(str, source.plan.partition))
-        require_epsilon([lists.traits], settings)
-        bounds = cut_model(built, lists.num_stages, partition, layers, size)
-        spec = modelled_spec(lists, name_for_processes(model), bounds, size, settings, **measured_how)
-    return result_of(lists, measured(spec, progress))
-
-
-def modelled_spec(
-    schedule: Schedule,
-    model: str,
-    bounds: tuple[tuple[int, int], ...],
-    microbatch_size: int,
-    settings: RunSettings,
-    **measured_how: Any,
-) -> RunSpec:
-    """Return the run of a model's layers; `measured_how` are fields of `Measure`.
-
-    Raises:
-        ExecutionError: A value is out of range.
-    """
-    from pipesched.executor.launch import Measure, RunSpec
-
-    job = Measure(schedule=to_json(schedule), microbatch_size=microbatch_size, **measured_how)
-    return RunSpec(job=job, model=model, bounds=bounds, **settings.values())
-
-
-def emulating_spec(
-    schedule: Schedule, costs: StageCosts, cluster: Cluster | None, settings: RunSettings, **measured_how: Any
-) -> RunSpec:
-    """Return the run of stages that only take time; `measured_how` are fields of `Measure`.
-
-    Args:
-        schedule: What is run.
-        costs: Costs of the schedule's stages, messages compressed if they are to be.
-        cluster: Machines whose links hold messages back; None: messages take what they really take.
-        settings: How it is run; of compression the costs say all.
-
-    Raises:
-        ExecutionError: A value is out of range, or such machines cannot be emulated.
-    """
-    from pipesched.executor.emulation import require_emulable
-    from pipesched.executor.launch import Measure, RunSpec
-    from pipesched.profiles.io import cluster_text
-
-    if cluster is not None:
-        require_emulable(schedule, cluster)
-    text = None if cluster is None else cluster_text(cluster, "the cluster")
-    job = Measure(schedule=to_json(schedule), emulate=costs, cluster=text, **measured_how)
-    return RunSpec(job=job, **replace(settings, compression=None).values())
+        spec = prepare_run(
+            source,
+            model,
+            settings,
+            microbatch_size=microbatch_size,
+            partition=partition,
+            profile=profile,
+            **measured_how,
+        )
+    return result_of(source.schedule, measured(spec, progress))
 
 
 def measured(spec: RunSpec, progress: Callable[[float], None] = lambda fraction: None) -> Measured:  # noqa: ARG005
@@ -300,27 +239,3 @@ def measured(spec: RunSpec, progress: Callable[[float], None] = lambda fraction:
 def result_of(schedule: Schedule, measured: Measured) -> RunResult:
     """Return what a run gave, with its metrics."""
     return RunResult(schedule, measured.timeline, measured.makespans_s, measured.losses, metrics(measured.timeline))
-
-
-def require_patience(schedule: Schedule, costs: StageCosts, cluster: Cluster, timeout_s: float) -> None:
-    """Refuse to emulate what is known to take too long, or to wait longer than a message may keep a rank waiting.
-
-    Raises:
-        ArgumentError: It does.
-    """
-    timeline = simulate_lists(lower(schedule), costs, cluster)
-    if not timeline.makespan_s <= LONGEST_S:
-        raise ArgumentError(
-            f"costs: got a list that is predicted to take {timeline.makespan_s:.3g} s, expected at most a week "
-            f"({LONGEST_S:g}); try smaller costs"
-        )
-    works = [span for span in timeline.spans if is_work(span)]
-    if not works:
-        return
-    longest = max(works, key=lambda span: span.start_s - span.posted_s)
-    wait_s = longest.start_s - longest.posted_s
-    if wait_s > timeout_s:
-        raise ArgumentError(
-            f"timeout_s: got {timeout_s:g} s, but {longest.op} of rank {longest.rank} is predicted to wait "
-            f"{wait_s:.3g} s, expected more; try {math.ceil(2 * wait_s)}, or smaller costs"
-        )

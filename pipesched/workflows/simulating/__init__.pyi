@@ -1,6 +1,5 @@
 from .prediction import Conditions as Conditions
 from .prediction import Prediction as Prediction
-from .prediction import is_same_model as is_same_model
 from .prediction import predict_source as predict_source
 from .schedule_comparison import ComparedSchedule as ComparedSchedule
 from .schedule_comparison import ScheduleComparison as ScheduleComparison

@@ -9,7 +9,7 @@ from typing import get_args
 from pipesched.profiles import FLOAT32_BYTES, MessagePrecision, element_bytes
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import Compression, DeviceCost, Profile, RunCosts, StageCosts
-from pipesched.profiles.io import Plan, graph_of, is_built_in
+from pipesched.profiles.io import Plan
 from pipesched.schedules import Schedule, Timeline, stage_share
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower
@@ -29,9 +29,12 @@ from pipesched.workflows import (
 from pipesched.workflows.arguments import (
     ClusterArgument,
     ScheduleSource,
+    is_same_model,
     machines_of,
+    partition_text,
     read_cluster_argument,
     read_costs_argument,
+    require_as_planned,
 )
 from pipesched.workflows.simulating.steady_time import steady_s_per_microbatch
 
@@ -100,15 +103,9 @@ class Conditions:
 
     def _as_planned(self, plan: Plan) -> Conditions:
         """Return these conditions with the layers of each stage, and the messages, as the plan has them."""
-        if self.partition is not None or self.microbatch_size is not None:
-            raise ArgumentError(
-                "plan: got `partition` or `microbatch_size` too, expected neither: the plan says them; leave them out"
-            )
-        if self.compression not in (None, plan.compression):
-            raise ArgumentError(
-                f"plan: got `compression={self.compression}` too, expected none: the plan compresses nothing; "
-                "leave it out"
-            )
+        require_as_planned(
+            plan, compression=self.compression, partition=self.partition, microbatch_size=self.microbatch_size
+        )
         planned = replace(self, compression=plan.compression)
         if not isinstance(self.costs, Profile):
             return planned
@@ -117,8 +114,7 @@ class Conditions:
                 f"costs: got a profile of {self.costs.model}, expected one of {plan.model}, as the plan says; give the "
                 "profile that the plan was made from"
             )
-        layers = ",".join(map(str, plan.partition))
-        return replace(planned, partition=layers, microbatch_size=plan.microbatch_size)
+        return replace(planned, partition=partition_text(plan.partition), microbatch_size=plan.microbatch_size)
 
     def cluster_of(self, schedule: Schedule) -> Cluster:
         """Return the machines that a schedule runs on.
@@ -130,19 +126,6 @@ class Conditions:
         what, num_devices = f"schedule {schedule.name}", max(schedule.rank_to_device) + 1
         cluster = read_cluster_argument(self.cluster, num_devices, what)
         return machines_of(self.costs, cluster) if self.cluster is None else cluster
-
-
-def is_same_model(model: str, planned: str) -> bool:
-    """Return whether a profile of `model` is one of what was planned; of a graph, wherever the file now is."""
-    if model == planned:
-        return True
-    if graph_of(planned) is not None:
-        return graph_of(model) == graph_of(planned)
-    if not is_built_in(planned):
-        return False  # names are compared, not what they would import
-    from pipesched.profiles.models import resolve_model
-
-    return model == resolve_model(planned).name
 
 
 @dataclass(frozen=True, repr=False)  # without slots, so that what is computed when it is asked for can be kept

@@ -27,6 +27,7 @@ from pipesched.workflows.arguments import (
     RunKeywords,
     catalogue_name,
     cut_model,
+    given_plan,
     load_costs,
     name_for_processes,
     partition_text,
@@ -34,6 +35,7 @@ from pipesched.workflows.arguments import (
     read_model_argument,
     read_profile_of,
     read_settings,
+    require_as_planned,
     require_counts,
     require_epsilon,
     require_followed,
@@ -86,7 +88,7 @@ def train(
     the next run is ended by `close`.
 
     Args:
-        model: A Model, or a name as `profile` takes it.
+        model: A Model, or a name as `profile` takes it; that of a plan.
         schedule: A name of the catalogue with `num_ranks`, a ScheduleSpec, a Plan, a Schedule, or a file of one.
         num_ranks: Ranks of a schedule given by name.
         num_microbatches: Micro-batches that a schedule given by name cuts a batch into; None: as many as ranks.
@@ -94,7 +96,8 @@ def train(
         parameters: Parameters of a schedule given by name, as its entry of the catalogue lists them.
         batch_size: Samples of a step, of each pipeline where several are averaged; None: 64, or as a plan says.
         num_steps: Optimizer steps.
-        partition: ``uniform``, ``balanced`` with a profile, or layers per stage as in ``3,3,4`` or in a list.
+        partition: ``uniform``, ``balanced`` with a profile, or layers per stage as in ``3,3,4`` or in a list;
+            None with a plan, which says it.
         profile: Profile of the model, where it is to be cut by it.
         costs: Costs as `simulate` takes them, to predict the time of the run with, but a DeviceCost is of a whole
             batch; None: nothing is predicted.
@@ -129,16 +132,21 @@ def train(
     partition = partition_text(partition)
     if cluster is not None and costs is None:
         raise ArgumentError("cluster: got it without `costs`, expected both, as nothing is predicted; leave it out")
-    if isinstance(schedule, Plan):
-        if batch_size is not None or partition is not None:
-            raise ArgumentError("schedule: got a plan, and `batch_size` or `partition` too; leave them out")
-        batch_size, partition = schedule.batch_size, ",".join(map(str, schedule.partition))
-        if settings.compression not in (None, schedule.compression):
-            raise ArgumentError("compression: got half and a plan that compresses nothing, expected one; leave it out")
-        settings = replace(settings, compression=schedule.compression)
-    schedule_spec = _schedule_spec(schedule, num_ranks, num_microbatches, num_chunks, parameters)
-    batch_size = 64 if batch_size is None else batch_size
+    plan = given_plan(schedule)
+    schedule_spec = _schedule_spec(plan or schedule, num_ranks, num_microbatches, num_chunks, parameters)
     built = read_model_argument(model)
+    if plan is not None:
+        require_as_planned(
+            plan,
+            model=built.name,
+            compression=settings.compression,
+            batch_size=batch_size,
+            partition=partition,
+            profile=profile,
+        )
+        batch_size, partition = plan.batch_size, partition_text(plan.partition)
+        settings = replace(settings, compression=plan.compression)
+    batch_size = 64 if batch_size is None else batch_size
     run = schedule_spec.run(num_steps)
     lists = run.lists(num_steps)
     require_possible(settings)
