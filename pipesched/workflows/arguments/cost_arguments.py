@@ -74,9 +74,9 @@ def read_costs_argument(
             raise ArgumentError(f"{name}: got {value}, expected it with costs of a profile alone; leave it out")
     stage_costs = loaded if isinstance(loaded, StageCosts) else loaded.stage_costs(schedule)
     if stage_costs.num_stages != schedule.num_stages:
-        file = stage_costs.origin if stage_costs.origin.endswith(".csv") else "costs"
+        what = f"costs ({stage_costs.origin})" if stage_costs.origin else "costs"
         raise ArgumentError(
-            f"{file}: got {stage_costs.num_stages} stages, expected {schedule.num_stages} "
+            f"{what}: got {stage_costs.num_stages} stages, expected {schedule.num_stages} "
             f"for schedule {schedule.name}; give one row per stage"
         )
     return stage_costs

@@ -51,7 +51,7 @@ def test_errors_name_the_argument():
         read_schedule_argument(build("1f1b", 2, 4), num_ranks=4)
     with pytest.raises(ArgumentError, match=r"^partition: got 1,1, expected it with costs of a profile"):
         read_costs_argument(uniform(2, 1.0, 2.0), build("1f1b", 2, 4), partition="1,1")
-    with pytest.raises(ArgumentError, match=r"^costs: got 3 stages, expected 2 for schedule 1f1b"):
+    with pytest.raises(ArgumentError, match=r"^costs \(uniform\): got 3 stages, expected 2 for schedule 1f1b"):
         read_costs_argument(uniform(3, 1.0, 2.0), build("1f1b", 2, 4))
     with pytest.raises(ArgumentError, match=r"^cluster: devices: got 2, expected 4 for schedule 1f1b"):
         read_cluster_argument(flat(2), 4, "schedule 1f1b")
