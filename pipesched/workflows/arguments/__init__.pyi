@@ -26,6 +26,7 @@ from .schedule_arguments import ScheduleArgument as ScheduleArgument
 from .schedule_arguments import ScheduleSource as ScheduleSource
 from .schedule_arguments import catalogue_name as catalogue_name
 from .schedule_arguments import given_plan as given_plan
+from .schedule_arguments import label_of as label_of
 from .schedule_arguments import read_plan_argument as read_plan_argument
 from .schedule_arguments import read_schedule_argument as read_schedule_argument
 from .schedule_arguments import require_counts as require_counts

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from pipesched.profiles.io import PLAN_FORMAT, Plan, load_plan
 from pipesched.schedules import Schedule
-from pipesched.schedules.builders import ParameterValue, build, find
+from pipesched.schedules.builders import ParameterValue, build, build_generated, find
 from pipesched.schedules.formats import format_of, read_schedule, suffix_of
 from pipesched.workflows import ArgumentError, require_integer, require_kind
 
@@ -47,6 +47,7 @@ def read_schedule_argument(
     num_microbatches: int | None = None,
     num_chunks: int | None = None,
     parameters: Mapping[str, ParameterValue] | None = None,
+    is_held: bool = True,
 ) -> ScheduleSource:
     """Return the lists that `schedule` stands for.
 
@@ -56,6 +57,7 @@ def read_schedule_argument(
         num_microbatches: Micro-batches of a schedule given by name.
         num_chunks: Stages per rank of a schedule given by name, where it takes them.
         parameters: Parameters of a schedule given by name, as its entry of the catalogue lists them.
+        is_held: Whether the lists are held in memory; else those of a `Schedule`, or of a name, may be generated.
 
     Raises:
         ArgumentError: None of these, a name without its counts, or counts beside lists that have them already.
@@ -66,7 +68,7 @@ def read_schedule_argument(
     require_counts(num_ranks, num_microbatches, num_chunks, parameters)
     name = catalogue_name(schedule)
     if name is not None:
-        return _built(name, num_ranks, num_microbatches, num_chunks, dict(parameters or {}))
+        return _built(name, num_ranks, num_microbatches, num_chunks, dict(parameters or {}), is_held=is_held)
     require_no_counts(
         num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, parameters=parameters or None
     )
@@ -74,7 +76,7 @@ def read_schedule_argument(
         case ScheduleSource():
             return schedule
         case Schedule():
-            return ScheduleSource(schedule.held())
+            return ScheduleSource(schedule.held() if is_held else schedule)
         case Plan():
             return _planned(schedule)
         case str() | Path():
@@ -90,6 +92,19 @@ def catalogue_name(schedule: object) -> str | None:
     if isinstance(schedule, str) and suffix_of(schedule) not in (".json", ".csv"):
         return schedule
     return None
+
+
+def label_of(schedule: ScheduleArgument) -> str:
+    """Return what people call a schedule that may not have been read or built yet."""
+    match schedule:
+        case str() | Path():
+            return str(schedule)
+        case Schedule():
+            return schedule.name
+        case ScheduleSource():
+            return schedule.schedule.name
+        case _:
+            return "a plan"
 
 
 def require_counts(
@@ -130,6 +145,8 @@ def _built(
     num_microbatches: int | None,
     num_chunks: int | None,
     parameters: dict[str, ParameterValue],
+    *,
+    is_held: bool,
 ) -> ScheduleSource:
     entry = find(name)
     if num_ranks is None or num_microbatches is None:
@@ -138,6 +155,8 @@ def _built(
         raise ArgumentError(
             f"{missing}: got none with schedule {name}, expected it; try `num_ranks=4`, `num_microbatches=8`"
         )
+    if not is_held:
+        return ScheduleSource(build_generated(name, num_ranks, num_microbatches, num_chunks, **parameters))
     longer = partial(_lists_of_name, entry.name, num_ranks, num_microbatches, num_chunks, parameters)
     return ScheduleSource(longer(1), longer if entry.traits.is_asynchronous else None)
 

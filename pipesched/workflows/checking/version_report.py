@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipesched.schedules import Schedule
-from pipesched.schedules.builders import ParameterValue, build_generated
+from pipesched.schedules.builders import ParameterValue
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.weights import Staleness, staleness
 from pipesched.simulator.analysis import readable_share
 from pipesched.workflows import ArgumentError, Table, require_names, require_number
-from pipesched.workflows.arguments import ScheduleArgument, catalogue_name, read_schedule_argument, require_counts
+from pipesched.workflows.arguments import ScheduleArgument, read_schedule_argument
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,20 +113,15 @@ def versions(
         require_names("weights", weights)
         for weight in weights:
             require_number("weights", weight)
-    require_counts(num_ranks, num_microbatches, num_chunks, parameters)
-    if isinstance(schedule, Schedule):
-        lists = schedule
-    elif (name := catalogue_name(schedule)) is not None and num_ranks and num_microbatches:
-        lists = build_generated(name, num_ranks, num_microbatches, num_chunks, **dict(parameters or {}))
-    else:
-        lists = read_schedule_argument(
-            schedule,
-            num_ranks=num_ranks,
-            num_microbatches=num_microbatches,
-            num_chunks=num_chunks,
-            parameters=parameters,
-        ).schedule
-    return report_versions(lists, weights)
+    source = read_schedule_argument(
+        schedule,
+        num_ranks=num_ranks,
+        num_microbatches=num_microbatches,
+        num_chunks=num_chunks,
+        parameters=parameters,
+        is_held=False,
+    )
+    return report_versions(source.schedule, weights)
 
 
 def report_versions(

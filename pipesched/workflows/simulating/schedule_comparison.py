@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipesched.profiles import MessagePrecision, ProfileError
@@ -23,6 +22,7 @@ from pipesched.workflows.arguments import (
     ScheduleArgument,
     ScheduleSource,
     catalogue_name,
+    label_of,
     load_costs,
     partition_text,
     read_schedule_argument,
@@ -224,8 +224,7 @@ def compare(
     for schedule in schedules:
         entry = entries.get(catalogue_name(schedule) or "")
         if entry is None:
-            label = str(schedule) if isinstance(schedule, str | Path) else _name_of(schedule)
-            sources.append((label, partial(read_schedule_argument, schedule)))
+            sources.append((label_of(schedule), partial(read_schedule_argument, schedule)))
             continue
         known = [parameter.name for parameter in entry.parameters]
         build = partial(
@@ -250,10 +249,6 @@ def compare(
         seed=seed,
     )
     return compare_sources(sources, lambda source: conditions, keep_going=keep_going)  # noqa: ARG005
-
-
-def _name_of(schedule: Any) -> str:
-    return str(getattr(schedule, "name", "a plan"))
 
 
 def _require_taken(entries: Sequence[Entry], num_chunks: int | None, parameters: Mapping[str, ParameterValue]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from pipesched.profiles.clusters import Link
 from pipesched.profiles.costs import samples_of
@@ -193,11 +193,10 @@ def _asked_lists(
         if not parameters and all(count is None for count in counts.values()):
             return lists
         schedule = name_of_run(lists)
-    given = {name: count for name, count in counts.items() if count is not None}
+    given: dict[str, Any] = {name: count for name, count in counts.items() if count is not None}
     name = catalogue_name(schedule)
     if name is not None:
-        usual = dict(zip(counts, counts_of_run(lists, name), strict=True))
-        return read_schedule_argument(name, parameters=parameters, **(usual | given)).schedule
+        given = dict(zip(counts, counts_of_run(lists, name), strict=True)) | given
     return read_schedule_argument(schedule, parameters=parameters, **given).schedule
 
 
