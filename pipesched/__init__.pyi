@@ -25,6 +25,7 @@ from .profiles.io import load_plan as load_plan
 from .profiles.io import load_profile as load_profile
 from .profiles.models import Model as Model
 from .profiles.traces import annotate as annotate
+from .schedules import PredictionRule as PredictionRule
 from .schedules import Schedule as Schedule
 from .schedules import ScheduleError as ScheduleError
 from .schedules import Timeline as Timeline
@@ -40,6 +41,7 @@ from .workflows.checking import CheckReport as CheckReport
 from .workflows.checking import VersionReport as VersionReport
 from .workflows.checking import check as check
 from .workflows.checking import versions as versions
+from .workflows.measuring import LinkMeasurement as LinkMeasurement
 from .workflows.measuring import MeasuredCosts as MeasuredCosts
 from .workflows.measuring import ProfileMeasurement as ProfileMeasurement
 from .workflows.measuring import RunResult as RunResult

@@ -59,7 +59,7 @@ def require_names(name: str, value: object) -> None:
 
 
 def require_each_name(name: str, values: Collection[object], advice: str) -> None:
-    """Refuse what is no list of at least one name; `advice` says which there may be.
+    """Refuse what is no list of at least one name; `advice` is one that may be.
 
     Raises:
         ArgumentError: It is something else.

@@ -119,7 +119,7 @@ def _require_chunks(entry: Entry, num_chunks: int, settings: Mapping[str, Parame
     takers = ", ".join(other.name for other in ENTRIES if other.traits.takes_chunks)
     raise ScheduleError(
         f"schedule {entry.name}: got {num_chunks} chunks, expected {expected}{where}: its stages per rank are fixed; "
-        f"try {takers}"
+        f"leave out `num_chunks`, or try {takers}"
     )
 
 

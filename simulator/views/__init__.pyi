@@ -10,6 +10,7 @@ from .gantt_figure import draw_gantt as draw_gantt
 from .gantt_figure import gantt_figure as gantt_figure
 from .heat_maps import draw_heat_maps as draw_heat_maps
 from .heat_maps import heat_map_figure as heat_map_figure
+from .lag_figure import lag_figure as lag_figure
 from .learning_curves import Curve as Curve
 from .learning_curves import draw_curves as draw_curves
 from .learning_curves import learning_curve_figure as learning_curve_figure

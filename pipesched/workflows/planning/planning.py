@@ -245,7 +245,7 @@ def plannable_schedules(names: Sequence[str] | None, asynchronous: bool) -> tupl
     """
     if names is None:
         return SCHEDULES + (ASYNCHRONOUS if asynchronous else ())
-    require_each_name("schedules", names, "1f1b")
+    require_each_name("schedules", names, "['1f1b']")
     entries = [find(name) for name in names]
     for entry in entries:
         if not entry.traits.takes_plans:

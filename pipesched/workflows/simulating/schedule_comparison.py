@@ -279,7 +279,7 @@ def compare_sources(
         progress: Is told which share of the schedules is done.
     """
     if not sources:
-        raise ArgumentError("schedules: got none, expected names; try gpipe,1f1b")
+        raise ArgumentError("schedules: got none, expected at least one; try ['gpipe', '1f1b']")
     compared: list[ComparedSchedule] = []
     refused: list[Exception] = []
     for index, (name, read) in enumerate(sources):

@@ -13,6 +13,7 @@ from pipesched.workflows import Table
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,13 @@ class SettingRace:
             f"rounds: {self.num_rounds}; runs: {self.num_runs}; {self.spent_s:.1f} of {self.budget_s:g} s; machine: a "
             f"fixed kernel took {readable_s(least)} to {readable_s(most)} meanwhile"
         )
+
+    def plot(self) -> Figure:
+        """Draw how much longer each contender that can be run takes than the leader, with its interval."""
+        from pipesched.simulator.views import lag_figure
+
+        lags = {str(contender.outcome.setting): contender.lag for contender in self.contenders if not contender.refusal}
+        return lag_figure(lags, self.sentence)
 
     def table(self) -> Table:
         """Return a row per contender; below, who won."""

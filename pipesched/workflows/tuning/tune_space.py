@@ -19,7 +19,7 @@ def tunable_schedules(names: Sequence[str]) -> tuple[str, ...]:
         ArgumentError: There is none, or one steps without a flush.
         ScheduleError: There is no such schedule.
     """
-    require_each_name("schedules", names, "avgpipe,zb_h1")
+    require_each_name("schedules", names, "['avgpipe', 'zb_h1']")
     entries = [find(name) for name in names]
     for entry in entries:
         if entry.traits.is_asynchronous:

@@ -219,7 +219,7 @@ class _Asked:
             for schedule in schedules
         )
         if not sources:
-            raise ArgumentError("schedules: got none, expected names; try gpipe,1f1b")
+            raise ArgumentError("schedules: got none, expected at least one; try ['gpipe', '1f1b']")
         if all(source.schedule.origin is not None for source in sources):
             require_followed({source.schedule.name: source.schedule.traits for source in sources}, settings)
         require_possible(settings)

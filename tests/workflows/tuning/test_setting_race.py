@@ -52,6 +52,8 @@ def test_the_fastest_on_the_track_wins_whatever_was_predicted():
     lag = race.runner_up.lag
     assert 0 < lag.low < 0.2 < lag.high
     assert "1f1b M=4 N=1 won: the next, 1f1b M=8 N=1, takes +" in race.sentence
+    (axes,) = race.plot().axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["1f1b M=2 N=1", "1f1b M=4 N=1", "1f1b M=8 N=1"]
     assert {contender.outcome.setting.num_microbatches: race.state(contender) for contender in race.contenders} == {
         2: "slower", 4: "won", 8: "slower",
     }  # fmt: skip
