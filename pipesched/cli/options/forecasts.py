@@ -32,6 +32,7 @@ def make_forecasts(
         ScheduleError: Lists that cannot have so many steps.
         SimulationError: A run whose time cannot be predicted.
     """
+    from pipesched.workflows.arguments import cut_model
     from pipesched.workflows.training import require_few
 
     runs = [schedule_spec.run(options.steps) for schedule_spec in schedule_specs]
@@ -40,7 +41,8 @@ def make_forecasts(
     for run_lists in lists:
         if not options.distributed:
             require_few(run_lists)
-        _bounds(run_lists, model, costs, None, 1)
+        named = None if costs.partition == "balanced" else costs.partition
+        cut_model(model, run_lists.num_stages, named, None, 1)  # it cannot be cut by a profile before there is one
         costs.load_cluster(run_lists)
     profile = _profile(runs, model, costs, options)
     forecasts = []
@@ -63,13 +65,11 @@ def training_bounds(
     """
     run = schedule_spec.run(options.steps)
     _require_possible([run], costs, options)
-    if costs.partition == "balanced" and costs.profile is None:
-        raise InputError("--partition: got balanced with --job, expected --profile with it; add it")
-    from pipesched.workflows.arguments import read_profile_of
+    from pipesched.workflows.arguments import cut_model, read_profile_of
 
     profile = None if costs.profile is None else read_profile_of(costs.profile, model)
     size = run.microbatch_size(options.batch_size)
-    return _bounds(run.lists(options.steps), model, costs, profile, size)
+    return cut_model(model, run.lists(options.steps).num_stages, costs.partition, profile, size)
 
 
 def _require_possible(runs: Sequence[TrainingRun], costs: CostOptions, options: TrainOptions) -> None:
@@ -97,25 +97,16 @@ def _forecast(
     options: TrainOptions,
 ) -> TrainingForecast:
     from pipesched.cli.options.uniform_costs import uniform_costs
+    from pipesched.workflows.arguments import cut_model
     from pipesched.workflows.training import costs_of_training, forecast_training
 
-    bounds = _bounds(lists, model, costs, profile, run.microbatch_size(options.batch_size))
+    evenly = "uniform" if costs.profile is None else None  # by what is measured now it would be cut anew each time
+    size = run.microbatch_size(options.batch_size)
+    bounds = cut_model(model, lists.num_stages, costs.partition or evenly, profile, size)
     given = profile or uniform_costs(costs.uniform or "", lists)  # without it a profile is read or measured
     stage_costs = costs_of_training(given, run, lists, bounds, options.batch_size, options)
     costs.machines.require_judged(stage_costs.has_bytes)
     return forecast_training(schedule_spec, bounds, options.steps, stage_costs, costs.load_cluster(lists))
-
-
-def _bounds(
-    lists: Schedule, model: Model, costs: CostOptions, profile: Profile | None, size: int
-) -> tuple[tuple[int, int], ...]:
-    """Cut the model; evenly unless asked otherwise, because what is measured here would cut it anew each time."""
-    from pipesched.profiles.costs import layer_seconds
-    from pipesched.profiles.partitioning import parse_partition
-
-    partition = costs.partition or ("uniform" if costs.profile is None else "balanced")
-    seconds = (1.0,) * len(model.layers) if profile is None else layer_seconds(profile, size)
-    return parse_partition(partition, seconds, lists.num_stages)
 
 
 def _profile(runs: Sequence[TrainingRun], model: Model, costs: CostOptions, options: TrainOptions) -> Profile | None:
