@@ -70,7 +70,7 @@ def _one_line(text: str) -> str:
 
 def suffix_of(path: Path | str) -> str:
     """Return the suffix of a file's name, such as ``.json``, in small letters; empty where it has none."""
-    return Path(path).suffix.lower()
+    return Path(str(path)).suffix.lower()  # what is no path at all is refused where it is read
 
 
 def read_text(path: Path | str, limit: int = MAX_BYTES, *, may_be_empty: bool = False) -> str:
