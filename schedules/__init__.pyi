@@ -13,12 +13,15 @@ from .op import Op as Op
 from .op import Overlap as Overlap
 from .op import Payload as Payload
 from .op import Phase as Phase
+from .op import PostOp as PostOp
 from .op import Recv as Recv
 from .op import Reduce as Reduce
 from .op import Reshard as Reshard
 from .op import Send as Send
+from .op import StageOp as StageOp
 from .op import Step as Step
 from .op import Unshard as Unshard
+from .op import WorkOp as WorkOp
 from .op import backward as backward
 from .op import backward_input as backward_input
 from .op import backward_weight as backward_weight
@@ -30,6 +33,7 @@ from .op import needs as needs
 from .op import needs_from_others as needs_from_others
 from .op import occupies_device as occupies_device
 from .op import rewritten as rewritten
+from .op import stages_of_op as stages_of_op
 from .quoting import printable as printable
 from .quoting import shown as shown
 from .repetition import repeat as repeat

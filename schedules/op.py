@@ -164,7 +164,16 @@ class Reshard:
 ENDS_MICROBATCH = (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)
 """The phases whose end is the end of a micro-batch on its stage: its gradient is in, its activations are free."""
 
-Op: TypeAlias = Compute | Overlap | Send | Recv | Reduce | Step | Average | Unshard | Reshard
+WorkOp: TypeAlias = Compute | Overlap | Step | Average
+"""What keeps a device busy, for the seconds that costs say."""
+
+PostOp: TypeAlias = Send | Recv | Reduce
+"""What only posts: its rank goes on to the next op at once, and what was posted happens beside that."""
+
+StageOp: TypeAlias = Reduce | Step | Average | Unshard | Reshard
+"""What is done with all weights or gradients of a stage, for no micro-batch."""
+
+Op: TypeAlias = WorkOp | PostOp | StageOp
 """Closed on purpose: a new kind of op must be given a meaning in every reader."""
 
 
@@ -189,13 +198,22 @@ def in_flight_change(part: Compute) -> int:
 
 def occupies_device(op: Op) -> bool:
     """Return whether `op` keeps its device busy; all others only post, and go on beside what does."""
-    match op:
-        case Compute() | Overlap() | Step() | Average() | Unshard() | Reshard():
-            return True
-        case Send() | Recv() | Reduce():
-            return False
-        case _:
-            assert_never(op)
+    if isinstance(op, PostOp):
+        return False
+    if isinstance(op, (WorkOp, Unshard, Reshard)):
+        return True
+    assert_never(op)
+
+
+def stages_of_op(op: Op) -> tuple[int, ...]:
+    """Return the stages that `op` works on: one, two for an Overlap, none for a message, which is between two."""
+    if isinstance(op, Overlap):
+        return op.first.stage, op.second.stage
+    if isinstance(op, (Compute, StageOp)):
+        return (op.stage,)
+    if isinstance(op, (Send, Recv)):
+        return ()
+    assert_never(op)
 
 
 def rewritten(op: Op, compute: Callable[[Compute], Compute], post: Callable[[Send | Recv], Send | Recv]) -> Op:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, assert_never
 
 from pipesched.profiles import ProfileError, require_count
 from pipesched.profiles.costs.message_sizes import Compression
-from pipesched.schedules import Average, Compute, Message, Overlap, Phase, Step
+from pipesched.schedules import Average, Compute, Message, Overlap, Phase, Step, WorkOp
 from pipesched.schedules.weights import looks_ahead
 
 _SECONDS = (
@@ -149,7 +149,7 @@ class StageCosts:
         num_bytes = self.stages[message.origin].output_bytes
         return num_bytes if self.compression is None else self.compression.message_bytes(num_bytes)
 
-    def seconds(self, op: Compute | Overlap | Step | Average, *, copies: bool = False) -> float:
+    def seconds(self, op: WorkOp, *, copies: bool = False) -> float:
         """Return the duration of `op` on a device of speed 1 that nobody else uses [s]; arguments as of `pieces`.
 
         Raises:
@@ -157,7 +157,7 @@ class StageCosts:
         """
         return sum(piece.seconds for piece in self.pieces(op, copies=copies))
 
-    def pieces(self, op: Compute | Overlap | Step | Average, *, copies: bool = False) -> tuple[WorkPiece, ...]:
+    def pieces(self, op: WorkOp, *, copies: bool = False) -> tuple[WorkPiece, ...]:
         """Return what `op` asks of its device, one piece after the other.
 
         Args:

@@ -7,17 +7,18 @@ import re
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.traces.event_stream import TraceEvent, TraceFields, event_arguments, read_events
 from pipesched.profiles.traces.imported_timeline import ImportedTimeline, imported_timeline
 from pipesched.profiles.traces.passes import RankPasses, TimedPass
 from pipesched.profiles.traces.rank_trace import Interval
-from pipesched.schedules import Message, Op, Recv, ScheduleError, Send, shown
+from pipesched.schedules import Message, Op, Recv, ScheduleError, Send, StageOp, shown
 from pipesched.schedules.formats import parse_op
 
 _DEVICE = re.compile(r"rank (\d{1,6}) / device (\d{1,6})(?: |$)")
-_STAGE_OPS = {"Reduce": "REDUCE_GRAD", "Step": "STEP", "Average": "AVERAGE", "Unshard": "UNSHARD", "Reshard": "RESHARD"}
+_STAGE_OPS = {kind.__name__: kind for kind in get_args(StageOp)}
 _MOST_US = 4e15
 
 
@@ -100,7 +101,7 @@ def _text(name: str, arguments: TraceEvent) -> str:
     """Return the text of the op of a slice: its name has its kind and number, its arguments the rest."""
     kind, stage, microbatch = name.partition(" ")[0], arguments.get("stage"), arguments.get("microbatch")
     if kind in _STAGE_OPS:
-        return f"{stage}{_STAGE_OPS[kind]}"
+        return str(_STAGE_OPS[kind](stage))
     text = f"{stage}{kind}{microbatch}"
     if arguments.get("version") or arguments.get("lookahead"):
         text += f"@{arguments['version']}"

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import final
 
 from pipesched.profiles import ProfileError
-from pipesched.schedules import Compute, Op, Overlap, Phase, Recv, ScheduleError, Send, shown
+from pipesched.schedules import Op, Phase, ScheduleError, StageOp, shown
 from pipesched.schedules.formats import parse_op
 
 _PREFIX = "PP:"
@@ -78,7 +78,7 @@ class RangePatterns:
                 op = parse_op(name.removeprefix(_PREFIX))
             except ScheduleError:
                 return None
-            return op if isinstance(op, Compute | Overlap | Send | Recv) else None
+            return None if isinstance(op, StageOp) else op
         match = _GPIPE.match(name)
         return None if match is None else _named(match.groupdict(), name)
 

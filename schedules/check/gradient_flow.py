@@ -15,9 +15,9 @@ A list without any Step leaves the optimizer to its caller, as PyTorch's files d
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise, zip_longest
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 from pipesched.schedules import (
     ENDS_MICROBATCH,
@@ -34,10 +34,12 @@ from pipesched.schedules import (
     Unshard,
     computes,
     stages_of,
+    stages_of_op,
 )
 from pipesched.schedules.check.finding import Finding
 
-_Events = list[tuple[int, Op]]
+_GradientOp: TypeAlias = Compute | Reduce | Step | Average
+_Events: TypeAlias = list[tuple[int, _GradientOp]]
 """(index, op) of what one rank does with the gradients of one stage."""
 
 
@@ -46,8 +48,7 @@ def updates(schedule: Schedule) -> Iterator[Finding]:
     holders = _holders(schedule)
     for rank, row in enumerate(schedule.ops):
         for index, op in enumerate(row):
-            stage = _stage_of(op)
-            if stage is not None and rank not in holders.get(stage, ()):
+            if any(rank not in holders.get(stage, ()) for stage in stages_of_op(op)):
                 yield Finding("structure", rank, index, f"{op} is of a stage that this rank does not compute")
     has_steps = any(isinstance(op, Step) for row in schedule.ops for op in row)
     for stage, replicas in sorted(holders.items()):
@@ -56,17 +57,6 @@ def updates(schedule: Schedule) -> Iterator[Finding]:
                 yield from _applied(stage, rank, events)
         if len(replicas) > 1:
             yield from _shared(stage, replicas)
-
-
-def _stage_of(op: Op) -> int | None:
-    """Return the stage whose weights or gradients `op` is about; None of a computation or message."""
-    match op:
-        case Step() | Reduce() | Average() | Unshard() | Reshard():
-            return op.stage
-        case Compute() | Overlap() | Send() | Recv():
-            return None
-        case _:
-            assert_never(op)
 
 
 def _holders(schedule: Schedule) -> dict[int, dict[int, _Events]]:
@@ -79,12 +69,23 @@ def _holders(schedule: Schedule) -> dict[int, dict[int, _Events]]:
         for stage in computed[rank] | (reduced[rank] & common):
             holders[stage][rank] = []
         for index, op in enumerate(row):
-            if isinstance(op, Step | Reduce | Average) and rank in holders.get(op.stage, ()):
-                holders[op.stage][rank].append((index, op))
-            for part in computes(op):
-                if part.phase in ENDS_MICROBATCH:
-                    holders[part.stage][rank].append((index, part))
+            for event in _gradient_ops(op):
+                if rank in holders.get(event.stage, ()):
+                    holders[event.stage][rank].append((index, event))
     return holders
+
+
+def _gradient_ops(op: Op) -> Sequence[_GradientOp]:
+    """Return what of `op` adds to the gradients of a stage, sums them over replicas, or uses them."""
+    match op:
+        case Compute() | Overlap():
+            return [part for part in computes(op) if part.phase in ENDS_MICROBATCH]
+        case Reduce() | Step() | Average():
+            return [op]
+        case Send() | Recv() | Unshard() | Reshard():
+            return []
+        case _:
+            assert_never(op)
 
 
 def _applied(stage: int, rank: int, events: _Events) -> Iterator[Finding]:

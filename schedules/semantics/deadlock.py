@@ -23,6 +23,7 @@ from pipesched.schedules import (
     Op,
     Overlap,
     Payload,
+    PostOp,
     Recv,
     Reduce,
     Reshard,
@@ -195,7 +196,7 @@ class _Reasons:
                 self._note((rank, index), op)
 
     def _note(self, place: ListPosition, op: Op) -> None:
-        if isinstance(op, Send | Recv | Reduce):
+        if isinstance(op, PostOp):
             self._meeting_of[place] = key = self._meetings.come(place[0], op)
             self._ends[key].append(place)
         if isinstance(op, Recv):

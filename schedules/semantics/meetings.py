@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar, final
 
-from pipesched.schedules import Message, Op, Recv, Reduce, Send
+from pipesched.schedules import Message, Op, PostOp, Recv, Reduce, Send
 
 Channel: TypeAlias = tuple[int, int]
 """(rank that sends, rank that receives)."""
@@ -42,7 +42,7 @@ class Meetings:
         self._recvs: defaultdict[Channel, count[int]] = defaultdict(count)
         self._reduces: defaultdict[tuple[int, int], count[int]] = defaultdict(count)  # (rank, stage)
 
-    def come(self, rank: int, op: Send | Recv | Reduce) -> MeetingKey:
+    def come(self, rank: int, op: PostOp) -> MeetingKey:
         """Return where the next post of `rank` comes to: posts meet that have equal keys.
 
         `send` and `recv` say the same of what is known to be one, and are quicker.

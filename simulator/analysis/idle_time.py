@@ -28,23 +28,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple, assert_never, final
+from typing import NamedTuple, final
 
 from pipesched.schedules import (
-    Average,
-    Compute,
     HandOver,
     Message,
-    Overlap,
     Payload,
-    Recv,
     Reduce,
-    Reshard,
     Send,
     Span,
     Step,
     Timeline,
-    Unshard,
     computes,
     is_work,
     needs,
@@ -120,18 +114,11 @@ class _Blame:
                 waited[span.rank].append(replace(before, end_s=min(before.end_s, span.posted_s)))
             if isinstance(span.op, Step) and span.op.stage in posted[span.rank]:
                 waited[span.rank].append(posted[span.rank].pop(span.op.stage))
-            op = span.op
-            match op:
-                case Send() | Recv():
-                    pass
-                case Reduce(stage):
-                    posted[span.rank][stage] = span
-                case Compute() | Overlap() | Step() | Average() | Unshard() | Reshard():
-                    if is_work(span):
-                        device = timeline.rank_to_device[span.rank]
-                        self._works[device].append(_Work(span, tuple(waited.pop(span.rank, ()))))
-                case _:
-                    assert_never(op)
+            if isinstance(span.op, Reduce):
+                posted[span.rank][span.op.stage] = span
+            elif is_work(span):
+                device = timeline.rank_to_device[span.rank]
+                self._works[device].append(_Work(span, tuple(waited.pop(span.rank, ()))))
         for rank, device in enumerate(timeline.rank_to_device):
             self._last_reduces[device] += [*waited[rank], *posted[rank].values()]
 

@@ -36,6 +36,7 @@ from pipesched.schedules import (
     Op,
     Overlap,
     Phase,
+    PostOp,
     Recv,
     Reduce,
     Reshard,
@@ -109,7 +110,7 @@ def simulate_lists(
 class _Posted(NamedTuple):
     """A Send, Recv or Reduce, whose times are known only later."""
 
-    op: Send | Recv | Reduce
+    op: PostOp
     posted_s: float
     times: TransferTimes
 
@@ -241,7 +242,7 @@ class _Run:
         for times in reductions.values():
             yield from times.over(env)
 
-    def _post(self, rank: int, op: Send | Recv | Reduce) -> TransferTimes:
+    def _post(self, rank: int, op: PostOp) -> TransferTimes:
         """Post a rank's side of a message or reduction; never waits."""
         match op:
             case Send():

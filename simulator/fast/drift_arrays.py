@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple, assert_never
+from typing import NamedTuple, TypeAlias, assert_never
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
@@ -24,6 +24,7 @@ from pipesched.schedules import (
     Unshard,
     needs,
     needs_from_others,
+    stages_of_op,
 )
 from pipesched.schedules.semantics import Channel, Meetings
 from pipesched.schedules.weights import stashing_steps
@@ -35,6 +36,9 @@ from pipesched.simulator import (
     of_post,
     of_receipt,
 )
+
+_StrangeOp: TypeAlias = Reduce | Overlap | Unshard | Reshard
+"""What is in the list of no pipeline that is one of several."""
 
 WORK, SEND, RECV = 0, 1, 2
 _NOTHING = (-1, 0)
@@ -194,7 +198,7 @@ def drift_obstacle(scenario: Scenario) -> str | None:
     if not is_usual(network):
         return f"{schedule.name}: got {network}, expected the usual messages; try simulate"
     for rank, row in enumerate(schedule.ops):
-        strange = next((op for op in row if isinstance(op, Reduce | Overlap | Unshard | Reshard)), None)
+        strange = next((op for op in row if isinstance(op, _StrangeOp)), None)
         if strange is not None:
             return (
                 f"{schedule.name}: rank {rank}: got {strange}, expected none in one of several pipelines; try simulate"
@@ -210,7 +214,7 @@ def drift_obstacle(scenario: Scenario) -> str | None:
 
 def _utilisations(costs: StageCosts, row: Sequence[Op]) -> list[float]:
     """Return the utilisations of the stages that a rank works on, each once."""
-    stages = {op.stage for op in row if isinstance(op, Compute | Step | Average)}
+    stages = {stage for op in row for stage in stages_of_op(op)}
     return sorted({costs.stages[stage].utilisation for stage in stages})
 
 
@@ -226,6 +230,7 @@ def _entry(
     copies: bool,
 ) -> tuple[int, int, float, tuple[int, int]]:
     """Return kind, channel, seconds, and the message that must be there: (channel, how many it must have brought)."""
+    assert not isinstance(op, _StrangeOp), "an obstacle, which is looked for before"
     speed = cluster.devices[schedule.rank_to_device[rank]].speed
     match op:
         case Compute():
@@ -238,7 +243,5 @@ def _entry(
             return RECV, channels[op.peer, rank], 0.0, _NOTHING
         case Step() | Average():
             return WORK, 0, costs.seconds(op, copies=copies) / speed, _NOTHING
-        case Reduce() | Overlap() | Unshard() | Reshard():
-            raise AssertionError("an obstacle, which is looked for before")
         case _:
             assert_never(op)

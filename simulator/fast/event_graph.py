@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple, TypeAlias, assert_never
 
 from pipesched.profiles.clusters import Cluster, Hop, all_reduce
 from pipesched.profiles.costs import StageCosts, shared_slowdown
-from pipesched.schedules import Average, Compute, HandOver, Message, Op, Overlap, Schedule, Span, Step, Timeline
+from pipesched.schedules import HandOver, Message, Op, Schedule, Span, Timeline, WorkOp
 from pipesched.simulator import HandOverWork, SimulationError
 
 
@@ -28,7 +28,7 @@ class DeviceWork(NamedTuple):
     """An op on a device; a Step may copy the weights first."""
 
     device: int
-    op: Compute | Overlap | Step | Average
+    op: WorkOp
     copies: bool = False
 
 

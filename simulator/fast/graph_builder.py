@@ -26,6 +26,7 @@ from pipesched.schedules import (
     NotRunnableError,
     Op,
     Overlap,
+    PostOp,
     Recv,
     Reduce,
     Reshard,
@@ -33,6 +34,7 @@ from pipesched.schedules import (
     Send,
     Step,
     Unshard,
+    WorkOp,
     computes,
     gives,
     needs,
@@ -57,7 +59,7 @@ from pipesched.simulator.fast.event_graph import (
 class _Posted:
     """One side of a transfer or reduction, with the numbers of its times."""
 
-    op: Send | Recv | Reduce
+    op: PostOp
     posted: int
     ready: int
     start: int = -1
@@ -200,7 +202,7 @@ class GraphBuilder:
             now = self._hand_over(rank, op, alike, make, now, recv.arrival)
         return [now]
 
-    def _next(self, rank: int, op: Compute | Overlap | Step | Average, end: int) -> int:
+    def _next(self, rank: int, op: WorkOp, end: int) -> int:
         """Return when the rank comes to what stands behind `op` in its list."""
         return self._hand_over(rank, op, self._takes[-1], partial(after_op, rank, op, self._devices), end)
 

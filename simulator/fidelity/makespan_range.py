@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts, Variation
-from pipesched.schedules import Average, Compute, Overlap, Schedule, Step
+from pipesched.schedules import Schedule, WorkOp
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.weights import stashing_steps
 from pipesched.simulator import NetworkOptions, SimulationError
@@ -88,7 +88,7 @@ def _work_s(schedule: Schedule, rank: int, costs: StageCosts, cluster: Cluster) 
     """Yield the seconds of each op of a rank's list; None of one that takes none of its own."""
     speed, stashing = cluster.devices[schedule.rank_to_device[rank]].speed, stashing_steps(schedule.ops[rank])
     for index, op in enumerate(schedule.ops[rank]):
-        if isinstance(op, Compute | Overlap | Step | Average):
+        if isinstance(op, WorkOp):
             yield costs.seconds(op, copies=index in stashing) / speed
         else:
             yield None

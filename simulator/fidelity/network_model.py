@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from pipesched.profiles.clusters import Cluster, flat
 from pipesched.profiles.costs import StageCosts, uniform
-from pipesched.schedules import Recv, Reduce, Send, Timeline, schedule_of
+from pipesched.schedules import PostOp, Timeline, schedule_of
 from pipesched.simulator import USUAL_NETWORK, NetworkOptions
 from pipesched.simulator.engine import OpSeconds, simulate_lists
 
@@ -34,13 +34,13 @@ class NetworkModel:
         The lists are reduced to what they post, and each post waits for its time: only the network is left to simulate.
         """
         zero_s = min((span.posted_s for span in timeline.spans), default=0.0)
-        lists: list[tuple[Send | Recv | Reduce, ...]] = []
+        lists: list[tuple[PostOp, ...]] = []
         given: list[list[OpSeconds]] = []
         places: list[PostPlace] = []
         for rank in range(len(timeline.rank_to_device)):
             now_s, row, seconds = zero_s, [], []
             for index, span in enumerate(timeline.of_rank(rank)):
-                if isinstance(span.op, Send | Recv | Reduce):
+                if isinstance(span.op, PostOp):
                     row.append(span.op)
                     seconds.append(OpSeconds(before_s=max(0.0, span.posted_s - now_s), after_s=0.0))
                     places.append((rank, index))

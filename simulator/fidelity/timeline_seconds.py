@@ -19,12 +19,10 @@ from statistics import median
 from typing import TypeAlias
 
 from pipesched.schedules import (
-    Compute,
     Message,
-    Overlap,
+    PostOp,
     Recv,
     Reduce,
-    Send,
     Span,
     Step,
     Timeline,
@@ -159,11 +157,11 @@ def _row(
     for index, span in enumerate(spans):
         begun_s = 0.0 if index else max(0.0, span.posted_s - now_s)  # a rank may begin later than others
         next_s = spans[index + 1].posted_s if index + 1 < len(spans) else None
-        if isinstance(span.op, Send | Recv | Reduce):
+        if isinstance(span.op, PostOp):
             after_s = 0.0 if next_s is None else next_s - span.posted_s
             yield OpSeconds(None, begun_s, max(0.0, after_s), late_s.get((rank, index), 0.0))
             continue
-        own_s = before_s.get((rank, index), _wait_s(span) if isinstance(span.op, Compute | Overlap) else 0.0)
+        own_s = before_s.get((rank, index), _wait_s(span) if computes(span.op) else 0.0)
         after_s = 0.0 if next_s is None else next_s - span.end_s
         yield OpSeconds(span.end_s - span.start_s, begun_s + own_s, max(0.0, after_s))
 

@@ -32,7 +32,7 @@ from enum import StrEnum
 from itertools import accumulate
 
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Average, Recv, Span, Step, Timeline, computes, is_work
+from pipesched.schedules import Recv, Span, Timeline, computes, is_work, stages_of_op
 from pipesched.simulator import SimulationError
 from pipesched.simulator.memory import Part, activations, peak_memory, timed_ops
 
@@ -202,9 +202,7 @@ def _curve(works: Iterable[Span], costs: StageCosts) -> tuple[tuple[float, float
 
 
 def _utilisation(span: Span, costs: StageCosts) -> float:
-    op = span.op
-    stages = [op.stage] if isinstance(op, Step | Average) else [part.stage for part in computes(op)]
-    return min(1.0, sum(costs.stages[stage].utilisation for stage in stages))
+    return min(1.0, sum(costs.stages[stage].utilisation for stage in stages_of_op(span.op)))
 
 
 def predict_setting(

@@ -25,6 +25,7 @@ from pipesched.schedules import (
     Compute,
     Message,
     Overlap,
+    PostOp,
     Recv,
     Reduce,
     Reshard,
@@ -163,6 +164,8 @@ def _by_lane(timeline: Timeline) -> dict[tuple[int, str], list[Span]]:
 def _direction(span: Span) -> str:
     """Return the name of the lane that `span` is in."""
     op = span.op
+    if not isinstance(op, PostOp):
+        return "compute"
     match op:
         case Send():
             return "send"
@@ -170,8 +173,6 @@ def _direction(span: Span) -> str:
             return "recv"
         case Reduce():
             return "reduce"
-        case Compute() | Overlap() | Step() | Average() | Unshard() | Reshard():
-            return "compute"
         case _:
             assert_never(op)
 

@@ -27,7 +27,11 @@ from pipesched.schedules import (
 )
 from pipesched.simulator.analysis import label, metrics, readable_s, sources
 
-_LETTERS = {"Step": "S", "Reduce": "+", "Average": "A", "Unshard": "u", "Reshard": "r"}
+_MEANINGS = {
+    "F": "forward", "B": "backward", "I": "backward for inputs", "W": "backward for weights", "R": "recompute",
+    "O": "overlap", "S": "step", "+": "reduce", "A": "average", "u": "unshard", "r": "reshard",
+}  # fmt: skip
+"""What the letters of `text_gantt` mean, in the order of its legend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +193,9 @@ def text_gantt(timeline: Timeline, width: int = 100) -> str:
     lines = [name.ljust(margin) + _slots(shown, rank, num_slots, slot_s) for rank, name in enumerate(names)]
     end = readable_s(shown.makespan_s)
     axis = " " * margin + "0" + end.rjust(num_slots - 1)
-    used = sorted({letter for line in lines for letter in line[margin:]} - {"."}, key="FBIWROS+Aur".index)
-    meaning = {"F": "forward", "B": "backward", "I": "backward for inputs", "W": "backward for weights"}
-    meaning |= {"R": "recompute", "O": "overlap"} | {letter: word.lower() for word, letter in _LETTERS.items()}
-    legend = "  ".join([*(f"{letter} {meaning[letter]}" for letter in used), ". idle"])
+    used = {letter for line in lines for letter in line[margin:]}
+    words = [f"{letter} {meaning}" for letter, meaning in _MEANINGS.items() if letter in used]
+    legend = "  ".join([*words, ". idle"])
     return "\n".join([printable(f"{shown.name} {shown.source}: {caption}"), *lines, axis, " " * margin + legend])
 
 
@@ -213,8 +216,16 @@ def _letter(op: Op) -> str:
             return op.phase.value
         case Overlap():
             return "O"
-        case Reduce() | Step() | Average() | Unshard() | Reshard():
-            return _LETTERS[type(op).__name__]
+        case Step():
+            return "S"
+        case Reduce():
+            return "+"
+        case Average():
+            return "A"
+        case Unshard():
+            return "u"
+        case Reshard():
+            return "r"
         case Send() | Recv():
             raise AssertionError("a message has no slot")
         case _:

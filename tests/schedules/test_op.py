@@ -18,6 +18,8 @@ from pipesched.schedules import (
     computes,
     gives,
     needs,
+    occupies_device,
+    stages_of_op,
 )
 
 F5 = Compute(Phase.FORWARD, 0, 5)
@@ -96,6 +98,18 @@ def test_an_overlap_holds_two_computations_and_all_else_at_most_one():
     assert computes(F5) == (F5,)
     for op in (Send(ACTIVATION, 0), Recv(ACTIVATION, 0), Reduce(0), Step(0), Average(0), Unshard(0), Reshard(0)):
         assert computes(op) == ()
+
+
+def test_sends_recvs_and_reduces_only_post_and_all_else_keeps_a_device_busy():
+    assert not any(map(occupies_device, (Send(ACTIVATION, 0), Recv(ACTIVATION, 0), Reduce(0))))
+    assert all(map(occupies_device, (F5, Overlap(F5, B1), Step(0), Average(0), Unshard(0), Reshard(0))))
+
+
+def test_an_overlap_works_on_two_stages_a_message_on_none_and_all_else_on_its_own():
+    assert stages_of_op(Overlap(F5, B1)) == (0, 3)
+    assert stages_of_op(Send(ACTIVATION, 0)) == stages_of_op(Recv(ACTIVATION, 0)) == ()
+    for op in (B1, Reduce(3), Step(3), Average(3), Unshard(3), Reshard(3)):
+        assert stages_of_op(op) == (3,)
 
 
 @pytest.mark.parametrize("op", [F5, Overlap(F5, B1), Send(ACTIVATION, 0), Recv(GRADIENT, 0), Step(0), Reduce(0)])
