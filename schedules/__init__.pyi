@@ -50,7 +50,6 @@ from .schedule import integer as integer
 from .schedule import make_generated_schedule as make_generated_schedule
 from .schedule import make_schedule as make_schedule
 from .schedule import positive as positive
-from .schedule import rewritten_list as rewritten_list
 from .schedule import routes as routes
 from .schedule import shows_messages as shows_messages
 from .schedule import stage_share as stage_share

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from operator import index
 from typing import Any, ParamSpec, TypeAlias, final
 
@@ -125,7 +125,9 @@ class Schedule:
 
     def changed(self, change: Callable[[Iterable[Op]], Iterator[Op]]) -> tuple[Iterable[Op], ...]:
         """Return the lists as `change` makes them from each; held ones are held, others made while they are read."""
-        return tuple(rewritten_list(ops, change) for ops in self.lists)
+        if self.is_held:
+            return tuple(tuple(change(ops)) for ops in self.lists)
+        return tuple(GeneratedOps(partial(change, ops)) for ops in self.lists)
 
     @property
     def num_ranks(self) -> int:
@@ -229,11 +231,6 @@ def held_builder(builder: Callable[P, Schedule]) -> Callable[P, Schedule]:
         return builder(*args, **kwargs).held()
 
     return build
-
-
-def rewritten_list(ops: Iterable[Op], change: Callable[[Iterable[Op]], Iterator[Op]]) -> Iterable[Op]:
-    """Return the list that `change` makes of `ops`: held where `ops` is, else made while it is read."""
-    return tuple(change(ops)) if isinstance(ops, tuple) else GeneratedOps(lambda: change(ops))
 
 
 def shows_messages(lists: Iterable[Iterable[Op]]) -> bool:

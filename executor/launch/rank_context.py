@@ -104,6 +104,7 @@ class RankContext:
             self.timeout_s,
             make_reduce_groups(schedule.reducers, self.backend, self.device),
             compression,
+            are_held=schedule.is_held and schedule.is_lowered,
         )
         return Rank(self.rank, lists[self.rank], schedule.num_stages, stages, transport, recorder, at)
 

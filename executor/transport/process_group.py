@@ -93,6 +93,7 @@ class ProcessGroupTransport(Transport):
         reduce_groups: The process group of the replicas of every stage that is reduced.
         compression: Compression of the messages between stages; None for none. Not over NCCL, which could only know
             what a message says by waiting for the device.
+        are_held: Whether the lists are in memory.
     """
 
     def __init__(
@@ -107,6 +108,8 @@ class ProcessGroupTransport(Transport):
         timeout_s: float,
         reduce_groups: Mapping[int, dist.ProcessGroup] | None = None,
         compression: MessagePrecision | None = None,
+        *,
+        are_held: bool = False,
     ) -> None:
         self._rank = rank
         self._shapes = shapes
@@ -123,7 +126,7 @@ class ProcessGroupTransport(Transport):
         self._meetings = Meetings()
         self._arrived: Counter[int] = Counter()
         self._all_letters = {
-            peer: Acknowledgements(program, peer, rank, num_stages)
+            peer: Acknowledgements(program, peer, rank, num_stages, is_held=are_held)
             for peer, program in programs.items()
             if peer != rank
         }

@@ -1,4 +1,9 @@
-"""Acknowledgements: which of a rank's messages must have been used, given one that it received."""
+"""Acknowledgements: which of a rank's messages must have been used, given one that it received.
+
+peer's list    R<me  1F0  R<me  S>me   1F1  S>me
+m0    │    m1    ack          ack       m0, m1: the first and the second message of the rank
+uses m0    1            2         so many of them the peer has used, once this has come
+"""
 
 from __future__ import annotations
 
@@ -17,18 +22,19 @@ class Acknowledgements:
     can be let go long before the end of the list.
 
     Args:
-        ops: The peer's lowered list; one in memory is worked through once and for all.
+        ops: The peer's lowered list.
         peer: Rank of the peer.
         me: The rank.
         num_stages: Number of stages of the whole pipeline.
+        is_held: Whether the list is in memory: it is worked through once and for all, any other whenever this is read.
     """
 
-    def __init__(self, ops: Iterable[Op], peer: int, me: int, num_stages: int) -> None:
+    def __init__(self, ops: Iterable[Op], peer: int, me: int, num_stages: int, *, is_held: bool = False) -> None:
         self._ops = ops
         self._peer = peer
         self._me = me
         self._num_stages = num_stages
-        self._known = tuple(self._read()) if isinstance(ops, tuple) else None
+        self._known = tuple(self._read()) if is_held else None
 
     def __iter__(self) -> Iterator[tuple[Message, int]]:
         return self._read() if self._known is None else iter(self._known)

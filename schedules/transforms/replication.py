@@ -41,7 +41,6 @@ from pipesched.schedules import (
     computes,
     positive,
     rewritten,
-    rewritten_list,
 )
 from pipesched.schedules.transforms.training_run import microbatches_per_step
 
@@ -86,7 +85,7 @@ def replicate(schedule: Schedule, width: int) -> Schedule:
         schedule,
         name=name,
         num_microbatches=num_microbatches,
-        lists=tuple(rewritten_list(ops, copy.read) for copy in copies for ops in schedule.lists),
+        lists=tuple(ops for copy in copies for ops in schedule.changed(copy.read)),
         rank_to_device=devices,
         width=width * schedule.width,
         layout=layout,

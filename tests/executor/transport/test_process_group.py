@@ -25,6 +25,22 @@ def test_the_proofs_of_1f1b_count_the_computations_before_each_send(num_ranks):
             assert count == sum(name.startswith(f"{me + 1}F") for name in before)
 
 
+def test_a_held_list_is_worked_through_once_and_any_other_whenever_it_is_read():
+    ops = lower(build("1f1b", 2, 3)).ops[1]
+    reads = []
+
+    class Counted:
+        def __iter__(self):
+            reads.append(len(reads))
+            return iter(ops)
+
+    for is_held, num_reads in [(True, 1), (False, 2)]:
+        reads.clear()
+        proofs = Acknowledgements(Counted(), 1, 0, 2, is_held=is_held)
+        assert list(proofs) == list(proofs) == [(Message(Payload.GRADIENT, 1, k), k + 1) for k in range(3)]
+        assert len(reads) == num_reads
+
+
 @pytest.mark.parametrize("name", ["naive", "gpipe", "1f1b", "1f1b_afp", "interleaved", "pipedream"])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_proof_never_counts_a_message_that_was_not_used(name, seed):
