@@ -15,8 +15,8 @@ from pipesched.schedules.builders.avgpipe import avgpipe, one_pipeline
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
-from pipesched.simulator import SimulationError
-from pipesched.simulator.engine import simulate_lists
+from pipesched.simulator import Scenario, SimulationError
+from pipesched.simulator.engine import predict_by_events, simulate_lists
 from pipesched.simulator.fast import arrays_of_lists
 from pipesched.simulator.fast.drift_pace import drifting_ends_s, steady_s
 from tests.strategies import random_cluster, random_costs
@@ -129,6 +129,16 @@ def test_the_copies_that_steps_keep_take_their_time():
     costs = StageCosts((StageCost(1.0, 2.0, step_s=0.5, copy_s=3.0),) * 2)
     ends_s = drifting_ends_s(arrays_of_lists(schedule, costs, flat(2)), [0.0])
     assert ends_s == [[simulate_lists(schedule, costs, flat(2)).makespan_s]] == [[25.0]]
+
+
+@pytest.mark.parametrize(("copy_s", "utilisation", "end_s"), [(0.0, 0.5, 15.0), (4.0, 1.0, 29.0)])
+def test_two_pipelines_copy_weights_and_slow_each_other_on_the_stage_that_they_fill(copy_s, utilisation, end_s):
+    """Where copies are left out, and a stage is as little used as another one, 29 s become 15 s."""
+    schedule = lower(build("pipedream", 2, 4))
+    costs = StageCosts(tuple(StageCost(1.0, 2.0, copy_s=copy_s, utilisation=share) for share in (0.5, utilisation)))
+    asked = Scenario(schedule, costs, flat(2), num_pipelines=2)
+    assert drifting_ends_s(arrays_of_lists(schedule, costs, flat(2)), [0.0, 0.0]) == [[end_s], [end_s]]
+    assert predict_by_events(asked).seconds == end_s
 
 
 def test_the_utilisation_of_a_rank_is_that_of_its_stages():

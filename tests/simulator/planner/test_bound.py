@@ -24,9 +24,14 @@ def test_the_bound_knows_what_an_overlap_hides(candidate, overlap):
     assert 0.5 * predicted_s < Bounds(cluster).of(candidate, costs).seconds <= predicted_s
 
 
-def test_a_bound_without_overlap_is_as_near_as_it_was():
-    costs = StageCosts((StageCost(1.0, 2.0, 1.0, 1.0),) * 4)
-    assert Bounds(flat(4)).of(CANDIDATES[0], costs).seconds == 24.0
+@pytest.mark.parametrize(
+    ("overlap", "least_s", "predicted_s"), [(0.0, 24.0, 26.0), (0.5, 20.0, 24.0), (1.0, 16.0, 22.0)]
+)
+def test_eight_micro_batches_of_dualpipe_keep_a_device_busy_for_less_where_ops_hide(overlap, least_s, predicted_s):
+    """A device computes 8 F of 1 s and 8 B of 2 s: 24 s, of which as many as the F take can hide behind the B."""
+    costs = StageCosts((StageCost(1.0, 2.0, 1.0, 1.0),) * 4, overlap=overlap)
+    assert Bounds(flat(4)).of(CANDIDATES[0], costs).seconds == least_s
+    assert predict_candidate(CANDIDATES[0], costs, flat(4))[0].makespan_s == predicted_s
 
 
 def test_the_bound_has_the_conversion_of_messages():
