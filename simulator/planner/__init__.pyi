@@ -1,4 +1,5 @@
 from .candidate_evaluation import predict_candidate as predict_candidate
+from .candidate_evaluation import steps_of as steps_of
 from .plan_candidate import Candidate as Candidate
 from .plan_conversion import plan_of as plan_of
 from .plan_outcome import Costs as Costs

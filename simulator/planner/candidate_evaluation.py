@@ -17,10 +17,9 @@ from pipesched.schedules import Compute, Phase, Schedule, Timeline
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import place_copies, replicate
 from pipesched.schedules.weights import staleness
-from pipesched.simulator import USUAL_NETWORK, NetworkOptions, Scenario, SimulationError
+from pipesched.simulator import USUAL_NETWORK, Estimate, Meaning, NetworkOptions, Precision, Scenario, SimulationError
 from pipesched.simulator.analysis import CAUSES, Usage, communication_volume, usage
 from pipesched.simulator.fast import loss_times_s, predict_scenario
-from pipesched.simulator.memory import over_capacity, peak_memory
 from pipesched.simulator.planner.bound import Bounds
 from pipesched.simulator.planner.plan_candidate import Candidate
 from pipesched.simulator.planner.plan_outcome import Costs, PlanOutcome
@@ -38,25 +37,49 @@ def evaluate_candidate(
 ) -> PlanOutcome:
     """Predict a candidate, or say why it cannot be."""
     try:
-        timeline, lowered, steps = predict_candidate(candidate, costs, cluster, network)
-        return _outcome(candidate, costs, cluster, timeline, lowered, steps)
+        return _outcome(candidate, costs, predict_candidate(candidate, costs, cluster, network))
     except UNPREDICTABLE as error:
         return PlanOutcome(candidate=candidate, reason=str(error))
 
 
 def predict_candidate(
     candidate: Candidate, costs: StageCosts, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK
-) -> tuple[Timeline, Schedule, int]:
-    """Return the Timeline of a candidate with its memory, its lowered lists, and how many steps they are.
+) -> Estimate:
+    """Return what a candidate takes.
+
+    Args:
+        candidate: A schedule, its depth, width and micro-batches.
+        costs: Costs of the stages that the candidate cuts the model into, for one micro-batch.
+        cluster: Devices and links.
+        network: How messages go.
+
+    Returns:
+        The seconds of a step, which are those of an iteration or, without a flush, the pace; the most bytes of each
+        device; and the Timeline of the run of `steps_of` steps that shows them.
 
     Raises:
         ScheduleError: The schedule cannot have such counts.
         ProfileError: The costs do not say all that the schedule asks for.
         SimulationError: It would take too long.
     """
-    steps = steps_of(candidate)
-    lists = place_copies(lowered(candidate.order, steps), candidate.placement, candidate.width)
-    return timeline_of(lists, costs, cluster, network), lists, steps
+    lists = lists_of_candidate(candidate)
+    run = predict_scenario(Scenario(lists, costs, cluster, network))
+    if not candidate.is_asynchronous:
+        return run
+    assert run.timeline is not None, "of one pipeline there always is one"
+    pace_s = _pace_s(run.timeline, lists, steps_of(candidate))  # not faster than the busiest device goes for long
+    seconds = max(pace_s, Bounds(cluster).of(candidate, costs).seconds)
+    return replace(run, meaning=Meaning.PACE, seconds=seconds, precision=Precision.APPROXIMATE)
+
+
+def lists_of_candidate(candidate: Candidate) -> Schedule:
+    """Return the lowered lists of the run of `steps_of` steps that a candidate is predicted by.
+
+    Raises:
+        ScheduleError: The schedule cannot have such counts.
+        SimulationError: They would be too long.
+    """
+    return place_copies(lowered(candidate.order, steps_of(candidate)), candidate.placement, candidate.width)
 
 
 def steps_of(candidate: Candidate) -> int:
@@ -97,23 +120,20 @@ def timeline_of(lists: Schedule, costs: StageCosts, cluster: Cluster, network: N
     return timeline
 
 
-def _outcome(
-    candidate: Candidate, costs: StageCosts, cluster: Cluster, timeline: Timeline, lists: Schedule, steps: int
-) -> PlanOutcome:
-    seconds = timeline.makespan_s
-    if candidate.is_asynchronous:  # not faster than the busiest device goes for long
-        seconds = max(_pace_s(timeline, lists, steps), Bounds(cluster).of(candidate, costs).seconds)
-    over, uses = over_capacity(timeline.memory, cluster, timeline), usage(timeline)
+def _outcome(candidate: Candidate, costs: StageCosts, estimate: Estimate) -> PlanOutcome:
+    timeline, steps = estimate.timeline, steps_of(candidate)
+    assert timeline is not None, "of one pipeline there always is one"
+    uses = usage(timeline)
     return PlanOutcome(
         candidate=candidate,
-        seconds=seconds,
+        seconds=estimate.seconds,
         samples=candidate.samples_per_step,
-        held_bytes=tuple(peak.total_bytes for _, peak in sorted(peak_memory(timeline.memory).items())),
-        sent_bytes=communication_volume(lists, costs).num_bytes // steps,
-        costs=_costs(timeline, uses, seconds, steps),
+        held_bytes=tuple(num_bytes for _, num_bytes in sorted(estimate.peak_bytes.items())),
+        sent_bytes=communication_volume(lists_of_candidate(candidate), costs).num_bytes // steps,
+        costs=_costs(timeline, uses, estimate.seconds, steps),
         bubble_fraction=math.fsum(use.idle_s for use in uses) / (len(uses) * timeline.makespan_s),
         staleness=_staleness(candidate) if candidate.is_asynchronous else 0,
-        reason=over_memory_reason(over),
+        reason=over_memory_reason(estimate.over_memory),
     )
 
 

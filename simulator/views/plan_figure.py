@@ -89,7 +89,9 @@ def plan_figure(outcome: PlanOutcome, request: Request) -> Figure:
     from pipesched.simulator.views.gantt_figure import draw, width_of
 
     candidate = outcome.candidate
-    timeline, _, _ = predict_candidate(candidate, request.cuts().costs_of(candidate), request.cluster, request.network)
+    costs = request.cuts().costs_of(candidate)
+    timeline = predict_candidate(candidate, costs, request.cluster, request.network).timeline
+    assert timeline is not None, "of one pipeline there always is one"
     chart = replace(gantt_layout([_shown(timeline, candidate)]), captions=(_caption(timeline, outcome),))
     boxes = _boxes(request.cluster, width_of(chart))
     height_in = max(box.y + box.height for box in boxes)

@@ -13,27 +13,29 @@ from hypothesis import strategies as st
 
 from pipesched.profiles.clusters import Cluster, Device, Link, flat, of_nodes
 from pipesched.profiles.costs import Compression, SharingPrice, StageCost, StageCosts
-from pipesched.schedules import Average, repeat
+from pipesched.schedules import Average, WorkOp, repeat
 from pipesched.schedules.builders import build
 from pipesched.schedules.builders.avgpipe import avgpipe, one_pipeline
 from pipesched.schedules.lowering import lower
-from pipesched.schedules.transforms import recompute, replicate, with_steps
+from pipesched.schedules.transforms import recompute, replicate, training_run, with_steps
 from pipesched.simulator import USUAL_NETWORK, Estimate, Inexact, Meaning, NetworkOptions, Precision, Scenario
 from pipesched.simulator.analysis import usage
-from pipesched.simulator.engine import lists_of_all, predict_by_events, simulate_lists
+from pipesched.simulator.engine import OpSeconds, lists_of_all, predict_by_events, simulate_lists
 from pipesched.simulator.fast import (
     arrays_of_lists,
+    lockstep_of,
     predict_by_longest_path,
     predict_drifting,
     predict_in_lockstep,
     predict_repeated,
     predict_scenario,
     predict_unflushed,
+    run_time,
 )
 from pipesched.simulator.fast.drift_pace import drifting_ends_s
 from pipesched.simulator.planner import Candidate
 from pipesched.simulator.planner.bound import Bounds
-from pipesched.simulator.planner.candidate_evaluation import predict_candidate
+from pipesched.simulator.planner.candidate_evaluation import lists_of_candidate, predict_candidate
 from pipesched.simulator.planner.single_copy import bound_single_copy
 from pipesched.simulator.tuner import Evaluator, Setting, predict_by_equations, profile_setting, search_settings
 from pipesched.simulator.tuner.setting_evaluation import evaluate_setting
@@ -207,6 +209,32 @@ def test_an_evaluator_says_what_simpy_says_or_why_it_cannot(feature, column):
         assert answer.peak_bytes == expected.peak_bytes
 
 
+IN_LOCKSTEP = [feature for feature, (signs, _) in MATRIX.items() if signs.split()[1] == "="]
+
+
+@pytest.mark.parametrize("feature", IN_LOCKSTEP)
+def test_one_known_graph_says_of_any_number_of_pipelines_what_simpy_says(feature):
+    asked = MATRIX[feature][1]()
+    single = lockstep_of(lower(asked.schedule), asked.costs, asked.cluster)
+    for number in (1,) if asked.schedule.reducers else (1, 3):
+        answer, expected = single.estimate(number), predict_by_events(replace(asked, num_pipelines=number))
+        assert answer.meaning is expected.meaning
+        assert answer.seconds == pytest.approx(expected.seconds, rel=1e-9)
+        assert answer.peak_bytes == expected.peak_bytes
+
+
+@pytest.mark.parametrize("feature", MATRIX)
+def test_lists_whose_ops_take_what_they_took_end_when_they_ended(feature):
+    """Also on shared devices: a work that is given its seconds is slowed by nobody."""
+    asked = MATRIX[feature][1]()
+    timeline, lists = predict_by_events(asked).timeline, lists_of_all(asked.schedule, asked.num_pipelines)
+    rows = [timeline.of_rank(rank) for rank in range(lists.num_ranks)]
+    works = [[span.end_s - span.start_s if isinstance(span.op, WorkOp) else None for span in row] for row in rows]
+    given_s = [[OpSeconds(work_s=work_s) for work_s in row] for row in works]
+    replayed = simulate_lists(lists, asked.costs, asked.cluster, network=asked.network, given=given_s)
+    assert replayed.makespan_s == pytest.approx(timeline.makespan_s, rel=1e-9)
+
+
 @pytest.mark.parametrize("feature", MATRIX)
 def test_the_quickest_that_is_exact_says_what_simpy_says(feature):
     asked = MATRIX[feature][1]()
@@ -312,6 +340,20 @@ def test_a_run_without_a_flush_has_the_pace_of_ever_longer_runs(name, feature):
     assert answer.meaning is Meaning.PACE
     assert answer.seconds == pytest.approx((long - short) / 8, rel=1e-9)
     assert "expected one" in predict_unflushed(replace(asked, num_pipelines=2), longer).reason
+
+
+@pytest.mark.parametrize("feature", CONDITIONS)
+@pytest.mark.parametrize(("name", "num_steps"), [("1f1b", 36), ("pipedream", 72)])
+def test_a_training_run_takes_what_simpy_says_of_all_its_steps(name, num_steps, feature):
+    run = training_run(name, 4, 4, num_steps)
+
+    def first_steps(steps):
+        return scenario(run.lists(steps), **CONDITIONS[feature], compression=HALF)
+
+    answer, whole = run_time(first_steps, num_steps, run.microbatches_per_step), first_steps(num_steps)
+    expected = predict_by_events(replace(whole, schedule=whole.schedule.held()))
+    assert answer.makespan_s == pytest.approx(expected.seconds, rel=1e-3)
+    assert len(answer.known_s) < num_steps
 
 
 SETTINGS = {
@@ -423,26 +465,28 @@ CANDIDATES = {
 
 
 @pytest.mark.parametrize("feature", CANDIDATES)
-@pytest.mark.parametrize("cluster", [flat(4), NODES, NICS, UNEQUAL, HANDED, HANDED_UNEQUALLY],
-                         ids=["flat", "nodes", "nics", "unequal", "handed", "handed unequally"])  # fmt: skip
+@pytest.mark.parametrize("condition", CONDITIONS)
 @pytest.mark.parametrize("overlap", [0.0, 1.0])
 @pytest.mark.parametrize("compression", [None, HALF])
-def test_a_bound_is_never_above_what_simpy_says(feature, cluster, overlap, compression):
+def test_a_bound_is_never_above_what_simpy_says(feature, condition, overlap, compression):
     name, fields = CANDIDATES[feature]
     depth = fields.get("depth", 4)
     num_stages = depth * {"interleaved": 2, "dualpipe_v": 2}.get(name, 1)
     candidate = Candidate(name, **({"depth": 4, "width": 1} | fields), num_microbatches=8, microbatch_size=1,
                           partition=(1,) * num_stages)  # fmt: skip
     costs = replace(costs_of(build("1f1b", num_stages, 8)), overlap=overlap, compression=compression)
-    timeline, lists, _ = predict_candidate(candidate, costs, cluster)
-    expected = predict_by_events(Scenario(lists, costs, cluster))
-    assert timeline.makespan_s == pytest.approx(expected.seconds, rel=1e-9)
+    asked = Scenario(lists_of_candidate(candidate), costs, **CONDITIONS[condition])
+    cluster, network = asked.cluster, asked.network
+    answer, expected = predict_candidate(candidate, costs, cluster, network), predict_by_events(asked)
+    assert (answer.meaning, answer.precision) == (expected.meaning, Precision.EXACT)
+    assert answer.seconds == pytest.approx(expected.seconds, rel=1e-9)
+    assert answer.peak_bytes == expected.peak_bytes
     least = Bounds(cluster).of(candidate, costs)
     assert least.precision is Precision.BOUND
     assert least.meaning is expected.meaning
     assert least.seconds <= expected.seconds * (1 + 1e-9)
     assert all(num_bytes <= expected.peak_bytes[device] for device, num_bytes in least.peak_bytes.items())
     if candidate.width > 1:
-        copy = bound_single_copy(candidate, costs, cluster, Bounds(cluster))
+        copy = bound_single_copy(candidate, costs, cluster, Bounds(cluster), network)
         assert copy.seconds <= expected.seconds * (1 + 1e-9)
         assert all(num_bytes <= expected.peak_bytes[device] for device, num_bytes in copy.held_bytes)

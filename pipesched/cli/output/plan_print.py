@@ -212,10 +212,9 @@ def print_explained(outcome: PlanOutcome, request: Request) -> None:
 
 
 def _timeline(outcome: PlanOutcome, request: Request) -> tuple[Timeline, int]:
-    from pipesched.simulator.planner import predict_candidate
+    from pipesched.simulator.planner import predict_candidate, steps_of
 
-    candidate = outcome.candidate
-    timeline, _, steps = predict_candidate(
-        candidate, request.cuts().costs_of(candidate), request.cluster, request.network
-    )
-    return timeline, steps
+    candidate, costs = outcome.candidate, request.cuts().costs_of(outcome.candidate)
+    timeline = predict_candidate(candidate, costs, request.cluster, request.network).timeline
+    assert timeline is not None, "of one pipeline there always is one"
+    return timeline, steps_of(candidate)

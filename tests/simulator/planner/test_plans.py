@@ -101,7 +101,7 @@ def test_where_nothing_fits_the_candidate_that_needs_least_is_named():
     assert not ranking.ranked
     known = [outcome for outcome in ranking.rejected if outcome.seconds is not None]
     least = min(
-        max(s.total_bytes for s in predict_candidate(c, request.cuts().costs_of(c), cluster)[0].memory)
+        max(predict_candidate(c, request.cuts().costs_of(c), cluster).peak_bytes.values())
         for c in candidates(request, request.cuts())
     )
     assert min(outcome.most_bytes for outcome in known) == least
@@ -186,7 +186,7 @@ def test_the_critical_path_of_a_plan_reaches_from_start_to_end():
     request = random_request(random.Random(5))
     best = search_plans(request, top=1).ranked[0]
     costs = request.cuts().costs_of(best.candidate)
-    path = critical_path(predict_candidate(best.candidate, costs, request.cluster)[0])
+    path = critical_path(predict_candidate(best.candidate, costs, request.cluster).timeline)
     assert path[-1].end_s - path[0].start_s == pytest.approx(best.seconds)
 
 
