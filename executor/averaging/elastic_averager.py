@@ -6,6 +6,11 @@ the iterations before, x_n the pipeline's weights before those Steps:
     synchronous    x_n <- (1 - a) (x_n + u_n) + a (x_ref + mean u)     the reference with this iteration's updates
     asynchronous   x_n <- (1 - a) x_n + a x_ref + u_n                  the reference of the iteration before
 
+    synchronous    F B F B  Step  u_0 ──┐          ┌─> Average     every pipeline gives its update, then all wait for
+                   F B F B  Step  u_1 ──┴─> x_ref ─┴─> Average     the reference that has all of them
+    asynchronous   F B F B  Step  Average  u_0 ──┐
+                   F B F B  Step  Average  u_1 ──┴─> x_ref         it is awaited at the next Step only
+
 In both the mean of all x_n is x_ref + mean u, the next reference. The paper does not say of which iteration the
 reference is that the models are drawn to; if it were the one before, with u_n diluted too, their mean would lag behind.
 

@@ -1,8 +1,9 @@
 """Acknowledgements: which of a rank's messages must have been used, given one that it received.
 
-peer's list    R<me  1F0  R<me  S>me   1F1  S>me
-m0    │    m1    ack          ack       m0, m1: the first and the second message of the rank
-uses m0    1            2         so many of them the peer has used, once this has come
+    peer's list    R<me  1F0      R<me  S>me  1F1      S>me
+                   m0    uses m0  m1    1     uses m1  2
+
+When its first message comes to the rank, one of the rank's own is used; when the second comes, two are.
 """
 
 from __future__ import annotations

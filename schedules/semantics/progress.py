@@ -1,5 +1,9 @@
 """Progress: work through the op lists without any times, as far as they go.
 
+    rank 0   F0 S>1 R<1 F1 S>1 R<1 B0        stands still at B0, which needs the gradient that 1B0 makes
+                 ↓       ↙          ↖
+    rank 1      R<0 R<0      F0 B0 S>0       goes on as soon as a message is there; its Send lets B0 run
+
 Every rank goes down its list. A Compute waits until the messages that it needs are there; Send and Recv post and
 go on; a message is there when its Send and its Recv are over (`communicators` says when). Reduce posts too, and
 the stage's next Step waits until all its replicas have come to it (`reductions`); the end of a list waits for the

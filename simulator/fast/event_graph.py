@@ -94,12 +94,16 @@ class EventGraph:
     hand_overs: tuple[tuple[int, Op, int], ...] = ()
 
     def times_s(self, costs: StageCosts, cluster: Cluster, num_pipelines: int = 1) -> list[float]:
-        """Return the 2 n times of all nodes [s], by number.
+        """Work through the nodes, each behind those that it waits for.
 
         Args:
             costs: What each op takes when it is alone on its device.
             cluster: The cluster as one pipeline has it: with its part of links that several share.
             num_pipelines: Equal ones in lockstep, which slow each op as far as all together want more than the device.
+
+        Returns:
+            The 2 n times of the n nodes [s], by number: time 2 k is when node k has all that it waits for, time 2 k + 1
+            when it is over. Times 0 and 1 are those of the beginning: 0 s.
 
         Raises:
             ProfileError: The costs do not say the seconds of a phase that the lists have.

@@ -104,6 +104,11 @@ class GraphBuilder:
         self._ready = list(range(schedule.num_ranks))
 
     def build(self) -> EventGraph:
+        """Return the graph of all lists; to be called once.
+
+        Raises:
+            SimulationError: The lists deadlock, or only one side of a message posts it.
+        """
         while self._ready:
             self._advance(self._ready.pop())
         for rank, row in enumerate(self._schedule.ops):

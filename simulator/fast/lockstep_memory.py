@@ -1,4 +1,11 @@
-"""The peak bytes of a device under pipelines in lockstep, from the event graph."""
+"""The peak bytes of a device under pipelines in lockstep, from the event graph.
+
+    op              F0   F1   B0        B1        Step     one stage: 100 bytes of weights, 30 of activations
+    number      1    2    4    6    7    8    9   10   11  even where an op starts, odd where it is over
+    totals    100  130  160  160  230  230  200  200  100  of one pipeline; N hold N times the most, and a reference
+
+Numbers do not change with N, so totals are found once; the times behind them say which totals last (`times_s`).
+"""
 
 from __future__ import annotations
 

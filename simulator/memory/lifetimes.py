@@ -1,5 +1,14 @@
 """Lifetimes of bytes: what ranks hold on their devices, and from when to when.
 
+    list of a rank    Recv   F   Send ..  Recv   B   Send ..  Step
+    receive_buffers   ├─────┤             ├─────────┤                    the activation goes with F, the gradient with B
+    activations             ├───────────────────────┤
+    send_buffers                ├───────────────┤   ├─────────┤          until the receiver has shown that it used it
+    gradients                                       ├──────────────┤
+    weights          ─────────────────────────────────────────────────
+
+What each kind is, and when it is held:
+
     weights          one version of every stage on the rank, always
     optimizer        its state, always
     weight_versions  a copy of the weights that a Step overwrites while a later op still reads them, from the Step to
@@ -97,6 +106,9 @@ def lifetimes(
         costs: Bytes of every stage.
         schedule: Says how many stages there are.
         buffers: How receive buffers are allocated.
+
+    Returns:
+        By device, the lifetimes with their bytes, in no order; nothing of a device without ranks.
 
     Raises:
         SimulationError: The schedule has more stages than the costs.

@@ -1,4 +1,15 @@
-"""Memory of each device over a Timeline, predicted or measured: the lifetimes of its bytes, added up."""
+"""Memory of each device over a Timeline, predicted or measured: the lifetimes of its bytes, added up.
+
+    op             F0    F1    B0          B1          Step
+    time [s]      0     1     2           4           6     7
+    weights       100 ──────────────────────────────────────
+    activations   30    60                30          0
+    gradients                             100 ───────────── 0
+    samples       130   160               230         200   100
+
+That is a stage of 100 bytes of weights, with 30 bytes of activations of each micro-batch: a sample wherever the sum
+changes.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +60,10 @@ def memory(
         buffers: How receive buffers are allocated; see `simulator.memory.lifetimes`.
         num_pipelines: Equal pipelines in lockstep on the same devices, of which the timeline is one: all hold as
             much, but there is only one reference model.
+
+    Returns:
+        Samples in order of device, then time [s], each with the bytes of every kind of `KINDS`; the first of a device
+        is of the timeline's beginning.
 
     Raises:
         SimulationError: The schedule has more stages than the costs.

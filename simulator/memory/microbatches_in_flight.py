@@ -1,5 +1,9 @@
 """Micro-batches in flight on each device over a Timeline; no bytes need be known for them.
 
+    1F1B, p = 2, m = 3, rank 0     F0 F1 .. .. B0 B0 F2 B1 B1 .. B2 B2
+    in flight from its start on     1  2              2        1        0       from F to the end of B; at 6 s one
+                                    0  1  2  3  4  5  6  7  8  9 10 11 12 s     goes as another comes
+
 The unit is what one micro-batch leaves behind on a device's share of the model (one of p stages on p devices): a chunk
 counts 1/v where each device has v of them, and a stage held by all p devices counts p. From the end of I to the end of
 W, and with R from F to R, it counts what the costs say is held then of the whole; where they say nothing, all of it for
@@ -37,6 +41,10 @@ def in_flight(timeline: Timeline, costs: StageCosts, schedule: Schedule) -> tupl
         timeline: Timeline of `schedule`.
         costs: Bytes of every stage, where they are known.
         schedule: Says what a stage is of a device's share of the model.
+
+    Returns:
+        Samples in order of device, then time [s], in micro-batches, which may be fractions; the first of a device is of
+        the timeline's beginning, and where ops take no time two samples may have one time.
     """
     share = stage_share(schedule)
     begin_s = min((span.posted_s for span in timeline.spans), default=0.0)

@@ -1,5 +1,10 @@
 """A lower bound of a candidate's seconds, without working through its lists.
 
+    rank 0   F0                                           ↗ B   Reduce Step
+    rank 1      ↘ F0                                  ↗ B
+    rank 2           ↘ F0 F1 ..  all its F and B .. B
+             ├ ahead ─┤├─────────── busy ────────────┤├─ behind ┤├─── end ────┤
+
     a device        has all the work of its stages, and at the end a sum of gradients and a step
     a straight way  on rank k nothing starts before the first micro-batch came through the ranks before, and behind its
                     last backward the gradient goes back through them; messages on that way take their time,
@@ -51,13 +56,15 @@ class Bounds:
         self._reductions: dict[tuple[int, tuple[int, ...]], GradientReduction] = {}
 
     def of(self, candidate: Candidate, costs: StageCosts) -> Estimate:
-        """Return the least seconds of a step, and the least bytes of the devices: the largest bounds of its copies.
-
-        Copies on devices like those of another one are left out of the bytes.
+        """Bound a step of a candidate by that of its copies which takes longest.
 
         Args:
             candidate: A schedule, its depth, width and micro-batches.
             costs: Costs of the stages that the candidate cuts the model into, for one micro-batch.
+
+        Returns:
+            The least seconds of an iteration, or of the pace of a run without a flush; and by device the least bytes,
+            without the devices of copies that are like another copy's. Neither is ever above the prediction.
 
         Raises:
             ProfileError: The costs do not say the seconds of a phase that the schedule has.
