@@ -49,7 +49,7 @@ class GradientReduction:
 
 @final
 class Bounds:
-    """The bounds of candidates on one cluster."""
+    """The bounds of candidates on one cluster, however messages go there: network options only make a run longer."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -70,7 +70,7 @@ class Bounds:
             ProfileError: The costs do not say the seconds of a phase that the schedule has.
         """
         form = candidate.layout
-        seconds, over = 0.0, None
+        seconds = 0.0
         least_bytes: dict[int, int] = {}
         for devices in self._unlike(candidate):
             copy = _Copy(candidate, form, costs, self._cluster, devices)
@@ -80,10 +80,8 @@ class Bounds:
             ]
             seconds = max(seconds, copy.least_s(ends_s))
             for rank, device in enumerate(devices):
-                num_bytes, limit = copy.held_bytes(rank), self._cluster.devices[device].memory_bytes
-                least_bytes[device] = num_bytes
-                if over is None and limit is not None and num_bytes > limit:
-                    over = f"device {device} holds at least {num_bytes} bytes of {limit}"
+                least_bytes[device] = copy.held_bytes(rank)
+        over = over_least_memory(least_bytes, self._cluster)
         meaning = Meaning.PACE if candidate.is_asynchronous else Meaning.ITERATION
         return Estimate(meaning, seconds, least_bytes, over, precision=Precision.BOUND)
 
@@ -109,6 +107,15 @@ class Bounds:
                     nics[nic] += phase.count * phase.occupied_s
             self._reductions[key] = GradientReduction(plan.seconds, nics)
         return self._reductions[key]
+
+
+def over_least_memory(least_bytes: Mapping[int, int], cluster: Cluster) -> str | None:
+    """Return the first device that cannot hold its least bytes, and how many these are; None if all can."""
+    for device, num_bytes in least_bytes.items():
+        limit = cluster.devices[device].memory_bytes
+        if limit is not None and num_bytes > limit:
+            return f"device {device} holds at least {num_bytes} bytes of {limit}"
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,12 +160,9 @@ class _Search:
         except UNPREDICTABLE as error:
             self._rejected.append(PlanOutcome(candidate=candidate, reason=str(error)))
             return None
-        for device, num_bytes in copy.held_bytes:
-            limit = self._request.cluster.devices[device].memory_bytes
-            if limit is not None and num_bytes > limit:
-                most = max(count for _, count in copy.held_bytes)
-                self._reject(bounded, most, f"device {device} holds at least {num_bytes} bytes of {limit}")
-                return None
+        if copy.over_memory is not None:
+            self._reject(bounded, max(copy.peak_bytes.values()), copy.over_memory)
+            return None
         return replace(bounded, cost=max(bounded.cost, copy.seconds / candidate.samples_per_step), num_refined=1)
 
     def _in_full(self, bounded: _Bounded) -> _Bounded | None:

@@ -10,38 +10,36 @@ buffers of messages come on top.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import ENDS_MICROBATCH, Reduce, Timeline, computes
-from pipesched.simulator import USUAL_NETWORK, NetworkOptions
-from pipesched.simulator.planner.bound import Bounds
+from pipesched.simulator import USUAL_NETWORK, Estimate, Meaning, NetworkOptions, Precision
+from pipesched.simulator.planner.bound import Bounds, over_least_memory
 from pipesched.simulator.planner.candidate_evaluation import lowered, steps_of, timeline_of
 from pipesched.simulator.planner.plan_candidate import Candidate
 
 _BUFFERS = ("receive_buffers", "send_buffers")
 
 
-@dataclass(frozen=True, slots=True)
-class CopyBound:
-    """What one copy says of all.
-
-    Attributes:
-        seconds: The least seconds of a step; of a run without a flush nothing is known.
-        held_bytes: The least bytes of each of its devices.
-    """
-
-    seconds: float
-    held_bytes: tuple[tuple[int, int], ...]
-
-
 def bound_single_copy(
     candidate: Candidate, costs: StageCosts, cluster: Cluster, bounds: Bounds, network: NetworkOptions = USUAL_NETWORK
-) -> CopyBound:
+) -> Estimate:
     """Predict the first copy of a candidate.
 
     What messages slow is left out: when they are under way beside an op depends on the other copies.
+
+    Args:
+        candidate: A schedule, its depth, width and micro-batches.
+        costs: Costs of the stages that the candidate cuts the model into, for one micro-batch.
+        cluster: Devices and links.
+        bounds: Bounds on that cluster.
+        network: How messages go.
+
+    Returns:
+        The least seconds of an iteration of all copies, of a run without a flush 0 s, as nothing is known; and the
+        least bytes of each device of the first copy. Neither is ever above the prediction.
 
     Raises:
         ScheduleError: The schedule cannot have such counts.
@@ -58,9 +56,11 @@ def bound_single_copy(
     for sample in timeline.memory:
         num_bytes = sum(count for kind, count in sample.bytes_by_kind if kind not in _BUFFERS)
         held[sample.device] = max(held.get(sample.device, 0), num_bytes)
+    over = over_least_memory(held, cluster)
     if candidate.is_asynchronous:  # its pace has no beginning and no end to compare
-        return CopyBound(0.0, tuple(held.items()))
-    return CopyBound(max(timeline.makespan_s, _end_s(candidate, costs, bounds, timeline)), tuple(held.items()))
+        return Estimate(Meaning.PACE, 0.0, held, over, precision=Precision.BOUND)
+    seconds = max(timeline.makespan_s, _end_s(candidate, costs, bounds, timeline))
+    return Estimate(Meaning.ITERATION, seconds, held, over, precision=Precision.BOUND)
 
 
 def _end_s(candidate: Candidate, costs: StageCosts, bounds: Bounds, timeline: Timeline) -> float:

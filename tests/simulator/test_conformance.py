@@ -489,4 +489,5 @@ def test_a_bound_is_never_above_what_simpy_says(feature, condition, overlap, com
     if candidate.width > 1:
         copy = bound_single_copy(candidate, costs, cluster, Bounds(cluster), network)
         assert copy.seconds <= expected.seconds * (1 + 1e-9)
-        assert all(num_bytes <= expected.peak_bytes[device] for device, num_bytes in copy.held_bytes)
+        assert (copy.meaning, copy.precision) == (expected.meaning, Precision.BOUND)
+        assert all(num_bytes <= expected.peak_bytes[device] for device, num_bytes in copy.peak_bytes.items())
