@@ -38,7 +38,7 @@ from pipesched.executor.core import PendingReduction, Transport
 from pipesched.executor.emulation.emulated_stage import wait_until
 from pipesched.profiles.clusters import Cluster, all_reduce
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import LONGEST_S, Message, Recv, Reduce, Schedule, Send
+from pipesched.schedules import LONGEST_S, Message, PostOp, Recv, Reduce, Schedule, Send
 from pipesched.schedules.semantics import MeetingKey, Meetings
 
 MOST_BYTES = 2**20
@@ -260,7 +260,7 @@ class ThrottledTransport(Transport):
         self._run += 1
         self._meetings.clear()
 
-    def _route_of(self, op: Send | Recv | Reduce) -> ThrottledRoute:
+    def _route_of(self, op: PostOp) -> ThrottledRoute:
         return self._routes.by_meeting[self._meetings.come(self._rank, op)]
 
     def _post(self, route: ThrottledRoute, kept_ns: int, really: Callable[[], None]) -> None:
