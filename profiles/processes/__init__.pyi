@@ -11,4 +11,5 @@ from .host import usable_cores as usable_cores
 from .stdout_redirection import descriptor_as as descriptor_as
 from .stdout_redirection import prints_to_stderr as prints_to_stderr
 from .workers import rare_collections as rare_collections
+from .workers import work_on as work_on
 from .workers import worker_pool as worker_pool

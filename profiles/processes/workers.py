@@ -4,27 +4,42 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
+from typing import Any
 
 from pipesched.profiles.processes.child_process import end_with
 
 _GARBAGE = 200_000
 """Objects between collections in those processes: predictions leave many behind, and few in circles."""
 _SAFE_PATH = "PYTHONSAFEPATH"
+_WORK: list[Callable[[Any], Any]] = []
+"""In a worker: what it does with items."""
 
 
 @contextmanager
-def worker_pool(num_processes: int) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of so many processes; what is not begun in the end is not done."""
-    before = os.environ.get(_SAFE_PATH)
+def worker_pool(num_processes: int, work: Callable[[Any], Any]) -> Iterator[ProcessPoolExecutor]:
+    """Yield a pool of so many processes, which start as items come, and do `work` where they are given `work_on`.
+
+    What is not begun in the end is not done, and what is under way when an exception comes is stopped.
+
+    Args:
+        num_processes: The most of them.
+        work: What is done with an item; it is sent to every process once.
+    """
+    before, others = os.environ.get(_SAFE_PATH), set(active_children())
     os.environ[_SAFE_PATH] = "1"  # multiprocessing passes on no -P that it was not started with
     try:
-        with ProcessPoolExecutor(num_processes, get_context("spawn"), _begin, (os.getpid(),)) as pool:
+        with ProcessPoolExecutor(num_processes, get_context("spawn"), _begin, (os.getpid(), work)) as pool:
             try:
                 yield pool
+            except BaseException:
+                for process in set(active_children()) - others:
+                    process.terminate()
+                raise
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
     finally:
@@ -44,6 +59,13 @@ def rare_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def _begin(parent: int) -> None:
+def work_on(item: Any) -> Any:
+    """Do the work of this process, which is a worker, with an item."""
+    return _WORK[0](item)
+
+
+def _begin(parent: int, work: Callable[[Any], Any]) -> None:
     end_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # without a word: the parent says that it was interrupted
     gc.set_threshold(_GARBAGE)
+    _WORK.append(work)

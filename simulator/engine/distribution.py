@@ -9,7 +9,7 @@ from statistics import quantiles
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
-from pipesched.profiles.processes import worker_pool
+from pipesched.profiles.processes import work_on, worker_pool
 from pipesched.schedules import Schedule
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.engine.simulation import simulate_lists
@@ -61,8 +61,8 @@ def makespans(
     if num_processes == 1:
         yield from map(makespan_of, seeds)
         return
-    with worker_pool(num_processes) as pool:
-        yield from pool.map(makespan_of, seeds, chunksize=max(1, len(seeds) // (8 * num_processes)))
+    with worker_pool(num_processes, makespan_of) as pool:
+        yield from pool.map(work_on, seeds, chunksize=max(1, len(seeds) // (8 * num_processes)))
 
 
 def _makespan_s(

@@ -1,7 +1,7 @@
 """Search the best candidates of a request, most of them by their bound alone.
 
 Every candidate gets a bound: seconds per sample that it surely needs, under which `search.BestFirst` takes it; most
-are never worked through.
+are never worked through. Those that are go through a `search.Runner`, which may have workers.
 
 A candidate that surely does not fit into memory is not predicted, unless nothing fits: then the one that needs the
 least is looked for in the same way, by bytes.
@@ -11,22 +11,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from heapq import nsmallest
+from operator import itemgetter
 from time import monotonic
 from typing import TypeAlias, final
 
-from pipesched.profiles.costs import StageCosts
-from pipesched.profiles.processes import rare_collections
-from pipesched.simulator.planner.bound import Bounds
-from pipesched.simulator.planner.candidate_evaluation import evaluate_candidate
+from pipesched.profiles.processes import num_cores, rare_collections
+from pipesched.simulator.planner.candidate_evaluation import num_ops
+from pipesched.simulator.planner.closer_look import CloserLook
 from pipesched.simulator.planner.plan_candidate import Candidate
 from pipesched.simulator.planner.plan_outcome import PlanOutcome
 from pipesched.simulator.planner.request import Request, candidates, nothing_possible, require_plannable
-from pipesched.simulator.planner.single_copy import bound_single_copy
-from pipesched.simulator.search import UNPREDICTABLE, BestFirst, BoundedCandidate, over_memory_reason
+from pipesched.simulator.search import BestFirst, BoundedCandidate, Runner, make_process_runner
 
-_Bounded: TypeAlias = BoundedCandidate[Candidate, PlanOutcome]
 _Queue: TypeAlias = BestFirst[Candidate, PlanOutcome]
+
+_FEW_OPS = 200_000
+"""Ops of the candidates that may be the best; for fewer, starting processes takes longer than the work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +65,10 @@ def search_plans(
     *,
     top: int = 10,
     time_limit_s: float | None = None,
+    workers: int | None = 1,
     tick: Callable[[SearchProgress], None] = lambda progress: None,  # noqa: ARG005
 ) -> PlanRanking:
-    """Find the `top` best plans.
+    """Find the `top` best plans, which are the same for any number of workers.
 
     A KeyboardInterrupt ends the search with what there is.
 
@@ -74,164 +77,111 @@ def search_plans(
         top: How many to rank.
         time_limit_s: Seconds after which it stops with the best so far, as soon as there is one that fits; None: no
             limit.
+        workers: Processes; 1: this one; None: as many as cores, where that is quicker.
         tick: Told how far it is.
 
     Raises:
         ProfileError, ScheduleError: There is nothing to try.
     """
-    run = _Search(request, top, None if time_limit_s is None else monotonic() + time_limit_s, tick)
+    late_s = math.inf if time_limit_s is None else monotonic() + time_limit_s
     with rare_collections():
-        return run.ranking()
+        return _Search(request, top, workers, late_s, tick).ranking()
 
 
 @final
 class _Search:
     def __init__(
-        self, request: Request, top: int, deadline_s: float | None, tick: Callable[[SearchProgress], None]
+        self, request: Request, top: int, workers: int | None, late_s: float, tick: Callable[[SearchProgress], None]
     ) -> None:
         self._request = request
         self._top = top
-        self._deadline_s = deadline_s
+        self._workers = workers
+        self._late_s = late_s
         self._tick = tick
-        self._cuts = request.cuts()
-        self._bounds = Bounds(request.cluster)
-        self._queue: _Queue = BestFirst([], self._refined)  # by seconds per sample
-        self._too_large: list[_Bounded] = []  # by bytes
-        self._rejected: list[PlanOutcome] = []
-        self._num_predicted = 0
+        self._look = CloserLook(request)
         self._considered: list[tuple[float, Candidate]] = []
-        self._best = 0.0
+        self._rejected: dict[int, PlanOutcome] = {}  # by the number of the candidate
+        self._queue: _Queue = BestFirst([], top)  # by seconds per sample
+        self._smallest: _Queue = BestFirst([], 1)  # by bytes
 
     def ranking(self) -> PlanRanking:
         """Search until enough are ranked, or there is no time left."""
-        ranked: list[PlanOutcome] = []
-        is_complete = True
+        is_complete = False
         try:
             self._begin()
-            while self._queue and len(ranked) < self._top:
-                outcome = self._queue.take()
-                if outcome is not None:
-                    ranked.append(outcome)
-                elif self._is_late():
-                    is_complete = False
-                    break
-                else:
-                    self._queue.advance()
-                    self._tell()
-            if not ranked and is_complete:
-                self._find_smallest()
+            run = make_process_runner(self._workers or self._num_workers())
+            for _ in self._queue.refine(self._look, run, self._is_late):
+                self._tell()
+            if self._queue.is_settled and not self._queue.ranked:
+                self._find_smallest(run)
+            is_complete = self._queue.is_settled
         except KeyboardInterrupt:
-            is_complete = False
-        return self._summary(ranked, is_complete=is_complete)
+            pass
+        return self._summary(is_complete=is_complete)
 
     def _begin(self) -> None:
         """Bound every candidate."""
         require_plannable(self._request)
         possible = []
-        for candidate in candidates(self._request, self._cuts):
-            least = self._bounds.of(candidate, self._costs(candidate))
-            bounded: _Bounded = BoundedCandidate(
-                least.seconds / candidate.samples_per_step, len(self._considered), candidate
-            )
+        for number, candidate in enumerate(candidates(self._request, self._look.cuts)):
+            bounded = self._look.first(candidate, number)
             self._considered.append((bounded.cost, candidate))
-            if least.over_memory is None:
+            if bounded.outcome is None:
                 possible.append(bounded)
             else:
-                self._reject(bounded, max(least.peak_bytes.values()), least.over_memory)
+                self._rejected[number] = bounded.outcome
         if not self._considered:
             raise nothing_possible(self._request)
-        self._queue = BestFirst(possible, self._refined)
+        self._queue = BestFirst(possible, self._top)
 
-    def _refined(self, bounded: _Bounded) -> _Bounded | None:
-        """Return the candidate with more known of it, first one copy of it, then all; None if that does not fit."""
-        needs_copy = bounded.candidate.width > 1 and not bounded.num_refined
-        return self._with_copy(bounded) if needs_copy else self._in_full(bounded)
+    def _num_workers(self) -> int:
+        """Return as many processes as there are cores, if what may be the best takes longer than to start them."""
+        possible = [pair for number, pair in enumerate(self._considered) if number not in self._rejected]
+        nearest = nsmallest(self._top, possible, key=itemgetter(0))
+        is_quick = sum(num_ops(candidate) for _, candidate in nearest) < _FEW_OPS
+        return 1 if is_quick else min(num_cores(), self._top)
+
+    def _find_smallest(self, run: Runner) -> None:
+        """Predict, of those that do not fit, the one that needs the least memory."""
+        self._rejected = self._all_rejected()
+        by_bytes = [
+            BoundedCandidate(
+                outcome.most_bytes, number, outcome.candidate, None if outcome.seconds is None else outcome
+            )
+            for number, outcome in self._rejected.items()
+            if outcome.held_bytes
+        ]
+        self._smallest = BestFirst(by_bytes, 1)
+        for _ in self._smallest.refine(self._look.in_bytes, run):
+            pass
+
+    def _all_rejected(self) -> dict[int, PlanOutcome]:
+        """Return what is refused, with all that is known of it, in the order of the candidates."""
+        refused = (bounded for bounded in self._queue.refined if bounded.cost == math.inf)
+        in_bytes = (bounded for bounded in self._smallest.refined if bounded.cost < math.inf)
+        outcomes = {bounded.number: bounded.outcome for bounded in (*refused, *in_bytes) if bounded.outcome is not None}
+        return dict(sorted((self._rejected | outcomes).items()))
 
     def _tell(self) -> None:
-        ahead = sum(bounded.outcome is None and bounded.cost * self._best < 1 for bounded in self._queue)
-        self._tick(SearchProgress(1 - ahead / len(self._considered), self._best))
+        best = self._best_throughput
+        ahead = sum(bound * best < 1 for bound in self._queue.open_bounds)
+        self._tick(SearchProgress(1 - ahead / len(self._considered), best))
 
-    def _with_copy(self, bounded: _Bounded) -> _Bounded | None:
-        """Return the candidate under what a copy of it takes; None if that does not fit."""
-        candidate = bounded.candidate
-        try:
-            request = self._request
-            copy = bound_single_copy(candidate, self._costs(candidate), request.cluster, self._bounds, request.network)
-        except UNPREDICTABLE as error:
-            self._rejected.append(PlanOutcome(candidate=candidate, reason=str(error)))
-            return None
-        if copy.over_memory is not None:
-            self._reject(bounded, max(copy.peak_bytes.values()), copy.over_memory)
-            return None
-        return replace(bounded, cost=max(bounded.cost, copy.seconds / candidate.samples_per_step), num_refined=1)
-
-    def _in_full(self, bounded: _Bounded) -> _Bounded | None:
-        """Return the candidate under what it takes; None if it does not fit."""
-        outcome = self._predict(bounded.candidate)
-        if not outcome.fits:
-            self._rejected.append(outcome)
-            return None
-        assert outcome.seconds is not None, "what fits was predicted"
-        self._best = max(self._best, outcome.throughput)
-        return replace(bounded, cost=outcome.seconds / outcome.samples, outcome=outcome)
-
-    def _reject(self, bounded: _Bounded, num_bytes: int, over_memory: str) -> None:
-        """Leave out what surely does not fit.
-
-        Args:
-            bounded: The candidate.
-            num_bytes: The device that must hold most holds at least so many.
-            over_memory: Which device holds more than it can.
-        """
-        candidate = bounded.candidate
-        self._too_large.append(replace(bounded, cost=num_bytes))
-        self._rejected.append(
-            PlanOutcome(
-                candidate=candidate,
-                samples=candidate.samples_per_step,
-                held_bytes=(num_bytes,),
-                reason=over_memory_reason(over_memory),
-            )
-        )
-
-    def _find_smallest(self) -> None:
-        """Predict, of those that do not fit, the one that needs the least memory."""
-        known = [
-            BoundedCandidate(outcome.most_bytes, -1, outcome.candidate, outcome)
-            for outcome in self._rejected
-            if outcome.seconds is not None
-        ]
-        next(BestFirst([*self._too_large, *known], self._with_bytes).ranked(), None)
-
-    def _with_bytes(self, bounded: _Bounded) -> _Bounded | None:
-        """Return the candidate under what it holds; None if it cannot be predicted."""
-        outcome = self._predict(bounded.candidate)
-        if outcome.seconds is None:
-            return None
-        others = [rejected for rejected in self._rejected if rejected.candidate != outcome.candidate]
-        self._rejected = [*others, outcome]
-        return replace(bounded, cost=outcome.most_bytes, outcome=outcome)
-
-    def _predict(self, candidate: Candidate) -> PlanOutcome:
-        self._num_predicted += 1
-        request = self._request
-        return evaluate_candidate(candidate, self._costs(candidate), request.cluster, request.network)
-
-    def _costs(self, candidate: Candidate) -> StageCosts:
-        return self._cuts.costs_of(candidate)
+    @property
+    def _best_throughput(self) -> float:
+        return next((outcome.throughput for outcome in self._queue.ranked), 0.0)
 
     def _is_late(self) -> bool:
-        return self._deadline_s is not None and monotonic() > self._deadline_s and self._best > 0
+        return monotonic() > self._late_s and bool(self._queue.ranked)
 
-    def _summary(self, ranked: list[PlanOutcome], *, is_complete: bool) -> PlanRanking:
-        ahead = min((bounded.cost for bounded in self._queue if bounded.outcome is None), default=math.inf)
-        later = [bounded.outcome for bounded in sorted(self._queue) if bounded.outcome is not None]
-        shown = (*ranked, *later)
+    def _summary(self, *, is_complete: bool) -> PlanRanking:
+        ranked, ahead = self._queue.ranked, min(self._queue.open_bounds, default=math.inf)
+        outcomes = [bounded.outcome for bounded in (*self._queue.refined, *self._smallest.refined)]
         return PlanRanking(
-            ranked=shown[: self._top],
-            rejected=tuple(self._rejected),
+            ranked=ranked,
+            rejected=tuple(self._all_rejected().values()),
             considered=tuple(self._considered),
-            num_predicted=self._num_predicted,
+            num_predicted=sum(outcome is not None and outcome.seconds is not None for outcome in outcomes),
             is_complete=is_complete,
-            headroom=max(0.0, 1 / (ahead * shown[0].throughput) - 1) if shown else math.inf,
+            headroom=max(0.0, 1 / (ahead * self._best_throughput) - 1) if ranked else math.inf,
         )

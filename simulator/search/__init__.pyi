@@ -6,6 +6,7 @@ from .race import Lag as Lag
 from .race import Race as Race
 from .ray_runner import make_ray_runner as make_ray_runner
 from .runners import Runner as Runner
+from .runners import Take as Take
 from .runners import evaluate_in_turn as evaluate_in_turn
 from .runners import make_process_runner as make_process_runner
 from .search_candidate import SearchCandidate as SearchCandidate

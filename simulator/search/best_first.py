@@ -1,19 +1,23 @@
 """Find the cheapest of many candidates, most of them by a lower bound of their cost alone.
 
-    bound    3   4   5   7   9         the cheapest is evaluated, and put back under what it really costs
+    bound    3   4   5   7   9         the cheapest is refined: put back under a higher bound, or what it really costs
              ↓
              4   5   6*  7   9         and so on; what is at the top with its real cost (*) is the cheapest of all
 
-So the ranking is that of an exhaustive search as far as it goes, and most candidates are never evaluated.
+So the ranking is that of an exhaustive search as far as it goes, and most candidates are never evaluated. With several
+workers the next cheapest are refined meanwhile: more are looked at than had to be, and the ranking stays what it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from bisect import insort
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heapreplace
+from heapq import heapify, heappop, heappush
 from typing import Generic, final
 
+from pipesched.simulator.search.runners import Runner
 from pipesched.simulator.search.search_candidate import CandidateT
 from pipesched.simulator.search.search_outcome import OutcomeT
 
@@ -23,7 +27,7 @@ class BoundedCandidate(Generic[CandidateT, OutcomeT]):
     """A candidate under the least that it can cost, or with an outcome under what it costs.
 
     Attributes:
-        cost: Cost, in any unit.
+        cost: Cost, in any unit; inf: it cannot be taken.
         number: Number of the candidate: of equal costs, the lower number comes first.
         outcome: Outcome of the evaluation; None: `cost` is a bound.
         num_refined: How often the bound was raised.
@@ -38,50 +42,80 @@ class BoundedCandidate(Generic[CandidateT, OutcomeT]):
 
 @final
 class BestFirst(Generic[CandidateT, OutcomeT]):
-    """Candidates that are waiting, the one of the least cost first.
+    """Candidates that are refined, the one of the least bound first, until the best of all have their outcomes.
 
     Args:
-        candidates: All that there are.
-        refine: Returns the candidate under a higher bound, or with its outcome; None if it cannot be taken.
+        candidates: All that there are, each with a number of its own.
+        top: How many are to be ranked.
     """
 
-    def __init__(
+    def __init__(self, candidates: Iterable[BoundedCandidate[CandidateT, OutcomeT]], top: int) -> None:
+        self._waiting: list[BoundedCandidate[CandidateT, OutcomeT]] = []
+        self._under_way: dict[int, BoundedCandidate[CandidateT, OutcomeT]] = {}
+        self._known: list[BoundedCandidate[CandidateT, OutcomeT]] = []
+        self._refined: list[tuple[float, BoundedCandidate[CandidateT, OutcomeT]]] = []  # each beside the bound it had
+        self._top = top
+        for bounded in candidates:
+            (self._waiting if bounded.outcome is None else self._known).append(bounded)
+        heapify(self._waiting)
+        self._known.sort()
+
+    @property
+    def ranked(self) -> tuple[OutcomeT, ...]:
+        """The best outcomes that are known, the cheapest first, at most as many as are to be ranked."""
+        return tuple(bounded.outcome for bounded in self._known[: self._top] if bounded.outcome is not None)
+
+    @property
+    def refined(self) -> tuple[BoundedCandidate[CandidateT, OutcomeT], ...]:
+        """What the candidates became that one worker would have refined too: their bounds were below the ranking."""
+        last = self._known[self._top - 1] if len(self._known) >= self._top else None
+        return tuple(
+            bounded
+            for bound, bounded in self._refined
+            if last is None or (bound, bounded.number) <= (last.cost, last.number)
+        )
+
+    @property
+    def open_bounds(self) -> Iterator[float]:
+        """The bounds of the candidates without an outcome, in no order."""
+        return (bounded.cost for bounded in (*self._waiting, *self._under_way.values()))
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no other candidate can come into the ranking."""
+        return not self._under_way and not self._may_rank()
+
+    def refine(
         self,
-        candidates: Iterable[BoundedCandidate[CandidateT, OutcomeT]],
-        refine: Callable[[BoundedCandidate[CandidateT, OutcomeT]], BoundedCandidate[CandidateT, OutcomeT] | None],
-    ) -> None:
-        self._heap = list(candidates)
-        self._refine = refine
-        heapify(self._heap)
+        judge: Callable[[BoundedCandidate[CandidateT, OutcomeT]], BoundedCandidate[CandidateT, OutcomeT]],
+        run: Runner,
+        is_late: Callable[[], bool] = lambda: False,
+    ) -> Iterator[BoundedCandidate[CandidateT, OutcomeT]]:
+        """Refine candidates until all is settled, and yield what each becomes.
 
-    def __len__(self) -> int:
-        """How many wait."""
-        return len(self._heap)
+        A search that is stopped meanwhile loses no candidate.
 
-    def __iter__(self) -> Iterator[BoundedCandidate[CandidateT, OutcomeT]]:
-        """Yield the candidates that wait, in no order."""
-        return iter(self._heap)
+        Args:
+            judge: Returns a candidate under a higher bound, or with its outcome; can be sent to another process.
+            run: Where that is done.
+            is_late: Whether no other candidate shall be begun.
+        """
+        for bounded in run(judge, lambda: () if is_late() else self._take()):
+            self._refined.append((self._under_way.pop(bounded.number).cost, bounded))
+            if bounded.outcome is None:
+                heappush(self._waiting, bounded)
+            elif bounded.cost < math.inf:
+                insort(self._known, bounded)
+            yield bounded
 
-    def take(self) -> OutcomeT | None:
-        """Take out the first one, and return its outcome; None, and it stays, if it has only a bound."""
-        outcome = self._heap[0].outcome
-        if outcome is not None:
-            heappop(self._heap)
-        return outcome
+    def _take(self) -> Sequence[BoundedCandidate[CandidateT, OutcomeT]]:
+        """Take out the candidate of the least bound, unless enough outcomes are below it."""
+        if not self._may_rank():
+            return ()
+        bounded = heappop(self._waiting)
+        self._under_way[bounded.number] = bounded
+        return (bounded,)
 
-    def advance(self) -> None:
-        """Refine the first one, which stays where it is until that is done: a search may be stopped meanwhile."""
-        refined = self._refine(self._heap[0])
-        if refined is None:
-            heappop(self._heap)
-        else:
-            heapreplace(self._heap, refined)
-
-    def ranked(self) -> Iterator[OutcomeT]:
-        """Yield the outcomes, the cheapest first."""
-        while self._heap:
-            outcome = self.take()
-            if outcome is None:
-                self.advance()
-            else:
-                yield outcome
+    def _may_rank(self) -> bool:
+        """Whether one that waits may still come into the ranking."""
+        return bool(self._waiting) and (len(self._known) < self._top or self._waiting[0] < self._known[self._top - 1])

@@ -1,23 +1,21 @@
-"""Run an evaluator over candidates on a Ray cluster, where one machine has too few cores (the extra ``ray``)."""
+"""Let a judge go through items on a Ray cluster, where one machine has too few cores (the extra ``ray``)."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pipesched.simulator import SimulationError
-from pipesched.simulator.search.runners import Runner, evaluate_all, split_into_chunks
-from pipesched.simulator.search.search_candidate import CandidateT
-from pipesched.simulator.search.search_outcome import OutcomeT
+from pipesched.simulator.search.runners import AnswerT, ItemT, Runner, Take, evaluate_all
 
 if TYPE_CHECKING:
     from types import ModuleType
 
 
 def make_ray_runner(address: str) -> Runner:
-    """Return what lets a judge go through candidates on a cluster, a few at a time, wherever there is room.
+    """Return what lets a judge go through items on a cluster, one on each of its cores at a time.
 
     Args:
         address: Address as `ray.init` takes it: ``auto``, ``host:port``, ``ray://host:port``; ``local`` starts a
@@ -28,16 +26,20 @@ def make_ray_runner(address: str) -> Runner:
     """
     ray = _ray()
 
-    def run(judge: Callable[[CandidateT], OutcomeT], candidates: Sequence[CandidateT]) -> Iterator[OutcomeT]:
+    def run(judge: Callable[[ItemT], AnswerT], take: Take[ItemT]) -> Iterator[AnswerT]:
         logging.getLogger("ray").setLevel(logging.ERROR)  # of its start it tells at every start
         ray.init(address=address, include_dashboard=False, log_to_driver=False, configure_logging=False)
         try:
             task, handed = ray.remote(evaluate_all), ray.put(judge)
-            left: list[Any] = [task.remote(handed, chunk) for chunk in split_into_chunks(candidates)]
-            while left:
-                done, left = ray.wait(left)
-                for outcomes in ray.get(done):
-                    yield from outcomes
+            room, running = max(1, int(ray.cluster_resources().get("CPU", 1))), list[Any]()
+            while True:
+                while len(running) < room and (items := take()):
+                    running.append(task.remote(handed, items))
+                if not running:
+                    return
+                done, running = ray.wait(running)
+                for answers in ray.get(done):
+                    yield from answers
         finally:
             ray.shutdown()
 

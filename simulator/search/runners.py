@@ -1,55 +1,57 @@
-"""Run an evaluator over many candidates: in this process, or in several of this machine."""
+"""Let a judge go through items, in this process or in several of this machine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import as_completed
-from typing import Protocol
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from functools import partial
+from typing import Protocol, TypeAlias, TypeVar
 
-from pipesched.profiles.processes import worker_pool
-from pipesched.simulator.search.search_candidate import CandidateT
-from pipesched.simulator.search.search_outcome import OutcomeT
+from pipesched.profiles.processes import work_on, worker_pool
 
-_CHUNK = 16
-"""Candidates that a process takes at once: many of them have the same lists, which it makes once."""
+ItemT = TypeVar("ItemT")
+AnswerT = TypeVar("AnswerT")
+
+Take: TypeAlias = Callable[[], Sequence[ItemT]]
+"""Hands out items, which one process goes through; it is asked whenever there is room, and has none, or none yet."""
 
 
 class Runner(Protocol):
-    """Lets a judge go through candidates, here or elsewhere."""
+    """Lets a judge go through items, here or elsewhere."""
 
-    def __call__(
-        self, judge: Callable[[CandidateT], OutcomeT], candidates: Sequence[CandidateT], /
-    ) -> Iterator[OutcomeT]:
-        """Yield what `judge`, which can be sent to another process, says of each candidate, in any order."""
+    def __call__(self, judge: Callable[[ItemT], AnswerT], take: Take[ItemT], /) -> Iterator[AnswerT]:
+        """Yield what `judge` says of each item, in any order, until none is under way and none is handed out.
+
+        Args:
+            judge: Can be sent to another process, where it goes through many items.
+            take: Is asked for items here, while others are under way.
+        """
 
 
-def evaluate_in_turn(judge: Callable[[CandidateT], OutcomeT], candidates: Sequence[CandidateT]) -> Iterator[OutcomeT]:
-    """Go through candidates in their order, in this process."""
-    return map(judge, candidates)
+def evaluate_in_turn(judge: Callable[[ItemT], AnswerT], take: Take[ItemT]) -> Iterator[AnswerT]:
+    """Go through items as they are handed out, in this process."""
+    while items := take():
+        yield from map(judge, items)
 
 
 def make_process_runner(workers: int) -> Runner:
-    """Return what goes through candidates in so many processes; 1: in this one."""
+    """Return what goes through items in so many processes; 1: in this one."""
 
-    def run(judge: Callable[[CandidateT], OutcomeT], candidates: Sequence[CandidateT]) -> Iterator[OutcomeT]:
-        chunks = split_into_chunks(candidates)
-        if workers == 1 or not chunks:
-            for chunk in chunks:
-                yield from map(judge, chunk)
-            return
-        with worker_pool(min(workers, len(chunks))) as pool:
-            for future in as_completed([pool.submit(evaluate_all, judge, chunk) for chunk in chunks]):
-                yield from future.result()
+    def run(judge: Callable[[ItemT], AnswerT], take: Take[ItemT]) -> Iterator[AnswerT]:
+        running: set[Future[list[AnswerT]]] = set()
+        with worker_pool(workers, partial(evaluate_all, judge)) as pool:
+            while True:
+                while len(running) < workers and (items := take()):
+                    running.add(pool.submit(work_on, items))
+                if not running:
+                    return
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield from future.result()
 
-    return run
-
-
-def split_into_chunks(candidates: Sequence[CandidateT]) -> list[Sequence[CandidateT]]:
-    """Share the candidates out, the longest first, equal lists together; a process takes a chunk at a time."""
-    longest_first = sorted(candidates, key=lambda candidate: (-candidate.num_microbatches, str(candidate.order)))
-    return [longest_first[start : start + _CHUNK] for start in range(0, len(candidates), _CHUNK)]
+    return evaluate_in_turn if workers == 1 else run
 
 
-def evaluate_all(judge: Callable[[CandidateT], OutcomeT], candidates: Sequence[CandidateT]) -> list[OutcomeT]:
-    """Evaluate a few candidates, one after the other."""
-    return [judge(candidate) for candidate in candidates]
+def evaluate_all(judge: Callable[[ItemT], AnswerT], items: Sequence[ItemT]) -> list[AnswerT]:
+    """Go through a few items, one after the other."""
+    return [judge(item) for item in items]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias, assert_never
@@ -14,6 +14,9 @@ from pipesched.simulator.tuner.predictor import Accounting, SettingProfile
 from pipesched.simulator.tuner.setting import AVGPIPE, Setting
 from pipesched.simulator.tuner.setting_evaluation import Problem, evaluate_by_equations, evaluate_setting, measure
 from pipesched.simulator.tuner.setting_outcome import Evaluator, SettingOutcome
+
+_CHUNK = 16
+"""Settings that a process takes at once: many of them have the same lists, which it makes once."""
 
 Judge: TypeAlias = Callable[[Setting], SettingOutcome]
 """Evaluates one setting; can be sent to another process."""
@@ -53,12 +56,19 @@ def search_settings(
     run = runner or make_process_runner(workers)
     known = {} if journal is None else journal.known
     outcomes = {setting: known[setting] for setting in settings if setting in known}
-    for outcome in run(judge, [setting for setting in settings if setting not in outcomes]):
+    chunks = _chunks([setting for setting in settings if setting not in outcomes])
+    for outcome in run(judge, lambda: next(chunks, ())):
         outcomes[outcome.setting] = outcome
         if journal is not None:
             journal.add(outcome)
         tick(len(outcomes) / len(settings))
     return tuple(outcomes[setting] for setting in settings)
+
+
+def _chunks(settings: Sequence[Setting]) -> Iterator[Sequence[Setting]]:
+    """Share the settings out, the longest first, equal lists together."""
+    longest_first = sorted(settings, key=lambda setting: (-setting.num_microbatches, str(setting.order)))
+    return (longest_first[start : start + _CHUNK] for start in range(0, len(settings), _CHUNK))
 
 
 def _judge(problem: Problem, settings: Sequence[Setting], evaluator: Evaluator, accounting: Accounting) -> Judge:

@@ -42,6 +42,11 @@ def test_what_a_step_is_made_of_adds_up_to_it(pipesched, measured):
         assert math.fsum(plan["costs"].values()) == pytest.approx(plan["seconds"])
 
 
+def test_several_processes_find_the_same(pipesched, measured):
+    line = f"plan {measured} -b 8 {NODES} --memory-limit 400 --json"
+    assert pipesched(f"{line} --workers 2").out == pipesched(f"{line} --workers 1").out
+
+
 @pytest.mark.parametrize(
     ("options", "steady"), [("-s 1f1b --depth 4", False), ("-s pipedream_2bw --asynchronous --depth 4", True)]
 )

@@ -53,6 +53,7 @@ NUMBERS = [
     ("chunks: got 0, expected at least 1", lambda: tune(chunks=[0])),
     ("advances: got -1, expected at least 0", lambda: tune(advances=[-1])),
     ("num_workers: got -1, expected at least 1", lambda: tune(num_workers=-1)),
+    ("num_workers: got 0, expected at least 1", lambda: plan(8, num_workers=0)),
     ("costs: forward_s: got -1.0, expected a number", lambda: simulate("1f1b", pipesched.DeviceCost(-1.0, 2.0))),
     ("costs: backward_s: got -2.0, expected a number", lambda: simulate("1f1b", pipesched.uniform(2, 1.0, -2.0))),
     ("convert_bytes_per_s: got 0, expected a number above 0", lambda: simulate_half(convert_bytes_per_s=0)),

@@ -28,6 +28,9 @@ def plan(
     time_limit: Annotated[
         float, typer.Option(help="Seconds; then it is the best so far, once there is one.", min=0.0, max=1e6)
     ] = 20.0,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes; unless given, as many as cores, where that is quicker.", min=1)
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Why every device idles under the best plan, and the critical path.")
     ] = False,
@@ -46,7 +49,7 @@ def plan(
     check_outputs((out, PLAN), (plot, FIGURE_SUFFIXES))
     asked = request.load(profile, model)
     with progress_bar(f"planning for {len(asked.cluster.devices)} devices") as tick:
-        result = search_request(asked, top, time_limit, tick)
+        result = search_request(asked, top, time_limit, workers, tick)
     ranking, best = result.ranking, result.best
     if best is None and not ranking.is_complete:
         raise KeyboardInterrupt  # before there was anything to say

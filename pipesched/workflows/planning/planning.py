@@ -154,6 +154,7 @@ def plan(
     fewer: bool = False,
     top: int = 10,
     time_limit_s: float | None = 20.0,
+    num_workers: int | None = 1,
 ) -> PlanSearch:
     """Find the fastest layout, schedule and partition that fits.
 
@@ -173,6 +174,8 @@ def plan(
         fewer: Whether devices may be left idle.
         top: Plans to rank.
         time_limit_s: Then it is the best so far, once there is one; None: to the end.
+        num_workers: Processes, which find the same in less time; None: as many as cores, where that is quicker. A
+            script that asks for several does so below ``if __name__ == "__main__"``.
 
     Raises:
         ArgumentError: An unknown word, a number below 1, no machines, too few devices, or schedules that cannot be
@@ -182,6 +185,8 @@ def plan(
     """
     require_at_least("batch_size", batch_size, 1)
     require_at_least("top", top, 1)
+    if num_workers is not None:
+        require_at_least("num_workers", num_workers, 1)
     if depths is not None:
         require_each_at_least("depths", depths, 1)
     require_each_at_least("chunks", chunks, 1)
@@ -211,13 +216,14 @@ def plan(
         convert_bytes_per_s=convert_bytes_per_s,
         network=network,
     )
-    return search_request(request, top, time_limit_s)
+    return search_request(request, top, time_limit_s, num_workers)
 
 
 def search_request(
     request: Request,
     top: int,
     time_limit_s: float | None,
+    num_workers: int | None,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
 ) -> PlanSearch:
     """Search for plans; a KeyboardInterrupt ends the search with what there is.
@@ -226,9 +232,16 @@ def search_request(
         request: What is asked for.
         top: Plans to rank.
         time_limit_s: Then it is the best so far, once there is one; None: to the end.
+        num_workers: Processes; None: as many as cores, where that is quicker.
         progress: Is told which share of the candidates is settled.
     """
-    ranking = search_plans(request, top=top, time_limit_s=time_limit_s, tick=lambda so_far: progress(so_far.settled))
+    ranking = search_plans(
+        request,
+        top=top,
+        time_limit_s=time_limit_s,
+        workers=num_workers,
+        tick=lambda so_far: progress(so_far.settled),
+    )
     return PlanSearch(request, ranking)
 
 

@@ -1,5 +1,7 @@
 import math
 import random
+from dataclasses import replace
+from multiprocessing import active_children
 
 import pytest
 from hypothesis import given, settings
@@ -36,6 +38,34 @@ def test_the_ranking_is_that_of_an_exhaustive_search(seed):
     assert ranking.is_complete
     assert [plan.throughput for plan in ranking.ranked] == pytest.approx(sorted(fits, reverse=True)[:5], rel=1e-12)
     assert ranking.headroom == (pytest.approx(0, abs=1e-9) if fits else math.inf)
+
+
+def limited(memory_bytes):
+    request = random_request(random.Random(7))
+    devices = tuple(replace(device, memory_bytes=memory_bytes) for device in request.cluster.devices)
+    return replace(request, cluster=replace(request.cluster, devices=devices))
+
+
+@pytest.mark.parametrize("memory_bytes", [None, 400, 10], ids=["all fit", "some fit", "none fits"])
+def test_in_several_processes_the_same_is_ranked_and_rejected(memory_bytes):
+    request = limited(memory_bytes)
+    here = search_plans(request, top=3)
+    assert search_plans(request, top=3, workers=2) == here
+    assert bool(here.ranked) is (memory_bytes != 10)
+
+
+def test_a_search_in_several_processes_that_is_interrupted_gives_the_best_so_far():
+    def stop(progress):
+        if progress.best:
+            raise KeyboardInterrupt
+
+    before, request = active_children(), limited(None)
+    ranking = search_plans(request, workers=2, tick=stop)
+    assert not ranking.is_complete
+    assert ranking.ranked
+    best = search_plans(request, top=1).ranked[0].throughput
+    assert ranking.ranked[0].throughput * (1 + ranking.headroom) >= best * (1 - 1e-9)
+    assert active_children() == before
 
 
 @settings(deadline=None, max_examples=12)

@@ -1,56 +1,100 @@
 """Candidates by bounds: the ranking of an exhaustive search, and few evaluations."""
 
+import math
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipesched.simulator.search import BestFirst, BoundedCandidate
+from pipesched.simulator.search import BestFirst, BoundedCandidate, evaluate_in_turn
 
 
-def queue_of(costs, evaluated):
+def queue_of(costs, top=99):
     """Candidates by name under (bound, cost); a cost of None: it cannot be taken."""
+    return BestFirst((BoundedCandidate(bound, n, name) for n, (name, (bound, _)) in enumerate(costs.items())), top)
 
-    def refine(bounded):
-        evaluated.append(bounded.candidate)
+
+def judge_of(costs):
+    def judge(bounded):
         cost = costs[bounded.candidate][1]
-        return None if cost is None else replace(bounded, cost=cost, outcome=f"{bounded.candidate} {cost}")
+        return replace(bounded, cost=math.inf if cost is None else cost, outcome=f"{bounded.candidate} {cost}")
 
-    return BestFirst((BoundedCandidate(bound, n, name) for n, (name, (bound, _)) in enumerate(costs.items())), refine)
+    return judge
+
+
+def several_at_once(workers):
+    """A runner that has so many under way, of which the last that was begun is the first to end."""
+
+    def run(judge, take):
+        running = []
+        while True:
+            while len(running) < workers and (items := take()):
+                running.append(items)
+            if not running:
+                return
+            yield from map(judge, running.pop())
+
+    return run
+
+
+def names(refined):
+    return [bounded.candidate for bounded in refined]
 
 
 def test_what_cannot_be_the_best_is_never_evaluated():
-    evaluated = []
-    queue = queue_of({"a": (5, 9), "b": (3, 6), "c": (4, None), "d": (7, 8)}, evaluated)
-    ranked = queue.ranked()
-    assert next(ranked) == "b 6"
-    assert evaluated == ["b", "c", "a"]
-    assert next(ranked) == "d 8"
-    assert list(ranked) == ["a 9"]
+    costs = {"a": (5, 9), "b": (3, 6), "c": (4, None), "d": (7, 8)}
+    queue = queue_of(costs, top=1)
+    assert names(queue.refine(judge_of(costs), evaluate_in_turn)) == ["b", "c", "a"]
+    assert queue.ranked == ("b 6",)
+    assert queue.is_settled
+    assert list(queue.open_bounds) == [7]
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.none() | st.integers(0, 9)), max_size=12))
-def test_the_ranking_is_that_of_all_costs(pairs):
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.none() | st.integers(0, 9)), max_size=12),
+    st.integers(1, 5),
+    st.integers(1, 5),
+)
+def test_the_ranking_is_that_of_all_costs_and_the_same_for_any_number_of_workers(pairs, top, workers):
     costs = {number: (bound, None if more is None else bound + more) for number, (bound, more) in enumerate(pairs)}
-    ranked = list(queue_of(costs, []).ranked())
+    by_one, by_several = queue_of(costs, top), queue_of(costs, top)
+    evaluated = names(by_one.refine(judge_of(costs), evaluate_in_turn))
+    assert set(evaluated) <= set(names(by_several.refine(judge_of(costs), several_at_once(workers))))
     taken = sorted((cost, number) for number, (_, cost) in costs.items() if cost is not None)
-    assert ranked == [f"{number} {cost}" for cost, number in taken]
+    assert by_one.ranked == by_several.ranked == tuple(f"{number} {cost}" for cost, number in taken[:top])
+    assert names(by_one.refined) == evaluated
+    assert sorted(by_several.refined) == sorted(by_one.refined)
+    assert by_one.is_settled
+    assert by_several.is_settled
 
 
-def test_what_is_first_is_taken_only_with_its_outcome():
-    queue = queue_of({"a": (1, 2), "b": (3, 4)}, [])
-    assert queue.take() is None
-    queue.advance()
-    assert queue.take() == "a 2"
-    assert [waiting.candidate for waiting in queue] == ["b"]
+def test_a_bound_may_rise_several_times():
+    def judge(bounded):
+        if bounded.num_refined < 3:
+            return replace(bounded, cost=bounded.cost + 1, num_refined=bounded.num_refined + 1)
+        return replace(bounded, outcome=bounded.candidate)
+
+    queue = BestFirst([BoundedCandidate(1, 0, "a"), BoundedCandidate(3, 1, "b")], 1)
+    assert names(queue.refine(judge, evaluate_in_turn)) == ["a", "a", "a", "b", "a"]
+    assert queue.ranked == ("a",)
 
 
-def test_a_step_that_is_stopped_loses_no_candidate():
+def test_a_search_that_is_stopped_loses_no_candidate():
     def stop(bounded):
         raise KeyboardInterrupt
 
-    queue = BestFirst([BoundedCandidate(1, 0, "a")], stop)
+    queue = BestFirst([BoundedCandidate(1, 0, "a"), BoundedCandidate(2, 1, "b")], 1)
     with pytest.raises(KeyboardInterrupt):
-        queue.advance()
-    assert len(queue) == 1
+        list(queue.refine(stop, evaluate_in_turn))
+    assert sorted(queue.open_bounds) == [1, 2]
+    assert not queue.is_settled
+
+
+def test_when_it_is_late_nothing_else_is_begun():
+    costs = {"a": (1, 5), "b": (2, 3), "c": (4, 4)}
+    queue = queue_of(costs)
+    late = iter([False, False, True])
+    assert names(queue.refine(judge_of(costs), evaluate_in_turn, lambda: next(late))) == ["a", "b"]
+    assert queue.ranked == ("b 3", "a 5")
+    assert not queue.is_settled

@@ -14,8 +14,8 @@ OUTCOME = '{"setting": {"schedule": "avgpipe", "num_microbatches": 8}, "seconds"
 def stopped_after(count, asked, path):
     """Search until `count` settings are found, and stop there."""
 
-    def run(judge, settings):
-        for setting in settings[:count]:
+    def run(judge, take):
+        for setting in take()[:count]:
             yield judge(setting)
         raise KeyboardInterrupt
 
@@ -26,18 +26,19 @@ def stopped_after(count, asked, path):
 def test_a_stopped_search_goes_on_with_what_is_left(tmp_path):
     asked, path = problem(memory_bytes=9000), tmp_path / "j"
     stopped_after(4, asked, path)
+    known = {*Journal(path, asked).known}
     seen, told = [], []
 
-    def run(judge, settings):
-        seen.extend(settings)
-        return map(judge, settings)
+    def run(judge, take):
+        seen.extend(take())
+        return map(judge, seen)
 
     outcomes = search_settings(asked, SETTINGS, journal=Journal(path, asked), runner=run, tick=told.append)
-    assert seen == list(SETTINGS[4:])
+    assert (len(known), len(seen), {*seen}) == (4, len(SETTINGS) - 4, {*SETTINGS} - known)
     assert outcomes == tuple(evaluate_setting(asked, setting) for setting in SETTINGS)
     assert told[-1] == 1.0
     again = search_settings(
-        asked, SETTINGS, journal=Journal(path, asked), runner=lambda judge, settings: iter(map(judge, settings))
+        asked, SETTINGS, journal=Journal(path, asked), runner=lambda judge, take: map(judge, take())
     )
     assert again == outcomes
     assert len(path.read_text().splitlines()) == 1 + len(SETTINGS)
@@ -46,9 +47,10 @@ def test_a_stopped_search_goes_on_with_what_is_left(tmp_path):
 def test_a_line_cut_short_is_found_anew(tmp_path):
     asked, path = problem(), tmp_path / "j"
     stopped_after(3, asked, path)
+    known = [*Journal(path, asked).known]
     path.write_text(path.read_text()[:-10])
     journal = Journal(path, asked)
-    assert list(journal.known) == list(SETTINGS[:2])
+    assert list(journal.known) == known[:2]
     assert search_settings(asked, SETTINGS, journal=journal) == search_settings(asked, SETTINGS)
     assert set(Journal(path, asked).known) == set(SETTINGS)
 

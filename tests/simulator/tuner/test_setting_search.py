@@ -124,7 +124,7 @@ def test_in_several_processes_the_same_is_found_in_the_same_order():
 
 def test_another_runner_can_take_over():
     settings = SPACE.settings()[:5]
-    outcomes = search_settings(problem(), settings, runner=lambda judge, some: map(judge, reversed(some)))
+    outcomes = search_settings(problem(), settings, runner=lambda judge, take: map(judge, reversed(take())))
     assert outcomes == search_settings(problem(), settings)
 
 

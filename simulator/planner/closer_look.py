@@ -1,0 +1,90 @@
+"""A closer look at a candidate: first its bound, then one copy of it, then all of it.
+
+Each says more than the one before, and takes longer. What does not fit is known from any of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TypeAlias, final
+
+from pipesched.profiles.costs import StageCosts
+from pipesched.simulator import Estimate
+from pipesched.simulator.planner.bound import Bounds
+from pipesched.simulator.planner.candidate_evaluation import evaluate_candidate
+from pipesched.simulator.planner.plan_candidate import Candidate
+from pipesched.simulator.planner.plan_outcome import PlanOutcome
+from pipesched.simulator.planner.request import Request
+from pipesched.simulator.planner.single_copy import bound_single_copy
+from pipesched.simulator.search import UNPREDICTABLE, BoundedCandidate, over_memory_reason
+
+Bounded: TypeAlias = BoundedCandidate[Candidate, PlanOutcome]
+"""A candidate under seconds per sample."""
+
+
+@final
+class CloserLook:
+    """What is known of the candidates of a request; sent to another process, it works things out again there."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self.cuts = request.cuts()
+        self._bounds = Bounds(request.cluster)
+
+    def __reduce__(self) -> tuple[type[CloserLook], tuple[Request]]:
+        return CloserLook, (self._request,)
+
+    def first(self, candidate: Candidate, number: int) -> Bounded:
+        """Return a candidate under its bound, or refused where that does not fit.
+
+        Args:
+            candidate: What is looked at.
+            number: Its number among all candidates.
+        """
+        least = self._bounds.of(candidate, self._costs(candidate))
+        bounded: Bounded = BoundedCandidate(least.seconds / candidate.samples_per_step, number, candidate)
+        if least.over_memory is None:
+            return bounded
+        return replace(bounded, outcome=_too_large(candidate, least))
+
+    def __call__(self, bounded: Bounded) -> Bounded:
+        """Return the candidate with more known of it: one copy of it, then all; under inf if that does not fit."""
+        needs_copy = bounded.candidate.width > 1 and not bounded.num_refined
+        return self._with_copy(bounded) if needs_copy else self._in_full(bounded)
+
+    def in_bytes(self, bounded: Bounded) -> Bounded:
+        """Return the candidate under what it holds, where `bounded` is under bytes; under inf if nothing is known."""
+        outcome = self._outcome(bounded.candidate)
+        return replace(bounded, cost=math.inf if outcome.seconds is None else outcome.most_bytes, outcome=outcome)
+
+    def _with_copy(self, bounded: Bounded) -> Bounded:
+        candidate, request = bounded.candidate, self._request
+        try:
+            copy = bound_single_copy(candidate, self._costs(candidate), request.cluster, self._bounds, request.network)
+        except UNPREDICTABLE as error:
+            return replace(bounded, cost=math.inf, outcome=PlanOutcome(candidate=candidate, reason=str(error)))
+        if copy.over_memory is not None:
+            return replace(bounded, cost=math.inf, outcome=_too_large(candidate, copy))
+        return replace(bounded, cost=max(bounded.cost, copy.seconds / candidate.samples_per_step), num_refined=1)
+
+    def _in_full(self, bounded: Bounded) -> Bounded:
+        outcome = self._outcome(bounded.candidate)
+        cost = outcome.seconds / outcome.samples if outcome.fits and outcome.seconds is not None else math.inf
+        return replace(bounded, cost=cost, outcome=outcome)
+
+    def _outcome(self, candidate: Candidate) -> PlanOutcome:
+        return evaluate_candidate(candidate, self._costs(candidate), self._request.cluster, self._request.network)
+
+    def _costs(self, candidate: Candidate) -> StageCosts:
+        return self.cuts.costs_of(candidate)
+
+
+def _too_large(candidate: Candidate, least: Estimate) -> PlanOutcome:
+    """Refuse what surely does not fit, as its devices hold more than they can even by a bound."""
+    return PlanOutcome(
+        candidate=candidate,
+        samples=candidate.samples_per_step,
+        held_bytes=(max(least.peak_bytes.values()),),
+        reason=over_memory_reason(least.over_memory),
+    )
