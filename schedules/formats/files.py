@@ -5,8 +5,8 @@ from __future__ import annotations
 import codecs
 import json
 import math
+import os
 import re
-import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -146,7 +146,7 @@ def whole_file(path: Path | str, *, makes_folder: bool = False) -> Iterator[Path
             raise fault(str(path), f"got no directory {str(target.parent)!r}, expected one; try creating it first")
         if target.exists() and not target.is_file():
             raise fault(str(path), "got something that is not a regular file, expected a file's name; try another path")
-        temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+        temporary = target.with_name(f".{target.name}.{os.urandom(4).hex()}.tmp")
         try:
             yield temporary
             temporary.replace(target)
