@@ -5,39 +5,54 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterable
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import HAS_RICH
 
-from pipesched.cli.commands.check import check
-from pipesched.cli.commands.compare import compare
-from pipesched.cli.commands.gantt import gantt
-from pipesched.cli.commands.import_traces import import_run
-from pipesched.cli.commands.list import list_schedules
-from pipesched.cli.commands.partition import partition
-from pipesched.cli.commands.plan import plan
-from pipesched.cli.commands.profile import profile
-from pipesched.cli.commands.profile_links import profile_links
-from pipesched.cli.commands.replay import replay
-from pipesched.cli.commands.run import run
-from pipesched.cli.commands.show import show
-from pipesched.cli.commands.simulate import simulate
-from pipesched.cli.commands.trace import trace
-from pipesched.cli.commands.train import train
-from pipesched.cli.commands.tune import tune
-from pipesched.cli.commands.verify import verify
-from pipesched.cli.commands.versions import versions
-from pipesched.cli.commands.what_if import what_if
 from pipesched.cli.errors import BAD_INPUT, FINE, NEGATIVE, NOT_THERE, RANK_FAILED, STOPPED, NotThereError, in_flags
 from pipesched.cli.terminal import complain
 from pipesched.cli.usage_errors import complaint
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+COMMANDS = {
+    "list": "list:list_schedules",
+    "show": "show:show",
+    "check": "check:check",
+    "versions": "versions:versions",
+    "simulate": "simulate:simulate",
+    "compare": "compare:compare",
+    "replay": "replay:replay",
+    "gantt": "gantt:gantt",
+    "trace": "trace:trace",
+    "import": "import_traces:import_run",
+    "profile": "profile:profile",
+    "partition": "partition:partition",
+    "plan": "plan:plan",
+    "profile-links": "profile_links:profile_links",
+    "run": "run:run",
+    "train": "train:train",
+    "tune": "tune:tune",
+    "verify": "verify:verify",
+    "what-if": "what_if:what_if",
+}
+"""The module in `commands` and the function of every command; it is loaded when it is asked for, so that none waits for
+the others."""
+
+
+def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
+    """Return the command line with the commands of these names."""
+    app = typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_program)
+    for name in names:
+        module, function = COMMANDS[name].split(":")
+        app.command(name)(getattr(import_module(f"pipesched.cli.commands.{module}"), function))
+    return app
 
 
 def _print_version(is_asked: bool) -> None:
@@ -48,34 +63,12 @@ def _print_version(is_asked: bool) -> None:
         raise typer.Exit(FINE)
 
 
-@app.callback()
 def _program(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
     """Pipeline-parallel schedules: describe once, simulate, run, compare."""
-
-
-app.command("list")(list_schedules)
-app.command()(show)
-app.command()(check)
-app.command()(versions)
-app.command()(simulate)
-app.command()(compare)
-app.command()(replay)
-app.command()(gantt)
-app.command()(trace)
-app.command("import")(import_run)
-app.command()(profile)
-app.command()(partition)
-app.command()(plan)
-app.command("profile-links")(profile_links)
-app.command()(run)
-app.command()(train)
-app.command()(tune)
-app.command()(verify)
-app.command("what-if")(what_if)
 
 
 def main() -> None:
@@ -92,16 +85,19 @@ def main() -> None:
 def _invoke(arguments: list[str]) -> int:
     """Run one subcommand; typer's own main would turn an interrupt and a closed pipe into exit codes of its choice."""
     try:
-        with _command().make_context("pipesched", arguments) as context:
+        with _command(arguments[0]).make_context("pipesched", arguments) as context:
             context.command.invoke(context)
     except typer.Exit as done:
         return done.exit_code
     return FINE
 
 
-def _command() -> Any:
-    """Return the command line, with brackets in its help that rich shows and does not read as markup."""
-    group: Any = typer.main.get_command(app)
+def _command(name: str) -> Any:
+    """Return the command line, with the command of this name alone if there is one, for what typer makes of it.
+
+    Brackets in its help are those that rich shows and does not read as markup.
+    """
+    group: Any = typer.main.get_command(make_app([name] if name in COMMANDS else COMMANDS))
     if HAS_RICH:
         for component in [part for command in group.commands.values() for part in (command, *command.params)]:
             component.help = component.help and component.help.replace("[", r"\[")

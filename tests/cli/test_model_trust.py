@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.main import app
+from pipesched.cli.main import make_app
 from pipesched.executor.__main__ import main as run_rank
 from pipesched.executor.launch import (
     Measure,
@@ -126,7 +126,7 @@ LINES = {
 
 
 def test_every_command_that_takes_a_file_which_names_a_model_is_tried():
-    commands = typer.main.get_command(app).commands
+    commands = typer.main.get_command(make_app()).commands
     taken = {(name, option.name) for name, command in commands.items() for option in command.params}
     assert {(name, option) for name, option in taken if option in ("plan", "profile")} | {("tune", "model")} == {*LINES}
 

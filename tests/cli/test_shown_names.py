@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from pipesched.cli import terminal as output
-from pipesched.cli.main import app
+from pipesched.cli.main import make_app
 from pipesched.schedules import Span, Timeline
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.formats import to_json
@@ -166,7 +166,7 @@ def test_names_in_pictures_are_no_formulas(tmp_path, name):
 
 
 def test_brackets_in_the_help_are_shown(pipesched):
-    for name, command in typer.main.get_command(app).commands.items():
+    for name, command in typer.main.get_command(make_app()).commands.items():
         shown = re.sub(r"[\s│]", "", pipesched(f"{name} --help").out)
         for option in command.params:
             for part in re.findall(r"\[.*?\]", getattr(option, "help", None) or ""):
@@ -176,7 +176,7 @@ def test_brackets_in_the_help_are_shown(pipesched):
 
 def test_every_option_that_writes_a_file_says_under_which_suffixes(pipesched):
     written = {"out", "plot", "gantt", "log", "timeline", "memory", "job"}
-    for name, command in typer.main.get_command(app).commands.items():
+    for name, command in typer.main.get_command(make_app()).commands.items():
         for option in command.params:
             if option.name in written and name != "verify":  # which writes a folder
                 assert re.search(r"\.(json|csv|png)", option.help), (name, option.name)
