@@ -45,11 +45,15 @@ class Acknowledgements:
         meetings = Meetings()
         used = 0
         for op in self._ops:
-            if isinstance(op, Recv) and op.peer == self._me:
-                _, numbers[op.message] = meetings.recv(self._peer, self._me)
-            for part in computes(op):
-                for message in needs_from_others(part, self._num_stages):
-                    if message in numbers:
-                        used = max(used, numbers.pop(message) + 1)
-            if isinstance(op, Send) and op.peer == self._me:
-                yield op.message, used
+            match op:
+                case Recv():
+                    if op.peer == self._me:
+                        _, numbers[op.message] = meetings.recv(self._peer, self._me)
+                case Send():
+                    if op.peer == self._me:
+                        yield op.message, used
+                case _:
+                    for part in computes(op):
+                        for message in needs_from_others(part, self._num_stages):
+                            if message in numbers:
+                                used = max(used, numbers.pop(message) + 1)

@@ -61,8 +61,8 @@ from pipesched.schedules import (
     Timeline,
     computes,
     gives,
-    needs,
     needs_from_others,
+    occupies_device,
 )
 from pipesched.schedules.semantics import Acknowledgements
 from pipesched.schedules.weights import looks_ahead
@@ -125,9 +125,10 @@ def lifetimes(
     let_go = _let_go(by_rank, schedule.num_stages) if buffers == "pooled" else {}
     for rank, ops in by_rank.items():
         held_here = held[timeline.rank_to_device[rank]]
-        parts = [(part, timed) for timed in ops for part in computes(timed.op)]
-        held_here += _weights(ops, costs, begin)
-        held_here += _gradients(ops, costs)
+        works = [timed for timed in ops if occupies_device(timed.op)]
+        parts = [(part, timed) for timed in works for part in computes(timed.op)]
+        held_here += _weights(works, costs, begin)
+        held_here += _gradients(works, costs)
         held_here += _activations(parts, costs, buffers)
         kept = _kept_outputs(parts, costs)
         if buffers == "pooled":
@@ -272,13 +273,18 @@ def _let_go(by_rank: Mapping[int, Sequence[TimedOp]], num_stages: int) -> dict[M
         sent: dict[int, deque[Message]] = {peer: deque() for peer in peers}
         num_gone = Counter[int]()
         for timed in ops:
-            if isinstance(timed.op, Send) and timed.op.peer in sent:
-                sent[timed.op.peer].append(timed.op.message)
-            for answer in (message for part in computes(timed.op) for message in needs(part, num_stages)):
-                peer, count = proofs.get(answer, (rank, 0))
-                for _ in range(count - num_gone[peer]):
-                    let_go[sent[peer].popleft()] = timed.start
-                num_gone[peer] = max(num_gone[peer], count)
+            if isinstance(timed.op, Send):
+                if timed.op.peer in sent:
+                    sent[timed.op.peer].append(timed.op.message)
+                continue
+            for part in computes(timed.op):
+                for answer in needs_from_others(part, num_stages):
+                    if answer not in proofs:
+                        continue
+                    peer, count = proofs[answer]
+                    for _ in range(count - num_gone[peer]):
+                        let_go[sent[peer].popleft()] = timed.start
+                    num_gone[peer] = max(num_gone[peer], count)
     return let_go
 
 
