@@ -18,7 +18,6 @@ over are looked for, and reported.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Generator, Iterator, Sequence
 from itertools import chain, repeat
 from typing import Any, NamedTuple, assert_never, final
@@ -56,6 +55,7 @@ from pipesched.schedules.weights import looks_ahead, stashing_steps
 from pipesched.simulator import HandOverWork, NetworkOptions, SimulationError, after_op, of_post, of_receipt
 from pipesched.simulator.engine.all_reduce import Collectives
 from pipesched.simulator.engine.device import SimulatedDevice, simulated_devices
+from pipesched.simulator.engine.jitter import jitter_factors
 from pipesched.simulator.engine.network import Network, Transfer
 from pipesched.simulator.engine.op_seconds import AS_MODELLED, OpSeconds, require_given
 from pipesched.simulator.engine.preconditions import require_simulable
@@ -181,7 +181,7 @@ class _Run:
         has_hand_over = self._has_hand_over
         done, made = self._done[rank], self._made[rank]
         reductions: dict[int, TransferTimes] = {}
-        factors = self._factors(rank)
+        factors = jitter_factors(self._jitter, self._seed, rank)
         stashing = stashing_steps(self._schedule.ops[rank])
         givens = repeat(AS_MODELLED) if self._given is None else self._given[rank]
         for index, (op, given) in enumerate(zip(self._schedule.ops[rank], givens, strict=False)):
@@ -317,13 +317,6 @@ class _Run:
     def _require_stage(self, op: Step | Reduce | Average) -> None:
         if not 0 <= op.stage < self._schedule.num_stages:
             raise ScheduleError(f"{op}: expected a stage below {self._schedule.num_stages}; check the schedule")
-
-    def _factors(self, rank: int) -> Iterator[float]:
-        """Yield a factor for each op in turn; a rank's do not depend on the other ranks."""
-        if self._jitter == 0:
-            return repeat(1.0)
-        draw = random.Random(f"{self._seed} {rank}").lognormvariate
-        return (draw(0.0, self._jitter) for _ in repeat(None))
 
     def _spans(self, rank: int) -> Iterator[Span]:
         for entry in self._done[rank]:
