@@ -199,7 +199,7 @@ def _sizes_around(profile: Profile, microbatch_size: int) -> tuple[int, int]:
     if not profile.covers(microbatch_size):
         covered = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
         raise ProfileError(
-            f"profile of {profile.model}: micro-batch size: got {microbatch_size}, expected {covered}, as measured; "
+            f"profile of {profile.model}: `microbatch_size`: got {microbatch_size}, expected {covered}, as measured; "
             "use a size it covers, or profile the model again with this one"
         )
     return max(s for s in sizes if s <= microbatch_size), min(s for s in sizes if s >= microbatch_size)

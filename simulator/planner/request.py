@@ -18,7 +18,7 @@ from pipesched.simulator import USUAL_NETWORK, NetworkOptions
 from pipesched.simulator.planner.cuts import Cuts
 from pipesched.simulator.planner.plan_candidate import Candidate
 from pipesched.simulator.planner.stage_layout import StageLayout, stage_layout
-from pipesched.simulator.search import covered_sizes, divisors
+from pipesched.simulator.search import covered_sizes, divisors, nearest_batch
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb_h1")
 """The schedules that are tried unless others are named."""
@@ -97,7 +97,7 @@ def require_plannable(request: Request) -> None:
     sizes = request.profile.microbatch_sizes
     shares = [request.batch_size // width for width in widths if request.batch_size % width == 0]
     if not any(share % size == 0 for share in shares for size in covered_sizes(request.profile, share)):
-        near = _near_batch(request, min(widths))
+        near = nearest_batch(request.profile, request.batch_size, min(widths))
         covered = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
         raise ProfileError(
             f"plan: got a batch of {request.batch_size} samples, expected one that {counts[-1]} devices can share in "
@@ -110,7 +110,7 @@ def nothing_possible(request: Request) -> ProfileError:
     count, num_layers = len(request.cluster.devices), len(request.profile.layers)
     fewest = min(count // depth for depth in divisors(count) if depth <= num_layers)
     tries = [
-        f"a batch of {_near_batch(request, fewest)}",
+        f"a batch of {nearest_batch(request.profile, request.batch_size, fewest)}",
         *([] if request.fewer else ["`fewer=True`"]),
         "other schedules",
     ]
@@ -119,12 +119,6 @@ def nothing_possible(request: Request) -> ProfileError:
         f"{', '.join(request.schedules)}, expected a layout that they allow, of no more stages than layers, whose "
         f"copies share the batch evenly; try {', '.join(tries[:-1])} or {tries[-1]}"
     )
-
-
-def _near_batch(request: Request, width: int) -> int:
-    """Return the batch next to the one asked for that `width` copies share in micro-batches which are covered."""
-    least = math.lcm(width, request.profile.microbatch_sizes[0])
-    return least * max(1, round(request.batch_size / least))
 
 
 def _of_schedule(request: Request, cuts: Cuts, name: str, depth: int, width: int) -> Iterator[Candidate]:

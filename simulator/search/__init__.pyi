@@ -1,5 +1,6 @@
 from .batch_sizes import covered_sizes as covered_sizes
 from .batch_sizes import divisors as divisors
+from .batch_sizes import nearest_batch as nearest_batch
 from .best_first import BestFirst as BestFirst
 from .best_first import BoundedCandidate as BoundedCandidate
 from .race import Lag as Lag

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 from pipesched.profiles.costs import Profile
 
 
@@ -15,3 +17,18 @@ def covered_sizes(profile: Profile, most: int) -> tuple[int, ...]:
     """Return the sizes of micro-batches, rising, that divide `most` and that the profile covers, or has measured."""
     sizes = sorted({*divisors(most), *profile.microbatch_sizes})
     return tuple(size for size in sizes if size <= most and profile.covers(size))
+
+
+def nearest_batch(profile: Profile, batch_size: int, width: int = 1) -> int:
+    """Return the batch nearest to `batch_size` that `width` copies share in micro-batches which the profile covers.
+
+    Of two that are as near it is the smaller one.
+    """
+    share = batch_size // width
+    shares = range(share, 0, -1), count(share + 1)
+    near = [next((width * size for size in sizes if _can_be_cut(profile, size)), None) for sizes in shares]
+    return min((size for size in near if size is not None), key=lambda size: abs(size - batch_size))
+
+
+def _can_be_cut(profile: Profile, batch_size: int) -> bool:
+    return any(profile.covers(size) for size in divisors(batch_size))

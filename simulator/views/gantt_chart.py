@@ -193,8 +193,8 @@ def text_gantt(timeline: Timeline, width: int = 100) -> str:
     lines = [name.ljust(margin) + _slots(shown, rank, num_slots, slot_s) for rank, name in enumerate(names)]
     end = readable_s(shown.makespan_s)
     axis = " " * margin + "0" + end.rjust(num_slots - 1)
-    used = {letter for line in lines for letter in line[margin:]}
-    words = [f"{letter} {meaning}" for letter, meaning in _MEANINGS.items() if letter in used]
+    used = {letter for line in lines for letter in line[margin:]} - {"."}
+    words = [f"{letter} {_MEANINGS[letter]}" for letter in sorted(used, key=[*_MEANINGS].index)]
     legend = "  ".join([*words, ". idle"])
     return "\n".join([printable(f"{shown.name} {shown.source}: {caption}"), *lines, axis, " " * margin + legend])
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from pipesched.profiles.costs import Profile
 from pipesched.schedules.builders import find
-from pipesched.simulator.search import divisors
+from pipesched.simulator.search import divisors, nearest_batch
 from pipesched.simulator.tuner import Problem
 from pipesched.workflows import ArgumentError, require_each_name
 
@@ -41,7 +40,7 @@ def covered_microbatches(problem: Problem, asked: Sequence[int] | None) -> tuple
     if not covered:
         raise ArgumentError(
             f"batch_size: got {size}, expected a multiple of a micro-batch that {_covered(problem.profile)}; "
-            f"try {_near_batch(problem)}, or profile the model again with other sizes"
+            f"try {nearest_batch(problem.profile, size)}, or profile the model again with other sizes"
         )
     if asked is None:
         return tuple(covered)
@@ -79,16 +78,3 @@ def _nearest(wanted: int, there: Sequence[int]) -> str:
 def _covered(profile: Profile) -> str:
     sizes = profile.microbatch_sizes
     return f"the profile covers, {sizes[0]} to {sizes[-1]}"
-
-
-def _near_batch(problem: Problem) -> int:
-    """Return the nearest batch that can be cut into micro-batches that the profile covers."""
-    size = problem.batch_size
-    near = (
-        other for step in range(size + problem.profile.microbatch_sizes[0] + 1) for other in (size - step, size + step)
-    )
-    return next(
-        other
-        for other in near
-        if other > 0 and any(replace(problem, batch_size=other).covers(m) for m in divisors(other))
-    )
