@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby, zip_longest
-from operator import itemgetter
 
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
@@ -163,17 +162,18 @@ def _samples(device: int, begin_s: float, lifetimes: Iterable[Lifetime], num_pip
             changes.append((*since, kind, all_bytes))
             if until < NEVER:
                 changes.append((*until, kind, -all_bytes))
-    changes.sort(key=itemgetter(0, 1))
-    held, states, now_s, now_order = dict.fromkeys(KINDS, 0), list[MemorySample](), *changes[0][:2]
+    changes.sort()
+    held = {kind: (kind, 0) for kind in KINDS}
+    states, now_s, now_order = list[MemorySample](), *changes[0][:2]
     for time_s, order, kind, num_bytes in changes:
         if time_s != now_s or order != now_order:
-            states.append(MemorySample(device, now_s, tuple(held.items())))
+            states.append(MemorySample(device, now_s, tuple(held.values())))
             if time_s != now_s:
                 yield from seen_at_once(states, _total_bytes)
                 states.clear()
             now_s, now_order = time_s, order
-        held[kind] += num_bytes
-    states.append(MemorySample(device, now_s, tuple(held.items())))
+        held[kind] = (kind, held[kind][1] + num_bytes)
+    states.append(MemorySample(device, now_s, tuple(held.values())))
     yield from seen_at_once(states, _total_bytes)
 
 
