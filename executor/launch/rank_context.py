@@ -35,7 +35,7 @@ from pipesched.executor.launch.agreement import digests_of, require_agreement
 from pipesched.executor.launch.run_spec import RunSpec
 from pipesched.executor.transport import ProcessGroupTransport, TensorShape, make_groups, make_reduce_groups
 from pipesched.profiles import Backend, DeviceKind, MessagePrecision
-from pipesched.profiles.processes import usable_cores
+from pipesched.profiles.processes import computing, usable_cores
 from pipesched.schedules import Schedule
 
 
@@ -189,16 +189,14 @@ def connected(
 @contextmanager
 def _cores(index: int, num_devices: int, threads: int, *, is_pinned: bool) -> Iterator[None]:
     """Compute on the cores of device `index` of `num_devices` only, if pinned, with so many threads; then as before."""
-    before, can_pin = torch.get_num_threads(), hasattr(os, "sched_setaffinity")
     cores = usable_cores()
     if is_pinned:
         pin(index, num_devices, threads)
-    torch.set_num_threads(threads)
     try:
-        yield
+        with computing(threads):
+            yield
     finally:
-        torch.set_num_threads(before)
-        if can_pin:
+        if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, cores)
 
 

@@ -18,10 +18,13 @@ import subprocess
 import tempfile
 import threading
 from types import TracebackType
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.processes import command, descriptor_as, end_with, environment
+from pipesched.profiles.processes import command, computing, descriptor_as, end_with, environment
+
+if TYPE_CHECKING:
+    from pipesched.profiles.measuring.layer_chain import LayerChain
 
 _READY_S = 120.0
 """How long a companion may take to start, or to finish its first run at a new size."""
@@ -148,25 +151,30 @@ def _main() -> None:
     from pipesched.profiles.models import resolve_model, torch_dtype
 
     connection = socket.socket(fileno=descriptor)
-    torch.set_num_threads(arguments.threads)
     device = torch.device(arguments.device)
     chain = LayerChain(
         resolve_model(arguments.model), seed=arguments.seed, dtype=torch_dtype(arguments.dtype), device=device
     )
     sizes: queue.SimpleQueue[int | None] = queue.SimpleQueue()
     threading.Thread(target=_read_sizes, args=(connection, sizes), daemon=True).start()
+    with computing(arguments.threads):
+        _work(chain, connection, sizes)
+
+
+def _work(chain: LayerChain, connection: socket.socket, sizes: queue.SimpleQueue[int | None]) -> None:
+    """Run the model on micro-batches of the size that was told last, which is answered once it runs; 0: rest."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     size = sizes.get()
     while size is not None:
         if size:
             inputs, targets = chain.batch(size)
             chain.run(inputs, targets)
-            _wait(device)
+            _wait(inputs.device)
         connection.sendall(_SIZE.pack(size))
         with descriptor_as(2, nowhere):  # or what a model says in every run would fill the disk
             while size and sizes.empty():
                 chain.run(inputs, targets)
-                _wait(device)
+                _wait(inputs.device)
         size = sizes.get()
 
 

@@ -22,9 +22,8 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import SharingPrice, sharing_price_of
 from pipesched.profiles.measuring.background_load import Companions
 from pipesched.profiles.measuring.layer_chain import LayerChain
-from pipesched.profiles.measuring.torch_threads import torch_threads
 from pipesched.profiles.models import Model
-from pipesched.profiles.processes import can_bind, usable_cores
+from pipesched.profiles.processes import can_bind, computing, usable_cores
 
 _LEAST_S = 0.05
 """Processor time of a measurement: several time slices of the system, or passes of a small model would see none."""
@@ -66,7 +65,7 @@ def measure_sharing(
     chain = LayerChain(model, seed=seed, dtype=dtype, device=torch.device("cpu"))
     dtype_name = str(dtype).removeprefix("torch.")
     with (
-        torch_threads(threads),
+        computing(threads),
         _bound(usable_cores()[:threads]),
         Companions(model.name, num_processes - 1, dtype=dtype_name, device="cpu", threads=threads, seed=seed) as others,
     ):

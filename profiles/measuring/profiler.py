@@ -27,10 +27,9 @@ from pipesched.profiles.measuring.background_load import Companions
 from pipesched.profiles.measuring.layer_chain import LayerBytes, LayerChain
 from pipesched.profiles.measuring.provenance import device_name, library_versions
 from pipesched.profiles.measuring.timer import Timer, timer_for
-from pipesched.profiles.measuring.torch_threads import torch_threads
 from pipesched.profiles.measuring.weight_costs import WeightWork
 from pipesched.profiles.models import Model, make_optimizer
-from pipesched.profiles.processes import num_cores
+from pipesched.profiles.processes import computing, num_cores
 
 OnProgress = Callable[[int, int, str], None]
 """(runs done, runs in all, what is going on)."""
@@ -83,7 +82,7 @@ def profile_model(
     target = _check(sizes, repeats, warmup, threads, companions, device)
     runs = _Runs(warmup, repeats, (1 + splits) * len(sizes) + 1, progress)
     dtype_name = str(dtype).removeprefix("torch.")
-    with torch_threads(threads):
+    with computing(threads):
         chain = LayerChain(model, seed=seed, dtype=dtype, device=target)
         optimizers = _optimizers(chain, optimizer)
         bytes_of = [chain.measure_bytes(size) for size in sizes]

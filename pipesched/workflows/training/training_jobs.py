@@ -10,6 +10,7 @@ from pipesched.executor import RunSettings
 from pipesched.profiles import element_bytes
 from pipesched.profiles.costs import Compression, DeviceCost, Profile, RunCosts, StageCosts, costs_of_stages
 from pipesched.profiles.models import Model
+from pipesched.profiles.processes import computing
 from pipesched.schedules import Schedule
 from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
 from pipesched.workflows import ArgumentError, is_rank
@@ -68,12 +69,8 @@ def trained_by(
     import torch
 
     training = training_of(spec, torch.device(spec.device), model)
-    before = torch.get_num_threads()
-    torch.set_num_threads(spec.threads)
-    try:
+    with computing(spec.threads):
         return train_locally(training.run.lists(spec.job.num_steps), training, on_step, held_out_every)
-    finally:
-        torch.set_num_threads(before)
 
 
 def costs_of_training(

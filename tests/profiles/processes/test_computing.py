@@ -1,0 +1,34 @@
+import platform
+import resource
+
+import pytest
+import torch
+
+from pipesched.profiles.processes import computing
+
+TENSOR_BYTES = 48 * 2**20
+
+
+def faults_of_two_tensors() -> int:
+    """Return how many pages the system had to hand out for two tensors that live one after the other."""
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    for _ in range(2):
+        torch.ones(TENSOR_BYTES // 4)
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told how to allocate")
+def test_a_tensors_memory_is_used_again_while_computing_and_goes_back_after_it():
+    with computing(1):
+        for _ in range(20):  # until the pieces that are left over are large enough
+            faults_of_two_tensors()
+        kept = faults_of_two_tensors()
+    given_back = faults_of_two_tensors()
+    assert kept * 10 < given_back
+
+
+def test_threads_are_as_before_after_it():
+    before = torch.get_num_threads()
+    with computing(before + 1):
+        assert torch.get_num_threads() == before + 1
+    assert torch.get_num_threads() == before
