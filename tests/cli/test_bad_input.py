@@ -20,13 +20,14 @@ from tests.profiles.traces.kineto_files import BASE_NS, KinetoFile, two_ranks
 
 DATA = Path(__file__).parents[2] / "profiles" / "data"
 CLUSTER = '{"format": "pipesched-cluster", "version": 1, "devices": [{}], "intra": %s}'
+NODE = "node%d -- Linear -- forward_compute_time=1, backward_compute_time=2, activation_size=8, parameter_size=8\n"
 SIMULATE = "simulate -s 1f1b -p 2 -m 4"
 COSTS = "--uniform f=1,b=2"
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Write profiles and plans whose model is not to be imported, holds no bytes, or goes with few batches."""
+    """Write profiles, graphs and plans that go with few options, batches and models, or with none."""
     folder = tmp_path_factory.mktemp("models")
     for name in ("conv-epyc.json", "pipedream/gnmt.graph.txt"):
         copy(DATA / name, folder)
@@ -35,10 +36,14 @@ def models(tmp_path_factory):
     spec = ScheduleSpec(name="1f1b", num_ranks=2, num_microbatches=2)
     plan = Plan(model="", schedule_spec=spec, partition=(2, 2), microbatch_size=1, batch_size=2, compression=None,
                 predicted=Predicted(1.0, 2.0))  # fmt: skip
-    for name, model in {"command": "os:system:command=touch PLANTED", "module": "mymod:factory"}.items():
+    modules = {"command": "os:system:command=touch PLANTED", "module": "mymod:factory"}
+    for name, model in {"mlp": "mlp:width=256,layers=4", "short": "mlp:layers=3", **modules}.items():
         save_plan(replace(plan, model=model), folder / f"{name}_plan.json")
         save_profile(replace(profile(*[layer()] * 4), model=model), folder / f"{name}.json")
     save_plan(replace(plan, model="graph elsewhere/vgg16.graph.txt"), folder / "graph_plan.json")
+    save_plan(replace(plan, partition=(1, 1, 2)), folder / "three_plan.json")
+    save_plan(replace(plan, schedule_spec=replace(spec, name="1f1c")), folder / "unknown_plan.json")
+    (folder / "circle.txt").write_text(f"{NODE % 1}{NODE % 2}\tnode1 -- node2\n\tnode2 -- node1\n")
     return folder
 
 
@@ -57,8 +62,10 @@ def bad(folder, models):
     (folder / "other.json").write_text('{"format": "x"}')
     (folder / "one.json").write_text(CLUSTER % '{"latency_s": 0, "bandwidth_bytes_per_s": null}')
     (folder / "nan.json").write_text(CLUSTER % '{"latency_s": NaN, "bandwidth_bytes_per_s": null}')
+    (folder / "slow.json").write_text(CLUSTER % '{"latency_s": 0, "bandwidth_bytes_per_s": -1}')
     measured = play(build("gpipe", 2, 4), source="measured")
     (folder / "measured.json").write_text(timeline_to_json(measured))
+    (folder / "works.json").write_text(timeline_to_json(replace(measured, spans=measured.without_messages)))
     (folder / "predicted.json").write_text(timeline_to_json(play(build("gpipe", 2, 4))))
     costs_from_runs(measured).save(folder / "costs.json")
     for suffix in ("csv", "json"):
@@ -105,7 +112,7 @@ def said(request):
         MESSAGES.write_text("".join(f"$ {line}\n{message}\n" for line, message in messages.items()), encoding="utf-8")
 
 
-@pytest.mark.parametrize(("line", "message"), [pytest.param(*row, id=row[0][:60]) for row in lines_and_messages()])
+@pytest.mark.parametrize(("line", "message"), [pytest.param(*row, id=row[0][-60:]) for row in lines_and_messages()])
 def test_bad_input_is_told_in_one_line_and_nothing_is_written(pipesched, bad, said, request, line, message):
     before = sorted(bad.rglob("*"))
     answer = pipesched(line)
@@ -121,7 +128,7 @@ def test_parquet_without_pyarrow_names_pyarrow(pipesched, folder, monkeypatch):
     monkeypatch.setattr("pipesched.simulator.views.timeline_frame.find_spec", lambda name: None)
     answer = pipesched(f"{SIMULATE} {COSTS} --timeline x.parquet --out y.json")
     assert (answer.code, answer.out, answer.err.count("\n")) == (4, "", 1)
-    assert "pip install pyarrow" in answer.err
+    assert "pyarrow" in answer.err
     assert not (folder / "y.json").exists()
 
 
@@ -143,10 +150,10 @@ def test_a_package_that_is_missing_is_named(pipesched, monkeypatch):
         "profile-links --out x.json --backend nccl",
     ],
 )
-def test_a_gpu_that_is_not_there_is_said_with_what_to_try(pipesched, folder, monkeypatch, line):
+def test_a_gpu_that_is_not_there_is_said(pipesched, folder, monkeypatch, line):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     before = sorted(folder.iterdir())
     answer = pipesched(line)
     assert (answer.code, answer.out, answer.err.count("\n")) == (4, "", 1)
-    assert "expected a GPU, and torch sees none here; try --" in answer.err
+    assert line.split()[-2] in answer.err
     assert sorted(folder.iterdir()) == before

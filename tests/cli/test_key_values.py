@@ -28,36 +28,39 @@ def test_a_value_is_read_with_a_unit_that_fits_its_key(key, value, meant):
     assert number(value, f"--x: {key}") == pytest.approx(meant)
 
 
+def tried(error):
+    """Return what a refusal ends with: the value to try."""
+    return str(error.value).rpartition(" ")[2]
+
+
 @pytest.mark.parametrize(
-    ("key", "value", "hint"),
+    ("key", "value", "meant"),
     [
-        ("bandwidth_bytes_per_s", "25Gbit", "bandwidth_bytes_per_s=3125000000"),
-        ("bandwidth_bytes_per_s", "10GB", "bandwidth_bytes_per_s=10000000000"),
-        ("saved_bytes", "8Gbit", "saved_bytes=1000000000"),
-        ("f", "50%", "f=0.5"),
-        ("f", "GB", "f=1"),
-        ("f", "1GB", "f=1"),
-        ("saved_bytes", "5ms", "saved_bytes=1"),
-        ("f", "-1ms", "f=1"),
-        ("f", "inf", "f=1"),
+        ("bandwidth_bytes_per_s", "25Gbit", 3.125e9),
+        ("bandwidth_bytes_per_s", "10GB", 1e10),
+        ("saved_bytes", "8Gbit", 1e9),
+        ("f", "50%", 0.5),
+        ("f", "GB", 1.0),
+        ("f", "1GB", 1.0),
+        ("saved_bytes", "5ms", 1.0),
+        ("f", "-1ms", 1.0),
+        ("f", "inf", 1.0),
     ],
 )
-def test_a_unit_that_does_not_fit_is_answered_with_what_may_be_meant(key, value, hint):
+def test_a_unit_that_does_not_fit_is_answered_with_what_may_be_meant(key, value, meant):
     with pytest.raises(InputError) as refused:
         number(value, f"--x: {key}")
-    assert str(refused.value).endswith(f"; try {hint}")
-    assert number(hint.partition("=")[2], "--x") >= 0
+    name, _, hint = tried(refused).partition("=")
+    assert (name, number(hint, "--x")) == (key, meant)
 
 
-@pytest.mark.parametrize(("value", "hint"), [("2.0", "2"), ("1e3", "1000"), ("2.5", "1"), ("two", "1"), ("inf", "1")])
-def test_a_whole_number_in_another_form_is_answered_as_it_is_written(value, hint):
-    with pytest.raises(InputError, match=rf"^--x: .*; try {hint}$"):
+@pytest.mark.parametrize(("value", "meant"), [("2.0", 2), ("1e3", 1000), ("2.5", 1), ("two", 1), ("inf", 1)])
+def test_a_whole_number_in_another_form_is_answered_as_it_is_written(value, meant):
+    with pytest.raises(InputError, match=r"^--x: ") as refused:
         read_integer(value, "--x")
-    assert read_integer(hint, "--x") == int(hint)
+    assert read_integer(tried(refused), "--x") == meant
 
 
-def test_bytes_that_are_not_whole_are_answered_with_the_next_that_are(pipesched):
-    line = "simulate -s gpipe -p 2 -m 2 --uniform f=1,b=2,saved_bytes="
-    for wrong, hint in (("1500.5", "1501"), ("1e30", "1e18")):
-        assert pipesched(line + wrong).err.endswith(f"; try saved_bytes={hint}\n")
-        assert pipesched(line + hint).code == 0
+def test_bytes_are_whole(pipesched):
+    for text, code in {"1500.5": 2, "1501": 0, "1e30": 2, "1e18": 0}.items():
+        assert pipesched(f"simulate -s gpipe -p 2 -m 2 --uniform f=1,b=2,saved_bytes={text}").code == code

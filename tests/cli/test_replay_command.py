@@ -1,7 +1,6 @@
 """``replay``, and the parts of an error in ``compare``."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -19,7 +18,6 @@ def runs(folder):
     measured, predicted = run_by_hand(schedule, 0.1, 0.5, 1.2), simulate_lists(schedule, uniform(2, 1.0, 2.0))
     (folder / "measured.json").write_text(timeline_to_json(measured))
     (folder / "predicted.json").write_text(timeline_to_json(predicted))
-    (folder / "works.json").write_text(timeline_to_json(replace(measured, spans=measured.without_messages)))
     return folder
 
 
@@ -60,10 +58,3 @@ def test_a_prediction_is_compared_with_the_parts_of_its_error(pipesched, runs):
 
 def test_two_runs_have_no_parts(pipesched, runs):
     assert "Parts" not in pipesched("compare measured.json measured.json").out
-
-
-def test_a_timeline_without_its_messages_is_refused(pipesched, runs):
-    answer = pipesched("replay works.json")
-    assert (answer.code, answer.out) == (2, "")
-    assert "Sends and Recvs" in answer.err
-    assert answer.err.count("\n") == 1

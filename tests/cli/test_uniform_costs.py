@@ -91,7 +91,7 @@ def test_a_file_of_copies_that_cannot_be_is_refused(pipesched, folder):
         (folder / "lists.json").write_text(text.replace('"width": 3', f'"width": {wrong}'))
         answer = pipesched("simulate -f lists.json --uniform f=1,b=2")
         assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
-        assert "width: got" in answer.err
+        assert "width" in answer.err
 
 
 def test_a_training_run_shares_what_a_batch_costs_too(pipesched):
