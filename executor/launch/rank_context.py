@@ -35,7 +35,8 @@ from pipesched.executor.launch.agreement import digests_of, require_agreement
 from pipesched.executor.launch.run_spec import RunSpec
 from pipesched.executor.transport import ProcessGroupTransport, TensorShape, make_groups, make_reduce_groups
 from pipesched.profiles import Backend, DeviceKind, MessagePrecision
-from pipesched.profiles.processes import computing, usable_cores
+from pipesched.profiles.measuring import computing
+from pipesched.profiles.processes import usable_cores
 from pipesched.schedules import Schedule
 
 

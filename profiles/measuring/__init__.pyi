@@ -1,3 +1,4 @@
+from .computing import computing as computing
 from .core_sharing import measure_sharing as measure_sharing
 from .link_profiler import main as main
 from .profiler import profile_model as profile_model

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.processes import command, computing, descriptor_as, end_with, environment
+from pipesched.profiles.processes import command, descriptor_as, end_with, environment
 
 if TYPE_CHECKING:
     from pipesched.profiles.measuring.layer_chain import LayerChain
@@ -147,6 +147,7 @@ def _main() -> None:
     end_with(parent)  # before what takes long to load
     import torch
 
+    from pipesched.profiles.measuring.computing import computing
     from pipesched.profiles.measuring.layer_chain import LayerChain
     from pipesched.profiles.models import resolve_model, torch_dtype
 

@@ -21,9 +21,10 @@ from torch import Tensor
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import SharingPrice, sharing_price_of
 from pipesched.profiles.measuring.background_load import Companions
+from pipesched.profiles.measuring.computing import computing
 from pipesched.profiles.measuring.layer_chain import LayerChain
 from pipesched.profiles.models import Model
-from pipesched.profiles.processes import can_bind, computing, usable_cores
+from pipesched.profiles.processes import can_bind, usable_cores
 
 _LEAST_S = 0.05
 """Processor time of a measurement: several time slices of the system, or passes of a small model would see none."""

@@ -24,12 +24,13 @@ from pipesched.profiles.costs import (
 )
 from pipesched.profiles.io import require_no_faults
 from pipesched.profiles.measuring.background_load import Companions
+from pipesched.profiles.measuring.computing import computing
 from pipesched.profiles.measuring.layer_chain import LayerBytes, LayerChain
 from pipesched.profiles.measuring.provenance import device_name, library_versions
 from pipesched.profiles.measuring.timer import Timer, timer_for
 from pipesched.profiles.measuring.weight_costs import WeightWork
 from pipesched.profiles.models import Model, make_optimizer
-from pipesched.profiles.processes import computing, num_cores
+from pipesched.profiles.processes import num_cores
 
 OnProgress = Callable[[int, int, str], None]
 """(runs done, runs in all, what is going on)."""

@@ -3,7 +3,6 @@ from .child_process import can_fork as can_fork
 from .child_process import command as command
 from .child_process import end_with as end_with
 from .child_process import environment as environment
-from .computing import computing as computing
 from .host import can_bind as can_bind
 from .host import num_companions as num_companions
 from .host import num_cores as num_cores

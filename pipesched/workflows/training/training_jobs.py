@@ -10,7 +10,6 @@ from pipesched.executor import RunSettings
 from pipesched.profiles import element_bytes
 from pipesched.profiles.costs import Compression, DeviceCost, Profile, RunCosts, StageCosts, costs_of_stages
 from pipesched.profiles.models import Model
-from pipesched.profiles.processes import computing
 from pipesched.schedules import Schedule
 from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
 from pipesched.workflows import ArgumentError, is_rank
@@ -67,6 +66,8 @@ def trained_by(
             "no order is faster; add it"
         )
     import torch
+
+    from pipesched.profiles.measuring import computing
 
     training = training_of(spec, torch.device(spec.device), model)
     with computing(spec.threads):

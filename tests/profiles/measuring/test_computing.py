@@ -4,7 +4,7 @@ import resource
 import pytest
 import torch
 
-from pipesched.profiles.processes import computing
+from pipesched.profiles.measuring import computing
 
 TENSOR_BYTES = 48 * 2**20
 

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import torch
+
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 """Parameters of glibc's ``mallopt``: free bytes above which memory goes back, and how many tensors have maps."""
 _USUAL = {_TRIM_THRESHOLD: 128 * 1024, _MMAP_MAX: 65536}
@@ -28,8 +30,6 @@ def computing(threads: int) -> Iterator[None]:
     Args:
         threads: Threads of one operation.
     """
-    import torch
-
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     _allocate(_KEEPING)
