@@ -10,6 +10,7 @@ A rank spends time on more than its ops: it posts and takes messages, and goes f
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +20,7 @@ from pipesched.profiles.clusters import Cluster, Device, Link
 from pipesched.profiles.costs.run_samples import WORK_KINDS, RunSamples
 from pipesched.profiles.costs.spread import Spread, spread_of
 from pipesched.profiles.costs.stage_costs import StageCost, StageCosts
+from pipesched.profiles.costs.variation import Variation, variation_of
 from pipesched.schedules import Schedule
 
 _ADDED_UP = (
@@ -58,6 +60,7 @@ class RunCosts:
         microbatch_size: Samples of a micro-batch; None where nobody said it.
         assumed_input_share: Share of B that I takes, and W the rest, of stages whose I and W nobody knows; None: such
             schedules are refused. The first stage needs no gradient of its input: W is its whole B.
+        variation: How the seconds of works vary from run to run; None where there is one run, or other lists.
         splits_stages: Whether a stage may be supposed to be of equal parts, for a schedule with several times as many.
     """
 
@@ -68,6 +71,7 @@ class RunCosts:
     warmup: int
     microbatch_size: int | None = None
     assumed_input_share: float | None = None
+    variation: Variation | None = None
     splits_stages: bool = False
 
     @property
@@ -153,7 +157,8 @@ def costs_of_samples(samples: RunSamples, runs: Sequence[str], warmup: int) -> R
     )
     hand_over = {kind: spread_of(seconds) for kind, seconds in samples.hand_over.items()}
     message = spread_of(samples.messages) if samples.messages else None
-    return RunCosts(tuple(runs), stages, hand_over, message, warmup)
+    variation = variation_of(samples.passes, statistics.fmean)
+    return RunCosts(tuple(runs), stages, hand_over, message, warmup, variation=variation)
 
 
 def _measured_cost(stage: RunStage) -> StageCost:

@@ -56,12 +56,14 @@ class RunSamples:
             there.
         messages: Seconds from the posts of a message to its use, of those that a rank was waiting for; 0 of those that
             were there while their senders still posted them.
+        passes: Seconds of all works of each run, where all runs are of the same lists; else nothing.
     """
 
     num_stages: int
     work: Mapping[StageWork, tuple[float, ...]]
     hand_over: Mapping[str, tuple[float, ...]]
     messages: tuple[float, ...]
+    passes: tuple[tuple[float, ...], ...] = ()
 
 
 def samples_of(timelines: Sequence[Timeline], names: Sequence[str], warmup: int = 1) -> RunSamples:
@@ -110,7 +112,18 @@ def samples_of(timelines: Sequence[Timeline], names: Sequence[str], warmup: int 
         {kind: tuple(seconds) for kind, seconds in sorted(work.items())},
         {kind: tuple(seconds) for kind, seconds in sorted(hand_over.items()) if seconds},
         tuple(messages),
+        _passes(timelines),
     )
+
+
+def _passes(timelines: Sequence[Timeline]) -> tuple[tuple[float, ...], ...]:
+    works = [
+        [span for rank in range(len(timeline.rank_to_device)) for span in timeline.of_rank(rank) if is_work(span)]
+        for timeline in timelines
+    ]
+    if len({tuple((span.rank, span.op) for span in spans) for spans in works}) > 1:
+        return ()
+    return tuple(tuple(span.end_s - span.start_s for span in spans) for spans in works)
 
 
 def _num_stages(timeline: Timeline, name: str) -> int:

@@ -34,4 +34,4 @@ def spread_of(seconds: Sequence[float]) -> Spread:
     cuts = statistics.quantiles(seconds, n=10, method="inclusive")
     least_s, most_s = min(seconds), max(seconds)
     mean_s = min(max(statistics.fmean(seconds), least_s), most_s)  # roundings aside, it lies between them
-    return Spread(len(seconds), mean_s, (least_s, *cuts, most_s))
+    return Spread(len(seconds), mean_s, tuple(sorted((least_s, *cuts, most_s))))  # again, roundings aside

@@ -2,13 +2,16 @@
 
 A machine that is slower for some seconds is so for all works of that time: a makespan then varies as one of them does.
 What varies from work to work averages out over many. So the two are told apart.
+
+Passes are few, and the next one may well be outside of all that were seen: of n passes the k-th is taken for the share
+k / (n + 1) of all, and the deciles beyond the first and the last lie on the line through their neighbours.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pipesched.profiles.costs.spread import spread_of
@@ -16,7 +19,7 @@ from pipesched.profiles.costs.spread import spread_of
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """Factors on the seconds of works, relative to their medians.
+    """Factors on the seconds of works, relative to what they take usually.
 
     Attributes:
         passes: The least, nine deciles and the most of the factor that all works of a pass share.
@@ -27,24 +30,29 @@ class Variation:
     works: tuple[float, ...]
 
 
-def variation_of(passes: Sequence[Sequence[float]]) -> Variation | None:
+def variation_of(
+    passes: Sequence[Sequence[float]], usual: Callable[[Sequence[float]], float] = statistics.median
+) -> Variation | None:
     """Return how works vary.
 
     Args:
         passes: Seconds of the same works, in the same order, in each pass.
+        usual: Returns the seconds of a work that costs have of those that it took; factors are relative to them.
 
     Returns:
         None where fewer than two passes were measured, or nothing takes time.
     """
-    medians_s = [statistics.median(column) for column in zip(*passes, strict=True)]
-    total_s = math.fsum(medians_s)
+    usual_s = [usual(column) for column in zip(*passes, strict=True)]
+    total_s = math.fsum(usual_s)
     if len(passes) < 2 or not total_s:
         return None
     factors = [math.fsum(row) / total_s for row in passes]
     works = [
-        seconds / (median_s * factor)
+        seconds / (work_s * factor)
         for row, factor in zip(passes, factors, strict=True)
-        for seconds, median_s in zip(row, medians_s, strict=True)
-        if median_s and factor
+        for seconds, work_s in zip(row, usual_s, strict=True)
+        if work_s and factor
     ]
-    return Variation(spread_of(factors).deciles_s, spread_of(works).deciles_s)
+    cuts = [max(0.0, cut) for cut in statistics.quantiles(factors, n=10, method="exclusive")]
+    least, most = min(cuts[0], *factors), max(cuts[-1], *factors)
+    return Variation(tuple(sorted((least, *cuts, most))), spread_of(works).deciles_s)

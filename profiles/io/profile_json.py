@@ -22,11 +22,11 @@ from pipesched.profiles.costs import (
     Profile,
     Provenance,
     SharingPrice,
-    Variation,
 )
 from pipesched.profiles.io.faults import require_no_faults
 from pipesched.profiles.io.model_name import NameFromFile
 from pipesched.profiles.io.validation import Bytes, Count, Record, Seconds, Text, parse_record
+from pipesched.profiles.io.variation_record import Factors, VariationRecord, falling
 
 _ADVICE = "correct it, or measure the profile again"
 
@@ -84,17 +84,9 @@ class _Provenance(Record):
     kind: DeviceKind = "cpu"
 
 
-_Factors = Annotated[tuple[Seconds, ...], Field(min_length=11, max_length=11)]
-
-
-class _Variation(Record):
-    passes: _Factors
-    works: _Factors
-
-
 class _SharingPrice(Record):
     num_processes: Annotated[int, Field(ge=2, lt=2**31)]
-    factors: _Factors
+    factors: Factors
 
 
 class _Profile(Record):
@@ -103,7 +95,7 @@ class _Profile(Record):
     model: Text
     layers: Annotated[tuple[_Layer, ...], Field(min_length=1, max_length=100_000)]
     provenance: _Provenance
-    variation: _Variation | None = None
+    variation: VariationRecord | None = None
     sharing: Annotated[tuple[_SharingPrice, ...], Field(max_length=1000)] | None = None
 
 
@@ -117,7 +109,7 @@ def read_profile(text: str, file: str) -> Profile:
     fields = record.provenance.model_dump()
     fields["versions"] = tuple(record.provenance.versions.items())
     name = NameFromFile(record.model, file)
-    variation = None if record.variation is None else Variation(**record.variation.model_dump())
+    variation = None if record.variation is None else record.variation.variation()
     sharing = tuple(SharingPrice(**price.model_dump()) for price in record.sharing or ())
     layers = tuple(_layer(layer) for layer in record.layers)
     profile = Profile(name, layers, Provenance(**fields), variation, sharing)
@@ -172,14 +164,9 @@ def _version_faults(record: _Profile) -> list[str]:
 
 def _falling(record: _Profile) -> list[str]:
     """Return which deciles, and which numbers of processes, fall."""
-    named = {} if record.variation is None else {f"variation.{name}": factors for name, factors in record.variation}
     prices = record.sharing or ()
-    named |= {f"sharing.{index}.factors": price.factors for index, price in enumerate(prices)}
-    faults = [
-        f"{place}: got factors that fall, expected them rising"
-        for place, factors in named.items()
-        if list(factors) != sorted(factors)
-    ]
+    faults = [] if record.variation is None else record.variation.faults("variation")
+    faults += falling({f"sharing.{index}.factors": price.factors for index, price in enumerate(prices)})
     numbers = [price.num_processes for price in prices]
     if numbers != sorted(set(numbers)):
         faults.append(f"sharing: got {numbers[:8]} processes, expected numbers that rise")

@@ -1,11 +1,13 @@
-"""Costs that were measured in runs, as JSON: ``{"format": "pipesched-run-costs", "version": 1, "stages": [...], ...}``.
+"""Costs that were measured in runs, as JSON: ``{"format": "pipesched-run-costs", "version": 2, "stages": [...], ...}``.
 
-    {"format": "pipesched-run-costs", "version": 1, "runs": ["gpipe.json"], "warmup": 1, "microbatch_size": 4,
+    {"format": "pipesched-run-costs", "version": 2, "runs": ["gpipe.json"], "warmup": 1, "microbatch_size": 4,
      "stages": [{"work": {"F": {"count": 7, "mean_s": 0.01, "deciles_s": [11 numbers, rising]}, "B": {...}},
                  "profiled": null}, ...],
-     "hand_over": {"Op": {...}, "Recv": {...}, "Send": {...}, "Take": {...}}, "message": {...}}
+     "hand_over": {"Op": {...}, "Recv": {...}, "Send": {...}, "Take": {...}}, "message": {...},
+     "variation": {"passes": [11 factors, rising], "works": [11 factors, rising]}}
 
-The sixth decile is the median. ``profiled`` has the fields of a stage's costs: what a profile said of its bytes.
+Version 1 does not say how the seconds vary (``variation``). The sixth decile is the median. ``profiled`` has the fields
+of a stage's costs: what a profile said of its bytes.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from pydantic import Field
 from pipesched.profiles.costs import WORK_KINDS, RunCosts, RunStage, Spread, StageCost
 from pipesched.profiles.io.faults import require_no_faults
 from pipesched.profiles.io.validation import Bytes, Count, Record, Seconds, Text, parse_record
+from pipesched.profiles.io.variation_record import VariationRecord
 
 _ADVICE = "correct it, or make it again with pipesched.costs_from_runs"
 _Work = Literal["F", "B", "I", "W", "R", "Step", "Average"]
@@ -59,13 +62,14 @@ class _Stage(Record):
 
 class _RunCosts(Record):
     format: Literal["pipesched-run-costs"]
-    version: Literal[1]
+    version: Literal[1, 2]
     runs: Annotated[tuple[Text, ...], Field(min_length=1, max_length=1000)]
     warmup: Count
     microbatch_size: Annotated[int, Field(ge=1, lt=2**31)] | None
     stages: Annotated[tuple[_Stage, ...], Field(min_length=1, max_length=100_000)]
     hand_over: dict[Literal["Op", "Recv", "Send", "Take"], _Spread]
     message: _Spread | None
+    variation: VariationRecord | None = None
 
 
 def read_run_costs(text: str, file: str) -> RunCosts:
@@ -83,6 +87,7 @@ def read_run_costs(text: str, file: str) -> RunCosts:
         None if record.message is None else record.message.spread(),
         record.warmup,
         record.microbatch_size,
+        variation=None if record.variation is None else record.variation.variation(),
     )
 
 
@@ -95,7 +100,7 @@ def run_costs_text(costs: RunCosts, file: str) -> str:
     fields = asdict(costs)
     for supposed in ("assumed_input_share", "splits_stages"):
         del fields[supposed]
-    text = json.dumps({"format": "pipesched-run-costs", "version": 1, **fields}, indent=1) + "\n"
+    text = json.dumps({"format": "pipesched-run-costs", "version": 2, **fields}, indent=1) + "\n"
     read_run_costs(text, file)
     return text
 
@@ -129,4 +134,9 @@ def _faults(record: _RunCosts) -> list[str]:
         for place, spread in spreads
         if not spread.deciles_s[0] <= spread.mean_s <= spread.deciles_s[10]
     ]
+    if record.variation is not None:
+        faults += record.variation.faults("variation")
+    if ("variation" in record.model_fields_set) != (record.version == 2):
+        got, wanted = ("no", "one, or null,") if record.version == 2 else ("a", "none")
+        faults.append(f"costs: got {got} variation, expected {wanted} in version {record.version}")
     return faults

@@ -25,7 +25,10 @@ def simulate(
     runs: Annotated[int, typer.Option(help="With --jitter: runs of which the percentiles are shown.", min=1)] = 1,
     spread: Annotated[
         int,
-        typer.Option(help="With --profile: a range of the makespan, by so many draws of the seconds; 0: none.", min=0),
+        typer.Option(
+            help="With a --profile, or costs from runs: a range of the makespan, by so many draws of the seconds.",
+            min=0,
+        ),
     ] = 0,
     buffers: BuffersOption = "pooled",
     timeline: Annotated[Path | None, typer.Option(help="Write every span: .json, .csv or .parquet.")] = None,

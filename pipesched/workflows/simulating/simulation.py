@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from pipesched.profiles import MessagePrecision
-from pipesched.profiles.costs import Profile, Variation
+from pipesched.profiles.costs import Profile, RunCosts, Variation
 from pipesched.profiles.processes import num_cores
 from pipesched.schedules.builders import ParameterValue
 from pipesched.schedules.lowering import lower
@@ -79,8 +79,8 @@ def simulate(
         jitter: Sigma of a log-normal factor on the seconds of every op.
         seed: Seed of the jitter.
         num_runs: Runs with jitter, with seeds from `seed` on, whose makespans are the `distribution`.
-        spread: How often seconds are drawn as they varied when the profile was measured, for a range of the
-            makespan; 0: no range.
+        spread: How often seconds are drawn as they varied when the profile, or the runs, were measured, for a range
+            of the makespan; 0: no range.
 
     Raises:
         ArgumentError: An argument, or a combination, makes no sense.
@@ -155,13 +155,15 @@ def _variation(conditions: Conditions) -> Variation:
     if conditions.jitter:
         raise ArgumentError("spread: got `jitter` too, expected one of them; leave one out")
     costs = conditions.costs
-    if not isinstance(costs, Profile):
-        raise ArgumentError("spread: got costs that are no profile, expected one, which says how seconds vary")
-    if costs.variation is None:
+    if not isinstance(costs, Profile | RunCosts):
         raise ArgumentError(
-            f"spread: got a profile of {costs.model} that does not say how seconds vary, expected one that does; "
-            "profile the model again, with 2 `repeats` or more"
+            "spread: got costs of neither profile nor runs, expected one of them, which says how seconds vary"
         )
+    if costs.variation is None:
+        what, advice = "runs", "give two runs or more of one schedule"
+        if isinstance(costs, Profile):
+            what, advice = f"a profile of {costs.model}", "profile the model again, with 2 `repeats` or more"
+        raise ArgumentError(f"spread: got {what} without how seconds vary, expected costs that say it; {advice}")
     return costs.variation
 
 

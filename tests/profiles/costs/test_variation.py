@@ -1,5 +1,7 @@
 """How seconds vary: the factor of a pass told apart from those of its works."""
 
+import statistics
+
 import pytest
 
 from pipesched.profiles.costs import variation_of
@@ -7,9 +9,7 @@ from pipesched.profiles.costs import variation_of
 
 def test_passes_that_are_slower_as_a_whole_leave_nothing_to_single_works():
     variation = variation_of([(1.0 * factor, 2.0 * factor) for factor in (0.5, 1.0, 1.5)])
-    assert variation.passes[0] == pytest.approx(0.5)
     assert variation.passes[5] == pytest.approx(1.0)
-    assert variation.passes[-1] == pytest.approx(1.5)
     assert variation.works == pytest.approx((1.0,) * 11)
 
 
@@ -17,6 +17,17 @@ def test_works_that_make_up_for_each_other_leave_nothing_to_passes():
     variation = variation_of([(0.9, 1.1), (1.1, 0.9), (1.0, 1.0)])
     assert variation.passes == pytest.approx((1.0,) * 11)
     assert (variation.works[0], variation.works[-1]) == pytest.approx((0.9, 1.1))
+
+
+def test_the_kth_of_n_passes_stands_for_the_share_k_of_n_plus_1():
+    variation = variation_of([(factor,) for factor in (0.7, 0.8, 0.9, 1.0, 1.0, 1.0, 1.1, 1.2, 1.3)])
+    assert variation.passes == pytest.approx((0.7, 0.7, 0.8, 0.9, 1.0, 1.0, 1.0, 1.1, 1.2, 1.3, 1.3))
+    beyond = variation_of([(factor,) for factor in (0.75, 1.0, 1.25)])
+    assert beyond.passes[1] == pytest.approx(0.75 - 0.6 * 0.25)
+
+
+def test_factors_are_relative_to_what_is_usual():
+    assert variation_of([(1.0,), (2.0,), (6.0,)], statistics.fmean).passes[5] == pytest.approx(2.0 / 3.0)
 
 
 def test_one_pass_and_works_of_no_time_say_nothing():

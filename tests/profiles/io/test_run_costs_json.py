@@ -1,11 +1,12 @@
 """Costs from runs are read back as they were written, and everything else is refused with its place."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.costs import RunCosts, RunStage, StageCost, spread_of
+from pipesched.profiles.costs import RunCosts, RunStage, StageCost, spread_of, variation_of
 from pipesched.profiles.io import RUN_COSTS_FORMAT, load_profile, load_run_costs, save_run_costs
 from pipesched.schedules.formats import format_of
 from tests.profiles.test_damaged_files import read_damaged
@@ -20,6 +21,7 @@ COSTS = RunCosts(
     spread_of([1e-3]),
     warmup=1,
     microbatch_size=4,
+    variation=variation_of([(0.1, 0.2), (0.2, 0.3)]),
 )
 
 
@@ -28,6 +30,11 @@ def test_costs_are_read_back_as_they_were(tmp_path):
 
     assert format_of(tmp_path / "costs.json") == RUN_COSTS_FORMAT
     assert load_run_costs(tmp_path / "costs.json") == COSTS
+
+
+def test_costs_of_version_1_say_nothing_of_how_seconds_vary(tmp_path):
+    path = changed(tmp_path, lambda document: (document.update(version=1), document.pop("variation")))
+    assert load_run_costs(path) == replace(COSTS, variation=None)
 
 
 def test_damaged_costs_are_refused_or_mean_what_they_are_read_as(tmp_path):
@@ -57,7 +64,10 @@ def changed(tmp_path, change):
         (lambda d: d["message"].update(mean_s=2.0), r"message\.mean_s: got 2\.0, expected it between the least and"),
         (lambda d: d["message"].update(count=0), r"message\.count: got 0, expected at least 1"),
         (lambda d: d["stages"][1]["work"].update(X=1), r"stages\.1\.work"),
-        (lambda d: d.update(version=2), r"version: got 2, expected 1"),
+        (lambda d: d.update(version=3), r"version: got 3, expected 1 or 2"),
+        (lambda d: d.update(version=1), r"costs: got a variation, expected none in version 1"),
+        (lambda d: d.pop("variation"), r"costs: got no variation, expected one, or null, in version 2"),
+        (lambda d: d["variation"]["works"].reverse(), r"variation\.works: got factors that fall, expected them rising"),
         (lambda d: d.update(stages=[]), r"stages: got .*, expected 1 or more entries"),
     ],
 )

@@ -108,7 +108,7 @@ def test_jitter_has_a_distribution_and_no_steady_time():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"spread": 5}, r"^spread: got costs that are no profile"),
+        ({"spread": 5}, r"^spread: got costs of neither profile nor runs"),
         ({"spread": 5, "jitter": 0.1}, r"^spread: got `jitter` too"),
         ({"num_runs": 5}, r"^num_runs: got 5 without `jitter`"),
         ({"convert_bytes_per_s": 1e9}, r"^convert_bytes_per_s: got it alone"),
@@ -130,8 +130,23 @@ def test_a_profile_that_says_how_seconds_vary_gives_a_range_of_the_makespan():
     assert "80 % of runs between" in result.table().caption
 
 
+def test_runs_of_one_schedule_give_a_range_of_the_makespan():
+    runs = [measured_run(factor) for factor in (0.9, 1.0, 1.1)]
+    costs = pipesched.costs_from_runs(runs, warmup=0).costs
+    result = pipesched.simulate("1f1b", costs, num_ranks=2, num_microbatches=4, spread=50)
+    assert 0.8 < result.spread.low_s / result.makespan_s < 0.95 < 1.05 < result.spread.high_s / result.makespan_s < 1.2
+    one_run = pipesched.costs_from_runs(runs[:1], warmup=0).costs
+    with pytest.raises(ArgumentError, match=r"^spread: got runs without how seconds vary"):
+        pipesched.simulate("1f1b", one_run, num_ranks=2, num_microbatches=4, spread=5)
+
+
+def measured_run(factor):
+    costs = StageCosts((StageCost(factor, 2.0 * factor),) * 2)
+    return replace(pipesched.simulate("1f1b", costs, num_ranks=2, num_microbatches=4).timeline, source="measured")
+
+
 def test_a_profile_that_does_not_say_how_seconds_vary_gives_none():
-    with pytest.raises(ArgumentError, match=r"^spread: got a profile of gpt.* does not say how seconds vary"):
+    with pytest.raises(ArgumentError, match=r"^spread: got a profile of gpt.* without how seconds vary"):
         pipesched.simulate("1f1b", GPT, num_ranks=2, num_microbatches=4, spread=5)
 
 
