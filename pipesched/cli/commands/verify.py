@@ -132,9 +132,9 @@ def _verify_rounds(
     if json:
         print_json(verification.to_dict())
     else:
-        print_comparisons([verified.comparison for verified in middle])
-        print("That is the round of median error of each schedule.")
         print_result(verification.table())
+        print("\nThe round of median error of each schedule:")
+        print_comparisons([verified.comparison for verified in middle])
         for several in verification.schedules:
             difference = max(verified.loss_difference for verified in several.rounds)
             print(f"{several.name}: losses are those of the un-pipelined model, but for a relative {difference:.1e}")

@@ -133,17 +133,15 @@ class RoundsVerification:
     def verdict(self, several: ScheduleRounds) -> str:
         """Return what can be said of a schedule's prediction, and what cannot because the machine drifted."""
         error, drift, model = several.error, self.machine.interval, several.model
-        apart = ""
-        if model is not None:
-            apart = f"; with the seconds that the run itself took for each op it is {_percents(model)} off"
+        own = f"{_percents(model)} off with the seconds that the run itself took for each op; " if model else ""
         limit = f"more than {self.precision:.0%}"
         if drift.furthest > self.precision:
             reason = f"the machine drifted by up to {drift.furthest:.1%} between profile and run, {limit}"
         elif max(error.high - error.median, error.median - error.low) > self.precision:
             reason = f"the rounds lie {error.low:+.1%} to {error.high:+.1%} apart, {limit} from the median"
         else:
-            return f"{several.name}: the prediction is {_percents(error)} off{apart}"
-        return f"{several.name}: no verdict on the profile, as {reason}; try an idle machine, or more rounds{apart}"
+            return f"{several.name}: {own}{_percents(error)} off with the profile's"
+        return f"{several.name}: {own}no verdict on the profile, as {reason}; try an idle machine, or more rounds"
 
     def table(self) -> Table:
         """Return a row per schedule: its error and the parts of it; below, the machine and the verdicts."""

@@ -76,7 +76,7 @@ def test_the_picture_is_of_the_round_of_median_error():
 def test_a_steady_machine_and_rounds_that_agree_have_a_verdict():
     verification = RoundsVerification((of_factors(1.02, 1.02, 1.03),), MachineDrift(STEADY))
     said = verification.verdict(verification.schedules[0])
-    assert said.startswith("1f1b: the prediction is -")
+    assert said.endswith("% (-5.4% to -4.5%) off with the profile's")
     assert "no verdict" not in said
 
 
@@ -85,7 +85,7 @@ def test_a_machine_that_drifts_has_none_but_the_model_is_judged():
     verification = RoundsVerification((of_factors(1.02, 1.02, 1.03),), drifted)
     said = verification.verdict(verification.schedules[0])
     assert "no verdict on the profile, as the machine drifted" in said
-    assert "with the seconds that the run itself took for each op it is -" in said
+    assert "off with the seconds that the run itself took for each op; no verdict" in said
     assert said in verification.table().caption
     assert verification.to_dict()["schedules"][0]["verdict"] == said
 
