@@ -2,8 +2,8 @@
 
     python benchmarks/fidelity.py [--rows rest,fitted] [--rounds 8] [--out benchmarks/results/fidelity.md]
 
-Rows: what a replay leaves unexplained; costs fitted on a run; costs from PyTorch's own traces; the tuner's regret;
-emulated ranks under all schedules; clocks with a known shift. Every row is a part of the page, which is written as soon
+Rows: what a replay leaves unexplained; costs fitted on a run; the range of a makespan; costs from PyTorch's own traces;
+the tuner's regret; emulated ranks under all schedules; clocks with a known shift. Every row is a part of the page, which is written as soon
 as the row is done. A yardstick, a fixed kernel, is timed before every run: by how much it changes the machine has
 drifted. A run that fails is told, and the others go on.
 """
@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 
-from fidelity_rows import clocks, emulated, fitted, pytorch, regret, rest
+from fidelity_rows import clocks, emulated, fitted, pytorch, regret, rest, spread
 from fidelity_rows.bench import Row
 from report import arguments_of, provenance, show
 
@@ -24,6 +24,7 @@ import pipesched
 ROWS = {
     "rest": rest.ROW,
     "fitted": fitted.ROW,
+    "spread": spread.ROW,
     "pytorch": pytorch.ROW,
     "regret": regret.ROW,
     "emulated": emulated.ROW,
