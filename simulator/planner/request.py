@@ -63,8 +63,8 @@ def candidates(request: Request, cuts: Cuts) -> Iterator[Candidate]:
 
     A layout is every depth x width that makes the number of devices; a batch is dealt out evenly to the copies and cut
     into micro-batches of every size that the profile covers. What would come out the same is left out: both placements
-    on one node or of one rank or copy, and other schedules than 1F1B on one rank. Counts that a schedule cannot have
-    are left out too.
+    on one node, where copies are side by side as trainers have them, or of one rank or copy, and other schedules than
+    1F1B on one rank. Counts that a schedule cannot have are left out too.
     """
     for num_devices in _device_counts(request.cluster, request.fewer):
         for depth in [d for d in divisors(num_devices) if request.depths is None or d in request.depths]:
@@ -171,7 +171,9 @@ def _device_counts(cluster: Cluster, fewer: bool) -> tuple[int, ...]:
 
 def _placements(cluster: Cluster, depth: int, width: int) -> tuple[Placement, ...]:
     is_one_node = len({device.node for device in cluster.devices[: depth * width]}) == 1 and not cluster.links
-    return ("pipeline",) if 1 in (depth, width) or is_one_node else ("pipeline", "data")
+    if 1 in (depth, width):
+        return ("pipeline",)
+    return ("data",) if is_one_node else ("pipeline", "data")
 
 
 def _microbatches(request: Request, name: str, depth: int, width: int) -> Iterator[tuple[int, int]]:
