@@ -41,6 +41,8 @@ from .workflows.checking import CheckReport as CheckReport
 from .workflows.checking import VersionReport as VersionReport
 from .workflows.checking import check as check
 from .workflows.checking import versions as versions
+from .workflows.exporting import PipelineSetting as PipelineSetting
+from .workflows.exporting import export_setting as export_setting
 from .workflows.measuring import LinkMeasurement as LinkMeasurement
 from .workflows.measuring import MeasuredCosts as MeasuredCosts
 from .workflows.measuring import ProfileMeasurement as ProfileMeasurement

@@ -30,6 +30,7 @@ COMMANDS = {
     "profile": "profile:profile",
     "partition": "partition:partition",
     "plan": "plan:plan",
+    "export": "export:export",
     "profile-links": "profile_links:profile_links",
     "run": "run:run",
     "train": "train:train",

@@ -1,5 +1,6 @@
 from . import arguments as arguments
 from . import checking as checking
+from . import exporting as exporting
 from . import measuring as measuring
 from . import planning as planning
 from . import simulating as simulating
@@ -13,6 +14,7 @@ from .choices import BuffersChoice as BuffersChoice
 from .choices import EvaluatorChoice as EvaluatorChoice
 from .choices import PartitionAim as PartitionAim
 from .choices import ReplicaFormula as ReplicaFormula
+from .choices import TrainerName as TrainerName
 from .errors import NETWORK_EXPECTED as NETWORK_EXPECTED
 from .errors import ArgumentError as ArgumentError
 from .errors import require_at_least as require_at_least

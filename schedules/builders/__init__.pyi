@@ -11,3 +11,4 @@ from .catalogue_entry import InFlightRule as InFlightRule
 from .catalogue_entry import Parameter as Parameter
 from .catalogue_entry import ParameterValue as ParameterValue
 from .catalogue_entry import SpecialCase as SpecialCase
+from .interleaved import round_size as round_size

@@ -10,7 +10,17 @@ from tests.cli.conftest import BLOCKS
 from tests.profiles.hand_profiles import layer, measurement, profile
 from tests.profiles.traces.kineto_files import two_ranks
 
-QUICK = ("check", "simulate", "gantt", "show", "list", "compare", "import", "what-if")  # and what needs no machine
+QUICK = (
+    "check",
+    "simulate",
+    "gantt",
+    "show",
+    "list",
+    "compare",
+    "import",
+    "what-if",
+    "export",
+)  # and what needs no machine
 LINES = [shlex.split(line, comments=True) for block in BLOCKS for line in block.replace("\\\n", "").splitlines()]
 WORDS = [words for words in LINES if words[:1] == ["pipesched"] and words[1] in QUICK and "$(cat" not in words]
 COMMANDS = [" ".join(words[1:]) for words in WORDS]

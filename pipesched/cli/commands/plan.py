@@ -7,14 +7,15 @@ from typing import Annotated
 
 import typer
 
-from pipesched.cli.errors import NEGATIVE
+from pipesched.cli.errors import NEGATIVE, InputError
 from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.plan_options import ModelOptions, RequestOptions
 from pipesched.cli.output.memory_lines import device_limit_lines
 from pipesched.cli.output.output_files import JSON as PLAN
-from pipesched.cli.output.output_files import check_outputs
+from pipesched.cli.output.output_files import check_outputs, emit
 from pipesched.cli.terminal import complain, print_json, progress_bar
+from pipesched.workflows import TrainerName
 
 
 @grouped
@@ -35,6 +36,10 @@ def plan(
         bool, typer.Option("--explain", help="Why every device idles under the best plan, and the critical path.")
     ] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw where everything is, and when: .png, .svg or .pdf.")] = None,
+    export: Annotated[
+        TrainerName | None,
+        typer.Option(help="Print the best plan as flags or configuration of this trainer, and nothing else."),
+    ] = None,
     json: Json = False,
     out: Annotated[Path | None, out_option("Write the best plan: .json.")] = None,
 ) -> None:
@@ -46,6 +51,9 @@ def plan(
     from pipesched.simulator.views import FIGURE_SUFFIXES
     from pipesched.workflows.planning import search_request
 
+    if export is not None and (json or explain):
+        other = "--json" if json else "--explain"
+        raise InputError(f"--export: got {other} too, expected none, as nothing else is printed then; leave one out")
     check_outputs((out, PLAN), (plot, FIGURE_SUFFIXES))
     asked = request.load(profile, model)
     with progress_bar(f"planning for {len(asked.cluster.devices)} devices") as tick:
@@ -60,7 +68,9 @@ def plan(
         raise typer.Exit(NEGATIVE)
     if out is not None:
         result.save(out)
-    if json:
+    if export is not None:
+        emit(result.export(export), None)
+    elif json:
         print_json(plans_to_dict(ranking, asked) | (explained(best, asked) if explain else {}))
     else:
         devices = range(len(asked.cluster.devices))

@@ -25,6 +25,7 @@ from pipesched.workflows import (
     NETWORK_EXPECTED,
     ArgumentError,
     Table,
+    TrainerName,
     require_at_least,
     require_choice,
     require_each_at_least,
@@ -36,6 +37,7 @@ from pipesched.workflows import (
     require_rate,
 )
 from pipesched.workflows.arguments import ClusterArgument, ProfileArgument, read_devices_argument, read_profile_argument
+from pipesched.workflows.exporting import export_setting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,6 +74,15 @@ class PlanSearch:
             ProfileError: The file cannot be written.
         """
         save_plan(plan_of(self._best(), self.request), path)
+
+    def export(self, trainer: TrainerName) -> str:
+        """Return the best plan in the words of another trainer, as `pipesched.export_setting` does.
+
+        Raises:
+            ArgumentError: Nothing fits, there is no such trainer, or it cannot be told.
+            ScheduleError: PyTorch's CSV cannot say the schedule.
+        """
+        return export_setting(plan_of(self._best(), self.request), trainer)
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row per plan that fits, the fastest first."""

@@ -1,0 +1,57 @@
+"""``pipesched export``: a plan, or any setting, for another trainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipesched.cli.errors import InputError
+from pipesched.cli.options.common_options import out_option
+from pipesched.cli.options.option_groups import grouped
+from pipesched.cli.options.schedule_options import ScheduleOptions
+from pipesched.cli.output.output_files import check_outputs, emit
+from pipesched.workflows import TrainerName
+
+
+@grouped
+def export(
+    trainer: Annotated[TrainerName, typer.Argument(help="Who trains: torchtitan, megatron or deepspeed.")],
+    schedule: ScheduleOptions,
+    partition: Annotated[str | None, typer.Option(help="Layers of each stage, as 3,3,4; a plan says them.")] = None,
+    microbatch_size: Annotated[int | None, typer.Option(help="Samples; a plan says them.", min=1)] = None,
+    out: Annotated[Path | None, out_option("Write it: a script of bash, or DeepSpeed's .json.")] = None,
+) -> None:
+    """Say a plan (--plan) or a schedule by name in another trainer's flags or configuration, or why that cannot be.
+
+    Megatron-LM and torchtitan take an array of bash, DeepSpeed takes JSON.
+    """
+    from pipesched.workflows.exporting import PipelineSetting, export_setting
+
+    check_outputs((out, ()))
+    plan = schedule.read_plan()
+    given = {"--partition": partition, "--microbatch-size": microbatch_size}
+    wrong = [option for option, value in given.items() if (value is None) == (plan is None)]
+    if wrong:
+        got, expected, advice = ("none", "it", "try --partition 3,3,4 --microbatch-size 2, or --plan")
+        if plan is not None:
+            got, expected, advice = ("it beside --plan", "none", "leave it out")
+        raise InputError(f"{wrong[0]}: got {got}, expected {expected}; {advice}")
+    if plan is not None:
+        emit(export_setting(plan, trainer), out)
+        return
+    schedule.load()  # refuses what is missing
+    assert partition is not None, "as just asked"
+    assert microbatch_size is not None, "as just asked"
+    setting = PipelineSetting(
+        schedule_spec=schedule.schedule_spec(), partition=_layers(partition), microbatch_size=microbatch_size
+    )
+    emit(export_setting(setting, trainer), out)
+
+
+def _layers(partition: str) -> tuple[int, ...]:
+    try:
+        return tuple(map(int, partition.split(",")))
+    except ValueError:
+        raise InputError(f"--partition: got {partition!r}, expected layers per stage; try --partition 3,3,4") from None

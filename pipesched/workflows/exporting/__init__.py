@@ -1,0 +1,5 @@
+"""A setting in the words of other trainers: flags of Megatron-LM and torchtitan, the configuration of DeepSpeed."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,2 @@
+from .pipeline_setting import PipelineSetting as PipelineSetting
+from .setting_export import export_setting as export_setting

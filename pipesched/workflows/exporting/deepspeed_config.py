@@ -1,0 +1,59 @@
+"""A setting as DeepSpeed's configuration, and the arguments of its PipelineModule.
+
+Names and rules are those of DeepSpeed 0.19.8 (`runtime/pipe/module.py`, `schedule.py`, `topology.py`,
+`runtime/utils.py`):
+
+* A PipelineModule runs TrainSchedule, which is 1F1B. (DualPipeVModule has another list than `dualpipe_v`, in which
+  forwards and backwards overlap and W are ops of their own.)
+* `partition_method` takes no layers of each stage; ``uniform`` gives the first stages a layer more.
+* The copies of a stage are side by side.
+* `activation_checkpoint_interval` counts from the stage's first layer: of the largest stage's, all keep their input.
+"""
+
+from __future__ import annotations
+
+import json
+
+from pipesched.workflows import ArgumentError
+from pipesched.workflows.exporting.pipeline_setting import PipelineSetting
+
+_NAME = "DeepSpeed"
+
+
+def deepspeed_config(setting: PipelineSetting) -> str:
+    """Return `setting` as JSON: the arguments of ``PipelineModule``, and the ``config`` of ``deepspeed.initialize``.
+
+    Raises:
+        ArgumentError: DeepSpeed cannot be told; the message says what, and why.
+    """
+    setting.require_exportable(_NAME)
+    if setting.schedule != "1f1b":
+        raise ArgumentError(
+            f"schedule: got {setting.schedule}, expected 1f1b, as a PipelineModule of {_NAME} has no other; try that"
+        )
+    setting.require_copies_side_by_side(_NAME)
+    _require_uniform(setting.partition)
+    said = {
+        "PipelineModule": {
+            "num_stages": setting.num_ranks,
+            "partition_method": "uniform",
+            "activation_checkpoint_interval": max(setting.partition) if setting.recomputes else 0,
+        },
+        "config": {
+            "train_batch_size": setting.batch_size,
+            "train_micro_batch_size_per_gpu": setting.microbatch_size,
+            "gradient_accumulation_steps": setting.num_microbatches,
+        },
+    }
+    return json.dumps(said, indent=2) + "\n"
+
+
+def _require_uniform(partition: tuple[int, ...]) -> None:
+    layers, more = divmod(sum(partition), len(partition))
+    uniform = tuple(layers + (stage < more) for stage in range(len(partition)))
+    if partition != uniform:
+        got, expected = (",".join(map(str, counts)) for counts in (partition, uniform))
+        raise ArgumentError(
+            f"partition: got {got}, expected {expected}, as {_NAME} takes no layers of each stage; "
+            f"try `partition={expected}`, or make a stage's layers one module"
+        )

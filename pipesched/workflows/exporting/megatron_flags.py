@@ -1,0 +1,78 @@
+"""A setting as flags of Megatron-LM.
+
+Names and rules are those of `megatron/training/arguments.py` (commit 000c4ac2) and of megatron-core 0.16.1
+(`pipeline_parallel/schedules.py`, `transformer/pipeline_parallel_layer_layout.py`):
+
+* 1F1B and interleaved 1F1B, as the layout has one stage or several on a rank. Interleaved, N micro-batches go through
+  all chunks before the next ones: p <= N <= M, and M mod N is 0 (or at least p). N is p unless it is said, and p > 1.
+* The layout has a letter for every layer (E embedding, t transformer layer, L output layer) and a bar between stages;
+  stage s is on rank s mod p.
+* The width is what the number of processes leaves. The copies of a stage are side by side, or those of a pipeline.
+* Recomputation keeps the input of every so many transformer layers, a number that must divide those of every stage.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+from pipesched.schedules.builders import round_size
+from pipesched.workflows import ArgumentError
+from pipesched.workflows.exporting.pipeline_setting import (
+    TRANSFORMER_COMMENT,
+    PipelineSetting,
+    bash_array,
+    recompute_comment,
+)
+
+_NAME = "Megatron-LM"
+
+
+def megatron_flags(setting: PipelineSetting) -> str:
+    """Return the flags of `setting`, as an array of bash.
+
+    Raises:
+        ArgumentError: Megatron-LM cannot be told; the message says what, and why.
+    """
+    setting.require_exportable(_NAME)
+    if setting.schedule not in ("1f1b", "interleaved"):
+        raise ArgumentError(
+            f"schedule: got {setting.schedule}, expected 1f1b or interleaved, as {_NAME} has no other; try one of them"
+        )
+    setting.require_transformer(_NAME)
+    num_layers = sum(setting.partition) - 2
+    stages = setting.cut("E" + "t" * num_layers + "L")
+    options = [
+        ["--pipeline-model-parallel-size", str(setting.num_ranks)],
+        *_group_size(setting),
+        ["--num-layers", str(num_layers)],
+        ["--pipeline-model-parallel-layout", "|".join("".join(stage) for stage in stages)],
+        ["--micro-batch-size", str(setting.microbatch_size)],
+        ["--global-batch-size", str(setting.batch_size)],
+    ]
+    comments = [f"{_NAME}, {setting.size_text}", TRANSFORMER_COMMENT]
+    if setting.placement == "pipeline":
+        options += [["--use-tp-pp-dp-mapping"]]
+    if setting.recomputes:
+        unit = gcd(*(stage.count("t") for stage in stages))
+        options += [
+            ["--recompute-granularity", "full"],
+            ["--recompute-method", "uniform"],
+            ["--recompute-num-layers", str(unit)],
+        ]
+        comments += [recompute_comment(unit)]
+    return bash_array(comments, options)
+
+
+def _group_size(setting: PipelineSetting) -> list[list[str]]:
+    """Return the flag for micro-batches that go through all chunks together, where it is not as many as ranks."""
+    if setting.schedule != "interleaved":
+        return []
+    num_ranks, num_microbatches = setting.num_ranks, setting.num_microbatches
+    if num_ranks == 1 or setting.lists.num_stages == num_ranks or num_microbatches < num_ranks:
+        raise ArgumentError(
+            f"schedule: got interleaved with {setting.lists.num_stages} stages and {num_microbatches} micro-batches "
+            f"on {num_ranks} ranks, expected at least 2 ranks, 2 stages on each and as many micro-batches as ranks, as "
+            f"{_NAME} interleaves no fewer; try 1f1b, or more micro-batches"
+        )
+    size = round_size(setting.schedule, num_ranks, num_microbatches)
+    return [] if size == num_ranks else [["--microbatch-group-size-per-virtual-pipeline-stage", str(size)]]

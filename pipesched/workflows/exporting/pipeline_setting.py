@@ -1,0 +1,176 @@
+"""The setting of a training run, as far as other trainers can be told of it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import TypeVar
+
+from pipesched.profiles import MessagePrecision
+from pipesched.profiles.io import Plan
+from pipesched.schedules import Schedule
+from pipesched.schedules.builders import find
+from pipesched.schedules.transforms import Placement, ScheduleSpec
+from pipesched.workflows import ArgumentError, require_at_least
+
+_Layer = TypeVar("_Layer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineSetting:
+    """How a model is cut, and how its pipelines run.
+
+    Attributes:
+        schedule_spec: The schedule, its copies and where they are.
+        partition: Layers of each stage.
+        microbatch_size: Samples.
+        compression: Compression of the messages between stages.
+    """
+
+    schedule_spec: ScheduleSpec
+    partition: tuple[int, ...]
+    microbatch_size: int
+    compression: MessagePrecision | None = None
+
+    @classmethod
+    def of_plan(cls, plan: Plan) -> PipelineSetting:
+        """Return the setting that `plan` chose."""
+        return cls(
+            schedule_spec=plan.schedule_spec,
+            partition=plan.partition,
+            microbatch_size=plan.microbatch_size,
+            compression=plan.compression,
+        )
+
+    @property
+    def schedule(self) -> str:
+        """The schedule's name in the catalogue; lists are only called so, as their name is not for a script to say."""
+        spec = self.schedule_spec
+        return find(spec.name).name if spec.lists is None else "lists"
+
+    @cached_property
+    def lists(self) -> Schedule:
+        """The lists of one batch of one copy, in which nothing is recomputed."""
+        return replace(self.schedule_spec, width=1, recompute=None).run(1).lists(1).held()
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of one copy."""
+        return self.lists.num_ranks
+
+    @property
+    def num_microbatches(self) -> int:
+        """Micro-batches that one copy takes for a step."""
+        return self.lists.num_microbatches
+
+    @property
+    def width(self) -> int:
+        """Copies, which share every batch."""
+        return self.schedule_spec.width
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of an optimizer step, over all copies."""
+        return self.width * self.num_microbatches * self.microbatch_size
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether every stage keeps only its input; see `require_exportable` where some do."""
+        return bool(self.schedule_spec.recompute)
+
+    @property
+    def placement(self) -> Placement | None:
+        """What is side by side on the devices; None where there is no choice."""
+        return self.schedule_spec.placement if self.width > 1 and self.num_ranks > 1 else None
+
+    @property
+    def size_text(self) -> str:
+        """Processes, and what they are, as a comment says it."""
+        return f"{self.width * self.num_ranks} processes: {self.width} x {self.num_ranks} ranks of {self.schedule}"
+
+    def cut(self, layers: Sequence[_Layer]) -> list[Sequence[_Layer]]:
+        """Return `layers` stage by stage."""
+        return [layers[first:last] for first, last in pairwise(accumulate(self.partition, initial=0))]
+
+    def require_exportable(self, trainer: str) -> None:
+        """Refuse what no trainer can be told; `trainer` is the one that errors name.
+
+        Raises:
+            ArgumentError: Weight versions, averaging, compression, recomputation of some stages, or another number of
+                stages than the schedule has.
+            ScheduleError: There is no such schedule.
+        """
+        traits = self.schedule_spec.traits
+        if traits.is_asynchronous:
+            raise ArgumentError(
+                f"schedule: got {self.schedule}, which trains on stale weights, expected a flush before each step, as "
+                f"{trainer} keeps no weight versions; try 1f1b"
+            )
+        if traits.averages:
+            raise ArgumentError(
+                f"schedule: got {self.schedule}, which averages several pipelines, expected one, as {trainer} has no "
+                "reference model; try 1f1b"
+            )
+        if self.compression is not None:
+            raise ArgumentError(
+                f"compression: got {self.compression}, expected none, as {trainer} sends messages as they are; "
+                "plan without it"
+            )
+        require_at_least("microbatch_size", self.microbatch_size, 1)
+        for num_layers in self.partition:
+            require_at_least("partition", num_layers, 1)
+        if len(self.partition) != self.lists.num_stages:
+            raise ArgumentError(
+                f"partition: got {len(self.partition)} stages, expected the {self.lists.num_stages} of {self.schedule}"
+            )
+        recompute = self.schedule_spec.recompute
+        if recompute and recompute != "all" and set(recompute) != set(range(self.lists.num_stages)):
+            raise ArgumentError(
+                f"recompute: got stages {', '.join(map(str, recompute))}, expected all or none, as {trainer} has one "
+                "rule for all; try `recompute=all`"
+            )
+
+    def require_copies_side_by_side(self, trainer: str) -> None:
+        """Refuse ranks of a pipeline side by side, where there are several copies.
+
+        Raises:
+            ArgumentError: They are.
+        """
+        if self.placement == "pipeline":
+            raise ArgumentError(
+                f"placement: got pipeline, expected data, as {trainer} has the copies of a stage side by side; "
+                "try `placement=data`"
+            )
+
+    def require_transformer(self, trainer: str) -> None:
+        """Refuse a model without an embedding, a transformer layer and an output layer.
+
+        Raises:
+            ArgumentError: It is too small.
+        """
+        if sum(self.partition) < 3:
+            raise ArgumentError(
+                f"partition: got {sum(self.partition)} layers, expected at least 3 for {trainer}: an embedding, a "
+                "transformer layer, an output layer"
+            )
+
+
+TRANSFORMER_COMMENT = (
+    "The model's first layer is its embedding, the last its output layer, all others are transformer layers."
+)
+"""How the layers of a partition are read where a trainer gives them kinds."""
+
+
+def recompute_comment(num_layers: int) -> str:
+    """Return what is said of recomputation by so many transformer layers, which is not quite the setting's."""
+    layers = "transformer layer" if num_layers == 1 else f"{num_layers} transformer layers"
+    return f"Recomputation keeps the input of every {layers}, where the setting keeps that of a stage."
+
+
+def bash_array(comments: Sequence[str], options: Sequence[Sequence[str]]) -> str:
+    """Return `options` as a file that bash sources: an array PIPELINE_ARGS, an option with its values on each line."""
+    lines = [*(f"# {comment}" for comment in comments), "PIPELINE_ARGS=("]
+    return "\n".join([*lines, *(f"    {shlex.join(option)}" for option in options), ")", ""])

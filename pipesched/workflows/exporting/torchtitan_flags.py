@@ -1,0 +1,102 @@
+"""A setting as command-line overrides of torchtitan.
+
+Names and rules are those of torchtitan 0.3.0 (`config/configs.py`, `distributed/pipeline_parallel.py`,
+`distributed/activation_checkpoint.py`) and of `torch.distributed.pipelining` 2.13:
+
+* PyTorch's schedules have names. Any other list is a CSV file, for which torchtitan must still know where the stages
+  are: in a loop (stage s on rank s mod p), or in a V (stages r and 2p - 1 - r on rank r), as under ZBVZeroBubble.
+* PyTorch's 1F1B refuses fewer micro-batches than ranks; as a CSV file it runs.
+* A local batch is what one copy takes for a step. Of one rank there is no pipeline: local batches are accumulated.
+* The mesh has pipelines outside: the copies of a stage are side by side.
+* Recomputation is a subcommand, so it comes last; each transformer layer keeps its input.
+"""
+
+from __future__ import annotations
+
+from pipesched.schedules import stages_of
+from pipesched.schedules.formats import write_csv
+from pipesched.workflows import ArgumentError
+from pipesched.workflows.exporting.pipeline_setting import (
+    TRANSFORMER_COMMENT,
+    PipelineSetting,
+    bash_array,
+    recompute_comment,
+)
+
+_NAME = "torchtitan"
+
+_SCHEDULES = {
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved": "Interleaved1F1B",
+    "looped_bfs": "LoopedBFS",
+    "interleaved_zb": "InterleavedZeroBubble",
+    "zbv": "ZBVZeroBubble",
+    "dualpipe_v": "DualPipeV",
+}
+"""PyTorch's names of the schedules whose lists are the same."""
+
+CSV_FILE = "pipeline_schedule.csv"
+
+
+def torchtitan_flags(setting: PipelineSetting) -> str:
+    """Return the overrides of `setting`, as an array of bash; a schedule without a name is written to a file first.
+
+    Raises:
+        ArgumentError: torchtitan cannot be told; the message says what, and why.
+        ScheduleError: PyTorch's CSV cannot say the schedule.
+    """
+    setting.require_exportable(_NAME)
+    setting.require_transformer(_NAME)
+    setting.require_copies_side_by_side(_NAME)
+    local_batch_size = setting.microbatch_size * (setting.num_microbatches if setting.num_ranks > 1 else 1)
+    file, pipeline = _pipeline(setting)
+    options = [
+        ["--parallelism.data_parallel_replicate_degree", str(setting.width)],
+        ["--parallelism.data_parallel_shard_degree", "1"],
+        *pipeline,
+        ["--training.local_batch_size", str(local_batch_size)],
+        ["--training.global_batch_size", str(setting.batch_size)],
+        ["activation_checkpoint:full" if setting.recomputes else "activation_checkpoint:none"],
+    ]
+    comments = [f"{_NAME}, {setting.size_text}", TRANSFORMER_COMMENT, "The last word ends the command line."]
+    if setting.recomputes:
+        comments += [recompute_comment(1)]
+    return file + bash_array(comments, options)
+
+
+def _pipeline(setting: PipelineSetting) -> tuple[str, list[list[str]]]:
+    """Return the lines that write the schedule, if it has no name, and the options of the pipeline."""
+    if setting.num_ranks == 1:
+        if setting.schedule != "1f1b":
+            raise ArgumentError(
+                f"schedule: got {setting.schedule} on one rank, expected 1f1b, as {_NAME} has no pipeline there; try it"
+            )
+        return "", [["--parallelism.pipeline_parallel_degree", "1"]]
+    names = [f"layers.{index}" for index in range(sum(setting.partition) - 2)]
+    parts = [",".join(part) for part in setting.cut(["tok_embeddings", *names, "norm,lm_head"])]
+    name, file, csv_option = _SCHEDULES.get(setting.schedule), "", []
+    if name is None or (name == "1F1B" and setting.num_microbatches < setting.num_ranks):
+        name, csv_option = _placing(setting), [["--parallelism.pipeline_parallel_schedule_csv", CSV_FILE]]
+        file = "\n".join([f"cat > {CSV_FILE} <<'END'", *write_csv(setting.lists).splitlines(), "END", ""])
+    return file, [
+        ["--parallelism.pipeline_parallel_degree", str(setting.num_ranks)],
+        ["--parallelism.pipeline_parallel_schedule", name],
+        *csv_option,
+        ["--parallelism.pipeline_parallel_microbatch_size", str(setting.microbatch_size)],
+        ["--parallelism.module_fqns_per_model_part", *parts],
+    ]
+
+
+def _placing(setting: PipelineSetting) -> str:
+    """Return the schedule's name that puts stages where those of the lists are."""
+    p, num_stages = setting.num_ranks, setting.lists.num_stages
+    rows = [stages_of(row) for row in setting.lists.ops]
+    if rows == [tuple(range(rank, num_stages, p)) for rank in range(p)]:
+        return "PipelineScheduleMulti"
+    if rows == [(rank, 2 * p - 1 - rank) for rank in range(p)]:
+        return "ZBVZeroBubble"
+    raise ArgumentError(
+        f"schedule: got {setting.schedule}, whose rank 0 has stages {', '.join(map(str, rows[0]))} of {num_stages}, "
+        f"expected each stage on one rank, in a loop or a V, as {_NAME} places them; try 1f1b"
+    )

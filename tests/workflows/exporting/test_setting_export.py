@@ -1,0 +1,306 @@
+"""Settings in the words of Megatron-LM, torchtitan and DeepSpeed, written by hand; and what these cannot be told."""
+
+import json
+import shutil
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+import pipesched
+from pipesched.profiles.io import Plan, Predicted, save_plan
+from pipesched.schedules.builders import CATALOGUE, build
+from pipesched.schedules.formats import to_json
+from pipesched.schedules.transforms import ScheduleSpec
+from pipesched.workflows.exporting import PipelineSetting, export_setting
+
+UNEVEN = PipelineSetting(
+    schedule_spec=ScheduleSpec(
+        name="1f1b", num_ranks=4, num_microbatches=8, width=2, placement="data", recompute=(0, 1, 2, 3)
+    ),
+    partition=(4, 2, 2, 4),
+    microbatch_size=2,
+)
+ZERO_BUBBLE = PipelineSetting(
+    schedule_spec=ScheduleSpec(name="zb_h1", num_ranks=2, num_microbatches=3), partition=(2, 2), microbatch_size=4
+)
+
+MEGATRON = """\
+# Megatron-LM, 8 processes: 2 x 4 ranks of 1f1b
+# The model's first layer is its embedding, the last its output layer, all others are transformer layers.
+# Recomputation keeps the input of every transformer layer, where the setting keeps that of a stage.
+PIPELINE_ARGS=(
+    --pipeline-model-parallel-size 4
+    --num-layers 10
+    --pipeline-model-parallel-layout 'Ettt|tt|tt|tttL'
+    --micro-batch-size 2
+    --global-batch-size 32
+    --recompute-granularity full
+    --recompute-method uniform
+    --recompute-num-layers 1
+)
+"""
+
+TORCHTITAN = """\
+# torchtitan, 8 processes: 2 x 4 ranks of 1f1b
+# The model's first layer is its embedding, the last its output layer, all others are transformer layers.
+# The last word ends the command line.
+# Recomputation keeps the input of every transformer layer, where the setting keeps that of a stage.
+PIPELINE_ARGS=(
+    --parallelism.data_parallel_replicate_degree 2
+    --parallelism.data_parallel_shard_degree 1
+    --parallelism.pipeline_parallel_degree 4
+    --parallelism.pipeline_parallel_schedule 1F1B
+    --parallelism.pipeline_parallel_microbatch_size 2
+    --parallelism.module_fqns_per_model_part tok_embeddings,layers.0,layers.1,layers.2 layers.3,layers.4 \
+layers.5,layers.6 layers.7,layers.8,layers.9,norm,lm_head
+    --training.local_batch_size 16
+    --training.global_batch_size 32
+    activation_checkpoint:full
+)
+"""
+
+TORCHTITAN_CSV = """\
+cat > pipeline_schedule.csv <<'END'
+0F0,0F1,0I0,0W0,0F2,0I1,0W1,0I2,0W2
+1F0,1I0,1F1,1I1,1W0,1F2,1I2,1W1,1W2
+END
+# torchtitan, 2 processes: 1 x 2 ranks of zb_h1
+# The model's first layer is its embedding, the last its output layer, all others are transformer layers.
+# The last word ends the command line.
+PIPELINE_ARGS=(
+    --parallelism.data_parallel_replicate_degree 1
+    --parallelism.data_parallel_shard_degree 1
+    --parallelism.pipeline_parallel_degree 2
+    --parallelism.pipeline_parallel_schedule PipelineScheduleMulti
+    --parallelism.pipeline_parallel_schedule_csv pipeline_schedule.csv
+    --parallelism.pipeline_parallel_microbatch_size 4
+    --parallelism.module_fqns_per_model_part tok_embeddings,layers.0 layers.1,norm,lm_head
+    --training.local_batch_size 12
+    --training.global_batch_size 12
+    activation_checkpoint:none
+)
+"""
+
+
+def changed(setting=UNEVEN, **fields):
+    """Return `setting` with other fields, of its schedule or of itself."""
+    own = {name: fields.pop(name) for name in ("partition", "microbatch_size", "compression") if name in fields}
+    return replace(setting, schedule_spec=replace(setting.schedule_spec, **fields), **own)
+
+
+def flags(text):
+    """Return the array, by the first word of each line."""
+    lines = text.split("PIPELINE_ARGS=(\n")[1].splitlines()[:-1]
+    return {words[0]: words[1:] for words in map(str.split, lines)}
+
+
+def test_megatron_is_told_in_flags():
+    assert export_setting(UNEVEN, "megatron") == MEGATRON
+
+
+def test_torchtitan_is_told_in_overrides():
+    assert export_setting(UNEVEN, "torchtitan") == TORCHTITAN
+
+
+def test_torchtitan_reads_a_schedule_without_a_name_from_a_file():
+    assert export_setting(ZERO_BUBBLE, "torchtitan") == TORCHTITAN_CSV
+
+
+@pytest.mark.parametrize(("recompute", "interval"), [("all", 3), (None, 0)])
+def test_deepspeed_is_told_in_json(recompute, interval):
+    assert json.loads(export_setting(changed(partition=(3, 3, 2, 2), recompute=recompute), "deepspeed")) == {
+        "PipelineModule": {
+            "num_stages": 4,
+            "partition_method": "uniform",
+            "activation_checkpoint_interval": interval,
+        },
+        "config": {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 8},
+    }
+
+
+@pytest.mark.parametrize(
+    ("width", "num_ranks", "placement", "is_said"),
+    [(2, 4, "pipeline", True), (2, 4, "data", False), (2, 1, "pipeline", False), (1, 4, "pipeline", False)],
+)
+def test_megatron_numbers_the_ranks_of_a_copy_in_a_row_only_where_that_is_said(width, num_ranks, placement, is_said):
+    setting = changed(width=width, num_ranks=num_ranks, placement=placement, partition=(3,) * num_ranks, recompute=None)
+    assert ("--use-tp-pp-dp-mapping" in flags(export_setting(setting, "megatron"))) == is_said
+
+
+def test_megatron_recomputes_as_many_layers_at_a_time_as_divide_every_stage():
+    said = flags(export_setting(changed(partition=(5, 2, 2, 5)), "megatron"))
+    assert said["--pipeline-model-parallel-layout"] == ["'Etttt|tt|tt|ttttL'"]
+    assert said["--recompute-num-layers"] == ["2"]
+
+
+@pytest.mark.parametrize(("p", "m", "v"), [(2, 4, 2), (4, 8, 3), (4, 6, 2), (3, 8, 2), (4, 15, 2)])
+def test_megatron_interleaves_in_our_order(p, m, v):
+    """Its own: N micro-batches through all chunks, then the next N; N is p unless it is said."""
+    setting = changed(
+        name="interleaved", num_ranks=p, num_microbatches=m, num_chunks=v, partition=(2,) * p * v, recompute=None
+    )
+    said = flags(export_setting(setting, "megatron"))
+    assert said["--pipeline-model-parallel-layout"][0].count("|") == p * v - 1
+    size = int(said.get("--microbatch-group-size-per-virtual-pipeline-stage", [p])[0])
+    assert p <= size <= m
+    assert m % size == 0
+    order = [
+        f"{chunk * p}F{i}" for start in range(0, m, size) for chunk in range(v) for i in range(start, start + size)
+    ]
+    assert [str(op) for op in build("interleaved", p, m, v).ops[0] if "F" in str(op)] == order
+
+
+def test_of_one_rank_torchtitan_accumulates():
+    said = flags(export_setting(changed(num_ranks=1, partition=(12,), recompute=None), "torchtitan"))
+    assert said == {
+        "--parallelism.data_parallel_replicate_degree": ["2"],
+        "--parallelism.data_parallel_shard_degree": ["1"],
+        "--parallelism.pipeline_parallel_degree": ["1"],
+        "--training.local_batch_size": ["2"],
+        "--training.global_batch_size": ["32"],
+        "activation_checkpoint:none": [],
+    }
+
+
+NOT_PLACED = {"data_parallel", "dualpipe", "chimera", "gems", "hanayo"}
+"""They have a stage on several ranks, or stages neither in a loop nor in a V."""
+
+SAID_TO_TORCHTITAN = {
+    name for name, entry in CATALOGUE.items() if not entry.traits.is_asynchronous and not entry.traits.averages
+} - NOT_PLACED
+
+
+def by_name(name, lists):
+    return PipelineSetting(
+        schedule_spec=ScheduleSpec(name=name, num_ranks=4, num_microbatches=8),
+        partition=(3,) * lists.num_stages,
+        microbatch_size=1,
+    )
+
+
+@pytest.mark.parametrize("name", sorted(SAID_TO_TORCHTITAN))
+def test_pytorch_knows_torchtitans_schedule_or_reads_its_file_as_the_same_lists(tmp_path, name):
+    torch_schedules = pytest.importorskip("tests.schedules.torch_schedules")
+    lists = build(name, 4, 8)
+    text = export_setting(by_name(name, lists), "torchtitan")
+    (said,) = flags(text)["--parallelism.pipeline_parallel_schedule"]
+    kind = torch_schedules.pipelining.get_schedule_class(said)
+    if "pipeline_parallel_schedule_csv" not in text:
+        assert kind.__name__ in CATALOGUE[name].aliases
+        return
+    path = tmp_path / "pipeline_schedule.csv"
+    path.write_text(text.split("<<'END'\n")[1].split("END\n")[0])
+    is_v = kind is torch_schedules.pipelining.ScheduleZBVZeroBubble
+    stages = [0, 7] if is_v else list(range(0, lists.num_stages, 4))
+    runtime = torch_schedules.constructed("_PipelineScheduleRuntime", 4, 8, stages)
+    runtime._load_csv(str(path))
+    assert [list(map(str, runtime.pipeline_order[rank])) for rank in range(4)] == torch_schedules.words_of(lists)
+
+
+@pytest.mark.parametrize("name", sorted(CATALOGUE.keys() - SAID_TO_TORCHTITAN))
+def test_every_other_schedule_is_refused(name):
+    with pytest.raises(pipesched.ArgumentError, match=f"^schedule: got {name}"):
+        export_setting(by_name(name, build(name, 4, 8)), "torchtitan")
+
+
+def test_fewer_micro_batches_than_ranks_are_a_file_as_pytorchs_1f1b_refuses_them():
+    text = export_setting(changed(num_microbatches=3), "torchtitan")
+    assert text.startswith("cat > pipeline_schedule.csv <<'END'\n0F0,0F1,0F2,0B0,0B1,0B2\n")
+
+
+def test_lists_are_a_file_too():
+    lists = build("zb_h1", 2, 3)
+    setting = replace(ZERO_BUBBLE, schedule_spec=ScheduleSpec(lists=to_json(lists)))
+    assert export_setting(setting, "torchtitan") == TORCHTITAN_CSV.replace("ranks of zb_h1", "ranks of lists")
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_bash_sources_what_is_written(tmp_path):
+    (tmp_path / "args.sh").write_text(export_setting(ZERO_BUBBLE, "torchtitan"))
+    line = "source ./args.sh; printf '%s\\n' \"${PIPELINE_ARGS[@]}\""
+    sourced = subprocess.run(["bash", "-c", line], cwd=tmp_path, check=True, capture_output=True, text=True)
+    options = flags(TORCHTITAN_CSV).items()
+    assert sourced.stdout.split() == [word for name, values in options for word in (name, *values)]
+    assert (tmp_path / "pipeline_schedule.csv").read_text() == TORCHTITAN_CSV.split("END'\n")[1].split("END\n")[0]
+
+
+@pytest.mark.parametrize("trainer", ["megatron", "torchtitan", "deepspeed"])
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"name": "pipedream_2bw"}, "schedule: got pipedream_2bw, which trains on stale weights, expected a flush"),
+        ({"name": "avgpipe", "width": 1}, "schedule: got avgpipe, which averages several pipelines, expected one"),
+        ({"name": "chimera", "partition": (3, 3, 3, 3)}, "schedule: got chimera, "),
+        ({"compression": "half"}, "compression: got half, expected none"),
+        ({"recompute": (0, 2)}, "recompute: got stages 0, 2, expected all or none"),
+        ({"partition": (6, 6)}, "partition: got 2 stages, expected the 4 of 1f1b"),
+        ({"partition": (12, 0, 0, 0)}, "partition: got 0, expected at least 1"),
+    ],
+)
+def test_what_no_trainer_can_be_told_is_refused(trainer, fields, said):
+    with pytest.raises(pipesched.ArgumentError) as refused:
+        export_setting(changed(**fields), trainer)
+    assert str(refused.value).startswith(said)
+    assert "\n" not in str(refused.value)
+
+
+WHOLE = {"recompute": None}
+INTERLEAVED = {"name": "interleaved"} | WHOLE
+TWO_LAYERS = {"num_ranks": 2, "partition": (1, 1)} | WHOLE
+ON_ONE_RANK = {"num_ranks": 1, "partition": (12,)} | WHOLE
+HANAYO = {"name": "hanayo", "partition": (1,) * 16} | WHOLE
+
+
+@pytest.mark.parametrize(
+    ("trainer", "fields", "said"),
+    [
+        ("megatron", {"name": "gpipe"}, "schedule: got gpipe, expected 1f1b or interleaved, as Megatron-LM"),
+        ("megatron", INTERLEAVED | {"num_microbatches": 3, "partition": (2,) * 8}, "schedule: got interleaved with"),
+        ("megatron", INTERLEAVED | {"num_chunks": 1}, "schedule: got interleaved with 4 stages"),
+        ("megatron", INTERLEAVED | {"num_ranks": 1, "partition": (6, 6)}, "schedule: got interleaved with 2 stages"),
+        ("megatron", TWO_LAYERS, "partition: got 2 layers, expected at least 3"),
+        ("torchtitan", {"placement": "pipeline"}, "placement: got pipeline, expected data, as torchtitan"),
+        ("torchtitan", {"name": "gpipe"} | ON_ONE_RANK, "schedule: got gpipe on one rank, expected 1f1b"),
+        ("torchtitan", HANAYO, "schedule: got hanayo, whose rank 0 has stages 0, 7, 8, 15 of 16"),
+        ("torchtitan", TWO_LAYERS, "partition: got 2 layers, expected at least 3"),
+        ("deepspeed", {"name": "gpipe"}, "schedule: got gpipe, expected 1f1b, as a PipelineModule of DeepSpeed"),
+        ("deepspeed", {"placement": "pipeline"}, "placement: got pipeline, expected data, as DeepSpeed"),
+        ("deepspeed", {}, "partition: got 4,2,2,4, expected 3,3,3,3, as DeepSpeed takes no layers of each stage"),
+    ],
+)
+def test_what_one_trainer_cannot_be_told_is_refused(trainer, fields, said):
+    with pytest.raises(pipesched.ArgumentError) as refused:
+        export_setting(changed(**fields), trainer)
+    assert str(refused.value).startswith(said)
+
+
+def test_a_plan_and_its_file_say_the_same(tmp_path):
+    plan = Plan(
+        model="gpt",
+        schedule_spec=UNEVEN.schedule_spec,
+        partition=UNEVEN.partition,
+        microbatch_size=2,
+        batch_size=32,
+        compression=None,
+        predicted=Predicted(1.0, 32.0),
+    )
+    save_plan(plan, tmp_path / "plan.json")
+    for source in (plan, tmp_path / "plan.json", str(tmp_path / "plan.json")):
+        assert pipesched.export_setting(source, "megatron") == MEGATRON
+
+
+@pytest.mark.parametrize(
+    ("plan", "trainer", "said"), [(7, "megatron", "plan: got 7"), (UNEVEN, "nemo", "trainer: got 'nemo'")]
+)
+def test_other_arguments_are_refused(plan, trainer, said):
+    with pytest.raises(pipesched.ArgumentError, match=said):
+        export_setting(plan, trainer)
+
+
+def test_the_best_plan_is_exported(tmp_path):
+    search = pipesched.plan("profiles/data/gpt-10m-epyc.json", None, 32, num_devices=2, depths=[2], schedules=["1f1b"])
+    search.save(tmp_path / "plan.json")
+    text = search.export("torchtitan")
+    assert text == pipesched.export_setting(tmp_path / "plan.json", "torchtitan")
+    assert flags(text)["--training.global_batch_size"] == ["32"]
