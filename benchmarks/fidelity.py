@@ -3,9 +3,9 @@
     python benchmarks/fidelity.py [--rows rest,fitted] [--rounds 8] [--out benchmarks/results/fidelity.md]
 
 Rows: what a replay leaves unexplained; costs fitted on a run; the range of a makespan; costs from PyTorch's own traces;
-the tuner's regret; emulated ranks under all schedules; clocks with a known shift. Every row is a part of the page, which is written as soon
-as the row is done. A yardstick, a fixed kernel, is timed before every run: by how much it changes the machine has
-drifted. A run that fails is told, and the others go on.
+the tuner's regret; emulated ranks under all schedules; clocks with a known shift. Every row is a part of the page,
+which is written as soon as the row is done. A yardstick, a fixed kernel, is timed before every run: by how much it
+changes the machine has drifted. A run that fails is told, and the others go on.
 """
 
 from __future__ import annotations
