@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from statistics import fmean
 from typing import Any, TypeVar
 
 from tuner import MODELS, PIPELINES
@@ -34,7 +35,10 @@ def profile(kind: str) -> Profile:
     """Return a fresh one, of the sizes of the grid."""
     model, batch_size, microbatches = GRIDS[kind]
     sizes = sorted(batch_size // m for m in microbatches)
-    return pipesched.profile(model, sizes, repeats=5, companions=num_companions(2), splits=False).profile
+    companions = num_companions(2)
+    return pipesched.profile(
+        model, sizes, repeats=5, companions=companions, pipelines=max(PIPELINES), splits=False
+    ).profile
 
 
 def tuned(kind: str, measured: Profile, links: Cluster, **how: Any) -> TuneResult:
@@ -81,16 +85,18 @@ class Grid:
 
 
 def traversed(kind: str, links: Cluster, bench: Bench) -> Grid:
-    """Return the grid, of which every setting is run."""
+    """Return the grid, of which every setting is run twice, to and fro: one run each would favour the luckiest."""
     result = tuned(kind, profile(kind), links)
     measure = Measurement(result.problem, ITERATIONS)
-    seconds, traversal_s = {}, 0.0
-    for setting in (outcome.setting for outcome in result.outcomes):
+    settings = [outcome.setting for outcome in result.outcomes]
+    seconds: dict[Setting, list[float]] = {setting: [] for setting in settings}
+    traversal_s = 0.0
+    for setting in (*settings, *settings[::-1]):
         run = bench.run(f"{kind} {setting}", partial(timed, partial(measure, setting)))
         if run is not None and run[0].seconds is not None:
-            seconds[setting] = run[0].seconds
+            seconds[setting].append(run[0].seconds)
             traversal_s += run[1]
-    return Grid(kind, seconds, traversal_s)
+    return Grid(kind, {setting: fmean(twice) for setting, twice in seconds.items() if twice}, traversal_s)
 
 
 def timed(work: Callable[[], Result]) -> tuple[Result, float]:
@@ -128,7 +134,7 @@ def lines(num_rounds: int) -> Iterator[str]:
     """Yield the section."""
     bench = Bench()
     links = pipesched.profile_links().cluster
-    yield "Every setting of a grid, that of `benchmarks/tuner.py` without its largest M, is run once: the traversal."
+    yield "Every setting of a grid, that of `benchmarks/tuner.py` without its largest M, is run twice: the traversal."
     yield f"Then, {num_rounds} times, the model is profiled, and `tune --budget` races in what is left of {SHARE:.0%}"
     yield "of its time, with as many contenders as one round has time for. Links are measured once for all."
     yield ""
@@ -156,6 +162,6 @@ ROW = Row(
     "The tuner's regret against the measured grid",
     "at most 5 % with each of three fresh profiles, in at most 10 % of the traversal's time",
     3,
-    185.0,
+    300.0,
     lines,
 )

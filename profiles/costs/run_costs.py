@@ -113,12 +113,12 @@ class RunCosts:
         """Return machines that hand over as the runs did: by links that are equal, and as wide as one likes.
 
         How long a message travels is all latency: of one size nobody can tell what is due to its bytes. Hand-over is
-        the median: a post that took long was mostly interrupted.
+        the trimmed mean: a makespan has its sum, but the longest posts were mostly interrupted.
 
         Args:
             devices: The devices of the machines; what the runtime takes between two ops is added.
         """
-        seconds = {kind: spread.median_s for kind, spread in self.hand_over.items()}
+        seconds = {kind: spread.trimmed_s for kind, spread in self.hand_over.items()}
         take_s = seconds.get("Take", 0.0)
         link = Link(
             latency_s=0.0 if self.message is None else max(0.0, self.message.mean_s - take_s),
