@@ -15,7 +15,10 @@ from .hand_over import after_op as after_op
 from .hand_over import of_post as of_post
 from .hand_over import of_receipt as of_receipt
 from .network_options import USUAL_NETWORK as USUAL_NETWORK
+from .network_options import Buffers as Buffers
 from .network_options import NetworkOptions as NetworkOptions
+from .network_options import Protocol as Protocol
+from .network_options import Sends as Sends
 from .network_options import is_usual as is_usual
 from .rounding import SAME as SAME
 from .scenario import Estimate as Estimate

@@ -8,6 +8,8 @@ from typing import Literal, TypeAlias, get_args
 
 Protocol: TypeAlias = Literal["rendezvous", "eager"]
 Sends: TypeAlias = Literal["posted", "blocking"]
+Buffers: TypeAlias = Literal["pooled", "per_microbatch"]
+"""How receive buffers are allocated: as our executor does, or as PyTorch, one per micro-batch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from . import tuning as tuning
 from . import verifying as verifying
 from . import what_if as what_if
 from .choices import AccountingChoice as AccountingChoice
-from .choices import BuffersChoice as BuffersChoice
 from .choices import EvaluatorChoice as EvaluatorChoice
 from .choices import PartitionAim as PartitionAim
 from .choices import ReplicaFormula as ReplicaFormula

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 PartitionAim: TypeAlias = Literal["replicas", "time", "memory"]
-ReplicaFormula: TypeAlias = Literal["paper", "published"]
-BuffersChoice: TypeAlias = Literal["pooled", "per_microbatch"]
 EvaluatorChoice: TypeAlias = Literal["simulate", "avgpipe", "measure", "max_num", "max_size"]
 AccountingChoice: TypeAlias = Literal["paper", "consistent"]
 TrainerName: TypeAlias = Literal["torchtitan", "megatron", "deepspeed"]

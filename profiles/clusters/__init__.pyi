@@ -15,6 +15,7 @@ from .link_fit import fit_loaded_link as fit_loaded_link
 from .link_fit import under_load as under_load
 from .reduction_time import AllReduce as AllReduce
 from .reduction_time import Hop as Hop
+from .reduction_time import ReductionWay as ReductionWay
 from .reduction_time import Rounds as Rounds
 from .reduction_time import all_reduce as all_reduce
 from .reduction_time import possible_hops as possible_hops

@@ -43,11 +43,14 @@ class Rounds:
     seconds: float
 
 
+ReductionWay: TypeAlias = Literal["ring", "hierarchical"]
+
+
 @dataclass(frozen=True, slots=True)
 class AllReduce:
     """One way to sum, phase by phase."""
 
-    way: Literal["ring", "hierarchical"]
+    way: ReductionWay
     phases: tuple[Rounds, ...]
 
     @property

@@ -12,7 +12,7 @@ from pipesched.profiles import MessagePrecision
 from pipesched.profiles.io.model_name import NameFromFile
 from pipesched.profiles.io.plan import PLAN_FORMAT, Plan, PlanFormat, Predicted
 from pipesched.profiles.io.validation import Record, Seconds, Text, parse_record
-from pipesched.schedules.transforms import ScheduleSpec
+from pipesched.schedules.transforms import Placement, ScheduleSpec
 
 _ADVICE = "correct it, or make the plan again"
 
@@ -32,7 +32,7 @@ class _ScheduleSpecRecord(Record):
     lists: str | None = None
     recompute: _Wholes | Literal["all"] | None = None
     width: _Ranks = 1
-    placement: Literal["pipeline", "data"] = "pipeline"
+    placement: Placement = "pipeline"
 
 
 class _Predicted(Record):

@@ -14,3 +14,4 @@ from .pipedream_partition import replicated_partition as replicated_partition
 from .replicated_stage import ChainLayer as ChainLayer
 from .replicated_stage import Level as Level
 from .replicated_stage import ReplicatedStage as ReplicatedStage
+from .replicated_stage import ReplicationForm as ReplicationForm

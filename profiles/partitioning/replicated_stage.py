@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 ReplicationForm: TypeAlias = Literal["paper", "published"]
-
+"""What replicas take: by the formula of PipeDream's paper, or as its published optimizer works it out."""
 
 StageBytes: TypeAlias = Callable[[int, int], tuple[int, int]]
 """What (first layer, layer behind the last) holds on each device: always, and per micro-batch in flight."""

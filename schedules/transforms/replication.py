@@ -11,12 +11,6 @@ Rank r of copy j is rank j p + r; of the w m micro-batches of every batch copy j
 stage its copies sum their gradients (Reduce), right after its last backward of that Step, so that they stay equal:
 one step of w copies is one of the original with micro-batches w times as large, whatever it reads. A stage that is on
 several ranks already is reduced over all of them together.
-
-Depth times width is a layout; where its ranks run is its *placement*. On devices numbered node by node, p = 4 by
-w = 2 on two nodes of four, as copy.rank:
-
-    pipeline   0.0 0.1 0.2 0.3 | 1.0 1.1 1.2 1.3      activations stay inside the node, gradients are summed across
-    data       0.0 1.0 0.1 1.1 | 0.2 1.2 0.3 1.3      gradients are summed inside the node, activations go across
 """
 
 from __future__ import annotations
@@ -25,7 +19,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import lcm
-from typing import Literal, TypeAlias
 
 from pipesched.schedules import (
     ENDS_MICROBATCH,
@@ -43,9 +36,6 @@ from pipesched.schedules import (
     rewritten,
 )
 from pipesched.schedules.transforms.training_run import microbatches_per_step
-
-Placement: TypeAlias = Literal["pipeline", "data"]
-"""What is side by side on the devices: the ranks of a copy, or the copies of a rank."""
 
 MAX_REPLICATED_RANKS = 100_000
 """The most ranks of all copies together: as many as a cluster may have devices."""
@@ -90,15 +80,6 @@ def replicate(schedule: Schedule, width: int) -> Schedule:
         width=width * schedule.width,
         layout=layout,
     )
-
-
-def place_copies(schedule: Schedule, placement: Placement, width: int) -> Schedule:
-    """Return what `replicate` gave for `width` with its ranks on the devices that `placement` says."""
-    if placement == "pipeline":
-        return schedule
-    depth = (max(schedule.rank_to_device) + 1) // width
-    devices = tuple(device % depth * width + device // depth for device in schedule.rank_to_device)
-    return replace(schedule, rank_to_device=devices)
 
 
 def copied_name(name: str, width: int) -> str:

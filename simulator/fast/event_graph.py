@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias, assert_never
+from typing import NamedTuple, TypeAlias, assert_never
 
-from pipesched.profiles.clusters import Cluster, Hop, all_reduce
+from pipesched.profiles.clusters import Cluster, Hop, ReductionWay, all_reduce
 from pipesched.profiles.costs import StageCosts, shared_slowdown
 from pipesched.schedules import HandOver, Message, Op, Schedule, Span, Timeline, WorkOp
 from pipesched.simulator import HandOverWork, SimulationError
@@ -50,7 +50,7 @@ class StageReduction(NamedTuple):
 
     stage: int
     devices: tuple[int, ...]
-    way: Literal["ring", "hierarchical"]
+    way: ReductionWay
     hop: Hop | None = None
 
 

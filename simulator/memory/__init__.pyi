@@ -5,7 +5,6 @@ from .instants import Instant as Instant
 from .instants import holds_inside as holds_inside
 from .instants import seen_at_once as seen_at_once
 from .instants import timed_ops as timed_ops
-from .lifetimes import Buffers as Buffers
 from .lifetimes import Lifetime as Lifetime
 from .lifetimes import lifetimes as lifetimes
 from .memory_samples import OverCapacity as OverCapacity

@@ -44,7 +44,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import (
@@ -66,7 +66,7 @@ from pipesched.schedules import (
 )
 from pipesched.schedules.semantics import Acknowledgements
 from pipesched.schedules.weights import looks_ahead
-from pipesched.simulator import SimulationError
+from pipesched.simulator import Buffers, SimulationError
 from pipesched.simulator.memory.activations import Part, activation_bytes, activations
 from pipesched.simulator.memory.instants import NEVER, Instant, TimedOp, timed_ops
 
@@ -83,7 +83,6 @@ KINDS = (
 )  # fmt: skip
 """The kinds of bytes; every memory sample has all of them, in this order."""
 
-Buffers: TypeAlias = Literal["pooled", "per_microbatch"]
 _Parts: TypeAlias = Sequence[tuple[Compute, TimedOp]]
 
 

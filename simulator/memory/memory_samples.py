@@ -20,10 +20,10 @@ from itertools import groupby, zip_longest
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import MemorySample, Op, Recv, Schedule, Send, Span, Timeline
-from pipesched.simulator import Estimate, Meaning
+from pipesched.simulator import Buffers, Estimate, Meaning
 from pipesched.simulator.memory.instants import NEVER, seen_at_once
 from pipesched.simulator.memory.lifetimes import KINDS as KINDS
-from pipesched.simulator.memory.lifetimes import Buffers, Lifetime, lifetimes
+from pipesched.simulator.memory.lifetimes import Lifetime, lifetimes
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.output.output_files import check_outputs, emit
 from pipesched.cli.terminal import complain, num_bytes, print_json, print_result
+from pipesched.profiles.partitioning import ReplicationForm
 from pipesched.schedules.formats import suffix_of
-from pipesched.workflows import ArgumentError, PartitionAim, ReplicaFormula
+from pipesched.workflows import ArgumentError, PartitionAim
 
 if TYPE_CHECKING:
     from pipesched.workflows.planning import PartitionedModel
@@ -28,7 +29,7 @@ def partition(
         PartitionAim, typer.Option(help="Least time with PipeDream's replicas, least time or least memory without.")
     ] = "replicas",
     form: Annotated[
-        ReplicaFormula, typer.Option(help="With replicas: PipeDream's formula, or its optimizer's.")
+        ReplicationForm, typer.Option(help="With replicas: PipeDream's formula, or its optimizer's.")
     ] = "paper",
     straight: Annotated[bool, typer.Option("--straight", help="PipeDream's formula, but one device each.")] = False,
     chunks: Annotated[int, typer.Option("--chunks", "-v", help="By time: stages per device.", min=1, max=1024)] = 1,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +21,7 @@ from pipesched.cli.output.output_files import TABLE, check_outputs, emit, table_
 from pipesched.cli.output.tune_print import print_race, print_settings, print_verdict, result_to_dict
 from pipesched.cli.terminal import complain, num_bytes, print_json, progress_bar
 from pipesched.schedules.formats import suffix_of
+from pipesched.workflows import AccountingChoice, EvaluatorChoice
 
 if TYPE_CHECKING:
     from pipesched.simulator.tuner import Problem
@@ -34,14 +35,14 @@ def tune(
     machines: MachineOptions = MachineOptions(),  # noqa: B008
     runs: RunOptions = RunOptions(),  # noqa: B008
     evaluator: Annotated[
-        Literal["simulate", "avgpipe", "measure", "max_num", "max_size"],
+        EvaluatorChoice,
         typer.Option(
             help="Who chooses: our model, AvgPipe's equations, a run of every setting here, or a guideline (most or "
             "largest micro-batches)."
         ),
     ] = "simulate",
     accounting: Annotated[
-        Literal["paper", "consistent"], typer.Option(help="AvgPipe's equations as printed, or all terms per iteration.")
+        AccountingChoice, typer.Option(help="AvgPipe's equations as printed, or all terms per iteration.")
     ] = "paper",
     workers: Annotated[int | None, typer.Option(help="Processes; unless given, as many as cores.", min=1)] = None,
     ray: Annotated[

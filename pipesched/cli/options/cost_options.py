@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pipesched.profiles.costs import DeviceCost, Profile, RunCosts, StageCosts
     from pipesched.profiles.io import Plan
     from pipesched.schedules import Schedule
-    from pipesched.workflows import BuffersChoice
+    from pipesched.simulator import Buffers
     from pipesched.workflows.arguments import ScheduleSource
     from pipesched.workflows.simulating import Conditions
 
@@ -104,7 +104,7 @@ class CostOptions:
         return load_costs(self.profile)
 
     def conditions(
-        self, source: ScheduleSource, simulation: SimulationOptions, buffers: BuffersChoice = "pooled"
+        self, source: ScheduleSource, simulation: SimulationOptions, buffers: Buffers = "pooled"
     ) -> Conditions:
         """Return what is supposed of all but the schedule.
 

@@ -11,6 +11,7 @@ import typer
 
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.key_values import integers, number, pairs, read_integer
+from pipesched.schedules.transforms import Placement
 
 if TYPE_CHECKING:
     from pipesched.profiles.io import Plan
@@ -41,7 +42,7 @@ class ScheduleOptions:
         int | None, typer.Option(help="Copies of the pipeline, kept equal (1), with -m micro-batches each.", min=1)
     ] = None
     placement: Annotated[
-        Literal["pipeline", "data"] | None,
+        Placement | None,
         typer.Option(help="On neighbouring devices: the ranks of a copy (pipeline), or the copies of a rank."),
     ] = None
     delayed_reduce: Annotated[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,14 +11,14 @@ from pipesched.cli.byte_sizes import parse_bytes
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.key_values import number, pairs, read_integer
 from pipesched.profiles import MessagePrecision
+from pipesched.simulator import Buffers, NetworkOptions, Protocol, Sends
 
 if TYPE_CHECKING:
     from pipesched.profiles.clusters import Cluster
-    from pipesched.simulator import NetworkOptions
 
 
 BuffersOption = Annotated[
-    Literal["pooled", "per_microbatch"],
+    Buffers,
     typer.Option(help="Receive buffers as our executor has them, or as PyTorch's: one per micro-batch, always."),
 ]
 
@@ -27,11 +27,11 @@ BuffersOption = Annotated[
 class MessageOptions:
     """How messages go."""
 
-    protocol: Annotated[
-        Literal["rendezvous", "eager"], typer.Option(help="Transfers start when both sides have posted, or one has.")
-    ] = "rendezvous"
+    protocol: Annotated[Protocol, typer.Option(help="Transfers start when both sides have posted, or one has.")] = (
+        "rendezvous"
+    )
     sends: Annotated[
-        Literal["posted", "blocking"],
+        Sends,
         typer.Option(help="A Send goes on, or keeps its rank until the message left."),
     ] = "posted"
     chunk_bytes: Annotated[
@@ -44,8 +44,6 @@ class MessageOptions:
 
     def network_options(self) -> NetworkOptions:
         """Return what the simulator supposes of messages."""
-        from pipesched.simulator import NetworkOptions
-
         chunk_bytes = None if self.chunk_bytes is None else parse_bytes(self.chunk_bytes, "--chunk-bytes")
         return NetworkOptions(self.protocol, self.sends, chunk_bytes, self.slowdown)
 

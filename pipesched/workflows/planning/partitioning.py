@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING, Any, assert_never, get_args
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import Profile
-from pipesched.profiles.partitioning import PartitionedStages, by_memory, by_replicas, by_time, over_memory
+from pipesched.profiles.partitioning import (
+    PartitionedStages,
+    ReplicationForm,
+    by_memory,
+    by_replicas,
+    by_time,
+    over_memory,
+)
 from pipesched.simulator.analysis import readable_bytes, readable_s
 from pipesched.workflows import (
     ArgumentError,
     PartitionAim,
-    ReplicaFormula,
     Table,
     require_at_least,
     require_choice,
@@ -52,7 +58,7 @@ class PartitionRequest:
     by: PartitionAim
     microbatch_size: int
     num_chunks: int = 1
-    form: ReplicaFormula = "paper"
+    form: ReplicationForm = "paper"
     straight: bool = False
 
     def stages(self) -> PartitionedStages:
@@ -203,7 +209,7 @@ def partition(
     by: PartitionAim = "replicas",
     microbatch_size: int | None = None,
     num_chunks: int = 1,
-    form: ReplicaFormula = "paper",
+    form: ReplicationForm = "paper",
     straight: bool = False,
 ) -> PartitionedModel:
     """Cut a model into stages.
@@ -225,7 +231,7 @@ def partition(
     require_at_least("num_devices", num_devices, 1)
     require_at_least("num_chunks", num_chunks, 1)
     require_choice("by", by, get_args(PartitionAim))
-    require_choice("form", form, get_args(ReplicaFormula))
+    require_choice("form", form, get_args(ReplicationForm))
     require_flag("straight", straight)
     if by != "replicas" and (form != "paper" or straight):
         raise ArgumentError(

@@ -13,13 +13,12 @@ from pipesched.profiles.io import Plan
 from pipesched.schedules import Schedule, Timeline, stage_share
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower
-from pipesched.simulator import NetworkOptions, Scenario
+from pipesched.simulator import Buffers, NetworkOptions, Scenario
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import OverCapacity, over_capacity, with_memory
 from pipesched.workflows import (
     NETWORK_EXPECTED,
     ArgumentError,
-    BuffersChoice,
     require_at_least,
     require_choice,
     require_kind,
@@ -64,7 +63,7 @@ class Conditions:
     network: NetworkOptions = NetworkOptions()  # noqa: RUF009 -- frozen
     compression: MessagePrecision | None = None
     convert_bytes_per_s: float | None = None
-    buffers: BuffersChoice = "pooled"
+    buffers: Buffers = "pooled"
     jitter: float = 0.0
     seed: int = 0
 
@@ -77,7 +76,7 @@ class Conditions:
         require_kind("network", self.network, NetworkOptions, NETWORK_EXPECTED)
         require_number("jitter", self.jitter)
         require_at_least("seed", self.seed, 0)
-        require_choice("buffers", self.buffers, get_args(BuffersChoice))
+        require_choice("buffers", self.buffers, get_args(Buffers))
         if self.compression is not None:
             require_choice("compression", self.compression, get_args(MessagePrecision))
         if self.convert_bytes_per_s is not None:

@@ -11,10 +11,10 @@ from pipesched.profiles import MessagePrecision, ProfileError
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import Entry, ParameterValue, lookup
 from pipesched.schedules.lowering import lower
-from pipesched.simulator import NetworkOptions, SimulationError
+from pipesched.simulator import Buffers, NetworkOptions, SimulationError
 from pipesched.simulator.analysis import CellValue, Summary, readable_bytes, readable_s, readable_share, summarize
 from pipesched.simulator.analysis import compare_timelines as compare_timelines
-from pipesched.workflows import ArgumentError, BuffersChoice, Table, require_flag, require_names
+from pipesched.workflows import ArgumentError, Table, require_flag, require_names
 from pipesched.workflows.arguments import (
     ClusterArgument,
     CostsArgument,
@@ -191,7 +191,7 @@ def compare(
     network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
     compression: MessagePrecision | None = None,
     convert_bytes_per_s: float | None = None,
-    buffers: BuffersChoice = "pooled",
+    buffers: Buffers = "pooled",
     jitter: float = 0.0,
     seed: int = 0,
     keep_going: bool = False,

@@ -10,11 +10,11 @@ from pipesched.profiles.costs import Profile, RunCosts, Variation
 from pipesched.profiles.processes import num_cores
 from pipesched.schedules.builders import ParameterValue
 from pipesched.schedules.lowering import lower
-from pipesched.simulator import NetworkOptions
+from pipesched.simulator import Buffers, NetworkOptions
 from pipesched.simulator.analysis import metrics
 from pipesched.simulator.engine import Distribution, distribution, makespans
 from pipesched.simulator.fidelity import makespan_range
-from pipesched.workflows import ArgumentError, BuffersChoice, require_at_least
+from pipesched.workflows import ArgumentError, require_at_least
 from pipesched.workflows.arguments import (
     ClusterArgument,
     CostsArgument,
@@ -53,7 +53,7 @@ def simulate(
     network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
     compression: MessagePrecision | None = None,
     convert_bytes_per_s: float | None = None,
-    buffers: BuffersChoice = "pooled",
+    buffers: Buffers = "pooled",
     jitter: float = 0.0,
     seed: int = 0,
     num_runs: int = 1,
