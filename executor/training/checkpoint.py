@@ -18,7 +18,7 @@ def save_stages(folder: Path, stages: Mapping[int, Stage]) -> None:
     """Write the newest weights of every stage to ``folder/stage<index>.safetensors``, each whole or not at all.
 
     Raises:
-        ExecutionError: A stage has no weights, or the folder cannot be written.
+        ExecutionError: A stage has no weights, or the folder, or the one around it, cannot be written.
     """
     for index, stage in stages.items():
         if not isinstance(stage, ModuleStage):

@@ -1,7 +1,9 @@
+from .files import MAX_DEVICES as MAX_DEVICES
 from .files import format_of as format_of
 from .files import load_json as load_json
 from .files import read_bytes as read_bytes
 from .files import read_text as read_text
+from .files import require_folder as require_folder
 from .files import suffix_of as suffix_of
 from .files import whole_file as whole_file
 from .files import write_text as write_text

@@ -119,10 +119,23 @@ def write_text(path: Path | str, text: str) -> None:
     """Write `text` to `path` as UTF-8: the whole of it, or nothing.
 
     Raises:
-        ScheduleError: There is no such directory, or it cannot be written.
+        ScheduleError: There is no such folder, or it cannot be written.
     """
     with whole_file(path) as temporary:
         temporary.write_bytes(text.encode("utf-8"))
+
+
+def require_folder(folder: Path, path: Path | str) -> None:
+    """Refuse to write `path`, which belongs into `folder`, where that is none or may not be written to.
+
+    Raises:
+        ScheduleError: It is none, or may not be.
+    """
+    if not folder.is_dir():
+        raise fault(str(path), f"got no folder {str(folder)!r}, expected one; try creating it first")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        got = f"got a folder {str(folder)!r} without permission to write"
+        raise fault(str(path), f"{got}, expected it; try another")
 
 
 @contextmanager
@@ -133,19 +146,19 @@ def whole_file(path: Path | str, *, makes_folder: bool = False) -> Iterator[Path
 
     Args:
         path: Where the file belongs; it is as it was if anything goes wrong.
-        makes_folder: Whether its folder is made, if there is none.
+        makes_folder: Whether its folder is made, if there is none; the folder around that must be there.
 
     Raises:
-        ScheduleError: There is no such directory, or it cannot be written.
+        ScheduleError: There is no such folder, or it cannot be written.
     """
     try:
         target = Path(path).resolve()
         if makes_folder:
-            target.parent.mkdir(parents=True, exist_ok=True)
-        if not target.parent.is_dir():
-            raise fault(str(path), f"got no directory {str(target.parent)!r}, expected one; try creating it first")
+            require_folder(target.parent.parent, path)
+            target.parent.mkdir(exist_ok=True)
         if target.exists() and not target.is_file():
             raise fault(str(path), "got something that is not a regular file, expected a file's name; try another path")
+        require_folder(target.parent, path)
         temporary = target.with_name(f".{target.name}.{os.urandom(4).hex()}.tmp")
         try:
             yield temporary

@@ -35,9 +35,10 @@ from pipesched.schedules import (
     positive,
     rewritten,
 )
+from pipesched.schedules.formats import MAX_DEVICES
 from pipesched.schedules.transforms.training_run import microbatches_per_step
 
-MAX_REPLICATED_RANKS = 100_000
+MAX_REPLICATED_RANKS = MAX_DEVICES
 """The most ranks of all copies together: as many as a cluster may have devices."""
 
 

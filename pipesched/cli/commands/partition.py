@@ -14,7 +14,7 @@ from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.output.output_files import check_outputs, emit
 from pipesched.cli.terminal import complain, num_bytes, print_json, print_result
 from pipesched.profiles.partitioning import ReplicationForm
-from pipesched.schedules.formats import suffix_of
+from pipesched.schedules.formats import MAX_DEVICES, suffix_of
 from pipesched.workflows import ArgumentError, PartitionAim
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @grouped
 def partition(
     profile: Annotated[Path, typer.Argument(help="Profile (JSON), or a graph of PipeDream's profiler (.txt).")],
-    workers: Annotated[int, typer.Option("--workers", "-p", help="Devices, all of them used.", min=1, max=100_000)],
+    workers: Annotated[int, typer.Option("--workers", "-p", help="Devices, all of them used.", min=1, max=MAX_DEVICES)],
     by: Annotated[
         PartitionAim, typer.Option(help="Least time with PipeDream's replicas, least time or least memory without.")
     ] = "replicas",

@@ -19,8 +19,9 @@ from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.torch_options import ModelName, load_model
 from pipesched.cli.output.comparison_table import print_comparisons, print_parts
 from pipesched.cli.output.memory_lines import device_limit_lines, require_fits
-from pipesched.cli.output.output_files import check_folder, write_timeline
+from pipesched.cli.output.output_files import write_timeline
 from pipesched.cli.terminal import print_json, print_result, progress_bar, terminal_line
+from pipesched.schedules.formats import require_folder
 
 if TYPE_CHECKING:
     from pipesched.profiles.costs import Profile
@@ -204,7 +205,7 @@ def _require_possible(
     if out is not None:
         if out.exists() and not out.is_dir():
             raise InputError(f"{out}: got a file, expected a folder, or the name of a new one; try another")
-        check_folder(next(folder for folder in (out, *out.parents) if folder.exists()), out)
+        require_folder(next(folder for folder in (out, *out.parents) if folder.exists()), out)
     options.require_possible()
     from pipesched.workflows.arguments import require_epsilon
     from pipesched.workflows.verifying import require_verifiable

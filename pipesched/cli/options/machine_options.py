@@ -11,12 +11,12 @@ import typer
 from pipesched.cli.byte_sizes import parse_memory
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.key_values import numbers
+from pipesched.schedules.formats import MAX_DEVICES
 
 if TYPE_CHECKING:
     from pipesched.profiles.clusters import Cluster, Link
     from pipesched.profiles.costs import Profile
 
-_MAX_DEVICES = 100_000
 _MACHINES = "aws-g5.48xlarge, aws-p3.16xlarge, dgx-a100, dgx-h100, wpipe-v100"
 """The names in `profiles.io.machine_presets`, written here because loading that package takes time."""
 
@@ -54,15 +54,12 @@ class MachineOptions:
             InputError: The options do not say one cluster, or one that is too small.
             ProfileError: The file is none.
         """
-        if num_devices > _MAX_DEVICES:
-            raise InputError(f"devices: got {num_devices} for {what}, expected at most {_MAX_DEVICES}; use fewer")
-        cluster = self._given(num_devices)
-        if len(cluster.devices) < num_devices:
-            place = self.cluster or "--nodes"
-            raise InputError(
-                f"{place}: devices: got {len(cluster.devices)}, expected {num_devices} for {what}; "
-                "add devices, or use fewer ranks"
-            )
+        from pipesched.workflows.arguments import with_enough_devices
+
+        if num_devices > MAX_DEVICES:
+            raise InputError(f"devices: got {num_devices} for {what}, expected at most {MAX_DEVICES}; use fewer")
+        place = str(self.cluster or "--nodes")
+        cluster = with_enough_devices(self._given(num_devices), num_devices, what, place)
         limit = self.limit_bytes()
         if limit is None:
             return cluster
@@ -119,9 +116,9 @@ class MachineOptions:
             raise InputError(f"links: got {' and '.join(given)}, expected one of them")
         if self.nodes is not None:
             node = self._node(self.nodes)
-            if self.nodes * len(node.devices) > _MAX_DEVICES:
+            if self.nodes * len(node.devices) > MAX_DEVICES:
                 raise InputError(
-                    f"--nodes: got {self.nodes} of {len(node.devices)} devices, expected at most {_MAX_DEVICES} "
+                    f"--nodes: got {self.nodes} of {len(node.devices)} devices, expected at most {MAX_DEVICES} "
                     "in all; use fewer"
                 )
             return of_nodes(node, self.nodes)

@@ -8,7 +8,6 @@ from .memory_lines import require_fits as require_fits
 from .output_files import CSV as CSV
 from .output_files import JSON as JSON
 from .output_files import TIMELINE as TIMELINE
-from .output_files import check_folder as check_folder
 from .output_files import check_outputs as check_outputs
 from .output_files import emit as emit
 from .output_files import write_timeline as write_timeline

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipesched.cli.errors import InputError, NotThereError
-from pipesched.schedules.formats import suffix_of, write_text
+from pipesched.schedules.formats import require_folder, suffix_of, write_text
 
 if TYPE_CHECKING:
     from pipesched.schedules import Timeline
@@ -30,7 +29,8 @@ def check_outputs(*outputs: tuple[Path | None, Collection[str]]) -> None:
             may have none; no suffixes: any.
 
     Raises:
-        InputError: Another suffix, no such folder, no file's name, or one name twice.
+        InputError: Another suffix, no file's name, or one name twice.
+        ScheduleError: There is no such folder, or it may not be written to.
         NotThereError: Parquet without pyarrow.
     """
     from pipesched.simulator import SimulationError
@@ -49,7 +49,7 @@ def check_outputs(*outputs: tuple[Path | None, Collection[str]]) -> None:
             )
         if path.is_dir():
             raise InputError(f"{path}: got a folder, expected a file's name; try {path / 'result'}{path.suffix}")
-        check_folder(path.parent, path)
+        require_folder(path.parent, path)
         if path.resolve() in seen:
             raise InputError(f"{path}: got it for two outputs, expected a file for each; try another name for one")
         seen.add(path.resolve())
@@ -58,14 +58,6 @@ def check_outputs(*outputs: tuple[Path | None, Collection[str]]) -> None:
                 require_parquet(path)
             except SimulationError as error:
                 raise NotThereError(str(error)) from error
-
-
-def check_folder(folder: Path, path: Path) -> None:
-    """Refuse to write `path` where `folder` is none, or may not be written to."""
-    if not folder.is_dir():
-        raise InputError(f"{path}: got no folder {str(folder)!r}, expected one; create it first")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise InputError(f"{path}: got a folder {str(folder)!r} without permission to write, expected it; try another")
 
 
 def write_timeline(timeline: Timeline, path: Path) -> None:

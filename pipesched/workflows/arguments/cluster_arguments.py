@@ -12,9 +12,9 @@ from typing import TypeAlias
 from pipesched.profiles.clusters import Cluster, flat
 from pipesched.profiles.costs import DeviceCost, Profile, RunCosts, StageCosts
 from pipesched.profiles.io import load_cluster
+from pipesched.schedules.formats import MAX_DEVICES
 from pipesched.workflows import ArgumentError, require_at_least, require_kind
 
-MOST_DEVICES = 100_000
 ClusterArgument: TypeAlias = Cluster | str | Path | None
 
 
@@ -52,17 +52,24 @@ def read_cluster_argument(cluster: ClusterArgument, num_devices: int, what: str)
         ProfileError: The file is none.
     """
     require_kind("cluster", cluster, ClusterArgument, "a Cluster, a file of one, or None")
-    if num_devices > MOST_DEVICES:
-        raise ArgumentError(
-            f"cluster: got {num_devices} devices for {what}, expected at most {MOST_DEVICES}; use fewer"
-        )
+    if num_devices > MAX_DEVICES:
+        raise ArgumentError(f"cluster: got {num_devices} devices for {what}, expected at most {MAX_DEVICES}; use fewer")
     if cluster is None:
         return flat(num_devices)
-    loaded = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
-    if len(loaded.devices) < num_devices:
-        place = "cluster" if isinstance(cluster, Cluster) else cluster
+    if isinstance(cluster, Cluster):
+        return with_enough_devices(cluster, num_devices, what, "cluster")
+    return with_enough_devices(load_cluster(cluster), num_devices, what, str(cluster))
+
+
+def with_enough_devices(cluster: Cluster, num_devices: int, what: str, place: str) -> Cluster:
+    """Return `cluster`; `what` and `place` say who needs its devices and where they were given.
+
+    Raises:
+        ArgumentError: It has fewer than `num_devices`.
+    """
+    if len(cluster.devices) < num_devices:
         raise ArgumentError(
-            f"{place}: devices: got {len(loaded.devices)}, expected {num_devices} for {what}; "
+            f"{place}: devices: got {len(cluster.devices)}, expected {num_devices} for {what}; "
             "add devices, or use fewer ranks"
         )
-    return loaded
+    return cluster

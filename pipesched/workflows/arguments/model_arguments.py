@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TypeAlias, TypedDict
 
 from pipesched.executor import Averaging, RunSettings, epsilon_fault, setting_choices
@@ -13,6 +14,7 @@ from pipesched.profiles.models import Model, resolve_model
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.profiles.processes import prints_to_stderr
 from pipesched.schedules import PredictionRule, ScheduleTraits
+from pipesched.schedules.formats import require_folder
 from pipesched.workflows import ArgumentError, require_at_least, require_choice, require_kind
 from pipesched.workflows.arguments.cost_arguments import ProfileArgument, read_profile_argument
 
@@ -146,7 +148,10 @@ def require_possible(settings: RunSettings) -> None:
 
     Raises:
         ArgumentError: NCCL between CPUs, or no GPU.
+        ScheduleError: `save` is in a folder that is none, or may not be written to.
     """
+    if settings.save is not None:
+        require_folder(Path(settings.save).parent, settings.save)
     if settings.backend == "nccl" and settings.device == "cpu":
         raise ArgumentError("backend: got nccl with `device=cpu`, expected gloo; try `backend=auto`")
     if settings.device == "cuda":

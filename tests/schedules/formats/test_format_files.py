@@ -123,6 +123,15 @@ def test_a_folder_is_made_where_that_is_asked_for(tmp_path):
     assert [file.name for file in (tmp_path / "new").iterdir()] == ["a.txt"]
 
 
+def test_the_folder_around_a_folder_that_is_made_must_be_there(tmp_path):
+    with (
+        pytest.raises(ScheduleError, match=r"a\.txt: got no folder '.*none', expected one; try creating it first"),
+        whole_file(tmp_path / "none" / "new" / "a.txt", makes_folder=True),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_faults_are_raised_once_with_three_shown():
     faults = Faults("a\nb.csv")
     faults.settle()

@@ -38,7 +38,7 @@ IMPOSSIBLE = SettingOutcome(Setting("avgpipe", 2, 1, 0), reason="got 3 stages fo
         ([replace(IMPOSSIBLE, seconds=1.0)], "map.png", "got 1 without a time and a memory"),
         ([replace(IMPOSSIBLE, seconds=math.inf, held_bytes=1)], "map.png", "got 1 without a time"),
         ([replace(IMPOSSIBLE, seconds=1.0, held_bytes=1)], "map.bmp", "got suffix '.bmp'"),
-        ([replace(IMPOSSIBLE, seconds=1.0, held_bytes=1)], "missing/map.png", "got no directory"),
+        ([replace(IMPOSSIBLE, seconds=1.0, held_bytes=1)], "missing/map.png", "got no folder"),
         ([replace(IMPOSSIBLE, seconds=1.0, held_bytes=1)], "a\0b.png", "expected a file that can be written"),
     ],
 )

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,19 @@ def test_a_model_that_other_processes_cannot_make_is_refused():
 
     with pytest.raises(pipesched.ArgumentError, match="model: got 'made by hand', which other processes cannot make"):
         pipesched.run("1f1b", replace(resolve_model(MODEL), name="made by hand"), **COUNTS)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        partial(pipesched.run, "1f1b", MODEL),
+        partial(pipesched.train, MODEL, "1f1b", num_steps=1, batch_size=4, is_distributed=True),
+    ],
+)
+def test_weights_are_not_saved_where_there_is_no_folder_to_make_theirs_in(tmp_path, entry):
+    with pytest.raises(ValueError, match=r"none/weights: got no folder '.*none', expected one; try creating it first"):
+        entry(**COUNTS, save=str(tmp_path / "none" / "weights"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_profile_is_what_a_simulation_takes(tmp_path):
