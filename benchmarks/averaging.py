@@ -84,7 +84,7 @@ class Score:
 
 
 def score(setting: Setting, way: Way, optimizer: OptimizerName, seed: int) -> Score:
-    """Train once."""
+    """Return the score of one training run."""
     result = pipesched.train(
         setting.model,
         "gpipe" if way.averaging is None else "avgpipe",

@@ -104,7 +104,7 @@ SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Of one run.
+    """The score of one training run.
 
     Attributes:
         maximum: The best held-out accuracy on the way.
@@ -119,7 +119,7 @@ class Score:
 
 
 def score(setting: Setting, scheme: str, optimizer: OptimizerName, seed: int) -> Score:
-    """Train once."""
+    """Return the score of one training run."""
     result = pipesched.train(
         setting.model,
         setting.schedule_spec(scheme),

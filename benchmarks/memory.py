@@ -90,7 +90,7 @@ def rows(case: Case, setting: SettingProfile, name: str, m: int, n: int, iterati
 
 
 def main() -> None:
-    """Measure all."""
+    """Measure the memory of all models, and write the report."""
     parser = arguments_of(__doc__)
     parser.add_argument("--models", default=",".join(MODELS), help="some of gpt, conv, lstm")
     parser.add_argument("--iterations", type=int, default=8, help="in each of which all pipelines may peak at once")

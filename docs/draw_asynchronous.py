@@ -43,7 +43,7 @@ FEW_RANKS, FEW_MICROBATCHES = 4, 16
 
 
 def main() -> None:
-    """Draw everything."""
+    """Draw all pictures of the page on asynchronous schedules."""
     PICTURES.mkdir(parents=True, exist_ok=True)
     for name in SCHEMES:
         lists = build_generated(name, FEW_RANKS, FEW_MICROBATCHES)

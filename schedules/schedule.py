@@ -136,7 +136,7 @@ class Schedule:
 
     @property
     def num_devices(self) -> int:
-        """Distinct devices."""
+        """The number of distinct devices."""
         return len(set(self.rank_to_device))
 
     @property

@@ -25,7 +25,7 @@ StepErrors = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row.
+    """A row of the benchmark: what it measures, its goal, and what makes its section.
 
     Attributes:
         title: What is measured.

@@ -17,7 +17,7 @@ SHIFTS_NS = (3 * 10**9, -250_000)
 
 
 def lines(num_rounds: int) -> Iterator[str]:
-    """Yield the section."""
+    """Yield the lines of this row's section."""
     runs = torch_runs(num_rounds)
     yield "The traces of PyTorch's 1F1B, of two ranks on one host: their clocks agree, and what is found beyond the"
     yield "shift is the error. The latency is that of the quickest message from c10d::send to the end of gloo:recv,"

@@ -27,7 +27,7 @@ def errors_of(name: str, links: Cluster, iterations: int) -> StepErrors:
 
 
 def lines(num_rounds: int) -> Iterator[str]:
-    """Yield the section."""
+    """Yield the lines of this row's section."""
     bench = Bench()
     links = pipesched.profile_links().cluster
     yield f"{NUM_EMULATED} ranks, {NUM_MICROBATCHES} micro-batches, messages of {readable_bytes(MESSAGE_BYTES)};"

@@ -29,7 +29,7 @@ def predicted(run: Timeline, case: Case, runs: ModelRuns, name: str) -> pipesche
 
 
 def lines(num_rounds: int) -> Iterator[str]:
-    """Yield the section."""
+    """Yield the lines of this row's section."""
     runs = model_runs(num_rounds)
     yield "The costs of the stages, of posting and of messages are those of one GPipe run; the other schedules of its"
     yield "round are predicted with them. As a change: what is predicted of the schedule over what is predicted of"

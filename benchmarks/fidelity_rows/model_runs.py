@@ -62,7 +62,7 @@ CASES = (
 
 @dataclass(frozen=True, slots=True)
 class ModelRuns:
-    """What was run.
+    """The runs of the models: their profiles, and what each schedule gave in every round.
 
     Attributes:
         bench: How it went.

@@ -43,7 +43,7 @@ def makespans(traces: Mapping[str, Sequence[Path]], case: Case, profile: Profile
 
 
 def lines(num_rounds: int) -> Iterator[str]:
-    """Yield the section."""
+    """Yield the lines of this row's section."""
     runs = torch_runs(num_rounds)
     yield "PyTorch's Schedule1F1B, ScheduleGPipe and ScheduleInterleaved1F1B run one after the other in the same two"
     yield "processes, each under torch.profiler; the traces are imported. The costs are those of the trace of 1F1B (its"

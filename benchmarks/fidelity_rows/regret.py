@@ -131,7 +131,7 @@ def chosen(grid: Grid, links: Cluster) -> tuple[float, float, str]:
 
 
 def lines(num_rounds: int) -> Iterator[str]:
-    """Yield the section."""
+    """Yield the lines of this row's section."""
     bench = Bench()
     links = pipesched.profile_links().cluster
     yield "Every setting of a grid, that of `benchmarks/tuner.py` without its largest M, is run twice: the traversal."

@@ -15,7 +15,7 @@ LIMITS = {LONG: 0.01, SHORT: 0.03}
 
 
 def lines(num_rounds: int) -> Iterator[str]:
-    """Yield the section."""
+    """Yield the lines of this row's section."""
     runs = model_runs(num_rounds)
     rests: dict[str, dict[str, StepErrors]] = {ops: {} for ops in LIMITS}
     yield "Of every run the works are replayed alone, then with what posting took and messages usually took in it."

@@ -21,7 +21,7 @@ Traces = Mapping[str, tuple[Path, ...]]
 
 @dataclass(frozen=True, slots=True)
 class TorchRuns:
-    """What was run.
+    """The runs of PyTorch's schedules: the traces of every round.
 
     Attributes:
         bench: How it went.

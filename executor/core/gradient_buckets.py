@@ -25,7 +25,8 @@ class Bucket:
     def flatten(self) -> Tensor:
         """Take the gradients, and return them and flags, shape (elements of all parameters + number of parameters,).
 
-        Until `unflatten` the parameters have none, so that they are not held twice.
+        The tensor is new, and the caller's to write to. Until `unflatten` the parameters have no gradients, so that
+        they are not held twice.
         """
         first = self._parameters[0]
         flags = torch.tensor([p.grad is not None for p in self._parameters]).to(first.device, first.dtype)
@@ -36,7 +37,7 @@ class Bucket:
         return flat
 
     def unflatten(self, summed: Tensor) -> None:
-        """Take the gradients from `summed`, of which they stay views."""
+        """Take the gradients from `summed`, of which they stay views: from then on it is the optimizer's alone."""
         sizes = [*(p.numel() for p in self._parameters), len(self._parameters)]
         *gradients, flags = summed.split(sizes)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         for parameter, gradient, flag in zip(self._parameters, gradients, flags.tolist(), strict=True):

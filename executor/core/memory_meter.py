@@ -18,7 +18,7 @@ class Meter(ABC):
 
 
 class _MallInfo(ctypes.Structure):
-    """glibc's ``struct mallinfo2``."""
+    """The counts that glibc keeps of its heap: its ``struct mallinfo2``."""
 
     _fields_ = [
         (name, ctypes.c_size_t)

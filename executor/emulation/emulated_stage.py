@@ -108,7 +108,7 @@ def emulated_stages(
 
     Args:
         num_pipelines: Equal ones that share the device: each op is as slow as beside the same op of all others, where
-            pipelines in step have it.
+            pipelines in lockstep have it.
 
     Raises:
         ExecutionError: The costs let two ops run at once.

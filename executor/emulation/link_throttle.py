@@ -177,7 +177,7 @@ class Page:
 
     @staticmethod
     def create(path: Path, num_cells: int) -> None:
-        """Write the file."""
+        """Write the file that the ranks map, with a cell of eight zero bytes for each number."""
         path.write_bytes(bytes(8 * max(1, num_cells)))
 
     def post(self, route: ThrottledRoute) -> None:

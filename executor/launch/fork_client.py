@@ -101,7 +101,7 @@ def fork(
 
 @final
 class _Server:
-    """The server, from here."""
+    """The launcher's end of the fork server: its process, and the connection to it."""
 
     def __init__(self) -> None:
         self._connection, server_end = socket.socketpair()

@@ -51,7 +51,7 @@ from pipesched.schedules.lowering import lower
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a run gave.
+    """The result of a measured run: its timeline, its times and its losses.
 
     Attributes:
         timeline: The iteration of median makespan (the lower one of two).

@@ -74,7 +74,7 @@ class AdvancePolicy:
 
     @property
     def advance_trials(self) -> AdvanceTrials:
-        """What is known now."""
+        """The trials so far, and the advance that is the present one."""
         return AdvanceTrials(self.advance, tuple(self.trials))
 
     def judge(self, batches_s: Sequence[float], peak_bytes: int | None = None) -> None:

@@ -45,7 +45,7 @@ class Diverged:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a run gave.
+    """The result of a training run: its scores, and why it ended.
 
     Attributes:
         steps: The scores of every step, before its update, as far as the run came.

@@ -12,7 +12,7 @@ from pipesched.schedules import printable
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells.
+    """A table: rows of cells, with a title.
 
     Attributes:
         title: Above the table; may be empty.

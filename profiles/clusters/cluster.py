@@ -64,7 +64,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What runs ops.
+    """A device: a processor that runs ops, in a machine of some memory.
 
     Attributes:
         speed: Seconds of a profile are divided by this: 0.5 is a straggler at half speed.
@@ -96,7 +96,7 @@ class HandOverSeconds(NamedTuple):
 
 @dataclass(frozen=True)  # without slots: the lookups are kept beside the fields
 class Cluster:
-    """Devices and links.
+    """A cluster: devices, and the links between them.
 
     Attributes:
         devices: ``devices[d]`` is device ``d``.

@@ -35,7 +35,7 @@ class LayerWork:
 
 @dataclass(frozen=True, slots=True)
 class LayerCost:
-    """One layer.
+    """The profile of one layer: bytes of its weights, seconds and bytes at each micro-batch size.
 
     Attributes:
         weight_bytes: Bytes of the layer's parameters.
@@ -89,7 +89,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A measured model.
+    """A profile: what the layers of a model were measured to take.
 
     Attributes:
         model: The model's name, as `resolve_model` reads it.

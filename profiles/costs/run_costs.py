@@ -32,7 +32,7 @@ _ADDED_UP = (
 
 @dataclass(frozen=True, slots=True)
 class RunStage:
-    """One stage.
+    """What the works of one stage took in runs.
 
     Attributes:
         work: Spread of the seconds of each kind of work that was seen: F, B, I, W, R, Step, Average; F always.

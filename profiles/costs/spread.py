@@ -10,7 +10,7 @@ from itertools import pairwise
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Some measured seconds.
+    """The spread of measured seconds: their number, mean and deciles.
 
     Attributes:
         count: How many there were, at least 1.

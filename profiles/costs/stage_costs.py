@@ -114,7 +114,7 @@ class StageCosts:
 
     @property
     def num_stages(self) -> int:
-        """Number of stages."""
+        """The number of stages."""
         return len(self.stages)
 
     @property

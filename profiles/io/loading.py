@@ -73,7 +73,7 @@ def save_run_costs(costs: RunCosts, path: str | Path) -> None:
 
 
 def load_cluster(path: str | Path) -> Cluster:
-    """Read a cluster.
+    """Return the cluster that a JSON file describes.
 
     Raises:
         ProfileError: It cannot be read, or is not one; says where and why.
@@ -95,7 +95,7 @@ def save_cluster(cluster: Cluster, path: str | Path) -> None:
 
 
 def load_plan(path: str | Path) -> Plan:
-    """Read a plan.
+    """Return the plan that a JSON file has.
 
     Raises:
         ProfileError: It cannot be read, or is not one; says where and why.

@@ -31,7 +31,7 @@ _LOSS_SCALE = 1 / 8
 
 
 def _no_mark() -> None:
-    """Note nothing."""
+    """Do nothing where a timer would note the moment."""
 
 
 @dataclass(frozen=True, slots=True)

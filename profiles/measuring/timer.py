@@ -15,7 +15,7 @@ class Timer(ABC):
 
     @abstractmethod
     def mark(self) -> None:
-        """Note this moment."""
+        """Take note of the present moment as the end of a lap."""
 
     @abstractmethod
     def laps_s(self) -> list[float]:
@@ -30,7 +30,7 @@ class CpuTimer(Timer):
         self._marks: list[float] = []
 
     def mark(self) -> None:
-        """Note this moment."""
+        """Take note of the present moment as the end of a lap."""
         self._marks.append(time.perf_counter())
 
     def laps_s(self) -> list[float]:

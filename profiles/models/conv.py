@@ -68,7 +68,7 @@ def _check(name: str, channels: int, blocks: int, image: int, classes: int) -> N
 
 
 class Stem(nn.Module):
-    """Pixels to features."""
+    """The first layer: a convolution from pixels to features, normalized."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

@@ -81,7 +81,7 @@ def _check(name: str, layers: int, width: int, heads: int, context: int, vocab: 
 
 
 class Embedding(nn.Module):
-    """Token plus position."""
+    """The sum of an embedding of the token and one of its position."""
 
     def __init__(self, vocab: int, context: int, width: int, dropout: float) -> None:
         super().__init__()

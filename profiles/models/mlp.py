@@ -34,7 +34,7 @@ def mlp(width: int = 256, layers: int = 8) -> Model:
 
 
 class Hidden(nn.Module):
-    """Linear, then ReLU."""
+    """A hidden layer: linear, then ReLU."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Optimizers by name."""
+"""Optimizers: PyTorch's, made by their names."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class PartitionedStage:
 
 @dataclass(frozen=True, slots=True)
 class PartitionedStages:
-    """All stages.
+    """A partition: the stages of a model, and the time of the slowest.
 
     Attributes:
         stages: The stages, in order.

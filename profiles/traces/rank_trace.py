@@ -107,7 +107,7 @@ class KernelTimes:
 
 @dataclass
 class RankTrace:
-    """One rank's trace.
+    """The trace of one rank, as far as its names mean something.
 
     Attributes:
         file: Where it comes from.

@@ -9,7 +9,7 @@ from pipesched.schedules.semantics import Deadlock
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault.
+    """A fault of op lists: where it is, and what was got and expected there.
 
     Attributes:
         kind: ``structure``, ``version``, ``matching`` or ``progress``.

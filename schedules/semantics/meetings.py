@@ -72,11 +72,11 @@ class RankOp(Protocol):
 
     @property
     def rank(self) -> int:
-        """Whose it is."""
+        """The rank whose list has the op."""
 
     @property
     def op(self) -> Op:
-        """What it is."""
+        """The op itself."""
 
 
 RankOpT = TypeVar("RankOpT", bound=RankOp)

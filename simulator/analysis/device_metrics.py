@@ -30,7 +30,7 @@ _NOTHING_S = 1e-100
 
 @dataclass(frozen=True, slots=True)
 class DeviceMetrics:
-    """One device.
+    """The metrics of one device: busy and idle time, and peak memory.
 
     Attributes:
         busy_s: Length of the union of its works [s].

@@ -25,7 +25,7 @@ from pipesched.profiles.clusters import Cluster
 
 
 class SimulatedDevice(ABC):
-    """What runs ops."""
+    """A device of the simulation: it runs ops, each as long as its costs and what runs beside it say."""
 
     @abstractmethod
     def run(self, seconds: float, utilisation: float) -> Event:
@@ -52,10 +52,10 @@ class OwnDevice(SimulatedDevice):
         return self._env.timeout(seconds / self._speed)
 
     def begin_transfer(self) -> None:
-        """Go on as before."""
+        """Do nothing: a device alone is not slowed by messages."""
 
     def end_transfer(self) -> None:
-        """Go on as before."""
+        """Do nothing: a device alone is not slowed by messages."""
 
 
 @final

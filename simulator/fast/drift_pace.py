@@ -1,10 +1,10 @@
 """Predict equal pipelines that share devices and drift apart, iteration after iteration.
 
-Nobody waits at the end of an iteration for the other pipelines. So they do not stay in step: whichever is ahead finds
-the device free for a moment, runs at full speed and gets further ahead, until one computes where another waits for a
-message. Two pipelines, a and b, of two stages and one micro-batch; device 0 in step, and at best:
+Nobody waits at the end of an iteration for the other pipelines. So they do not stay in lockstep: whichever is ahead
+finds the device free for a moment, runs at full speed and gets further ahead, until one computes where another waits
+for a message. Two pipelines, a and b, of two stages and one micro-batch; device 0 in lockstep, and at best:
 
-    in step     Fa+Fb Fa+Fb ..    ..    Ba+Bb Ba+Bb      each half as fast while both compute
+    lockstep    Fa+Fb Fa+Fb ..    ..    Ba+Bb Ba+Bb      each half as fast while both compute
     drifted     Fa    Bb    Bb    Fb    Ba    Ba         one's bubble is the other's time
 
 `simulate_lists` has the same devices, links and meetings for one iteration that all begin together; `drifting_ends_s`

@@ -27,7 +27,7 @@ from pipesched.simulator import Estimate, Inexact, Meaning, Scenario
 from pipesched.simulator.engine import obstacle_of_several
 from pipesched.simulator.fast.contention import contention_of
 from pipesched.simulator.fast.event_graph import EventGraph
-from pipesched.simulator.fast.lockstep_memory import Held, held_on_devices
+from pipesched.simulator.fast.lockstep_memory import LockstepBytes, held_on_devices
 from pipesched.simulator.fast.longest_path import event_graph_of
 from pipesched.simulator.memory import OverCapacity, taken_over
 
@@ -48,7 +48,7 @@ class Lockstep:
     graph: EventGraph
     works: tuple[tuple[int, ...], tuple[int, ...]]
     averages: tuple[int, ...]
-    held: tuple[Held, ...]
+    held: tuple[LockstepBytes, ...]
 
     def times_s(self, num_pipelines: int) -> list[float]:
         """Return all times of one of so many, as `EventGraph.times_s` does."""

@@ -23,8 +23,8 @@ from pipesched.simulator.memory import NEVER, Instant, Lifetime, holds_inside, l
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What one of several equal pipelines in lockstep holds on a device; how many there are is open.
+class LockstepBytes:
+    """The bytes that one of several equal pipelines in lockstep holds on a device; how many there are is open.
 
     There is one rank on the device, so the numbers of times go up as the times do.
 
@@ -77,7 +77,7 @@ class Held:
         return num_pipelines * self.update_bytes + self.reference_bytes if num_pipelines > 1 else 0
 
 
-def held_on_devices(graph: EventGraph, costs: StageCosts) -> tuple[Held, ...]:
+def held_on_devices(graph: EventGraph, costs: StageCosts) -> tuple[LockstepBytes, ...]:
     """Return what each device holds that does hold something, in ascending order.
 
     Raises:
@@ -92,7 +92,7 @@ def held_on_devices(graph: EventGraph, costs: StageCosts) -> tuple[Held, ...]:
     return tuple(_held(device, holds, starts[device]) for device, holds in sorted(by_device.items()))
 
 
-def _held(device: int, all_holds: Iterable[Lifetime], starts: Sequence[Instant]) -> Held:
+def _held(device: int, all_holds: Iterable[Lifetime], starts: Sequence[Instant]) -> LockstepBytes:
     changes = defaultdict(int, dict.fromkeys([Instant(BEGINNING), *starts], 0))
     always = Counter[str]()
     for kind, num_bytes, since, until in all_holds:
@@ -104,7 +104,7 @@ def _held(device: int, all_holds: Iterable[Lifetime], starts: Sequence[Instant])
                 changes[until] -= num_bytes
     instants = sorted(changes)
     times = tuple(int(instant.time_s) for instant in instants)
-    return Held(
+    return LockstepBytes(
         device,
         times,
         tuple(accumulate(map(changes.__getitem__, instants))),

@@ -120,7 +120,7 @@ class _Search:
         return self._summary(is_complete=is_complete)
 
     def _begin(self) -> None:
-        """Bound every candidate."""
+        """Work out a bound below the cost of every candidate."""
         require_plannable(self._request)
         possible = []
         for number, candidate in enumerate(candidates(self._request, self._look.cuts)):

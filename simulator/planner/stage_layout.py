@@ -14,7 +14,7 @@ _WHOLE, _SPLIT = (Phase.BACKWARD,), (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT
 
 @dataclass(frozen=True, slots=True)
 class StageLayout:
-    """One copy.
+    """The layout of one copy of a pipeline: which stages its ranks hold, and what they run.
 
     Attributes:
         homes: The ranks that hold each stage.

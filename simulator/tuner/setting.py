@@ -24,7 +24,7 @@ class Learning(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Setting(SearchCandidate):
-    """How to train.
+    """A setting: the schedule, its counts and what else decides how a model is trained.
 
     Attributes:
         schedule: Name in the catalogue; AvgPipe's with one pipeline has the lists of another schedule, which is its
@@ -102,7 +102,7 @@ class Setting(SearchCandidate):
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What to choose from.
+    """A space of settings: what there is to choose from, one tuple for each choice.
 
     Attributes:
         schedules: Names of schedules in the catalogue.

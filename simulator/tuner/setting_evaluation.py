@@ -175,7 +175,7 @@ def _one_pipeline(setting: Setting, num_devices: int) -> Schedule:
 
 @lru_cache(maxsize=8)
 def _lockstep(setting: Setting, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> Lockstep | None:
-    """Return one of several pipelines, as long as they are in step; None where it is not enough to know one."""
+    """Return one of several pipelines, as long as they are in lockstep; None where it is not enough to know one."""
     schedule = _one_pipeline(setting, len(cluster.devices))
     is_enough = contention_of(Scenario(schedule, costs, cluster, network)) is None
     return lockstep_of(schedule, costs, cluster) if is_enough else None

@@ -14,7 +14,7 @@ from pipesched.simulator.tuner.setting import Setting
 
 @dataclass(frozen=True, slots=True)
 class SettingOutcome(SearchOutcome):
-    """One setting, evaluated.
+    """A setting, with the time and memory that the evaluator gave it, or why it is rejected.
 
     Attributes:
         seconds: Seconds of one batch: N pipelines do N of them in an iteration; None where nothing could be predicted.
@@ -53,7 +53,7 @@ _SAME = 0.005
 
 
 class Evaluator(StrEnum):
-    """Who chooses."""
+    """What ranks the settings: our model, AvgPipe's equations, runs, or a guideline."""
 
     SIMULATE = "simulate"
     AVGPIPE = "avgpipe"

@@ -46,7 +46,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One computation.
+    """The box of one computation in a chart.
 
     Attributes:
         op: The computation; of an Overlap one half.

@@ -25,7 +25,7 @@ _ABOVE = 1.3
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One run.
+    """The learning curve of one training run: its losses, step by step.
 
     Attributes:
         name: Name of the run's schedule.

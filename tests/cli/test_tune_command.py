@@ -1,4 +1,4 @@
-"""``tune``."""
+"""The command ``tune``."""
 
 import csv
 import json

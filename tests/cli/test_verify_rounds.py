@@ -1,4 +1,4 @@
-"""``verify --rounds``."""
+"""The command ``verify --rounds``."""
 
 import json
 

@@ -23,7 +23,7 @@ _MACHINES = "aws-g5.48xlarge, aws-p3.16xlarge, dgx-a100, dgx-h100, wpipe-v100"
 
 @dataclass(frozen=True, slots=True)
 class MachineOptions:
-    """Devices and links."""
+    """Options that say the devices and the links between them."""
 
     cluster: Annotated[Path | None, typer.Option(help="Devices and links (JSON).")] = None
     link: Annotated[str | None, typer.Option(help="Equal links: latency_s=10us,bandwidth_bytes_per_s=25GB/s.")] = None

@@ -25,7 +25,7 @@ BuffersOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class MessageOptions:
-    """How messages go."""
+    """Options that say how messages go."""
 
     protocol: Annotated[Protocol, typer.Option(help="Transfers start when both sides have posted, or one has.")] = (
         "rendezvous"

@@ -94,7 +94,7 @@ class ProblemOptions:
 
 @dataclass(frozen=True, slots=True)
 class SpaceOptions:
-    """What to try."""
+    """Options that say which settings to try."""
 
     microbatches: Annotated[
         str | None,

@@ -33,7 +33,7 @@ PartitionArgument: TypeAlias = str | Sequence[int]
 
 
 def read_profile_argument(profile: ProfileArgument) -> Profile:
-    """Return a profile.
+    """Return the profile that a caller gave, or that is in the file given.
 
     Raises:
         ArgumentError: It is neither a profile nor a file.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ProfileMeasurement:
-    """A model, measured.
+    """The profile of a model, as `pipesched.profile` measured it.
 
     Attributes:
         profile: Seconds and bytes of every layer at each size: what `simulate`, `compare`, `run` and `verify` take.

@@ -62,7 +62,7 @@ class PartitionRequest:
     straight: bool = False
 
     def stages(self) -> PartitionedStages:
-        """Return the stages.
+        """Return the stages that the model is cut into.
 
         Raises:
             ProfileError: There are more stages than layers, or nothing fits.

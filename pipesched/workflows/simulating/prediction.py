@@ -150,7 +150,7 @@ class Prediction:
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule's lists."""
+        """The schedule that is predicted."""
         return self.source.schedule
 
     @property
@@ -183,7 +183,7 @@ class Prediction:
 
 
 def predict_source(source: ScheduleSource, conditions: Conditions) -> Prediction:
-    """Check and simulate.
+    """Return the prediction of a schedule, after its lists were checked.
 
     Raises:
         ArgumentError: The conditions do not fit the schedule.

@@ -73,7 +73,7 @@ class Simulation(Prediction):
 
     @property
     def throughput(self) -> float:
-        """Micro-batches per second."""
+        """The number of micro-batches per second."""
         return self.bare_metrics.throughput
 
     @property

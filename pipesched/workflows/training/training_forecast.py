@@ -21,7 +21,7 @@ _SHOWN_STEPS = 64
 
 @dataclass(frozen=True, slots=True)
 class TrainingForecast:
-    """One run.
+    """The forecast of one training run: seconds and memory.
 
     Attributes:
         schedule_spec: How its lists are made.

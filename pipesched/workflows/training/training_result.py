@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TrainingResult:
-    """A training run.
+    """The result of a training run.
 
     Attributes:
         schedule: The name of its schedule.

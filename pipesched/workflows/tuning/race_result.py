@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RacedSetting:
-    """One contender.
+    """A contender of a race, and how its runs went.
 
     Attributes:
         outcome: The setting's outcome, as the evaluator predicts it.

@@ -107,7 +107,7 @@ class Question:
 
     @cached_property
     def costs(self) -> RunCosts:
-        """What the runs say."""
+        """The costs that the runs measured."""
         return self._costs_of(self.samples)
 
     @cached_property

@@ -27,7 +27,7 @@ class First(nn.Module):
 
 
 class Columns(nn.Module):
-    """Gives a view."""
+    """A layer whose output is a view of its input."""
 
     def forward(self, x):
         return x[:, :3]

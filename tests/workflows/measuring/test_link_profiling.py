@@ -1,4 +1,4 @@
-"""`pipesched.profile_links`."""
+"""The function `pipesched.profile_links`."""
 
 import pytest
 

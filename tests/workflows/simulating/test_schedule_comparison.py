@@ -1,4 +1,4 @@
-"""`pipesched.compare` and `pipesched.compare_runs`."""
+"""The functions `pipesched.compare` and `pipesched.compare_runs`."""
 
 import pytest
 from matplotlib.figure import Figure

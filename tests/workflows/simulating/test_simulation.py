@@ -1,4 +1,4 @@
-"""`pipesched.simulate`."""
+"""The function `pipesched.simulate`."""
 
 import pickle
 from dataclasses import replace
