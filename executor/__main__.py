@@ -139,7 +139,7 @@ def _report(measured: Measured, folder: Path | None, out: Path | None) -> None:
 def _report_training(spec: RunSpec, trained: Trained, out: Path | None) -> None:
     """Write the scores of all steps, and print the first and the last."""
     assert isinstance(spec.job, Train), "it has trained"
-    run = spec.job.schedule_spec.run(spec.job.num_steps)
+    run = spec.job.run
     samples = run.pipelines * spec.job.batch_size
     lines = [step_line(run.name, step, scores, samples) for step, scores in enumerate(trained.steps)]
     if out:

@@ -24,6 +24,8 @@ Dtype: TypeAlias = Literal["float32", "float64", "bfloat16", "float16"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
 FLOAT32_BYTES = 4
+BYTES_LIMIT = 2**63
+"""What no number of bytes comes to: an integer of 64 bits would not hold it."""
 _ELEMENT_BYTES: dict[str, int] = {"float32": FLOAT32_BYTES, "float64": 8, "bfloat16": 2, "float16": 2}
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from pipesched.schedules.op import Op, Recv, Reduce, Send, occupies_device
+from pipesched.schedules.op import Op, Recv, Reduce, Send, computes, occupies_device
 
 LONGEST_S = 7 * 24 * 3600.0
 """Longest op that is emulated and longest wait that is asked for [s], a week: what every clock and sleep can take."""
@@ -123,6 +123,11 @@ class Timeline:
         return tuple(filter(is_work, self.spans))
 
     @cached_property
+    def num_stages(self) -> int:
+        """One more than the highest stage that something is computed for, also where it takes no time."""
+        return 1 + max((part.stage for span in self.spans for part in computes(span.op)), default=-1)
+
+    @cached_property
     def without_messages(self) -> tuple[Span, ...]:
         """The spans of all but Send and Recv: work, also where it takes no time, and Reduces."""
         return tuple(span for span in self.spans if not isinstance(span.op, Send | Recv))
@@ -140,6 +145,17 @@ class Timeline:
     def of_rank(self, rank: int) -> tuple[Span, ...]:
         """Return the spans of one rank, in its list's order."""
         return self._by_rank.get(rank, ())
+
+    def work_of_device(self, device: int) -> tuple[Span, ...]:
+        """Return the spans that keep one device busy, one after the other as they began."""
+        return self._work_by_device.get(device, ())
+
+    @cached_property
+    def _work_by_device(self) -> dict[int, tuple[Span, ...]]:
+        work_of: dict[int, list[Span]] = {}
+        for span in sorted(self.work, key=lambda span: span.start_s):
+            work_of.setdefault(self.rank_to_device[span.rank], []).append(span)
+        return {device: tuple(spans) for device, spans in work_of.items()}
 
     @cached_property
     def _by_rank(self) -> dict[int, tuple[Span, ...]]:

@@ -19,7 +19,7 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.io import STRICT, NameFromFile, one_line, parse_record
 from pipesched.schedules import LONGEST_S, shown
-from pipesched.schedules.transforms import ScheduleSpec
+from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
 
 _MOST = 2**31 - 1
 
@@ -73,6 +73,11 @@ class Train:
     limit_bytes: int | None = None
 
     __pydantic_config__ = STRICT
+
+    @property
+    def run(self) -> TrainingRun:
+        """What the specification makes of so many steps; made anew whenever it is asked for."""
+        return self.schedule_spec.run(self.num_steps)
 
 
 Job: TypeAlias = Annotated[Measure | Train, Field(discriminator="kind")]

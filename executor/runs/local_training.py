@@ -119,7 +119,7 @@ def training_of(spec: RunSpec, device: torch.device, model: Model | None = None)
         ProfileError: There is no such model.
     """
     assert isinstance(spec.job, Train), "of this kind"
-    run = spec.job.schedule_spec.run(spec.job.num_steps)
+    run = spec.job.run
     return TrainingSetup(spec=spec, run=run, model=model or resolve_model(spec.model or ""), device=device)
 
 

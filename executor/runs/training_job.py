@@ -30,7 +30,7 @@ class TrainingJob(RankJob[Trained]):
     def __init__(self, spec: RunSpec, listener: RankListener) -> None:
         assert isinstance(spec.job, Train), "of this kind"
         self._job = spec.job
-        self._run = spec.job.schedule_spec.run(spec.job.num_steps)
+        self._run = spec.job.run
         self._lists = self._run.lists(spec.job.num_steps)
         super().__init__(spec, self._lists, listener)
         self._scores: dict[int, Scores] = {}

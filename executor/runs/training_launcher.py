@@ -48,7 +48,7 @@ class _Training(WatchedJob[Trained]):
     def __init__(self, spec: RunSpec, on_step: OnStep | None) -> None:
         assert isinstance(spec.job, Train), "of this kind"
         self._job = spec.job
-        self._run = spec.job.schedule_spec.run(spec.job.num_steps)
+        self._run = spec.job.run
         self._lists = self._run.lists(spec.job.num_steps)
         super().__init__(spec, self._lists)
         self.history = LossHistory(self._run.microbatches_per_step, on_step)

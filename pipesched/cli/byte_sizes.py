@@ -6,6 +6,7 @@ import math
 import re
 
 from pipesched.cli.errors import InputError
+from pipesched.profiles import BYTES_LIMIT
 
 _UNITS: dict[str, int] = {"": 1, "B": 1} | {
     f"{letter}{end}": base ** (power + 1)
@@ -13,7 +14,6 @@ _UNITS: dict[str, int] = {"": 1, "B": 1} | {
     for end, base in (("B", 1000), ("iB", 1024))
 }
 _BY_LOWER_CASE = {unit.lower(): size for unit, size in _UNITS.items()}
-_MAX_BYTES = 2**63
 _LEAST_BARE = 1024
 """A smaller number without a unit is no memory: its unit was forgotten."""
 
@@ -29,7 +29,7 @@ def parse_bytes(text: str, option: str) -> int:
         value = float(match[1]) * _BY_LOWER_CASE[match[2].lower()] if match else math.nan
     except (ValueError, KeyError):
         value = math.nan
-    if not 0 < value < _MAX_BYTES:
+    if not 0 < value < BYTES_LIMIT:
         hint = (
             f"{text.strip()}B"
             if re.fullmatch(r"\s*[1-9][0-9]*\s*[KMGT]i?\s*", text, re.IGNORECASE)

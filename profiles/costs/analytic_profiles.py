@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from pipesched.profiles import FLOAT32_BYTES
 from pipesched.profiles.costs.layer_profile import LayerCost, Profile, Provenance
 from pipesched.profiles.costs.measurement import LayerMeasurement
 
-_FLOAT_BYTES = 4
 _GROUPS, _GROUP_WIDTH = 32, 4
 _HIDDEN, _HEADS, _TOKENS, _VOCABULARY, _POSITIONS = 768, 12, 128, 30522, 512
 
@@ -120,7 +120,7 @@ def _costs(
     input_bytes = 0
     for layer in layers:
         forward_s = microbatch_size * layer.forward_flops / flops_per_s
-        output_bytes = microbatch_size * layer.outputs * _FLOAT_BYTES
+        output_bytes = microbatch_size * layer.outputs * FLOAT32_BYTES
         measured = LayerMeasurement(
             microbatch_size,
             forward_s,
@@ -128,11 +128,11 @@ def _costs(
             input_bytes,
             output_bytes,
             output_bytes,
-            saved_bytes=microbatch_size * layer.saved * _FLOAT_BYTES,
+            saved_bytes=microbatch_size * layer.saved * FLOAT32_BYTES,
             input_saved=True,
             output_saved=False,
             output_is_input=False,
         )
-        weight_bytes = layer.parameters * _FLOAT_BYTES
+        weight_bytes = layer.parameters * FLOAT32_BYTES
         yield LayerCost(layer.name, weight_bytes, weight_bytes, 5 * weight_bytes / step_bytes_per_s, (measured,))
         input_bytes = output_bytes

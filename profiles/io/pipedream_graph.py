@@ -24,7 +24,7 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-from pipesched.profiles import ProfileError
+from pipesched.profiles import BYTES_LIMIT, ProfileError
 from pipesched.profiles.costs import LayerCost, LayerMeasurement, Profile, Provenance
 from pipesched.schedules import shown
 
@@ -34,7 +34,6 @@ _NODE = re.compile(
     r"parameter_size=(?P<parameters>[^,\s]*)(?: -- stage_id=\d+)?\s*"
 )
 _EDGE = re.compile(r"\t(?P<source>\S+) -- (?P<target>\S+)\s*")
-_MAX_BYTES = 2**63
 _MAX_LINE = 10_000
 _GRAPH = "graph "
 """Before the file, in the name of its profile's model."""
@@ -148,7 +147,7 @@ def _number(text: str, place: str, key: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 <= value < _MAX_BYTES:
+    if not 0 <= value < BYTES_LIMIT:
         raise ProfileError(f"{place}: {key}: got {shown(text)}, expected a finite number of 0 or more; correct it")
     return value
 

@@ -9,13 +9,13 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from pipesched.profiles import ProfileError
+from pipesched.profiles import BYTES_LIMIT, ProfileError
 from pipesched.profiles.io.faults import STRICT, in_our_words, one_line
 from pipesched.schedules import shown
 
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
 """Seconds, so few that no square of a sum of them is infinite."""
-Bytes = Annotated[int, Field(ge=0, lt=2**63)]
+Bytes = Annotated[int, Field(ge=0, lt=BYTES_LIMIT)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 Text = Annotated[str, Field(max_length=2000)]
 

@@ -168,7 +168,7 @@ class _Walk:
         self._timeline = timeline
         self._begin_s = timeline.start_s
         self._same_s = SAME * timeline.makespan_s
-        self._num_stages = 1 + max((part.stage for span in timeline.spans for part in computes(span.op)), default=-1)
+        self._num_stages = timeline.num_stages
         self._rows: list[list[Span]] = [[] for _ in timeline.rank_to_device]
         self._place: dict[int, int] = {}  # in its rank's list, by id: equal spans are not the same
         self._worked: list[list[int]] = [[] for _ in timeline.rank_to_device]  # where the last op before did not post

@@ -127,9 +127,6 @@ def metrics(timeline: Timeline) -> Metrics:
 
 def _devices(timeline: Timeline) -> tuple[DeviceMetrics, ...]:
     peaks = peak_memory(timeline.memory)
-    works: defaultdict[int, list[Span]] = defaultdict(list)
-    for span in timeline.work:
-        works[timeline.rank_to_device[span.rank]].append(span)
     devices = []
     for use in usage(timeline):
         peak = peaks.get(use.device)
@@ -138,7 +135,7 @@ def _devices(timeline: Timeline) -> tuple[DeviceMetrics, ...]:
                 device=use.device,
                 busy_s=use.busy_s,
                 idle_s=use.idle_s,
-                span_s=_span_s(works[use.device]),
+                span_s=_span_s(timeline.work_of_device(use.device)),
                 idle_by_cause_s=use.idle_by_cause_s,
                 peak_memory_bytes=None if peak is None else peak.total_bytes,
                 peak_memory_by_kind=() if peak is None else peak.bytes_by_kind,

@@ -100,7 +100,7 @@ class _Blame:
         self._start_s = timeline.start_s
         self._end_s = timeline.start_s + timeline.makespan_s
         self._same_s = SAME * timeline.makespan_s
-        self._num_stages = 1 + max((part.stage for span in timeline.spans for part in computes(span.op)), default=-1)
+        self._num_stages = timeline.num_stages
         self._received = {(b.rank, message): (message, a, b) for message, a, b in transfers(timeline.spans)}
         self._left_s = _left_s(timeline)
         self._hand_overs = _hand_overs_of_ranks(timeline)

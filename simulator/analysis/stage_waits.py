@@ -19,17 +19,13 @@ from pipesched.schedules import Message, Recv, Span, Timeline, computes, needs
 
 def waits_by_stage(timeline: Timeline) -> dict[int, float]:
     """Return how long devices waited for messages of each stage [s], the longest first; stages without are left out."""
-    num_stages = 1 + max((part.stage for span in timeline.work for part in computes(span.op)), default=-1)
     arrivals_s = {(span.rank, span.op.message): span.end_s for span in timeline.spans if isinstance(span.op, Recv)}
-    works: defaultdict[int, list[Span]] = defaultdict(list)
-    for span in timeline.work:
-        works[timeline.rank_to_device[span.rank]].append(span)
     waits: defaultdict[int, list[float]] = defaultdict(list)
-    for spans in works.values():
+    for device in timeline.devices:
         busy_until_s = -math.inf
-        for before, span in pairwise(sorted(spans, key=lambda work: work.start_s)):
+        for before, span in pairwise(timeline.work_of_device(device)):
             busy_until_s = max(busy_until_s, before.end_s)
-            arrived_s, message = _last_needed(span, num_stages, arrivals_s)
+            arrived_s, message = _last_needed(span, timeline.num_stages, arrivals_s)
             if message is not None and min(arrived_s, span.start_s) > busy_until_s:
                 waits[message.stage].append(min(arrived_s, span.start_s) - busy_until_s)
     seconds = {stage: math.fsum(parts) for stage, parts in waits.items()}

@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from pipesched.profiles.models import Model
+from pipesched.profiles.models.mlp import mlp
 
 WIDTH = 4
 
@@ -24,14 +25,10 @@ class Layer(nn.Module):
         return x + (functional.dropout(hidden, self.probability, self.training) if self.probability else hidden)
 
 
-def _batch(num_samples, seed):
-    x = torch.randn(num_samples, WIDTH, generator=torch.Generator().manual_seed(seed))
-    return x, x.flip(1)
-
-
 def _model(name, layers, probability):
+    """Return a model that learns what `mlp` does: to reverse a random vector."""
     builders = tuple(partial(Layer, probability) for _ in range(layers))
-    return Model(name, builders, tuple(str(i) for i in range(layers)), functional.mse_loss, _batch)
+    return Model(name, builders, tuple(str(i) for i in range(layers)), functional.mse_loss, mlp(WIDTH).batch)
 
 
 def plain(layers: int):

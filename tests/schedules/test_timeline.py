@@ -46,6 +46,20 @@ def test_work_is_what_occupies_a_device_and_the_makespan_counts_the_last_reduce_
     assert timeline.makespan_s == 4.0
 
 
+def test_the_work_of_a_device_is_that_of_its_ranks_in_order_of_start():
+    spans = (
+        Span(0, forward(0, 0), 0.0, 0.0, 1.0),
+        Span(0, backward(0, 0), 1.0, 4.0, 5.0),
+        Span(1, forward(2, 0), 0.0, 2.0, 3.0),
+        Span(2, forward(3, 0), 0.0, 3.0, 3.0),
+    )
+    timeline = Timeline("hand", "predicted", spans, (1, 1, 0))
+    assert timeline.work_of_device(1) == (spans[0], spans[2], spans[1])
+    assert timeline.work_of_device(0) == timeline.work_of_device(7) == ()
+    assert timeline.num_stages == 4
+    assert Timeline("none", "predicted", (), (0,)).num_stages == 0
+
+
 class CountedSpans(tuple[Span, ...]):
     """Spans that count how often they are gone through."""
 

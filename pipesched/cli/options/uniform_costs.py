@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.key_values import numbers
+from pipesched.profiles import BYTES_LIMIT
 
 if TYPE_CHECKING:
     from pipesched.profiles.costs import DeviceCost
@@ -19,7 +20,6 @@ _SECONDS = {"f": "forward_s", "b": "backward_s", "i": "backward_input_s", "w": "
     name: name for name in ("step_s", "copy_s", "predict_s", "average_s")
 }
 _BYTES = ("output_bytes", "saved_bytes", "saved_for_weight_bytes", "weight_bytes", "optimizer_bytes")
-_MAX_BYTES = 2**63
 
 
 def uniform_costs(text: str, schedule: Schedule) -> DeviceCost:
@@ -37,8 +37,8 @@ def uniform_costs(text: str, schedule: Schedule) -> DeviceCost:
     values = numbers(text, "--uniform", (*_SECONDS, *_BYTES, "overlap"))
     _require_complete(text, values, schedule)
     for name in _BYTES:
-        if name in values and (not values[name].is_integer() or values[name] >= _MAX_BYTES):
-            near = math.ceil(values[name]) if values[name] < _MAX_BYTES else "1e18"
+        if name in values and (not values[name].is_integer() or values[name] >= BYTES_LIMIT):
+            near = math.ceil(values[name]) if values[name] < BYTES_LIMIT else "1e18"
             raise InputError(
                 f"--uniform: {name}: got {values[name]:g}, expected whole bytes below 2^63; try {name}={near}"
             )

@@ -15,7 +15,7 @@ from statistics import median
 from typing import TYPE_CHECKING, get_args
 
 from pipesched.executor import RankFailed, RunSettings
-from pipesched.profiles import Carrier
+from pipesched.profiles import FLOAT32_BYTES, Carrier
 from pipesched.profiles.clusters import Cluster, LoadedLinkFit, LoadedMessages, fit_loaded_link, under_load
 from pipesched.profiles.costs import samples_of
 from pipesched.profiles.io import load_cluster, save_cluster
@@ -35,7 +35,6 @@ _SIZES_BYTES = (1024, 16 * 1024, 128 * 1024, 1024**2)
 _RUNS = 3
 """The runs of each size: whatever else the machine does is not the same in all of them."""
 _WIDTH = 64
-_ELEMENT_BYTES = 4
 _LAYERS = 24
 """At most a quarter of those of the model. The first rank has three quarters: so the second waits for every activation,
 which tells how long a message is on its way; and its gradients are there before the first asks for them, which tells
@@ -169,7 +168,7 @@ def profile_links(
 
 def _in_a_run(num_bytes: int, repeats: int) -> LoadedMessages:
     """Return what messages of about that size took in a run of a small model."""
-    size = max(1, num_bytes // (_WIDTH * _ELEMENT_BYTES))
+    size = max(1, num_bytes // (_WIDTH * FLOAT32_BYTES))
     schedule = build("1f1b", 2, min(64, max(8, repeats)))
     # ops of a millisecond or two, whatever the size: what they leave in the caches decides what a post costs
     quarter = max(1, round(_LAYERS / (1 + num_bytes / 32768)))
@@ -179,7 +178,7 @@ def _in_a_run(num_bytes: int, repeats: int) -> LoadedMessages:
     own = samples_of([measured(spec).timeline for _ in range(_RUNS)], ["a run"] * _RUNS)
     send_s = _median_s(own.hand_over.get("Send", ()))
     return LoadedMessages(
-        size * _WIDTH * _ELEMENT_BYTES,
+        size * _WIDTH * FLOAT32_BYTES,
         send_s,
         _median_s(own.hand_over.get("Recv", ())),
         _median_s(own.hand_over.get("Take", ())),
