@@ -1,18 +1,11 @@
 """Steady seconds per micro-batch, in ``simulate`` and ``compare``."""
 
-import json
-
 import pytest
 
 from pipesched.schedules.builders import CATALOGUE
+from tests.cli.json_answers import data
 
 COSTS = "--uniform f=1,b=2"
-
-
-def data(pipesched, line):
-    answer = pipesched(f"{line} --json")
-    assert (answer.code, answer.err) == (0, "")
-    return json.loads(answer.out)
 
 
 def steady(pipesched, line):

@@ -9,9 +9,7 @@ from pipesched.schedules.formats import read_schedule
 from pipesched.schedules.lowering import lower_for_torch
 from tests.schedules.formats.csv_support import halves
 from tests.schedules.formats.random_ops import damaged
-
-torch_schedules = pytest.importorskip("tests.schedules.torch_schedules")
-loop, vee = torch_schedules.loop, torch_schedules.vee
+from tests.schedules.torch_schedules import constructed, loop, vee
 
 SAYABLE, UNSAYABLE = halves(2, 4)
 GENERATORS = [
@@ -26,7 +24,7 @@ GENERATORS = [
 @pytest.mark.parametrize("dialect", ["compute_only", "compute_comms"])
 @pytest.mark.parametrize(("kind", "stages"), GENERATORS)
 def test_what_pytorch_dumps_comes_back_as_it_was(pipesched, folder, kind, stages, dialect):
-    torch_schedules.constructed(kind, 2, 4, stages)._dump_csv(str(folder / "theirs.csv"), format=dialect)
+    constructed(kind, 2, 4, stages)._dump_csv(str(folder / "theirs.csv"), format=dialect)
     answer = pipesched("check -f theirs.csv")
     assert (answer.code, answer.err) == (0, "")
     assert pipesched("show -f theirs.csv --out mine.csv") == (0, "", "")

@@ -1,6 +1,5 @@
 """``--uniform``: what a device holds of the model, shared among its stages, in every command alike."""
 
-import json
 from collections import Counter
 
 import pytest
@@ -9,17 +8,12 @@ from pipesched.cli.options.uniform_costs import uniform_costs
 from pipesched.schedules import Phase, computes
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.transforms import replicate
+from tests.cli.json_answers import data
 
 P, M, V = 8, 64, 4
 CHUNKS = f"-p {P} -m {M} -v {V} --uniform f=1,b=2"
 MAKESPAN_S = (M + (P - 1) / V) * (1 + 2)
 """Of interleaved 1F1B: arXiv:2104.04473, section 2.2."""
-
-
-def data(pipesched, line):
-    answer = pipesched(f"{line} --json")
-    assert (answer.code, answer.err) == (0, "")
-    return json.loads(answer.out)
 
 
 def test_chunks_take_their_share_in_simulate_compare_and_gantt_alike(pipesched):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import fields, replace
+from dataclasses import fields
 from random import Random
 
 import torch
@@ -14,7 +14,7 @@ from pipesched.executor.launch import Measure, RunSpec
 from pipesched.executor.runs import local_ranks, run_local
 from pipesched.executor.transport import LocalTransport
 from pipesched.profiles.models import Model, build_layers, resolve_model
-from pipesched.schedules import ScheduleError, Step
+from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.formats import to_json
 from pipesched.schedules.lowering import lower
@@ -29,11 +29,6 @@ CPU = torch.device("cpu")
 def even_bounds(num_layers, num_stages):
     """Cut layers into stages of nearly equal number."""
     return tuple((s * num_layers // num_stages, (s + 1) * num_layers // num_stages) for s in range(num_stages))
-
-
-def without_steps(schedule):
-    """Leave the gradients where they are at the end."""
-    return replace(schedule, lists=tuple(tuple(op for op in row if not isinstance(op, Step)) for row in schedule.ops))
 
 
 def any_schedule(name, num_ranks, seed):
@@ -57,7 +52,19 @@ class Calls:
         self._listen(*item)
 
 
-class Local:
+class InProcess:
+    """The `ranks` of a `schedule` in this process, by what they hold."""
+
+    def stage(self, index):
+        return next(rank.stages[index] for rank in self.ranks if index in rank.stages)
+
+    @property
+    def parameters(self):
+        """Of the whole model, in order of the stages."""
+        return [p for index in range(self.schedule.num_stages) for p in self.stage(index).module.parameters()]
+
+
+class Local(InProcess):
     """All ranks of a schedule in this process."""
 
     def __init__(
@@ -91,16 +98,8 @@ class Local:
             run_local(self.ranks, self.batch)
         return self
 
-    def stage(self, index):
-        return next(rank.stages[index] for rank in self.ranks if index in rank.stages)
-
     def replicas(self, index):
         return [rank.stages[index] for rank in self.ranks if index in rank.stages]
-
-    @property
-    def parameters(self):
-        """Of the whole model, in order of the stages."""
-        return [p for index in range(self.schedule.num_stages) for p in self.stage(index).module.parameters()]
 
 
 def whole_model(text, num_samples, seed=0):

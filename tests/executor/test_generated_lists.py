@@ -16,13 +16,13 @@ from pipesched.schedules.builders import build, build_generated, find
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
 from tests.executor.models import WIDTH, plain
-from tests.executor.pipelines import CPU, SYNCHRONOUS, Local, assert_equal, even_bounds
+from tests.executor.pipelines import CPU, SYNCHRONOUS, InProcess, Local, assert_equal, even_bounds
 from tests.executor.recurrences import SCHEMES
 
 LATELY = [name for name in SYNCHRONOUS if name not in ("looped_bfs", "interleaved", "interleaved_zb")]
 
 
-class GeneratedRun:
+class GeneratedRun(InProcess):
     """All ranks of a Schedule in this process, in float64; what the listeners heard."""
 
     def __init__(self, schedule, *, on_loss=None, prediction=None):
@@ -49,13 +49,6 @@ class GeneratedRun:
         m = self.schedule.num_microbatches
         run_local(self.ranks, batch or make_batch(self.model, m, 2, seed=0, dtype=torch.float64, device=CPU))
         return self
-
-    def stage(self, index):
-        return next(rank.stages[index] for rank in self.ranks if index in rank.stages)
-
-    @property
-    def parameters(self):
-        return [p for k in range(self.schedule.num_stages) for p in self.stage(k).module.parameters()]
 
 
 class Endless:

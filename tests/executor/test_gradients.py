@@ -6,7 +6,8 @@ import torch
 from pipesched.profiles.models import resolve_model
 from pipesched.schedules.transforms import recompute
 from tests.executor import models
-from tests.executor.pipelines import SYNCHRONOUS, Local, any_schedule, assert_equal, whole_gradients, without_steps
+from tests.executor.pipelines import SYNCHRONOUS, Local, any_schedule, assert_equal, whole_gradients
+from tests.schedules.edits import without_steps
 
 REAL = {
     "gpt": "gpt:layers=6,width=16,heads=2,context=8,dropout=0.2",

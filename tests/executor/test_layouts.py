@@ -7,7 +7,8 @@ from pipesched.executor.core import Batch
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.transforms import recompute, replicate
 from tests.executor import models
-from tests.executor.pipelines import Local, assert_equal, whole_gradients, without_steps
+from tests.executor.pipelines import Local, assert_equal, whole_gradients
+from tests.schedules.edits import without_steps
 
 PER_STEP = {"pipedream_2bw": 4, "wpipe": 4, "1f1b_rr": 2}
 ASYNCHRONOUS = [name for name, entry in CATALOGUE.items() if entry.traits.is_asynchronous]

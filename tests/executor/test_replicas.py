@@ -31,8 +31,8 @@ from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from tests.executor import models
 from tests.executor.job_sequence_ranks import run_module
-from tests.executor.pipelines import Local, assert_equal, job, whole_gradients, whole_model, without_steps
-from tests.schedules.edits import reduced_early
+from tests.executor.pipelines import Local, assert_equal, job, whole_gradients, whole_model
+from tests.schedules.edits import reduced_early, without_steps
 
 REPLICATED = ["chimera", "dualpipe", "gems", "data_parallel"]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
-from pipesched.schedules import Op, Reduce, Schedule, ScheduleError, computes, make_schedule
+from pipesched.schedules import Op, Reduce, Schedule, ScheduleError, Step, computes, make_schedule
 from pipesched.schedules.builders import CATALOGUE
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.schedules.check import find_faults
@@ -19,6 +20,11 @@ def edited(schedule: Schedule, rank: int, edit: Callable[[list[Op]], object]) ->
     rows = [list(row) for row in schedule.ops]
     edit(rows[rank])
     return make_schedule(schedule.name, schedule.num_stages, schedule.num_microbatches, rows)
+
+
+def without_steps(schedule: Schedule) -> Schedule:
+    """Leave out the Steps: gradients stay where they are at the end."""
+    return replace(schedule, lists=tuple(tuple(op for op in row if not isinstance(op, Step)) for row in schedule.ops))
 
 
 def place_of(schedule: Schedule, rank: int, text: str) -> int:

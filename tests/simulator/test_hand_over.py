@@ -7,12 +7,13 @@ import pytest
 
 from pipesched.profiles.clusters import Device, Link, flat, with_slow_device
 from pipesched.profiles.costs import StageCost, StageCosts
-from pipesched.schedules import Compute, Message, Payload, Phase, Recv, Schedule, Send, Step, forward
+from pipesched.schedules import Compute, Message, Payload, Phase, Recv, Schedule, Send, forward
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.fast import longest_path
+from tests.schedules.edits import without_steps
 
 F_S, B_S, BYTES, TRAVEL_S = 1.0, 2.0, 100, 0.35
 LINK = Link(0.1, 400.0, send_s=0.02, send_s_per_byte=1e-4, post_s=0.005, receive_s=0.01, receive_s_per_byte=3e-4)
@@ -25,10 +26,6 @@ def cluster(num_devices, link=LINK, op_s=OP_S):
 
 def costs(num_stages, **changes):
     return StageCosts((StageCost(F_S, B_S, output_bytes=BYTES, **changes),) * num_stages)
-
-
-def without_steps(schedule):
-    return replace(schedule, lists=tuple(tuple(op for op in row if not isinstance(op, Step)) for row in schedule.ops))
 
 
 @pytest.mark.parametrize("evaluate", [simulate_lists, longest_path])

@@ -11,7 +11,8 @@ from pipesched.profiles.models import Model
 from pipesched.schedules.builders import build
 from pipesched.schedules.transforms import recompute
 from tests.executor import models
-from tests.executor.pipelines import Local, assert_equal, whole_gradients, without_steps
+from tests.executor.pipelines import Local, assert_equal, whole_gradients
+from tests.schedules.edits import without_steps
 
 
 def made_of(*layers):

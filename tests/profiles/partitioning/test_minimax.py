@@ -1,4 +1,4 @@
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.partitioning import balanced_partition, parse_partition, uniform_partition
+from tests.profiles.partitioning.brute_force import all_partitions
 
 CASES = st.lists(st.integers(0, 50), min_size=1, max_size=9).flatmap(
     lambda seconds: st.tuples(st.just(seconds), st.integers(1, len(seconds)))
@@ -14,11 +15,6 @@ CASES = st.lists(st.integers(0, 50), min_size=1, max_size=9).flatmap(
 
 def slowest(seconds, bounds):
     return max(sum(seconds[a:b]) for a, b in bounds)
-
-
-def all_partitions(num_layers, num_stages):
-    for cuts in combinations(range(1, num_layers), num_stages - 1):
-        yield tuple(pairwise((0, *cuts, num_layers)))
 
 
 def check_contiguous(bounds, num_layers, num_stages):

@@ -1,7 +1,6 @@
 """Profiles cut for the devices of a cluster."""
 
 from dataclasses import replace
-from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +17,7 @@ from pipesched.schedules.lowering import lower
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import memory, peak_memory
 from tests.profiles.hand_profiles import layer, measurement, profile
+from tests.profiles.partitioning.brute_force import all_partitions
 
 LAYERS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20), st.integers(0, 50)), min_size=1, max_size=7)
 
@@ -30,11 +30,6 @@ def made(costs):
             for seconds, saved, weights in costs
         )
     )
-
-
-def partitions(num_layers, num_stages):
-    for cuts in combinations(range(1, num_layers), num_stages - 1):
-        yield list(pairwise((0, *cuts, num_layers)))
 
 
 def held(model, bounds):
@@ -54,7 +49,7 @@ def test_no_partition_holds_less_on_its_fullest_device(costs, data):
     partitioned = by_memory(model, 1, flat(num_stages), num_stages)
     bounds = [(stage.first, stage.last) for stage in partitioned.stages]
     assert [stage.memory_bytes for stage in partitioned.stages] == held(model, bounds)
-    assert max(held(model, bounds)) == min(max(held(model, b)) for b in partitions(len(costs), num_stages))
+    assert max(held(model, bounds)) == min(max(held(model, b)) for b in all_partitions(len(costs), num_stages))
 
 
 @settings(deadline=None)
@@ -68,7 +63,7 @@ def test_no_partition_that_fits_is_faster_on_devices_of_their_own_speeds(costs, 
     model = made(costs)
     slowest = [
         max(sum(c[0] for c in costs[a:b]) / device.speed for (a, b), device in zip(bounds, devices, strict=True))
-        for bounds in partitions(len(costs), num_stages)
+        for bounds in all_partitions(len(costs), num_stages)
         if all(d.memory_bytes is None or h <= d.memory_bytes for d, h in zip(devices, held(model, bounds), strict=True))
     ]
     cluster = Cluster(tuple(devices))
@@ -98,7 +93,7 @@ def test_several_stages_of_a_device_take_turns():
     partitioned = by_time(model, 1, cluster, 2, 2)
     slowest = min(
         max(sum((4, 1, 1, 2, 3, 1, 2, 2)[a:b]) / (1.0, 0.5)[s % 2] for s, (a, b) in enumerate(bounds))
-        for bounds in partitions(8, 4)
+        for bounds in all_partitions(8, 4)
     )
     assert partitioned.slowest_s == slowest
     assert [stage.transfer_s for stage in partitioned.stages] == [0.0] + [2 * (0.5 + 10 / 10.0)] * 3

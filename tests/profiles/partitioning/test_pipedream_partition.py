@@ -4,7 +4,7 @@ import math
 import random
 from collections import Counter
 from dataclasses import dataclass, replace
-from itertools import combinations, pairwise, product
+from itertools import combinations, product
 from pathlib import Path
 
 import pytest
@@ -15,13 +15,9 @@ from pipesched.profiles.costs import layer_seconds
 from pipesched.profiles.io import load_profile
 from pipesched.profiles.partitioning.pipedream_partition import replicated_partition, slowest_s
 from pipesched.profiles.partitioning.replicated_stage import ChainLayer, Level
+from tests.profiles.partitioning.brute_force import all_partitions
 
 PUBLISHED = Path(__file__).parents[3] / "profiles" / "data" / "pipedream"
-
-
-def compositions(total, parts):
-    for cuts in combinations(range(1, total), parts - 1):
-        yield list(pairwise((0, *cuts, total)))
 
 
 @dataclass(frozen=True)
@@ -59,9 +55,9 @@ def plans(case, level, first, last, copies):
     bandwidth, groups = case.levels[level].bandwidth_bytes_per_s, case.levels[level].num_groups
     size = len(copies[0]) // groups
     for num_stages in range(1, min(last - first, groups) + 1):
-        for cut in compositions(last - first, num_stages):
+        for cut in all_partitions(last - first, num_stages):
             transfers = [2 * case.layers[first + a - 1].output_bytes / bandwidth for a, _ in cut[1:]]
-            for given in compositions(groups, num_stages):
+            for given in all_partitions(groups, num_stages):
                 if case.straight and any(h - g > 1 for g, h in given):
                     continue
                 parts = []

@@ -5,11 +5,9 @@ import pytest
 from pipesched.schedules.check import find_faults
 from pipesched.schedules.formats.torch_csv import read_csv, read_csv_text, write_csv, write_csv_comms
 from pipesched.schedules.lowering import lower_for_torch
+from tests.executor import pipelines
 from tests.schedules.formats.csv_support import halves
-
-torch_schedules = pytest.importorskip("tests.schedules.torch_schedules")
-pipelines = pytest.importorskip("tests.executor.pipelines")
-loop, vee = torch_schedules.loop, torch_schedules.vee
+from tests.schedules.torch_schedules import constructed, loop, vee
 
 MODEL = "mlp:layers=16,width=8"
 GENERATORS = [
@@ -37,7 +35,7 @@ def assert_right(schedule):
 @pytest.mark.parametrize(("kind", "p", "m", "stages"), GENERATORS)
 def test_what_pytorch_dumps_runs_here(tmp_path, kind, p, m, stages, dialect):
     path = tmp_path / "theirs.csv"
-    torch_schedules.constructed(kind, p, m, stages)._dump_csv(str(path), format=dialect)
+    constructed(kind, p, m, stages)._dump_csv(str(path), format=dialect)
     assert_right(read_csv(path, steps=False))
 
 

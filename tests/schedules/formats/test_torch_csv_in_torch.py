@@ -13,11 +13,7 @@ from pipesched.schedules.formats import from_json, to_json
 from pipesched.schedules.formats.torch_csv import read_csv, read_csv_text, write_csv, write_csv_comms
 from pipesched.schedules.lowering import lower, lower_for_torch
 from tests.schedules.formats.csv_support import halves
-
-torch_schedules = pytest.importorskip("tests.schedules.torch_schedules")
-pipelining, constructed, loop, vee = (
-    getattr(torch_schedules, name) for name in ("pipelining", "constructed", "loop", "vee")
-)
+from tests.schedules.torch_schedules import constructed, loop, pipelining, vee
 
 PRIVATE_NAMES = ("_Action", "_PipelineScheduleRuntime", "_validate_schedule")
 GENERATORS = [

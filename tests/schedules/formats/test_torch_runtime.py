@@ -7,16 +7,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from pipesched.schedules import stages_of
 from pipesched.schedules.formats.torch_csv import read_csv_text, write_csv, write_csv_comms
 from pipesched.schedules.lowering import lower_for_torch
+from tests.executor import pipelines
 from tests.processes import run_all
 from tests.schedules.formats.csv_support import halves
 
 pytest.importorskip("torch.distributed.pipelining")
-load_file = pytest.importorskip("safetensors.torch").load_file
-pipelines = pytest.importorskip("tests.executor.pipelines")
 
 pytestmark = pytest.mark.distributed
 

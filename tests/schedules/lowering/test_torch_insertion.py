@@ -14,9 +14,7 @@ from pipesched.schedules.formats.torch_csv import read_csv, read_csv_text, write
 from pipesched.schedules.lowering import lower, lower_for_torch
 from pipesched.schedules.semantics import Communication, progress
 from tests.schedules.formats.csv_support import halves
-
-torch_schedules = pytest.importorskip("tests.schedules.torch_schedules")
-constructed, loop, vee = torch_schedules.constructed, torch_schedules.loop, torch_schedules.vee
+from tests.schedules.torch_schedules import constructed, loop, vee
 
 GENERATORS = [
     ("ScheduleLoopedBFS", loop(4, 2)),

@@ -32,7 +32,6 @@ def test_a_seed_says_all_factors():
 
 @pytest.mark.parametrize("seed", range(12))
 def test_compiled_it_is_the_same_bit_for_bit(seed, monkeypatch):
-    pytest.importorskip("numba")
     lists, starts_s = some_lists(seed), [0.0, 0.0, 0.25]
     compiled = run_lanes(lists, starts_s, 6, 0.05)
     monkeypatch.setattr(module, "_run", module._run.py_func)

@@ -28,7 +28,7 @@ def test_the_interval_holds_the_median_about_as_often_as_it_says():
     for _ in range(runs):
         interval = median_interval([rng.gauss(0.0, 1.0) for _ in range(15)])
         held += interval.low <= 0.0 <= interval.high
-    assert 0.88 <= held / runs <= 1.0
+    assert 0.88 <= held / runs <= 0.98
 
 
 def test_the_median_is_that_of_the_library():

@@ -1,5 +1,4 @@
 import csv
-from importlib.util import find_spec
 from pathlib import Path
 
 import pandas as pd
@@ -68,7 +67,6 @@ def test_csv_comes_back_with_every_digit(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["spans.csv"]
 
 
-@pytest.mark.skipif(find_spec("pyarrow") is None, reason="pyarrow is not installed")
 def test_parquet_comes_back_the_same(tmp_path):
     line = play(one_f_one_b(2, 3), 0.1)
     write_frame(line, tmp_path / "spans.parquet")
