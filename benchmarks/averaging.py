@@ -28,7 +28,7 @@ PIPELINES = (2, 4)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is trained, and how.
+    """A setting of the benchmark: the model that is trained, and how.
 
     Attributes:
         batch_size: B.

@@ -43,7 +43,7 @@ SCHEMES = (
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is trained, and how.
+    """A setting of the benchmark: the model that is trained, and how.
 
     Attributes:
         rates: Learning rate by optimizer.

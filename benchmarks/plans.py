@@ -51,7 +51,7 @@ class Case:
 
     @property
     def num_microbatches(self) -> int:
-        """Of the batch, over all copies."""
+        """The micro-batches of the batch, over all copies."""
         return self.schedule_spec.width * self.schedule_spec.num_microbatches
 
     def schedule(self) -> Schedule:

@@ -66,7 +66,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is trained, and on what.
+    """A case of the benchmark: the model that is trained, and the machines.
 
     Attributes:
         layers: In order.

@@ -68,7 +68,7 @@ class Layout:
 @final
 @dataclass(frozen=True)
 class Schedule:
-    """One op list per rank.
+    """A schedule: one op list per rank, and what the lists do not say.
 
     Attributes:
         name: What people call it, often as the catalogue does: ``"1f1b"``. Nothing is read off it.

@@ -22,7 +22,7 @@ from pipesched.schedules.transforms import TrainingRun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSetup:
-    """What is trained, and how.
+    """The setup of a training run: its specification, lists, model and device.
 
     Attributes:
         spec: Specification of the run, whose job trains.

@@ -39,7 +39,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceTrials:
-    """What a run has come to.
+    """The trials of a run that seeks its advance, and what it has come to.
 
     Attributes:
         advance: The last one it ran with.

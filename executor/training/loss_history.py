@@ -19,7 +19,7 @@ DIVERGED = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """How well samples were told.
+    """The scores of samples: their mean loss, and the accuracy where there are classes.
 
     Attributes:
         loss: Mean.

@@ -45,7 +45,7 @@ class TensorShape:
 
     @property
     def num_elements(self) -> int:
-        """How many numbers it has."""
+        """The number of its elements."""
         return math.prod(self.size)
 
     def flat(self, tensor: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ class _Incoming:
 
 
 class ProcessGroupTransport(Transport):
-    """One rank's end of its channels.
+    """A rank's ends of its channels, over a process group of torch.
 
     Args:
         rank: This rank.

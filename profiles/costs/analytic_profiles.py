@@ -20,7 +20,7 @@ _HIDDEN, _HEADS, _TOKENS, _VOCABULARY, _POSITIONS = 768, 12, 128, 30522, 512
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """What one layer takes per sample.
+    """The shape of one layer: what it takes per sample.
 
     Attributes:
         forward_flops: Operations of the forward; a backward has twice as many.

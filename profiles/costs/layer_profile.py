@@ -56,7 +56,7 @@ class LayerCost:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """How the numbers were made.
+    """The provenance of a profile: how its numbers were made.
 
     Attributes:
         device: The processor's or accelerator's own name.

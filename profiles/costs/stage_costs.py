@@ -20,7 +20,7 @@ _ADVICE = "give backward_s for B, backward_input_s and backward_weight_s for I a
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """One stage on one micro-batch.
+    """The cost of one stage on one micro-batch.
 
     Attributes:
         forward_s: Seconds of F.

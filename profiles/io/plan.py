@@ -17,7 +17,7 @@ PLAN_FORMAT: str = get_args(PlanFormat)[0]
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What the plan was chosen for.
+    """The prediction that a plan was chosen for.
 
     Attributes:
         seconds: Predicted seconds of an optimizer step.

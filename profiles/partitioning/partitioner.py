@@ -48,7 +48,7 @@ class PartitionedStage:
 
     @property
     def replicas(self) -> int:
-        """How many devices hold it."""
+        """The number of devices that hold it."""
         return len(self.devices)
 
 

@@ -61,5 +61,5 @@ class ReplicatedStage:
 
     @property
     def replicas(self) -> int:
-        """How many devices hold it."""
+        """The number of devices that hold it."""
         return len(self.devices)

@@ -109,7 +109,7 @@ class SpecialCase:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One schedule of the catalogue.
+    """An entry of the catalogue: one schedule, how it is built and what is known of it.
 
     Attributes:
         build: Called with (num_ranks, num_microbatches), and with keywords num_chunks and `parameters`.

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class MessageBackend(StrEnum):
-    """Who carries the messages."""
+    """A backend: what carries the messages, and how it queues them."""
 
     GLOO = "gloo"
     NCCL = "nccl"

@@ -43,7 +43,7 @@ CellName: TypeAlias = Callable[[int, int], str]
 
 @dataclass(slots=True)
 class Survey:
-    """What the lists compute, and where.
+    """A survey of lists: what they compute, and where.
 
     Attributes:
         rank_of: The rank of each stage.

@@ -73,7 +73,7 @@ class WaitingOp:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What a chain ends in.
+    """An op that the lists lack, where a chain of waits ends.
 
     Attributes:
         rank: The rank whose list has it not; None where any rank's would do.

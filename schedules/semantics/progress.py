@@ -59,7 +59,7 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the lists come.
+    """The progress of lists: how far each comes.
 
     Attributes:
         order: (rank, index) of every op that ran, each after all that it depends on.

@@ -116,7 +116,7 @@ def _homes(home: tuple[int, ...], batch: int, copies: list[_Copy]) -> tuple[int,
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """One of the copies.
+    """One copy of a pipeline.
 
     Attributes:
         name: Name of the schedule.

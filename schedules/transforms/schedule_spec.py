@@ -52,7 +52,7 @@ class ScheduleSpec:
 
     @property
     def traits(self) -> ScheduleTraits:
-        """What the schedule is by nature."""
+        """The traits of the schedule, as its catalogue entry or its lists have them."""
         return find(self.name).traits if self.lists is None else self._held().traits
 
     def run(self, num_steps: int) -> TrainingRun:

@@ -34,7 +34,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class StageStaleness:
-    """One stage of a run.
+    """The staleness of one stage in a run.
 
     Attributes:
         ranks: The ranks that hold the stage.

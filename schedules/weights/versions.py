@@ -39,7 +39,7 @@ class Agreement(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One reading of weights.
+    """A use of weights: one op reads one version.
 
     Attributes:
         op: The op, which names the version and the look-ahead.

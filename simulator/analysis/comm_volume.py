@@ -11,7 +11,7 @@ from pipesched.schedules import Reduce, Schedule, Send
 
 @dataclass(frozen=True, slots=True)
 class CommunicationVolume:
-    """All that leaves any rank.
+    """The volume of communication: all that leaves any rank.
 
     Attributes:
         num_messages: Sends, and those of the Reduces.

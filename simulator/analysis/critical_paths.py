@@ -61,7 +61,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One link of the chain.
+    """A piece of the critical path.
 
     Attributes:
         kind: What it is.

@@ -141,7 +141,7 @@ def arrays_of_lists(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> 
 
 
 class _Met(NamedTuple):
-    """What meets in the lists.
+    """The meetings in the lists, by number.
 
     Attributes:
         channels: The number of each.

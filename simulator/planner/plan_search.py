@@ -33,7 +33,7 @@ _FEW_OPS = 200_000
 
 @dataclass(frozen=True, slots=True)
 class PlanRanking:
-    """What a search came to.
+    """The ranking that a search of plans came to.
 
     Attributes:
         ranked: The plans that fit, the fastest first; as many as were asked for are surely the best of all.

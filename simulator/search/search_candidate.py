@@ -9,7 +9,7 @@ from pipesched.schedules.builders import find
 
 
 class SearchCandidate(ABC):
-    """What a search tells apart.
+    """A candidate of a search.
 
     Attributes:
         schedule: Name of the schedule in the catalogue.

@@ -40,7 +40,7 @@ _MODEL_KINDS = ("weights", "weight_versions", "gradients", "optimizer")
 
 
 class Accounting(StrEnum):
-    """Whose seconds are added up."""
+    """A reading of AvgPipe's equations: whose seconds are added up."""
 
     PAPER = "paper"
     CONSISTENT = "consistent"
@@ -109,7 +109,7 @@ class DevicePrediction:
 
 @dataclass(frozen=True, slots=True)
 class SettingPrediction:
-    """What a setting would take."""
+    """The prediction of a setting: what it would take."""
 
     devices: tuple[DevicePrediction, ...]
 
@@ -120,7 +120,7 @@ class SettingPrediction:
 
     @property
     def held_bytes(self) -> float:
-        """On the device that holds most."""
+        """The bytes on the device that holds most."""
         return max(device.held_bytes for device in self.devices)
 
 

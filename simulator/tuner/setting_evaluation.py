@@ -27,7 +27,7 @@ _FOLLOWED = 2
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What every setting has in common.
+    """A problem of the tuner: what all its settings have in common.
 
     Attributes:
         profile: Profile of the model.

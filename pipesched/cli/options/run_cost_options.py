@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunCostOptions:
-    """What runs do not say themselves."""
+    """Options that say of runs what they do not say themselves."""
 
     profile: Annotated[
         Path | None, typer.Option(help="Profile of the runs' model: bytes, and I and W as shares of B.")

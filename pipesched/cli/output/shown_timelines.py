@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a picture or trace shows.
+    """The timelines that a picture or trace shows.
 
     Attributes:
         timelines: At least one.

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PlanSearch:
-    """What the planner found.
+    """The result of a planner's search.
 
     Attributes:
         request: What was asked for.

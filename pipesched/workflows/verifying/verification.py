@@ -169,7 +169,7 @@ def verify_rounds(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What is to be verified.
+    """A question to `verify`: the schedules, the model and how they are run.
 
     Attributes:
         name: Name of the model, for the processes that run it.

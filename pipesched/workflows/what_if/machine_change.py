@@ -12,7 +12,7 @@ from pipesched.workflows import ArgumentError, require_at_least, require_kind, r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineChange:
-    """What is changed of a cluster.
+    """A change of a cluster.
 
     Attributes:
         slow_devices: How many times as long everything takes on these.
