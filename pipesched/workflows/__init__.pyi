@@ -12,7 +12,6 @@ from . import what_if as what_if
 from .choices import AccountingChoice as AccountingChoice
 from .choices import EvaluatorChoice as EvaluatorChoice
 from .choices import PartitionAim as PartitionAim
-from .choices import ReplicaFormula as ReplicaFormula
 from .choices import TrainerName as TrainerName
 from .errors import NETWORK_EXPECTED as NETWORK_EXPECTED
 from .errors import ArgumentError as ArgumentError
