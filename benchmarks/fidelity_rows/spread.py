@@ -24,7 +24,7 @@ def makespan_range(runs: Sequence[Timeline], name: str) -> MakespanRange:
 
 
 def lines(num_rounds: int) -> Iterator[str]:
-    """Yield the section."""
+    """Yield the lines of this row's section."""
     runs = model_runs(num_rounds)
     yield "Of each schedule, the runs of every other round give costs and how they vary, and with them the range in"
     yield f"which 80 % of the makespans should lie ({DRAWS} draws, {NUM_MICROBATCHES} micro-batches); counted are the"
