@@ -9,6 +9,7 @@ from .executor import RunSettings as RunSettings
 from .profiles import ProfileError as ProfileError
 from .profiles.clusters import Cluster as Cluster
 from .profiles.clusters import Device as Device
+from .profiles.clusters import Gpu as Gpu
 from .profiles.clusters import Link as Link
 from .profiles.clusters import flat as flat
 from .profiles.clusters import of_nodes as of_nodes
@@ -47,6 +48,7 @@ from .workflows.measuring import LinkMeasurement as LinkMeasurement
 from .workflows.measuring import MeasuredCosts as MeasuredCosts
 from .workflows.measuring import ProfileMeasurement as ProfileMeasurement
 from .workflows.measuring import RunResult as RunResult
+from .workflows.measuring import analytic_profile as analytic_profile
 from .workflows.measuring import costs_from_runs as costs_from_runs
 from .workflows.measuring import profile as profile
 from .workflows.measuring import profile_links as profile_links

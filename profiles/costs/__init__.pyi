@@ -3,6 +3,11 @@ from .analytic_profiles import bert as bert
 from .analytic_profiles import computed_profile as computed_profile
 from .analytic_profiles import resnext as resnext
 from .device_cost import DeviceCost as DeviceCost
+from .gpt_layers import GptExecution as GptExecution
+from .gpt_layers import GptLayer as GptLayer
+from .gpt_layers import gpt_layers as gpt_layers
+from .gpt_profile import gpt_profile as gpt_profile
+from .gpt_shape import GptShape as GptShape
 from .layer_profile import LayerCost as LayerCost
 from .layer_profile import LayerWork as LayerWork
 from .layer_profile import Profile as Profile
@@ -17,6 +22,10 @@ from .message_sizes import HEADER_BYTES as HEADER_BYTES
 from .message_sizes import Compression as Compression
 from .message_sizes import head_bytes as head_bytes
 from .profile_fitting import fitted_profile as fitted_profile
+from .roofline import Kernel as Kernel
+from .roofline import LayerPass as LayerPass
+from .roofline import Roofline as Roofline
+from .roofline import product as product
 from .run_costs import RunCosts as RunCosts
 from .run_costs import RunStage as RunStage
 from .run_costs import costs_of_samples as costs_of_samples

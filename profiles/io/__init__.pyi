@@ -15,8 +15,11 @@ from .loading import save_cluster as save_cluster
 from .loading import save_plan as save_plan
 from .loading import save_profile as save_profile
 from .loading import save_run_costs as save_run_costs
+from .machine_presets import gpu_names as gpu_names
+from .machine_presets import load_gpu as load_gpu
 from .machine_presets import load_machine as load_machine
 from .machine_presets import machine_names as machine_names
+from .model_arguments import read_arguments as read_arguments
 from .model_name import BUILT_IN as BUILT_IN
 from .model_name import TRUST_ADVICE as TRUST_ADVICE
 from .model_name import NameFromFile as NameFromFile

@@ -1,19 +1,20 @@
-"""Common machines, one node each, with the public source of every number in the file's `origin`."""
+"""Common machines, one node each, and GPUs, with the public source of every number in the file's `origin`."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.clusters import Cluster, Gpu
 from pipesched.profiles.io.loading import load_cluster
 
-_FOLDER = Path(__file__).parents[1] / "data" / "machines"
+_DATA = Path(__file__).parents[1] / "data"
 
 
 def machine_names() -> tuple[str, ...]:
     """Return the machines that there are."""
-    return tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
+    return _names("machines")
 
 
 def load_machine(name: str) -> Cluster:
@@ -24,4 +25,22 @@ def load_machine(name: str) -> Cluster:
     """
     if name not in machine_names():
         raise ProfileError(f"machine {name[:60]!r}: got an unknown one, expected one of {', '.join(machine_names())}")
-    return load_cluster(_FOLDER / f"{name}.json")
+    return load_cluster(_DATA / "machines" / f"{name}.json")
+
+
+def gpu_names() -> tuple[str, ...]:
+    """Return the GPUs that there are."""
+    return _names("gpus")
+
+
+def load_gpu(name: str) -> Gpu:
+    """Return what the data sheet of a GPU says.
+
+    Args:
+        name: One of `gpu_names`.
+    """
+    return Gpu(name, **json.loads((_DATA / "gpus" / f"{name}.json").read_text(encoding="utf-8")))
+
+
+def _names(folder: str) -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in (_DATA / folder).glob("*.json")))

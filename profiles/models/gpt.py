@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipesched.profiles import ProfileError
+from pipesched.profiles.costs import GptShape
 from pipesched.profiles.models.model import Model
 from pipesched.profiles.models.text_data import held_out_next_bytes, next_byte_loss, next_bytes
 
@@ -43,9 +44,9 @@ def gpt(
     Raises:
         ProfileError: The arguments do not fit together.
     """
-    name = f"gpt:layers={layers},width={width},heads={heads},context={context},vocab={vocab},dropout={dropout}"
-    name += f",text={text}" if text else ""
-    _check(name, layers, width, heads, context, vocab, dropout)
+    shape = GptShape(layers, width, heads, context, vocab)
+    name = f"{shape.name},dropout={dropout}" + (f",text={text}" if text else "")
+    _check(name, shape, dropout)
     blocks = tuple(partial(TransformerBlock, width, heads, dropout, layers) for _ in range(layers))
     return Model(
         name,
@@ -57,24 +58,13 @@ def gpt(
     )
 
 
-def _check(name: str, layers: int, width: int, heads: int, context: int, vocab: int, dropout: float) -> None:
-    for key, got, least in (
-        ("layers", layers, 1),
-        ("width", width, 1),
-        ("heads", heads, 1),
-        ("context", context, 1),
-        ("vocab", vocab, 256),
-    ):
-        if got < least:
-            raise ProfileError(f"model {name}: {key}: got {got}, expected at least {least}; raise it")
-    if layers > 10_000:
-        raise ProfileError(f"model {name}: layers: got {layers}, expected at most 10000; lower it")
-    if context > 16384:
-        raise ProfileError(f"model {name}: context: got {context}, expected at most 16384; the text is not long enough")
-    if width % heads:
+def _check(name: str, shape: GptShape, dropout: float) -> None:
+    shape.require_possible(name)
+    if shape.vocab < 256:
+        raise ProfileError(f"model {name}: vocab: got {shape.vocab}, expected at least 256; raise it")
+    if shape.context > 16384:
         raise ProfileError(
-            f"model {name}: width: got {width}, expected a multiple of heads={heads}; "
-            f"try width={-(-width // heads) * heads}"
+            f"model {name}: context: got {shape.context}, expected at most 16384; the text is not long enough"
         )
     if not 0.0 <= dropout < 1.0:
         raise ProfileError(f"model {name}: dropout: got {dropout}, expected 0 <= dropout < 1; try 0.1")

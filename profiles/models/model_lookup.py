@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
-import inspect
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -19,7 +17,7 @@ import torch
 from torch import nn
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.io import BUILT_IN, require_trusted
+from pipesched.profiles.io import BUILT_IN, read_arguments, require_trusted
 from pipesched.profiles.models.conv import conv
 from pipesched.profiles.models.digits import digits
 from pipesched.profiles.models.gpt import gpt
@@ -31,20 +29,6 @@ from pipesched.profiles.processes import MODEL_PATH
 
 MODELS: dict[str, Callable[..., Model]] = dict(zip(BUILT_IN, (conv, digits, gpt, lstm, mlp), strict=True))
 """The models that come with pipesched, by name."""
-
-_BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-
-
-def _bool(text: str) -> bool:
-    """Return what a word says, in any case."""
-    if text.lower() not in _BOOLS:
-        raise ValueError(text)
-    return _BOOLS[text.lower()]
-
-
-_READERS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str, "bool": _bool}
-_ANY = ("int", "float", "str")
-"""Tried one after the other where nobody says what a value is."""
 
 
 def resolve_model(text: str) -> Model:
@@ -64,7 +48,7 @@ def resolve_model(text: str) -> Model:
     require_trusted(text)
     name, _, rest = text.partition(":")
     if name in MODELS:
-        return MODELS[name](**_arguments(text, MODELS[name], rest))
+        return MODELS[name](**read_arguments(text, MODELS[name], rest))
     attribute, _, rest = rest.partition(":")
     if not name or not attribute or "=" in attribute:
         raise ProfileError(
@@ -73,7 +57,7 @@ def resolve_model(text: str) -> Model:
         )
     with _users_folders():
         factory = _load_factory(text, name, attribute)
-        arguments = _arguments(text, factory, rest)
+        arguments = read_arguments(text, factory, rest)
         try:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
@@ -101,48 +85,6 @@ def _users_folders() -> Iterator[None]:
         sys.path.remove(here)
         if here not in sys.path:
             sys.path.append(here)
-
-
-def _arguments(text: str, factory: Callable[..., Any], rest: str) -> dict[str, Any]:
-    parameters = inspect.signature(factory).parameters
-    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    accepted = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    arguments: dict[str, Any] = {}
-    for item in filter(None, rest.split(",")):
-        key, equals, value = (part.strip() for part in item.partition("="))
-        if not equals or key in arguments:
-            raise ProfileError(f"model {text!r}: got {item!r}, expected key=value with each key once; try layers=4")
-        if key not in accepted and not takes_all:
-            raise ProfileError(
-                f"model {text!r}: got an unknown argument {key!r}, expected one of {', '.join(accepted) or 'none'}; "
-                "check its spelling"
-            )
-        arguments[key] = _read_value(text, key, value, parameters.get(key))
-    missing = [key for key in accepted if parameters[key].default is inspect.Parameter.empty and key not in arguments]
-    if missing:
-        raise ProfileError(f"model {text!r}: got no {', '.join(missing)}, expected a value; append :{missing[0]}=...")
-    return arguments
-
-
-def _read_value(text: str, key: str, value: str, parameter: inspect.Parameter | None) -> Any:
-    """Read by the parameter's annotation, else by the type of its default, else as the first type that fits."""
-    kind = "" if parameter is None else _kind(parameter)
-    for name in [kind] if kind in _READERS else _ANY:
-        try:
-            return _READERS[name](value)
-        except ValueError:
-            continue
-    expected = "true or false" if kind == "bool" else f"a number ({kind})"
-    raise ProfileError(f"model {text!r}: {key}: got {value!r}, expected {expected}; correct the value")
-
-
-def _kind(parameter: inspect.Parameter) -> str:
-    """Return the name of the type that is annotated, with or without None; if that cannot be read, of the default."""
-    annotation = parameter.annotation
-    annotated = annotation.__name__ if isinstance(annotation, type) else str(annotation)
-    match = re.fullmatch(r"(?:typing\.)?Optional\[(\w+)\]|(?:None \| )?(\w+)(?: \| None)?", annotated)
-    kind = "" if match is None else match[1] or match[2]
-    return kind if kind in _READERS else type(parameter.default).__name__
 
 
 def _load_factory(text: str, module_name: str, attribute: str) -> Callable[..., Any]:

@@ -1,10 +1,10 @@
-"""``pipesched profile``: what a model costs, measured layer by layer on this machine, or taken from runs of it."""
+"""``pipesched profile``: what a model costs, measured layer by layer, estimated for a GPU, or taken from runs of it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -19,6 +19,10 @@ from pipesched.executor import RunSettings
 
 if TYPE_CHECKING:
     from pipesched.workflows.measuring import MeasuredCosts, ProfileMeasurement
+
+
+_GPUS = "a10, a100, a100-40gb, b200, h100, h200, l4, l40s, v100"
+"""The names in `profiles.io.machine_presets`, written here because loading that package takes time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,25 @@ class LayerOptions(RunSettings):
     )
 
 
+@dataclass(frozen=True, slots=True)
+class GpuOptions:
+    """How layers are estimated."""
+
+    gpu: Annotated[
+        str | None, typer.Option(help=f"Estimate for a GPU that is not here, in place of measuring: {_GPUS}.")
+    ] = None
+    tensor_parallel: Annotated[int, typer.Option(help="GPUs that share every layer.", min=1, max=1024)] = 1
+    sequence_parallel: Annotated[
+        bool, typer.Option("--sequence-parallel", help="They also share, by tokens, what is between products.")
+    ] = False
+    selective_recompute: Annotated[
+        bool, typer.Option("--selective-recompute", help="Attention is computed again, and keeps nothing.")
+    ] = False
+    efficiency: Annotated[
+        float | None, typer.Option(help="Share of the peak that products of matrices come to; else as measured.")
+    ] = None
+
+
 @grouped
 def profile(
     model: Annotated[str | None, MODEL] = None,
@@ -54,14 +77,16 @@ def profile(
         str | None, typer.Option("--from", help="Measured Timelines, run.json,run2.json, in place of MODEL.")
     ] = None,
     layers: LayerOptions = LayerOptions(),
+    estimate: GpuOptions = GpuOptions(),
     known: RunCostOptions = RunCostOptions(),  # noqa: B008
     json: Json = False,
     out: Annotated[Path | None, out_option("Write the profile, or the costs of the runs' stages: .json.")] = None,
 ) -> None:
     """Measure seconds and bytes of every layer at several micro-batch sizes, or take stage costs from runs (--from).
 
-    Of its weights: an optimizer step, a copy, a copy predicted ahead, and averaging with a reference model. From runs:
-    median and spread of every op of a stage, hand-over and messages, as a file for --stage-costs.
+    Of its weights: an optimizer step, a copy, a copy predicted ahead, and averaging with a reference model. With --gpu
+    all this of a GPT is estimated from FLOPs, bytes and a data sheet. From runs: median and spread of every op of a
+    stage, hand-over and messages, as a file for --stage-costs.
     """
     check_outputs((out, JSON))
     if (model is None) == (runs is None):
@@ -70,9 +95,15 @@ def profile(
     if runs is None:
         _require_unused("--from", known == RunCostOptions(), "of runs")
         assert model is not None
-        measured: ProfileMeasurement | MeasuredCosts = _measured(model, layers)
+        measured: ProfileMeasurement | MeasuredCosts
+        if estimate.gpu is None:
+            _require_unused("--gpu", estimate == GpuOptions(), "of how layers are estimated")
+            measured = _measured(model, layers)
+        else:
+            measured = _estimated(model, layers, estimate)
     else:
         _require_unused("MODEL", layers == LayerOptions(), "of how layers are measured")
+        _require_unused("MODEL", estimate == GpuOptions(), "of how layers are estimated")
         from pipesched.workflows.measuring import costs_from_runs
 
         measured = costs_from_runs(run_files(runs, "--from"), **known.keywords())
@@ -108,6 +139,15 @@ def _measured(model: str, options: LayerOptions) -> ProfileMeasurement:
             seed=options.seed,
             progress=tick,
         )
+
+
+def _estimated(model: str, options: LayerOptions, estimate: GpuOptions) -> ProfileMeasurement:
+    shared: dict[str, Any] = {name: getattr(options, name) for name in ("optimizer", "dtype")}
+    if options != LayerOptions(microbatch_sizes=options.microbatch_sizes, **shared):
+        raise InputError("profile: got --gpu, and an option of how layers are measured, expected one of them")
+    from pipesched.workflows.measuring import analytic_profile
+
+    return analytic_profile(model, microbatch_sizes=_sizes(options.microbatch_sizes), **shared, **asdict(estimate))
 
 
 def _sizes(text: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""What a machine is measured for: costs of layers, links, and runs."""
+"""What a machine is measured for: costs of layers, links, and runs; and costs of a machine that is not there."""
 
 import lazy_loader
 

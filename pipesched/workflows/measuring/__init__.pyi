@@ -1,3 +1,4 @@
+from .analytic_profiling import analytic_profile as analytic_profile
 from .link_profiling import LinkMeasurement as LinkMeasurement
 from .link_profiling import profile_links as profile_links
 from .measured_costs import MeasuredCosts as MeasuredCosts
@@ -7,7 +8,7 @@ from .measured_costs import cut_of_runs as cut_of_runs
 from .measured_costs import profiled_stages as profiled_stages
 from .measured_costs import read_runs as read_runs
 from .measured_costs import with_profiled as with_profiled
-from .profiling import ProfileMeasurement as ProfileMeasurement
+from .profile_result import ProfileMeasurement as ProfileMeasurement
 from .profiling import profile as profile
 from .run_specs import modelled_spec as modelled_spec
 from .run_specs import prepare_emulation as prepare_emulation

@@ -1,0 +1,172 @@
+"""The work and the bytes of a GPT's layers on each of the GPUs that share them, from the shape alone.
+
+Written b samples, s context, h width, a heads, V vocabulary, t GPUs that share every layer as in Megatron-LM, the
+products of a block take (arXiv:2401.10241, table 1)
+
+    forward F      sbh (24 h + 4 s) / t
+    input pass I   sbh (24 h + 8 s) / t
+    weight pass W  sbh 24 h / t          attention has no weights
+
+floating-point operations, those of the head 2 sbhV / t in each. A block keeps, of 2-byte numbers (arXiv:2205.05198,
+equations 1, 2, 4 and table 2)
+
+    one GPU                                   sbh (34 + 5 as/h) bytes
+    t GPUs                                    sbh (10 + 24/t + 5 as/(ht))
+    t GPUs, sequence parallelism              sbh (34/t + 5 as/(ht))
+    any of these, attention computed again    without the term in as/h
+
+What is not a product moves bytes alone. It is fused as in Megatron-LM (arXiv:2104.04473, section 4.2): bias and GELU;
+bias, dropout and residual sum; scale, mask and softmax. Dropout is counted with its masks, a byte each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipesched.profiles import FLOAT32_BYTES, Dtype, element_bytes
+from pipesched.profiles.costs.gpt_shape import GptShape
+from pipesched.profiles.costs.roofline import Kernel, LayerPass, product
+
+_TOKEN_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GptExecution:
+    """How the layers of a GPT are computed.
+
+    Attributes:
+        dtype: Number type of weights and activations.
+        tensor_parallel: GPUs that share every layer.
+        sequence_parallel: They also share, by tokens, what is between the products, and what is sent.
+        selective_recompute: Attention is computed again for its backward, and keeps nothing.
+    """
+
+    dtype: Dtype = "bfloat16"
+    tensor_parallel: int = 1
+    sequence_parallel: bool = False
+    selective_recompute: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GptLayer:
+    """One layer on one micro-batch, on one of the GPUs that share it.
+
+    Attributes:
+        parameters: The number of parameters.
+        backward_input: I; empty for the embedding, which has no gradient to hand on.
+        input_bytes: What is handed to it.
+        output_bytes: What it hands on.
+        saved_bytes: What the forward keeps besides its input.
+        left_bytes: What of that is left when I of this layer, the last of a stage, is over.
+        gradient_bytes: Gradients that I keeps for W.
+    """
+
+    parameters: int
+    forward: LayerPass
+    backward_input: LayerPass
+    backward_weight: LayerPass
+    input_bytes: int
+    output_bytes: int
+    saved_bytes: int
+    left_bytes: int
+    gradient_bytes: int
+
+
+def gpt_layers(shape: GptShape, microbatch_size: int, execution: GptExecution) -> tuple[GptLayer, GptLayer, GptLayer]:
+    """Return the embedding, one of the equal blocks, and the head with the loss.
+
+    Args:
+        shape: Its heads, width and vocabulary are multiples of the GPUs that share a layer, and so is its context
+            where they share the sequence.
+        microbatch_size: Samples.
+        execution: How the layers are computed.
+    """
+    layers = _Layers(shape, microbatch_size, execution)
+    return layers.embedding(), layers.block(), layers.head()
+
+
+class _Layers:
+    """What the layers have in common: numbers of a micro-batch, on one GPU."""
+
+    def __init__(self, shape: GptShape, microbatch_size: int, execution: GptExecution) -> None:
+        self._shape = shape
+        self._recomputes = execution.selective_recompute
+        self._gpus = gpus = execution.tensor_parallel
+        self._element_bytes = element_bytes(execution.dtype)
+        self._samples = microbatch_size
+        self._tokens = microbatch_size * shape.context
+        numbers = self._tokens * shape.width  # sbh
+        self._shared = numbers // gpus  # inside attention and MLP
+        self._between = self._shared if execution.sequence_parallel else numbers
+        self._message_bytes = self._element_bytes * self._between
+        self._reduced_bytes = self._element_bytes * numbers
+
+    def embedding(self) -> GptLayer:
+        """Return the sum of the rows of tokens and positions, and its dropout."""
+        e, between = self._element_bytes, self._between
+        summed, dropped = Kernel(0, 3 * e * between), Kernel(0, (2 * e + 1) * between)
+        return GptLayer(
+            parameters=(self._shape.vocab // self._gpus + self._shape.context) * self._shape.width,
+            forward=LayerPass((summed, dropped), (self._reduced_bytes,)),
+            backward_input=LayerPass(),
+            backward_weight=LayerPass((dropped, summed)),
+            input_bytes=_TOKEN_BYTES * self._tokens,
+            output_bytes=self._message_bytes,
+            saved_bytes=between,
+            left_bytes=0,
+            gradient_bytes=0,
+        )
+
+    def block(self) -> GptLayer:
+        """Return attention and MLP, each behind a norm, and each dropped out and added to what came in."""
+        e, gpus, width, context = self._element_bytes, self._gpus, self._shape.width, self._shape.context
+        shared, between = self._shared, self._between
+        linears = tuple(
+            product(self._tokens, inputs, outputs, e)
+            for inputs, outputs in (
+                (width, 3 * width // gpus),
+                (width // gpus, width),
+                (width, 4 * width // gpus),
+                (4 * width // gpus, width),
+            )
+        )
+        count, size = self._samples * self._shape.heads // gpus, width // self._shape.heads
+        scores = count * context**2
+        attended = product(context, size, context, e, count), product(context, context, size, e, count)
+        attention = *attended, Kernel(0, (4 * e + 1) * scores)  # softmax, dropout with its mask
+        attention_back = *attended, *attended, Kernel(0, (5 * e + 1) * scores)
+        rest = Kernel(0, 4 * e * between), Kernel(0, 8 * e * shared), Kernel(0, 2 * (3 * e + 1) * between)
+        rest_back = Kernel(0, 6 * e * between), Kernel(0, 12 * e * shared), Kernel(0, 2 * (5 * e + 1) * between)
+        again = attention if self._recomputes else ()
+        inside = (3 * e + 2) * between + 12 * e * shared + (0 if self._recomputes else (2 * e + 1) * scores)
+        return GptLayer(
+            parameters=(12 * width + 7) * width // gpus + 6 * width,
+            forward=LayerPass((*linears, *attention, *rest), (self._reduced_bytes,) * 2),
+            backward_input=LayerPass((*again, *linears, *attention_back, *rest_back), (self._reduced_bytes,) * 2),
+            backward_weight=LayerPass(linears),
+            input_bytes=self._message_bytes,
+            output_bytes=self._message_bytes,
+            saved_bytes=inside,
+            left_bytes=inside - between,  # the topmost mask goes
+            gradient_bytes=e * (7 * shared + 2 * between),
+        )
+
+    def head(self) -> GptLayer:
+        """Return the last norm, the scores of the vocabulary, and the loss of these in float32."""
+        e, between = self._element_bytes, self._between
+        vocab = self._shape.vocab // self._gpus
+        scored = product(self._tokens, self._shape.width, vocab, e)
+        scores = self._tokens * vocab
+        return GptLayer(
+            parameters=(vocab + 2) * self._shape.width,
+            forward=LayerPass((Kernel(0, 2 * e * between), scored, Kernel(0, (e + 2 * FLOAT32_BYTES) * scores))),
+            backward_input=LayerPass(
+                (Kernel(0, (FLOAT32_BYTES + e) * scores), scored, Kernel(0, 3 * e * between)), (self._reduced_bytes,)
+            ),
+            backward_weight=LayerPass((scored,)),
+            input_bytes=self._message_bytes,
+            output_bytes=0,
+            saved_bytes=e * between + FLOAT32_BYTES * scores,
+            left_bytes=e * between,
+            gradient_bytes=e * scores,
+        )

@@ -1,0 +1,131 @@
+"""The profile of a GPT on a GPU that nobody has measured: seconds by its roofline, bytes by published formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from pipesched.profiles import FLOAT32_BYTES, OptimizerName, element_bytes
+from pipesched.profiles.clusters import Gpu
+from pipesched.profiles.costs.gpt_layers import GptExecution, GptLayer, gpt_layers
+from pipesched.profiles.costs.gpt_shape import GptShape
+from pipesched.profiles.costs.layer_profile import LayerCost, LayerWork, Profile, Provenance
+from pipesched.profiles.costs.measurement import LayerMeasurement, LayerSplit
+from pipesched.profiles.costs.roofline import Roofline
+
+_MOMENTS: dict[OptimizerName, int] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
+
+
+def gpt_profile(
+    shape: GptShape,
+    gpu: Gpu,
+    microbatch_sizes: Sequence[int],
+    execution: GptExecution,
+    optimizer: OptimizerName,
+    efficiency: float | None = None,
+) -> Profile:
+    """Return the estimated profile of a GPT, on one of the GPUs that share its layers.
+
+    An optimizer keeps its moments in float32 at least, and of smaller weights a copy in float32 (mixed precision:
+    arXiv:1910.02054, section 3.1): 16 bytes per parameter with Adam and 2-byte weights, 2 for the gradient.
+
+    Args:
+        shape: What `gpt_layers` takes.
+        gpu: It has a peak for the number type.
+        microbatch_sizes: Samples, rising.
+        execution: How the layers are computed.
+        optimizer: What steps them.
+        efficiency: Share of the peak that products of matrices come to; None: as the GPU says.
+    """
+    share = gpu.efficiency if efficiency is None else efficiency
+    peak = gpu.flops_per_s[execution.dtype]
+    roofline = Roofline(
+        share * peak, gpu.memory_bandwidth_bytes_per_s, gpu.link_bandwidth_bytes_per_s, execution.tensor_parallel
+    )
+    by_size = [gpt_layers(shape, size, execution) for size in microbatch_sizes]
+    embedding, block, head = (
+        _layer_cost(layers, microbatch_sizes, execution, optimizer, roofline) for layers in zip(*by_size, strict=True)
+    )
+    named = [
+        ("embedding", embedding),
+        *((f"block {index}", block) for index in range(shape.layers)),
+        ("head", head),
+    ]
+    provenance = Provenance(
+        device=_estimated(gpu, execution, share * peak),
+        dtype=execution.dtype,
+        threads=0,
+        companions=0,
+        optimizer=optimizer,
+        warmup=0,
+        repeats=0,
+        seed=0,
+        host_cores=0,
+        versions=(),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        kind="cuda",
+    )
+    return Profile(shape.name, tuple(LayerCost(name, *fields) for name, fields in named), provenance)
+
+
+def _estimated(gpu: Gpu, execution: GptExecution, flops_per_s: float) -> str:
+    """Return what stands for the device: that nothing was measured, and what was supposed."""
+    words = [
+        f"{gpu.name} of {gpu.memory_bytes / 1e9:g} GB",
+        f"estimated: {flops_per_s / 1e12:.4g} TFLOP/s in {execution.dtype}",
+        f"{gpu.memory_bandwidth_bytes_per_s / 1e12:.4g} TB/s",
+    ]
+    if execution.tensor_parallel > 1:
+        link = f"{gpu.link_bandwidth_bytes_per_s / 1e9:.4g} GB/s"
+        words.append(f"one of {execution.tensor_parallel} that share every layer over {link}")
+    if execution.sequence_parallel:
+        words.append("sequence parallelism")
+    if execution.selective_recompute:
+        words.append("attention recomputed")
+    return ", ".join(words)
+
+
+def _layer_cost(
+    layers: Sequence[GptLayer],
+    microbatch_sizes: Sequence[int],
+    execution: GptExecution,
+    optimizer: OptimizerName,
+    roofline: Roofline,
+) -> tuple[int, int, float, tuple[LayerMeasurement, ...], LayerWork]:
+    """Return the fields of a `LayerCost` behind its name; `layers` is one layer at each of the sizes."""
+    size = element_bytes(execution.dtype)
+    parameters = layers[0].parameters
+    weight_bytes = size * parameters
+    moment_bytes = _MOMENTS[optimizer] * max(size, FLOAT32_BYTES) * parameters
+    master_bytes = FLOAT32_BYTES * parameters if size < FLOAT32_BYTES else 0
+    optimizer_bytes = moment_bytes + master_bytes
+    # the gradient is read and zeroed, the weights are written, and read where no copy of them is
+    step_bytes = (3 if master_bytes else 4) * weight_bytes + 2 * optimizer_bytes
+    work = LayerWork(
+        copy_s=roofline.moved_s(2 * weight_bytes),
+        predict_s=roofline.moved_s(4 * weight_bytes + moment_bytes),
+        average_s=roofline.moved_s(11 * weight_bytes),  # copied; three sums of two, of which one stays in place
+    )
+    measurements = tuple(
+        _measurement(size, layer, roofline) for size, layer in zip(microbatch_sizes, layers, strict=True)
+    )
+    return weight_bytes, optimizer_bytes, roofline.moved_s(step_bytes), measurements, work
+
+
+def _measurement(microbatch_size: int, layer: GptLayer, roofline: Roofline) -> LayerMeasurement:
+    input_s, weight_s = roofline.pass_s(layer.backward_input), roofline.pass_s(layer.backward_weight)
+    is_first = not layer.backward_input.kernels
+    split = LayerSplit(input_s, weight_s, layer.gradient_bytes, layer.left_bytes, input_saved=True, output_saved=False)
+    return LayerMeasurement(
+        microbatch_size=microbatch_size,
+        forward_s=roofline.pass_s(layer.forward),
+        backward_s=input_s + weight_s,
+        input_bytes=layer.input_bytes,
+        output_bytes=layer.output_bytes,
+        output_storage_bytes=layer.output_bytes,
+        saved_bytes=layer.saved_bytes,
+        input_saved=True,
+        output_saved=False,
+        output_is_input=False,
+        split=None if is_first else split,
+    )

@@ -1,0 +1,75 @@
+"""The roofline of a GPU: an operation takes as long as its FLOPs or its bytes do, whichever is longer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pipesched.profiles.clusters import Link, all_reduce, flat
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One operation on a GPU.
+
+    Attributes:
+        flops: Floating-point operations of products of matrices, two per multiplication.
+        num_bytes: What it reads from the GPU's memory and writes there.
+    """
+
+    flops: int
+    num_bytes: int
+
+
+def product(rows: int, inner: int, columns: int, element_bytes: int, count: int = 1) -> Kernel:
+    """Return `count` products of a matrix (rows, inner) and a matrix (inner, columns), each number moved once."""
+    numbers = rows * inner + inner * columns + rows * columns
+    return Kernel(2 * count * rows * inner * columns, count * element_bytes * numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPass:
+    """What one pass of a layer does on one GPU, one operation after the other.
+
+    Attributes:
+        reduced_bytes: What each all-reduce over the GPUs that share the layer sums.
+    """
+
+    kernels: tuple[Kernel, ...] = ()
+    reduced_bytes: tuple[int, ...] = ()
+
+    @property
+    def flops(self) -> int:
+        """The floating-point operations of all its kernels."""
+        return sum(kernel.flops for kernel in self.kernels)
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """What bounds a GPU.
+
+    Attributes:
+        flops_per_s: What products of matrices come to.
+        bytes_per_s: Bandwidth of the memory.
+        link_bytes_per_s: Bandwidth to each of the other GPUs that share a layer, each way.
+        num_gpus: How many share it.
+    """
+
+    flops_per_s: float
+    bytes_per_s: float
+    link_bytes_per_s: float = math.inf
+    num_gpus: int = 1
+
+    def kernel_s(self, kernel: Kernel) -> float:
+        """Return the seconds of one operation."""
+        return max(kernel.flops / self.flops_per_s, kernel.num_bytes / self.bytes_per_s)
+
+    def pass_s(self, layer_pass: LayerPass) -> float:
+        """Return the seconds of a pass; nothing overlaps, and all-reduces have no latency."""
+        cluster = flat(self.num_gpus, Link(bandwidth_bytes_per_s=self.link_bytes_per_s))
+        reductions = (all_reduce(count, range(self.num_gpus), cluster) for count in layer_pass.reduced_bytes)
+        return math.fsum([*map(self.kernel_s, layer_pass.kernels), *(reduction.seconds for reduction in reductions)])
+
+    def moved_s(self, num_bytes: int) -> float:
+        """Return the seconds in which so many bytes are read or written."""
+        return num_bytes / self.bytes_per_s

@@ -1,0 +1,76 @@
+"""The arguments behind a model's name, as in ``gpt:layers=4,width=64``, read by the signature of what makes it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+from pipesched.profiles import ProfileError
+
+_BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def _bool(text: str) -> bool:
+    """Return what a word says, in any case."""
+    if text.lower() not in _BOOLS:
+        raise ValueError(text)
+    return _BOOLS[text.lower()]
+
+
+_READERS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str, "bool": _bool}
+_ANY = ("int", "float", "str")
+"""Tried one after the other where nobody says what a value is."""
+
+
+def read_arguments(text: str, factory: Callable[..., Any], rest: str) -> dict[str, Any]:
+    """Return the arguments of a factory by name.
+
+    Args:
+        text: The whole name of the model, for messages.
+        factory: What takes them.
+        rest: The part of the name that says them: ``key=value,key=value``, or nothing.
+
+    Raises:
+        ProfileError: It takes no such argument, one is missing, comes twice, or is not of its type.
+    """
+    parameters = inspect.signature(factory).parameters
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    accepted = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    arguments: dict[str, Any] = {}
+    for item in filter(None, rest.split(",")):
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if not equals or key in arguments:
+            raise ProfileError(f"model {text!r}: got {item!r}, expected key=value with each key once; try layers=4")
+        if key not in accepted and not takes_all:
+            raise ProfileError(
+                f"model {text!r}: got an unknown argument {key!r}, expected one of {', '.join(accepted) or 'none'}; "
+                "check its spelling"
+            )
+        arguments[key] = _read_value(text, key, value, parameters.get(key))
+    missing = [key for key in accepted if parameters[key].default is inspect.Parameter.empty and key not in arguments]
+    if missing:
+        raise ProfileError(f"model {text!r}: got no {', '.join(missing)}, expected a value; append :{missing[0]}=...")
+    return arguments
+
+
+def _read_value(text: str, key: str, value: str, parameter: inspect.Parameter | None) -> Any:
+    """Read by the parameter's annotation, else by the type of its default, else as the first type that fits."""
+    kind = "" if parameter is None else _kind(parameter)
+    for name in [kind] if kind in _READERS else _ANY:
+        try:
+            return _READERS[name](value)
+        except ValueError:
+            continue
+    expected = "true or false" if kind == "bool" else f"a number ({kind})"
+    raise ProfileError(f"model {text!r}: {key}: got {value!r}, expected {expected}; correct the value")
+
+
+def _kind(parameter: inspect.Parameter) -> str:
+    """Return the name of the type that is annotated, with or without None; if that cannot be read, of the default."""
+    annotation = parameter.annotation
+    annotated = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    match = re.fullmatch(r"(?:typing\.)?Optional\[(\w+)\]|(?:None \| )?(\w+)(?: \| None)?", annotated)
+    kind = "" if match is None else match[1] or match[2]
+    return kind if kind in _READERS else type(parameter.default).__name__
