@@ -25,7 +25,7 @@ from .profile_fitting import fitted_profile as fitted_profile
 from .roofline import Kernel as Kernel
 from .roofline import LayerPass as LayerPass
 from .roofline import Roofline as Roofline
-from .roofline import product as product
+from .roofline import matrix_product as matrix_product
 from .run_costs import RunCosts as RunCosts
 from .run_costs import RunStage as RunStage
 from .run_costs import costs_of_samples as costs_of_samples

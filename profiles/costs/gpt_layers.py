@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from pipesched.profiles import FLOAT32_BYTES, Dtype, element_bytes
 from pipesched.profiles.costs.gpt_shape import GptShape
-from pipesched.profiles.costs.roofline import Kernel, LayerPass, product
+from pipesched.profiles.costs.roofline import Kernel, LayerPass, matrix_product
 
 _TOKEN_BYTES = 8
 
@@ -122,7 +122,7 @@ class _Layers:
         e, gpus, width, context = self._element_bytes, self._gpus, self._shape.width, self._shape.context
         shared, between = self._shared, self._between
         linears = tuple(
-            product(self._tokens, inputs, outputs, e)
+            matrix_product(self._tokens, inputs, outputs, e)
             for inputs, outputs in (
                 (width, 3 * width // gpus),
                 (width // gpus, width),
@@ -132,7 +132,7 @@ class _Layers:
         )
         count, size = self._samples * self._shape.heads // gpus, width // self._shape.heads
         scores = count * context**2
-        attended = product(context, size, context, e, count), product(context, context, size, e, count)
+        attended = matrix_product(context, size, context, e, count), matrix_product(context, context, size, e, count)
         attention = *attended, Kernel(0, (4 * e + 1) * scores)  # softmax, dropout with its mask
         attention_back = *attended, *attended, Kernel(0, (5 * e + 1) * scores)
         rest = Kernel(0, 4 * e * between), Kernel(0, 8 * e * shared), Kernel(0, 2 * (3 * e + 1) * between)
@@ -155,7 +155,7 @@ class _Layers:
         """Return the last norm, the scores of the vocabulary, and the loss of these in float32."""
         e, between = self._element_bytes, self._between
         vocab = self._shape.vocab // self._gpus
-        scored = product(self._tokens, self._shape.width, vocab, e)
+        scored = matrix_product(self._tokens, self._shape.width, vocab, e)
         scores = self._tokens * vocab
         return GptLayer(
             parameters=(vocab + 2) * self._shape.width,

@@ -1,4 +1,4 @@
-"""The profile of a model: the measured costs of each layer, and the costs of a stage of such layers.
+"""The profile of a model: the costs of each layer, measured or estimated, and the costs of a stage of such layers.
 
 Bytes are counted by storage, because autograd keeps storages: neighbours often keep the same one (a ReLU's output is
 the next linear layer's input). So each layer says which of its two boundary tensors it keeps and how much it keeps
@@ -66,7 +66,7 @@ class Provenance:
         companions: Processes that ran the same model beside the measurement, as the ranks of a pipeline do.
         optimizer: The optimizer's name.
         warmup: Runs before the measured ones.
-        repeats: Measured runs; the medians are kept.
+        repeats: Measured runs; the medians are kept. 0: nothing was measured, the numbers are estimated.
         seed: Seed of weights and data.
         host_cores: Cores that the process which measured could use.
         versions: (name, version) of the libraries.
@@ -89,7 +89,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A profile: what the layers of a model were measured to take.
+    """A profile: what the layers of a model take, measured or estimated.
 
     Attributes:
         model: The model's name, as `resolve_model` reads it.

@@ -21,7 +21,7 @@ class Kernel:
     num_bytes: int
 
 
-def product(rows: int, inner: int, columns: int, element_bytes: int, count: int = 1) -> Kernel:
+def matrix_product(rows: int, inner: int, columns: int, element_bytes: int, count: int = 1) -> Kernel:
     """Return `count` products of a matrix (rows, inner) and a matrix (inner, columns), each number moved once."""
     numbers = rows * inner + inner * columns + rows * columns
     return Kernel(2 * count * rows * inner * columns, count * element_bytes * numbers)
@@ -37,11 +37,6 @@ class LayerPass:
 
     kernels: tuple[Kernel, ...] = ()
     reduced_bytes: tuple[int, ...] = ()
-
-    @property
-    def flops(self) -> int:
-        """The floating-point operations of all its kernels."""
-        return sum(kernel.flops for kernel in self.kernels)
 
 
 @dataclass(frozen=True, slots=True)
