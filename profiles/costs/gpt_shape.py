@@ -6,6 +6,9 @@ from dataclasses import dataclass, fields
 
 from pipesched.profiles import ProfileError
 
+_MOST_LAYERS, _MOST = 10_000, 2**31 - 1
+"""Larger numbers are slips of the hand."""
+
 
 @dataclass(frozen=True, slots=True)
 class GptShape:
@@ -37,14 +40,15 @@ class GptShape:
             name: The model's name, for the message.
 
         Raises:
-            ProfileError: A number is below 1, there are too many layers, or the heads do not divide the width.
+            ProfileError: A number is below 1 or too large, or the heads do not divide the width.
         """
         for field in fields(self):
             got = getattr(self, field.name)
+            most = _MOST_LAYERS if field.name == "layers" else _MOST
             if got < 1:
                 raise ProfileError(f"model {name}: {field.name}: got {got}, expected at least 1; raise it")
-        if self.layers > 10_000:
-            raise ProfileError(f"model {name}: layers: got {self.layers}, expected at most 10000; lower it")
+            if got > most:
+                raise ProfileError(f"model {name}: {field.name}: got {got}, expected at most {most}; lower it")
         if self.width % self.heads:
             raise ProfileError(
                 f"model {name}: width: got {self.width}, expected a multiple of heads={self.heads}; "

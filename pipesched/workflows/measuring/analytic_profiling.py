@@ -20,6 +20,9 @@ from pipesched.workflows import (
 )
 from pipesched.workflows.measuring.profile_result import ProfileMeasurement
 
+_MOST_SAMPLES = 2**31 - 1
+"""In a micro-batch; a file holds no more."""
+
 
 def analytic_profile(
     model: str,
@@ -58,6 +61,8 @@ def analytic_profile(
         require_choice("gpu", gpu, gpu_names())
         gpu = load_gpu(gpu)
     require_each_at_least("microbatch_sizes", microbatch_sizes, 1)
+    if max(microbatch_sizes) > _MOST_SAMPLES:
+        raise ArgumentError(f"microbatch_sizes: got {max(microbatch_sizes)}, expected at most {_MOST_SAMPLES}")
     require_at_least("tensor_parallel", tensor_parallel, 1)
     require_flag("sequence_parallel", sequence_parallel)
     require_flag("selective_recompute", selective_recompute)

@@ -63,6 +63,7 @@ WRONG = [
     ("dtype: got 'float64', expected one of", lambda: estimate("a100", dtype="float64")),
     ("optimizer: got 'lion', expected one of sgd", lambda: estimate("a100", optimizer="lion")),
     ("microbatch_sizes: got 0, expected at least 1", lambda: estimate("a100", [1, 0])),
+    (f"microbatch_sizes: got {10**400}, expected at most 2147483647", lambda: estimate("a100", [1, 10**400])),
     ("microbatch_sizes: got an empty list", lambda: estimate("a100", [])),
     ("tensor_parallel: got 0, expected at least 1", lambda: estimate("a100", tensor_parallel=0)),
     ("tensor_parallel: got 3, expected a divisor of heads=8", lambda: estimate("a100", tensor_parallel=3)),
@@ -88,6 +89,7 @@ def test_what_makes_no_sense_is_named(message, call):
         ("conv", "model 'conv': got another than gpt"),
         ("gpt:depth=2", "model 'gpt:depth=2': got an unknown argument 'depth', expected one of layers, width, heads"),
         ("gpt:width=30", "model 'gpt:width=30': width: got 30, expected a multiple of heads=8; try width=32"),
+        (f"gpt:width={10**400}", f"model 'gpt:width={10**400}': width: got {10**400}, expected at most 2147483647"),
         ("gpt:vocab=0", "model 'gpt:vocab=0': vocab: got 0, expected at least 1"),
     ],
 )
