@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ProfileMeasurement:
-    """What the layers of a model cost, measured or estimated; the profile says which.
+    """The profile of a model, measured or estimated, which its provenance says.
 
     Attributes:
         profile: Seconds and bytes of every layer at each size: what `simulate`, `compare`, `run` and `verify` take.
