@@ -38,13 +38,13 @@ class Table:
         return "".join(parts)
 
 
-def with_equal_in_one(rows: Iterable[Mapping[str, str]]) -> tuple[Mapping[str, str], ...]:
-    """Return rows numbered by their first column, those that follow one another and are equal else as one: ``0-63``."""
+def with_equal_in_one(rows: Iterable[Mapping[str, str]], to: str = "-") -> tuple[Mapping[str, str], ...]:
+    """Return rows named by their first column, those that follow one another and are equal else as one: ``0-63``."""
     folded: list[Mapping[str, str]] = []
     for _, equal in groupby(rows, key=lambda row: tuple(row.values())[1:]):
         first, *others = equal
         name, number = next(iter(first.items()))
-        folded.append({**first, name: f"{number}-{others[-1][name]}"} if others else first)
+        folded.append({**first, name: f"{number}{to}{others[-1][name]}"} if others else first)
     return tuple(folded)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pipesched.profiles.costs import Profile
 from pipesched.profiles.io import profile_text, save_profile
 from pipesched.simulator.analysis import readable_bytes, readable_s
-from pipesched.workflows import Table
+from pipesched.workflows import Table, with_equal_in_one
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,7 +72,7 @@ class ProfileMeasurement:
         return profile_figure(self.profile)
 
     def table(self) -> Table:
-        """Return a row per layer at the largest size, as people read it."""
+        """Return a row per layer at the largest size, equal neighbours in one, as people read it."""
         rows = [
             {
                 "layer": f"{index} {layer.name}",
@@ -93,7 +93,7 @@ class ProfileMeasurement:
             f"{price.factor:.3g} times the processor time where {price.num_processes} processes share a core"
             for price in self.profile.sharing
         ]
-        return Table(title, tuple(rows), "; ".join([self.profile.provenance.device, *prices]))
+        return Table(title, with_equal_in_one(rows, " to "), "; ".join([self.profile.provenance.device, *prices]))
 
     def _repr_html_(self) -> str:
         return self.table().to_html()
