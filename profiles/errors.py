@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from pipesched.schedules import OneLineError, integer, shown
+from pipesched.schedules.formats import MAX_DEVICES
 
-class ProfileError(ValueError):
+
+class ProfileError(OneLineError):
     """A cost, a cluster, a model or a file of one is not what it must be."""
 
 
-def require_count(name: str, value: object, least: int = 1) -> None:
-    """Refuse what is no integer, or a smaller one than `least`.
+def require_count(name: str, value: object, least: int = 1, most: int = MAX_DEVICES) -> int:
+    """Return an integer of Python; refuse what is none, as one of numpy's is, or not from `least` to `most`.
 
     Raises:
-        ProfileError: It is.
+        ProfileError: It is not.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ProfileError(f"{name}: got {value!r}, expected an integer of at least {least}")
+    number = integer(value)
+    if number is None or number < least:
+        raise ProfileError(f"{name}: got {shown(value)}, expected an integer of at least {least}")
+    if number > most:
+        raise ProfileError(f"{name}: got {shown(number)}, expected at most {most}")
+    return number

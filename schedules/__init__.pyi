@@ -34,10 +34,12 @@ from .op import needs_from_others as needs_from_others
 from .op import occupies_device as occupies_device
 from .op import rewritten as rewritten
 from .op import stages_of_op as stages_of_op
+from .quoting import OneLineError as OneLineError
 from .quoting import printable as printable
 from .quoting import shown as shown
 from .repetition import repeat as repeat
 from .schedule import MAX_CELLS as MAX_CELLS
+from .schedule import MAX_NUMBER as MAX_NUMBER
 from .schedule import GeneratedOps as GeneratedOps
 from .schedule import Layout as Layout
 from .schedule import NotRunnableError as NotRunnableError

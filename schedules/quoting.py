@@ -11,7 +11,15 @@ def shown(value: object) -> str:
         text = repr(value[: _SHOWN_CHARACTERS + 1] if isinstance(value, str) else value)
     except ValueError:  # Python writes no integer of more than 4300 digits
         text = f"<{type(value).__name__}, too long to be written>"
+    text = printable(text)  # what is no text may be written in several lines
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
+
+
+class OneLineError(ValueError):
+    """An error whose message stays in one line, whatever names of files and values it quotes."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 def printable(text: str) -> str:

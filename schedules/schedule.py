@@ -25,6 +25,9 @@ Ops: TypeAlias = Callable[[], Iterator[Op]]
 MAX_CELLS = 5_000_000
 """Most ops, or most stages times micro-batches, of a schedule that is held in memory or read from a file."""
 
+MAX_NUMBER = 999_999_999
+"""Largest stage, micro-batch, rank, device or version in a file, and the largest count of anything."""
+
 _MESSAGES = frozenset({Send, Recv})
 
 

@@ -1,5 +1,7 @@
 """The errors of simulations, and of reading their results."""
 
+from pipesched.schedules import OneLineError
 
-class SimulationError(ValueError):
+
+class SimulationError(OneLineError):
     """A simulation that cannot be run or never ends, or a timeline that cannot be read."""

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
+from pipesched.schedules import integer, shown
+
 Protocol: TypeAlias = Literal["rendezvous", "eager"]
 Sends: TypeAlias = Literal["posted", "blocking"]
 Buffers: TypeAlias = Literal["pooled", "per_microbatch"]
@@ -32,14 +34,14 @@ class NetworkOptions:
 
     def faults(self) -> Iterator[str]:
         """Say which of them are out of their range."""
-        if self.protocol not in get_args(Protocol):
-            yield f"protocol: got {self.protocol!r}, expected {' or '.join(get_args(Protocol))}"
-        if self.sends not in get_args(Sends):
-            yield f"sends: got {self.sends!r}, expected {' or '.join(get_args(Sends))}"
-        if self.chunk_bytes is not None and self.chunk_bytes < 1:
-            yield f"chunk_bytes: got {self.chunk_bytes}, expected at least 1; None sends whole messages"
-        if not 0 <= self.slowdown <= _MOST_SLOWDOWN:
-            yield f"slowdown: got {self.slowdown}, expected 0 to {_MOST_SLOWDOWN:g}; 0.1 is a tenth longer"
+        for name, words in (("protocol", get_args(Protocol)), ("sends", get_args(Sends))):
+            word = getattr(self, name)
+            if not isinstance(word, str) or word not in words:
+                yield f"{name}: got {shown(word)}, expected {' or '.join(words)}"
+        if self.chunk_bytes is not None and (integer(self.chunk_bytes) or 0) < 1:
+            yield f"chunk_bytes: got {shown(self.chunk_bytes)}, expected at least 1; None sends whole messages"
+        if not (isinstance(self.slowdown, int | float) and 0 <= self.slowdown <= _MOST_SLOWDOWN):
+            yield f"slowdown: got {shown(self.slowdown)}, expected 0 to {_MOST_SLOWDOWN:g}; 0.1 is a tenth longer"
 
 
 _MOST_SLOWDOWN = 100.0

@@ -13,7 +13,8 @@ from .choices import AccountingChoice as AccountingChoice
 from .choices import EvaluatorChoice as EvaluatorChoice
 from .choices import PartitionAim as PartitionAim
 from .choices import TrainerName as TrainerName
-from .errors import NETWORK_EXPECTED as NETWORK_EXPECTED
+from .errors import MAX_INT64 as MAX_INT64
+from .errors import MAX_PROCESSES as MAX_PROCESSES
 from .errors import ArgumentError as ArgumentError
 from .errors import require_at_least as require_at_least
 from .errors import require_callable as require_callable
@@ -26,7 +27,10 @@ from .errors import require_integer as require_integer
 from .errors import require_kind as require_kind
 from .errors import require_names as require_names
 from .errors import require_number as require_number
+from .errors import require_numbers as require_numbers
+from .errors import require_optional as require_optional
 from .errors import require_rate as require_rate
+from .errors import require_some as require_some
 from .session import close as close
 from .session import is_rank as is_rank
 from .session import session as session

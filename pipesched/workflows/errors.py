@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from operator import index
+from collections.abc import Collection, Hashable
+from contextlib import suppress
+from dataclasses import fields
 from types import UnionType
-from typing import SupportsIndex
+from typing import Any
 
-NETWORK_EXPECTED = "NetworkOptions; try pipesched.NetworkOptions(protocol='eager')"
+from pipesched.schedules import MAX_NUMBER, OneLineError, integer, shown
+
+MAX_INT64 = 2**63 - 1
+"""Most bytes, and the largest seed."""
+
+MAX_PROCESSES = 1024
+"""Most processes that a search may have."""
 
 
-class ArgumentError(ValueError):
+class ArgumentError(OneLineError):
     """An argument, or a combination of arguments, makes no sense: ``name: got .., expected ..; try ..``."""
 
 
@@ -21,67 +28,92 @@ def require_choice(name: str, value: object, choices: Collection[object]) -> Non
     Raises:
         ArgumentError: It is another value.
     """
-    if value not in choices:
+    if not isinstance(value, Hashable) or value not in choices:
         raise ArgumentError(f"{name}: got {_shown(value)}, expected one of {', '.join(map(str, choices))}")
 
 
 def require_integer(name: str, value: object, expected: str = "an integer") -> int:
-    """Return an integer of Python, of what is one; refuse anything else.
+    """Return an integer of Python, of what is one, as one of numpy's is; refuse anything else.
 
     Raises:
         ArgumentError: It is none.
     """
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+    number = integer(value)
+    if number is None:
         raise ArgumentError(f"{name}: got {_shown(value)}, expected {expected}")
-    return index(value)
+    return number
 
 
-def require_at_least(name: str, value: object, least: int) -> None:
-    """Refuse what is no integer, or a smaller one than `least`.
+def require_at_least(name: str, value: object, least: int, most: int = MAX_NUMBER) -> int:
+    """Return an integer of Python; refuse what is none, or not from `least` to `most`.
 
     Raises:
-        ArgumentError: It is.
+        ArgumentError: It is not.
     """
-    if require_integer(name, value, f"an integer of at least {least}") < least:
-        raise ArgumentError(f"{name}: got {value}, expected at least {least}")
+    number = require_integer(name, value, f"an integer of at least {least}")
+    if number < least:
+        raise ArgumentError(f"{name}: got {shown(number)}, expected at least {least}")
+    if number > most:
+        raise ArgumentError(f"{name}: got {shown(number)}, expected at most {most}")
+    return number
 
 
-def require_names(name: str, value: object) -> None:
-    """Refuse what is no list: also a bare string, which would be read letter by letter, and what can be read but once.
+def require_optional(name: str, value: object, least: int, most: int = MAX_NUMBER) -> int | None:
+    """Return what `require_at_least` does, or None of None.
+
+    Raises:
+        ArgumentError: It is neither None nor such an integer.
+    """
+    return None if value is None else require_at_least(name, value, least, most)
+
+
+def require_names(name: str, value: object) -> tuple[Any, ...]:
+    """Return what is in a list; refuse also a bare string, read letter by letter, and what can be read but once.
 
     Raises:
         ArgumentError: It is none.
     """
     if isinstance(value, str):
-        raise ArgumentError(f"{name}: got {value!r}, expected a list; try [{value!r}]")
-    if not isinstance(value, Collection):
-        raise ArgumentError(f"{name}: got {_shown(value)}, expected a list")
+        raise ArgumentError(f"{name}: got {shown(value)}, expected a list; try [{shown(value)}]")
+    if isinstance(value, Collection):
+        with suppress(TypeError):  # an array without dimensions
+            return tuple(value)
+    raise ArgumentError(f"{name}: got {_shown(value)}, expected a list")
 
 
-def require_each_name(name: str, values: Collection[object], advice: str) -> None:
-    """Refuse what is no list of at least one name; `advice` is one that may be.
+def require_some(name: str, value: object, advice: str) -> tuple[Any, ...]:
+    """Return what is in a list of at least one thing; `advice` is one that may be.
+
+    Raises:
+        ArgumentError: It is none, or empty.
+    """
+    values = require_names(name, value)
+    if not values:
+        raise ArgumentError(f"{name}: got an empty list, expected at least one; try {advice}")
+    return values
+
+
+def require_each_name(name: str, values: object, advice: str) -> tuple[str, ...]:
+    """Return a list of at least one name; refuse anything else; `advice` is one that may be.
 
     Raises:
         ArgumentError: It is something else.
     """
-    require_names(name, values)
-    if not len(values):
+    names = require_names(name, values)
+    if not names:
         raise ArgumentError(f"{name}: got none, expected names; try {advice}")
-    for value in values:
+    for value in names:
         require_kind(name, value, str, f"names; try {advice}")
+    return names
 
 
-def require_each_at_least(name: str, values: Collection[object], least: int) -> None:
-    """Refuse what is no list of at least one integer, each of at least `least`.
+def require_each_at_least(name: str, values: object, least: int, most: int = MAX_NUMBER) -> tuple[int, ...]:
+    """Return a list of at least one integer, each from `least` to `most`, as those of Python.
 
     Raises:
         ArgumentError: It is something else.
     """
-    require_names(name, values)
-    if not len(values):
-        raise ArgumentError(f"{name}: got an empty list, expected at least one; try [{least}]")
-    for value in values:
-        require_at_least(name, value, least)
+    return tuple(require_at_least(name, value, least, most) for value in require_some(name, values, f"[{least}]"))
 
 
 def require_rate(name: str, value: object) -> None:
@@ -104,6 +136,23 @@ def require_number(name: str, value: object) -> None:
         raise ArgumentError(f"{name}: got {_shown(value)}, expected a finite number of at least 0")
 
 
+def require_numbers(name: str, record: Any, rates: Collection[str] = ()) -> None:
+    """Refuse a dataclass with a field that is no finite number of at least 0; None and flags may be there.
+
+    Args:
+        name: Name of the argument.
+        record: The dataclass.
+        rates: Fields that must be above 0, and may be infinite.
+
+    Raises:
+        ArgumentError: There is one.
+    """
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if value is not None and not isinstance(value, bool):
+            (require_rate if field.name in rates else require_number)(f"{name}: {field.name}", value)
+
+
 def require_flag(name: str, value: object) -> None:
     """Refuse what is neither True nor False.
 
@@ -113,17 +162,16 @@ def require_flag(name: str, value: object) -> None:
     require_kind(name, value, bool, "True or False")
 
 
-def require_flags(name: str, values: Collection[object]) -> None:
-    """Refuse what is no list of at least one of True and False.
+def require_flags(name: str, values: object) -> tuple[bool, ...]:
+    """Return a list of at least one of True and False; refuse anything else.
 
     Raises:
         ArgumentError: It is something else.
     """
-    require_names(name, values)
-    if not len(values):
-        raise ArgumentError(f"{name}: got an empty list, expected at least one; try [False]")
-    for value in values:
+    flags = require_some(name, values, "[False]")
+    for value in flags:
         require_flag(name, value)
+    return flags
 
 
 def require_callable(name: str, value: object) -> None:
@@ -152,5 +200,5 @@ def require_kind(name: str, value: object, kinds: type | UnionType, expected: st
 
 
 def _shown(value: object) -> str:
-    """Return a value as it is written, of a larger one its type alone: a list of ops fills a book."""
-    return repr(value) if isinstance(value, str | int | float | None) else f"{type(value).__name__}(..)"
+    """Return a value as it is written, in one line; of a larger one its type alone: a list of ops fills a book."""
+    return shown(value) if isinstance(value, str | int | float | None) else f"{type(value).__name__}(..)"

@@ -10,6 +10,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pipesched.profiles import ProfileError, require_count
+from pipesched.schedules import shown
+from pipesched.schedules.formats import MAX_DEVICES
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +166,9 @@ def flat(num_devices: int, link: Link | None = None) -> Cluster:
     Raises:
         ProfileError: It is no number of devices, or no Link.
     """
-    require_count("num_devices", num_devices, least=0)
+    num_devices = require_count("num_devices", num_devices, least=0)
     if not isinstance(link, Link | None):
-        raise ProfileError(f"link: got {link!r}, expected a Link, or None")
+        raise ProfileError(f"link: got {shown(link)}, expected a Link, or None")
     return Cluster((Device(),) * num_devices, Link() if link is None else link)
 
 
@@ -180,10 +182,10 @@ def of_nodes(node: Cluster, num_nodes: int) -> Cluster:
     Raises:
         ProfileError: It is no number of nodes, or no Cluster.
     """
-    require_count("num_nodes", num_nodes)
     if not isinstance(node, Cluster):
-        raise ProfileError(f"node: got {node!r}, expected a Cluster")
+        raise ProfileError(f"node: got {shown(node)}, expected a Cluster")
     size = len(node.devices)
+    num_nodes = require_count("num_nodes", num_nodes, most=MAX_DEVICES // max(1, size))
     starts = range(0, num_nodes * size, size)
     return replace(
         node,

@@ -255,6 +255,5 @@ def uniform(
     Raises:
         ProfileError: It is no number of stages.
     """
-    require_count("num_stages", num_stages)
     cost = StageCost(forward_s, backward_s, backward_input_s, backward_weight_s)
-    return StageCosts((cost,) * num_stages, origin="uniform", overlap=overlap)
+    return StageCosts((cost,) * require_count("num_stages", num_stages), origin="uniform", overlap=overlap)

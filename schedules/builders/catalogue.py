@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from pipesched.schedules import MAX_CELLS, Schedule, ScheduleError, integer, positive, repeat, shown
+from pipesched.schedules import MAX_CELLS, MAX_NUMBER, Schedule, ScheduleError, integer, positive, repeat, shown
 from pipesched.schedules.builders.catalogue_entries import ENTRIES
 from pipesched.schedules.builders.catalogue_entry import Entry, ParameterValue
 
@@ -58,6 +58,8 @@ def build_generated(
             f"schedule {entry.name}: got {shown(num_stages)} stages, expected at most {_MAX_GENERATED_STAGES}; "
             "try fewer ranks"
         )
+    if m > MAX_NUMBER:
+        raise ScheduleError(f"schedule {entry.name}: got {shown(m)} micro-batches, expected at most {MAX_NUMBER}")
     return entry.stamped(entry.build_generated(p, m, **keywords))
 
 

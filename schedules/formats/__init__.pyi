@@ -1,4 +1,5 @@
 from .files import MAX_DEVICES as MAX_DEVICES
+from .files import append_text as append_text
 from .files import format_of as format_of
 from .files import load_json as load_json
 from .files import read_bytes as read_bytes

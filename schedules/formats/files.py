@@ -18,9 +18,6 @@ from pipesched.schedules import ScheduleError, shown
 MAX_BYTES = 64 * 2**20
 """Largest schedule file that is read [bytes]."""
 
-MAX_NUMBER = 999_999_999
-"""Largest stage, micro-batch, rank, device or version in a file."""
-
 _MAX_DEPTH = 100
 """Lists and objects of a JSON text in one another."""
 
@@ -104,7 +101,8 @@ def read_bytes(path: Path | str, limit: int = MAX_BYTES) -> bytes:
         with Path(path).open("rb") as file:
             data = file.read(limit + 1)
     except (OSError, TypeError, ValueError) as error:  # TypeError: it is no path
-        raise fault(str(path), f"got {_reason(error)}, expected a file that can be read; try another path") from error
+        problem = f"got {_reason(error)}, expected a file that can be read; try another path"
+        raise fault(_name_of(path), problem) from error
     if len(data) > limit:
         raise fault(str(path), f"got more than {limit} bytes, expected at most {limit}; try a smaller file")
     return data
@@ -157,7 +155,8 @@ def whole_file(path: Path | str, *, makes_folder: bool = False) -> Iterator[Path
             require_folder(target.parent.parent, path)
             target.parent.mkdir(exist_ok=True)
         if target.exists() and not target.is_file():
-            raise fault(str(path), "got something that is not a regular file, expected a file's name; try another path")
+            problem = "got something that is not a regular file, expected a file's name; try another path"
+            raise fault(_name_of(path), problem)
         require_folder(target.parent, path)
         temporary = target.with_name(f".{target.name}.{os.urandom(4).hex()}.tmp")
         try:
@@ -168,8 +167,28 @@ def whole_file(path: Path | str, *, makes_folder: bool = False) -> Iterator[Path
     except ScheduleError:
         raise
     except (OSError, TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a loop of symbolic links
-        problem = f"got {_reason(error)}, expected a file that can be written; try another path"
-        raise fault(str(path), problem) from error
+        raise _not_written(path, error) from error
+
+
+def append_text(path: Path | str, text: str) -> None:
+    """Add `text` to a file as UTF-8; it is with the system when this returns.
+
+    Raises:
+        ScheduleError: It cannot be written.
+    """
+    try:
+        with Path(path).open("ab") as file:
+            file.write(text.encode("utf-8"))
+    except OSError as error:
+        raise _not_written(path, error) from error
+
+
+def _not_written(path: Path | str, error: Exception) -> ScheduleError:
+    return fault(_name_of(path), f"got {_reason(error)}, expected a file that can be written; try another path")
+
+
+def _name_of(path: Path | str) -> str:
+    return str(path) or "''"
 
 
 def _reason(error: Exception) -> str:

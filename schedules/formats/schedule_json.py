@@ -22,6 +22,7 @@ from typing import Any, assert_never
 
 from pipesched.schedules import (
     MAX_CELLS,
+    MAX_NUMBER,
     Average,
     Compute,
     Op,
@@ -40,7 +41,6 @@ from pipesched.schedules import (
     shows_messages,
 )
 from pipesched.schedules.formats.files import (
-    MAX_NUMBER,
     Faults,
     check_devices,
     check_name,

@@ -19,6 +19,11 @@ def require_simulable(
     Raises:
         SimulationError: Costs or devices are missing, or an option is out of its range.
     """
+    options = [*network.faults()]
+    if not 0 <= jitter <= _MAX_JITTER:
+        options.append(f"jitter: got {jitter}, expected 0 to {_MAX_JITTER:g}; it is the sigma of a log-normal factor")
+    if options:  # they are of no schedule
+        raise SimulationError("; ".join(options))
     faults = []
     if schedule.num_stages > costs.num_stages:
         faults.append(
@@ -31,10 +36,7 @@ def require_simulable(
             f"got a cluster ({cluster.origin}) of {len(cluster.devices)} devices, expected {num_devices}; "
             "add devices or use fewer ranks"
         )
-    faults += network.faults()
     if not 0 <= costs.overlap <= 1:
         faults.append(f"got costs ({costs.origin}) of overlap {costs.overlap}, expected 0 to 1; it is a share")
-    if not 0 <= jitter <= _MAX_JITTER:
-        faults.append(f"jitter: got {jitter}, expected 0 to {_MAX_JITTER:g}; it is the sigma of a log-normal factor")
     if faults:
         raise SimulationError(f"{schedule.name}: " + "; ".join(faults))

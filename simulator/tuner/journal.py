@@ -15,7 +15,7 @@ from typing import final
 from pipesched.profiles import ProfileError
 from pipesched.profiles.io import read_profile_text
 from pipesched.schedules import ScheduleError
-from pipesched.schedules.formats import load_json
+from pipesched.schedules.formats import append_text, load_json, write_text
 from pipesched.simulator import SimulationError
 from pipesched.simulator.tuner.setting import Setting
 from pipesched.simulator.tuner.setting_evaluation import Problem
@@ -39,7 +39,7 @@ class Journal:
         Raises:
             SimulationError: It is none of ours, or of another problem.
             ProfileError: It cannot be read.
-            OSError: It cannot be written.
+            ScheduleError: It cannot be written.
         """
         self._path = Path(path)
         self.known: dict[Setting, SettingOutcome] = {}
@@ -55,12 +55,15 @@ class Journal:
             outcome = self._outcome(number, line)
             self.known[outcome.setting] = outcome
         if cut_short or not lines:  # only now: what is not ours stays as it is
-            self._path.write_text("".join(f"{line}\n" for line in lines or [json.dumps(head)]))
+            write_text(self._path, "".join(f"{line}\n" for line in lines or [json.dumps(head)]))
 
     def add(self, outcome: SettingOutcome) -> None:
-        """Keep what was found; it is on disk when this returns."""
-        with self._path.open("a") as file:
-            file.write(json.dumps(asdict(outcome), allow_nan=False) + "\n")
+        """Keep what was found; it is in the file when this returns.
+
+        Raises:
+            ScheduleError: It cannot be written.
+        """
+        append_text(self._path, json.dumps(asdict(outcome), allow_nan=False) + "\n")
 
     def _json(self, line: str) -> object:
         try:

@@ -2,6 +2,7 @@ from .cluster_arguments import ClusterArgument as ClusterArgument
 from .cluster_arguments import machines_of as machines_of
 from .cluster_arguments import read_cluster_argument as read_cluster_argument
 from .cluster_arguments import read_devices_argument as read_devices_argument
+from .cluster_arguments import require_network as require_network
 from .cluster_arguments import with_enough_devices as with_enough_devices
 from .cost_arguments import CostsArgument as CostsArgument
 from .cost_arguments import PartitionArgument as PartitionArgument

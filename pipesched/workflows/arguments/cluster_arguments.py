@@ -9,11 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from pipesched.profiles.clusters import Cluster, flat
+from pipesched.profiles.clusters import Cluster, Device, Link, flat
 from pipesched.profiles.costs import DeviceCost, Profile, RunCosts, StageCosts
 from pipesched.profiles.io import load_cluster
 from pipesched.schedules.formats import MAX_DEVICES
-from pipesched.workflows import ArgumentError, require_at_least, require_kind
+from pipesched.simulator import NetworkOptions
+from pipesched.workflows import ArgumentError, require_at_least, require_kind, require_names, require_numbers
 
 ClusterArgument: TypeAlias = Cluster | str | Path | None
 
@@ -34,9 +35,21 @@ def read_devices_argument(cluster: ClusterArgument, num_devices: int | None) -> 
         if cluster is None:
             raise ArgumentError("num_devices: got none and no `cluster`, expected one of them; try `num_devices=4`")
         return read_cluster_argument(cluster, 1, "num_devices")
-    require_at_least("num_devices", num_devices, 1)
+    num_devices = require_at_least("num_devices", num_devices, 1)
     machines = read_cluster_argument(cluster, num_devices, "num_devices")
     return replace(machines, devices=machines.devices[:num_devices])
+
+
+def require_network(network: object) -> None:
+    """Refuse what are no network options, or some out of their range.
+
+    Raises:
+        ArgumentError: They are not.
+    """
+    require_kind("network", network, NetworkOptions, "NetworkOptions; try pipesched.NetworkOptions(protocol='eager')")
+    assert isinstance(network, NetworkOptions), "its kind"
+    for fault in network.faults():
+        raise ArgumentError(f"network: {fault}")
 
 
 def read_cluster_argument(cluster: ClusterArgument, num_devices: int, what: str) -> Cluster:
@@ -57,6 +70,7 @@ def read_cluster_argument(cluster: ClusterArgument, num_devices: int, what: str)
     if cluster is None:
         return flat(num_devices)
     if isinstance(cluster, Cluster):
+        _require_possible_cluster(cluster)
         return with_enough_devices(cluster, num_devices, what, "cluster")
     return with_enough_devices(load_cluster(cluster), num_devices, what, str(cluster))
 
@@ -73,3 +87,28 @@ def with_enough_devices(cluster: Cluster, num_devices: int, what: str, place: st
             "add devices, or use fewer ranks"
         )
     return cluster
+
+
+def _require_possible_cluster(cluster: Cluster) -> None:
+    """Refuse a cluster of other things than devices, links and numbers of devices.
+
+    Raises:
+        ArgumentError: It is.
+    """
+    for device in {id(device): device for device in require_names("cluster: devices", cluster.devices)}.values():
+        require_kind("cluster: devices", device, Device, "Devices; try pipesched.flat(4)")
+        require_numbers("cluster: devices", device, ("speed",))
+    links = [("intra", cluster.intra), ("inter", cluster.inter or cluster.intra), ("loopback", cluster.loopback)]
+    for exception in require_names("cluster: links", cluster.links):
+        require_kind("cluster: links", exception, tuple, "tuples (from device, to device, Link)")
+        if len(exception) != 3:
+            raise ArgumentError(f"cluster: links: got {len(exception)} things, expected (from device, to device, Link)")
+        for device in exception[:2]:
+            require_at_least("cluster: links", device, 0)
+        links.append(("links", exception[2]))
+    for name, link in links:
+        require_kind(f"cluster: {name}", link, Link, "a Link; try pipesched.Link(latency_s=1e-5)")
+        require_numbers(f"cluster: {name}", link, ("bandwidth_bytes_per_s",))
+    for devices in require_names("cluster: nics", cluster.nics):
+        for device in require_names("cluster: nics", devices):
+            require_at_least("cluster: nics", device, 0)

@@ -6,9 +6,7 @@ They are StageCosts, a DeviceCost, a Profile, RunCosts, or a file: of a profile 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -25,7 +23,7 @@ from pipesched.profiles.io import RUN_COSTS_FORMAT, load_profile, load_run_costs
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.schedules import Schedule
 from pipesched.schedules.formats import format_of, suffix_of
-from pipesched.workflows import ArgumentError, require_at_least, require_kind
+from pipesched.workflows import ArgumentError, require_at_least, require_kind, require_names, require_numbers
 
 CostsArgument: TypeAlias = StageCosts | DeviceCost | Profile | RunCosts | str | Path
 ProfileArgument: TypeAlias = Profile | str | Path
@@ -90,8 +88,7 @@ def read_microbatch_size(microbatch_size: int | None, profile: Profile) -> int:
     """
     if microbatch_size is None:
         return profile.microbatch_sizes[0]
-    require_at_least("microbatch_size", microbatch_size, 1)
-    return microbatch_size
+    return require_at_least("microbatch_size", microbatch_size, 1)
 
 
 def partition_text(partition: PartitionArgument | None) -> str | None:
@@ -102,10 +99,10 @@ def partition_text(partition: PartitionArgument | None) -> str | None:
     """
     if partition is None or isinstance(partition, str):
         return partition
-    require_kind("partition", partition, Sequence, "balanced, uniform or layers per stage; try [3, 3, 4]")
-    for num_layers in partition:
-        require_at_least("partition", num_layers, 1)
-    return ",".join(map(str, partition))
+    require_kind("partition", partition, Collection, "balanced, uniform or layers per stage; try [3, 3, 4]")
+    return ",".join(
+        str(require_at_least("partition", num_layers, 1)) for num_layers in require_names("partition", partition)
+    )
 
 
 def load_costs(costs: CostsArgument) -> StageCosts | DeviceCost | Profile | RunCosts:
@@ -119,16 +116,11 @@ def load_costs(costs: CostsArgument) -> StageCosts | DeviceCost | Profile | RunC
     if isinstance(costs, Profile | RunCosts):
         return costs
     if not isinstance(costs, str | Path):
-        for cost in (costs,) if isinstance(costs, DeviceCost) else {id(c): c for c in costs.stages}.values():
-            _require_possible_cost(cost)
+        stages = (costs,) if isinstance(costs, DeviceCost) else require_names("costs: stages", costs.stages)
+        for cost in {id(cost): cost for cost in stages}.values():
+            require_kind("costs: stages", cost, DeviceCost | StageCost, "StageCosts; try pipesched.uniform(4, 1.0)")
+            require_numbers("costs", cost)
         return costs
     if suffix_of(costs) == ".csv":
         return load_stage_costs(costs)
     return load_run_costs(costs) if format_of(costs) == RUN_COSTS_FORMAT else load_profile(costs)
-
-
-def _require_possible_cost(cost: DeviceCost | StageCost) -> None:
-    for field in fields(cost):
-        value = getattr(cost, field.name)
-        if value is not None and not (isinstance(value, int | float) and 0 <= value < math.inf):
-            raise ArgumentError(f"costs: {field.name}: got {value!r}, expected a number of at least 0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias, TypedDict
 
@@ -15,7 +16,7 @@ from pipesched.profiles.partitioning import parse_partition
 from pipesched.profiles.processes import prints_to_stderr
 from pipesched.schedules import PredictionRule, ScheduleTraits
 from pipesched.schedules.formats import require_folder
-from pipesched.workflows import ArgumentError, require_at_least, require_choice, require_kind
+from pipesched.workflows import MAX_INT64, ArgumentError, require_at_least, require_choice, require_kind
 from pipesched.workflows.arguments.cost_arguments import ProfileArgument, read_profile_argument
 
 ModelArgument: TypeAlias = Model | str
@@ -55,8 +56,11 @@ def read_settings(keywords: RunKeywords) -> RunSettings:
     if not isinstance(settings.prediction, PredictionRule | None):
         rules = ", ".join(f"PredictionRule.{rule.name}" for rule in PredictionRule)
         raise ArgumentError(f"prediction: got {settings.prediction!r}, expected None or one of {rules}")
-    require_at_least("threads", settings.threads, 1)
-    require_at_least("seed", settings.seed, -(2**63))
+    settings = replace(
+        settings,
+        threads=require_at_least("threads", settings.threads, 1),
+        seed=require_at_least("seed", settings.seed, -MAX_INT64 - 1, MAX_INT64),
+    )
     require_kind("is_pinned", settings.is_pinned, bool, "True or False")
     require_kind("save", settings.save, str | None, "the name of a folder, or None")
     if not (isinstance(settings.lr, int | float) and math.isfinite(settings.lr) and settings.lr >= 0):

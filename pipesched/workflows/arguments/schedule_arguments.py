@@ -65,7 +65,7 @@ def read_schedule_argument(
         ProfileError: The file of a plan is bad, or its parts do not fit together.
     """
     require_kind("schedule", schedule, ScheduleArgument, "a Schedule, a Plan, a name of the catalogue or a file")
-    require_counts(num_ranks, num_microbatches, num_chunks, parameters)
+    num_ranks, num_microbatches, num_chunks = require_counts(num_ranks, num_microbatches, num_chunks, parameters)
     name = catalogue_name(schedule)
     if name is not None:
         return _built(name, num_ranks, num_microbatches, num_chunks, dict(parameters or {}), is_held=is_held)
@@ -112,20 +112,21 @@ def require_counts(
     num_microbatches: int | None,
     num_chunks: int | None,
     parameters: Mapping[str, ParameterValue] | None,
-) -> None:
-    """Refuse counts of a schedule by name that are no integers, and parameters without names; None stands for none.
+) -> tuple[int | None, int | None, int | None]:
+    """Return the counts of a schedule by name, as integers of Python; refuse parameters without names; None: none.
 
     Raises:
-        ArgumentError: There are some.
+        ArgumentError: A count is no integer, or a name no text.
     """
     counts = {"num_ranks": num_ranks, "num_microbatches": num_microbatches, "num_chunks": num_chunks}
-    for name, value in counts.items():
-        if value is not None:
-            require_integer(name, value)
     if parameters is not None:
         require_kind("parameters", parameters, Mapping, "names with their values; try {'pipelines': 2}")
         for name in parameters:
             require_kind("parameters", name, str, "names; try {'pipelines': 2}")
+    ranks, microbatches, chunks = (
+        None if value is None else require_integer(name, value) for name, value in counts.items()
+    )
+    return ranks, microbatches, chunks
 
 
 def require_no_counts(**counts: object) -> None:

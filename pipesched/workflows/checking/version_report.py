@@ -110,7 +110,7 @@ def versions(
         ScheduleError: No such schedule, bad counts, a bad file, or not one weight for each stage.
     """
     if weights is not None:
-        require_names("weights", weights)
+        weights = require_names("weights", weights)
         for weight in weights:
             require_number("weights", weight)
     source = read_schedule_argument(

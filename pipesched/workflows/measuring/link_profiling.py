@@ -21,7 +21,7 @@ from pipesched.profiles.costs import samples_of
 from pipesched.profiles.io import load_cluster, save_cluster
 from pipesched.schedules.builders import build
 from pipesched.simulator.analysis import readable_bytes, readable_s
-from pipesched.workflows import Table, require_at_least, require_choice, require_each_at_least
+from pipesched.workflows import MAX_INT64, Table, require_at_least, require_choice, require_each_at_least
 from pipesched.workflows.measuring.run_specs import modelled_spec
 from pipesched.workflows.measuring.running import measured
 
@@ -150,11 +150,11 @@ def profile_links(
         ArgumentError: An unknown word, or a number that is too small.
         RankFailed: A rank failed; with its own words.
     """
-    require_at_least("num_ranks", num_ranks, 2)
+    num_ranks = require_at_least("num_ranks", num_ranks, 2)
     require_choice("backend", backend, get_args(Carrier))
-    require_at_least("repeats", repeats, 1)
+    repeats = require_at_least("repeats", repeats, 1)
     if sizes_bytes is not None:
-        require_each_at_least("sizes_bytes", sizes_bytes, 1)
+        sizes_bytes = require_each_at_least("sizes_bytes", sizes_bytes, 1, MAX_INT64)
     cluster = _by_ping_pong(num_ranks, backend, sizes_bytes, repeats)
     if backend != "gloo":
         return LinkMeasurement(cluster, None, ())

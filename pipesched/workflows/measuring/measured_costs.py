@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,9 +20,16 @@ from pipesched.profiles.costs import (
 )
 from pipesched.profiles.io import run_costs_text, save_run_costs
 from pipesched.profiles.partitioning import parse_partition
-from pipesched.schedules import Timeline
+from pipesched.schedules import Timeline, integer
 from pipesched.simulator.analysis import readable_s
-from pipesched.workflows import ArgumentError, Table, require_at_least
+from pipesched.workflows import (
+    MAX_INT64,
+    ArgumentError,
+    Table,
+    require_at_least,
+    require_names,
+    require_optional,
+)
 from pipesched.workflows.arguments import (
     PartitionArgument,
     ProfileArgument,
@@ -176,17 +183,18 @@ def costs_from_runs(
     return MeasuredCosts(with_profiled(costs_of_samples(samples, names, warmup), known, microbatch_size))
 
 
-def read_runs(runs: RunsArgument) -> tuple[tuple[Timeline, ...], tuple[str, ...]]:
-    """Return Timelines, and what each is called.
+def read_runs(runs: RunsArgument, name: str = "runs") -> tuple[tuple[Timeline, ...], tuple[str, ...]]:
+    """Return Timelines, and what each is called; `name` is that of the argument.
 
     Raises:
         ArgumentError: There is none, or one is something else.
         ScheduleError: A file is no Timeline.
     """
-    given = (runs,) if isinstance(runs, TimelineArgument) else tuple(runs)
+    is_list = isinstance(runs, Collection) and not isinstance(runs, str)
+    given = require_names(name, runs) if is_list else (runs,)
     if not given:
-        raise ArgumentError("runs: got none, expected at least one; try one that pipesched.run has measured")
-    timelines = tuple(read_timeline_argument(run, "runs") for run in given)
+        raise ArgumentError(f"{name}: got none, expected at least one; try one that pipesched.run has measured")
+    timelines = tuple(read_timeline_argument(run, name) for run in given)
     names = tuple(
         str(run) if isinstance(run, str | Path) else timeline.name
         for run, timeline in zip(given, timelines, strict=True)
@@ -196,7 +204,7 @@ def read_runs(runs: RunsArgument) -> tuple[tuple[Timeline, ...], tuple[str, ...]
 
 def read_samples(runs: RunsArgument, warmup: int) -> tuple[RunSamples, tuple[str, ...]]:
     """Return what was measured in `runs`, and what they are called; raises as `costs_from_runs` does."""
-    require_at_least("warmup", warmup, 0)
+    warmup = require_at_least("warmup", warmup, 0)
     timelines, names = read_runs(runs)
     return samples_of(timelines, names, warmup), names
 
@@ -214,8 +222,7 @@ def profiled_stages(
         ArgumentError: Something is said twice, or of a profile that is not given.
         ProfileError: The profile cannot be cut so.
     """
-    if microbatch_size is not None:
-        require_at_least("microbatch_size", microbatch_size, 1)
+    require_optional("microbatch_size", microbatch_size, 1)
     if profile is None:
         if run_partition is not None:
             raise ArgumentError(
@@ -223,7 +230,7 @@ def profiled_stages(
             )
         if output_bytes is None:
             return None
-        require_at_least("output_bytes", output_bytes, 0)
+        output_bytes = require_at_least("output_bytes", output_bytes, 0, MAX_INT64)
         return (*[StageCost(0.0, output_bytes=output_bytes)] * (num_stages - 1), StageCost(0.0))
     if output_bytes is not None:
         raise ArgumentError("output_bytes: got it with `profile`, expected one of them: the profile says it")
@@ -250,7 +257,7 @@ def cut_of_runs(
 
 def with_profiled(costs: RunCosts, stages: Sequence[StageCost] | None, microbatch_size: int | None) -> RunCosts:
     """Return `costs` with what is known beside the runs."""
-    sized = replace(costs, microbatch_size=microbatch_size)
+    sized = replace(costs, microbatch_size=integer(microbatch_size))
     if stages is None:
         return sized
     pairs = zip(costs.stages, stages, strict=True)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pipesched.profiles import DeviceKind, Dtype, OptimizerName
 from pipesched.profiles.costs import median_profile
-from pipesched.workflows import ArgumentError, require_at_least, require_callable, require_flag
+from pipesched.workflows import (
+    ArgumentError,
+    require_at_least,
+    require_callable,
+    require_each_at_least,
+    require_flag,
+)
 from pipesched.workflows.arguments import ModelArgument, read_model_argument, read_settings, require_possible
 from pipesched.workflows.measuring.profile_result import ProfileMeasurement
 
@@ -57,21 +63,14 @@ def profile(
     settings = read_settings(
         {"optimizer": optimizer, "dtype": dtype, "device": device, "threads": threads, "seed": seed}
     )
-    for name, value, least in (
-        ("repeats", repeats, 1),
-        ("warmup", warmup, 0),
-        ("passes", passes, 1),
-        ("companions", companions, 0),
-        ("pipelines", pipelines, 1),
-    ):
-        require_at_least(name, value, least)
+    repeats = require_at_least("repeats", repeats, 1)
+    warmup = require_at_least("warmup", warmup, 0)
+    passes = require_at_least("passes", passes, 1)
+    companions = require_at_least("companions", companions, 0)
+    pipelines = require_at_least("pipelines", pipelines, 1)
     require_flag("splits", splits)
     require_callable("progress", progress)
-    if isinstance(microbatch_sizes, str) or not isinstance(microbatch_sizes, Iterable):
-        raise ArgumentError(f"microbatch_sizes: got {microbatch_sizes!r}, expected a list; try [1, 2, 4]")
-    microbatch_sizes = tuple(microbatch_sizes)
-    for size in microbatch_sizes:
-        require_at_least("microbatch_sizes", size, 1)
+    microbatch_sizes = require_each_at_least("microbatch_sizes", microbatch_sizes, 1)
     if pipelines > 1 and device != "cpu":
         raise ArgumentError(f"pipelines: got {pipelines} with device {device!r}, expected 1; leave it out")
     require_possible(settings)

@@ -19,6 +19,7 @@ from pipesched.workflows import (
     require_callable,
     require_choice,
     require_flag,
+    require_optional,
 )
 from pipesched.workflows.arguments import (
     ClusterArgument,
@@ -180,10 +181,9 @@ def run(
     """
     settings = read_settings(keywords)
     require_choice("how", how, get_args(How))
-    if microbatch_size is not None:
-        require_at_least("microbatch_size", microbatch_size, 1)
-    require_at_least("iterations", iterations, 1)
-    require_at_least("warmup", warmup, 0)
+    microbatch_size = require_optional("microbatch_size", microbatch_size, 1)
+    iterations = require_at_least("iterations", iterations, 1)
+    warmup = require_at_least("warmup", warmup, 0)
     require_flag("is_checked", is_checked)
     require_callable("progress", progress)
     partition = partition_text(partition)

@@ -228,8 +228,8 @@ def partition(
         ArgumentError: An unknown word, a number below 1, arguments that do not go together, or too few devices.
         ProfileError: A file is bad, there are more stages than layers, or nothing fits.
     """
-    require_at_least("num_devices", num_devices, 1)
-    require_at_least("num_chunks", num_chunks, 1)
+    num_devices = require_at_least("num_devices", num_devices, 1)
+    num_chunks = require_at_least("num_chunks", num_chunks, 1)
     require_choice("by", by, get_args(PartitionAim))
     require_choice("form", form, get_args(ReplicationForm))
     require_flag("straight", straight)

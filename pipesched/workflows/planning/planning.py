@@ -22,7 +22,7 @@ from pipesched.simulator.planner import (
     search_plans,
 )
 from pipesched.workflows import (
-    NETWORK_EXPECTED,
+    MAX_PROCESSES,
     ArgumentError,
     Table,
     TrainerName,
@@ -32,11 +32,17 @@ from pipesched.workflows import (
     require_each_name,
     require_flag,
     require_flags,
-    require_kind,
-    require_names,
+    require_optional,
     require_rate,
+    require_some,
 )
-from pipesched.workflows.arguments import ClusterArgument, ProfileArgument, read_devices_argument, read_profile_argument
+from pipesched.workflows.arguments import (
+    ClusterArgument,
+    ProfileArgument,
+    read_devices_argument,
+    read_profile_argument,
+    require_network,
+)
 from pipesched.workflows.exporting import export_setting
 
 if TYPE_CHECKING:
@@ -194,24 +200,21 @@ def plan(
         ProfileError: A file is bad, or there are more stages than layers.
         ScheduleError: There is no such schedule.
     """
-    require_at_least("batch_size", batch_size, 1)
-    require_at_least("top", top, 1)
-    if num_workers is not None:
-        require_at_least("num_workers", num_workers, 1)
+    batch_size = require_at_least("batch_size", batch_size, 1)
+    top = require_at_least("top", top, 1)
+    num_workers = require_optional("num_workers", num_workers, 1, MAX_PROCESSES)
     if depths is not None:
-        require_each_at_least("depths", depths, 1)
-    require_each_at_least("chunks", chunks, 1)
-    require_flags("recomputes", recomputes)
+        depths = require_each_at_least("depths", depths, 1)
+    chunks = require_each_at_least("chunks", chunks, 1)
+    recomputes = require_flags("recomputes", recomputes)
     require_flag("asynchronous", asynchronous)
     require_flag("fewer", fewer)
     if time_limit_s is not None:
         require_rate("time_limit_s", time_limit_s)
-    require_names("compressions", compressions)
-    if not len(compressions):
-        raise ArgumentError("compressions: got an empty list, expected at least one; try [None]")
+    compressions = require_some("compressions", compressions, "[None]")
     for compression in compressions:
         require_choice("compressions", compression, (None, *get_args(MessagePrecision)))
-    require_kind("network", network, NetworkOptions, NETWORK_EXPECTED)
+    require_network(network)
     if convert_bytes_per_s is not None:
         require_rate("convert_bytes_per_s", convert_bytes_per_s)
     request = Request(
@@ -219,10 +222,10 @@ def plan(
         cluster=read_devices_argument(cluster, num_devices),
         batch_size=batch_size,
         schedules=plannable_schedules(schedules, asynchronous),
-        depths=None if depths is None else tuple(depths),
-        chunks=tuple(chunks),
-        recomputes=tuple(recomputes),
-        compressions=tuple(compressions),
+        depths=depths,
+        chunks=chunks,
+        recomputes=recomputes,
+        compressions=compressions,
         fewer=fewer,
         convert_bytes_per_s=convert_bytes_per_s,
         network=network,

@@ -17,11 +17,10 @@ from pipesched.simulator import Buffers, NetworkOptions, Scenario
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import OverCapacity, over_capacity, with_memory
 from pipesched.workflows import (
-    NETWORK_EXPECTED,
+    MAX_INT64,
     ArgumentError,
     require_at_least,
     require_choice,
-    require_kind,
     require_number,
     require_rate,
 )
@@ -34,6 +33,7 @@ from pipesched.workflows.arguments import (
     read_cluster_argument,
     read_costs_argument,
     require_as_planned,
+    require_network,
 )
 from pipesched.workflows.simulating.steady_time import steady_s_per_microbatch
 
@@ -73,9 +73,9 @@ class Conditions:
         Raises:
             ArgumentError: There is one.
         """
-        require_kind("network", self.network, NetworkOptions, NETWORK_EXPECTED)
+        require_network(self.network)
         require_number("jitter", self.jitter)
-        require_at_least("seed", self.seed, 0)
+        require_at_least("seed", self.seed, 0, MAX_INT64)
         require_choice("buffers", self.buffers, get_args(Buffers))
         if self.compression is not None:
             require_choice("compression", self.compression, get_args(MessagePrecision))

@@ -214,8 +214,8 @@ def compare(
         ProfileError: A file is bad, or does not fit a schedule.
         SimulationError: A schedule cannot be simulated.
     """
-    require_names("schedules", schedules)
-    require_counts(num_ranks, num_microbatches, num_chunks, parameters)
+    schedules = require_names("schedules", schedules)
+    num_ranks, num_microbatches, num_chunks = require_counts(num_ranks, num_microbatches, num_chunks, parameters)
     require_flag("keep_going", keep_going)
     names = [name for name in map(catalogue_name, schedules) if name is not None]
     entries = {name: entry for name in names if (entry := lookup(name)) is not None}

@@ -116,12 +116,12 @@ def simulate_source(
     spread: int = 0,
 ) -> Simulation:
     """Do what `simulate` does; `progress` is told which share of several runs is over."""
-    require_at_least("num_runs", num_runs, 1)
+    num_runs = require_at_least("num_runs", num_runs, 1)
     if num_runs > 1 and not conditions.jitter:
         raise ArgumentError(
             f"num_runs: got {num_runs} without `jitter`, expected both: all would be the same; try `jitter=0.1`"
         )
-    require_at_least("spread", spread, 0)
+    spread = require_at_least("spread", spread, 0)
     variation = _variation(conditions) if spread else None
     prediction = predict_source(source, conditions)
     return Simulation(

@@ -11,7 +11,7 @@ from pipesched.profiles.traces import ClockAlignment, read_traces
 from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.formats import timeline_to_json, write_text
 from pipesched.simulator.analysis import CAUSES, Metrics, metrics, readable_s, readable_share, waits_by_stage
-from pipesched.workflows import ArgumentError, Table, require_at_least, require_kind, require_names
+from pipesched.workflows import ArgumentError, Table, require_kind, require_names, require_optional
 from pipesched.workflows.arguments import ScheduleArgument, read_schedule_argument
 
 if TYPE_CHECKING:
@@ -193,8 +193,7 @@ def import_traces(
         ProfileError: A file is no trace, passes are missing, or the clocks cannot be aligned.
         SimulationError: Nothing in the step takes time.
     """
-    for name, value in (("files", files), ("patterns", patterns)):
-        require_names(name, value)
+    files, patterns = require_names("files", files), require_names("patterns", patterns)
     if not files:
         raise ArgumentError(
             "files: got an empty list, expected a trace of every rank; try ['rank0.json', 'rank1.json']"
@@ -203,8 +202,7 @@ def import_traces(
         require_kind("files", file, str | Path, "paths; try ['rank0.json', 'rank1.json']")
     for pattern in patterns:
         require_kind("patterns", pattern, str, "regular expressions; try ['(?P<phase>forward|backward)_step$']")
-    if step is not None:
-        require_at_least("step", step, 0)
+    step = require_optional("step", step, 0)
     read = read_traces(
         [Path(file) for file in files],
         patterns=patterns,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from pipesched.schedules import Timeline
 from pipesched.schedules.formats import read_timeline, write_text
 from pipesched.simulator.analysis import readable_s
-from pipesched.workflows import ArgumentError, Table, require_kind
+from pipesched.workflows import ArgumentError, Table, require_at_least, require_kind
 from pipesched.workflows.simulating import Prediction
 
 if TYPE_CHECKING:
@@ -52,9 +52,14 @@ class Gantt:
         draw_gantt(self.timelines, path, title=self.title)
 
     def to_text(self, columns: int = 100) -> str:
-        """Return the charts as text, one under another, of lines of so many characters."""
+        """Return the charts as text, one under another, of lines of so many characters.
+
+        Raises:
+            ArgumentError: It is no number of characters.
+        """
         from pipesched.simulator.views import text_gantt
 
+        columns = require_at_least("columns", columns, 1)
         return "\n".join(text_gantt(timeline, columns) for timeline in self.timelines)
 
     def to_frame(self) -> pd.DataFrame:

@@ -17,7 +17,16 @@ from pipesched.schedules.builders import ParameterValue, find
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.formats import read_schedule, to_json
 from pipesched.schedules.transforms import ScheduleSpec
-from pipesched.workflows import ArgumentError, is_rank, require_at_least, require_callable, require_choice, require_flag
+from pipesched.workflows import (
+    MAX_INT64,
+    ArgumentError,
+    is_rank,
+    require_at_least,
+    require_callable,
+    require_choice,
+    require_flag,
+    require_optional,
+)
 from pipesched.workflows.arguments import (
     ClusterArgument,
     CostsArgument,
@@ -118,15 +127,16 @@ def train(
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
     """
     settings, is_elsewhere = read_settings(keywords), is_distributed is True or is_rank()
-    _require_kinds(
-        num_steps=num_steps,
-        batch_size=batch_size,
-        limit_bytes=limit_bytes,
-        is_distributed=is_distributed,
-        advance=advance,
-    )
-    require_counts(num_ranks, num_microbatches, num_chunks, parameters)
-    require_callable("on_step", on_step or (lambda step, scores: None))  # noqa: ARG005
+    require_flag("is_distributed", is_distributed)
+    require_choice("advance", advance, (None, "auto"))
+    num_steps = require_at_least("num_steps", num_steps, 1)
+    batch_size = require_optional("batch_size", batch_size, 1)
+    limit_bytes = require_optional("limit_bytes", limit_bytes, 1, MAX_INT64)
+    if limit_bytes is not None and advance is None:
+        raise ArgumentError(f"limit_bytes: got {limit_bytes}, expected `advance` with it; leave it out")
+    num_ranks, num_microbatches, num_chunks = require_counts(num_ranks, num_microbatches, num_chunks, parameters)
+    if on_step is not None:
+        require_callable("on_step", on_step)
     if not is_elsewhere:
         _require_effect(keywords)
     partition = partition_text(partition)
@@ -156,7 +166,9 @@ def train(
     require_epsilon([lists.traits], settings)
     if not is_elsewhere:
         require_few(lists)
-    _require_one_model(held_out_every, is_here=not is_elsewhere, averages=lists.traits.averages)
+    held_out_every = require_optional("held_out_every", held_out_every, 1)
+    if held_out_every is not None:
+        _require_one_model(held_out_every, is_here=not is_elsewhere, averages=lists.traits.averages)
     layers = None if profile is None else read_profile_of(profile, built)
     bounds = cut_model(built, lists.num_stages, partition, layers, run.microbatch_size(batch_size))
     with prints_to_stderr():
@@ -173,23 +185,6 @@ def train(
     return TrainingResult(run.name, built.name, num_steps, trained, forecast, run.pipelines)
 
 
-def _require_kinds(
-    *, num_steps: int, batch_size: int | None, limit_bytes: int | None, is_distributed: bool, advance: object
-) -> None:
-    """Refuse counts below 1, and what is no word or flag.
-
-    Raises:
-        ArgumentError: There is one, or a limit that nothing is held against.
-    """
-    require_flag("is_distributed", is_distributed)
-    require_choice("advance", advance, (None, "auto"))
-    for name, count in {"num_steps": num_steps, "batch_size": batch_size, "limit_bytes": limit_bytes}.items():
-        if count is not None or name == "num_steps":
-            require_at_least(name, count, 1)
-    if limit_bytes is not None and advance is None:
-        raise ArgumentError(f"limit_bytes: got {limit_bytes}, expected `advance` with it; leave it out")
-
-
 def _require_effect(keywords: RunKeywords) -> None:
     """Refuse what says how processes run, where there is only one.
 
@@ -203,15 +198,12 @@ def _require_effect(keywords: RunKeywords) -> None:
             )
 
 
-def _require_one_model(held_out_every: int | None, *, is_here: bool, averages: bool) -> None:
+def _require_one_model(held_out_every: int, *, is_here: bool, averages: bool) -> None:
     """Refuse to judge a model on the way that is in several processes, or that is several pipelines.
 
     Raises:
-        ArgumentError: It is, or the count is below 1.
+        ArgumentError: It is.
     """
-    if held_out_every is None:
-        return
-    require_at_least("held_out_every", held_out_every, 1)
     if averages or not is_here:
         raise ArgumentError(
             f"held_out_every: got {held_out_every} with processes of their own or pipelines that are averaged, "

@@ -28,7 +28,7 @@ from pipesched.simulator.tuner import (
     smallest_advance,
 )
 from pipesched.workflows import (
-    NETWORK_EXPECTED,
+    MAX_PROCESSES,
     AccountingChoice,
     ArgumentError,
     EvaluatorChoice,
@@ -37,6 +37,7 @@ from pipesched.workflows import (
     require_each_at_least,
     require_flags,
     require_kind,
+    require_optional,
 )
 from pipesched.workflows.arguments import (
     ClusterArgument,
@@ -45,6 +46,7 @@ from pipesched.workflows.arguments import (
     partition_text,
     read_devices_argument,
     read_profile_argument,
+    require_network,
 )
 from pipesched.workflows.tuning.setting_race import CONTENDERS, raced, require_budget
 from pipesched.workflows.tuning.setting_runs import Measurement, require_same_layers
@@ -113,35 +115,29 @@ def tune(
         ScheduleError: There is no such schedule.
         RankFailed: With ``measure`` or `budget_s`, if a rank failed, died or hung.
     """
-    require_at_least("batch_size", batch_size, 1)
-    for name, counts in {"microbatches": microbatches, "pipelines": pipelines}.items():
-        if counts is not None:
-            require_each_at_least(name, counts, 1)
-    require_each_at_least("advances", advances, 0)
-    require_each_at_least("chunks", chunks, 1)
-    require_flags("recomputes", recomputes)
+    batch_size = require_at_least("batch_size", batch_size, 1)
+    space = Space(
+        microbatches=() if microbatches is None else require_each_at_least("microbatches", microbatches, 1),
+        pipelines=(1, 2, 3, 4) if pipelines is None else require_each_at_least("pipelines", pipelines, 1),
+        advances=require_each_at_least("advances", advances, 0),
+        schedules=tunable_schedules(schedules),
+        chunks=require_each_at_least("chunks", chunks, 1),
+        recomputes=require_flags("recomputes", recomputes),
+    )
     if resume is not None:
         require_kind("resume", resume, str | Path, "the name of a file, or None")
     require_choice("evaluator", evaluator, get_args(EvaluatorChoice))
     require_choice("accounting", accounting, get_args(AccountingChoice))
-    require_kind("network", network, NetworkOptions, NETWORK_EXPECTED)
-    if num_workers is not None:
-        require_at_least("num_workers", num_workers, 1)
-    require_at_least("num_contenders", num_contenders, 1)
+    require_network(network)
+    num_workers = require_optional("num_workers", num_workers, 1, MAX_PROCESSES)
+    num_contenders = require_at_least("num_contenders", num_contenders, 1)
     if budget_s is not None:
         require_budget("budget_s", budget_s, evaluator)
     machines = read_devices_argument(cluster, num_devices)
     measured, layers = read_profile_argument(profile), partition_text(partition) or "balanced"
     parse_partition(layers, (1.0,) * len(measured.layers), len(machines.devices))
     problem = Problem(measured, batch_size, machines, layers, network)
-    space = Space(
-        microbatches=covered_microbatches(problem, microbatches),
-        pipelines=(1, 2, 3, 4) if pipelines is None else tuple(pipelines),
-        advances=tuple(advances),
-        schedules=tunable_schedules(schedules),
-        chunks=tuple(chunks),
-        recomputes=tuple(recomputes),
-    )
+    space = replace(space, microbatches=covered_microbatches(problem, space.microbatches or None))
     measurement = _runs_here(problem) if evaluator == "measure" or budget_s is not None else None
     result = search_problem(
         problem,

@@ -85,10 +85,9 @@ def verify(
         ProfileError: There is no such model, it cannot be cut so, or a file is bad.
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch. All others are ended.
     """
-    counts = {"iterations": iterations, "warmup": warmup}
     asked = _Asked.read(
         model, schedules, num_ranks, num_microbatches, num_chunks, parameters, microbatch_size, partition, cluster,
-        counts, progress, keywords,
+        iterations, warmup, progress, keywords,
     )  # fmt: skip
     if profile is None and is_rank():
         raise ArgumentError(
@@ -96,7 +95,7 @@ def verify(
             "try a file that `pipesched.profile(..).save` has written"
         )
     num_busy = max(source.schedule.num_ranks for source in asked.sources)
-    layers = profile_for_runs(asked.model, microbatch_size, num_busy, profile, asked.settings)
+    layers = profile_for_runs(asked.model, asked.microbatch_size, num_busy, profile, asked.settings)
     verified = []
     for index, source in enumerate(asked.sources):
 
@@ -104,7 +103,7 @@ def verify(
             progress((index + fraction) / len(asked.sources))
 
         verified.append(
-            verify_source(source, asked.name, asked.conditions(layers, source), asked.settings, tick, **counts)
+            verify_source(source, asked.name, asked.conditions(layers, source), asked.settings, tick, **asked.counts)
         )
     return Verification(tuple(verified), layers)
 
@@ -149,12 +148,11 @@ def verify_rounds(
     Raises:
         As `verify` does.
     """
-    require_at_least("rounds", rounds, 2)
+    rounds = require_at_least("rounds", rounds, 2)
     require_number("precision", precision)
-    counts = {"iterations": iterations, "warmup": warmup}
     asked = _Asked.read(
         model, schedules, num_ranks, num_microbatches, num_chunks, parameters, microbatch_size, partition, cluster,
-        counts, progress, keywords,
+        iterations, warmup, progress, keywords,
     )  # fmt: skip
     if is_rank():
         raise ArgumentError(
@@ -162,8 +160,8 @@ def verify_rounds(
             "own; start it without torchrun"
         )
     return verify_in_rounds(
-        asked.sources, asked.model, asked.name, microbatch_size, asked.conditions, asked.settings, rounds, progress,
-        precision=precision, **counts,
+        asked.sources, asked.model, asked.name, asked.microbatch_size, asked.conditions, asked.settings, rounds,
+        progress, precision=precision, **asked.counts,
     )  # fmt: skip
 
 
@@ -173,6 +171,7 @@ class _Asked:
 
     Attributes:
         name: Name of the model, for the processes that run it.
+        counts: How often it is run: fields of `Measure`.
     """
 
     model: Model
@@ -182,6 +181,7 @@ class _Asked:
     microbatch_size: int
     partition: str | None
     cluster: ClusterArgument
+    counts: Mapping[str, int]
 
     @staticmethod
     def read(
@@ -194,18 +194,21 @@ class _Asked:
         microbatch_size: int,
         given_partition: PartitionArgument | None,
         cluster: ClusterArgument,
-        counts: Mapping[str, int],
+        iterations: int,
+        warmup: int,
         progress: Callable[[float], None],
         keywords: RunKeywords,
     ) -> _Asked:
         """Read the arguments; refuse, before anything is measured, what would fail after it."""
-        require_names("schedules", schedules)
+        schedules = require_names("schedules", schedules)
         require_callable("progress", progress)
         partition = partition_text(given_partition)
         settings = read_settings(keywords)
-        require_at_least("microbatch_size", microbatch_size, 1)
-        require_at_least("iterations", counts["iterations"], 1)
-        require_at_least("warmup", counts["warmup"], 0)
+        microbatch_size = require_at_least("microbatch_size", microbatch_size, 1)
+        counts = {
+            "iterations": require_at_least("iterations", iterations, 1),
+            "warmup": require_at_least("warmup", warmup, 0),
+        }
         sources = tuple(
             read_schedule_argument(
                 schedule,
@@ -226,7 +229,7 @@ class _Asked:
         require_epsilon([source.schedule.traits for source in sources], settings)
         built, name = read_model_argument(model), name_for_processes(model)
         require_verifiable([source.schedule for source in sources], built, partition, cluster)
-        return _Asked(built, name, settings, sources, microbatch_size, partition, cluster)
+        return _Asked(built, name, settings, sources, microbatch_size, partition, cluster, counts)
 
     def conditions(self, profile: Profile, source: ScheduleSource) -> Conditions:  # noqa: ARG002 -- the same for all
         """Return those of a prediction from `profile`."""

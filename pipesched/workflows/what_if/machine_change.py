@@ -118,7 +118,5 @@ class MachineChange:
 
 
 def _require_device(name: str, device: object, cluster: Cluster) -> None:
-    require_at_least(name, device, 0)
-    assert isinstance(device, int), "it is at least 0"
-    if device >= len(cluster.devices):
+    if require_at_least(name, device, 0) >= len(cluster.devices):
         raise ArgumentError(f"{name}: got device {device}, expected 0 to {len(cluster.devices) - 1}; try another")

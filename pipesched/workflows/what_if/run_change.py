@@ -12,7 +12,14 @@ from pipesched.schedules.builders import ParameterValue, build, find, lookup
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute as recomputed
 from pipesched.simulator.analysis import metrics
-from pipesched.workflows import ArgumentError, require_at_least, require_choice, require_names
+from pipesched.workflows import (
+    MAX_INT64,
+    ArgumentError,
+    require_at_least,
+    require_callable,
+    require_choice,
+    require_names,
+)
 from pipesched.workflows.arguments import (
     ClusterArgument,
     PartitionArgument,
@@ -22,6 +29,7 @@ from pipesched.workflows.arguments import (
     partition_text,
     read_cluster_argument,
     read_schedule_argument,
+    require_counts,
 )
 from pipesched.workflows.measuring import RunsArgument, cut_of_runs, profiled_stages, read_runs
 from pipesched.workflows.what_if.machine_change import MachineChange
@@ -89,25 +97,29 @@ def what_if(
         ProfileError: A Timeline is not measured, a file is bad, or costs do not say what an op takes.
         SimulationError: It cannot be simulated.
     """
-    for name, value, least in (("warmup", warmup, 0), ("draws", draws, 1), ("seed", seed, 0)):
-        require_at_least(name, value, least)
+    warmup = require_at_least("warmup", warmup, 0)
+    draws = require_at_least("draws", draws, 1)
+    seed = require_at_least("seed", seed, 0, MAX_INT64)
+    require_callable("progress", progress)
     if not (isinstance(input_share, float | int) and 0 <= input_share <= 1):
         raise ArgumentError(f"input_share: got {input_share!r}, expected a share from 0 to 1; try 0.5")
     change = MachineChange(
-        slow_devices=slow_devices or {},
-        slow_links=slow_links or {},
+        slow_devices={} if slow_devices is None else slow_devices,
+        slow_links={} if slow_links is None else slow_links,
         link=link,
         bandwidth_factor=bandwidth_factor,
         latency_factor=latency_factor,
     )
-    timelines, names = read_runs(run)
+    timelines, names = read_runs(run, "run")
     samples = samples_of(timelines, names, warmup)
     before = schedule_of(timelines[0])
-    counts = {"num_ranks": num_ranks, "num_microbatches": num_microbatches, "num_chunks": num_chunks}
+    given = require_counts(num_ranks, num_microbatches, num_chunks, parameters)
+    counts = dict(zip(("num_ranks", "num_microbatches", "num_chunks"), given, strict=True))
     after = _asked_lists(before, schedule, counts, parameters)
     if recompute is not None:
         after = recomputed(after, _stages_of(recompute))
-    if (after, change, partition) == (before, MachineChange(), None):
+    cut = partition_text(partition)
+    if (after, change, cut) == (before, MachineChange(), None):
         raise ArgumentError("schedule: got nothing that changes, expected something; try `schedule=zbv`")
     known = profiled_stages(samples.num_stages, profile, run_partition, microbatch_size, output_bytes)
     before, after = lower(before), lower(after)
@@ -122,7 +134,7 @@ def what_if(
         machines=None if cluster is None else read_cluster_argument(cluster, num_devices, "the run and what is asked"),
         change=change,
         known=known,
-        layers=_layers(samples.num_stages, profile, run_partition, microbatch_size, partition),
+        layers=_layers(samples.num_stages, profile, run_partition, microbatch_size, cut),
         input_share=float(input_share),
     )
     _require_bytes(question)
@@ -204,10 +216,7 @@ def _stages_of(recompute: Literal["all"] | Sequence[int]) -> Sequence[int] | Non
     if isinstance(recompute, str):
         require_choice("recompute", recompute, ("all",))
         return None
-    require_names("recompute", recompute)
-    for stage in recompute:
-        require_at_least("recompute", stage, 0)
-    return recompute
+    return [require_at_least("recompute", stage, 0) for stage in require_names("recompute", recompute)]
 
 
 def _layers(
@@ -215,13 +224,13 @@ def _layers(
     profile: ProfileArgument | None,
     run_partition: PartitionArgument | None,
     microbatch_size: int | None,
-    partition: PartitionArgument | None,
+    partition: str | None,
 ) -> LayersOfRuns | None:
     if profile is None:
         if partition is not None:
             raise ArgumentError(f"partition: got {partition} without `profile`, expected both; add it, or leave it out")
         return None
-    return LayersOfRuns(*cut_of_runs(num_stages, profile, run_partition, microbatch_size), partition_text(partition))
+    return LayersOfRuns(*cut_of_runs(num_stages, profile, run_partition, microbatch_size), partition)
 
 
 def _require_bytes(question: Question) -> None:

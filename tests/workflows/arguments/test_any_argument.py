@@ -1,9 +1,12 @@
 """No value of any argument of the library ends in an error from the inside: it is taken, or refused in one line."""
 
 import inspect
+import json
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import pipesched
@@ -15,6 +18,16 @@ COST = pipesched.DeviceCost(1.0, 2.0)
 MODEL = "mlp:width=8,layers=4"
 COUNTS = {"num_ranks": 2, "num_microbatches": 4}
 RUN = run_by_hand(pipesched.build("1f1b", num_ranks=2, num_microbatches=4), 0.0, 0.1)
+
+
+def gantt(timelines, title="", columns=100):
+    return pipesched.gantt(timelines, title=title).to_text(columns)
+
+
+def trace(timelines):
+    return pipesched.trace(timelines)
+
+
 CALLS = {
     pipesched.simulate: {"schedule": "1f1b", "costs": COST, **COUNTS},
     pipesched.compare: {"schedules": ["gpipe"], "costs": COST, **COUNTS},
@@ -38,8 +51,18 @@ CALLS = {
     pipesched.verify_rounds: {"model": MODEL, "schedules": ["1f1b"], **COUNTS},
     pipesched.replay: {"timeline": RUN, "costs": pipesched.uniform(2, 1.0, 2.0)},
     pipesched.train: {"model": MODEL, "schedule": "1f1b", "num_ranks": 2, "num_steps": 2},
+    pipesched.build: {"name": "1f1b", **COUNTS},
+    pipesched.what_if: {"run": RUN, "schedule": "gpipe", "draws": 2},
+    pipesched.costs_from_runs: {"runs": RUN},
+    pipesched.import_traces: {"files": ["rank0.json"]},
+    pipesched.compare_runs: {"first": RUN, "second": RUN},
+    gantt: {"timelines": RUN},
+    trace: {"timelines": RUN},
 }  # fmt: skip
-WRONG = ["x", -1, 0, 2.5, True, None, [], [None], {}, {1: 2}, object(), float("nan")]
+WRONG = [
+    "x", "", "two\nlines", -1, 0, 10**30, 2.5, True, None, [], [None], {}, {1: 2}, object(), float("nan"), int,
+    np.array(3), np.array([[1, 2]]), Path("/there/is/none"),
+]  # fmt: skip
 
 
 OURS = (
@@ -64,14 +87,16 @@ def _nothing_starts(monkeypatch, tmp_path):
         monkeypatch.setattr(f"pipesched.executor.{name}", start)
     monkeypatch.setattr("pipesched.profiles.measuring.profile_model", start)
     monkeypatch.setattr("pipesched.profiles.measuring.yardstick_s", start)
+    monkeypatch.setattr("pipesched.simulator.search.runners.worker_pool", start)
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "two\nlines").write_text("neither\nof ours")
     (tmp_path / "profiles").symlink_to(Path(__file__).parents[3] / "profiles")
 
 
 def arguments():
     for function in CALLS:
         parameters = inspect.signature(function).parameters
-        names = [name for name in parameters if name != "keywords"]
+        names = [name for name, parameter in parameters.items() if parameter.kind is not parameter.VAR_KEYWORD]
         names += RunKeywords.__annotations__ if "keywords" in parameters else []
         yield from (pytest.param(function, name, id=f"{function.__name__}-{name}") for name in names)
 
@@ -79,8 +104,57 @@ def arguments():
 @pytest.mark.parametrize(("function", "name"), list(arguments()))
 def test_what_is_no_value_of_an_argument_is_refused_in_one_line(function, name):
     for value in WRONG:
-        with suppress(StartedError, *OURS):
+        said = ""
+        try:
             function(**CALLS[function] | {name: value})
+        except (StartedError, *OURS) as error:
+            said = str(error)
+        assert len(said.splitlines()) <= 1, value
+        assert not said.startswith(":"), value
+
+
+COUNTED = {
+    pipesched.simulate: {"jitter": 0.1, "seed": 3, "num_runs": 2},
+    pipesched.compare: {"seed": 3},
+    pipesched.partition: {"microbatch_size": 2, "num_chunks": 1},
+    pipesched.plan: {"depths": [2], "chunks": [1], "top": 3, "num_workers": 1},
+    pipesched.tune: {"chunks": [2], "num_workers": 1, "num_contenders": 2},
+    pipesched.profile: {"microbatch_sizes": [1, 2], "repeats": 2, "warmup": 1, "passes": 1, "threads": 1, "seed": 3},
+    pipesched.profile_links: {"num_ranks": 2, "sizes_bytes": [1024], "repeats": 2},
+    pipesched.run: {"microbatch_size": 2, "iterations": 2, "warmup": 1, "threads": 1, "seed": 3, "partition": [2, 2]},
+    pipesched.verify: {"profile": GPT, "model": "gpt", "microbatch_size": 2, "iterations": 2, "warmup": 1},
+    pipesched.verify_rounds: {"rounds": 2, "microbatch_size": 2, "iterations": 2, "warmup": 1},
+    pipesched.train: {"num_microbatches": 2, "batch_size": 8, "held_out_every": 1},
+    pipesched.what_if: {"num_microbatches": 8, "microbatch_size": 2, "output_bytes": 8, "warmup": 1, "seed": 3},
+    pipesched.costs_from_runs: {"microbatch_size": 2, "output_bytes": 8, "warmup": 1},
+    gantt: {"columns": 80},
+}
+"""Counts besides those of `CALLS`."""
+
+
+def of_numpy(value):
+    if isinstance(value, list) and all(type(item) is int for item in value):
+        return np.array(value)
+    return np.int64(value) if type(value) is int else value
+
+
+@pytest.mark.parametrize("function", COUNTED, ids=lambda function: function.__name__)
+def test_a_count_of_numpy_is_one_of_python(function):
+    """As any cell of a table of pandas is: the result is the same, in JSON too."""
+    arguments = CALLS[function] | COUNTED[function]
+    results = []
+    for given in (arguments, {name: of_numpy(value) for name, value in arguments.items()}):
+        with suppress(StartedError):
+            result = function(**given)
+            results.append((repr(result), json.dumps(result.to_dict()) if hasattr(result, "to_dict") else ""))
+    assert len(set(results)) <= 1
+    assert len(results) != 1, "both start, or none"
+
+
+def test_costs_from_counts_of_numpy_are_saved(tmp_path):
+    costs = pipesched.costs_from_runs(RUN, microbatch_size=np.int64(2), output_bytes=np.int64(8))
+    costs.save(tmp_path / "costs.json")
+    assert pipesched.simulate("1f1b", tmp_path / "costs.json", **COUNTS).makespan_s > 0
 
 
 @pytest.mark.parametrize(
@@ -119,10 +193,47 @@ def test_what_is_no_value_of_an_argument_is_refused_in_one_line(function, name):
         (pipesched.train, "timeout_s", 5.0, "timeout_s: got it with all ranks in one process, expected `is_dist"),
         (pipesched.train, "is_pinned", False, "is_pinned: got it with all ranks in one process, expected `is_dist"),
         (pipesched.train, "save", "folder", "save: got it with all ranks in one process, expected `is_dist"),
+        (pipesched.tune, "resume", "/none/there", "/none/there: got no directory"),
+        (pipesched.tune, "batch_size", 10**30, "batch_size: got 1000000000000000000000000000000, expected at most 999"),
+        (pipesched.tune, "num_workers", 10**30, "num_workers: got 1000000000000000000000000000000, expected at most"),
+        (pipesched.plan, "batch_size", 10**30, "batch_size: got 1000000000000000000000000000000, expected at most 999"),
+        (pipesched.versions, "num_microbatches", 10**30, "schedule pipedream: got 1000000000000000000000000000000 mic"),
+        (pipesched.what_if, "run", 5, "run: got 5, expected a Timeline, a simulation or a file of a Timeline"),
+        (pipesched.what_if, "run", [5], "run: got 5, expected a Timeline, a simulation or a file of a Timeline"),
+        (pipesched.what_if, "run", [], "run: got none, expected at least one"),
+        (pipesched.costs_from_runs, "runs", 2.5, "runs: got 2.5, expected a Timeline, a simulation or a file"),
+        (pipesched.compare_runs, "second", 5, "second: got 5, expected a Timeline"),
+        (gantt, "timelines", None, "timelines: got None, expected a Timeline"),
+        (gantt, "title", 3, "title: got 3, expected a text"),
+        (gantt, "columns", "x", "columns: got 'x', expected an integer of at least 1"),
+        (pipesched.compare, "jitter", 20, "jitter: got 20, expected 0 to 10"),
+        (pipesched.simulate, "costs", "", "'': got Is a directory, expected a file that can be read"),
+        (pipesched.simulate, "network", pipesched.NetworkOptions(slowdown="x"), "network: slowdown: got 'x', expected"),
+        (pipesched.plan, "network", pipesched.NetworkOptions(sends=[]), "network: sends: got [], expected posted or"),
+        (pipesched.tune, "network", pipesched.NetworkOptions(chunk_bytes="x"), "network: chunk_bytes: got 'x', expec"),
+        (pipesched.simulate, "costs", pipesched.StageCosts(3), "costs: stages: got 3, expected a list"),
+        (pipesched.simulate, "costs", pipesched.StageCosts((3,)), "costs: stages: got 3, expected StageCosts"),
+        (pipesched.simulate, "costs", pipesched.uniform(2, "x"), "costs: forward_s: got 'x', expected a finite number"),
+        *(
+            (pipesched.simulate, "cluster", cluster, f"cluster: {words}")
+            for cluster, words in (
+                (pipesched.Cluster(3), "devices: got 3, expected a list"),
+                (pipesched.Cluster((3,)), "devices: got 3, expected Devices"),
+                (pipesched.Cluster((pipesched.Device(speed=0),) * 2), "devices: speed: got 0, expected a number above"),
+                (replace(pipesched.flat(2), intra=4), "intra: got 4, expected a Link"),
+                (replace(pipesched.flat(2), inter="x"), "inter: got 'x', expected a Link"),
+                (pipesched.flat(2, pipesched.Link("x", "y")), "intra: latency_s: got 'x', expected a finite number"),
+                (pipesched.flat(2, pipesched.Link(0, 0)), "intra: bandwidth_bytes_per_s: got 0, expected a number ab"),
+                (replace(pipesched.flat(2), links=3), "links: got 3, expected a list"),
+                (replace(pipesched.flat(2), links=((0, 1),)), "links: got 2 things, expected (from device, to device"),
+                (replace(pipesched.flat(2), links=((0, 1, 3),)), "links: got 3, expected a Link"),
+                (replace(pipesched.flat(2), nics=(3,)), "nics: got 3, expected a list"),
+            )
+        ),
     ],
 )
 def test_an_argument_that_makes_no_sense_is_named(function, name, value, words):
-    with pytest.raises(pipesched.ArgumentError) as refusal:
+    with pytest.raises(OURS) as refusal:
         function(**CALLS[function] | {name: value})
     assert str(refusal.value).startswith(words)
 
@@ -135,6 +246,10 @@ def test_an_argument_that_makes_no_sense_is_named(function, name, value, words):
         (lambda: pipesched.flat(2, 5), "link: got 5, expected a Link, or None"),
         (lambda: pipesched.of_nodes(pipesched.flat(2), 0), "num_nodes: got 0, expected an integer of at least 1"),
         (lambda: pipesched.of_nodes(2, 2), "node: got 2, expected a Cluster"),
+        (lambda: pipesched.flat(10**30), "num_devices: got 1000000000000000000000000000000, expected at most 100000"),
+        (lambda: pipesched.uniform(10**30, 1.0), "num_stages: got 1000000000000000000000000000000, expected at most"),
+        (lambda: pipesched.of_nodes(pipesched.flat(2), 10**30), "num_nodes: got 1000000000000000000000000000000, exp"),
+        (lambda: pipesched.of_nodes(pipesched.flat(100_000), 2), "num_nodes: got 2, expected at most 1"),
         (lambda: pipesched.load_profile(5), "5: got "),
         (lambda: pipesched.load_cluster(None), "None: got "),
     ],
@@ -143,3 +258,9 @@ def test_costs_machines_and_files_refuse_what_they_cannot_be_made_of(call, words
     with pytest.raises(pipesched.ProfileError) as refusal:
         call()
     assert str(refusal.value).startswith(words)
+
+
+def test_machines_and_costs_take_counts_of_numpy():
+    assert pipesched.flat(np.int64(2)) == pipesched.flat(2)
+    assert pipesched.uniform(np.int64(2), 1.0) == pipesched.uniform(2, 1.0)
+    assert pipesched.of_nodes(pipesched.flat(2), np.int64(2)) == pipesched.of_nodes(pipesched.flat(2), 2)
