@@ -42,7 +42,7 @@ from pipesched.executor.runs.rank_job import RankJob, RankListener
 from pipesched.executor.transport import TensorShape, emulated_shapes, find_shapes
 from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.io import read_cluster
-from pipesched.profiles.models import resolve_model, torch_dtype
+from pipesched.profiles.models import Model, resolve_model, torch_dtype
 from pipesched.schedules import Timeline
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.formats import from_json
@@ -73,8 +73,9 @@ class MeasuringJob(RankJob[Measured]):
         ScheduleError: The lists cannot finish.
     """
 
-    def __init__(self, spec: RunSpec, listener: RankListener) -> None:
+    def __init__(self, spec: RunSpec, listener: RankListener, model: Model | None = None) -> None:
         assert isinstance(spec.job, Measure), "of this kind"
+        self._model = model
         self._job = job = spec.job
         schedule = from_json(job.schedule, "the job's schedule")
         if job.is_checked:
@@ -92,7 +93,7 @@ class MeasuringJob(RankJob[Measured]):
         spec, schedule, job = self.spec, self._schedule, self._job
         assert spec.model is not None, "what is not emulated has a model"
         check_fits(schedule, len(spec.bounds), f"the partition of {spec.model}")
-        model, dtype = resolve_model(spec.model), torch_dtype(spec.dtype)
+        model, dtype = self._model or resolve_model(spec.model), torch_dtype(spec.dtype)
         stages = build_stages(
             schedule, context.rank, model, spec.bounds,
             optimizer=spec.optimizer, lr=spec.lr, seed=spec.seed, dtype=dtype, device=context.device,

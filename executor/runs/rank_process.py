@@ -9,6 +9,7 @@ from pipesched.executor.runs.measuring_job import Measured, MeasuringJob
 from pipesched.executor.runs.rank_job import RankJob, RankListener
 from pipesched.executor.runs.training_job import TrainingJob
 from pipesched.executor.training import Trained
+from pipesched.profiles.models import Model
 
 
 def run_rank(
@@ -17,6 +18,7 @@ def run_rank(
     meet: str = "env://",
     *,
     is_shared: bool = False,
+    model: Model | None = None,
 ) -> Measured | Trained | None:
     """Run this process' rank of `spec`; RANK and WORLD_SIZE are in the environment, as torchrun sets them.
 
@@ -29,6 +31,7 @@ def run_rank(
         listener: Told how far the rank is.
         meet: Where the ranks meet: an ``init_method`` of torch.distributed.
         is_shared: Whether every process is told what came out, and not only the first.
+        model: The model that the run names; None: the name is looked up.
 
     Returns:
         In the first process, or in all, what was measured, or the loss history of the training run; None elsewhere.
@@ -39,7 +42,7 @@ def run_rank(
         ProfileError: There is no such model, or it cannot be built.
     """
     kind = MeasuringJob if isinstance(spec.job, Measure) else TrainingJob
-    job: RankJob[Any] = kind(spec, listener)
+    job: RankJob[Any] = kind(spec, listener, model)
     with connected_as(spec, job.lists, meet) as context:
         result: Measured | Trained | None = job.run(context)
         if is_shared:

@@ -17,6 +17,7 @@ from pipesched.executor.runs.local_training import training_of
 from pipesched.executor.runs.rank_job import RankJob, RankListener
 from pipesched.executor.training import AdvanceTrials, LossHistory, RunDiverged, Scores, Trained, score
 from pipesched.executor.transport import TensorShape, find_shapes
+from pipesched.profiles.models import Model
 
 
 @final
@@ -27,8 +28,9 @@ class TrainingJob(RankJob[Trained]):
         ScheduleError: The specification makes no lists of so many steps.
     """
 
-    def __init__(self, spec: RunSpec, listener: RankListener) -> None:
+    def __init__(self, spec: RunSpec, listener: RankListener, model: Model | None = None) -> None:
         assert isinstance(spec.job, Train), "of this kind"
+        self._model = model
         self._job = spec.job
         self._run = spec.job.run
         self._lists = self._run.lists(spec.job.num_steps)
@@ -37,7 +39,7 @@ class TrainingJob(RankJob[Trained]):
         self._ahead: AdvanceTrials | None = None
 
     def build(self, context: RankContext) -> tuple[dict[int, Stage], Batch]:
-        self._training = training_of(self.spec, context.device)
+        self._training = training_of(self.spec, context.device, self._model)
         stages = self._training.stages(self._lists, self._on_loss)(context.rank)
         return stages, self._training.batch(self._lists)
 

@@ -6,16 +6,22 @@ import torch
 
 from pipesched.executor.core import LayerGenerators, make_batch
 from pipesched.executor.launch import Measure, RunSpec
-from pipesched.profiles.models import build_layers, resolve_model, torch_dtype
+from pipesched.profiles.models import Model, build_layers, resolve_model, torch_dtype
 from pipesched.schedules.formats import from_json
 
 
-def whole_model_losses(spec: RunSpec) -> tuple[float, ...]:
-    """Return the mean loss of every micro-batch of what is measured, from the initial weights, without a pipeline."""
+def whole_model_losses(spec: RunSpec, model: Model | None = None) -> tuple[float, ...]:
+    """Return the mean loss of every micro-batch of what is measured, from the initial weights, without a pipeline.
+
+    Args:
+        spec: Specification of the run.
+        model: The model that the run names; None: the name is looked up.
+    """
     job = spec.job
     assert isinstance(job, Measure), "of this kind"
     assert spec.model is not None, "an emulated run has no losses"
-    model, dtype, device = resolve_model(spec.model), torch_dtype(spec.dtype), torch.device(spec.device)
+    model = model or resolve_model(spec.model)
+    dtype, device = torch_dtype(spec.dtype), torch.device(spec.device)
     num_microbatches = from_json(job.schedule, "the job's schedule").num_microbatches
     batch = make_batch(model, num_microbatches, job.microbatch_size, seed=spec.seed, dtype=dtype, device=device)
     module = build_layers(model, 0, len(model.layers), seed=spec.seed, dtype=dtype, device=device)

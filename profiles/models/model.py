@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ class Model:
         loss: (output of the last layer, targets) -> the mean over the micro-batch, a scalar.
         batch: (number of samples, seed) -> (inputs, targets), both with the samples in dimension 0.
         held_out: () -> (inputs, targets) that `batch` never gives, to judge a trained model by; None if there are none.
+        is_resolved: Whether `resolve_model` made it, as another process would of its name; a changed copy is not.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Model:
     loss: Callable[[Tensor, Tensor], Tensor]
     batch: Callable[[int, int], tuple[Tensor, Tensor]]
     held_out: Callable[[], tuple[Tensor, Tensor]] | None = None
+    is_resolved: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.layers:
@@ -41,6 +43,12 @@ class Model:
                 f"model {self.name}: got {len(self.layer_names)} layer names for {len(self.layers)} layers, "
                 "expected one each; name every layer"
             )
+
+    def resolved(self, name: str) -> Model:
+        """Return the model, marked as what `resolve_model` makes of `name`."""
+        model = replace(self, name=name)
+        object.__setattr__(model, "is_resolved", True)
+        return model
 
 
 def build_layers(

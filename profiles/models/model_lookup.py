@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,7 +47,8 @@ def resolve_model(text: str) -> Model:
     require_trusted(text)
     name, _, rest = text.partition(":")
     if name in MODELS:
-        return MODELS[name](**read_arguments(text, MODELS[name], rest))
+        model = MODELS[name](**read_arguments(text, MODELS[name], rest))
+        return model.resolved(model.name)
     attribute, _, rest = rest.partition(":")
     if not name or not attribute or "=" in attribute:
         raise ProfileError(
@@ -66,7 +66,7 @@ def resolve_model(text: str) -> Model:
             raise
         except Exception as error:  # a user's code may raise anything
             raise _users_fault(text, f"{attribute}() raised", error) from error
-    return _as_model(text, made)
+    return _as_model(text, made).resolved(text)
 
 
 @contextmanager
@@ -110,7 +110,7 @@ def _users_fault(text: str, what: str, error: Exception) -> ProfileError:
 
 def _as_model(text: str, made: Any) -> Model:
     if isinstance(made, Model):
-        return replace(made, name=text)
+        return made
     if not (isinstance(made, (tuple, list)) and len(made) == 3 and isinstance(made[0], Iterable)):
         raise ProfileError(
             f"model {text!r}: got {type(made).__name__}, expected a Model or (layers, loss, batch); return one of them"

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TypeAlias, TypedDict
 
 from pipesched.executor import Averaging, RunSettings, epsilon_fault, setting_choices
-from pipesched.profiles import Backend, DeviceKind, Dtype, MessagePrecision, OptimizerName, ProfileError
+from pipesched.profiles import Backend, DeviceKind, Dtype, MessagePrecision, OptimizerName
 from pipesched.profiles.costs import Profile, layer_seconds
 from pipesched.profiles.models import Model, resolve_model
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.profiles.processes import prints_to_stderr
 from pipesched.schedules import PredictionRule, ScheduleTraits
 from pipesched.schedules.formats import require_folder
-from pipesched.workflows import MAX_INT64, ArgumentError, require_at_least, require_choice, require_kind
+from pipesched.workflows import MAX_INT64, ArgumentError, is_rank, require_at_least, require_choice, require_kind
 from pipesched.workflows.arguments.cost_arguments import ProfileArgument, read_profile_argument
 
 ModelArgument: TypeAlias = Model | str
@@ -86,24 +86,25 @@ def read_model_argument(model: ModelArgument) -> Model:
 
 
 def name_for_processes(model: ModelArgument) -> str:
-    """Return the name by which another process makes `model` again.
+    """Return the name by which another process makes `model` again; under torchrun every process has made it itself.
 
     Raises:
-        ArgumentError: There is none: the model was made by hand.
-        ProfileError: There is no such model.
+        ArgumentError: There is none: the model was made by hand, or its function is in no file that can be imported.
     """
-    if not isinstance(model, Model):
-        return model
-    try:
-        again = read_model_argument(model.name)
-    except ProfileError:
-        again = None
-    if again is None or len(again.layers) != len(model.layers):
+    name = model.name if isinstance(model, Model) else model
+    if is_rank():
+        return name
+    if isinstance(model, Model) and not model.is_resolved:
         raise ArgumentError(
-            f"model: got {model.name!r}, which other processes cannot make, expected a name; write a function that "
+            f"model: got {name!r}, which other processes cannot make, expected a name; write a function that "
             "returns it, and name that as module:function"
         )
-    return model.name
+    if name.startswith("__main__:"):
+        raise ArgumentError(
+            f"model: got {name!r}, which other processes cannot import, expected a function of another module; put it "
+            "in a file of its own"
+        )
+    return name
 
 
 def read_profile_of(profile: ProfileArgument, model: Model) -> Profile:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack, get_args
 
 from pipesched.executor import How
+from pipesched.profiles.models import Model
 from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.builders import ParameterValue
 from pipesched.simulator.analysis import Metrics, metrics, readable_bytes, readable_s, readable_share
@@ -152,7 +153,8 @@ def run(
 
     Args:
         schedule: A Schedule, a Plan, a file, or a name of the catalogue with `num_ranks` and `num_microbatches`.
-        model: A Model that has a name, or a name as `profile` takes it, a plan's own; None: `emulate` says what to do.
+        model: A name as `profile` takes it, a plan's own, or a Model made of one; under torchrun any Model; None:
+            `emulate` says what to do.
         emulate: Costs of stages that only take time, as `simulate` takes them, instead of a model.
         cluster: Machines to emulate too, whose links hold messages back; None: messages take what they really take.
         num_ranks: Ranks of a schedule given by name.
@@ -218,11 +220,20 @@ def run(
             profile=profile,
             **measured_how,
         )
-    return result_of(source.schedule, measured(spec, progress))
+    return result_of(source.schedule, measured(spec, progress, model if isinstance(model, Model) else None))
 
 
-def measured(spec: RunSpec, progress: Callable[[float], None] = lambda fraction: None) -> Measured:  # noqa: ARG005
+def measured(
+    spec: RunSpec,
+    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+    model: Model | None = None,
+) -> Measured:
     """Run what measures: as this process' rank where torchrun has started it, else with processes of our own.
+
+    Args:
+        spec: Specification of the run.
+        progress: Told now and then what fraction of all ops is done.
+        model: The model that the run names, as it is under torchrun; None: the name is looked up.
 
     Raises:
         RankFailed: A rank failed, died or hung; with rank, op and micro-batch.
@@ -231,7 +242,7 @@ def measured(spec: RunSpec, progress: Callable[[float], None] = lambda fraction:
 
     if not is_rank():
         return launch(spec, progress)
-    measured = run_rank(spec, is_shared=True)
+    measured = run_rank(spec, is_shared=True, model=model)
     assert isinstance(measured, Measured), "its job measures"
     return measured
 

@@ -55,7 +55,7 @@ def trained_by(
 
     assert isinstance(spec.job, Train), "its job trains"
     if is_rank():
-        trained = run_rank(spec, is_shared=True)
+        trained = run_rank(spec, is_shared=True, model=model)
         assert isinstance(trained, Trained), "its job trains"
         return trained
     if is_distributed:

@@ -20,8 +20,10 @@ from pipesched.simulator.fidelity import NetworkModel
 from pipesched.workflows import ArgumentError
 from pipesched.workflows.arguments import (
     ClusterArgument,
+    ModelArgument,
     ProfileArgument,
     ScheduleSource,
+    name_for_processes,
     read_cluster_argument,
     read_profile_of,
 )
@@ -121,7 +123,7 @@ class ScheduleRun:
 
 def verify_source(
     source: ScheduleSource,
-    model: str,
+    model: ModelArgument,
     conditions: Conditions,
     settings: RunSettings,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
@@ -131,7 +133,7 @@ def verify_source(
 
     Args:
         source: Source of the schedule.
-        model: Name of the model.
+        model: The model, or its name.
         conditions: Conditions of the prediction, from a profile that says how the model is cut.
         settings: How it is run.
         progress: Told now and then what fraction of all ops is done.
@@ -145,7 +147,7 @@ def verify_source(
 
 def run_source(
     source: ScheduleSource,
-    model: str,
+    model: ModelArgument,
     conditions: Conditions,
     settings: RunSettings,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
@@ -155,9 +157,10 @@ def run_source(
     from pipesched.executor.runs import whole_model_losses
 
     schedule, size = source.schedule, conditions.microbatch_size or 1
-    spec = modelled_spec(schedule, model, bounds_of(source, conditions), size, settings, **measured_how)
-    run = measured(spec, progress)
-    losses = zip(run.losses, whole_model_losses(spec), strict=True)
+    name, made = name_for_processes(model), model if isinstance(model, Model) else None
+    spec = modelled_spec(schedule, name, bounds_of(source, conditions), size, settings, **measured_how)
+    run = measured(spec, progress, made)
+    losses = zip(run.losses, whole_model_losses(spec, made), strict=True)
     pairs = [pair for pair, comparable in zip(losses, with_initial_weights(schedule), strict=True) if comparable]
     return ScheduleRun(
         source,

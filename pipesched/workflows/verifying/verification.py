@@ -63,7 +63,7 @@ def verify(
     """Profile a model, predict schedules of it and run them, and compare times, memory and losses.
 
     Args:
-        model: A Model that has a name, or a name as `profile` takes it.
+        model: A name as `profile` takes it, or a Model made of one; under torchrun any Model.
         schedules: Each as `simulate` takes one.
         num_ranks: Ranks of the schedules given by name.
         num_microbatches: Micro-batches of the schedules given by name.
@@ -103,7 +103,7 @@ def verify(
             progress((index + fraction) / len(asked.sources))
 
         verified.append(
-            verify_source(source, asked.name, asked.conditions(layers, source), asked.settings, tick, **asked.counts)
+            verify_source(source, model, asked.conditions(layers, source), asked.settings, tick, **asked.counts)
         )
     return Verification(tuple(verified), layers)
 

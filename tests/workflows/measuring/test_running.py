@@ -112,11 +112,44 @@ def test_an_argument_that_makes_no_sense_is_named(arguments, words):
     assert str(refused.value).startswith(words)
 
 
-def test_a_model_that_other_processes_cannot_make_is_refused():
+def test_a_model_that_other_processes_cannot_make_is_refused(monkeypatch):
     from dataclasses import replace
 
-    with pytest.raises(pipesched.ArgumentError, match="model: got 'made by hand', which other processes cannot make"):
-        pipesched.run("1f1b", replace(resolve_model(MODEL), name="made by hand"), **COUNTS)
+    def other_loss(outputs, targets):
+        return 777 * (outputs - targets).square().mean()
+
+    made = resolve_model(MODEL)
+    for model in (replace(made, name="made by hand"), replace(made, loss=other_loss)):
+        with pytest.raises(pipesched.ArgumentError, match=f"model: got '{model.name}', which other processes cannot m"):
+            pipesched.run("1f1b", model, **COUNTS)
+    monkeypatch.setattr("__main__.make", lambda: made, raising=False)
+    with pytest.raises(
+        pipesched.ArgumentError, match="model: got '__main__:make', which other processes cannot import"
+    ):
+        pipesched.run("1f1b", "__main__:make", **COUNTS)
+
+
+def test_a_model_made_by_hand_runs_under_torchrun(tmp_path):
+    """Every process has the object; a loss that is three times another's shows that it is that one which is run."""
+    script = f"""
+import json, os, pipesched
+from dataclasses import replace
+from pipesched.profiles.models import resolve_model
+plain = resolve_model({MODEL!r})
+made = replace(plain, loss=lambda outputs, targets: 3 * plain.loss(outputs, targets))
+settings = dict(num_ranks=2, num_microbatches=4, iterations=1, optimizer="sgd")
+losses = [pipesched.run("1f1b", model, **settings).losses for model in (plain, made)]
+trained = [pipesched.train(model, "1f1b", num_ranks=2, num_steps=1, lr=0.0).losses for model in (plain, made)]
+profile = pipesched.profile(made, [1], repeats=1, optimizer="sgd").profile
+verified = pipesched.verify(made, ["1f1b"], profile=profile, partition="uniform", **settings)
+with open("said" + os.environ["RANK"], "w") as file:
+    json.dump([*losses, *trained, verified.schedules[0].loss_difference], file)
+"""
+    said, _ = torchrun(script, tmp_path)
+    run, tripled, trained, trained_tripled, difference = said
+    assert tripled == pytest.approx([3 * loss for loss in run], rel=1e-6)
+    assert trained_tripled == pytest.approx([3 * loss for loss in trained], rel=1e-6)
+    assert difference < 1e-6
 
 
 @pytest.mark.parametrize(
