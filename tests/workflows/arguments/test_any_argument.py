@@ -193,7 +193,7 @@ def test_costs_from_counts_of_numpy_are_saved(tmp_path):
         (pipesched.train, "timeout_s", 5.0, "timeout_s: got it with all ranks in one process, expected `is_dist"),
         (pipesched.train, "is_pinned", False, "is_pinned: got it with all ranks in one process, expected `is_dist"),
         (pipesched.train, "save", "folder", "save: got it with all ranks in one process, expected `is_dist"),
-        (pipesched.tune, "resume", "/none/there", "/none/there: got no directory"),
+        (pipesched.tune, "resume", "/none/there", "/none/there: got no folder"),
         (pipesched.tune, "batch_size", 10**30, "batch_size: got 1000000000000000000000000000000, expected at most 999"),
         (pipesched.tune, "num_workers", 10**30, "num_workers: got 1000000000000000000000000000000, expected at most"),
         (pipesched.plan, "batch_size", 10**30, "batch_size: got 1000000000000000000000000000000, expected at most 999"),
