@@ -2,8 +2,8 @@
 
     rank 0   F ──┤ Send ├─ next op           what a rank needs from the end of an op, or from reaching a post, to its
                                              next op is its own time
-    rank 1     reached F .... F starts       a message travels from when its Send is over to the start of the op that
-                   waits for it              waits for it; if it was there before, the rank takes it meanwhile
+    rank 1     reached F .... F starts       a message travels from when both sides have posted it to the start of the
+                   waits for it              op that waits for it; if it was there before, the rank takes it meanwhile
 
 All but how long a message travels is measured by the clock of one rank.
 """
@@ -54,8 +54,8 @@ class RunSamples:
         work: Seconds of each work of a stage, without warm-up; never empty lists.
         hand_over: What a rank spends on a ``Send`` or ``Recv``, after an ``Op``, or to ``Take`` a message that is
             there.
-        messages: Seconds from the posts of a message to its use, of those that a rank was waiting for; 0 of those that
-            were there while their senders still posted them.
+        messages: Seconds from when both sides had posted a message to its use, of those that a rank was waiting for; 0
+            of those that were there while their senders still posted them.
         passes: Seconds of all works of each run, where all runs are of the same lists; else nothing.
     """
 
@@ -96,11 +96,12 @@ def samples_of(timelines: Sequence[Timeline], names: Sequence[str], warmup: int 
             kind = "Send" if isinstance(event.op, Send) else "Recv" if isinstance(event.op, Recv) else "Op"
             hand_over[kind].append(event.end_s - event.start_s)
         uses = list(_uses(timeline, hand_overs, num_stages))
-        waited = [max(0.0, use.start_s - use.sent_s) for use in uses if use.sent_s >= use.reached_s]
-        messages += waited
-        usual_s = statistics.median(waited or [0.0])
+        waited = [use for use in uses if use.sent_s >= use.reached_s]
+        messages += (travelled := [max(0.0, use.start_s - use.sent_s) for use in waited])
+        usual_s = statistics.median(travelled or [0.0])
         if hand_overs:
             hand_over["Take"] += [use.start_s - use.reached_s for use in uses if use.sent_s + usual_s < use.reached_s]
+            hand_over["Take"] += [use.start_s - use.there_s for use in waited if use.sent_s < use.there_s < use.start_s]
     missing = [stage for stage in range(stages[0]) if (stage, "F") not in work]
     if missing:
         raise ProfileError(
@@ -191,19 +192,30 @@ def _hand_overs(timeline: Timeline) -> Sequence[HandOver]:
 
 
 class _Use(NamedTuple):
-    """A message that a rank has used: when it had been posted, when its op was reached, and when that started [s]."""
+    """A message that a rank has used [s].
+
+    Attributes:
+        sent_s: When both sides had posted it.
+        there_s: When it was there at the latest.
+        reached_s: When the rank came to the op that needs it.
+        start_s: When that op started.
+    """
 
     sent_s: float
+    there_s: float
     reached_s: float
     start_s: float
 
 
 def _uses(timeline: Timeline, hand_overs: Sequence[HandOver], num_stages: int) -> Iterator[_Use]:
     """Yield the uses of messages by ops that need one from elsewhere."""
-    sent = {message: send.posted_s for message, send, _ in transfers(timeline.spans)}
-    sent |= {hand_over.op.message: hand_over.end_s for hand_over in hand_overs if isinstance(hand_over.op, Send)}
+    posted = {hand_over.op.message: hand_over.end_s for hand_over in hand_overs if isinstance(hand_over.op, Send)}
+    travels = {
+        message: (max(posted.get(message, send.posted_s), recv.start_s), recv.end_s)
+        for message, send, recv in transfers(timeline.spans)
+    }
     for span in timeline.spans:
         if isinstance(span.op, Compute):
             others = needs_from_others(span.op, num_stages)
-            if len(others) == 1 and others[0] in sent:
-                yield _Use(sent[others[0]], span.posted_s, span.start_s)
+            if len(others) == 1 and others[0] in travels:
+                yield _Use(*travels[others[0]], span.posted_s, span.start_s)

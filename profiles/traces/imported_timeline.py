@@ -224,7 +224,7 @@ def _timeline(
     for (message, (a, i, _), (b, j, _)), times in zip(meetings, messages, strict=True):
         send, recv = rows[a][i], rows[b][j]
         buffer = ranks[b].recvs.get(message)
-        ready_s = recv.posted_s if buffer is None else second(b, ranks[b].base_ns + buffer.start_ns)
+        ready_s = recv.posted_s if buffer is None else second(b, ranks[b].base_ns + buffer.posted_ns)
         start_s = max(second(a, times.sent_ns), ready_s)
         end_s = max(start_s, second(b, times.arrived_ns))
         rows[a][i] = replace(send, start_s=start_s, end_s=end_s)

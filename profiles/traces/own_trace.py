@@ -12,7 +12,7 @@ from typing import get_args
 from pipesched.profiles import ProfileError
 from pipesched.profiles.traces.event_stream import TraceEvent, TraceFields, event_arguments, read_events
 from pipesched.profiles.traces.imported_timeline import ImportedTimeline, imported_timeline
-from pipesched.profiles.traces.passes import RankPasses, TimedPass
+from pipesched.profiles.traces.passes import PostTimes, RankPasses, TimedPass
 from pipesched.profiles.traces.rank_trace import Interval
 from pipesched.schedules import Message, Op, Recv, ScheduleError, Send, StageOp, shown
 from pipesched.schedules.formats import parse_op
@@ -44,7 +44,7 @@ def read_own_trace(
     """
     fields: TraceFields = {}
     works: defaultdict[int, list[TimedPass]] = defaultdict(list)
-    posts: defaultdict[int, tuple[dict[Message, Interval], dict[Message, Interval]]] = defaultdict(lambda: ({}, {}))
+    posts: defaultdict[int, tuple[dict[Message, PostTimes], dict[Message, PostTimes]]] = defaultdict(lambda: ({}, {}))
     devices: dict[int, int] = {}
     for event in read_events(path, fields, progress):
         if event.get("ph") == "M" and (match := _DEVICE.match(str(event_arguments(event).get("name")))) is not None:
@@ -53,7 +53,7 @@ def read_own_trace(
             continue
         rank, op, posted_ns, time = _read(event, path)
         if isinstance(op, Send | Recv):
-            posts[rank][isinstance(op, Recv)][op.message] = Interval(posted_ns, time.end_ns)
+            posts[rank][isinstance(op, Recv)][op.message] = PostTimes(posted_ns, posted_ns, time.end_ns)
         else:
             works[rank].append(TimedPass(op, str(event.get("name")), posted_ns, time))
     if sorted(works) != list(range(len(works))) or sorted(devices) != sorted(works):

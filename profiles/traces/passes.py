@@ -45,13 +45,27 @@ class TimedPass:
     time: Interval
 
 
+class PostTimes(NamedTuple):
+    """A Send or a Recv, in nanoseconds of its rank's clock.
+
+    Attributes:
+        start_ns: When the rank began to post it.
+        posted_ns: When it was posted, and the rank went on.
+        end_ns: When the rank had stopped waiting for it.
+    """
+
+    start_ns: int
+    posted_ns: int
+    end_ns: int
+
+
 @dataclass(frozen=True, slots=True)
 class RankPasses:
     """What one rank did in one step, in nanoseconds of its clock.
 
     Attributes:
         passes: The passes, in order of time.
-        sends: When each message was posted, and when the rank had stopped waiting for it; those that were seen.
+        sends: When each message was posted; those that were seen.
         recvs: When each buffer was posted, and when the rank had what came; those that were seen.
         host: The name of the machine, where it is known.
         base_ns: What the times count from [ns since 1970].
@@ -59,8 +73,8 @@ class RankPasses:
 
     file: str
     passes: tuple[TimedPass, ...]
-    sends: Mapping[Message, Interval] = field(default_factory=dict)
-    recvs: Mapping[Message, Interval] = field(default_factory=dict)
+    sends: Mapping[Message, PostTimes] = field(default_factory=dict)
+    recvs: Mapping[Message, PostTimes] = field(default_factory=dict)
     host: str | None = None
     base_ns: int = 0
 
@@ -198,10 +212,10 @@ def _on_gpu(trace: RankTrace, works: Iterable[_Work]) -> list[TimedPass]:
     return passes
 
 
-def _on_link(trace: RankTrace, messages: Iterable[NamedRange], kind: type[Send | Recv]) -> dict[Message, Interval]:
+def _on_link(trace: RankTrace, messages: Iterable[NamedRange], kind: type[Send | Recv]) -> dict[Message, PostTimes]:
     """Return the messages with ranges of their own by the kernels that these launched."""
     return {
-        named.meaning.message: time
+        named.meaning.message: PostTimes(time.start_ns, time.start_ns, time.end_ns)
         for named in messages
         if isinstance(named.meaning, Send | Recv) and isinstance(named.meaning, kind)
         if (time := trace.kernels.launched(named.time, messages=True)) is not None
@@ -209,7 +223,7 @@ def _on_link(trace: RankTrace, messages: Iterable[NamedRange], kind: type[Send |
 
 
 def _on_host(
-    works: Iterable[_Work], sends: Sequence[Interval], recvs: Sequence[Interval], calls: Sequence[Interval]
+    works: Iterable[_Work], sends: Sequence[PostTimes], recvs: Sequence[PostTimes], calls: Sequence[Interval]
 ) -> list[TimedPass]:
     """Return the work without what the rank waits for at its start and posts at its end.
 
@@ -229,19 +243,19 @@ def _on_host(
     return passes
 
 
-def _posts(posts: Iterable[Interval], waits: Iterable[Interval]) -> list[Interval]:
+def _posts(posts: Iterable[Interval], waits: Iterable[Interval]) -> list[PostTimes]:
     """Return from each call that posts to the end of waiting for it; gloo notes the wait inside the call."""
     posted, waited = list(posts), list(waits)
     if len(posted) != len(waited):
-        return waited
-    return [Interval(post.start_ns, wait.end_ns) for post, wait in zip(posted, waited, strict=True)]
+        return [PostTimes(wait.start_ns, wait.start_ns, wait.end_ns) for wait in waited]
+    return [PostTimes(*post, wait.end_ns) for post, wait in zip(posted, waited, strict=True)]
 
 
 def _sent(
-    posts: Iterable[Interval], named: Sequence[NamedRange], passes: Sequence[TimedPass]
-) -> dict[Message, Interval]:
+    posts: Iterable[PostTimes], named: Sequence[NamedRange], passes: Sequence[TimedPass]
+) -> dict[Message, PostTimes]:
     """Return the messages that the posts are: that of the range around it, or of the last pass before it."""
-    posts_of: defaultdict[Message, list[Interval]] = defaultdict(list)
+    posts_of: defaultdict[Message, list[PostTimes]] = defaultdict(list)
     ends = [timed.time.end_ns for timed in passes]
     for post in posts:
         around = _around(post, named, Send)
@@ -256,10 +270,10 @@ def _sent(
 
 
 def _received(
-    posts: Iterable[Interval], named: Sequence[NamedRange], passes: Sequence[TimedPass]
-) -> dict[Message, Interval]:
+    posts: Iterable[PostTimes], named: Sequence[NamedRange], passes: Sequence[TimedPass]
+) -> dict[Message, PostTimes]:
     """Return the messages that the posts are: that of the range around it, or what the next pass needs."""
-    posts_of: defaultdict[Message, list[Interval]] = defaultdict(list)
+    posts_of: defaultdict[Message, list[PostTimes]] = defaultdict(list)
     starts = [timed.time.start_ns for timed in passes]
     for post in posts:
         around = _around(post, named, Recv)
@@ -276,7 +290,7 @@ def _received(
     return _joined(posts_of)
 
 
-def _around(post: Interval, named: Sequence[NamedRange], kind: type[Send | Recv]) -> Message | None:
+def _around(post: PostTimes, named: Sequence[NamedRange], kind: type[Send | Recv]) -> Message | None:
     """Return the message of the range that `post` begins in."""
     place = bisect_right(named, post.start_ns, key=lambda named_range: named_range.time.start_ns) - 1
     if place < 0 or post.start_ns >= named[place].time.end_ns:
@@ -285,9 +299,9 @@ def _around(post: Interval, named: Sequence[NamedRange], kind: type[Send | Recv]
     return op.message if isinstance(op, Send | Recv) and isinstance(op, kind) else None
 
 
-def _joined(posts: Mapping[Message, Sequence[Interval]]) -> dict[Message, Interval]:
-    """Return one interval for each message: it may be made of several tensors."""
+def _joined(posts: Mapping[Message, Sequence[PostTimes]]) -> dict[Message, PostTimes]:
+    """Return the times of each message: it may be made of several tensors."""
+    columns = {message: tuple(zip(*parts, strict=True)) for message, parts in posts.items()}
     return {
-        message: Interval(min(post.start_ns for post in parts), max(post.end_ns for post in parts))
-        for message, parts in posts.items()
+        message: PostTimes(min(starts), max(posted), max(ends)) for message, (starts, posted, ends) in columns.items()
     }

@@ -8,6 +8,8 @@ A rank's own time lies between its works where it waits for nobody: it posts, ta
 When a message arrived is seen in a run only where somebody waited for it: where its reader had come before it was
 posted, or took much longer than it takes to take what is there. Any other was there at the latest when the work began;
 it counts as late as is usual: the median of the messages of its boundary whose reader had come before the posting.
+Where a reader really posted its buffer later than its list has it (PyTorch's 1F1B), the message is on its way from then
+on whenever it was sent: the reader's wait counts, in the usual run the median of those of the boundary.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from pipesched.schedules import (
     needs,
     schedule_of,
 )
+from pipesched.schedules.semantics import listed, transfers
 from pipesched.simulator.engine import OpSeconds
 from pipesched.simulator.fidelity.network_model import NetworkModel, PostPlace
 
@@ -109,8 +112,18 @@ def seconds_of_run(timeline: Timeline, network: NetworkModel) -> RunSeconds:
     """
     modelled_s, readings = network.arrivals_s(timeline), _readings(timeline)
     last = {reading: _last_brought(timeline, reading) for reading in readings}
-    came_before = {reading for reading in readings if reading.span.posted_s <= _span(timeline, last[reading]).start_s}
-    came_later = [reading for reading in readings if reading not in came_before]
+    posted_s = _posted_s(timeline)
+    came_before = {
+        reading
+        for reading in readings
+        if reading.span.posted_s <= posted_s.get(last[reading], _span(timeline, last[reading]).start_s)
+    }
+    in_transit = {
+        reading
+        for reading in readings
+        if reading not in came_before and reading.span.posted_s <= _span(timeline, last[reading]).start_s
+    }
+    came_later = [reading for reading in readings if reading not in came_before | in_transit]
     take_s = median([_wait_s(reading.span) for reading in came_later] or [0.0])
     waited = [reading for reading in came_later if _wait_s(reading.span) > _CLEARLY * take_s]
 
@@ -128,14 +141,21 @@ def seconds_of_run(timeline: Timeline, network: NetworkModel) -> RunSeconds:
             usual_s[place] = late_s if reading in came_before else min(late_s, latest_s)
     seen_s |= {last[reading]: reading.span.start_s - take_s - modelled_s[last[reading]] for reading in waited}
 
-    def rows(late_s: Mapping[PostPlace, float]) -> GivenRows:
+    transit_s: defaultdict[Hashable, list[float]] = defaultdict(list)
+    for reading in in_transit:
+        transit_s[_boundary(timeline, last[reading])].append(_wait_s(reading.span))
+
+    def rows(late_s: Mapping[PostPlace, float], *, is_usual: bool = False) -> GivenRows:
         before_s = {reading.place: 0.0 for reading in came_before}
+        for reading in in_transit:
+            alike_s = transit_s[_boundary(timeline, last[reading])]
+            before_s[reading.place] = median(alike_s) if is_usual else _wait_s(reading.span)
         for reading in came_later:
             there_s = max(modelled_s[place] + late_s[place] for place in reading.brings)
             before_s[reading.place] = max(0.0, min(take_s, reading.span.start_s - max(reading.span.posted_s, there_s)))
         return _rows(timeline, before_s, late_s)
 
-    return RunSeconds(rows(usual_s | seen_s), rows(usual_s), len(readings), len(seen_s))
+    return RunSeconds(rows(usual_s | seen_s), rows(usual_s, is_usual=True), len(readings), len(seen_s))
 
 
 def _rows(timeline: Timeline, before_s: Mapping[PostPlace, float], late_s: Mapping[PostPlace, float]) -> GivenRows:
@@ -191,6 +211,14 @@ def _readings(timeline: Timeline) -> list[AwaitingWork]:
 def _last_brought(timeline: Timeline, reading: AwaitingWork) -> PostPlace:
     """Return the place of the message that a work waits for longest: the one that is posted last."""
     return max(reading.brings, key=lambda place: _span(timeline, place).start_s)
+
+
+def _posted_s(timeline: Timeline) -> dict[PostPlace, float]:
+    """Return when both sides had come to each message in their lists, by the place of its Recv [s]."""
+    return {
+        (b, j): max(_span(timeline, (a, i)).posted_s, _span(timeline, (b, j)).posted_s)
+        for _, (a, i, _), (b, j, _) in transfers(listed(schedule_of(timeline).ops))
+    }
 
 
 def _ready_s(timeline: Timeline, reading: AwaitingWork) -> float:

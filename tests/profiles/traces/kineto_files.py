@@ -59,3 +59,38 @@ def two_ranks(
         first.annotation("Optimizer.step#SGD.step", end_us, end_us + step_us)
         second.annotation("Optimizer.step#SGD.step", end_us - 110, end_us - 110 + step_us)
     return [file.write(folder / f"rank{rank}.json") for rank, file in enumerate((first, second))]
+
+
+def exchanging_ranks(folder, transit_us=800, taken_us=20):
+    """Write traces of PyTorch's 1F1B over gloo, two micro-batches of ops of 1 ms, and return their paths.
+
+    A rank posts what it sends together with what it needs next, 10 us each, and waits: a message that was sent long
+    before is on its way only from then on.
+
+    rank 0   F0 F1 ........ .. B0 ........ B1
+    rank 1   .. F0 B0 (F1 on its way) F1 B1
+    """
+    op_us, post_us = 1000, 10
+    first, second = KinetoFile(0), KinetoFile(1)
+
+    def send(file, at_us):
+        file.slice("cpu_op", "c10d::send", at_us, at_us + post_us)
+        file.annotation("gloo:send", at_us + 5, at_us + 5 + transit_us)
+        return at_us + post_us
+
+    def receive(file, at_us, sent_us):
+        there_us = max(at_us + post_us, sent_us) + transit_us
+        file.slice("cpu_op", "c10d::recv_", at_us, at_us + post_us).annotation("gloo:recv", at_us + 5, there_us)
+        return there_us + taken_us
+
+    def work(file, name, at_us):
+        file.annotation(f"PP:{name}", at_us, at_us + op_us)
+        return at_us + op_us
+
+    sent_f0 = send(first, work(first, "0F0", 0))
+    sent_f1 = send(first, work(first, "0F1", sent_f0))
+    sent_b0 = send(second, work(second, "1B0", work(second, "1F0", receive(second, 0, sent_f0))))
+    sent_b1 = send(second, work(second, "1B1", work(second, "1F1", receive(second, sent_b0, sent_f1))))
+    worked_us = work(first, "0B0", receive(first, sent_f1, sent_b0))
+    work(first, "0B1", receive(first, worked_us, sent_b1))
+    return [file.write(folder / f"rank{rank}.json") for rank, file in enumerate((first, second))]

@@ -7,9 +7,10 @@ import pytest
 
 import pipesched
 from pipesched.profiles import ProfileError
+from pipesched.profiles.costs import samples_of
 from pipesched.profiles.traces import read_traces
 from pipesched.schedules import Recv, Send
-from tests.profiles.traces.kineto_files import BASE_NS, KinetoFile, two_ranks
+from tests.profiles.traces.kineto_files import BASE_NS, KinetoFile, exchanging_ranks, two_ranks
 
 US = 1e-6
 
@@ -137,6 +138,18 @@ def test_a_rank_whose_posts_are_not_seen_waits_from_the_start(tmp_path):
     timeline = read_traces(two_ranks(tmp_path)).timeline
     assert next(span.posted_s for span in timeline.of_rank(1) if str(span.op) == "1F0") == 0
     assert timeline.hand_overs == ()
+
+
+def test_a_message_whose_buffer_was_posted_late_is_on_its_way_and_not_being_taken(tmp_path):
+    timeline = read_traces(exchanging_ranks(tmp_path), has_one_clock=True).timeline
+    samples = samples_of([timeline], ["run"])
+    assert samples.hand_over["Take"] == pytest.approx([20 * US] * 4)
+    assert samples.messages == pytest.approx([820 * US] * 4, abs=11 * US)  # what it takes to post
+    late = next(span for span in timeline.of_rank(1) if str(span.op) == "1RECV_F1")
+    assert late.end_s - late.start_s == pytest.approx(800 * US)
+    replayed = pipesched.replay(timeline).split.makespan
+    assert replayed.rest_s == pytest.approx(0, abs=1e-9)
+    assert replayed.hand_over_s == pytest.approx(replayed.error_s)
 
 
 def test_of_nested_ranges_the_inner_one_of_a_pass_counts_and_no_other_one(tmp_path):
