@@ -48,6 +48,9 @@ _MOST_CONTRADICTION = 0.01
 """The share of the makespan by which messages may contradict each other, as clocks drift."""
 
 _LEAST_CONTRADICTION_NS = 200_000
+_MOST_EARLY_NS = 20_000
+"""By so much a message may be there before it was sent on one clock: a profiler reads it around the calls."""
+
 _MOST_MISSING = 10
 """The most passes that are searched for missing ones, as a multiple of the passes that are there."""
 
@@ -65,6 +68,7 @@ class ImportedTimeline:
         schedule: The schedule that the traces show, without communication.
         timeline: Measured, on the clock of rank 0.
         clocks: How the clocks of the ranks were aligned.
+        is_counted: Stages and micro-batches were counted, a stage for each rank, as names do not say either.
     """
 
     files: tuple[str, ...]
@@ -72,6 +76,7 @@ class ImportedTimeline:
     schedule: Schedule
     timeline: Timeline
     clocks: ClockAlignment
+    is_counted: bool = False
 
 
 def imported_timeline(
@@ -92,7 +97,7 @@ def imported_timeline(
         rank_to_device: None: a device for each rank.
 
     Raises:
-        ProfileError: Passes are missing or there twice, or the clocks cannot be aligned.
+        ProfileError: Passes are missing or there twice, the clocks cannot be aligned, or they are not one.
     """
     schedule = _schedule(ranks, name, rank_to_device)
     lowered = lower(schedule)
@@ -108,6 +113,8 @@ def imported_timeline(
         for message, send, recv in meetings
     ]
     count = len(ranks)
+    if has_one_clock:
+        _require_in_order(ranks, messages)
     clocks = ClockAlignment((0,) * count, (0,) * count) if has_one_clock else align_clocks(count, messages)
     _require_near(ranks, clocks)
     timeline = _timeline(lowered, ranks, meetings, messages, clocks)
@@ -117,7 +124,8 @@ def imported_timeline(
             f"clocks: got messages that contradict each other by {clocks.contradiction_ns / 1e6:.3g} ms, whatever the "
             "clocks show, expected traces of one step of one run; try other files"
         )
-    return ImportedTimeline(tuple(trace.file for trace in ranks), step, schedule, timeline, clocks)
+    is_counted = any(trace.is_counted for trace in ranks)
+    return ImportedTimeline(tuple(trace.file for trace in ranks), step, schedule, timeline, clocks, is_counted)
 
 
 def _makers_and_users(
@@ -202,6 +210,27 @@ def _require_near(ranks: Sequence[RankPasses], clocks: ClockAlignment) -> None:
             raise ProfileError(
                 f"{trace.file}: got a clock {offset_ns / 1e9:+,.0f} s off {where}, as its messages say, expected "
                 "traces of one step of one run; try other files"
+            )
+
+
+def _require_in_order(ranks: Sequence[RankPasses], messages: Sequence[MessageTimes]) -> None:
+    """Refuse clocks that are not one: a message is there before it was sent.
+
+    By less than half of the time there and back of the quickest messages, which no difference of clocks changes, nobody
+    can tell it from how times are noted.
+    """
+    least_ns: dict[tuple[int, int], int] = {}
+    for message in messages:
+        way = message.sender, message.receiver
+        least_ns[way] = min(
+            least_ns.get(way, message.arrived_ns - message.sent_ns), message.arrived_ns - message.sent_ns
+        )
+    for (sender, receiver), early_ns in least_ns.items():
+        there_and_back_ns = early_ns + least_ns.get((receiver, sender), -early_ns)
+        if -early_ns > max(_MOST_EARLY_NS, there_and_back_ns // 2):
+            raise ProfileError(
+                f"{ranks[receiver].file}: rank {receiver}: got a message {-early_ns / 1e9:,.6g} s before rank {sender} "
+                f"sent it ({ranks[sender].file}), expected it later, as on one clock; try it without `has_one_clock`"
             )
 
 

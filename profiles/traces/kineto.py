@@ -38,14 +38,17 @@ def read_kineto(
     Raises:
         ProfileError: It cannot be read, is cut off, or is no trace.
     """
-    trace, fields = RankTrace(str(path)), TraceFields()
+    trace, fields, is_empty = RankTrace(str(path)), TraceFields(), True
     for event in read_events(path, fields, progress):
         match event.get("ph"):
             case "X":
+                is_empty = False
                 _add_slice(trace, event, patterns)
             case "s" | "f" if event.get("cat") == "fwdbwd":
                 flows = trace.flow_starts_ns if event["ph"] == "s" else trace.flow_ends_ns
                 flows[_integer(trace, event, "id")] = _ns(trace, event, "ts")
+    if is_empty:
+        raise ProfileError(f"{path}: got a trace without slices, expected what a rank did in a step; try another file")
     base_ns, info = fields.get("baseTimeNanoseconds", 0), fields.get("distributedInfo")
     trace.base_ns = base_ns if isinstance(base_ns, int) else 0
     rank = info.get("rank") if isinstance(info, dict) else None
@@ -103,8 +106,10 @@ def _add_range(trace: RankTrace, event: TraceEvent, name: str, patterns: RangePa
 
 
 def _interval(trace: RankTrace, event: TraceEvent) -> Interval:
-    start_ns = _ns(trace, event, "ts")
-    return Interval(start_ns, start_ns + max(0, _ns(trace, event, "dur")))
+    start_ns, duration_ns = _ns(trace, event, "ts"), _ns(trace, event, "dur")
+    if duration_ns < 0:
+        raise _fault(trace, event, "dur", event["dur"], "microseconds, at least 0")
+    return Interval(start_ns, start_ns + duration_ns)
 
 
 def _ns(trace: RankTrace, event: TraceEvent, key: str) -> int:
@@ -122,7 +127,8 @@ def _integer(trace: RankTrace, event: TraceEvent, key: str) -> int:
 
 
 def _fault(trace: RankTrace, event: TraceEvent, key: str, got: object, expected: str) -> ProfileError:
+    place = "" if key == "ts" else f" at {shown(event.get('ts'))}"
     return ProfileError(
-        f"{trace.file}: event {shown(event.get('name'))}: {key}: got {shown(got)}, expected {expected}; try writing "
-        "the trace again"
+        f"{trace.file}: event {shown(event.get('name'))}{place}: {key}: got {shown(got)}, expected {expected}; try "
+        "writing the trace again"
     )

@@ -84,6 +84,8 @@ def _read(event: TraceEvent, path: Path) -> tuple[int, Op, int, Interval]:
         op = parse_op(_text(name, arguments))
     except ScheduleError:
         op = None
+    if duration_us is not None and duration_us < 0:
+        duration_us = None
     if op is None or not isinstance(pid, int) or start_us is None or duration_us is None or waited_s is None:
         raise ProfileError(
             f"{path}: event {shown(name)}: got no op with its times, expected them, as a trace of one Timeline "

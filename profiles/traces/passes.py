@@ -14,7 +14,7 @@ the outer one, as of a backward pass that computes a forward pass again.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, starmap
@@ -67,6 +67,7 @@ class RankPasses:
         passes: The passes, in order of time.
         sends: When each message was posted; those that were seen.
         recvs: When each buffer was posted, and when the rank had what came; those that were seen.
+        is_counted: Stages and micro-batches were counted, as names do not say either.
         host: The name of the machine, where it is known.
         base_ns: What the times count from [ns since 1970].
     """
@@ -77,6 +78,7 @@ class RankPasses:
     recvs: Mapping[Message, PostTimes] = field(default_factory=dict)
     host: str | None = None
     base_ns: int = 0
+    is_counted: bool = False
 
 
 class _Work(NamedTuple):
@@ -105,17 +107,20 @@ def rank_passes(
     messages = sorted((r for r in ranges if isinstance(r.meaning, Send | Recv)), key=lambda named: named.time)
     works_only = without_nested(r for r in ranges if not isinstance(r.meaning, Send | Recv))
     told = _told(trace.file, works_only if listed is None else _as_listed(trace.file, works_only, listed), rank)
+    is_counted = listed is None and any(
+        isinstance(r.meaning, PassName) and r.meaning.stage is r.meaning.microbatch is None for r in works_only
+    )
     works = [*told, *_optimizer(trace, window, told)]
     if trace.has_gpu:
         passes = _shared(_on_gpu(trace, works), told)
         sent, received = (_on_link(trace, messages, kind) for kind in (Send, Recv))
-        return RankPasses(trace.file, passes, sent, received, trace.host, trace.base_ns)
+        return RankPasses(trace.file, passes, sent, received, trace.host, trace.base_ns, is_counted)
     sends = _posts(trace.send_posts.within(window), trace.send_waits.within(window))
     recvs = _posts(trace.recv_posts.within(window), trace.recv_waits.within(window))
     calls = [*trace.send_posts.within(window), *trace.recv_posts.within(window)]
     passes = _shared(_on_host(works, sends, recvs, calls), told)
     sent, received = _sent(sends, messages, passes), _received(recvs, messages, passes)
-    return RankPasses(trace.file, passes, sent, received, trace.host, trace.base_ns)
+    return RankPasses(trace.file, passes, sent, received, trace.host, trace.base_ns, is_counted)
 
 
 def without_nested(ranges: Iterable[NamedRange]) -> list[NamedRange]:
@@ -129,23 +134,36 @@ def without_nested(ranges: Iterable[NamedRange]) -> list[NamedRange]:
     return kept
 
 
-def _as_listed(file: str, ranges: Iterable[NamedRange], listed: Iterable[Op]) -> Iterator[NamedRange]:
+def _as_listed(file: str, ranges: Sequence[NamedRange], listed: Iterable[Op]) -> Iterator[NamedRange]:
     """Yield the ranges with the passes that a list has, the k-th of each phase with the k-th of it."""
-    expected: defaultdict[Phase, deque[Compute]] = defaultdict(deque)
-    for part in (part for op in listed for part in computes(op)):
-        expected[part.phase].append(part)
+    advice = "as the schedule has it; try the schedule that was run, or another `step`"
+    expected = [part for op in listed for part in computes(op)]
+    if not any(
+        isinstance(named.meaning, PassName | Compute) and named.meaning.phase is Phase.RECOMPUTE for named in ranges
+    ):
+        expected = [part for part in expected if part.phase is not Phase.RECOMPUTE]  # it is part of backward passes
     for named in ranges:
         known = named.meaning
         if not isinstance(known, PassName | Compute):
+            expected = [part for part in expected if part not in computes(known)]
             yield named
             continue
-        op = expected[known.phase].popleft() if expected[known.phase] else None
-        if op is None or known.stage not in (None, op.stage) or known.microbatch not in (None, op.microbatch):
+        # where names count nothing, passes come in the order of the list; else each phase by itself
+        is_counted = known.microbatch is None
+        op = next((part for part in expected if not is_counted or part.phase is known.phase), None)
+        if op is None or not _may_be(known, op):
             raise ProfileError(
-                f"{file}: got another pass {shown(named.name)} ({known.phase.value}), expected {op or 'none'}, as the "
-                "schedule has it; try the schedule that was run, or another `step`"
+                f"{file}: got another pass {shown(named.name)} ({known.phase.value}), expected {op or 'none'}, {advice}"
             )
+        expected.remove(op)
         yield replace(named, meaning=op)
+    if expected:
+        raise ProfileError(f"{file}: got no more passes, expected {expected[0]}, {advice}")
+
+
+def _may_be(known: PassName | Compute, op: Compute) -> bool:
+    """Return whether a name, as far as it says what it is, is that of an op."""
+    return known.phase is op.phase and known.stage in (None, op.stage) and known.microbatch in (None, op.microbatch)
 
 
 def _told(file: str, ranges: Iterable[NamedRange], rank: int) -> list[_Work]:

@@ -40,8 +40,9 @@ def step_windows(traces: Sequence[RankTrace], step: int | None) -> Mapping[int, 
         common = {step}
     if not common:
         other = min(range(len(traces)), key=lambda place: windows[place].keys() >= windows[0].keys())
+        got = f"step {_list(windows[other])}" if windows[other] else "no step of the profiler"
         raise ProfileError(
-            f"{traces[other].file}: got step {_list(windows[other])}, expected one that all traces have: "
+            f"{traces[other].file}: got {got}, expected one that all traces have: "
             f"{traces[0].file} has {_list(windows[0])}; try traces of the same steps"
         )
     return {number: [own[number] for own in windows] for number in sorted(common, reverse=True)}

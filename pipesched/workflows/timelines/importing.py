@@ -30,6 +30,7 @@ class TraceImport:
         timeline: Measured, on one clock.
         clocks: How the clocks of the ranks were aligned, and how far that may be off.
         metrics: Makespan, bubbles, and each device's time.
+        is_counted: Stages and micro-batches were counted, a stage for each rank, as names of ranges do not say either.
     """
 
     files: tuple[str, ...]
@@ -38,6 +39,7 @@ class TraceImport:
     timeline: Timeline
     clocks: ClockAlignment
     metrics: Metrics
+    is_counted: bool = False
 
     def __repr__(self) -> str:
         totals = self.metrics
@@ -91,6 +93,7 @@ class TraceImport:
             "step": self.step,
             "num_stages": self.schedule.num_stages,
             "num_microbatches": self.schedule.num_microbatches,
+            "is_counted": self.is_counted,
             **self.metrics.to_dict(),
             "throughput_unit": "micro-batches per second",
             "bubble_by_cause": self.bubble_by_cause,
@@ -152,6 +155,11 @@ class TraceImport:
         waits = [f"{share:.1%} for stage {stage}" for stage, share in self.wait_by_stage.items() if share >= 0.0005]
         if waits:
             lines.append(f"waiting of devices between their works: {', '.join(waits)}")
+        if self.is_counted:
+            lines.append(
+                f"stages were counted: one on each rank, with {self.schedule.num_microbatches} micro-batches, as names "
+                "do not say; give the schedule that was run (-s, -p, -m, --chunks) if ranks had several"
+            )
         if self.clock_uncertainty_s:
             lines.append(
                 f"clocks of the ranks aligned by their messages, within {readable_s(self.clock_uncertainty_s)}"
@@ -211,4 +219,5 @@ def import_traces(
         has_one_clock=has_one_clock,
         progress=progress,
     )
-    return TraceImport(read.files, read.step, read.schedule, read.timeline, read.clocks, metrics(read.timeline))
+    totals = metrics(read.timeline)
+    return TraceImport(read.files, read.step, read.schedule, read.timeline, read.clocks, totals, read.is_counted)

@@ -166,7 +166,7 @@ def test_of_nested_ranges_the_inner_one_of_a_pass_counts_and_no_other_one(tmp_pa
     [
         ("ts", None), ("ts", "1"), ("ts", True), ("ts", 1e300), ("ts", 1e16), ("dur", 1e17), ("dur", []),
         ("cat", [1]), ("cat", None), ("name", 5), ("name", None), ("ph", {}), ("name", "PP:9F999999999"),
-        ("cat", "kernel"), ("cat", "cuda_runtime"), ("cat", "gpu_memcpy"), ("name", "ProfilerStep#1"),
+        ("dur", -0.5), ("cat", "kernel"), ("cat", "cuda_runtime"), ("cat", "gpu_memcpy"), ("name", "ProfilerStep#1"),
     ],
 )  # fmt: skip
 def test_an_event_that_is_not_what_it_should_be_is_refused_or_nothing(tmp_path, key, value):
@@ -176,6 +176,67 @@ def test_an_event_that_is_not_what_it_should_be_is_refused_or_nothing(tmp_path, 
     first.write_text(json.dumps(trace))
     with pytest.raises(ProfileError, match=r"rank0\.json"):
         read_traces([first, second])
+
+
+def test_a_negative_duration_is_refused_with_its_place(tmp_path):
+    first, second = two_ranks(tmp_path)
+    trace = json.loads(first.read_text())
+    trace["traceEvents"][2]["dur"] = -100
+    first.write_text(json.dumps(trace))
+    with pytest.raises(
+        ProfileError, match=r"rank0\.json: event 'PP:0B0' at 420: dur: got -100, expected microseconds, at least 0"
+    ):
+        read_traces([first, second])
+
+
+def test_a_trace_without_slices_is_refused_as_such(tmp_path):
+    first, second = two_ranks(tmp_path)
+    second.write_text("[]")
+    with pytest.raises(ProfileError, match=r"rank1\.json: got a trace without slices, expected what a rank did"):
+        read_traces([first, second])
+
+
+@pytest.mark.parametrize("early_s", [2, 3.5 * 3600, -2])
+def test_clocks_that_are_not_one_are_not_taken_as_such(tmp_path, early_s):
+    paths = two_ranks(tmp_path, base_ns=BASE_NS - round(early_s * 1e9))
+    with pytest.raises(
+        ProfileError,
+        match=r"rank[01]\.json: rank [01]: got a message [\d.,]+ s before rank [01] sent it \(.*; try it with",
+    ):
+        read_traces(paths, has_one_clock=True)
+
+
+def test_on_one_clock_a_message_may_seem_early_by_less_than_the_quickest_take(tmp_path):
+    # messages take 10 us each way: 8 us off they still come in order, 25 us off they are 15 us early
+    for early_us in (8, 25):
+        read = read_traces(two_ranks(tmp_path, base_ns=BASE_NS - early_us * 1000), has_one_clock=True)
+        assert works(read.timeline, 1)[0] == ("1F0", 110 - early_us, 210 - early_us)
+    with pytest.raises(ProfileError, match=r"rank1\.json: rank 1: got a message 3e-05 s before rank 0 sent it"):
+        read_traces(two_ranks(tmp_path, base_ns=BASE_NS - 40_000), has_one_clock=True)
+
+
+def test_named_passes_that_contradict_the_schedule_are_refused_with_the_first_that_differs(tmp_path):
+    paths = two_ranks(tmp_path, count=3)
+    assert read_traces(paths, schedule=pipesched.build("gpipe", 2, 3)).timeline.name == "gpipe"
+    with pytest.raises(
+        ProfileError, match=r"rank0\.json: got another pass 'PP:0F2' \(F\), expected 0B0, as the schedule"
+    ):
+        read_traces(paths, schedule=pipesched.build("1f1b", 2, 3))
+    with pytest.raises(
+        ProfileError, match=r"rank0\.json: got another pass 'PP:0B0' \(B\), expected 0F3, as the schedule"
+    ):
+        read_traces(paths, schedule=pipesched.build("gpipe", 2, 5))
+
+
+def test_passes_that_are_counted_are_as_many_as_the_schedule_has(tmp_path):
+    paths = two_ranks(tmp_path, lambda stage, phase, microbatch: f"{'fwd' if phase == 'F' else 'bwd'}", count=3)
+    patterns = ["(?P<phase>fwd|bwd)"]
+    assert not read_traces(paths, patterns=patterns, schedule=pipesched.build("gpipe", 2, 3)).is_counted
+    assert read_traces(paths, patterns=patterns).is_counted
+    assert not read_traces(two_ranks(tmp_path)).is_counted
+    paths = two_ranks(tmp_path, lambda stage, phase, microbatch: f"{'fwd' if phase == 'F' else 'bwd'}", count=3)
+    with pytest.raises(ProfileError, match=r"rank0\.json: got no more passes, expected 0F3, as the schedule has it"):
+        read_traces(paths, patterns=patterns, schedule=pipesched.build("gpipe", 2, 5))
 
 
 @pytest.mark.parametrize("fields", [{"baseTimeNanoseconds": -(10**30)}, {"distributedInfo": []}, {"host_name": 5}])
