@@ -46,8 +46,9 @@ def lines(num_rounds: int) -> Iterator[str]:
     """Yield the lines of this row's section."""
     runs = torch_runs(num_rounds)
     yield "PyTorch's Schedule1F1B, ScheduleGPipe and ScheduleInterleaved1F1B run one after the other in the same two"
-    yield "processes, each under torch.profiler; the traces are imported. The costs are those of the trace of 1F1B (its"
-    yield "own line says how well they give that back). Medians of the rounds (of the quarter with the shortest steps)."
+    yield "processes, which keep freed memory as ours do, each under torch.profiler; the traces are imported. The"
+    yield "costs are those of the trace of 1F1B (its own line says how well they give that back). Medians of the"
+    yield "rounds (of the quarter with the shortest steps)."
     yield ""
     yield "| model | schedule | measured, shortest | error | order of the two right |"
     yield "|---|---|---|---|---|"

@@ -12,6 +12,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.profiler import ProfilerActivity, profile, schedule
 
 import pipesched
+from pipesched.profiles.measuring import computing
 from pipesched.profiles.models import Model, build_layers, draw_batch, resolve_model
 
 NUM_MICROBATCHES, NUM_RANKS, WARMUP = 8, 2, 2
@@ -59,10 +60,10 @@ def trace(name: str, rank: int, model: Model, microbatch_size: int, path: Path) 
 
 
 def main(folder: Path, rank: int, model: str, microbatch_size: int) -> None:
-    torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=NUM_RANKS)
-    for name in SCHEDULES:
-        trace(name, rank, resolve_model(model), microbatch_size, folder / f"{name}{rank}.json")
+    with computing(threads=1):
+        for name in SCHEDULES:
+            trace(name, rank, resolve_model(model), microbatch_size, folder / f"{name}{rank}.json")
     dist.destroy_process_group()
 
 
