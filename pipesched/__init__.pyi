@@ -15,6 +15,7 @@ from .profiles.clusters import flat as flat
 from .profiles.clusters import of_nodes as of_nodes
 from .profiles.costs import Compression as Compression
 from .profiles.costs import DeviceCost as DeviceCost
+from .profiles.costs import LayerCosts as LayerCosts
 from .profiles.costs import Profile as Profile
 from .profiles.costs import RunCosts as RunCosts
 from .profiles.costs import StageCost as StageCost

@@ -46,6 +46,7 @@ _SAID = {
     r"try pipesched\.profile\('([^']*)'\)": r"try pipesched profile \1 --out FILE",
     r"with pipesched\.profile$": "with 'pipesched profile MODEL'",
     r"pipesched\.run has measured": "'pipesched run --out' has written",
+    r"for pipesched\.simulate and pipesched\.compare": "for 'pipesched simulate --layer-costs', and 'compare'",
     r"try pipesched\.tune\b": "try pipesched tune",
     r"try pipesched\.what_if\b": "try 'pipesched what-if'",
     r"with pipesched\.costs_from_runs\b": "with 'pipesched profile --from'",

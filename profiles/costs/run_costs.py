@@ -19,15 +19,9 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Link
 from pipesched.profiles.costs.run_samples import WORK_KINDS, RunSamples
 from pipesched.profiles.costs.spread import Spread, spread_of
-from pipesched.profiles.costs.stage_costs import StageCost, StageCosts
+from pipesched.profiles.costs.stage_costs import ADDED_UP, StageCost, StageCosts, added_up
 from pipesched.profiles.costs.variation import Variation, variation_of
 from pipesched.schedules import Schedule
-
-_ADDED_UP = (
-    "forward_s", "backward_s", "backward_input_s", "backward_weight_s", "recompute_s", "step_s", "copy_s", "predict_s",
-    "average_s", "saved_bytes", "saved_for_weight_bytes", "weight_bytes", "optimizer_bytes",
-)  # fmt: skip
-"""What two stages that become one have together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +127,7 @@ class RunCosts:
         costs, wanted = self.measured_costs, schedule.num_stages
         if len(costs) % wanted == 0:
             size = len(costs) // wanted
-            return [_together(costs[first : first + size]) for first in range(0, len(costs), size)]
+            return [added_up(costs[first : first + size]) for first in range(0, len(costs), size)]
         if self.splits_stages and wanted % len(costs) == 0:
             return _parted(costs, wanted // len(costs))
         whole = " or a multiple" if self.splits_stages else ""
@@ -183,24 +177,13 @@ def _measured_cost(stage: RunStage) -> StageCost:
     )
 
 
-def _together(costs: Sequence[StageCost]) -> StageCost:
-    """Return neighbouring stages as one, which sends what the last of them sends."""
-    if len(costs) == 1:
-        return costs[0]
-    sums: dict[str, Any] = {}
-    for name in _ADDED_UP:
-        values = [getattr(cost, name) for cost in costs]
-        sums[name] = None if None in values else sum(values)
-    return replace(costs[-1], **sums)
-
-
 def _parted(costs: Sequence[StageCost], parts: int) -> list[StageCost]:
     """Return every stage as so many equal ones; what crosses a new cut is as large as what leaves the stage."""
     most_bytes = max(cost.output_bytes for cost in costs)
     stages = []
     for cost in costs:
         shares: dict[str, Any] = {}
-        for name in _ADDED_UP:
+        for name in ADDED_UP:
             value = getattr(cost, name)
             shares[name] = value and (value // parts if isinstance(value, int) else value / parts)
         part = replace(cost, **shares)

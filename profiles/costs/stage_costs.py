@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, assert_never
 
@@ -15,6 +16,8 @@ _SECONDS = (
     "average_s",
 )  # fmt: skip
 """The seconds of a stage."""
+ADDED_UP = (*_SECONDS, "saved_bytes", "saved_for_weight_bytes", "weight_bytes", "optimizer_bytes")
+"""What neighbouring stages, or layers, that become one stage have together."""
 _ADVICE = "give backward_s for B, backward_input_s and backward_weight_s for I and W; measure old profiles again"
 
 
@@ -67,6 +70,22 @@ class StageCost:
             return self.backward_input_s + self.backward_weight_s
         return self.backward_s
 
+    def said(self, name: str) -> Any:
+        """Return a field; of one that is None what that stands for, None where it is not known."""
+        value = getattr(self, name)
+        if value is not None:
+            return value
+        match name:
+            case "backward_s":
+                return self.whole_backward_s
+            case "recompute_s":
+                return self.forward_s
+            case "predict_s":
+                return self.copy_s
+            case "saved_for_weight_bytes":
+                return self.saved_bytes
+        return None
+
     @property
     def both_s(self) -> float:
         """Forward and whole backward [s]; a backward that is not known counts nothing."""
@@ -76,6 +95,18 @@ class StageCost:
         """Return the stage with all of its work `factor` times as long."""
         seconds: dict[str, Any] = {name: _times(getattr(self, name), factor) for name in _SECONDS}
         return replace(self, **seconds)
+
+
+def added_up(costs: Sequence[StageCost]) -> StageCost:
+    """Return neighbouring stages, or layers, as one stage, which sends what the last of them sends."""
+    if len(costs) == 1:
+        return costs[0]
+    sums: dict[str, Any] = {}
+    for name in ADDED_UP:
+        values = [cost.said(name) for cost in costs]
+        is_said = any(getattr(cost, name) is not None for cost in costs)
+        sums[name] = sum(values) if is_said and None not in values else None
+    return replace(costs[-1], **sums)
 
 
 class WorkPiece(NamedTuple):

@@ -1,5 +1,8 @@
 from .cluster_json import cluster_text as cluster_text
 from .cluster_json import read_cluster as read_cluster
+from .cost_tables import load_cost_table as load_cost_table
+from .cost_tables import load_layer_costs as load_layer_costs
+from .cost_tables import load_stage_costs as load_stage_costs
 from .faults import STRICT as STRICT
 from .faults import in_our_words as in_our_words
 from .faults import one_line as one_line
@@ -33,5 +36,4 @@ from .plan import Plan as Plan
 from .plan import Predicted as Predicted
 from .profile_json import profile_text as profile_text
 from .run_costs_json import run_costs_text as run_costs_text
-from .stage_costs_csv import load_stage_costs as load_stage_costs
 from .validation import parse_record as parse_record

@@ -31,6 +31,11 @@ def load_profile(path: str | Path) -> Profile:
         return read_pipedream_graph(read_profile_text(path), str(path))
     from pipesched.profiles.io.profile_json import read_profile
 
+    if suffix_of(path) == ".csv":
+        raise ProfileError(
+            f"{path}: got a table, expected a profile (.json), which has sizes of micro-batches; a table of layers is "
+            "costs for pipesched.simulate and pipesched.compare"
+        )
     if format_of(path) == RUN_COSTS_FORMAT:
         raise ProfileError(
             f"{path}: got costs of a run's stages, expected a profile, which has layers that can be cut; "

@@ -25,10 +25,11 @@ class Answer(NamedTuple):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Return the working directory: mine.csv and stages.csv are those of the README."""
+    """Return the working directory: mine.csv and stages.csv are those of the README, layers.csv of a page."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.csv").write_text(next(block for block in BLOCKS if block.startswith("0F0")))
     (tmp_path / "stages.csv").write_text(next(block for block in BLOCKS if block.startswith("stage,")))
+    (tmp_path / "layers.csv").write_text(next(block for block in BLOCKS if block.startswith("layer,")))
     (tmp_path / "theirs.csv").write_text(
         "0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD\n1RECV_F0,1F0,1B0,1SEND_B0,1REDUCE_GRAD\n"
     )

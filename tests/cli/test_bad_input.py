@@ -54,6 +54,8 @@ def bad(folder, models):
     for name, cell in {"nan": "nan", "negative": "-1", "infinite": "inf", "word": "x", "missing": ""}.items():
         (folder / f"{name}.csv").write_text(f"{header}0,{cell},1\n1,1,1\n")
     (folder / "three.csv").write_text(f"{header}0,1,1\n1,1,1\n2,1,1\n")
+    (folder / "semicolons.csv").write_text("stage;forward_s;backward_s\n0;0,5;1\n1;0,5;1\n")
+    (folder / "whole.csv").write_text("layer,fwd_ms,bwd_ms\nembed,1,2\nblock,3,6\nhead,1,2\n")
     (folder / "junk.csv").write_text("0F0,0X1\n1F0\n")
     (folder / "empty.csv").write_text("")
     (folder / "empty.json").write_text("")

@@ -101,9 +101,8 @@ def _spec(source: ScheduleSource, costs: CostOptions, options: RunOptions, model
             compression=options.compression,
         )
         return prepare_emulation(source, conditions, options, how=how, **options.counts())
-    if costs.stage_costs is not None or costs.uniform is not None:
-        raise InputError(
-            "--model: got costs to emulate too, expected one or the other; leave out --uniform or --stage-costs"
-        )
+    by_hand = costs.sources.keys() - {"--profile"}
+    if by_hand:
+        raise InputError(f"--model: got {by_hand.pop()} to emulate too, expected one or the other; leave one out")
     cut: dict[str, Any] = {"microbatch_size": costs.microbatch_size, "partition": costs.partition}
     return prepare_run(source, model, options, profile=costs.profile, **cut, **options.counts())

@@ -200,7 +200,7 @@ def _require_possible(
     schedules: list[Schedule], model: str, costs: CostOptions, options: RunOptions, out: Path | None
 ) -> Model:
     """Return the model; refuse, before anything is measured, what would fail after it."""
-    if costs.uniform is not None or costs.stage_costs is not None:
+    if costs.sources.keys() - {"--profile"}:
         raise InputError("verify: got costs by hand, expected --profile, or nothing: then one is measured")
     if out is not None:
         if out.exists() and not out.is_dir():

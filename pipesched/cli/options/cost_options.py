@@ -15,11 +15,11 @@ from pipesched.schedules.formats import suffix_of
 if TYPE_CHECKING:
     from pipesched.cli.options.simulation_options import SimulationOptions
     from pipesched.profiles.clusters import Cluster
-    from pipesched.profiles.costs import DeviceCost, Profile, RunCosts, StageCosts
+    from pipesched.profiles.costs import StageCosts
     from pipesched.profiles.io import Plan
     from pipesched.schedules import Schedule
     from pipesched.simulator import Buffers
-    from pipesched.workflows.arguments import ScheduleSource
+    from pipesched.workflows.arguments import AnyCosts, ScheduleSource
     from pipesched.workflows.simulating import Conditions
 
 
@@ -32,13 +32,18 @@ class CostOptions:
     ] = None
     partition: Annotated[
         str | None,
-        typer.Option(help="Layers to stages: balanced (with a profile the default), uniform, or counts as 3,3,4."),
+        typer.Option(
+            help="Layers to stages: balanced (the default with costs of layers), uniform, or counts as 3,3,4."
+        ),
     ] = None
     microbatch_size: Annotated[
         int | None, typer.Option(help="Samples per micro-batch of a model.", min=1, max=2**31 - 1)
     ] = None
     stage_costs: Annotated[
         Path | None, typer.Option(help="Table of the stages' costs (CSV), or costs from runs (JSON).")
+    ] = None
+    layer_costs: Annotated[
+        Path | None, typer.Option(help="Table of the layers' costs (CSV), of a micro-batch; cut by --partition.")
     ] = None
     uniform: Annotated[
         str | None,
@@ -51,7 +56,18 @@ class CostOptions:
     @property
     def are_given(self) -> bool:
         """Whether there are any costs."""
-        return any(source is not None for source in (self.profile, self.stage_costs, self.uniform))
+        return bool(self.sources)
+
+    @property
+    def sources(self) -> dict[str, str | Path]:
+        """The costs that are given, by option."""
+        sources = {
+            "--profile": self.profile,
+            "--stage-costs": self.stage_costs,
+            "--layer-costs": self.layer_costs,
+            "--uniform": self.uniform,
+        }
+        return {option: source for option, source in sources.items() if source is not None}
 
     def load(self, schedule: Schedule) -> tuple[StageCosts, Cluster]:
         """Return what `schedule` costs, on which machines.
@@ -70,7 +86,7 @@ class CostOptions:
             self.source(schedule), schedule, microbatch_size=self.microbatch_size, partition=self.partition
         )
 
-    def source(self, schedule: Schedule, plan: Plan | None = None) -> StageCosts | DeviceCost | Profile | RunCosts:
+    def source(self, schedule: Schedule, plan: Plan | None = None) -> AnyCosts:
         """Return the costs as the options give them.
 
         Args:
@@ -83,14 +99,21 @@ class CostOptions:
         """
         from pipesched.workflows.arguments import load_costs
 
-        sources = {"--profile": self.profile, "--stage-costs": self.stage_costs, "--uniform": self.uniform}
-        given = [name for name, value in sources.items() if value is not None]
+        given = list(self.sources)
         if len(given) != 1:
-            got = " and ".join(given) if given else "none"
-            raise InputError(f"costs: got {got}, expected one of {', '.join(sources)}; try --uniform f=1,b=2")
-        is_cut = self.partition is not None or self.microbatch_size is not None
-        if self.profile is None and is_cut and plan is None:
-            raise InputError(f"{given[0]}: got --partition or --microbatch-size too, expected them with --profile only")
+            raise InputError(
+                f"costs: got {' and '.join(given) or 'none'}, expected one of --profile, --stage-costs, --layer-costs, "
+                "--uniform; try --uniform f=1,b=2"
+            )
+        if given != ["--profile"] and plan is None:
+            if self.microbatch_size is not None:
+                raise InputError(
+                    f"{given[0]}: got --microbatch-size too, expected it with --profile only; leave it out"
+                )
+            if self.partition is not None and given != ["--layer-costs"]:
+                raise InputError(
+                    f"{given[0]}: got --partition too, expected it with --profile or --layer-costs only; leave it out"
+                )
         if self.uniform is not None:
             from pipesched.cli.options.uniform_costs import uniform_costs
 
@@ -100,6 +123,10 @@ class CostOptions:
 
             is_table = suffix_of(self.stage_costs) != ".json"
             return load_stage_costs(self.stage_costs) if is_table else load_costs(self.stage_costs)
+        if self.layer_costs is not None:
+            from pipesched.profiles.io import load_layer_costs
+
+            return load_layer_costs(self.layer_costs)
         assert self.profile is not None
         return load_costs(self.profile)
 

@@ -73,10 +73,10 @@ def training_bounds(
 
 
 def _require_possible(runs: Sequence[TrainingRun], costs: CostOptions, options: TrainOptions) -> None:
-    if costs.stage_costs is not None or costs.microbatch_size is not None:
+    if costs.stage_costs is not None or costs.layer_costs is not None or costs.microbatch_size is not None:
         raise InputError(
-            "--stage-costs and --microbatch-size: got one, expected --profile, --uniform, or nothing: then a profile "
-            "is measured; --batch-size says the samples of a step"
+            "--stage-costs, --layer-costs and --microbatch-size: got one, expected --profile, --uniform, or nothing: "
+            "then a profile is measured; --batch-size says the samples of a step"
         )
     if costs.profile is not None and costs.uniform is not None:
         raise InputError("costs: got --profile and --uniform, expected one of them; leave one out")

@@ -4,6 +4,7 @@ from .cluster_arguments import read_cluster_argument as read_cluster_argument
 from .cluster_arguments import read_devices_argument as read_devices_argument
 from .cluster_arguments import require_network as require_network
 from .cluster_arguments import with_enough_devices as with_enough_devices
+from .cost_arguments import AnyCosts as AnyCosts
 from .cost_arguments import CostsArgument as CostsArgument
 from .cost_arguments import PartitionArgument as PartitionArgument
 from .cost_arguments import ProfileArgument as ProfileArgument

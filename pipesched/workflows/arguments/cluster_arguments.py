@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pipesched.profiles.clusters import Cluster, Device, Link, flat
-from pipesched.profiles.costs import DeviceCost, Profile, RunCosts, StageCosts
+from pipesched.profiles.costs import RunCosts
 from pipesched.profiles.io import load_cluster
 from pipesched.schedules.formats import MAX_DEVICES
 from pipesched.simulator import NetworkOptions
 from pipesched.workflows import ArgumentError, require_at_least, require_kind, require_names, require_numbers
+from pipesched.workflows.arguments.cost_arguments import AnyCosts
 
 ClusterArgument: TypeAlias = Cluster | str | Path | None
 
 
-def machines_of(costs: StageCosts | DeviceCost | Profile | RunCosts, cluster: Cluster) -> Cluster:
+def machines_of(costs: AnyCosts, cluster: Cluster) -> Cluster:
     """Return the devices of `cluster`; where the costs are of runs, they hand over as the runs did."""
     return costs.cluster(cluster.devices) if isinstance(costs, RunCosts) else cluster
 

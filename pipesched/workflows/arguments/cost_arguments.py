@@ -1,17 +1,19 @@
 """Costs as a caller gives them, read and checked.
 
-They are StageCosts, a DeviceCost, a Profile, RunCosts, or a file: of a profile (.json, .txt), of costs from runs
-(.json) or of stage costs (.csv).
+They are StageCosts, LayerCosts, a DeviceCost, a Profile, RunCosts, or a file: of a profile (.json, .txt), of costs from
+runs (.json), or a table of stages or layers (.csv).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import (
     DeviceCost,
+    LayerCosts,
     Profile,
     RunCosts,
     StageCost,
@@ -19,13 +21,14 @@ from pipesched.profiles.costs import (
     costs_of_stages,
     layer_seconds,
 )
-from pipesched.profiles.io import RUN_COSTS_FORMAT, load_profile, load_run_costs, load_stage_costs
+from pipesched.profiles.io import RUN_COSTS_FORMAT, load_cost_table, load_profile, load_run_costs
 from pipesched.profiles.partitioning import parse_partition
 from pipesched.schedules import Schedule
 from pipesched.schedules.formats import format_of, suffix_of
 from pipesched.workflows import ArgumentError, require_at_least, require_kind, require_names, require_numbers
 
-CostsArgument: TypeAlias = StageCosts | DeviceCost | Profile | RunCosts | str | Path
+AnyCosts: TypeAlias = StageCosts | LayerCosts | DeviceCost | Profile | RunCosts
+CostsArgument: TypeAlias = AnyCosts | str | Path
 ProfileArgument: TypeAlias = Profile | str | Path
 PartitionArgument: TypeAlias = str | Sequence[int]
 
@@ -51,10 +54,10 @@ def read_costs_argument(
     """Return what the stages of `schedule` cost.
 
     Args:
-        costs: Costs of stages, of a device, of runs, or of the layers of a profile, or a file of them.
+        costs: Costs of stages, of layers, of a device, of runs, or of the layers of a profile, or a file of them.
         schedule: Says how many stages there are.
         microbatch_size: Samples of a micro-batch, with a profile; None: the smallest size that was measured.
-        partition: Layers to stages, with a profile: ``balanced`` (None), ``uniform``, or counts as ``3,3,4``.
+        partition: Layers to stages, of layers or a profile: ``balanced`` (None), ``uniform``, or counts as ``3,3,4``.
 
     Raises:
         ArgumentError: No costs, a partition of what is no profile, or costs of another number of stages.
@@ -63,13 +66,18 @@ def read_costs_argument(
     loaded = load_costs(costs)
     if isinstance(loaded, Profile):
         size = read_microbatch_size(microbatch_size, loaded)
-        bounds = parse_partition(
-            "balanced" if partition is None else partition, layer_seconds(loaded, size), schedule.num_stages
-        )
+        bounds = parse_partition(partition or "balanced", layer_seconds(loaded, size), schedule.num_stages)
         return costs_of_stages(loaded, bounds, size, schedule.ranks_per_device)
-    for name, value in {"microbatch_size": microbatch_size, "partition": partition}.items():
-        if value is not None:
-            raise ArgumentError(f"{name}: got {value}, expected it with costs of a profile alone; leave it out")
+    if microbatch_size is not None:
+        raise ArgumentError(
+            f"microbatch_size: got {microbatch_size}, expected it with costs of a profile alone; leave it out"
+        )
+    if isinstance(loaded, LayerCosts):
+        return _cut(loaded, partition or "balanced", schedule)
+    if partition is not None:
+        raise ArgumentError(
+            f"partition: got {partition}, expected it with costs of layers or a profile alone; leave it out"
+        )
     stage_costs = loaded if isinstance(loaded, StageCosts) else loaded.stage_costs(schedule)
     if stage_costs.num_stages != schedule.num_stages:
         what = f"costs ({stage_costs.origin})" if stage_costs.origin else "costs"
@@ -78,6 +86,14 @@ def read_costs_argument(
             f"for schedule {schedule.name}; give one row per stage"
         )
     return stage_costs
+
+
+def _cut(costs: LayerCosts, partition: str, schedule: Schedule) -> StageCosts:
+    try:
+        bounds = parse_partition(partition, costs.seconds, schedule.num_stages)
+    except ProfileError as error:
+        raise ProfileError(f"{costs.origin or 'costs'}: schedule {schedule.name}: {error}") from error
+    return costs.stage_costs(bounds)
 
 
 def read_microbatch_size(microbatch_size: int | None, profile: Profile) -> int:
@@ -105,22 +121,29 @@ def partition_text(partition: PartitionArgument | None) -> str | None:
     )
 
 
-def load_costs(costs: CostsArgument) -> StageCosts | DeviceCost | Profile | RunCosts:
+def load_costs(costs: CostsArgument) -> AnyCosts:
     """Return costs, those of a file read.
 
     Raises:
         ArgumentError: There are none, or one is below 0.
         ProfileError: The file has none.
     """
-    require_kind("costs", costs, CostsArgument, "StageCosts, a DeviceCost, a Profile, RunCosts or a file of costs")
+    require_kind("costs", costs, CostsArgument, "StageCosts, LayerCosts, a DeviceCost, a Profile, RunCosts or a file")
     if isinstance(costs, Profile | RunCosts):
         return costs
     if not isinstance(costs, str | Path):
-        stages = (costs,) if isinstance(costs, DeviceCost) else require_names("costs: stages", costs.stages)
-        for cost in {id(cost): cost for cost in stages}.values():
-            require_kind("costs: stages", cost, DeviceCost | StageCost, "StageCosts; try pipesched.uniform(4, 1.0)")
+        for cost in _parts(costs):
+            require_kind("costs", cost, DeviceCost | StageCost, "those of StageCost; try pipesched.uniform(4, 1.0)")
             require_numbers("costs", cost)
         return costs
     if suffix_of(costs) == ".csv":
-        return load_stage_costs(costs)
+        return load_cost_table(costs)
     return load_run_costs(costs) if format_of(costs) == RUN_COSTS_FORMAT else load_profile(costs)
+
+
+def _parts(costs: StageCosts | LayerCosts | DeviceCost) -> Iterable[StageCost | DeviceCost]:
+    """Return the stages, layers or device, each object once."""
+    if isinstance(costs, DeviceCost):
+        return (costs,)
+    name = "layers" if isinstance(costs, LayerCosts) else "stages"
+    return {id(part): part for part in require_names(f"costs: {name}", getattr(costs, name))}.values()

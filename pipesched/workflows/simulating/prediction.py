@@ -8,7 +8,7 @@ from typing import get_args
 
 from pipesched.profiles import FLOAT32_BYTES, MessagePrecision, element_bytes
 from pipesched.profiles.clusters import Cluster
-from pipesched.profiles.costs import Compression, DeviceCost, Profile, RunCosts, StageCosts
+from pipesched.profiles.costs import Compression, DeviceCost, LayerCosts, Profile, StageCosts
 from pipesched.profiles.io import Plan
 from pipesched.schedules import Schedule, Timeline, stage_share
 from pipesched.schedules.check import require_runnable
@@ -25,6 +25,7 @@ from pipesched.workflows import (
     require_rate,
 )
 from pipesched.workflows.arguments import (
+    AnyCosts,
     ClusterArgument,
     ScheduleSource,
     is_same_model,
@@ -43,11 +44,11 @@ class Conditions:
     """What is supposed of all but the schedule.
 
     Attributes:
-        costs: Costs of stages, of a device, of runs, or of a profile's layers.
+        costs: Costs of stages, of layers, of a device, of runs, or of a profile's layers.
         cluster: The machines, as `read_cluster_argument` takes them.
         microbatch_size: Samples of a micro-batch, with a profile; None: the smallest size that was measured.
-        partition: Layers to stages, with a profile: ``balanced`` (None), ``uniform``, or layers per stage as in
-            ``3,3,4``.
+        partition: Layers to stages, of layers or a profile: ``balanced`` (None), ``uniform``, or layers per stage as
+            in ``3,3,4``.
         network: How messages go.
         compression: ``"half"``: messages go in half precision.
         convert_bytes_per_s: How quickly a device compresses; None: in no time.
@@ -56,7 +57,7 @@ class Conditions:
         seed: Seed of the jitter.
     """
 
-    costs: StageCosts | DeviceCost | Profile | RunCosts
+    costs: AnyCosts
     cluster: ClusterArgument = None
     microbatch_size: int | None = None
     partition: str | None = None
@@ -106,6 +107,8 @@ class Conditions:
             plan, compression=self.compression, partition=self.partition, microbatch_size=self.microbatch_size
         )
         planned = replace(self, compression=plan.compression)
+        if isinstance(self.costs, LayerCosts):
+            return replace(planned, partition=partition_text(plan.partition))
         if not isinstance(self.costs, Profile):
             return planned
         if not is_same_model(self.costs.model, plan.model):

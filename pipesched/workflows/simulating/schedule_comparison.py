@@ -200,7 +200,7 @@ def compare(
 
     Args:
         schedules: Each as `simulate` takes one. Those by name take of `num_chunks` and `parameters` what they know.
-        costs: Costs as `simulate` takes them; a Profile is cut, and a DeviceCost shared, as each schedule needs it.
+        costs: Costs as `simulate` takes them; layers are cut, and a DeviceCost shared, as each schedule needs it.
         cluster: Machines as `simulate` takes them; the arguments not listed here are those of `simulate` too.
         num_ranks: Ranks of the schedules given by name.
         num_microbatches: Micro-batches of the schedules given by name.

@@ -63,15 +63,16 @@ def simulate(
 
     Args:
         schedule: A Schedule, a Plan, a file, or a name of the catalogue with `num_ranks` and `num_microbatches`.
-        costs: StageCosts, a DeviceCost, a Profile, or a file of a profile or of stage costs.
+        costs: StageCosts, LayerCosts, a DeviceCost, a Profile, RunCosts, or a file of a profile, of costs from runs, or
+            a table of stages or layers.
         cluster: Machines, or a file of them; None: equal devices whose links take no time.
         num_ranks: Ranks of a schedule given by name.
         num_microbatches: Micro-batches of a schedule given by name.
         num_chunks: Stages per rank of a schedule given by name, where it takes them.
         parameters: Parameters of a schedule given by name, as its entry of the catalogue lists them.
         microbatch_size: Samples of a micro-batch, with a profile; None: the smallest size that was measured.
-        partition: Layers to stages, with a profile: ``balanced`` (None), ``uniform``, or layers per stage: ``3,3,4``,
-            or a list.
+        partition: Layers to stages, with a profile or layers: ``balanced`` (None), ``uniform``, or layers per stage:
+            ``3,3,4``, or a list.
         network: How messages go.
         compression: ``"half"``: messages go in half precision.
         convert_bytes_per_s: How quickly a device compresses; None: in no time.

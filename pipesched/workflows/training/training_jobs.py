@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from pipesched.executor import RunSettings
 from pipesched.profiles import element_bytes
-from pipesched.profiles.costs import Compression, DeviceCost, Profile, RunCosts, StageCosts, costs_of_stages
+from pipesched.profiles.costs import Compression, DeviceCost, LayerCosts, Profile, StageCosts, costs_of_stages
 from pipesched.profiles.models import Model
 from pipesched.schedules import Schedule
 from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
 from pipesched.workflows import ArgumentError, is_rank
+from pipesched.workflows.arguments import AnyCosts
 
 if TYPE_CHECKING:
     from pipesched.executor.launch import RunSpec
@@ -75,7 +76,7 @@ def trained_by(
 
 
 def costs_of_training(
-    costs: StageCosts | DeviceCost | Profile | RunCosts,
+    costs: AnyCosts,
     run: TrainingRun,
     lists: Schedule,
     bounds: tuple[tuple[int, int], ...],
@@ -85,7 +86,7 @@ def costs_of_training(
     """Return what a micro-batch costs on each stage.
 
     Args:
-        costs: Costs of the layers, of a device with a whole batch, or of a micro-batch on each stage.
+        costs: Costs of the layers, of a device with a whole batch, or of a micro-batch on each layer or stage.
         run: How many micro-batches a step has.
         lists: How many stages there are.
         bounds: Half-open range of layers of every stage.
@@ -99,6 +100,8 @@ def costs_of_training(
         stage_costs = costs_of_stages(costs, bounds, run.microbatch_size(batch_size), lists.ranks_per_device)
     elif isinstance(costs, DeviceCost):
         stage_costs = costs.stage_costs(lists).of_share(run.pipelines / run.microbatches_per_step)
+    elif isinstance(costs, LayerCosts):
+        stage_costs = costs.stage_costs(bounds)
     else:
         stage_costs = costs if isinstance(costs, StageCosts) else costs.stage_costs(lists)
     if settings.compression is None:

@@ -49,7 +49,7 @@ def test_errors_name_the_argument():
         read_schedule_argument("1f1b", num_ranks=4)
     with pytest.raises(ArgumentError, match=r"^num_ranks: got 4, expected it beside a schedule's name"):
         read_schedule_argument(build("1f1b", 2, 4), num_ranks=4)
-    with pytest.raises(ArgumentError, match=r"^partition: got 1,1, expected it with costs of a profile"):
+    with pytest.raises(ArgumentError, match=r"^partition: got 1,1, expected it with costs of layers or a profile"):
         read_costs_argument(uniform(2, 1.0, 2.0), build("1f1b", 2, 4), partition="1,1")
     with pytest.raises(ArgumentError, match=r"^costs \(uniform\): got 3 stages, expected 2 for schedule 1f1b"):
         read_costs_argument(uniform(3, 1.0, 2.0), build("1f1b", 2, 4))

@@ -4,15 +4,15 @@ from hypothesis import strategies as st
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import StageCost
-from pipesched.profiles.io import load_stage_costs
+from pipesched.profiles.io import load_cost_table, load_layer_costs, load_stage_costs
 
 
 @pytest.fixture
 def load(tmp_path):
-    def load_text(text):
+    def load_text(text, read=load_stage_costs):
         path = tmp_path / "costs.csv"
         path.write_bytes(text.encode())
-        return load_stage_costs(path)
+        return read(path)
 
     return load_text
 
@@ -81,6 +81,14 @@ def test_a_backward_may_be_whole_in_one_row_and_split_in_another(load):
             "row 3, column overlap: got 0.5, expected 0 as above",
         ),
         ('stage,forward_s,backward_s\n0,"1,1\n', "check the quotes"),
+        ("stage;forward_s;backward_s\n0;1,5;2\n", "row 1: got ';' between columns, expected ','"),
+        ("stage\tforward_s\tbackward_s\n0\t1\t2\n", "between columns, expected ','"),
+        ("0,1,2\n1,1,2\n", "row 1: got numbers, expected the names of the columns; start with: stage,forward_s"),
+        ("stage,fwd_ms,forward_s,b\n0,1,1,2\n", "column forward_s as 'fwd_ms' and 'forward_s', expected once"),
+        ("stage,f,b,w\n0,1,1,1\n", "column backward_weight_s without the other half"),
+        ("stage,forward_ns,b\n0,1,1\n", "_ms or _us for _s, will do"),
+        ("stage,fwd_ms,b\n0,x,1\n", "row 2, column fwd_ms: got 'x', expected milliseconds"),
+        ("layer,f,b\n0,1,1\n", "row 1: got column layer, expected a row per stage"),
         ("stage,forward_s,backward_s\n99999999999999999999,1,1\n", "column stage"),
     ],
 )
@@ -91,6 +99,49 @@ def test_a_fault_is_told_with_file_row_and_column(load, text, message):
     assert "costs.csv: " in str(caught.value)
     assert "expected" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("f,b\n", "got 1 rows, expected a header and a row per layer; start with: forward_s,backward_s"),
+        ("stage,f,b\n0,1,1\n", "row 1: got column stage, expected a row per layer"),
+        ("f,b,utilisation\n1,1,1\n", "row 1: got column 'utilisation'"),
+        ("layer,f,b\n0,1,1\n2,1,1\n1,1,1\n", "row 4, column layer: got 1 after 2, expected rising numbers"),
+        ("layer,b\nembed,1\n", "got no column forward_s"),
+        ("f,b,overlap\n1,1,0\n1,1,1\n", "row 3, column overlap: got 1, expected 0 as above"),
+        ("f,b\n" + "1,2\n" * 2001, "got 2001 layers, expected at most 2000; add up neighbours"),
+    ],
+)
+def test_a_fault_of_a_table_of_layers_is_told_with_file_row_and_column(load, text, message):
+    with pytest.raises(ProfileError) as caught:
+        load(text, load_layer_costs)
+    assert message in str(caught.value)
+    assert "costs.csv: " in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "header", ["forward_s,backward_s", "Forward,BWD", "f_s,b", "fwd [ms],backward (ms)", "Forward us,b-us", "f_µs,b_us"]
+)
+def test_columns_may_be_called_as_people_call_them_in_seconds_and_parts_of_them(load, header):
+    """Three quarters of a second, and two."""
+    factor = 10**6 if header[-2] == "u" else 1000 if "ms" in header else 1
+    costs = load(f"{header}\n{0.75 * factor},{2 * factor}\n", load_layer_costs)
+    assert costs.layers == (StageCost(0.75, 2.0),)
+
+
+def test_every_half_of_a_backward_has_a_short_name(load):
+    (cost,) = load("f_ms,i_ms,w_ms,r_ms,step_ms\n10,20,30,40,50\n", load_layer_costs).layers
+    assert cost == StageCost(0.01, None, 0.02, 0.03, step_s=0.05, recompute_s=0.04)
+
+
+def test_a_table_with_a_column_stage_is_of_stages_and_any_other_of_layers(load):
+    assert load("stage,f,b\n1,3,4\n0,1,2\n", load_cost_table).stages == (StageCost(1.0, 2.0), StageCost(3.0, 4.0))
+    layers = (StageCost(3.0, 4.0), StageCost(1.0, 2.0))
+    assert load("f,b\n3,4\n1,2\n", load_cost_table).layers == layers
+    assert load("layer,f,b\nlast,3,4\nfirst,1,2\n", load_cost_table).layers == layers
+    assert load("layer,f,b\n3,3,4\n10,1,2\n", load_cost_table).layers == layers
 
 
 def test_faults_are_collected_and_the_rest_counted(load):
@@ -107,13 +158,13 @@ def test_a_missing_file_a_folder_and_bytes_are_told_in_one_line(tmp_path):
 
 
 @settings(deadline=None, max_examples=200)
-@given(st.text(alphabet='stage,forwd_bk0123456789.-"\n\r\x00\u2028 e', max_size=60), st.booleans())
+@given(st.text(alphabet='stage,forwd_bk0123456789.-"\n\r\x00\u2028 e;', max_size=60), st.booleans())
 def test_no_text_at_all_raises_anything_else(tmp_path_factory, text, with_header):
     path = tmp_path_factory.getbasetemp() / "any.csv"
     path.write_text(("stage,forward_s,backward_s\n" if with_header else "") + text, encoding="utf-8", newline="")
     message = ""
     try:
-        load_stage_costs(path)
+        load_cost_table(path)
     except ProfileError as error:
         message = str(error)
     assert len(message.splitlines()) <= 1

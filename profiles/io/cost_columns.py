@@ -1,0 +1,143 @@
+"""The columns of a cost table: how people name them, in which units, and what a cell may say."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pipesched.schedules import shown
+
+BACKWARDS = ("backward_s", "backward_input_s", "backward_weight_s")
+_NAMES = {
+    "forward_s": ("forward", "fwd", "f"),
+    "backward_s": ("backward", "bwd", "b"),
+    "backward_input_s": ("backward_input", "bwd_input", "i"),
+    "backward_weight_s": ("backward_weight", "bwd_weight", "w"),
+    "recompute_s": ("recompute", "r"),
+    "step_s": ("step",),
+    "copy_s": ("copy",),
+    "predict_s": ("predict",),
+    "average_s": ("average",),
+}
+"""What people call the seconds of an op."""
+_UNITS = {"": 1, "_s": 1, "_ms": 10**3, "_us": 10**6}
+"""How many of a unit are a second, by the end of a column's name."""
+_BYTES = ("output_bytes", "saved_bytes", "saved_for_weight_bytes", "weight_bytes", "optimizer_bytes")
+_MAY_BE_EMPTY = (*BACKWARDS, "predict_s", "recompute_s", "saved_for_weight_bytes")
+COST_COLUMNS = ("forward_s", *BACKWARDS, *(name for name in _NAMES if name not in ("forward_s", *BACKWARDS)), *_BYTES,
+                "overlap")  # fmt: skip
+"""What a row says of a layer, or of a stage."""
+OTHER_NAMES = "fwd, bwd or f, b, i, w, r for these, and _ms or _us for _s, will do"
+MAX_ROWS = 100_000
+
+
+class Column(NamedTuple):
+    """One column.
+
+    Attributes:
+        name: What it says, as our fields are called.
+        written: What it is called in the file.
+        per_second: How many of its unit are a second.
+    """
+
+    name: str
+    written: str
+    per_second: int = 1
+
+
+_SECONDS = {
+    f"{word}{unit}": (name, per_second)
+    for name, words in _NAMES.items()
+    for word in words
+    for unit, per_second in _UNITS.items()
+}
+
+
+def column_of(written: str) -> Column:
+    """Return what a column of this heading says, as ``forward_s``, ``Fwd (ms)`` or ``b_us``; it may be unknown."""
+    plain = re.sub(r"[\s_()\[\]-]+", "_", written.replace("µ", "u").replace("μ", "u")).strip("_").lower()
+    name, per_second = _SECONDS.get(plain, (plain, 1))
+    return Column(name, written, per_second)
+
+
+def header_faults(columns: Sequence[Column], known: Sequence[str], needed: Sequence[str]) -> list[str]:
+    """Return what is wrong with the columns of a table.
+
+    Args:
+        columns: The columns, as they stand in the file.
+        known: The columns that it may have.
+        needed: The columns that it must have, beside a backward.
+    """
+    written = [column.written for column in columns]
+    separator = next((mark for mark in (";", "\t") if len(columns) == 1 and mark in written[0]), None)
+    if separator is not None:
+        return [
+            f"row 1: got {separator!r} between columns, expected ','; save it with commas between columns and points "
+            "in numbers"
+        ]
+    if all(map(_is_number, written)):
+        return [f"row 1: got numbers, expected the names of the columns; start with: {','.join(needed)},backward_s"]
+    names = [column.name for column in columns]
+    for rows, other in (("stage", "layer"), ("layer", "stage")):
+        if rows in known and other in names and rows not in names:
+            return [f"row 1: got column {other}, expected a row per {rows}; rename it, or give it as {other} costs"]
+    faults = [
+        f"row 1: got column {shown(column.written)}, expected only {', '.join(known)} ({OTHER_NAMES}); rename or "
+        "remove it"
+        for column in columns
+        if column.name not in known
+    ]
+    for name in known:
+        same = [column.written for column in columns if column.name == name]
+        if len(same) > 1:
+            also = "twice" if len(set(same)) == 1 else f"as {' and '.join(map(shown, same))}"
+            faults.append(f"row 1: got column {name} {also}, expected once; remove one")
+    faults += [f"row 1: got no column {name}, expected it; add it" for name in needed if name not in names]
+    halves = [name for name in BACKWARDS[1:] if name in names]
+    if "backward_s" not in names and len(halves) < 2:
+        faults.append(
+            "row 1: got no backward, expected column backward_s, or backward_input_s and backward_weight_s; add it"
+        )
+    elif len(halves) == 1:
+        faults.append(
+            f"row 1: got column {halves[0]} without the other half, expected both, or neither: backward_s, or b, is "
+            "the whole backward, where papers on zero bubbles write B for our I; add the other, or rename b to i"
+        )
+    return faults
+
+
+def read_cell(place: str, column: Column, cell: str, faults: list[str]) -> Any:
+    """Return what is in `cell`, seconds in s; None with a fault added, or where it may be left empty."""
+    if not cell and column.name in _MAY_BE_EMPTY:
+        return None
+    if column.name == "layer":
+        return cell
+    if column.name == "stage" or column.name in _BYTES:
+        limit = MAX_ROWS if column.name == "stage" else 2**63
+        if cell.isascii() and cell.isdigit() and len(cell) <= 19 and int(cell) < limit:
+            return int(cell)
+        faults.append(f"{place}: got {shown(cell)}, expected a whole number from 0 to {limit - 1}; correct the cell")
+        return None
+    value = float(cell) / column.per_second if _is_number(cell) else math.nan
+    match column.name:
+        case "utilisation":
+            fits, expected = 0 < value <= 1, "a share above 0 and at most 1"
+        case "overlap":
+            fits, expected = 0 <= value <= 1, "a share from 0 to 1"
+        case _:
+            unit = {1: "seconds", 10**3: "milliseconds", 10**6: "microseconds"}[column.per_second]
+            fits, expected = 0 <= value < math.inf, f"{unit}, finite and 0 or more"
+    if fits:
+        return value
+    faults.append(f"{place}: got {shown(cell)}, expected {expected}; correct the cell")
+    return None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

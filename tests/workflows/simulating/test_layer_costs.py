@@ -1,0 +1,79 @@
+"""Costs of layers for any schedule: of equal layers closed forms hold, of others the slowest stage sets the pace."""
+
+import pytest
+
+import pipesched
+from pipesched.profiles.costs import LayerCosts, StageCost
+from pipesched.profiles.io import Plan, Predicted
+from pipesched.schedules.transforms import ScheduleSpec
+
+P, M = 4, 16
+THIRDS = LayerCosts((StageCost(0.5, None, 0.5, 0.5),) * 8)
+"""Two layers to each of four stages: F, I and W of a stage take a second each."""
+
+
+@pytest.mark.parametrize(
+    ("schedule", "makespan_s"),
+    [
+        ("gpipe", 3 * (M + P - 1)),
+        ("1f1b", 3 * (M + P - 1)),
+        ("interleaved", 3 * (M + (P - 1) / 2)),
+        ("zb_h1", 3 * M + (P - 1)),
+        ("zbv", 3 * M + (P - 1) / 2),
+    ],
+)
+def test_equal_layers_take_what_the_closed_form_of_any_number_of_stages_says(schedule, makespan_s):
+    result = pipesched.simulate(schedule, THIRDS, num_ranks=P, num_microbatches=M)
+    assert result.makespan_s == pytest.approx(makespan_s)
+
+
+@pytest.mark.parametrize(
+    ("partition", "slowest_s"), [(None, 8), ("balanced", 8), ("uniform", 12), ("2,2", 12), ([3, 1], 8), ("1,3", 14)]
+)
+def test_layers_are_cut_as_a_profile_is(partition, slowest_s):
+    costs = LayerCosts((StageCost(1.0, 1.0), StageCost(1.0, 1.0), StageCost(2.0, 2.0), StageCost(4.0, 4.0)))
+    long, longer = (
+        pipesched.simulate("1f1b", costs, num_ranks=2, num_microbatches=m, partition=partition).makespan_s
+        for m in (16, 17)
+    )
+    assert longer - long == slowest_s
+
+
+def test_a_table_of_layers_is_costs_and_of_as_many_stages_those_of_stages(tmp_path):
+    rows = ["10,20", "30,40", "50,60"]
+    (tmp_path / "layers.csv").write_text("\n".join(["fwd_ms,bwd_ms", *rows]))
+    (tmp_path / "stages.csv").write_text(
+        "\n".join(["stage,fwd_ms,bwd_ms", *(f"{k},{row}" for k, row in enumerate(rows))])
+    )
+    of_layers, of_stages = (
+        pipesched.compare(["gpipe", "1f1b"], tmp_path / f"{name}.csv", num_ranks=3, num_microbatches=4).to_rows()
+        for name in ("layers", "stages")
+    )
+    assert of_layers == of_stages
+
+
+def test_what_does_not_fit_is_told_with_the_file(tmp_path):
+    (tmp_path / "two.csv").write_text("f,b\n1,2\n3,4\n")
+    counts = {"num_ranks": 4, "num_microbatches": 8}
+    with pytest.raises(pipesched.ProfileError, match=r"two\.csv: schedule 1f1b: partition: got 4 stages for 2 layers"):
+        pipesched.simulate("1f1b", tmp_path / "two.csv", **counts)
+    with pytest.raises(pipesched.ArgumentError, match="microbatch_size: got 2, expected it with costs of a profile"):
+        pipesched.simulate("1f1b", THIRDS, microbatch_size=2, **counts)
+    with pytest.raises(
+        pipesched.ProfileError, match=r"seconds of I on stage 1; give backward_input_s and backward_wei"
+    ):
+        pipesched.simulate("zb_h1", tmp_path / "two.csv", num_ranks=2, num_microbatches=4)
+
+
+def test_a_plan_says_the_layers_of_its_stages():
+    spec = ScheduleSpec(name="1f1b", num_ranks=2, num_microbatches=4)
+    plan = Plan(model="mine", schedule_spec=spec, partition=(3, 1), microbatch_size=1, batch_size=4, compression=None,
+                predicted=Predicted(1.0, 2.0))  # fmt: skip
+    costs = LayerCosts((StageCost(1.0, 2.0),) * 4)
+    assert pipesched.simulate(plan, costs).costs.stages == (StageCost(3.0, 6.0), StageCost(1.0, 2.0))
+
+
+def test_the_stages_of_a_training_run_take_what_their_layers_take():
+    costs = LayerCosts((StageCost(0.001, 0.002),) * 8)
+    forecast = pipesched.train("mlp:width=8,layers=8", "gpipe", num_ranks=2, num_steps=2, costs=costs).forecast
+    assert [stage.forward_s for stage in forecast.costs.stages] == pytest.approx([0.004, 0.004])
