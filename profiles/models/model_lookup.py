@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import copy
 import importlib
-import os
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +20,7 @@ from pipesched.profiles.models.lstm import lstm
 from pipesched.profiles.models.mlp import mlp
 from pipesched.profiles.models.model import Model
 from pipesched.profiles.models.tied_parameters import shared_parameters
-from pipesched.profiles.processes import MODEL_PATH
+from pipesched.profiles.processes import users_folders
 
 MODELS: dict[str, Callable[..., Model]] = dict(zip(BUILT_IN, (conv, digits, gpt, lstm, mlp), strict=True))
 """The models that come with pipesched, by name."""
@@ -55,7 +51,7 @@ def resolve_model(text: str) -> Model:
             f"model {text!r}: got an unknown model, expected one of {', '.join(MODELS)} or package.module:factory; "
             "try gpt:layers=8,width=320"
         )
-    with _users_folders():
+    with users_folders():
         factory = _load_factory(text, name, attribute)
         arguments = read_arguments(text, factory, rest)
         try:
@@ -67,24 +63,6 @@ def resolve_model(text: str) -> Model:
         except Exception as error:  # a user's code may raise anything
             raise _users_fault(text, f"{attribute}() raised", error) from error
     return _as_model(text, made).resolved(text)
-
-
-@contextmanager
-def _users_folders() -> Iterator[None]:
-    """Import from the working directory first, as a plain Python would; afterwards what is found nowhere else.
-
-    So what layers import while they run is found, and a user's ``queue.py`` is not taken for the standard library's.
-    """
-    here = str(Path.cwd())
-    elsewhere = filter(None, os.environ.get(MODEL_PATH, "").split(os.pathsep))
-    sys.path += [folder for folder in dict.fromkeys(elsewhere) if folder not in sys.path]
-    sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        sys.path.remove(here)
-        if here not in sys.path:
-            sys.path.append(here)
 
 
 def _load_factory(text: str, module_name: str, attribute: str) -> Callable[..., Any]:

@@ -10,6 +10,8 @@ from .host import num_sharing as num_sharing
 from .host import usable_cores as usable_cores
 from .stdout_redirection import descriptor_as as descriptor_as
 from .stdout_redirection import prints_to_stderr as prints_to_stderr
+from .users_modules import users_folders as users_folders
+from .users_modules import users_module as users_module
 from .workers import rare_collections as rare_collections
 from .workers import work_on as work_on
 from .workers import worker_pool as worker_pool

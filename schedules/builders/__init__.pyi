@@ -1,6 +1,7 @@
 from .avgpipe import one_pipeline as one_pipeline
 from .catalogue import CATALOGUE as CATALOGUE
 from .catalogue import build as build
+from .catalogue import build_entry as build_entry
 from .catalogue import build_generated as build_generated
 from .catalogue import find as find
 from .catalogue import lookup as lookup

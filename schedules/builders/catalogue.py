@@ -29,7 +29,22 @@ def build(
     Raises:
         ScheduleError: No such schedule or parameter, or counts that it cannot have.
     """
-    entry = find(name)
+    return build_entry(find(name), num_ranks, num_microbatches, num_chunks, **parameters)
+
+
+def build_entry(
+    entry: Entry,
+    num_ranks: int,
+    num_microbatches: int,
+    num_chunks: int | None = None,
+    /,
+    **parameters: ParameterValue,
+) -> Schedule:
+    """Build the schedule of an entry.
+
+    Raises:
+        ScheduleError: No such parameter, or counts that it cannot have.
+    """
     p, m, keywords = _arguments(entry, num_ranks, num_microbatches, num_chunks, parameters)
     num_stages = _num_stages(entry, p, keywords)
     if num_stages * m > MAX_CELLS:
@@ -156,9 +171,10 @@ def find(name: str) -> Entry:
     """
     entry = lookup(name) if isinstance(name, str) else None
     if entry is None:
+        own = ", a builder of your own," if isinstance(name, str) and ":" in name else ","
         near = get_close_matches(name[:_LONGEST].lower(), _BY_ANY_NAME, n=1) if isinstance(name, str) else []
         hint = f" did you mean {_BY_ANY_NAME[near[0]].name}?" if near else ""
         raise ScheduleError(
-            f"schedule: got {shown(name)},{hint} expected one of {', '.join(CATALOGUE)}; see pipesched.CATALOGUE"
+            f"schedule: got {shown(name)}{own}{hint} expected one of {', '.join(CATALOGUE)}; see pipesched.CATALOGUE"
         )
     return entry

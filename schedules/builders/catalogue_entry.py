@@ -122,6 +122,7 @@ class Entry:
         build_generated: Builds the same with generated lists, for a run of any length; None where runs repeat a batch.
         in_flight: Micro-batches that are in flight on a rank; None where no rule is known.
         case_of: The schedule that this one is a special case of; None if there is none.
+        is_own: Whether it is a user's, and in no catalogue: its schedules say by themselves what they are.
     """
 
     name: str
@@ -136,6 +137,7 @@ class Entry:
     build_generated: Callable[..., Schedule] | None = None
     in_flight: InFlightRule | None = None
     case_of: SpecialCase | None = None
+    is_own: bool = False
 
     def takes(self, parameter: str) -> bool:
         """Whether a parameter of this name can be set."""
@@ -143,7 +145,7 @@ class Entry:
 
     def stamped(self, schedule: Schedule) -> Schedule:
         """Return `schedule`, which was made from this entry, knowing so."""
-        return replace(schedule, origin=self.name, traits=self.traits)
+        return schedule if self.is_own else replace(schedule, origin=self.name, traits=self.traits)
 
     def chunks_with(self, num_chunks: int | None, settings: Mapping[str, ParameterValue]) -> int:
         """Return how many stages a rank holds with these settings, `num_chunks` if that can be chosen."""

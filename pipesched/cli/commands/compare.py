@@ -166,10 +166,10 @@ def _compared(
     keep_going: bool,
 ) -> ScheduleComparison:
     """Predict one after the other; to keep going is to say in its row why one cannot be, unless that holds for all."""
-    from pipesched.workflows.arguments import catalogue_name
+    from pipesched.workflows.arguments import named_schedule
     from pipesched.workflows.simulating import compare_sources
 
-    by_name = options_of_each([name for name in names if catalogue_name(name) is not None], options)
+    by_name = options_of_each([name for name in names if named_schedule(name) is not None], options)
     sources = [(name, _options_of(name, by_name.get(name), options).source) for name in names]
     with progress_bar("comparing") as tick:
         return compare_sources(

@@ -59,18 +59,18 @@ def show(
             emit(write_csv(loaded), out)
         case ListFormat.CSV_COMMS:
             emit(write_csv_comms(lower_for_torch(loaded)), out)
-    if schedule.schedule_file is not None:
-        _warn(loaded, schedule.schedule_file)
+    if schedule.schedule_file is not None or loaded.origin is None:
+        _warn(loaded, f"-f {schedule.schedule_file}" if schedule.schedule_file else f"-s {schedule.schedule} ...")
 
 
-def _warn(schedule: Schedule, path: Path) -> None:
-    """Say on stderr of a file that its lists cannot run; they are written all the same, to be mended."""
+def _warn(schedule: Schedule, source: str) -> None:
+    """Say on stderr of lists of the user's own that they cannot run; they are written all the same, to be mended."""
     from pipesched.schedules.check import find_faults
 
     findings = find_faults(schedule)
     if findings:
         more = f" and {len(findings) - 1} more" if len(findings) > 1 else ""
-        complain(f"warning: {path}: {findings[0]}{more}; see 'pipesched check -f {path}'")
+        complain(f"warning: {source.split()[1]}: {findings[0]}{more}; see 'pipesched check {source}'")
 
 
 def _format_of(out: Path | None, schedule: Schedule) -> ListFormat:

@@ -104,10 +104,11 @@ def _asked(options: ScheduleOptions, runs: RunsArgument) -> dict[str, Any]:
 
 
 def _filled(options: ScheduleOptions, lists: Schedule) -> ScheduleOptions:
+    from pipesched.workflows.arguments import entry_of
     from pipesched.workflows.what_if import counts_of_run, name_of_run
 
     name = options.schedule or name_of_run(lists)
-    num_ranks, num_microbatches, num_chunks = counts_of_run(lists, name)
+    num_ranks, num_microbatches, num_chunks = counts_of_run(lists, entry_of(name))
     return replace(
         options,
         schedule=name,

@@ -19,9 +19,9 @@ def schedule_names(text: str) -> tuple[str, ...]:
     Raises:
         ScheduleError: There is no such schedule.
     """
-    from pipesched.schedules.builders import find
+    from pipesched.workflows.arguments import entry_of
 
-    return tuple(dict.fromkeys(find(name).name for name in text.split(",") if name))
+    return tuple(dict.fromkeys(entry_of(name).name for name in text.split(",") if name))
 
 
 def options_of_each(names: Sequence[str], options: ScheduleOptions) -> dict[str, ScheduleOptions]:
@@ -32,9 +32,9 @@ def options_of_each(names: Sequence[str], options: ScheduleOptions) -> dict[str,
         ScheduleError: There is no such schedule.
     """
     from pipesched.cli.options.schedule_options import parse_settings
-    from pipesched.schedules.builders import find
+    from pipesched.workflows.arguments import entry_of
 
-    entries = {name: find(name) for name in names}
+    entries = {name: entry_of(name) for name in names}
     settings = [setting for line in options.settings or [] for setting in line.split(",")]
     for setting in settings:
         if not any(_takes(entry, setting) for entry in entries.values()):

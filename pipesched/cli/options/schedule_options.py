@@ -25,7 +25,14 @@ if TYPE_CHECKING:
 class ScheduleOptions:
     """Which schedule: by name and counts, from a file, or as planned."""
 
-    schedule: Annotated[str | None, typer.Option("--schedule", "-s", help="Name, as 'pipesched list' shows it.")] = None
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            "--schedule",
+            "-s",
+            help="Name, as 'pipesched list' shows it, or a builder of yours: package.module:builder, path.py:builder.",
+        ),
+    ] = None
     stages: Annotated[int | None, typer.Option("--stages", "-p", help="Ranks of the pipeline.", min=1)] = None
     microbatches: Annotated[int | None, typer.Option("--microbatches", "-m", help="Micro-batches.", min=1)] = None
     chunks: Annotated[
@@ -85,10 +92,10 @@ class ScheduleOptions:
             return ScheduleSource(self._finished(read_schedule(self.schedule_file)))
         if self.schedule is None:
             raise InputError("no schedule given; try --schedule 1f1b -p 4 -m 8, or --schedule-file F")
-        from pipesched.schedules.builders import find
+        from pipesched.workflows.arguments import entry_of
 
         name, lists = self.schedule, self.build(self.schedule)
-        return ScheduleSource(lists, self._longer(name) if find(name).traits.is_asynchronous else None)
+        return ScheduleSource(lists, self._longer(name) if entry_of(name).traits.is_asynchronous else None)
 
     def read_plan(self) -> Plan | None:
         """Read the plan; None if there is none.
@@ -120,10 +127,11 @@ class ScheduleOptions:
 
     def build(self, name: str) -> Schedule:
         """Build the schedule `name` with the counts of these options."""
-        from pipesched.schedules.builders import build
+        from pipesched.schedules.builders import build_entry
+        from pipesched.workflows.arguments import entry_of
 
         num_ranks, num_microbatches, settings = self._counts(name)
-        return self._finished(build(name, num_ranks, num_microbatches, self.chunks, **settings))
+        return self._finished(build_entry(entry_of(name), num_ranks, num_microbatches, self.chunks, **settings))
 
     def load_generated(self) -> Schedule:
         """Build or read the schedule; of an asynchronous run only what makes its lists.
@@ -132,9 +140,10 @@ class ScheduleOptions:
             InputError: The options do not say one schedule.
             ScheduleError: No such schedule, bad counts, or a bad file.
         """
-        from pipesched.schedules.builders import build_generated, find
+        from pipesched.schedules.builders import build_generated
+        from pipesched.workflows.arguments import entry_of
 
-        if self.schedule is None or self.schedule_file or self.plan or find(self.schedule).build_generated is None:
+        if self.schedule is None or self.schedule_file or self.plan or entry_of(self.schedule).build_generated is None:
             return self.load()
         num_ranks, num_microbatches, settings = self._counts(self.schedule)
         return self._finished(build_generated(self.schedule, num_ranks, num_microbatches, self.chunks, **settings))
@@ -146,23 +155,24 @@ class ScheduleOptions:
             InputError: The options do not say one schedule.
             ScheduleError: No such schedule, a bad file, or one that cannot run.
         """
-        from pipesched.schedules.builders import find
         from pipesched.schedules.check import require_runnable
         from pipesched.schedules.formats import to_json
         from pipesched.schedules.transforms import ScheduleSpec
+        from pipesched.workflows.arguments import entry_of
 
         plan = self.read_plan()
         if plan is not None:
             return plan.schedule_spec
-        if self.schedule is None or self.schedule_file is not None or self.delayed_reduce:
+        name = self.schedule if self.schedule_file is None else None
+        if name is not None and self.microbatches is None:
+            return replace(self, microbatches=(self.stages or 1) * self._pipelines(name)).schedule_spec()
+        if name is None or self.delayed_reduce or (entry := entry_of(name)).is_own:
             loaded = self.load()
             require_runnable(loaded)
             return ScheduleSpec(lists=to_json(loaded))
-        if self.microbatches is None:
-            return replace(self, microbatches=(self.stages or 1) * self._pipelines(self.schedule)).schedule_spec()
-        num_ranks, num_microbatches, settings = self._counts(self.schedule)
+        num_ranks, num_microbatches, settings = self._counts(name)
         return ScheduleSpec(
-            name=find(self.schedule).name,
+            name=entry.name,
             num_ranks=num_ranks,
             num_microbatches=num_microbatches,
             num_chunks=self.chunks,
@@ -174,19 +184,18 @@ class ScheduleOptions:
 
     def _pipelines(self, name: str) -> int:
         """Return how many pipelines share the micro-batches of the schedule `name`."""
-        from pipesched.schedules.builders import find
+        from pipesched.workflows.arguments import entry_of
 
-        parameters = find(name).parameters
+        parameters = entry_of(name).parameters
         settings = parse_settings(self.settings or (), parameters)
         values = {parameter.name: parameter.default for parameter in parameters} | settings
-        pipelines = values.get("pipelines", 1)
-        assert isinstance(pipelines, int), "as its type says"
-        return pipelines
+        pipelines = values.get("pipelines")
+        return pipelines if isinstance(pipelines, int) else 1
 
     def _counts(self, name: str) -> tuple[int, int, dict[str, ParameterValue]]:
-        from pipesched.schedules.builders import find
+        from pipesched.workflows.arguments import entry_of
 
-        parameters = find(name).parameters
+        parameters = entry_of(name).parameters
         if self.stages is None or self.microbatches is None:
             missing = " and ".join(
                 option for option, value in (("-p", self.stages), ("-m", self.microbatches)) if value is None

@@ -1,6 +1,7 @@
 """A schedule as a caller gives it, read and checked.
 
-It is a Schedule, a Plan, a name of the catalogue with its counts, or a file of lists or of a plan (.json, .csv).
+It is a Schedule, a Plan, a name of the catalogue or a builder of your own with its counts, or a file of lists or of a
+plan (.json, .csv).
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import TypeAlias
 
 from pipesched.profiles.io import PLAN_FORMAT, Plan, load_plan
 from pipesched.schedules import Schedule
-from pipesched.schedules.builders import ParameterValue, build, build_generated, find
+from pipesched.schedules.builders import Entry, ParameterValue, build, build_entry, build_generated, find, lookup
 from pipesched.schedules.formats import format_of, read_schedule, suffix_of
 from pipesched.workflows import ArgumentError, require_integer, require_kind
+from pipesched.workflows.arguments.own_builder import Builder, names_builder, own_entry
 
 _STEPS_PER_RANK = 4
 """Steps of a planned list without a flush, for each rank of a copy: in so many every reading has settled."""
@@ -37,7 +39,10 @@ class ScheduleSource:
     plan: Plan | None = None
 
 
-ScheduleArgument: TypeAlias = Schedule | Plan | ScheduleSource | str | Path
+NamedSchedule: TypeAlias = str | Builder
+"""What is built from counts: a name of the catalogue, or a builder of the user's own, or its name."""
+_OtherSchedule: TypeAlias = Schedule | Plan | ScheduleSource | str | Path
+ScheduleArgument: TypeAlias = _OtherSchedule | Builder
 
 
 def read_schedule_argument(
@@ -52,7 +57,8 @@ def read_schedule_argument(
     """Return the lists that `schedule` stands for.
 
     Args:
-        schedule: A schedule, a plan, a name of the catalogue, or a file of lists (``.json``, ``.csv``) or of a plan.
+        schedule: A schedule, a plan, a name of the catalogue, a function of (num_ranks, num_microbatches, ...) or its
+            name (``package.module:builder``), or a file of lists (``.json``, ``.csv``) or of a plan.
         num_ranks: Ranks of the pipeline of a schedule given by name.
         num_microbatches: Micro-batches of a schedule given by name.
         num_chunks: Stages per rank of a schedule given by name, where it takes them.
@@ -64,11 +70,12 @@ def read_schedule_argument(
         ScheduleError: No such schedule, counts that it cannot have, or a bad file.
         ProfileError: The file of a plan is bad, or its parts do not fit together.
     """
-    require_kind("schedule", schedule, ScheduleArgument, "a Schedule, a Plan, a name of the catalogue or a file")
+    if not callable(schedule):
+        require_kind("schedule", schedule, _OtherSchedule, "a Schedule, a Plan, a name, a builder or a file")
     num_ranks, num_microbatches, num_chunks = require_counts(num_ranks, num_microbatches, num_chunks, parameters)
-    name = catalogue_name(schedule)
-    if name is not None:
-        return _built(name, num_ranks, num_microbatches, num_chunks, dict(parameters or {}), is_held=is_held)
+    named = named_schedule(schedule)
+    if named is not None:
+        return _built(named, num_ranks, num_microbatches, num_chunks, dict(parameters or {}), is_held=is_held)
     require_no_counts(
         num_ranks=num_ranks, num_microbatches=num_microbatches, num_chunks=num_chunks, parameters=parameters or None
     )
@@ -79,19 +86,44 @@ def read_schedule_argument(
             return ScheduleSource(schedule.held() if is_held else schedule)
         case Plan():
             return _planned(schedule)
-        case str() | Path():
+        case _:
+            assert isinstance(schedule, str | Path), "it is not called"
             plan = given_plan(schedule)
             return ScheduleSource(read_schedule(schedule)) if plan is None else _planned(plan)
 
 
-def catalogue_name(schedule: object) -> str | None:
-    """Return `schedule` if it stands for a name of the catalogue, whether there is such a schedule or not; else None.
+def named_schedule(schedule: object) -> NamedSchedule | None:
+    """Return `schedule` if it is built from counts: a name, whether there is such a schedule or not, or a builder.
 
-    A text with the suffix of a file of lists or of a plan (``.json``, ``.csv``) stands for a file.
+    None of lists, plans and files. A text with the suffix of a file of lists or of a plan (``.json``, ``.csv``) stands
+    for a file.
     """
-    if isinstance(schedule, str) and suffix_of(schedule) not in (".json", ".csv"):
+    if callable(schedule) or (isinstance(schedule, str) and suffix_of(schedule) not in (".json", ".csv")):
         return schedule
     return None
+
+
+def entry_of(schedule: NamedSchedule) -> Entry:
+    """Return what is known of a schedule that is built from counts.
+
+    Raises:
+        ScheduleError: There is no such schedule, or no such builder.
+    """
+    if isinstance(schedule, str) and not names_builder(schedule):
+        return find(schedule)
+    return own_entry(schedule)
+
+
+def known_entry(schedule: object) -> Entry | None:
+    """Return what is known of a schedule; None of lists, plans and files, and of what the catalogue does not have.
+
+    Raises:
+        ScheduleError: It names a builder that there is not.
+    """
+    named = named_schedule(schedule)
+    if named is None or (isinstance(named, str) and not names_builder(named)):
+        return None if named is None else lookup(named)
+    return own_entry(named)
 
 
 def label_of(schedule: ScheduleArgument) -> str:
@@ -141,7 +173,7 @@ def require_no_counts(**counts: object) -> None:
 
 
 def _built(
-    name: str,
+    named: NamedSchedule,
     num_ranks: int | None,
     num_microbatches: int | None,
     num_chunks: int | None,
@@ -149,15 +181,17 @@ def _built(
     *,
     is_held: bool,
 ) -> ScheduleSource:
-    entry = find(name)
+    entry = entry_of(named)
     if num_ranks is None or num_microbatches is None:
         counts = {"num_ranks": num_ranks, "num_microbatches": num_microbatches}
         missing = next(count for count, value in counts.items() if value is None)
         raise ArgumentError(
-            f"{missing}: got none with schedule {name}, expected it; try `num_ranks=4`, `num_microbatches=8`"
+            f"{missing}: got none with schedule {entry.name}, expected it; try `num_ranks=4`, `num_microbatches=8`"
         )
+    if entry.is_own:
+        return ScheduleSource(build_entry(entry, num_ranks, num_microbatches, num_chunks, **parameters))
     if not is_held:
-        return ScheduleSource(build_generated(name, num_ranks, num_microbatches, num_chunks, **parameters))
+        return ScheduleSource(build_generated(entry.name, num_ranks, num_microbatches, num_chunks, **parameters))
     longer = partial(_lists_of_name, entry.name, num_ranks, num_microbatches, num_chunks, parameters)
     return ScheduleSource(longer(1), longer if entry.traits.is_asynchronous else None)
 
@@ -192,7 +226,7 @@ def given_plan(schedule: object) -> Plan | None:
         ProfileError: The plan is bad, or its parts do not fit together.
         ScheduleError: There is no such schedule as the plan says.
     """
-    if not isinstance(schedule, Plan | str | Path) or catalogue_name(schedule) is not None:
+    if not isinstance(schedule, Plan | str | Path) or named_schedule(schedule) is not None:
         return None
     is_plan = isinstance(schedule, Plan) or format_of(schedule) == PLAN_FORMAT
     return read_plan_argument(schedule) if is_plan else None

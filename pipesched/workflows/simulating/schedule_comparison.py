@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipesched.profiles import MessagePrecision, ProfileError
 from pipesched.schedules import ScheduleError
-from pipesched.schedules.builders import Entry, ParameterValue, lookup
+from pipesched.schedules.builders import Entry, ParameterValue
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import Buffers, NetworkOptions, SimulationError
 from pipesched.simulator.analysis import CellValue, Summary, readable_bytes, readable_s, readable_share, summarize
@@ -21,7 +21,7 @@ from pipesched.workflows.arguments import (
     PartitionArgument,
     ScheduleArgument,
     ScheduleSource,
-    catalogue_name,
+    known_entry,
     label_of,
     load_costs,
     partition_text,
@@ -217,19 +217,17 @@ def compare(
     schedules = require_names("schedules", schedules)
     num_ranks, num_microbatches, num_chunks = require_counts(num_ranks, num_microbatches, num_chunks, parameters)
     require_flag("keep_going", keep_going)
-    names = [name for name in map(catalogue_name, schedules) if name is not None]
-    entries = {name: entry for name in names if (entry := lookup(name)) is not None}
-    _require_taken(list(entries.values()), num_chunks, parameters or {})
+    entries = [known_entry(schedule) for schedule in schedules]
+    _require_taken([entry for entry in entries if entry is not None], num_chunks, parameters or {})
     sources: list[tuple[str, Callable[[], ScheduleSource]]] = []
-    for schedule in schedules:
-        entry = entries.get(catalogue_name(schedule) or "")
+    for schedule, entry in zip(schedules, entries, strict=True):
         if entry is None:
             sources.append((label_of(schedule), partial(read_schedule_argument, schedule)))
             continue
         known = [parameter.name for parameter in entry.parameters]
         build = partial(
             read_schedule_argument,
-            entry.name,
+            schedule,
             num_ranks=num_ranks,
             num_microbatches=num_microbatches,
             num_chunks=num_chunks if entry.traits.takes_chunks else None,

@@ -62,7 +62,8 @@ def simulate(
     """Predict time, bubbles, idle time by cause and memory of a schedule.
 
     Args:
-        schedule: A Schedule, a Plan, a file, or a name of the catalogue with `num_ranks` and `num_microbatches`.
+        schedule: A Schedule, a Plan, a file, or with `num_ranks` and `num_microbatches` a name of the catalogue, or a
+            builder of your own: a function of them, or its name as ``package.module:builder`` or ``path.py:builder``.
         costs: StageCosts, LayerCosts, a DeviceCost, a Profile, RunCosts, or a file of a profile, of costs from runs, or
             a table of stages or layers.
         cluster: Machines, or a file of them; None: equal devices whose links take no time.

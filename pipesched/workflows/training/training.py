@@ -13,7 +13,7 @@ from pipesched.profiles.io import Plan
 from pipesched.profiles.models import draw_batch
 from pipesched.profiles.processes import prints_to_stderr
 from pipesched.schedules import Schedule
-from pipesched.schedules.builders import ParameterValue, find
+from pipesched.schedules.builders import ParameterValue, build_entry
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.formats import read_schedule, to_json
 from pipesched.schedules.transforms import ScheduleSpec
@@ -28,17 +28,19 @@ from pipesched.workflows import (
     require_optional,
 )
 from pipesched.workflows.arguments import (
+    Builder,
     ClusterArgument,
     CostsArgument,
     ModelArgument,
     PartitionArgument,
     ProfileArgument,
     RunKeywords,
-    catalogue_name,
     cut_model,
+    entry_of,
     given_plan,
     load_costs,
     name_for_processes,
+    named_schedule,
     partition_text,
     read_cluster_argument,
     read_model_argument,
@@ -64,7 +66,7 @@ from pipesched.workflows.training.training_result import TrainingResult
 if TYPE_CHECKING:
     from pipesched.executor.training import OnStep
 
-TrainableSchedule: TypeAlias = ScheduleSpec | Plan | Schedule | str | Path
+TrainableSchedule: TypeAlias = ScheduleSpec | Plan | Schedule | Builder | str | Path
 _OF_PROCESSES = ("backend", "timeout_s", "is_pinned", "save")
 """Keywords that have an effect only where every rank has a process of its own."""
 
@@ -98,7 +100,8 @@ def train(
 
     Args:
         model: A Model, or a name as `profile` takes it; that of a plan.
-        schedule: A name of the catalogue with `num_ranks`, a ScheduleSpec, a Plan, a Schedule, or a file of one.
+        schedule: A name of the catalogue, or a builder of your own, with `num_ranks`, a ScheduleSpec, a Plan, a
+            Schedule, or a file of one.
         num_ranks: Ranks of a schedule given by name.
         num_microbatches: Micro-batches that a schedule given by name cuts a batch into; None: as many as ranks.
         num_chunks: Stages per rank of a schedule given by name, where it takes them.
@@ -239,18 +242,21 @@ def _schedule_spec(
     parameters: Mapping[str, ParameterValue] | None,
 ) -> ScheduleSpec:
     """Return how the lists of a training run are made."""
-    name = catalogue_name(schedule)
-    if name is not None:
+    named = named_schedule(schedule)
+    if named is not None:
+        entry = entry_of(named)
         if num_ranks is None:
-            raise ArgumentError(f"num_ranks: got none with schedule {name}, expected it; try num_ranks=4")
-        entry = find(name)
+            raise ArgumentError(f"num_ranks: got none with schedule {entry.name}, expected it; try num_ranks=4")
         values = {parameter.name: parameter.default for parameter in entry.parameters} | dict(parameters or {})
-        pipelines = values.get("pipelines", 1)
-        assert isinstance(pipelines, int), "as its type says"
+        pipelines = values.get("pipelines")
+        if num_microbatches is None:
+            num_microbatches = num_ranks * (pipelines if isinstance(pipelines, int) else 1)
+        if entry.is_own:
+            return _of_lists(build_entry(entry, num_ranks, num_microbatches, num_chunks, **(parameters or {})))
         return ScheduleSpec(
             name=entry.name,
             num_ranks=num_ranks,
-            num_microbatches=num_ranks * pipelines if num_microbatches is None else num_microbatches,
+            num_microbatches=num_microbatches,
             num_chunks=num_chunks,
             parameters=dict(parameters or {}),
         )
@@ -263,10 +269,13 @@ def _schedule_spec(
         case Plan():
             return schedule.schedule_spec
         case Schedule():
-            lists = schedule
+            return _of_lists(schedule)
         case str() | Path():
-            lists = read_schedule(Path(schedule))
+            return _of_lists(read_schedule(Path(schedule)))
         case _:
             raise ArgumentError(f"schedule: got {schedule!r}, expected a name, lists, a plan or a file; try '1f1b'")
+
+
+def _of_lists(lists: Schedule) -> ScheduleSpec:
     require_runnable(lists)
     return ScheduleSpec(lists=to_json(lists))

@@ -26,8 +26,8 @@ from pipesched.workflows.arguments import (
     RunKeywords,
     ScheduleArgument,
     ScheduleSource,
-    catalogue_name,
     name_for_processes,
+    named_schedule,
     partition_text,
     read_model_argument,
     read_schedule_argument,
@@ -217,7 +217,7 @@ class _Asked:
                 num_chunks=num_chunks,
                 parameters=parameters,
             )
-            if catalogue_name(schedule) is not None
+            if named_schedule(schedule) is not None
             else read_schedule_argument(schedule)
             for schedule in schedules
         )

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pipesched.profiles.clusters import Link
 from pipesched.profiles.costs import samples_of
 from pipesched.schedules import Op, Schedule, computes, schedule_of
-from pipesched.schedules.builders import ParameterValue, build, find, lookup
+from pipesched.schedules.builders import Entry, ParameterValue, build, lookup
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute as recomputed
 from pipesched.simulator.analysis import metrics
@@ -25,7 +25,8 @@ from pipesched.workflows.arguments import (
     PartitionArgument,
     ProfileArgument,
     ScheduleArgument,
-    catalogue_name,
+    entry_of,
+    named_schedule,
     partition_text,
     read_cluster_argument,
     read_schedule_argument,
@@ -161,14 +162,10 @@ def answer(question: Question, draws: int, seed: int, progress: Callable[[float]
     )
 
 
-def counts_of_run(lists: Schedule, name: str) -> tuple[int, int, int | None]:
-    """Return ranks, micro-batches and stages per rank with which the schedule `name` is as large as a run.
-
-    Raises:
-        ScheduleError: There is no such schedule.
-    """
+def counts_of_run(lists: Schedule, entry: Entry) -> tuple[int, int, int | None]:
+    """Return ranks, micro-batches and stages per rank with which the schedule of `entry` is as large as a run."""
     chunks, rest = divmod(lists.num_stages, lists.num_ranks)
-    takes_them = find(name).traits.takes_chunks and chunks > 1 and not rest
+    takes_them = entry.traits.takes_chunks and chunks > 1 and not rest
     return lists.num_ranks, lists.num_microbatches, chunks if takes_them else None
 
 
@@ -180,7 +177,7 @@ def name_of_run(lists: Schedule) -> str:
     """
     entry = lookup(lists.name)
     if entry is not None:
-        num_ranks, num_microbatches, num_chunks = counts_of_run(lists, entry.name)
+        num_ranks, num_microbatches, num_chunks = counts_of_run(lists, entry)
         built = build(entry.name, num_ranks, num_microbatches, num_chunks)
         if list(map(_computations, built.ops)) == list(map(_computations, lists.ops)):
             return entry.name
@@ -206,9 +203,9 @@ def _asked_lists(
             return lists
         schedule = name_of_run(lists)
     given: dict[str, Any] = {name: count for name, count in counts.items() if count is not None}
-    name = catalogue_name(schedule)
-    if name is not None:
-        given = dict(zip(counts, counts_of_run(lists, name), strict=True)) | given
+    named = named_schedule(schedule)
+    if named is not None:
+        given = dict(zip(counts, counts_of_run(lists, entry_of(named)), strict=True)) | given
     return read_schedule_argument(schedule, parameters=parameters, **given).schedule
 
 

@@ -1,0 +1,178 @@
+"""Builders of the user's own: what they may take and return, and how what they do wrong is told."""
+
+import numpy as np
+import pytest
+
+import pipesched
+from pipesched.schedules import (
+    Compute,
+    Message,
+    Overlap,
+    Payload,
+    ScheduleError,
+    Send,
+    Step,
+    backward,
+    forward,
+    make_generated_schedule,
+    make_schedule,
+)
+from pipesched.workflows.arguments import own_entry, read_schedule_argument
+
+COUNTS = {"num_ranks": 2, "num_microbatches": 3}
+
+
+def plain(num_ranks, num_microbatches, reverse: bool = False):
+    """All forwards, then all backwards.
+
+    As GPipe, or the backwards in turn.
+    """
+    order = [*range(num_microbatches)][:: -1 if reverse else 1]
+    for rank in range(num_ranks):
+        yield [*(forward(rank, i) for i in range(num_microbatches)), *(backward(rank, i) for i in order)]
+
+
+def looped(p, m, num_chunks=2, sizes: tuple[int, ...] = (1,), share: float = 0.5, depth: "int | None" = None):
+    assert (sizes, share, depth) == ((1,), 0.5, None) or (sizes, share, depth) == ((2, 1), 0.25, 3)
+    stages = [[rank + p * chunk for chunk in range(num_chunks)] for rank in range(p)]
+    return [
+        [*(forward(s, i) for s in held for i in range(m)), *(backward(s, i) for s in held[::-1] for i in range(m))]
+        for held in stages
+    ]
+
+
+def test_what_it_yields_is_a_schedule_that_steps_at_its_end():
+    schedule = read_schedule_argument(plain, **COUNTS).schedule
+    assert schedule.ops == pipesched.build("gpipe", 2, 3).ops
+    assert (schedule.name, schedule.origin) == (f"{__name__}:plain", None)
+    assert own_entry(plain).text == "All forwards, then all backwards."
+
+
+def test_parameters_are_those_of_its_signature():
+    entry = own_entry(looped)
+    assert [(parameter.name, parameter.takes) for parameter in entry.parameters] == [
+        ("sizes", "integers"), ("share", "number"), ("depth", "integer"),
+    ]  # fmt: skip
+    assert (entry.traits.takes_chunks, entry.chunks) == (True, 2)
+    asked = {"sizes": (2, 1), "share": 0.25, "depth": 3}
+    schedule = read_schedule_argument(looped, **COUNTS, num_chunks=3, parameters=asked).schedule
+    assert (schedule.num_stages, schedule.stages_on(1)) == (6, (1, 3, 5))
+    assert schedule.ops[0][:4] == (forward(0, 0), forward(0, 1), forward(0, 2), forward(2, 0))
+    last = read_schedule_argument(plain, **COUNTS, parameters={"reverse": 1}).schedule.ops[0]
+    assert last[3:] == (backward(0, 2), backward(0, 1), backward(0, 0), Step(0))
+    with pytest.raises(ScheduleError, match=r":plain: got unknown parameter depth, expected reverse"):
+        read_schedule_argument(plain, **COUNTS, parameters={"depth": 1})
+
+
+@pytest.mark.parametrize("schedule", [looped, f"{__name__}:looped"])
+def test_it_is_compared_with_others_and_takes_what_it_knows(schedule):
+    costs = pipesched.DeviceCost(1.0, 2.0)
+    counts = {"num_ranks": 4, "num_microbatches": 8, "num_chunks": 2, "parameters": {"accumulate": 4}}
+    compared = pipesched.compare(["looped_bfs", schedule, "pipedream_2bw"], costs, **counts)
+    first, second, _ = (summary.makespan_s for summary in compared.summaries)
+    assert first == second == (8 + 3 / 2) * 3
+
+
+def test_a_file_is_read_anew_when_it_has_changed(tmp_path):
+    path = tmp_path / "changing.py"
+    for count in (1, 2):
+        path.write_text(
+            f"from pipesched.schedules import forward\nN = {count}\n"
+            "def b(p, m): return [[forward(0, i) for i in range(N)]]\n"
+        )
+        schedule = read_schedule_argument(f"{path}:b", num_ranks=1, num_microbatches=2).schedule
+        assert len(schedule.ops[0]) == count + 1
+
+
+def test_a_schedule_keeps_its_devices_and_goes_by_the_builders_name():
+    def shared(num_ranks, num_microbatches):
+        return make_schedule("x", 2, num_microbatches, [*plain(num_ranks, num_microbatches)], (0, 0))
+
+    def generated(num_ranks, num_microbatches):
+        rows = [*plain(num_ranks, num_microbatches)]
+        return make_generated_schedule("x", 2, num_microbatches, [rows[0].__iter__, rows[1].__iter__])
+
+    schedule = read_schedule_argument(shared, **COUNTS).schedule
+    assert (schedule.rank_to_device, schedule.name.rpartition(".")[2]) == ((0, 0), "shared")
+    assert read_schedule_argument(generated, **COUNTS).schedule.is_held
+
+
+def test_whole_numbers_of_numpy_are_numbers():
+    def numpys(num_ranks, num_microbatches):
+        order = np.arange(num_microbatches)
+        return [[*(forward(rank, i) for i in order), *(backward(rank, i) for i in order)] for rank in range(num_ranks)]
+
+    assert pipesched.simulate(numpys, pipesched.DeviceCost(1.0, 2.0), **COUNTS).makespan_s == 12.0
+
+
+def raises(p, m):
+    return 1 // 0
+
+
+BAD = {
+    "got None, expected a Schedule, or a list of ops for each rank": lambda p, m: None,
+    "got '0F0', expected a Schedule": lambda p, m: "0F0",
+    "got TypeError: 'int' object is not iterable": lambda p, m: [1, 2],
+    "got lists of 1 ranks, expected 2": lambda p, m: [[]],
+    "got lists of more ranks, expected 2": lambda p, m: [[]] * 5,
+    "rank 1, op 0: got '1F0', expected an op of whole numbers; try": lambda p, m: [[forward(0, 0)], ["1F0"]],
+    "rank 0, op 0: got Compute('F', 0, 0, 0, 0), expected": lambda p, m: [[Compute("F", 0, 0)], []],
+    "rank 0, op 0: got Compute(F, -1, 0, 0, 0), expected": lambda p, m: [[forward(-1, 0)], []],
+    "got Compute(F, 0, 0.5, 0, 0), expected": lambda p, m: [[forward(0, 0.5)], []],
+    "rank 0, op 0: got Overlap(": lambda p, m: [[Overlap(forward(0, 0), None)], []],
+    "rank 0, op 0: got Send(": lambda p, m: [[Send(Message(Payload.ACTIVATION, 0, 0), None)], []],
+    "got 1000000 stages of 3000 micro-batches, expected at most 5000000": lambda p, m: [[forward(999_999, 0)], []],
+    "got a Schedule of 4 micro-batches, expected 3": lambda p, m: make_schedule("x", 2, 4, [[], []]),
+    "got a Schedule whose num_stages or rank_to_device": lambda p, m: make_schedule("x", 2.5, m, [[], []]),
+    "got a function of something else, expected one of (num_ranks, num_microbatches, ...)": lambda p: [],
+    "got no depth, expected a value; give it in `parameters`": lambda p, m, depth: [],
+    "got no num_chunks, expected a value; give `num_chunks`": lambda p, m, num_chunks: [],
+    "got ZeroDivisionError in line": raises,
+    "got SystemExit": lambda p, m: exit(),
+}
+
+
+@pytest.mark.parametrize(("words", "builder"), BAD.items(), ids=range(len(BAD)))
+def test_nonsense_is_told_in_one_line_that_names_the_builder(words, builder):
+    counts = {"num_ranks": 2, "num_microbatches": 3000} if "3000" in words else COUNTS
+    with pytest.raises(ScheduleError) as caught:
+        pipesched.simulate(builder, pipesched.DeviceCost(1.0, 2.0), **counts)
+    assert words in str(caught.value)
+    assert str(caught.value).startswith(f"schedule {__name__}:")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("mine.py:b", "schedule mine.py:b: got no file mine.py, expected package.module:builder or path.py:builder"),
+        ("nosuchmodule:b", "schedule nosuchmodule:b: got ModuleNotFoundError: No module named 'nosuchmodule'"),
+        (f"{__name__}:nosuch", f"got no function 'nosuch' in {__name__}, expected one of (num_ranks"),
+        (f"{__name__}:COUNTS", f"got no function 'COUNTS' in {__name__}"),
+        ("a:b:c=3", "got 'a:b:c=3', expected package.module:builder or path.py:builder; try mine.py:builder"),
+        (":", "got ':', expected package.module:builder"),
+        ("os;x:y", "got 'os;x:y', expected package.module:builder"),
+    ],
+)
+def test_a_name_of_nothing_is_refused_in_one_line(name, words):
+    with pytest.raises(ScheduleError) as caught:
+        pipesched.check(name, **COUNTS)
+    assert words in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_lists_that_cannot_run_are_refused_by_the_checker():
+    def dead(p, m):
+        return [[backward(rank, i) for i in range(m)] + [forward(rank, i) for i in range(m)] for rank in range(p)]
+
+    with pytest.raises(pipesched.ScheduleError, match=r"dead: .* wait"):
+        pipesched.simulate(dead, pipesched.DeviceCost(1.0, 2.0), **COUNTS)
+    assert pipesched.check(dead, **COUNTS).judgement.findings
+
+
+def test_training_runs_its_lists():
+    model = "digits:width=8,blocks=4"
+    own_losses, losses = (
+        pipesched.train(model, schedule, num_ranks=2, num_steps=3, batch_size=8).losses for schedule in (plain, "gpipe")
+    )
+    assert own_losses == losses
