@@ -71,12 +71,23 @@ def _load_factory(text: str, module_name: str, attribute: str) -> Callable[..., 
     except Exception as error:  # a user's module may raise anything
         raise _users_fault(text, f"importing {module_name} raised", error) from error
     factory = getattr(module, attribute, None)
+    if isinstance(factory, nn.Module) or (isinstance(factory, type) and issubclass(factory, nn.Module)):
+        raise _no_layers(text, f"{attribute}, a whole nn.Module")
     if not callable(factory):
         raise ProfileError(
             f"model {text!r}: got no function {attribute!r} in {module_name}, expected one that returns the model; "
             "check its spelling"
         )
-    return factory  # type: ignore[no-any-return]  # what a user's function returns is checked by _as_model
+    return factory
+
+
+def _no_layers(text: str, got: str) -> ProfileError:
+    """Return the refusal of a module as a whole, whose layers nobody can tell."""
+    return ProfileError(
+        f"model {text!r}: got {got}, expected a function that returns (layers, loss, batch): a stage is some of the "
+        "layers, each of which takes what the one before gives; write def factory(): return [*net.blocks], loss, "
+        "batch, and name that"
+    )
 
 
 def _users_fault(text: str, what: str, error: Exception) -> ProfileError:
@@ -89,6 +100,8 @@ def _users_fault(text: str, what: str, error: Exception) -> ProfileError:
 def _as_model(text: str, made: Any) -> Model:
     if isinstance(made, Model):
         return made
+    if isinstance(made, nn.Module):
+        raise _no_layers(text, f"{type(made).__name__}, a whole nn.Module")
     if not (isinstance(made, (tuple, list)) and len(made) == 3 and isinstance(made[0], Iterable)):
         raise ProfileError(
             f"model {text!r}: got {type(made).__name__}, expected a Model or (layers, loss, batch); return one of them"

@@ -16,9 +16,17 @@ _MAX_GENERATED_STAGES = 100_000
 _LONGEST = 100
 """Characters of a name that are compared with those that there are."""
 
+_BETWEEN_WORDS = dict.fromkeys(map(ord, "-_ "))
+
+
+def _plain(name: str) -> str:
+    """Return a name in small letters, without the marks between words: ``1F1B-interleaved`` is ``1f1b_Interleaved``."""
+    return name.lower().translate(_BETWEEN_WORDS)
+
+
 CATALOGUE: Mapping[str, Entry] = {entry.name: entry for entry in ENTRIES}
 
-_BY_ANY_NAME: Mapping[str, Entry] = {name.lower(): entry for entry in ENTRIES for name in (entry.name, *entry.aliases)}
+_BY_ANY_NAME: Mapping[str, Entry] = {_plain(name): entry for entry in ENTRIES for name in (entry.name, *entry.aliases)}
 
 
 def build(
@@ -141,8 +149,8 @@ def _require_chunks(entry: Entry, num_chunks: int, settings: Mapping[str, Parame
 
 
 def lookup(name: str) -> Entry | None:
-    """Return the entry that has this name, or alias, in any case; None if there is none."""
-    return CATALOGUE.get(name) or _BY_ANY_NAME.get(name.lower())
+    """Return the entry that has this name, or alias, in any case and however words are joined; None: there is none."""
+    return CATALOGUE.get(name) or _BY_ANY_NAME.get(_plain(name))
 
 
 def simplest_case(name: str, settings: Mapping[str, int]) -> tuple[Entry, dict[str, int]]:
@@ -164,7 +172,7 @@ def simplest_case(name: str, settings: Mapping[str, int]) -> tuple[Entry, dict[s
 
 
 def find(name: str) -> Entry:
-    """Return the entry that has this name, or alias, in any case.
+    """Return the entry that has this name, or alias, as `lookup` does.
 
     Raises:
         ScheduleError: There is none; with the name that comes nearest, and all.
@@ -172,7 +180,7 @@ def find(name: str) -> Entry:
     entry = lookup(name) if isinstance(name, str) else None
     if entry is None:
         own = ", a builder of your own," if isinstance(name, str) and ":" in name else ","
-        near = get_close_matches(name[:_LONGEST].lower(), _BY_ANY_NAME, n=1) if isinstance(name, str) else []
+        near = get_close_matches(_plain(name[:_LONGEST]), _BY_ANY_NAME, n=1) if isinstance(name, str) else []
         hint = f" did you mean {_BY_ANY_NAME[near[0]].name}?" if near else ""
         raise ScheduleError(
             f"schedule: got {shown(name)}{own}{hint} expected one of {', '.join(CATALOGUE)}; see pipesched.CATALOGUE"

@@ -34,7 +34,7 @@ CompareFormat = Literal["table", "markdown", "csv", "json"]
 def compare(
     what: Annotated[
         list[str] | None,
-        typer.Argument(help="Schedules by name or file; or two Timelines (JSON)."),
+        typer.Argument(help="Schedules by name, builder or file; or two Timelines (JSON)."),
     ] = None,
     all_schedules: Annotated[
         bool, typer.Option("--all", help="Every schedule that can be run, too; one that cannot be built says why.")

@@ -79,8 +79,7 @@ def read_model_argument(model: ModelArgument) -> Model:
     """
     if isinstance(model, Model):
         return model
-    if not isinstance(model, str):
-        raise ArgumentError(f"model: got {model!r}, expected a Model, or a name; try 'mlp'")
+    require_kind("model", model, str, "a Model, or a name, as mlp or that of a function: module:factory")
     with prints_to_stderr():
         return resolve_model(model)
 

@@ -23,6 +23,11 @@ def flags(flag: bool, default=True, optional: "bool | None" = None, plain=None):
 def broken(): raise KeyError("lost")
 def nothing(): return None
 def no_loss(): return [nn.Identity()], 3, batch
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+net = nn.Sequential(nn.Linear(4, 4))
+def whole(): return net
 def no_layer(): return [3], loss, batch
 number = 3
 """
@@ -121,6 +126,10 @@ def test_a_flag_is_true_or_false_as_its_word_says(arguments, num_true):
         ("users_models:f", "no function 'f' in users_models"),
         ("users_models:number", "no function 'number'"),
         ("users_models:broken", "broken() raised KeyError: 'lost'"),
+        ("users_models:Net", "got Net, a whole nn.Module, expected a function that returns (layers, loss, batch)"),
+        ("users_models:Net:width=3", "got Net, a whole nn.Module, expected a function that returns (layers, loss"),
+        ("users_models:net", "got net, a whole nn.Module, expected a function"),
+        ("users_models:whole", "got Sequential, a whole nn.Module, expected a function"),
         ("users_models:nothing", "got NoneType, expected a Model or (layers, loss, batch)"),
         ("users_models:no_loss", "a loss or batch that cannot be called"),
         ("users_models:no_layer", "layer 0: got int"),

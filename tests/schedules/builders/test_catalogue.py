@@ -116,7 +116,7 @@ def test_an_unknown_parameter_is_refused_with_those_that_there_are(name, expecte
 
 @pytest.mark.parametrize(
     ("got", "near"),
-    [("gpip", "gpipe"), ("1fb1", "1f1b"), ("interleave", "interleaved"), ("pipe-dream", "pipedream")],
+    [("gpip", "gpipe"), ("1fb1", "1f1b"), ("interleave", "interleaved"), ("pipe-dreams", "pipedream")],
 )
 def test_an_unknown_name_is_refused_with_the_nearest(got, near):
     with pytest.raises(ScheduleError) as error:
@@ -185,9 +185,32 @@ def test_every_schedule_that_torch_has_by_name_is_found():
         assert find(name) is find(name.removeprefix("Schedule"))
 
 
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("GPIPE", "gpipe"),
+        ("schedule1f1b", "1f1b"),
+        ("interleaved_1f1b", "interleaved"),
+        ("Interleaved 1F1B", "interleaved"),
+        ("Looped-BFS", "looped_bfs"),
+        ("ZBH1", "zb_h1"),
+        ("interleaved_zero_bubble", "interleaved_zb"),
+        ("ZBV_ZeroBubble", "zbv"),
+        ("dualpipev", "dualpipe_v"),
+    ],
+)
+def test_a_name_is_known_in_any_case_and_however_its_words_are_joined(written, name):
+    assert find(written) is CATALOGUE[name]
+    assert build(written, 4, 8).origin == name
+
+
 def test_no_name_stands_for_two_schedules():
-    every = [name.lower() for entry in CATALOGUE.values() for name in {entry.name, *entry.aliases}]
-    assert len(every) == len(set(every))
+    plain = [
+        (re.sub("[-_ ]", "", name.lower()), entry.name)
+        for entry in CATALOGUE.values()
+        for name in (entry.name, *entry.aliases)
+    ]
+    assert len({name for name, _ in plain}) == len(set(plain))
 
 
 @pytest.mark.parametrize("builder", [build, build_generated])

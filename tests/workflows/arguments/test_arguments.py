@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from pipesched.profiles.clusters import flat
 from pipesched.profiles.costs import DeviceCost, uniform
@@ -11,7 +12,12 @@ from pipesched.profiles.io import load_profile, save_cluster
 from pipesched.schedules.builders import build, build_generated
 from pipesched.schedules.formats import to_json, write_text
 from pipesched.workflows import ArgumentError
-from pipesched.workflows.arguments import read_cluster_argument, read_costs_argument, read_schedule_argument
+from pipesched.workflows.arguments import (
+    read_cluster_argument,
+    read_costs_argument,
+    read_model_argument,
+    read_schedule_argument,
+)
 
 GPT = str(Path(__file__).parents[3] / "profiles" / "data" / "gpt-10m-epyc.json")
 
@@ -81,3 +87,11 @@ def test_a_cluster_is_the_same_as_its_file_and_none_has_free_links(tmp_path):
     assert read_cluster_argument(None, 2, "it") == flat(2)
     with pytest.raises(ArgumentError, match=re.escape(f"{tmp_path / 'machines.json'}: devices: got 3, expected 4")):
         read_cluster_argument(tmp_path / "machines.json", 4, "it")
+
+
+def test_a_module_as_a_model_is_refused_in_one_line():
+    for module in (nn.Sequential(nn.Linear(2, 2)), nn.Linear):
+        with pytest.raises(
+            ArgumentError, match=r"^model: got \w+\(\.\.\), expected a Model, or a name, .* module:factory$"
+        ):
+            read_model_argument(module)
