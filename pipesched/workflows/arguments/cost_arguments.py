@@ -6,7 +6,7 @@ runs (.json), or a table of stages or layers (.csv).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -132,18 +132,13 @@ def load_costs(costs: CostsArgument) -> AnyCosts:
     if isinstance(costs, Profile | RunCosts):
         return costs
     if not isinstance(costs, str | Path):
-        for cost in _parts(costs):
-            require_kind("costs", cost, DeviceCost | StageCost, "those of StageCost; try pipesched.uniform(4, 1.0)")
-            require_numbers("costs", cost)
+        name = "layers" if isinstance(costs, LayerCosts) else "stages"
+        parts = (costs,) if isinstance(costs, DeviceCost) else require_names(f"costs: {name}", getattr(costs, name))
+        for part in {id(part): part for part in parts}.values():
+            expected = "StageCosts; try pipesched.uniform(4, 1.0)" if name == "stages" else "a StageCost of each layer"
+            require_kind(f"costs: {name}", part, DeviceCost | StageCost, expected)
+            require_numbers("costs", part)
         return costs
     if suffix_of(costs) == ".csv":
         return load_cost_table(costs)
     return load_run_costs(costs) if format_of(costs) == RUN_COSTS_FORMAT else load_profile(costs)
-
-
-def _parts(costs: StageCosts | LayerCosts | DeviceCost) -> Iterable[StageCost | DeviceCost]:
-    """Return the stages, layers or device, each object once."""
-    if isinstance(costs, DeviceCost):
-        return (costs,)
-    name = "layers" if isinstance(costs, LayerCosts) else "stages"
-    return {id(part): part for part in require_names(f"costs: {name}", getattr(costs, name))}.values()
