@@ -101,6 +101,7 @@ LINES = {
         "run --plan plan.json --profile other.json --job new.json",
         "run --plan plan.json --profile profile.json --job new.json",
     ],
+    ("export", "plan"): ["export megatron --plan plan.json"],
     ("run", "profile"): [
         f"run {ONE} --model {BUILT_IN} --profile profile.json",
         f"run {ONE} --profile profile.json --job new.json",
