@@ -2,6 +2,7 @@ from .comm_volume import communication_volume as communication_volume
 from .comparison import Comparison as Comparison
 from .comparison import Quantity as Quantity
 from .comparison import compare_timelines as compare_timelines
+from .critical_paths import Piece as Piece
 from .critical_paths import critical_path as critical_path
 from .critical_paths import readable_path as readable_path
 from .critical_paths import shares as shares
@@ -9,7 +10,9 @@ from .device_metrics import DeviceMetrics as DeviceMetrics
 from .device_metrics import Metrics as Metrics
 from .device_metrics import metrics as metrics
 from .idle_time import CAUSES as CAUSES
+from .idle_time import IdlePart as IdlePart
 from .idle_time import Usage as Usage
+from .idle_time import idle_parts as idle_parts
 from .idle_time import usage as usage
 from .labels import label as label
 from .labels import literal as literal

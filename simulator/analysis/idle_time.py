@@ -62,6 +62,14 @@ CAUSES = (
 _Cut = tuple[str, float]  # a cause, and the instant until which it is to blame
 
 
+class IdlePart(NamedTuple):
+    """A part of a device's idle time that one cause is to blame for, from `start_s` to `end_s` [s]."""
+
+    cause: str
+    start_s: float
+    end_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """One device from the timeline's start to its end.
@@ -85,6 +93,12 @@ def usage(timeline: Timeline) -> tuple[Usage, ...]:
     """Return, for every device, how long it was busy and why it was not."""
     blame = _Blame(timeline)
     return tuple(blame.usage(device) for device in timeline.devices)
+
+
+def idle_parts(timeline: Timeline) -> dict[int, tuple[IdlePart, ...]]:
+    """Return when every device was idle and why, in order of time: the parts that `usage` adds up."""
+    blame = _Blame(timeline)
+    return {device: blame.walk(device)[1] for device in timeline.devices}
 
 
 class _Work(NamedTuple):
@@ -123,15 +137,22 @@ class _Blame:
             self._last_reduces[device] += [*waited[rank], *posted[rank].values()]
 
     def usage(self, device: int) -> Usage:
-        """Walk through the device's works; what lies between them is idle."""
+        """Add up what `walk` comes upon."""
+        busy, idle = self.walk(device)
         charges: dict[str, list[float]] = {cause: [] for cause in CAUSES}
+        for part in idle:
+            charges[part.cause].append(part.end_s - part.start_s)
+        return Usage(device, math.fsum(busy), tuple((cause, math.fsum(parts)) for cause, parts in charges.items()))
+
+    def walk(self, device: int) -> tuple[list[float], tuple[IdlePart, ...]]:
+        """Walk through the device's works; return how long it was busy [s], and what lies between them, idle."""
+        idle: list[IdlePart] = []
         busy: list[float] = []
         now_s = self._start_s
         for index, work in enumerate(sorted(self._works[device], key=lambda work: work.span.start_s)):
             start_s, end_s = work.span.start_s, work.span.end_s
             if start_s > now_s + self._same_s:
-                cuts = self._cuts(work, now_s) if index else [("warmup", start_s)]
-                self._charge(charges, now_s, start_s, cuts)
+                idle += self._parts(now_s, start_s, self._cuts(work, now_s) if index else [("warmup", start_s)])
                 now_s = start_s
             if end_s > now_s:
                 busy.append(end_s - now_s)
@@ -140,10 +161,8 @@ class _Blame:
             busy.append(self._end_s - now_s)
             now_s = self._end_s
         last_reduces = sorted(self._last_reduces[device], key=lambda span: span.posted_s)
-        self._charge(
-            charges, now_s, self._end_s, [*self._meetings(last_reduces, "cooldown"), ("cooldown", self._end_s)]
-        )
-        return Usage(device, math.fsum(busy), tuple((cause, math.fsum(parts)) for cause, parts in charges.items()))
+        idle += self._parts(now_s, self._end_s, [*self._meetings(last_reduces, "cooldown"), ("cooldown", self._end_s)])
+        return busy, tuple(idle)
 
     def _cuts(self, work: _Work, from_s: float) -> Iterator[_Cut]:
         """Yield what the start of a work waited for, one thing after the other; of overhead what is handing over."""
@@ -183,12 +202,12 @@ class _Blame:
             and self._left_s.get((before.rank, before.op.message), before.posted_s) + self._same_s < after.posted_s
         )
 
-    def _charge(self, charges: dict[str, list[float]], from_s: float, until_s: float, cuts: Iterable[_Cut]) -> None:
+    def _parts(self, from_s: float, until_s: float, cuts: Iterable[_Cut]) -> Iterator[IdlePart]:
         """Cut a gap at the instants given, each clamped to what is left of the gap."""
         for cause, cut_s in cuts:
             end_s = cut_s if cut_s < until_s - self._same_s else until_s
             if end_s > from_s + self._same_s:
-                charges[cause].append(end_s - from_s)
+                yield IdlePart(cause, from_s, end_s)
                 from_s = end_s
 
     def _meetings(self, waits: Iterable[Span], before: str) -> list[_Cut]:

@@ -2,12 +2,13 @@ from .chrome_trace import to_trace as to_trace
 from .cost_figure import cost_figure as cost_figure
 from .cost_figure import profile_figure as profile_figure
 from .figure import FIGURE_SUFFIXES as FIGURE_SUFFIXES
+from .figure import GANTT_SUFFIXES as GANTT_SUFFIXES
 from .figure import save_figure as save_figure
 from .gantt_chart import gantt_layout as gantt_layout
 from .gantt_chart import text_gantt as text_gantt
 from .gantt_figure import draw as draw
-from .gantt_figure import draw_gantt as draw_gantt
 from .gantt_figure import gantt_figure as gantt_figure
+from .gantt_file import draw_gantt as draw_gantt
 from .heat_maps import draw_heat_maps as draw_heat_maps
 from .heat_maps import heat_map_figure as heat_map_figure
 from .lag_figure import lag_figure as lag_figure
@@ -17,6 +18,8 @@ from .learning_curves import learning_curve_figure as learning_curve_figure
 from .learning_curves import smoothed as smoothed
 from .learning_curves import window_of as window_of
 from .memory_table import memory_table as memory_table
+from .page_table import RunDetails as RunDetails
+from .page_table import run_details as run_details
 from .plan_figure import draw_plan as draw_plan
 from .plan_figure import plan_figure as plan_figure
 from .staleness_figure import draw_staleness as draw_staleness
@@ -24,3 +27,4 @@ from .staleness_figure import staleness_figure as staleness_figure
 from .timeline_frame import require_parquet as require_parquet
 from .timeline_frame import to_frame as to_frame
 from .timeline_frame import write_frame as write_frame
+from .timeline_page import timeline_page as timeline_page

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
+GANTT_SUFFIXES = (*FIGURE_SUFFIXES, ".html")
+"""Those of a Gantt chart, which may be a page too."""
 INK, FAINT, IDLE, PAPER = "#22272e", "#6f7a87", "#edf0f4", "#f7f8fa"
 """Colours of text, of less important text, of idle time, and of what lies behind."""
 HAND_OVER = "#a3875c"

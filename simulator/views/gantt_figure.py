@@ -4,68 +4,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 from textwrap import wrap
-from typing import Any, assert_never
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from pipesched.schedules import (
-    Average,
-    Compute,
-    Op,
-    Overlap,
-    Payload,
-    Phase,
-    Recv,
-    Reduce,
-    Reshard,
-    Send,
-    Step,
-    Timeline,
-    Unshard,
-    is_work,
-)
+from pipesched.schedules import Payload, Timeline, is_work
 from pipesched.schedules.semantics import transfers
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import literal, unit_of
-from pipesched.simulator.views.figure import (
-    BLUE,
-    DARK_BLUE,
-    DARK_ORANGE,
-    FAINT,
-    FAINT_GREY,
-    GREY,
-    HAND_OVER,
-    IDLE,
-    INK,
-    ORANGE,
-    PINK,
-    RED,
-    SLATE,
-    TEAL,
-    VIOLET,
-    WHITE,
-    YELLOW,
-    save_figure,
-)
+from pipesched.simulator.views.figure import DARK_BLUE, DARK_ORANGE, FAINT, HAND_OVER, IDLE, INK, WHITE
 from pipesched.simulator.views.gantt_chart import Box, Chart, gantt_layout
+from pipesched.simulator.views.op_looks import LEGEND, is_dark, lighter, look
 from pipesched.simulator.views.shown_figure import ShownFigure
 
-# B is I and W together, and its colour lies between theirs. Blue against orange also for the colour-blind.
-_PHASES = {
-    Phase.FORWARD: ("forward", BLUE),
-    Phase.BACKWARD: ("backward", ORANGE),
-    Phase.BACKWARD_INPUT: ("backward, inputs", RED),
-    Phase.BACKWARD_WEIGHT: ("backward, weights", YELLOW),
-    Phase.RECOMPUTE: ("recompute", VIOLET),
-}
-_LEGEND = (*(name for name, _ in _PHASES.values()), "reduce", "step", "average", "unshard", "reshard")
 _TRANSFERS = {Payload.ACTIVATION: ("activation", DARK_BLUE), Payload.GRADIENT: ("gradient", DARK_ORANGE)}
 _ENDS: tuple[Any, ...] = ((0, (3.5, 2)), "-", "-.", ":")
 _MOST_TRANSFERS = 600  # more are a grey veil
@@ -74,16 +30,6 @@ _MOST_NAMES = 5  # more do not fit beside each other, and are in the headings
 _FOOT_IN, _RIGHT_IN = 0.68, 0.6
 _CAPTION_IN = 0.22
 """Height of a line of the caption."""
-
-
-def draw_gantt(timelines: Sequence[Timeline], path: Path | str, title: str = "", caption: str = "") -> None:
-    """Draw the Timelines on one time axis and write the picture (.png, .svg or .pdf); see `gantt_figure`.
-
-    Raises:
-        SimulationError: The suffix is another one, there is no Timeline, nothing in one takes time, or the file cannot
-            be written.
-    """
-    save_figure(lambda: gantt_figure(timelines, title, caption), path)
 
 
 def gantt_figure(timelines: Sequence[Timeline], title: str = "", caption: str = "") -> Figure:
@@ -148,27 +94,6 @@ def _shares_devices(chart: Chart) -> bool:
     return any(len(set(timeline.rank_to_device)) < len(timeline.rank_to_device) for timeline in chart.timelines)
 
 
-def _look(op: Op) -> tuple[str, str]:
-    """Return what the legend calls a box, and its colour."""
-    match op:
-        case Compute():
-            return _PHASES[op.phase]
-        case Reduce():
-            return "reduce", TEAL
-        case Step():
-            return "step", SLATE
-        case Average():
-            return "average", PINK
-        case Unshard():
-            return "unshard", GREY
-        case Reshard():
-            return "reshard", FAINT_GREY
-        case Overlap() | Send() | Recv():
-            raise AssertionError("halves and transfers are drawn for themselves")
-        case _:
-            assert_never(op)
-
-
 def _draw_idle(axes: Axes, chart: Chart, seconds: float) -> None:
     for row in chart.rows:
         end = chart.makespans_s[row.timeline] / seconds
@@ -195,7 +120,7 @@ def _draw_boxes(axes: Axes, boxes: Sequence[Box], seconds: float, unit_points: f
         x0, x1 = box.start_s / seconds, box.end_s / seconds
         y0, y1 = box.y - box.height / 2, box.y + box.height / 2
         corners.append([(x0, y0), (x1, y0), (x1, y1), (x0, y1)])
-        faces.append(tuple(channel + (1 - channel) * box.lightness for channel in to_rgb(_look(box.op)[1])))
+        faces.append(lighter(look(box.op)[1], box.lightness))
     widths = [(shape[1][0] - shape[0][0]) * unit_points for shape in corners]
     edge = min(0.9, 0.06 * sorted(widths)[len(widths) // 2]) if widths else 0.0
     axes.add_collection(PolyCollection(corners, facecolors=faces, edgecolors=WHITE, linewidths=edge, zorder=3))
@@ -203,8 +128,7 @@ def _draw_boxes(axes: Axes, boxes: Sequence[Box], seconds: float, unit_points: f
     for box, face, width in zip(boxes, faces, widths, strict=True):
         fitting = _fitting(width, len(box.text))
         if box.text and fitting >= min(_SMALLEST, 0.6 * box.height * row_points):
-            dark = 0.299 * face[0] + 0.587 * face[1] + 0.114 * face[2] < 0.56
-            ink, size = WHITE if dark else INK, min(sizes[box.row], fitting, 0.6 * box.height * row_points)
+            ink, size = WHITE if is_dark(face) else INK, min(sizes[box.row], fitting, 0.6 * box.height * row_points)
             middle = (box.start_s + box.end_s) / 2 / seconds
             axes.text(middle, box.y, box.text, color=ink, size=size, ha="center", va="center_baseline", zorder=4)
 
@@ -330,7 +254,7 @@ def _draw_legend(
 ) -> None:
     """Explain the colours, below the axis and above the caption."""
     width_in, height_in = figure.get_size_inches()
-    looks = sorted({_look(box.op) for box in boxes}, key=lambda look: _LEGEND.index(look[0]))
+    looks = sorted({look(box.op) for box in boxes}, key=lambda named: LEGEND.index(named[0]))
     handles: list[Any] = [Patch(facecolor=colour, label=name) for name, colour in looks]
     if has_hand_over:
         handles.append(Patch(facecolor=HAND_OVER, label="hand-over"))

@@ -197,7 +197,7 @@ def test_what_earlier_schedules_gave_is_told_when_a_later_one_fails(profiled, fo
     assert (answer.code, answer.err) == (3, said)
     assert [row["name"] for row in json.loads(answer.out)] == ["gpipe"]
     assert {path.name for path in (folder / "made").iterdir()} == {
-        "gpipe-predicted.json", "gpipe-measured.json", "gpipe.png", "gpipe-trace.json",
+        "gpipe-predicted.json", "gpipe-measured.json", "gpipe.png", "gpipe.html", "gpipe-trace.json",
     }  # fmt: skip
     answer = profiled(line)
     assert (answer.code, answer.err) == (3, said)

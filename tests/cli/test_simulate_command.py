@@ -130,6 +130,26 @@ def test_gantt_is_text_or_a_picture(pipesched, folder):
     assert (folder / "mine.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"gantt -f mine.csv {UNIFORM} --out x.html",
+        f"simulate -f mine.csv {UNIFORM},saved_bytes=1e6 --memory-limit 5MiB --out x.html",
+        f"simulate -f mine.csv {UNIFORM} --timeline x.html --out y.json",
+        f"compare mine.csv,gpipe -p 2 -m 4 {UNIFORM} --out x.html",
+        f"compare mine.csv -p 2 -m 4 {UNIFORM} --gantt x.html --out y.md",
+        "compare a.json m.json --out x.html",
+        "replay m.json --gantt x.html",
+    ],
+)
+def test_a_page_is_written_where_it_is_asked_for(pipesched, two, line):
+    assert pipesched(line).code == 0
+    page = (two / "x.html").read_text()
+    assert page.startswith("<!DOCTYPE html>")
+    assert ('"limit":5242880' in page) == ("--memory-limit" in line)
+    assert ("y." in line) == any(path.stem == "y" for path in two.iterdir())
+
+
 def test_a_trace_keeps_to_the_rules(pipesched, folder):
     assert check_trace(pipesched("trace -f mine.csv --stage-costs stages.csv").out) == []
     pipesched(f"simulate -f mine.csv {UNIFORM} --timeline t.json")

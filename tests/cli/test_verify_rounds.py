@@ -22,5 +22,5 @@ def test_rounds_are_printed_as_data_and_the_median_one_is_written(pipesched, fol
         parts = makespan["costs_s"] + makespan["hand_over_s"] + makespan["rest_s"]
         assert parts == pytest.approx(makespan["error_s"], abs=1e-9)
     assert sorted(path.name for path in (folder / "out").iterdir()) == [
-        "gpipe-measured.json", "gpipe-predicted.json", "gpipe-trace.json", "gpipe.png",
+        "gpipe-measured.json", "gpipe-predicted.json", "gpipe-trace.json", "gpipe.html", "gpipe.png",
     ]  # fmt: skip

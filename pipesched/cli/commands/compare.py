@@ -17,7 +17,7 @@ from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.simulation_options import BuffersOption, SimulationOptions
 from pipesched.cli.output.comparison_table import print_parts
 from pipesched.cli.output.memory_lines import limit_lines
-from pipesched.cli.output.output_files import TABLE, check_outputs, emit, table_text
+from pipesched.cli.output.output_files import PAGE, TABLE, check_outputs, emit, table_text
 from pipesched.cli.output.shown_timelines import require_no_simulation
 from pipesched.cli.terminal import comparing, print_json, print_result, progress_bar
 from pipesched.schedules.formats import suffix_of
@@ -25,6 +25,7 @@ from pipesched.schedules.formats import suffix_of
 if TYPE_CHECKING:
     from pipesched.schedules import Timeline
     from pipesched.simulator.analysis import CellValue
+    from pipesched.simulator.views import RunDetails
     from pipesched.workflows.simulating import ScheduleComparison
 
 CompareFormat = Literal["table", "markdown", "csv", "json"]
@@ -44,17 +45,17 @@ def compare(
     simulation: SimulationOptions = SimulationOptions(),  # noqa: B008
     buffers: BuffersOption = "pooled",
     gantt: Annotated[
-        Path | None, typer.Option(help="Draw them one under another on one time axis: .png, .svg or .pdf.")
+        Path | None, typer.Option(help="Draw them one under another on one time axis: .png, .svg, .pdf or .html.")
     ] = None,
     form: Annotated[CompareFormat, typer.Option("--format", help="What is printed.")] = "table",
     json: Json = False,
-    out: Annotated[Path | None, out_option("Write the table: .md, .csv or .json.")] = None,
+    out: Annotated[Path | None, out_option("Write the table, .md, .csv or .json, or a page to zoom in, .html.")] = None,
 ) -> None:
-    """Compare schedules of one model in one table (--out: .md, .csv or .json), or two Timelines of one schedule."""
+    """Compare schedules of one model in one table (--out), or two Timelines of one schedule."""
     from pipesched.schedules.formats import TIMELINE_FORMAT, format_of
-    from pipesched.simulator.views import FIGURE_SUFFIXES
+    from pipesched.simulator.views import GANTT_SUFFIXES
 
-    check_outputs((gantt, FIGURE_SUFFIXES), (out, TABLE))
+    check_outputs((gantt, GANTT_SUFFIXES), (out, (*TABLE, PAGE)))
     if schedule.schedule_file is not None:
         raise InputError("--schedule-file: got it in compare, expected the file as an argument; leave out the option")
     form = "json" if json else form
@@ -67,7 +68,8 @@ def compare(
         return
     compared = _compared(names, schedule, costs, simulation, buffers, keep_going=all_schedules)
     rows = compared.to_rows()
-    _write([prediction.timeline for prediction in compared.predictions], rows, gantt, out)
+    details = [prediction.details for prediction in compared.predictions]
+    _write([prediction.timeline for prediction in compared.predictions], rows, gantt, out, details=details)
     if form != "table":
         emit(_text(rows, _suffix_of(form)), None)
     elif out is None:
@@ -131,12 +133,15 @@ def _write(
     gantt: Path | None,
     out: Path | None,
     caption: str = "",
+    details: Sequence[RunDetails] = (),
 ) -> None:
-    if gantt is not None:
-        from pipesched.simulator.views import draw_gantt
+    from pipesched.simulator.views import draw_gantt
 
-        draw_gantt(timelines, gantt, caption=caption)
-    if out is not None:
+    is_page = out is not None and suffix_of(out) == PAGE
+    for path in (gantt, out if is_page else None):
+        if path is not None:
+            draw_gantt(timelines, path, caption=caption, details=details)
+    if out is not None and not is_page:
         emit(_text(rows, suffix_of(out)), out)
 
 

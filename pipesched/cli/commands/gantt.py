@@ -23,21 +23,21 @@ def gantt(
     schedule: ScheduleOptions,
     costs: CostOptions,
     files: Annotated[list[Path] | None, typer.Argument(help="Timelines (JSON); none: simulate the schedule.")] = None,
-    out: Annotated[Path | None, out_option("Draw a picture: .png, .svg or .pdf.")] = None,
+    out: Annotated[Path | None, out_option("Draw a picture, .png, .svg or .pdf, or a page to zoom in, .html.")] = None,
     columns: Annotated[int, typer.Option(help="Characters of a line, without --out.", min=20)] = 100,
     title: Annotated[str, typer.Option(help="Above the picture.")] = "",
     simulation: SimulationOptions = SimulationOptions(),  # noqa: B008 -- frozen
 ) -> None:
-    """Draw Timelines, one under another on one time axis (.png, .svg, .pdf), or as text.
+    """Draw Timelines, one under another on one time axis (.png, .svg, .pdf, .html), or as text.
 
     Exit code 1 when what is predicted for a schedule does not fit into --memory-limit.
     """
-    from pipesched.simulator.views import FIGURE_SUFFIXES
+    from pipesched.simulator.views import GANTT_SUFFIXES
     from pipesched.workflows.timelines import Gantt
 
-    check_outputs((out, FIGURE_SUFFIXES))
+    check_outputs((out, GANTT_SUFFIXES))
     shown = read_shown(files, schedule, costs, simulation)
-    picture = Gantt(shown.timelines, title)
+    picture = Gantt(shown.timelines, title, shown.details)
     if out is not None:
         picture.save(out)
     else:

@@ -31,7 +31,7 @@ def import_run(
         bool, typer.Option("--same-clock", help="All ranks ran on one host: do not align their clocks.")
     ] = False,
     json: Json = False,
-    out: Annotated[Path | None, out_option("Write the measured Timeline: .json, .csv or .parquet.")] = None,
+    out: Annotated[Path | None, out_option("Write the measured Timeline: .json, .csv, .parquet or .html.")] = None,
 ) -> None:
     """Measure a real run, as its traces tell: bubble, idle time by cause, and a Timeline (--out).
 

@@ -20,7 +20,8 @@ def replay(
     file: Annotated[Path, typer.Argument(help="Timeline of a run (JSON).")],
     costs: CostOptions = CostOptions(),  # noqa: B008 -- frozen
     gantt: Annotated[
-        Path | None, typer.Option(help="Draw the prediction, or the works alone, over the run: .png, .svg or .pdf.")
+        Path | None,
+        typer.Option(help="Draw the prediction, or works alone, over the run: .png, .svg, .pdf or .html."),
     ] = None,
     json: Json = False,
     out: Annotated[Path | None, out_option("Write what --json prints: .json.")] = None,
@@ -31,11 +32,11 @@ def replay(
     """
     from pipesched.schedules import schedule_of
     from pipesched.schedules.formats import read_timeline
-    from pipesched.simulator.views import FIGURE_SUFFIXES, save_figure
+    from pipesched.simulator.views import GANTT_SUFFIXES, draw_gantt
     from pipesched.workflows.arguments import ScheduleSource
     from pipesched.workflows.timelines import replay_timeline
 
-    check_outputs((gantt, FIGURE_SUFFIXES), (out, JSON))
+    check_outputs((gantt, GANTT_SUFFIXES), (out, JSON))
     measured = read_timeline(file)
     schedule, conditions = schedule_of(measured), None
     if costs != CostOptions():
@@ -43,7 +44,7 @@ def replay(
     with simulating(schedule):
         result = replay_timeline(measured, conditions)
     if gantt is not None:
-        save_figure(result.plot, gantt)
+        draw_gantt([result.first, result.measured], gantt, caption=result.explanation.sentence)
     if out is not None:
         import json as standard_json
 

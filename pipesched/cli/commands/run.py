@@ -38,7 +38,7 @@ def run(
         Path | None, typer.Option(help="Only write the job (.json), for 'torchrun ... -m pipesched.executor'.")
     ] = None,
     json: Json = False,
-    out: Annotated[Path | None, out_option("Write the measured Timeline: .json, .csv or .parquet.")] = None,
+    out: Annotated[Path | None, out_option("Write the measured Timeline: .json, .csv, .parquet or .html.")] = None,
 ) -> None:
     """Run the op lists, one process per rank, and write the measured Timeline (--out).
 
@@ -65,6 +65,7 @@ def run(
     loaded = source.schedule
     from pipesched.executor.launch import job_to_json
     from pipesched.executor.runs import launch
+    from pipesched.simulator.views import RunDetails
     from pipesched.workflows.measuring import result_of
 
     if job is None:
@@ -77,7 +78,8 @@ def run(
     with progress_bar(f"running {loaded.name}") as tick:
         result = result_of(loaded, launch(spec, tick))
     if out is not None:
-        write_timeline(result.timeline, out)
+        details = RunDetails({} if limit is None else dict.fromkeys(result.timeline.devices, limit))
+        write_timeline(result.timeline, out, details)
     if json:
         print_json(result.to_dict() | {"stage_share": costs.stage_share(loaded)})
     else:

@@ -13,8 +13,9 @@ from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.simulation_options import BuffersOption, SimulationOptions
 from pipesched.cli.output.memory_lines import end_if_over, limit_lines
-from pipesched.cli.output.output_files import CSV, JSON, TIMELINE, check_outputs, emit, write_timeline
+from pipesched.cli.output.output_files import CSV, JSON, PAGE, TIMELINE, check_outputs, emit, write_timeline
 from pipesched.cli.terminal import print_json, print_result, progress_bar, simulating
+from pipesched.schedules.formats import suffix_of
 
 
 @grouped
@@ -31,15 +32,15 @@ def simulate(
         ),
     ] = 0,
     buffers: BuffersOption = "pooled",
-    timeline: Annotated[Path | None, typer.Option(help="Write every span: .json, .csv or .parquet.")] = None,
+    timeline: Annotated[Path | None, typer.Option(help="Write every span: .json, .csv, .parquet or .html.")] = None,
     memory: Annotated[Path | None, typer.Option(help="Write what every device holds over time: .csv.")] = None,
     json: Json = False,
-    out: Annotated[Path | None, out_option("Write what --json prints: .json.")] = None,
+    out: Annotated[Path | None, out_option("Write what --json prints, .json, or a page to zoom in, .html.")] = None,
 ) -> None:
     """Predict time, bubbles, idle time by cause and memory. Exit code 1 when a device runs out of memory."""
     from pipesched.workflows.simulating import simulate_source
 
-    check_outputs((timeline, TIMELINE), (memory, CSV), (out, JSON))
+    check_outputs((timeline, TIMELINE), (memory, CSV), (out, (*JSON, PAGE)))
     source = schedule.source()
     conditions = costs.conditions(source, simulation, buffers)
     with simulating(source.schedule) if runs == 1 else progress_bar("simulating") as tick:
@@ -51,8 +52,10 @@ def simulate(
 
         emit(to_csv(memory_table(result.in_flight, result.timeline.memory)), memory)
     if timeline is not None:
-        write_timeline(result.timeline, timeline)
-    if out is not None:
+        write_timeline(result.timeline, timeline, result.details)
+    if out is not None and suffix_of(out) == PAGE:
+        write_timeline(result.timeline, out, result.details)
+    elif out is not None:
         import json as standard_json
 
         emit(standard_json.dumps(data, indent=2, allow_nan=False), out)

@@ -19,9 +19,9 @@ from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.torch_options import ModelName, load_model
 from pipesched.cli.output.comparison_table import print_comparisons, print_parts
 from pipesched.cli.output.memory_lines import device_limit_lines, require_fits
-from pipesched.cli.output.output_files import write_timeline
+from pipesched.cli.output.output_files import PAGE, check_outputs, write_timeline
 from pipesched.cli.terminal import print_json, print_result, progress_bar, terminal_line
-from pipesched.schedules.formats import require_folder
+from pipesched.schedules.formats import require_folder, suffix_of
 
 if TYPE_CHECKING:
     from pipesched.profiles.costs import Profile
@@ -51,7 +51,8 @@ def verify(
     ] = None,
     json: Json = False,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for Timelines, Gantt chart and trace.")
+        Path | None,
+        typer.Option("--out", "-o", help="Folder for Timelines, Gantt chart, page and trace; or a page alone, .html."),
     ] = None,
 ) -> None:
     """Profile MODEL (unless --profile), simulate, run, compare. --schedule takes several, as gpipe,1f1b.
@@ -79,8 +80,6 @@ def verify(
     num_busy = max(lists.num_ranks for lists in schedules)
     with progress_bar(f"profiling {built.name}") as tick:
         profile = profile_for_runs(built, size, num_busy, costs.profile, options, tick)
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
     limit = device_limit_lines(costs.machines, costs.load_cluster(schedules[0]), schedules[0].rank_to_device)
     verified: list[VerifiedSchedule] = []
     try:
@@ -93,7 +92,7 @@ def verify(
                 verified.append(verify_source(source, model, conditions, options, tick, **options.counts()))
     finally:
         if verified:
-            _tell(verified, out, limit, json=json)
+            _tell(verified, out, costs, limit, json=json)
     for timeline in (timeline for schedule in verified for timeline in (schedule.predicted, schedule.measured)):
         require_fits(metrics(timeline), costs.machines.limit_bytes())
     if not all(schedule.agrees for schedule in verified):
@@ -142,9 +141,7 @@ def _verify_rounds(
         for line in device_limit_lines(costs.machines, costs.load_cluster(schedules[0]), schedules[0].rank_to_device):
             print(line)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        for verified in middle:
-            _write(verified, out, is_quiet=json)
+        _write(middle, out, costs, is_quiet=json)
     for verified in middle:
         for timeline in (verified.predicted, verified.measured):
             require_fits(metrics(timeline), costs.machines.limit_bytes())
@@ -152,7 +149,9 @@ def _verify_rounds(
         raise typer.Exit(NEGATIVE)
 
 
-def _tell(verified: list[VerifiedSchedule], out: Path | None, limit: Sequence[str], *, json: bool) -> None:
+def _tell(
+    verified: Sequence[VerifiedSchedule], out: Path | None, costs: CostOptions, limit: Sequence[str], *, json: bool
+) -> None:
     """Print what was found, as data or as people read it, and write it where it is asked for."""
     from pipesched.workflows.timelines import split_table
 
@@ -169,8 +168,7 @@ def _tell(verified: list[VerifiedSchedule], out: Path | None, limit: Sequence[st
         for line in limit:
             print(line)
     if out is not None:
-        for run in verified:
-            _write(run, out, is_quiet=json)
+        _write(verified, out, costs, is_quiet=json)
 
 
 @contextmanager
@@ -203,7 +201,9 @@ def _require_possible(
     if costs.sources.keys() - {"--profile"}:
         raise InputError("verify: got costs by hand, expected --profile, or nothing: then one is measured")
     if out is not None:
-        if out.exists() and not out.is_dir():
+        if suffix_of(out) == PAGE:
+            check_outputs((out, (PAGE,)))
+        elif out.exists() and not out.is_dir():
             raise InputError(f"{out}: got a file, expected a folder, or the name of a new one; try another")
         require_folder(next(folder for folder in (out, *out.parents) if folder.exists()), out)
     options.require_possible()
@@ -217,16 +217,30 @@ def _require_possible(
     return built
 
 
-def _write(verified: VerifiedSchedule, out: Path, *, is_quiet: bool) -> None:
-    """Write both Timelines, the Gantt chart that lays one over the other, and the trace of both."""
+def _write(verified: Sequence[VerifiedSchedule], out: Path, costs: CostOptions, *, is_quiet: bool) -> None:
+    """Write a page of all; or into a folder, of each, both Timelines, one laid over the other, page and trace."""
     from pipesched.schedules.formats import write_text
-    from pipesched.simulator.views import save_figure, to_trace
+    from pipesched.simulator.views import RunDetails, draw_gantt, save_figure, to_trace
 
-    both = (verified.predicted, verified.measured)
-    stem = verified.name.replace("/", "_")[:_LONGEST_STEM]
-    for timeline in both:
-        write_timeline(timeline, out / f"{stem}-{timeline.source}.json")
-    save_figure(verified.plot, out / f"{stem}.png")
-    write_text(out / f"{stem}-trace.json", to_trace(*both))
-    if not is_quiet:
-        print(terminal_line(f"wrote {out}/{stem}-predicted.json, {stem}-measured.json, {stem}.png, {stem}-trace.json"))
+    limit = costs.machines.limit_bytes()
+
+    def draw_page(runs: Sequence[VerifiedSchedule], path: Path) -> None:
+        timelines = [timeline for run in runs for timeline in (run.predicted, run.measured)]
+        details = [RunDetails({} if limit is None else dict.fromkeys(line.devices, limit)) for line in timelines]
+        draw_gantt(timelines, path, caption="\n".join(run.explanation.sentence for run in runs), details=details)
+
+    if suffix_of(out) == PAGE:
+        draw_page(verified, out)
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    for run in verified:
+        stem = run.name.replace("/", "_")[:_LONGEST_STEM]
+        both = (run.predicted, run.measured)
+        for timeline in both:
+            write_timeline(timeline, out / f"{stem}-{timeline.source}.json")
+        save_figure(run.plot, out / f"{stem}.png")
+        draw_page([run], out / f"{stem}.html")
+        write_text(out / f"{stem}-trace.json", to_trace(*both))
+        if not is_quiet:
+            ends = ("-predicted.json", "-measured.json", ".png", ".html", "-trace.json")
+            print(terminal_line(f"wrote {out}/{', '.join(stem + end for end in ends)}"))

@@ -49,7 +49,7 @@ def what_if(
         int, typer.Option(help="Predictions with seconds drawn of the measured ones, for the interval.", min=1)
     ] = 100,
     seed: Seed = 0,
-    gantt: Annotated[Path | None, typer.Option(help="Draw the run and the change: .png, .svg or .pdf.")] = None,
+    gantt: Annotated[Path | None, typer.Option(help="Draw the run and the change: .png, .svg, .pdf or .html.")] = None,
     json: Json = False,
     out: Annotated[Path | None, out_option("Write what --json prints: .json.")] = None,
 ) -> None:
@@ -58,9 +58,9 @@ def what_if(
     Every option that says something else than the run did counts, several at once; the interval is the spread of the
     measured seconds.
     """
-    from pipesched.simulator.views import FIGURE_SUFFIXES, draw_gantt
+    from pipesched.simulator.views import GANTT_SUFFIXES, draw_gantt
 
-    check_outputs((gantt, FIGURE_SUFFIXES), (out, JSON))
+    check_outputs((gantt, GANTT_SUFFIXES), (out, JSON))
     runs = run_files(run, "run")
     asked = _asked(schedule, runs) | _links(link) | _slow(slow or ())
     from pipesched.workflows.what_if import what_if

@@ -14,8 +14,10 @@ from pipesched.schedules.formats import require_folder, suffix_of, write_text
 if TYPE_CHECKING:
     from pipesched.schedules import Timeline
     from pipesched.simulator.analysis import CellValue
+    from pipesched.simulator.views import RunDetails
 
-TIMELINE = (".json", ".csv", ".parquet")
+PAGE = ".html"
+TIMELINE = (".json", ".csv", ".parquet", PAGE)
 JSON = (".json",)
 CSV = (".csv",)
 TABLE = (".md", *CSV, *JSON)
@@ -34,7 +36,7 @@ def check_outputs(*outputs: tuple[Path | None, Collection[str]]) -> None:
         NotThereError: Parquet without pyarrow.
     """
     from pipesched.simulator import SimulationError
-    from pipesched.simulator.views import FIGURE_SUFFIXES, require_parquet
+    from pipesched.simulator.views import GANTT_SUFFIXES, require_parquet
 
     seen: set[Path] = set()
     for path, suffixes in outputs:
@@ -42,7 +44,7 @@ def check_outputs(*outputs: tuple[Path | None, Collection[str]]) -> None:
             continue
         if suffixes and suffix_of(path) not in suffixes:
             expected = " or ".join(suffix or "none" for suffix in suffixes)
-            is_picture = suffix_of(path) in FIGURE_SUFFIXES
+            is_picture = suffix_of(path) in GANTT_SUFFIXES
             drawn = f"; a picture is drawn by 'pipesched gantt --out {path}'" if is_picture else ""
             raise InputError(
                 f"{path}: got suffix {path.suffix!r}, expected {expected}; try {path.stem}{next(iter(suffixes))}{drawn}"
@@ -60,9 +62,13 @@ def check_outputs(*outputs: tuple[Path | None, Collection[str]]) -> None:
                 raise NotThereError(str(error)) from error
 
 
-def write_timeline(timeline: Timeline, path: Path) -> None:
-    """Write every span: .json (ours, lossless), .csv or .parquet."""
-    if suffix_of(path) == ".json":
+def write_timeline(timeline: Timeline, path: Path, details: RunDetails | None = None) -> None:
+    """Write every span: .json (ours, lossless), .csv or .parquet; or a page of them, with details, .html."""
+    if suffix_of(path) == PAGE:
+        from pipesched.simulator.views import draw_gantt
+
+        draw_gantt([timeline], path, details=[] if details is None else [details])
+    elif suffix_of(path) == ".json":
         from pipesched.schedules.formats import timeline_to_json
 
         emit(timeline_to_json(timeline), path)

@@ -17,6 +17,7 @@ from pipesched.cli.terminal import simulating
 if TYPE_CHECKING:
     from pipesched.schedules import Timeline
     from pipesched.simulator.memory import OverCapacity
+    from pipesched.simulator.views import RunDetails
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,13 @@ class Shown:
 
     Attributes:
         timelines: At least one.
+        details: What a page also tells of each; empty: nothing.
         notes: Lines on the costs and the memory limit of a prediction.
         over: Where a prediction takes more than `--memory-limit`.
     """
 
     timelines: tuple[Timeline, ...]
+    details: tuple[RunDetails, ...] = ()
     notes: Sequence[str] = ()
     over: OverCapacity | None = None
 
@@ -56,7 +59,7 @@ def read_shown(
         prediction = predict_source(source, conditions)
     over = None if costs.machines.memory_limit is None else prediction.over
     notes = [*limit_lines(costs.machines, prediction), *costs.shares(source.schedule)]
-    return Shown((prediction.timeline,), notes, over)
+    return Shown((prediction.timeline,), (prediction.details,), notes, over)
 
 
 def require_no_simulation(

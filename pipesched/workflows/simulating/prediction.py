@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from pipesched.profiles import FLOAT32_BYTES, MessagePrecision, element_bytes
 from pipesched.profiles.clusters import Cluster
@@ -37,6 +38,9 @@ from pipesched.workflows.arguments import (
     require_network,
 )
 from pipesched.workflows.simulating.steady_time import steady_s_per_microbatch
+
+if TYPE_CHECKING:
+    from pipesched.simulator.views import RunDetails
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +175,16 @@ class Prediction:
         """Where a device holds more than it has; None where none does, or nothing is known."""
         return over_capacity(self.timeline.memory, self.cluster, self.timeline)
 
+    @property
+    def details(self) -> RunDetails:
+        """What a page of Timelines tells of it: its machines' memory, and what is not as it is by default."""
+        from pipesched.simulator.views import run_details
+
+        unusual = _unusual(self.conditions, ("costs", "cluster", "network")) | _unusual(self.conditions.network)
+        costs = self.conditions.costs
+        known = {"model": costs.model if isinstance(costs, Profile) else None, "machines": self.cluster.origin or None}
+        return run_details(self.bare_timeline, self.cluster, known | unusual)
+
     @cached_property
     def steady_s_per_microbatch(self) -> float | None:
         """Seconds of a micro-batch when it goes on; None where that is not known, as with jitter."""
@@ -183,6 +197,12 @@ class Prediction:
     def stage_share(self) -> float | None:
         """What each stage has of a `DeviceCost`; None where other costs are given."""
         return float(stage_share(self.schedule)) if isinstance(self.conditions.costs, DeviceCost) else None
+
+
+def _unusual(options: Conditions | NetworkOptions, without: Collection[str] = ()) -> dict[str, object]:
+    """Return the options, but for some, that are not as they are by default."""
+    values = {field.name: (getattr(options, field.name), field.default) for field in fields(options)}
+    return {name: value for name, (value, usual) in values.items() if name not in without and value != usual}
 
 
 def predict_source(source: ScheduleSource, conditions: Conditions) -> Prediction:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from pipesched.simulator.views import RunDetails
+
 TimelineArgument: TypeAlias = Timeline | Prediction | str | Path
 
 
@@ -30,10 +32,12 @@ class Gantt:
     Attributes:
         timelines: At least one.
         title: Above the picture; empty: the names of the schedules.
+        details: What a page also tells of each; empty: nothing.
     """
 
     timelines: tuple[Timeline, ...]
     title: str = ""
+    details: tuple[RunDetails, ...] = ()
 
     def plot(self) -> Figure:
         """Return the picture."""
@@ -42,14 +46,14 @@ class Gantt:
         return gantt_figure(self.timelines, self.title)
 
     def save(self, path: str | Path) -> None:
-        """Write the picture (.png, .svg or .pdf), completely or not at all.
+        """Write a picture (.png, .svg or .pdf), or a page to zoom in (.html), completely or not at all.
 
         Raises:
             SimulationError: The suffix is another one, or the file cannot be written.
         """
         from pipesched.simulator.views import draw_gantt
 
-        draw_gantt(self.timelines, path, title=self.title)
+        draw_gantt(self.timelines, path, title=self.title, details=self.details)
 
     def to_text(self, columns: int = 100) -> str:
         """Return the charts as text, one under another, of lines of so many characters.
@@ -133,7 +137,10 @@ def gantt(*timelines: TimelineArgument, title: str = "") -> Gantt:
         ScheduleError: A file is no Timeline.
     """
     require_kind("title", title, str, "a text")
-    return Gantt(_timelines(timelines), title)
+    from pipesched.simulator.views import RunDetails
+
+    details = (given.details if isinstance(given, Prediction) else RunDetails() for given in timelines)
+    return Gantt(_timelines(timelines), title, tuple(details))
 
 
 def trace(*timelines: TimelineArgument) -> Trace:

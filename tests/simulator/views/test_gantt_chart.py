@@ -28,7 +28,7 @@ from pipesched.simulator.views import draw_gantt, gantt_figure, gantt_layout, te
 from tests.hand_timelines import play, shaken
 from tests.processes import run
 
-STARTS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+STARTS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF", ".html": b"<!DOCTYPE html>"}
 
 
 def every_kind():
@@ -39,7 +39,7 @@ def every_kind():
 
 
 @pytest.mark.parametrize("suffix", STARTS)
-def test_a_picture_is_written_by_its_suffix(tmp_path, suffix):
+def test_a_picture_or_page_is_written_by_its_suffix(tmp_path, suffix):
     path = tmp_path / f"chart{suffix}"
     draw_gantt([play(one_f_one_b(2, 3), 0.1)], path, title="1F1B")
     assert path.read_bytes().startswith(STARTS[suffix])

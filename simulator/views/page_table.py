@@ -1,0 +1,79 @@
+"""The table of a page of Timelines: what was supposed of each run, and what it amounts to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pipesched.profiles.clusters import Cluster
+from pipesched.schedules import Timeline, computes, printable
+from pipesched.simulator.analysis import (
+    CAUSES,
+    Piece,
+    metrics,
+    readable_bytes,
+    readable_s,
+    readable_share,
+    shares,
+)
+from pipesched.simulator.views.gantt_chart import Chart
+
+
+@dataclass(frozen=True, slots=True)
+class RunDetails:
+    """What is known of a run beside its Timeline.
+
+    Attributes:
+        memory_bytes: What each device can hold [bytes]; one that is not there has no limit.
+        settings: What was supposed, as people read it, by its name.
+    """
+
+    memory_bytes: Mapping[int, int] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def run_details(timeline: Timeline, cluster: Cluster, settings: Mapping[str, object] | None = None) -> RunDetails:
+    """Return the details of a run.
+
+    Args:
+        timeline: Says which devices are in use.
+        cluster: Says what they can hold.
+        settings: What was supposed, by its name; what is None is left out.
+    """
+    limits = {device: cluster.devices[device].memory_bytes for device in timeline.devices}
+    told = {name: str(value) for name, value in (settings or {}).items() if value is not None}
+    return RunDetails({device: limit for device, limit in limits.items() if limit is not None}, told)
+
+
+def page_table(chart: Chart, paths: Sequence[Sequence[Piece]], details: Sequence[RunDetails]) -> list[list[str]]:
+    """Return the rows of the table: the name of each, and a cell for each Timeline, empty where it has none."""
+    columns = [_column(*run) for run in zip(chart.timelines, paths, details, strict=True)]
+    names = dict.fromkeys(name for column in columns for name in column)
+    return [[printable(name), *(printable(column.get(name, "")) for column in columns)] for name in names]
+
+
+def _column(timeline: Timeline, path: Sequence[Piece], details: RunDetails) -> dict[str, str]:
+    measures = metrics(timeline)
+    parts = [part for span in timeline.spans for part in computes(span.op)]
+    total_s = len(measures.devices) * measures.makespan_s
+    idle_s = {cause: math.fsum(dict(device.idle_by_cause_s)[cause] for device in measures.devices) for cause in CAUSES}
+    limits = {readable_bytes(details.memory_bytes[device]): None for device in sorted(details.memory_bytes)}
+    peaks = [device.peak_memory_bytes for device in measures.devices if device.peak_memory_bytes is not None]
+    return {
+        "schedule": timeline.name,
+        "times": timeline.source,
+        "ranks": str(len(timeline.rank_to_device)),
+        "devices": str(len(timeline.devices)),
+        "stages": str(len({part.stage for part in parts})),
+        "micro-batches": str(len({part.microbatch for part in parts})),
+        **details.settings,
+        **({"memory limit": ", ".join(limits)} if limits else {}),
+        "makespan": readable_s(measures.makespan_s),
+        "bubble_fraction": readable_share(measures.bubble_fraction),
+        **{f"idle, {cause}": readable_share(seconds / total_s) for cause, seconds in idle_s.items() if seconds > 0},
+        "bubble_overhead": readable_share(measures.bubble_overhead),
+        "micro-batches/s": f"{measures.throughput:.4g}",
+        **({"peak memory": " / ".join(map(readable_bytes, dict.fromkeys((max(peaks), min(peaks)))))} if peaks else {}),
+        **{f"critical path, {kind}": readable_s(seconds) for kind, seconds in shares(path).items()},
+    }

@@ -1,0 +1,326 @@
+"use strict";
+// Reads the data of the page, and shows what the pointer, the keys and the boxes to tick ask for.
+
+const page = JSON.parse(document.getElementById("data").textContent);
+const colours = page.palette;
+const [axis, chart, tip] = ["axis", "chart", "tip"].map(id => document.getElementById(id));
+const showIdle = document.getElementById("show-idle"), showPath = document.getElementById("show-path");
+const marks = document.getElementById("marks");
+const FONT = "12px system-ui, sans-serif", SMALL = "11px system-ui, sans-serif";
+const AXIS = 26, LANE = 54, LANE_GAP = 12, RIGHT = 76, MOST_TEXTS = 4000, STRIP = 0.34;
+
+// ---------------------------------------------------------------- data: columns of differences become instants
+
+function timed(columns) {
+  const n = columns.width.length;
+  const start = new Float64Array(n), end = new Float64Array(n), until = new Float64Array(n);
+  for (let i = 0, at = 0, last = -Infinity; i < n; i++) {
+    start[i] = at + columns.gap[i];
+    at = end[i] = start[i] + columns.width[i];
+    until[i] = last = Math.max(last, at);  // when all up to this one are over, for the bisection
+  }
+  return Object.assign(columns, { start, end, until });
+}
+
+function summed(differences) {
+  let at = 0;
+  return Float64Array.from(differences, difference => at += difference);
+}
+
+let numBoxes = 0;
+for (const row of page.rows) {
+  timed(row);
+  row.first = numBoxes;
+  numBoxes += row.width.length;
+}
+for (const run of page.runs) {
+  Object.values(run.idle).forEach(timed);
+  timed(run.path);
+  for (const memory of run.memory) {
+    memory.time = summed(memory.time);
+    memory.bytes = memory.bytes.map(summed);
+    memory.total = memory.time.map((_, i) => memory.bytes.reduce((sum, bytes) => sum + bytes[i], 0));
+    memory.peak = memory.total.reduce((most, bytes) => Math.max(most, bytes), 0);
+  }
+}
+const paired = page.runs.length > 1 && !page.headings.length;
+const lanes = page.runs.flatMap((run, index) => run.memory.map(memory => ({ ...memory, run: index })))
+  .sort((a, b) => (paired ? a.device - b.device || a.run - b.run : a.run - b.run || a.device - b.device));
+const mostHeld = Math.max(1, ...lanes.map(lane => lane.peak));  // a limit far above it is told, not drawn
+const mostBytes = Math.max(mostHeld, ...lanes.map(lane => lane.limit ?? 0).filter(limit => limit < 2.5 * mostHeld));
+
+/** The first index at which `values`, which ascend, is above `value`. */
+function above(values, value) {
+  let low = 0, high = values.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (values[middle] > value) high = middle; else low = middle + 1;
+  }
+  return low;
+}
+
+// ---------------------------------------------------------------- what people read
+
+function unitOf(seconds) {
+  return [[1, "s"], [1e-3, "ms"], [1e-6, "us"], [1e-9, "ns"]].find(unit => seconds >= unit[0]) ?? [1, "s"];
+}
+
+function readable(ticks) {
+  const seconds = ticks * page.tick_s, [size, name] = unitOf(Math.abs(seconds));
+  const value = seconds / size;
+  return (Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(4)))) + " " + name;
+}
+
+function readableBytes(bytes) {
+  const [size, name] = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]].find(unit => bytes >= unit[0]) ?? [1, "B"];
+  return Number((bytes / size).toPrecision(4)) + " " + name;
+}
+
+function element(tag, text, parent) {
+  const node = document.createElement(tag);
+  node.textContent = text;  // never HTML: names come from files
+  parent.append(node);
+  return node;
+}
+
+// ---------------------------------------------------------------- places
+
+const view = { from: 0, to: page.end };
+const rowPx = Math.min(34, Math.max(15, 620 / page.depth));
+const rowsBottom = page.depth * rowPx + 8;
+let height = rowsBottom;
+lanes.forEach((lane, index) => {
+  lane.isFirst = page.headings.length && lane.run !== lanes[index - 1]?.run;  // and has a heading above it
+  lane.top = height + (lane.isFirst ? 34 : index ? LANE_GAP : 24);
+  height = lane.top + LANE;
+});
+let width = 0, left = 0, scale = 1;  // of the canvas, of the names beside the rows [px]; px per tick
+let marked = null, hovered = null;  // {stage or microbatch: number}; what the pointer is on
+
+const x = ticks => left + (ticks - view.from) * scale;
+
+function nameOf(row) {
+  const ranks = page.rows.filter(other => other.run === row.run && other.device === row.device);
+  return `rank ${row.rank}` + (ranks.length > 1 ? ` (dev ${row.device})` : "");
+}
+const rowNames = page.rows.map(nameOf);
+
+function fitCanvases() {
+  width = chart.parentElement.clientWidth;
+  const dots = Math.min(window.devicePixelRatio || 1, 16000 / height);
+  for (const [canvas, own] of [[axis, AXIS], [chart, height]]) {
+    canvas.width = Math.round(width * dots);
+    canvas.height = Math.round(own * dots);
+    canvas.style.height = `${own}px`;
+    canvas.getContext("2d").setTransform(dots, 0, 0, dots, 0, 0);
+  }
+  const pen = chart.getContext("2d");
+  pen.font = FONT;
+  const names = [...rowNames, ...lanes.map(lane => `device ${lane.device}`)];
+  left = 14 + Math.max(...names.map(name => pen.measureText(name).width));
+  if (paired) left += 10 + Math.max(...page.runs.map(run => pen.measureText(run.name).width));
+  left = Math.min(left, width / 3);
+  redraw();
+}
+
+/** Show so many ticks from one instant on; never far beyond the ends, never less than a few ticks. */
+function show(from, span) {
+  span = Math.min(page.end, Math.max(page.end * 1e-7, span));
+  view.from = Math.min(Math.max(from, -0.02 * span), page.end - 0.98 * span);
+  if (span >= page.end) view.from = 0;
+  view.to = view.from + span;
+  redraw();
+}
+
+const zoom = (factor, at = (view.from + view.to) / 2) =>
+  show(at - (at - view.from) * factor, (view.to - view.from) * factor);
+
+// ---------------------------------------------------------------- what lies under the pointer
+
+function hit(px, py) {
+  const ticks = view.from + (px - left) / scale, near = 0.6 / scale;
+  if (px < left || px > width - RIGHT) return null;
+  const lane = lanes.find(candidate => py >= candidate.top && py <= candidate.top + LANE);
+  if (lane) return { lane, ticks };
+  const row = page.rows.find(candidate => py >= edges(candidate)[0] && py <= edges(candidate)[1]);
+  if (!row) return null;
+  const lower = py > row.y * rowPx ? 2 : 1;
+  for (let i = above(row.until, ticks - near); i < row.width.length && row.start[i] <= ticks + near; i++)
+    if (row.end[i] >= ticks - near && (!row.half[i] || row.half[i] === lower)) return { row, box: i };
+  const idle = page.runs[row.run].idle[row.device], part = above(idle.until, ticks);
+  return part < idle.width.length && idle.start[part] <= ticks ? { row, part } : null;
+}
+
+/** The parts of idle time that end where an instant is, the last first. */
+function partsBefore(idle, instant) {
+  const parts = [];
+  let i = above(idle.start, instant) - 1;
+  while (i >= 0 && idle.start[i] === instant) i--;
+  for (let until = instant; i >= 0 && idle.end[i] === until; until = idle.start[i--]) parts.push(i);
+  return parts;
+}
+
+function describe(target) {
+  if (target.lane) return describeMemory(target);
+  const { row, box, part } = target, idle = page.runs[row.run].idle[row.device];
+  const lines = page.runs.length > 1 ? [["run", page.runs[row.run].name]] : [];
+  if (box === undefined) {
+    const [name, , meaning] = page.causes[idle.cause[part]];
+    lines.push(["rank", row.rank], ["cause", `${name}: ${meaning}`], ...times(idle, part));
+    const next = above(row.start, idle.start[part]);
+    if (next < row.width.length) lines.push(["until", titleOf(row, next)], ...needed(row, next));
+    return ["idle", lines];
+  }
+  lines.push(["rank", `${row.rank}, device ${row.device}`], ["stage", row.stage[box]]);
+  if (row.microbatch[box] >= 0) lines.push(["micro-batch", row.microbatch[box]]);
+  lines.push(...times(row, box), ...needed(row, box));
+  const waits = partsBefore(idle, row.start[box]);
+  if (waits.length) lines.push(["waited", readable(waits.reduce((total, i) => total + idle.width[i], 0))]);
+  for (const i of waits.reverse()) lines.push(["", `${readable(idle.width[i])} ${page.causes[idle.cause[i]].filter((_, k) => k !== 1).join(": ")}`]);
+  if (isOnPath(row, box)) lines.push(["", "on the critical path"]);
+  return [titleOf(row, box), lines];
+}
+
+function describeMemory({ lane, ticks }) {
+  const i = above(lane.time, ticks) - 1, lines = page.runs.length > 1 ? [["run", page.runs[lane.run].name]] : [];
+  lines.push(["at", readable(ticks)], ["held", i < 0 ? "nothing yet" : readableBytes(lane.total[i])]);
+  page.kinds.forEach(([kind], k) => { if (i >= 0 && lane.bytes[k][i]) lines.push([kind, readableBytes(lane.bytes[k][i])]); });
+  lines.push(["peak", readableBytes(lane.peak)]);
+  if (lane.limit !== null) lines.push(["limit", readableBytes(lane.limit)]);
+  return [`memory of device ${lane.device}`, lines];
+}
+
+const times = (spans, i) => [["start", readable(spans.start[i])], ["end", readable(spans.end[i])], ["takes", readable(spans.width[i])]];
+
+function titleOf(row, box) {
+  const microbatch = row.microbatch[box] < 0 ? "" : `, micro-batch ${row.microbatch[box]}`;
+  return `${page.looks[row.look[box]].name} of stage ${row.stage[box]}${microbatch}`;
+}
+
+function needed(row, box) {
+  const maker = boxAt(row.after[box]);
+  return maker ? [["needs", `${titleOf(maker.row, maker.box)}, of rank ${maker.row.rank}, over at ${readable(maker.row.end[maker.box])}`]] : [];
+}
+
+function isOnPath(row, box) {
+  const path = page.runs[row.run].path;
+  for (let i = above(path.until, row.start[box]); i < path.width.length && path.start[i] < row.end[box]; i++)
+    if (path.from[i] === row.rank && path.to[i] === row.rank && path.kind[i] !== "wait") return true;
+  return false;
+}
+
+function inChart(event) {
+  const bounds = chart.getBoundingClientRect();
+  return [event.clientX - bounds.left, event.clientY - bounds.top];
+}
+
+function point(event) {
+  hovered = hit(...inChart(event));
+  tip.hidden = !hovered;
+  if (hovered) {
+    const [title, lines] = describe(hovered);
+    tip.replaceChildren();
+    element("b", title, tip);
+    const grid = element("div", "", tip);
+    for (const [name, value] of lines) { element("span", name, grid); element("span", value, grid); }
+    const beside = event.clientX + 16 + tip.offsetWidth < window.innerWidth;
+    tip.style.left = `${Math.max(4, beside ? event.clientX + 16 : event.clientX - 12 - tip.offsetWidth)}px`;
+    tip.style.top = `${Math.max(4, Math.min(event.clientY + 14, window.innerHeight - tip.offsetHeight - 4))}px`;
+  }
+  redraw();
+}
+
+// ---------------------------------------------------------------- pointer and keys
+
+let drag = null;
+chart.addEventListener("pointerdown", event => {
+  if (event.button === 0) drag = { x: event.clientX, y: event.clientY, from: view.from, hasMoved: false };
+});
+chart.addEventListener("pointermove", event => { if (!drag) point(event); });
+window.addEventListener("pointermove", event => {
+  const moved = drag ? Math.hypot(event.clientX - drag.x, event.clientY - drag.y) : 0;
+  if (!drag || (!drag.hasMoved && moved < 4)) return;
+  drag.hasMoved = tip.hidden = true;
+  chart.classList.add("panning");
+  show(drag.from - (event.clientX - drag.x) / scale, view.to - view.from);
+  window.scrollBy(0, -event.movementY);
+});
+window.addEventListener("pointerup", event => {
+  if (drag && !drag.hasMoved) {
+    const target = hit(...inChart(event)), key = marks.value;
+    const value = target?.box === undefined ? -1 : target.row[key][target.box];
+    mark(value < 0 || (marked?.key === key && marked.value === value) ? null : { key, value });
+  }
+  drag = null;
+  chart.classList.remove("panning");
+});
+window.addEventListener("pointercancel", () => { drag = null; });
+chart.addEventListener("pointerleave", () => { hovered = null; tip.hidden = true; redraw(); });
+chart.addEventListener("wheel", event => {
+  event.preventDefault();
+  if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY))
+    return show(view.from + (event.deltaX || event.deltaY) / scale, view.to - view.from);
+  const lines = event.deltaMode === 1 ? 30 : 1;
+  zoom(Math.exp(0.002 * Math.max(-300, Math.min(300, event.deltaY * lines))), view.from + (inChart(event)[0] - left) / scale);
+}, { passive: false });
+
+function mark(target) {
+  marked = target;
+  redraw();
+}
+
+const keys = {
+  ArrowLeft: () => show(view.from - 0.1 * (view.to - view.from), view.to - view.from),
+  ArrowRight: () => show(view.from + 0.1 * (view.to - view.from), view.to - view.from),
+  "+": () => zoom(0.7), "=": () => zoom(0.7), "-": () => zoom(1 / 0.7), "0": () => show(0, page.end), Home: () => show(0, page.end),
+  Escape: () => mark(null),
+};
+document.addEventListener("keydown", event => {
+  if (event.target === marks || event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
+  event.preventDefault();
+  keys[event.key]();
+});
+for (const [id, key] of [["zoom-in", "+"], ["zoom-out", "-"], ["fit", "0"]])
+  document.getElementById(id).addEventListener("click", keys[key]);
+
+// ---------------------------------------------------------------- what stands around the chart
+
+function legend() {
+  const list = document.getElementById("legend");
+  list.replaceChildren();
+  const entry = (name, colour, isThin) => {
+    const item = element("li", "", list);
+    if (colour) Object.assign(element("i", "", item), { className: isThin ? "thin" : "" }).style.background = colour;
+    item.append(name);
+  };
+  for (const [name, colour] of page.legend) entry(name, colour);
+  if (page.has_lighter) entry("lighter: later stage");
+  entry("idle", colours.idle);
+  const causes = new Set(page.runs.flatMap(run => Object.values(run.idle).flatMap(idle => idle.cause)));
+  if (showIdle.checked) page.causes.forEach(([name, colour, meaning], i) => { if (causes.has(i)) entry(`${name}: ${meaning}`, colour, true); });
+  if (lanes.length) element("li", "", list).className = "break";
+  for (const [kind, colour] of lanes.length ? page.kinds : []) entry(kind, colour, true);
+  if (lanes.some(lane => lane.limit !== null)) entry("memory limit", colours.limit, true);
+  redraw();
+}
+
+document.getElementById("title").textContent = page.title;
+document.getElementById("caption").textContent = page.caption;
+if (!page.headings.length) for (const run of page.runs) {
+  const item = element("li", "", document.getElementById("runs"));
+  element("b", run.name, item);
+  item.append(`: ${run.caption}`);
+}
+const body = document.getElementById("table");
+for (const [name, ...values] of page.table) {
+  const line = element("tr", "", body);
+  element("th", name, line);
+  for (const value of values) element("td", value, line);
+}
+showIdle.addEventListener("change", legend);
+showPath.addEventListener("change", redraw);
+window.addEventListener("resize", fitCanvases);
+window.addEventListener("scroll", redraw, { passive: true });
+window.addEventListener("beforeprint", () => draw());
+legend();
+fitCanvases();
