@@ -25,7 +25,7 @@ from pipesched.schedules import (
     computes,
     printable,
 )
-from pipesched.simulator.analysis import label, metrics, readable_s, sources
+from pipesched.simulator.analysis import Metrics, label, metrics, readable_s, sources
 
 _MEANINGS = {
     "F": "forward", "B": "backward", "I": "backward for inputs", "W": "backward for weights", "R": "recompute",
@@ -79,6 +79,7 @@ class Chart:
         timelines: Each with its first work at 0 s.
         makespans_s: Makespan of each Timeline.
         names: A different one for each Timeline.
+        measures: The metrics of each Timeline.
         captions: The makespan and bubble of each Timeline, for people.
         works: Works of each row, all but its Sends and Recvs; of a Reduce the parts that no other work covers.
         headings: The height of each Timeline's heading; empty when they are paired, or one.
@@ -88,6 +89,7 @@ class Chart:
     timelines: tuple[Timeline, ...]
     makespans_s: tuple[float, ...]
     names: tuple[str, ...]
+    measures: tuple[Metrics, ...]
     captions: tuple[str, ...]
     rows: tuple[Row, ...]
     works: tuple[tuple[Span, ...], ...]
@@ -134,8 +136,9 @@ def gantt_layout(timelines: Sequence[Timeline]) -> Chart:
                 headings.append(y - 0.4)
             rows += [Row(index, rank, y + rank + 0.5, 0.78) for rank in range(len(timeline.rank_to_device))]
             y += len(timeline.rank_to_device)
-    makespans_s, captions = tuple(timeline.makespan_s for timeline in shown), tuple(map(_caption, shown))
-    return Chart(shown, makespans_s, names, captions, tuple(rows), _works(shown, rows), tuple(headings), y)
+    makespans_s, measures = tuple(timeline.makespan_s for timeline in shown), tuple(map(metrics, shown))
+    captions = tuple(map(_caption, measures))
+    return Chart(shown, makespans_s, names, measures, captions, tuple(rows), _works(shown, rows), tuple(headings), y)
 
 
 def _works(timelines: Sequence[Timeline], rows: Sequence[Row]) -> tuple[tuple[Span, ...], ...]:
@@ -164,8 +167,7 @@ def _uncovered(works: Sequence[Span]) -> Iterator[Span]:
             yield replace(span, start_s=at_s)
 
 
-def _caption(timeline: Timeline) -> str:
-    measures = metrics(timeline)
+def _caption(measures: Metrics) -> str:
     return f"{readable_s(measures.makespan_s)}, bubble_fraction {measures.bubble_fraction:.1%}"
 
 
@@ -185,7 +187,7 @@ def text_gantt(timeline: Timeline, width: int = 100) -> str:
         SimulationError: Nothing in the timeline takes time.
     """
     shown = timeline.from_zero()
-    caption = _caption(shown)
+    caption = _caption(metrics(shown))
     names = [f"rank {rank}" for rank in range(len(shown.rank_to_device))]
     margin = max(map(len, names)) + 2
     num_slots = max(20, width - margin)

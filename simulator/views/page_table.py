@@ -10,8 +10,8 @@ from pipesched.profiles.clusters import Cluster
 from pipesched.schedules import Timeline, computes, printable
 from pipesched.simulator.analysis import (
     CAUSES,
+    Metrics,
     Piece,
-    metrics,
     readable_bytes,
     readable_s,
     readable_share,
@@ -48,13 +48,12 @@ def run_details(timeline: Timeline, cluster: Cluster, settings: Mapping[str, obj
 
 def page_table(chart: Chart, paths: Sequence[Sequence[Piece]], details: Sequence[RunDetails]) -> list[list[str]]:
     """Return the rows of the table: the name of each, and a cell for each Timeline, empty where it has none."""
-    columns = [_column(*run) for run in zip(chart.timelines, paths, details, strict=True)]
+    columns = [_column(*run) for run in zip(chart.timelines, chart.measures, paths, details, strict=True)]
     names = dict.fromkeys(name for column in columns for name in column)
     return [[printable(name), *(printable(column.get(name, "")) for column in columns)] for name in names]
 
 
-def _column(timeline: Timeline, path: Sequence[Piece], details: RunDetails) -> dict[str, str]:
-    measures = metrics(timeline)
+def _column(timeline: Timeline, measures: Metrics, path: Sequence[Piece], details: RunDetails) -> dict[str, str]:
     parts = [part for span in timeline.spans for part in computes(span.op)]
     total_s = len(measures.devices) * measures.makespan_s
     idle_s = {cause: math.fsum(dict(device.idle_by_cause_s)[cause] for device in measures.devices) for cause in CAUSES}
@@ -74,6 +73,10 @@ def _column(timeline: Timeline, path: Sequence[Piece], details: RunDetails) -> d
         **{f"idle, {cause}": readable_share(seconds / total_s) for cause, seconds in idle_s.items() if seconds > 0},
         "bubble_overhead": readable_share(measures.bubble_overhead),
         "micro-batches/s": f"{measures.throughput:.4g}",
-        **({"peak memory": " / ".join(map(readable_bytes, dict.fromkeys((max(peaks), min(peaks)))))} if peaks else {}),
+        **(
+            {"peak memory, most / least": " / ".join(map(readable_bytes, dict.fromkeys((max(peaks), min(peaks)))))}
+            if peaks
+            else {}
+        ),
         **{f"critical path, {kind}": readable_s(seconds) for kind, seconds in shares(path).items()},
     }

@@ -13,15 +13,14 @@ function draw() {
   scale = (width - left - RIGHT) / (view.to - view.from);
   drawAxis();
   const pen = chart.getContext("2d"), top = chart.getBoundingClientRect().top;
-  seen = window.matchMedia("print").matches ? [0, height] : [-top - 40, window.innerHeight - top + 40];
+  seen = isPrinted ? [0, height] : [-top - 40, window.innerHeight - top + 40];
   pen.clearRect(0, 0, width, height);
   page.headings.forEach((y, run) => write(pen, page.runs[run].heading, left, y * rowPx, colours.ink, "bold " + FONT));
   pen.save();
   pen.beginPath();
   pen.rect(left - 1, 0, width - left - RIGHT + 3, height);
   pen.clip();
-  const texts = [];
-  for (const row of page.rows) if (isSeen(...edges(row))) drawRow(pen, row, texts);
+  const texts = drawRows(pen);
   if (texts.length <= MOST_TEXTS) {
     pen.font = SMALL;
     pen.textAlign = "center";
@@ -63,91 +62,132 @@ function drawAxis() {
   write(pen, unit, width - RIGHT + 8, AXIS - 14, colours.faint, SMALL);
 }
 
-function drawRow(pen, row, texts) {
-  const [top, bottom] = edges(row), run = page.runs[row.run];
-  pen.fillStyle = colours.idle;
-  pen.fillRect(x(0), top, run.end * scale, bottom - top);
-  if (showIdle.checked) drawSpans(pen, run.idle[row.device], top, bottom - top, page.causes, "cause", STRIP);
-  drawBoxes(pen, row, top, bottom - top, texts);
-  pen.fillStyle = colours.ink;
-  pen.fillRect(Math.round(x(run.end)), top - 2, 1.5, bottom - top + 4);
+// Rectangles wait until all of a layer are known and are painted colour by colour: to change the colour is dear. They
+// begin and end between the dots of the screen, so that none is blurred, which is dear too.
+const snap = px => Math.round(px * dots) / dots;
+
+/** A colour moved towards another by a share, as a name and as the bits of a dot. */
+function mixed(colour, other, share) {
+  const parts = [1, 3, 5].map(place => [colour, other].map(text => parseInt(text.slice(place, place + 2), 16)));
+  const [red, green, blue] = parts.map(([a, b]) => Math.round(a + (b - a) * share));
+  return { name: `rgb(${red},${green},${blue})`, bits: (255 << 24 | blue << 16 | green << 8 | red) >>> 0 };
 }
 
-/** Draw what is visible of idle time, in a strip that is not taken for boxes; what lies within a pixel is skipped. */
-function drawSpans(pen, spans, top, high, looks, key, share) {
-  const kinds = spans[key], y = top + high * (1 - share) / 2;
-  for (let i = above(spans.until, view.from), last = -Infinity; i < spans.width.length && spans.start[i] < view.to; i++) {
-    const x0 = x(spans.start[i]), x1 = x(spans.end[i]);
-    if (x1 <= last) continue;
-    pen.fillStyle = looks[kinds[i]][1];
-    pen.fillRect(x0, y, Math.max(0.7, x1 - x0), high * share);
-    last = Math.max(x1, Math.floor(x0) + 1);
+function put(layer, colour, x0, y, wide, tall) {
+  const rectangles = layer.get(colour);
+  if (rectangles) rectangles.push(x0, y, wide, tall); else layer.set(colour, [x0, y, wide, tall]);
+}
+
+function paint(pen, layer) {
+  for (const [colour, parts] of layer) {
+    pen.fillStyle = colour;
+    for (let k = 0; k < parts.length; k += 4) pen.fillRect(parts[k], parts[k + 1], parts[k + 2], parts[k + 3]);
   }
 }
 
-/** Draw the visible boxes of a row: those narrower than a pixel together, as the longest of them is coloured. */
-function drawBoxes(pen, row, top, high, texts) {
+/** Draw the rows that are seen; return their texts, which come on top of all. */
+function drawRows(pen) {
+  const idle = new Map(), causes = new Map(), boxes = new Map(), ends = new Map(), rows = [], texts = [];
+  for (const row of page.rows) {
+    const [top, bottom] = edges(row).map(snap), run = page.runs[row.run];
+    if (!isSeen(top, bottom)) continue;
+    put(idle, colours.idle, x(0), top, run.end * scale, bottom - top);
+    const third = snap((bottom - top) / 3);
+    if (showIdle.checked) putCauses(causes, run.idle[row.device], top + third, third);
+    putBoxes(boxes, row, top, bottom - top, texts);
+    rows.push([row, top, bottom - top]);
+    put(ends, colours.ink, snap(x(run.end)), top - 2, 1.5, bottom - top + 4);
+  }
+  for (const layer of [idle, causes]) paint(pen, layer);
+  paintNarrow(pen, rows);
+  for (const layer of [boxes, ends]) paint(pen, layer);
+  return texts;
+}
+
+/** Visible idle time, in a strip that is not taken for boxes; what is much narrower than a dot is left out. */
+function putCauses(layer, idle, y, tall) {
+  for (let i = above(idle.until, view.from); i < idle.width.length && idle.start[i] < view.to; i++) {
+    if (idle.width[i] * scale * dots < 0.3) continue;
+    const x0 = snap(x(idle.start[i]));
+    put(layer, page.causes[idle.cause[i]][1], x0, y, Math.max(1 / dots, snap(x(idle.end[i])) - x0), tall);
+  }
+}
+
+/** Visible boxes of a row: wide ones as rectangles, narrow ones dot by dot, as what fills most of the dot. */
+function putBoxes(layer, row, top, high, texts) {
   const { start, end, look, half, microbatch } = row, n = start.length;
-  const batches = new Map();  // colour -> rectangles: a change of colour is dear
-  const put = (kind, isFaded, x0, x1, y, tall) => {
-    const key = 2 * kind + isFaded;
-    if (!batches.has(key)) batches.set(key, []);
-    batches.get(key).push(x0, y, x1 - x0, tall);
-  };
-  let pixel = NaN, longest = 0, kind = 0, faded = 0, runX = NaN, runEnd = NaN, runKey = -1;
-  const flushRun = () => { if (runKey >= 0) put(runKey >> 1, runKey & 1, runX, runEnd, top, high); runKey = -1; };
-  const flushPixel = () => {
-    if (pixel !== pixel) return;
-    const key = 2 * kind + faded;
-    if (key !== runKey || runEnd !== pixel) { flushRun(); runX = pixel; runKey = key; }
-    runEnd = pixel + 1;
-    pixel = NaN;
-  };
+  const own = narrow.colours.subarray(row.index * narrow.wide, (row.index + 1) * narrow.wide);
+  own.fill(0);
+  narrow.filled.fill(0);
   for (let i = above(row.until, view.from); i < n && start[i] < view.to; i++) {
-    const x0 = x(start[i]), x1 = x(end[i]), isFaded = marked && !isMarked(row, i) ? 1 : 0;
-    if (x1 - x0 < 1) {
-      if (Math.floor(x0) !== pixel) { flushPixel(); pixel = Math.floor(x0); longest = 0; faded = 1; }
-      if (isFaded < faded || (isFaded === faded && x1 - x0 > longest)) { longest = x1 - x0; kind = look[i]; faded = isFaded; }
+    const x0 = x(start[i]), x1 = x(end[i]), wide = x1 - x0;
+    const faint = marked && row[marked.key][i] !== marked.value ? 1 : 0;
+    if (wide * dots < 4) {
+      const colour = faces[look[i]][faint].bits, stop = Math.min(narrow.wide, x1 * dots);
+      for (let dot = Math.max(0, Math.floor(x0 * dots)); dot < stop; dot++) {
+        const share = (Math.min(dot + 1, x1 * dots) - Math.max(dot, x0 * dots)) * (faint ? 1e-6 : 1);
+        if (share > narrow.filled[dot]) { narrow.filled[dot] = share; own[dot] = colour; }
+      }
       continue;
     }
-    flushPixel();
-    flushRun();
-    const tall = half[i] ? high / 2 : high, y = half[i] === 2 ? top + tall : top, seam = x1 - x0 > 3 ? 0.6 : 0;
-    put(look[i], isFaded, x0, x1 - seam, y, tall - (half[i] ? 0.5 : 0));
-    const text = microbatch[i] < 0 ? "" : String(microbatch[i]);
-    if (text && x1 - x0 > 5 + 6.6 * text.length && tall >= 9 && texts.length <= MOST_TEXTS) {
-      const middle = (Math.max(x0, left) + Math.min(x1, width - RIGHT)) / 2;
-      texts.push([text, middle, y + tall / 2, page.looks[look[i]].dark && !isFaded ? colours.paper : colours.ink]);
-    }
+    const tall = half[i] ? snap(high / 2) : high, y = half[i] === 2 ? top + tall : top, from = snap(x0);
+    put(layer, faces[look[i]][faint].name, from, y, snap(x1) - from - 1 / dots, half[i] === 2 ? high - tall : tall);
+    if (wide < 11 || tall < 9 || microbatch[i] < 0 || texts.length > MOST_TEXTS) continue;
+    const text = String(microbatch[i]), middle = (Math.max(x0, left) + Math.min(x1, width - RIGHT)) / 2;
+    const ink = page.looks[look[i]].dark && !faint ? colours.paper : colours.ink;
+    if (wide > 5 + 6.6 * text.length) texts.push([text, middle, y + tall / 2, ink]);
   }
-  flushPixel();
-  flushRun();
-  for (const [key, rectangles] of batches) {
-    pen.fillStyle = page.looks[key >> 1].colour;
-    pen.globalAlpha = key & 1 ? 0.2 : 1;
-    for (let k = 0; k < rectangles.length; k += 4) pen.fillRect(rectangles[k], rectangles[k + 1], rectangles[k + 2], rectangles[k + 3]);
-  }
-  pen.globalAlpha = 1;
 }
 
-const isMarked = (row, i) => row[marked.key][i] === marked.value;
+// Narrow boxes, a line of dots for each row: to stretch a line is much quicker than to fill thousands of rectangles.
+const narrow = { canvas: document.createElement("canvas"), wide: 0, image: null, colours: null, filled: null };
 
+function fitNarrow() {
+  const { canvas } = narrow, pen = canvas.getContext("2d");
+  canvas.width = narrow.wide = chart.width;
+  canvas.height = page.rows.length;
+  narrow.image = pen.createImageData(canvas.width, canvas.height);
+  narrow.colours = new Uint32Array(narrow.image.data.buffer);
+  narrow.filled = new Float32Array(canvas.width);
+}
+
+function paintNarrow(pen, rows) {
+  narrow.canvas.getContext("2d").putImageData(narrow.image, 0, 0);
+  pen.imageSmoothingEnabled = false;
+  for (const [row, top, high] of rows) pen.drawImage(narrow.canvas, 0, row.index, narrow.wide, 1, 0, top, width, high);
+}
+
+/** A thick line below what the path passes on a rank, a thin one for messages and from rank to rank, dots for waits. */
 function drawPath(pen, run, index) {
-  const path = run.path, byRank = new Map(page.rows.filter(row => row.run === index).map(row => [row.rank, row]));
-  pen.strokeStyle = pen.fillStyle = colours.ink;
-  pen.lineWidth = 1.6;
+  const path = run.path, bottoms = new Map(), drawn = new Map(), layer = new Map();
+  for (const row of page.rows) if (row.run === index) bottoms.set(row.rank, snap(edges(row)[1]) - 3);
+  const slopes = new Path2D(), waits = new Path2D();
+  const hop = (rank, other, px) => {  // of several within a dot one
+    const key = `${rank} ${other}`, [y0, y1] = [bottoms.get(rank), bottoms.get(other)];
+    if (rank === other || drawn.get(key) === Math.floor(px)) return;
+    drawn.set(key, Math.floor(px));
+    put(layer, colours.ink, snap(px), Math.min(y0, y1), 1.5, Math.abs(y1 - y0) + 3);
+  };
   for (let i = above(path.until, view.from); i < path.width.length && path.start[i] < view.to; i++) {
-    const a = byRank.get(path.from[i]), b = byRank.get(path.to[i]);
-    const [x0, x1] = [x(path.start[i]), x(path.end[i])], y0 = edges(a)[1] - 1.5, y1 = edges(b)[1] - 1.5;
-    pen.setLineDash(path.kind[i] === "wait" ? [2, 3] : []);
-    pen.beginPath();
-    pen.moveTo(x0, y0);
-    pen.lineTo(x1, y1);
-    pen.lineWidth = a === b && path.kind[i] !== "wait" ? 3.5 : 1.6;
-    pen.stroke();
-    const next = path.from[i + 1];
-    if (next !== undefined && next !== path.to[i]) line(pen, x1, y1, x1, edges(byRank.get(next))[1] - 1.5);
+    const from = path.from[i], to = path.to[i], isWait = path.kind[i] === "wait";
+    const x0 = x(path.start[i]), x1 = x(path.end[i]);
+    if (from !== to && x1 - x0 < 2) hop(from, to, x0);
+    else if (from !== to || isWait) {
+      const lines = isWait ? waits : slopes;
+      lines.moveTo(x0, bottoms.get(from) + 1.5);
+      lines.lineTo(x1, bottoms.get(to) + 1.5);
+    } else if (!(Math.floor(x1) <= drawn.get(from))) {
+      drawn.set(from, Math.floor(x1));
+      put(layer, colours.ink, snap(x0), bottoms.get(from), Math.max(1 / dots, snap(x1) - snap(x0)), 3);
+    }
+    if (i + 1 < path.width.length) hop(to, path.from[i + 1], x1);
   }
+  paint(pen, layer);
+  pen.strokeStyle = colours.ink;
+  pen.lineWidth = 1.6;
+  pen.stroke(slopes);
+  pen.setLineDash([2, 3]);
+  pen.stroke(waits);
   pen.setLineDash([]);
 }
 
@@ -158,19 +198,20 @@ function line(pen, x0, y0, x1, y1) {
   pen.stroke();
 }
 
-/** Frame the box under the pointer, and draw a line from the box on another rank that it needed something of. */
+/** Frame the box under the pointer and the box on another rank that it needed something of, and join them. */
 function drawHover(pen) {
-  const { row, box } = hovered, [top, bottom] = edges(row);
-  if (box === undefined) return;
+  const { row, box } = hovered, maker = box === undefined ? null : boxAt(row.after[box]);
+  const frame = (own, i) => {
+    const [top, bottom] = edges(own);
+    pen.strokeRect(x(own.start[i]), top, Math.max(1, own.width[i] * scale), bottom - top);
+  };
   pen.strokeStyle = colours.ink;
   pen.lineWidth = 1.6;
-  pen.strokeRect(x(row.start[box]), top, Math.max(1, row.width[box] * scale), bottom - top);
-  const maker = boxAt(row.after[box]);
-  if (maker) {
-    const y0 = maker.row.y < row.y ? edges(maker.row)[1] : edges(maker.row)[0];
-    line(pen, x(maker.row.end[maker.box]), y0, x(row.start[box]), maker.row.y < row.y ? top : bottom);
-    pen.strokeRect(x(maker.row.start[maker.box]), edges(maker.row)[0], Math.max(1, maker.row.width[maker.box] * scale), bottom - top);
-  }
+  if (box !== undefined) frame(row, box);
+  if (!maker) return;
+  frame(maker.row, maker.box);
+  const isAbove = maker.row.y < row.y ? 1 : 0;
+  line(pen, x(maker.row.end[maker.box]), edges(maker.row)[isAbove], x(row.start[box]), edges(row)[1 - isAbove]);
 }
 
 function boxAt(number) {
@@ -182,17 +223,26 @@ function boxAt(number) {
 function drawLane(pen, lane, top) {
   pen.fillStyle = colours.idle;
   pen.fillRect(x(0), top, page.runs[lane.run].end * scale, LANE);
-  const high = bytes => LANE * bytes / (1.08 * mostBytes), n = lane.time.length;
-  for (let i = Math.max(0, above(lane.time, view.from) - 1); i < n && lane.time[i] <= view.to; i++) {
-    const x0 = Math.round(Math.max(left, x(lane.time[i])));
-    let most = i;  // of the instants within a pixel, that at which most is held
-    while (i + 1 < n && x(lane.time[i + 1]) < x0 + 1) if (lane.total[++i] > lane.total[most]) most = i;
-    const x1 = Math.round(Math.min(width - RIGHT, x(i + 1 < n ? lane.time[i + 1] : page.runs[lane.run].end)));
-    for (let kind = 0, y = top + LANE; kind < page.kinds.length; kind++) {
-      const tall = high(lane.bytes[kind][most]);
-      pen.fillStyle = page.kinds[kind][1];
-      pen.fillRect(x0, y -= tall, Math.max(1, x1 - x0), tall);
-    }
+  const high = bytes => snap(LANE * bytes / (1.08 * mostBytes)), n = lane.time.length, bottom = top + LANE;
+  const steps = page.kinds.map(() => ({ from: 0, y: bottom })), layers = page.kinds.map(() => []);
+  const step = (kind, px, y) => {  // from here on the kind, with those below it, is up to another height
+    const { from, y: before } = steps[kind];
+    if (y === before) return;
+    if (before < bottom) layers[kind].push([from, before, px - from, bottom - before]);
+    steps[kind] = { from: px, y };
+  };
+  let i = Math.max(0, above(lane.time, view.from) - 1);
+  while (i < n && lane.time[i] <= view.to) {
+    const px = snap(Math.max(left, x(lane.time[i])));
+    let most = i;  // of the instants within a dot, that at which most is held
+    while (++i < n && x(lane.time[i]) < px + 1 / dots) if (lane.total[i] > lane.total[most]) most = i;
+    let held = 0;
+    layers.forEach((_, kind) => step(kind, px, bottom - high(held += lane.bytes[kind][most])));
+  }
+  for (let kind = layers.length - 1; kind >= 0; kind--) {  // those on top first: each goes down to the bottom
+    step(kind, snap(Math.min(width - RIGHT, x(page.runs[lane.run].end))), bottom);
+    pen.fillStyle = page.kinds[kind][1];
+    for (const rectangle of layers[kind]) pen.fillRect(...rectangle);
   }
   if (lane.limit === null || lane.limit > mostBytes) return;
   pen.strokeStyle = colours.limit;
@@ -217,5 +267,6 @@ function drawLaneNames(pen, lane, top) {
   if (paired) write(pen, page.runs[lane.run].name, 4, top + 26, colours.faint, SMALL);
   if (lane.isFirst) write(pen, `memory of ${page.runs[lane.run].name}`, left, top - 12, colours.ink, "bold " + FONT);
   write(pen, readableBytes(lane.peak), width - 2, top + 10, colours.faint, SMALL, "right");
-  if (lane.limit !== null) write(pen, `of ${readableBytes(lane.limit)}`, width - 2, top + 25, colours.limit, SMALL, "right");
+  if (lane.limit === null) return;
+  write(pen, `of ${readableBytes(lane.limit)}`, width - 2, top + 25, colours.limit, SMALL, "right");
 }

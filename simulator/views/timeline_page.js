@@ -7,7 +7,7 @@ const [axis, chart, tip] = ["axis", "chart", "tip"].map(id => document.getElemen
 const showIdle = document.getElementById("show-idle"), showPath = document.getElementById("show-path");
 const marks = document.getElementById("marks");
 const FONT = "12px system-ui, sans-serif", SMALL = "11px system-ui, sans-serif";
-const AXIS = 26, LANE = 54, LANE_GAP = 12, RIGHT = 76, MOST_TEXTS = 4000, STRIP = 0.34;
+const AXIS = 26, LANE = 54, LANE_GAP = 12, RIGHT = 76, MOST_TEXTS = 4000;
 
 // ---------------------------------------------------------------- data: columns of differences become instants
 
@@ -28,8 +28,9 @@ function summed(differences) {
 }
 
 let numBoxes = 0;
-for (const row of page.rows) {
+for (const [index, row] of page.rows.entries()) {
   timed(row);
+  row.index = index;
   row.first = numBoxes;
   numBoxes += row.width.length;
 }
@@ -68,12 +69,13 @@ function unitOf(seconds) {
 function readable(ticks) {
   const seconds = ticks * page.tick_s, [size, name] = unitOf(Math.abs(seconds));
   const value = seconds / size;
-  return (Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(4)))) + " " + name;
+  const isLarge = Math.abs(value) >= 1000;
+  return `${isLarge ? Math.round(value).toLocaleString("en") : Number(value.toPrecision(4))} ${name}`;
 }
 
 function readableBytes(bytes) {
-  const [size, name] = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]].find(unit => bytes >= unit[0]) ?? [1, "B"];
-  return Number((bytes / size).toPrecision(4)) + " " + name;
+  const [size, name] = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"], [0, "B"]].find(unit => bytes >= unit[0]);
+  return `${Number((bytes / (size || 1)).toPrecision(4))} ${name}`;
 }
 
 function element(tag, text, parent) {
@@ -94,8 +96,10 @@ lanes.forEach((lane, index) => {
   lane.top = height + (lane.isFirst ? 34 : index ? LANE_GAP : 24);
   height = lane.top + LANE;
 });
-let width = 0, left = 0, scale = 1;  // of the canvas, of the names beside the rows [px]; px per tick
-let marked = null, hovered = null;  // {stage or microbatch: number}; what the pointer is on
+const faces = page.looks.map(look => [0, 0.8].map(share => mixed(look.colour, colours.idle, share)));  // and faint
+let width = 0, left = 0;  // of the canvas, and of the names beside the rows [px]
+let scale = 1, dots = 1;  // px per tick, dots of the screen per px
+let isPrinted = false, marked = null, hovered = null;  // {stage or microbatch: number}; what the pointer is on
 
 const x = ticks => left + (ticks - view.from) * scale;
 
@@ -107,13 +111,14 @@ const rowNames = page.rows.map(nameOf);
 
 function fitCanvases() {
   width = chart.parentElement.clientWidth;
-  const dots = Math.min(window.devicePixelRatio || 1, 16000 / height);
+  dots = Math.min(isPrinted ? 2 : window.devicePixelRatio || 1, 16000 / height);
   for (const [canvas, own] of [[axis, AXIS], [chart, height]]) {
     canvas.width = Math.round(width * dots);
     canvas.height = Math.round(own * dots);
     canvas.style.height = `${own}px`;
     canvas.getContext("2d").setTransform(dots, 0, 0, dots, 0, 0);
   }
+  fitNarrow();
   const pen = chart.getContext("2d");
   pen.font = FONT;
   const names = [...rowNames, ...lanes.map(lane => `device ${lane.device}`)];
@@ -165,8 +170,7 @@ function describe(target) {
   const { row, box, part } = target, idle = page.runs[row.run].idle[row.device];
   const lines = page.runs.length > 1 ? [["run", page.runs[row.run].name]] : [];
   if (box === undefined) {
-    const [name, , meaning] = page.causes[idle.cause[part]];
-    lines.push(["rank", row.rank], ["cause", `${name}: ${meaning}`], ...times(idle, part));
+    lines.push(["rank", row.rank], ["cause", causeOf(idle, part)], ...times(idle, part));
     const next = above(row.start, idle.start[part]);
     if (next < row.width.length) lines.push(["until", titleOf(row, next)], ...needed(row, next));
     return ["idle", lines];
@@ -176,7 +180,7 @@ function describe(target) {
   lines.push(...times(row, box), ...needed(row, box));
   const waits = partsBefore(idle, row.start[box]);
   if (waits.length) lines.push(["waited", readable(waits.reduce((total, i) => total + idle.width[i], 0))]);
-  for (const i of waits.reverse()) lines.push(["", `${readable(idle.width[i])} ${page.causes[idle.cause[i]].filter((_, k) => k !== 1).join(": ")}`]);
+  for (const i of waits.reverse()) lines.push(["", `${readable(idle.width[i])} ${causeOf(idle, i)}`]);
   if (isOnPath(row, box)) lines.push(["", "on the critical path"]);
   return [titleOf(row, box), lines];
 }
@@ -184,13 +188,20 @@ function describe(target) {
 function describeMemory({ lane, ticks }) {
   const i = above(lane.time, ticks) - 1, lines = page.runs.length > 1 ? [["run", page.runs[lane.run].name]] : [];
   lines.push(["at", readable(ticks)], ["held", i < 0 ? "nothing yet" : readableBytes(lane.total[i])]);
-  page.kinds.forEach(([kind], k) => { if (i >= 0 && lane.bytes[k][i]) lines.push([kind, readableBytes(lane.bytes[k][i])]); });
+  const held = page.kinds.map(([kind], k) => [kind, i < 0 ? 0 : lane.bytes[k][i]]).filter(([, bytes]) => bytes);
+  lines.push(...held.map(([kind, bytes]) => [kind, readableBytes(bytes)]));
   lines.push(["peak", readableBytes(lane.peak)]);
   if (lane.limit !== null) lines.push(["limit", readableBytes(lane.limit)]);
   return [`memory of device ${lane.device}`, lines];
 }
 
-const times = (spans, i) => [["start", readable(spans.start[i])], ["end", readable(spans.end[i])], ["takes", readable(spans.width[i])]];
+const times = (spans, i) => [["start", spans.start], ["end", spans.end], ["takes", spans.width]]
+  .map(([name, ticks]) => [name, readable(ticks[i])]);
+
+function causeOf(idle, i) {
+  const [name, , meaning] = page.causes[idle.cause[i]];
+  return `${name}: ${meaning}`;
+}
 
 function titleOf(row, box) {
   const microbatch = row.microbatch[box] < 0 ? "" : `, micro-batch ${row.microbatch[box]}`;
@@ -199,7 +210,9 @@ function titleOf(row, box) {
 
 function needed(row, box) {
   const maker = boxAt(row.after[box]);
-  return maker ? [["needs", `${titleOf(maker.row, maker.box)}, of rank ${maker.row.rank}, over at ${readable(maker.row.end[maker.box])}`]] : [];
+  if (!maker) return [];
+  const over = readable(maker.row.end[maker.box]);
+  return [["needs", `${titleOf(maker.row, maker.box)}, of rank ${maker.row.rank}, over at ${over}`]];
 }
 
 function isOnPath(row, box) {
@@ -260,8 +273,8 @@ chart.addEventListener("wheel", event => {
   event.preventDefault();
   if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY))
     return show(view.from + (event.deltaX || event.deltaY) / scale, view.to - view.from);
-  const lines = event.deltaMode === 1 ? 30 : 1;
-  zoom(Math.exp(0.002 * Math.max(-300, Math.min(300, event.deltaY * lines))), view.from + (inChart(event)[0] - left) / scale);
+  const turned = Math.max(-300, Math.min(300, event.deltaY * (event.deltaMode === 1 ? 30 : 1)));
+  zoom(Math.exp(0.002 * turned), view.from + (inChart(event)[0] - left) / scale);
 }, { passive: false });
 
 function mark(target) {
@@ -272,7 +285,11 @@ function mark(target) {
 const keys = {
   ArrowLeft: () => show(view.from - 0.1 * (view.to - view.from), view.to - view.from),
   ArrowRight: () => show(view.from + 0.1 * (view.to - view.from), view.to - view.from),
-  "+": () => zoom(0.7), "=": () => zoom(0.7), "-": () => zoom(1 / 0.7), "0": () => show(0, page.end), Home: () => show(0, page.end),
+  "+": () => zoom(0.7),
+  "=": () => zoom(0.7),
+  "-": () => zoom(1 / 0.7),
+  "0": () => show(0, page.end),
+  Home: () => show(0, page.end),
   Escape: () => mark(null),
 };
 document.addEventListener("keydown", event => {
@@ -297,7 +314,8 @@ function legend() {
   if (page.has_lighter) entry("lighter: later stage");
   entry("idle", colours.idle);
   const causes = new Set(page.runs.flatMap(run => Object.values(run.idle).flatMap(idle => idle.cause)));
-  if (showIdle.checked) page.causes.forEach(([name, colour, meaning], i) => { if (causes.has(i)) entry(`${name}: ${meaning}`, colour, true); });
+  for (const [i, [name, colour, meaning]] of page.causes.entries())
+    if (showIdle.checked && causes.has(i)) entry(`${name}: ${meaning}`, colour, true);
   if (lanes.length) element("li", "", list).className = "break";
   for (const [kind, colour] of lanes.length ? page.kinds : []) entry(kind, colour, true);
   if (lanes.some(lane => lane.limit !== null)) entry("memory limit", colours.limit, true);
@@ -321,6 +339,7 @@ showIdle.addEventListener("change", legend);
 showPath.addEventListener("change", redraw);
 window.addEventListener("resize", fitCanvases);
 window.addEventListener("scroll", redraw, { passive: true });
-window.addEventListener("beforeprint", () => draw());
+for (const [name, value] of [["beforeprint", true], ["afterprint", false]])
+  window.addEventListener(name, () => { isPrinted = value; fitCanvases(); draw(); });
 legend();
 fitCanvases();
