@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import cycle, pairwise
 from operator import attrgetter
 from typing import Any, TypeAlias
 
@@ -38,6 +38,7 @@ from pipesched.simulator.views.figure import (
     PALE_GREY,
     PINK,
     RED,
+    SLATE,
     TEAL,
     VIOLET,
     WHITE,
@@ -61,7 +62,7 @@ _CAUSES = {
     "cooldown": (PALE_GREY, "after the last work of the device"),
 }
 """The colour of each cause of idle time, and what it is, in the order of `CAUSES`."""
-_KIND_COLOURS = (BLUE, ORANGE, VIOLET, TEAL, YELLOW, RED, PINK, PALE_GREY)
+_KIND_COLOURS = (BLUE, PINK, PALE_GREY, RED, YELLOW, SLATE, ORANGE, TEAL, VIOLET, HAND_OVER)
 """Colours of the kinds of bytes, in turn."""
 
 
@@ -84,8 +85,9 @@ def page_data(chart: Chart, paths: Sequence[Sequence[Piece]], memory_bytes: Sequ
     used = {name for name, _ in faces}
     colours = dict(look(box.op) for row in boxes for box in row)
     samples = [sample for timeline in chart.timelines for sample in timeline.memory]
-    bytes_kinds = dict.fromkeys(kind for sample in samples for kind, num_bytes in sample.bytes_by_kind if num_bytes)
-    kind_colours = [(kind, _KIND_COLOURS[place % len(_KIND_COLOURS)]) for place, kind in enumerate(bytes_kinds)]
+    held = {kind for sample in samples for kind, num_bytes in sample.bytes_by_kind if num_bytes}
+    all_kinds = dict.fromkeys(kind for sample in samples for kind, _ in sample.bytes_by_kind)
+    kind_colours = {kind: colour for kind, colour in zip(all_kinds, cycle(_KIND_COLOURS)) if kind in held}
     return {
         "tick_s": tick_s,
         "end": max(map(ticks, chart.makespans_s)),
@@ -95,11 +97,11 @@ def page_data(chart: Chart, paths: Sequence[Sequence[Piece]], memory_bytes: Sequ
         "legend": [[name, colours[name]] for name in LEGEND if name in used],
         "has_lighter": any(box.lightness for row in boxes for box in row),
         "causes": [[cause, colour, meaning] for cause, (colour, meaning) in _CAUSES.items()],
-        "kinds": [[kind, _hex(lighter(colour, 0.35))] for kind, colour in kind_colours],
+        "kinds": [[printable(kind), _hex(lighter(colour, 0.35))] for kind, colour in kind_colours.items()],
         "headings": list(chart.headings),
         "rows": rows,
         "runs": [
-            _run(chart, index, path, limits, list(bytes_kinds), ticks)
+            _run(chart, index, path, limits, list(kind_colours), ticks)
             for index, (path, limits) in enumerate(zip(paths, memory_bytes, strict=True))
         ],
     }

@@ -10,7 +10,26 @@ from itertools import accumulate
 
 import pytest
 
-from pipesched.schedules import Compute, MemorySample, Overlap, Timeline, computes
+from pipesched.schedules import (
+    Average,
+    Compute,
+    MemorySample,
+    Message,
+    Overlap,
+    Payload,
+    Phase,
+    Recv,
+    Reduce,
+    Reshard,
+    Send,
+    Span,
+    Step,
+    Timeline,
+    Unshard,
+    backward,
+    computes,
+    forward,
+)
 from pipesched.schedules.builders.gpipe import gpipe
 from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
@@ -118,6 +137,19 @@ def test_halves_and_runs_of_one_schedule_have_their_rows():
     overlap = replace(line.spans[0], op=Overlap(first, second))
     half = data_of(timeline_page([Timeline("pair", "predicted", (overlap,), (0,))]))["rows"][0]["half"]
     assert half == [1, 2]
+
+
+def test_every_kind_of_op_and_posts_that_nobody_meets_have_their_page():
+    ops = [Compute(phase, 0, 1) for phase in Phase]
+    ops += [Overlap(forward(0, 2), backward(1, 3)), Reduce(0), Step(0), Average(1), Unshard(0), Reshard(0)]
+    ops += [Recv(Message(Payload.ACTIVATION, 0, 7), 5), Send(Message(Payload.GRADIENT, 1, 7), 9)]
+    spans = [Span(rank, op, 3.0 * i, 3.0 * i, 3.0 * i + 2) for rank in range(2) for i, op in enumerate(ops)]
+    data = data_of(timeline_page([Timeline("all", "predicted", tuple(spans), (0, 0))]))
+    assert [name for name, _ in data["legend"]] == [
+        "forward", "backward", "backward, inputs", "backward, weights", "recompute",
+        "reduce", "step", "average", "unshard", "reshard",
+    ]  # fmt: skip
+    assert [len(row["width"]) for row in data["rows"]] == [12, 12]
 
 
 def test_the_table_has_settings_and_measures():
