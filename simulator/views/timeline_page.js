@@ -7,7 +7,7 @@ const [axis, chart, tip] = ["axis", "chart", "tip"].map(id => document.getElemen
 const showIdle = document.getElementById("show-idle"), showPath = document.getElementById("show-path");
 const marks = document.getElementById("marks");
 const FONT = "12px system-ui, sans-serif", SMALL = "11px system-ui, sans-serif";
-const AXIS = 26, LANE = 54, LANE_GAP = 12, RIGHT = 76, MOST_TEXTS = 4000;
+const AXIS = 26, LANE_GAP = 12, RIGHT = 76, MOST_TEXTS = 4000;
 
 // ---------------------------------------------------------------- data: columns of differences become instants
 
@@ -47,6 +47,7 @@ for (const run of page.runs) {
 const paired = page.runs.length > 1 && !page.headings.length;
 const lanes = page.runs.flatMap((run, index) => run.memory.map(memory => ({ ...memory, run: index })))
   .sort((a, b) => (paired ? a.device - b.device || a.run - b.run : a.run - b.run || a.device - b.device));
+const LANE = lanes.length > 24 ? 34 : 54;
 const mostHeld = Math.max(1, ...lanes.map(lane => lane.peak));  // a limit far above it is told, not drawn
 const mostBytes = Math.max(mostHeld, ...lanes.map(lane => lane.limit ?? 0).filter(limit => limit < 2.5 * mostHeld));
 
@@ -111,7 +112,7 @@ const rowNames = page.rows.map(nameOf);
 
 function fitCanvases() {
   width = chart.parentElement.clientWidth;
-  dots = Math.min(isPrinted ? 2 : window.devicePixelRatio || 1, 16000 / height);
+  dots = Math.min(isPrinted ? 2 : window.devicePixelRatio || 1, 32000 / height, Math.sqrt(6e7 / (width * height)));
   for (const [canvas, own] of [[axis, AXIS], [chart, height]]) {
     canvas.width = Math.round(width * dots);
     canvas.height = Math.round(own * dots);
