@@ -27,7 +27,7 @@ def opened(page, folder, script=None):
         page.write_text(text.replace("</body>", f"<script>{script}</script></body>"))
     options = ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1200,900", "--enable-logging=stderr")
     quiet = ("--no-first-run", "--disable-background-networking", "--disable-component-update")
-    budget = ("--virtual-time-budget=1000", f"--user-data-dir={folder / 'browser'}", "--dump-dom")
-    answer = run([browser, *options, *quiet, *budget, page.as_uri()])
+    end = (f"--user-data-dir={folder / 'browser'}", "--dump-dom")
+    answer = run([browser, *options, *quiet, *end, page.as_uri()])
     assert "</html>" in answer.stdout, answer.stderr
     return answer.stdout, re.findall(r'CONSOLE[:(].*?"(.*)", source', answer.stderr)

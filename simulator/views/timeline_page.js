@@ -344,3 +344,4 @@ for (const [name, value] of [["beforeprint", true], ["afterprint", false]])
   window.addEventListener(name, () => { isPrinted = value; fitCanvases(); draw(); });
 legend();
 fitCanvases();
+draw();
