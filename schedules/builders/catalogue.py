@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from pipesched.schedules import MAX_CELLS, MAX_NUMBER, Schedule, ScheduleError, integer, positive, repeat, shown
+from pipesched.schedules import MAX_CELLS, Schedule, ScheduleError, integer, positive, repeat, shown
 from pipesched.schedules.builders.catalogue_entries import ENTRIES
 from pipesched.schedules.builders.catalogue_entry import Entry, ParameterValue
 
 _MAX_GENERATED_STAGES = 100_000
 """Most stages of a run whose lists are made while they are read: each rank is known, however long the run."""
+_MAX_GENERATED_MICROBATCHES = 10**15
+"""Most micro-batches of such a run: nobody reads as many to the end."""
 
 _LONGEST = 100
 """Characters of a name that are compared with those that there are."""
@@ -81,8 +83,9 @@ def build_generated(
             f"schedule {entry.name}: got {shown(num_stages)} stages, expected at most {_MAX_GENERATED_STAGES}; "
             "try fewer ranks"
         )
-    if m > MAX_NUMBER:
-        raise ScheduleError(f"schedule {entry.name}: got {shown(m)} micro-batches, expected at most {MAX_NUMBER}")
+    if m > _MAX_GENERATED_MICROBATCHES:
+        most = _MAX_GENERATED_MICROBATCHES
+        raise ScheduleError(f"schedule {entry.name}: got {shown(m)} micro-batches, expected at most {most}")
     return entry.stamped(entry.build_generated(p, m, **keywords))
 
 

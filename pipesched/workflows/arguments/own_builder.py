@@ -20,6 +20,7 @@ import pipesched
 from pipesched.profiles.processes import prints_to_stderr, users_folders, users_module
 from pipesched.schedules import (
     MAX_CELLS,
+    MAX_NUMBER,
     Average,
     Compute,
     Message,
@@ -50,7 +51,6 @@ Builder: TypeAlias = Callable[..., Any]
 _FORM = "package.module:builder or path.py:builder"
 _NONE = inspect.Parameter.empty
 _UNNAMED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-_MAX_NUMBER = 999_999_999
 _NOT_THE_USERS = ("<frozen", str(Path(pipesched.__file__).parent), str(Path(contextlib.__file__).parent))
 """How the names of files begin in which no code of a user stands."""
 
@@ -241,4 +241,4 @@ def _is_op(op: object) -> bool:
 
 def _are_numbers(*values: object) -> bool:
     numbers = map(integer, values)
-    return all(number is not None and 0 <= number <= _MAX_NUMBER for number in numbers)
+    return all(number is not None and 0 <= number <= MAX_NUMBER for number in numbers)
