@@ -35,10 +35,7 @@ def profile(kind: str) -> Profile:
     """Return a fresh one, of the sizes of the grid."""
     model, batch_size, microbatches = GRIDS[kind]
     sizes = sorted(batch_size // m for m in microbatches)
-    companions = num_companions(2)
-    return pipesched.profile(
-        model, sizes, repeats=5, companions=companions, pipelines=max(PIPELINES), splits=False
-    ).profile
+    return pipesched.profile(model, sizes, repeats=5, companions=num_companions(2), splits=False).profile
 
 
 def tuned(kind: str, measured: Profile, links: Cluster, **how: Any) -> TuneResult:
