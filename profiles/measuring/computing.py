@@ -9,6 +9,7 @@ of accelerators keep it, an op takes the same under both.
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ import torch
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 """Parameters of glibc's ``mallopt``: free bytes above which memory goes back, and how many tensors have maps."""
+_SAID_BY_USERS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_")
+"""Variables of the environment that say the same to glibc."""
 _USUAL = {_TRIM_THRESHOLD: 128 * 1024, _MMAP_MAX: 65536}
 _KEEPING = {_TRIM_THRESHOLD: -1, _MMAP_MAX: 0}
 
@@ -25,7 +28,8 @@ _KEEPING = {_TRIM_THRESHOLD: -1, _MMAP_MAX: 0}
 def computing(threads: int) -> Iterator[None]:
     """Let torch compute as every rank does, and a profile too, so that seconds of one hold for the other.
 
-    Freed memory is kept where the process has glibc; it goes back to the system in the end.
+    Freed memory is kept where the process has glibc, unless the environment says what it keeps; it goes back to the
+    system in the end.
 
     Args:
         threads: Threads of one operation.
@@ -55,4 +59,6 @@ def _give_back() -> None:
 
 
 def _of_glibc(name: str) -> Callable[..., int] | None:
-    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+    if sys.platform != "linux" or any(variable in os.environ for variable in _SAID_BY_USERS):
+        return None
+    return getattr(ctypes.CDLL(None), name, None)

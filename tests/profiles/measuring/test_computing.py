@@ -27,6 +27,16 @@ def test_a_tensors_memory_is_used_again_while_computing_and_goes_back_after_it()
     assert kept * 10 < given_back
 
 
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told how to allocate")
+def test_what_the_environment_says_of_memory_stays(monkeypatch):
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
+    with computing(1):
+        for _ in range(20):
+            faults_of_two_tensors()
+        given_back = faults_of_two_tensors()
+    assert given_back > 10
+
+
 def test_threads_are_as_before_after_it():
     before = torch.get_num_threads()
     with computing(before + 1):
