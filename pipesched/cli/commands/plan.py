@@ -15,7 +15,7 @@ from pipesched.cli.output.memory_lines import device_limit_lines
 from pipesched.cli.output.output_files import JSON as PLAN
 from pipesched.cli.output.output_files import check_outputs, emit
 from pipesched.cli.terminal import complain, print_json, progress_bar
-from pipesched.workflows import TrainerName
+from pipesched.workflows import MAX_PROCESSES, TrainerName
 
 
 @grouped
@@ -30,7 +30,8 @@ def plan(
         float, typer.Option(help="Seconds; then it is the best so far, once there is one.", min=0.0, max=1e6)
     ] = 20.0,
     workers: Annotated[
-        int | None, typer.Option(help="Processes; unless given, as many as cores, where that is quicker.", min=1)
+        int | None,
+        typer.Option(help="Processes; else as many as cores, where that is quicker.", min=1, max=MAX_PROCESSES),
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Why every device idles under the best plan, and the critical path.")

@@ -21,7 +21,7 @@ from pipesched.cli.output.output_files import TABLE, check_outputs, emit, table_
 from pipesched.cli.output.tune_print import print_race, print_settings, print_verdict, result_to_dict
 from pipesched.cli.terminal import complain, num_bytes, print_json, progress_bar
 from pipesched.schedules.formats import suffix_of
-from pipesched.workflows import AccountingChoice, EvaluatorChoice
+from pipesched.workflows import MAX_PROCESSES, AccountingChoice, EvaluatorChoice
 
 if TYPE_CHECKING:
     from pipesched.simulator.tuner import Problem
@@ -44,7 +44,9 @@ def tune(
     accounting: Annotated[
         AccountingChoice, typer.Option(help="AvgPipe's equations as printed, or all terms per iteration.")
     ] = "paper",
-    workers: Annotated[int | None, typer.Option(help="Processes; unless given, as many as cores.", min=1)] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes; unless given, as many as cores.", min=1, max=MAX_PROCESSES)
+    ] = None,
     ray: Annotated[
         str | None, typer.Option(help="Ray cluster to search on in place of them: its address, or local.")
     ] = None,

@@ -16,6 +16,7 @@ from pipesched.cli.options.torch_options import load_model, require_device
 from pipesched.cli.terminal import progress_bar
 from pipesched.executor import RunSettings
 from pipesched.profiles import MessagePrecision
+from pipesched.schedules import MAX_NUMBER
 
 if TYPE_CHECKING:
     from pipesched.profiles.costs import Profile
@@ -84,7 +85,9 @@ class RequestOptions:
     """Machines, batch, and what may be tried."""
 
     machines: MachineOptions
-    batch_size: Annotated[int, typer.Option("--batch-size", "-b", help="Samples of an optimizer step.", min=1)]
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", "-b", help="Samples of an optimizer step.", min=1, max=MAX_NUMBER)
+    ]
     devices: Annotated[
         int | None, typer.Option("--devices", help="Of --link, or the first of the cluster; else all.", min=1)
     ] = None

@@ -15,6 +15,7 @@ from pipesched.cli.options.run_options import RunOptions
 from pipesched.cli.options.schedule_list import schedule_names
 from pipesched.cli.options.simulation_options import MessageOptions
 from pipesched.cli.options.torch_options import load_model
+from pipesched.schedules import MAX_NUMBER
 
 if TYPE_CHECKING:
     from pipesched.profiles.costs import Profile
@@ -35,7 +36,9 @@ class ProblemOptions:
             metavar="PROFILE|MODEL", help="Measured profile (JSON), or a model that is profiled first, as gpt:layers=8."
         ),
     ]
-    batch_size: Annotated[int, typer.Option("--batch-size", "-b", help="Samples in a batch, of each pipeline.", min=1)]
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", "-b", help="Samples in a batch, of each pipeline.", min=1, max=MAX_NUMBER)
+    ]
     devices: Annotated[int, typer.Option("--devices", "-p", help="Devices: stages of the pipeline.", min=1)]
     partition: Annotated[str, typer.Option(help="Layers to stages: balanced, uniform, or counts as 3,3,4.")] = (
         "balanced"
