@@ -78,13 +78,13 @@ class ProfileMeasurement:
                 "layer": f"{index} {layer.name}",
                 "forward": readable_s(layer.measurements[-1].forward_s),
                 "backward": readable_s(layer.measurements[-1].backward_s),
+                "weights": readable_bytes(layer.weight_bytes),
+                "saved": readable_bytes(layer.measurements[-1].saved_bytes),
+                "output": readable_bytes(layer.measurements[-1].output_bytes),
                 "step": readable_s(layer.step_s),
                 "copy": "-" if layer.work is None else readable_s(layer.work.copy_s),
                 "predict": "-" if layer.work is None else readable_s(layer.work.predict_s),
                 "average": "-" if layer.work is None else readable_s(layer.work.average_s),
-                "weights": readable_bytes(layer.weight_bytes),
-                "saved": readable_bytes(layer.measurements[-1].saved_bytes),
-                "output": readable_bytes(layer.measurements[-1].output_bytes),
             }
             for index, layer in enumerate(self.profile.layers)
         ]
