@@ -1,4 +1,3 @@
-from .affinity import pin as pin
 from .affinity import ranks_of_processes as ranks_of_processes
 from .control import all_gather as all_gather
 from .control import gather_texts as gather_texts

@@ -30,13 +30,13 @@ from pipesched.executor.core import (
     execute_rank,
     lists_of,
 )
-from pipesched.executor.launch.affinity import local_device, pin, ranks_of_processes
+from pipesched.executor.launch.affinity import local_device, ranks_of_processes
 from pipesched.executor.launch.agreement import digests_of, require_agreement
 from pipesched.executor.launch.run_spec import RunSpec
 from pipesched.executor.transport import ProcessGroupTransport, TensorShape, make_groups, make_reduce_groups
 from pipesched.profiles import Backend, DeviceKind, MessagePrecision
 from pipesched.profiles.measuring import computing
-from pipesched.profiles.processes import usable_cores
+from pipesched.profiles.processes import pin, usable_cores
 from pipesched.schedules import Schedule
 
 

@@ -1,4 +1,4 @@
-"""Measure latency and bandwidth between ranks by ping-pong.
+"""Measure latency and bandwidth between ranks by ping-pong, or (``--slowdown``) what a message slows computing by.
 
 Under torchrun: ``torchrun ... -m pipesched.profiles.measuring.link_profiler``.
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import signal
 import socket
@@ -19,6 +20,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import combinations
+from pathlib import Path
 from typing import get_args
 
 import torch
@@ -27,7 +29,8 @@ import torch.distributed as dist
 from pipesched.profiles import Carrier, ProfileError
 from pipesched.profiles.clusters import Cluster, cluster_of, fit_link
 from pipesched.profiles.io import save_cluster
-from pipesched.profiles.processes import end_with
+from pipesched.profiles.measuring.message_slowdown import measure_slowdown
+from pipesched.profiles.processes import end_with, pin
 from pipesched.schedules import LONGEST_S
 
 SIZES_BYTES = (1024, 16 * 1024, 128 * 1024, 1024**2, 4 * 1024**2)
@@ -115,11 +118,12 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m pipesched.profiles.measuring.link_profiler", description=(__doc__ or "").splitlines()[0]
     )
-    parser.add_argument("--out", required=True, help="the cluster, as JSON")
+    parser.add_argument("--out", required=True, help="the cluster, or a share for each size, as JSON")
     parser.add_argument("--backend", choices=get_args(Carrier), default="gloo")
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES_BYTES), help="message sizes [bytes]")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--timeout-s", type=float, default=60.0, help="how long any wait may take [s]")
+    parser.add_argument("--slowdown", action="store_true", help="measure two ranks that compute beside their messages")
     parser.add_argument("--meet", default="env://", help=argparse.SUPPRESS)
     parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
@@ -144,11 +148,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         device = _device(options.backend, options.meet)
         patience = timedelta(seconds=options.timeout_s)
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        if options.slowdown:
+            pin(rank, size, threads=1)  # as in a run: messages move on the core that computes
+            torch.set_num_threads(1)
         dist.init_process_group(options.backend, options.meet, timeout=patience, rank=rank, world_size=size)
         try:
-            cluster = measure_links(sizes_bytes=options.sizes, repeats=options.repeats, device=device)
-            if dist.get_rank() == 0:
-                save_cluster(cluster, options.out)
+            if options.slowdown:
+                slowdowns = [measure_slowdown(num_bytes, options.repeats, device) for num_bytes in options.sizes]
+                if rank == 0:
+                    Path(options.out).write_text(json.dumps(slowdowns))
+            else:
+                cluster = measure_links(sizes_bytes=options.sizes, repeats=options.repeats, device=device)
+                if rank == 0:
+                    save_cluster(cluster, options.out)
         finally:
             dist.destroy_process_group()
     except ProfileError as error:

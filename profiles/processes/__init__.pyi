@@ -7,6 +7,7 @@ from .host import can_bind as can_bind
 from .host import num_companions as num_companions
 from .host import num_cores as num_cores
 from .host import num_sharing as num_sharing
+from .host import pin as pin
 from .host import usable_cores as usable_cores
 from .stdout_redirection import descriptor_as as descriptor_as
 from .stdout_redirection import prints_to_stderr as prints_to_stderr

@@ -6,13 +6,14 @@ other things, is measured where it matters: in runs of a small model by our own 
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import permutations
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 from pipesched.executor import RankFailed, RunSettings
 from pipesched.profiles import FLOAT32_BYTES, Carrier
@@ -28,6 +29,8 @@ from pipesched.workflows.measuring.running import measured
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+T = TypeVar("T")
 
 _POLL_S = 0.02
 
@@ -49,11 +52,13 @@ class LinkMeasurement:
         cluster: A device per rank, with the measured links between them: what `simulate` and others take.
         fit: Fit of what messages take between ranks that compute; None: only ranks that do nothing else were measured.
         samples: Samples that the link was fitted to, by size.
+        slowdowns: By which share ops of two ranks take longer beside a message in flight, of the size of each sample.
     """
 
     cluster: Cluster
     fit: LoadedLinkFit | None
     samples: tuple[LoadedMessages, ...]
+    slowdowns: tuple[float, ...] = ()
 
     def __repr__(self) -> str:
         link, ranks = self.cluster.link(0, 1), len(self.cluster.devices)
@@ -102,13 +107,14 @@ class LinkMeasurement:
         rows = tuple(
             {
                 "message": readable_bytes(sample.num_bytes),
-                "a Send keeps its rank": readable_s(sample.send_s),
+                "a Send": readable_s(sample.send_s),
                 "a Recv": readable_s(sample.post_s),
                 "taking it": readable_s(sample.receive_s),
-                "from Send to use": readable_s(sample.passage_s),
-                "between two ops": readable_s(sample.op_s),
+                "Send to use": readable_s(sample.passage_s),
+                "between ops": readable_s(sample.op_s),
+                "slows ops": f"{slowdown:.0%}",
             }
-            for sample in self.samples
+            for sample, slowdown in zip(self.samples, self.slowdowns, strict=True)
         )
         link, off = self.fit.link, self.fit.residuals
         lines = [
@@ -118,8 +124,13 @@ class LinkMeasurement:
             f"link     {_readable_line(link.latency_s, 1 / link.bandwidth_bytes_per_s)} "
             f"(with send and receive {off['passage']:.0%} off at most)",
             f"op       {readable_s(self.fit.op_s)}",
+            "slowdown of ops beside a message in flight: not in the file; `--slowdown 0.2` simulates 20 %",
         ]
-        return Table("messages between two ranks that compute: medians", rows, "\n".join(lines))
+        return Table(
+            "messages between two ranks that compute: what keeps a rank (medians)",
+            rows,
+            "\n".join(lines),
+        )
 
     def _repr_html_(self) -> str:
         return self.table().to_html()
@@ -158,12 +169,13 @@ def profile_links(
     cluster = _by_ping_pong(num_ranks, backend, sizes_bytes, repeats)
     if backend != "gloo":
         return LinkMeasurement(cluster, None, ())
-    sizes = sorted({size for size in sizes_bytes or () if _SIZES_BYTES[0] <= size <= 4 * 1024**2})
-    samples = tuple(_in_a_run(size, repeats) for size in (sizes if len(sizes) > 1 else _SIZES_BYTES))
+    asked = sorted({size for size in sizes_bytes or () if _SIZES_BYTES[0] <= size <= 4 * 1024**2})
+    samples = tuple(_in_a_run(size, repeats) for size in (asked if len(asked) > 1 else _SIZES_BYTES))
     fit = fit_loaded_link(samples)
+    slowdowns = _slowdowns([sample.num_bytes for sample in samples])
     loaded = under_load(cluster, fit)
     origin = f"{cluster.origin}; and messages of {len(samples)} sizes in runs of two ranks that compute"
-    return LinkMeasurement(replace(loaded, origin=origin), fit, samples)
+    return LinkMeasurement(replace(loaded, origin=origin), fit, samples, slowdowns)
 
 
 def _in_a_run(num_bytes: int, repeats: int) -> LoadedMessages:
@@ -194,14 +206,27 @@ def _median_s(seconds: Sequence[float]) -> float:
 
 def _by_ping_pong(num_ranks: int, backend: Carrier, sizes_bytes: Sequence[int] | None, repeats: int) -> Cluster:
     """Return a device per rank, with the links between ranks that do nothing else."""
+    sizes = () if sizes_bytes is None else ("--sizes", *map(str, sizes_bytes))
+    return _measured_by_processes(num_ranks, backend, ("--repeats", str(repeats), *sizes), load_cluster)
+
+
+def _slowdowns(sizes_bytes: Sequence[int]) -> tuple[float, ...]:
+    """Return by which share ops take longer beside a message of each size."""
+    words = ("--slowdown", "--repeats", str(_RUNS), "--sizes", *map(str, sizes_bytes))
+    return tuple(_measured_by_processes(2, "gloo", words, lambda path: json.loads(path.read_text())))
+
+
+def _measured_by_processes(num_ranks: int, backend: Carrier, words: Sequence[str], read: Callable[[Path], T]) -> T:
+    """Return what the link profiler's processes wrote.
+
+    Raises:
+        RankFailed: One failed; with its own words.
+    """
     from pipesched.executor.launch import job_folder, started
 
-    words = ["--backend", backend, "--repeats", str(repeats)]
-    if sizes_bytes is not None:
-        words += ["--sizes", *map(str, sizes_bytes)]
     with job_folder() as folder:
-        out = folder / "cluster.json"
-        words += ["--out", str(out), "--meet", f"file://{folder.absolute()}/store"]
+        out = folder / "measured.json"
+        words = ["--backend", backend, *words, "--out", str(out), "--meet", f"file://{folder.absolute()}/store"]
         module = "pipesched.profiles.measuring.link_profiler"
         with started(num_ranks, module, words, folder, is_fresh=backend == "nccl") as processes:
             codes = [process.poll() for process in processes]
@@ -209,7 +234,7 @@ def _by_ping_pong(num_ranks: int, backend: Carrier, sizes_bytes: Sequence[int] |
                 time.sleep(_POLL_S)
                 codes = [process.poll() for process in processes]
         if not any(codes):
-            return load_cluster(out)
+            return read(out)
         logs = [folder / f"log{rank}" for rank, code in enumerate(codes) if code]
         lines = "\n".join(log.read_text(errors="replace") for log in logs if log.exists()).splitlines()
     said = next((line for line in lines if line.startswith("links:")), lines[-1] if lines else "profile-links failed")

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from pipesched.executor.launch.affinity import local_device, pin
+from pipesched.executor.launch.affinity import local_device
+from pipesched.profiles.processes import pin
 
 
 def test_ranks_of_one_device_share_its_cores():

@@ -1,3 +1,4 @@
+import json
 import os
 import sys
 from pathlib import Path
@@ -32,6 +33,16 @@ def test_two_processes_measure_the_link_between_them(tmp_path):
     assert cluster.links == ()
     assert cluster.link(0, 1).transfer_s(4096) > 0
     assert "gloo" in cluster.origin
+
+
+@pytest.mark.distributed
+def test_two_processes_measure_by_how_much_a_message_slows_what_they_compute(tmp_path):
+    path = tmp_path / "slowdowns.json"
+    codes, errors = profiled(tmp_path, "--slowdown", "--out", str(path), "--sizes", "64", "4194304", "--repeats", "3")
+    assert codes == [0, 0], errors
+    slowdowns = json.loads(path.read_text())
+    assert len(slowdowns) == 2
+    assert all(0 <= slowdown < 100 for slowdown in slowdowns)
 
 
 @pytest.mark.parametrize("seconds", ["1e300", "nan", "0", "604801"])

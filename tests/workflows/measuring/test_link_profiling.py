@@ -25,3 +25,6 @@ def test_the_links_between_two_processes_are_measured_and_a_fault_is_named(tmp_p
     assert cluster.intra.sending_s(1024) + cluster.intra.transfer_s(1024) + cluster.intra.receiving_s(1024) > 0
     assert min(cluster.intra.sending_s(1024), cluster.intra.post_s, cluster.intra.receiving_s(1024)) > 0
     assert all(device.op_s > 0 for device in cluster.devices)
+    assert len(measurement.slowdowns) == 2
+    assert all(0 <= slowdown < 100 for slowdown in measurement.slowdowns)  # what `--slowdown` takes
+    assert "slows ops" in measurement._repr_html_()
