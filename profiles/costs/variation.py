@@ -3,8 +3,9 @@
 A machine that is slower for some seconds is so for all works of that time: a makespan then varies as one of them does.
 What varies from work to work averages out over many. So the two are told apart.
 
-Passes are few, and the next one may well be outside of all that were seen: of n passes the k-th is taken for the share
-k / (n + 1) of all, and the deciles beyond the first and the last lie on the line through their neighbours.
+The next pass may well be outside of all that were seen. Of nine passes or more the k-th of n is taken for the share
+k / (n + 1) of all. Fewer do not show the tenths at either end: there the deciles are those in which Student's t
+distribution expects one more pass, sqrt(1 + 1 / n) times as wide as the passes lie apart.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pipesched.profiles.costs.spread import spread_of
+
+_SHOWING_TENTHS = 9
+"""So many passes have one at each tenth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,17 @@ def variation_of(
         for seconds, work_s in zip(row, usual_s, strict=True)
         if work_s and factor
     ]
-    cuts = [max(0.0, cut) for cut in statistics.quantiles(factors, n=10, method="exclusive")]
+    cuts = [max(0.0, cut) for cut in _next_deciles(factors)]
     least, most = min(cuts[0], *factors), max(cuts[-1], *factors)
     return Variation(tuple(sorted((least, *cuts, most))), spread_of(works).deciles_s)
+
+
+def _next_deciles(factors: Sequence[float]) -> list[float]:
+    """Return the nine deciles in which one more pass is expected."""
+    count = len(factors)
+    if count >= _SHOWING_TENTHS:
+        return statistics.quantiles(factors, n=10, method="exclusive")
+    from scipy.special import stdtrit  # type: ignore[import-untyped]  # it has no types
+
+    mean, width = statistics.fmean(factors), statistics.stdev(factors) * math.sqrt(1 + 1 / count)
+    return [mean + width * float(stdtrit(count - 1, tenth / 10)) for tenth in range(1, 10)]
