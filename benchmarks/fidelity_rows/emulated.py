@@ -9,7 +9,7 @@ from emulated_stages import uneven_stages
 
 import pipesched
 from fidelity_rows.bench import Bench, Row, StepErrors, cell, verdict
-from pipesched import CATALOGUE, Cluster, build, flat
+from pipesched import CATALOGUE, Cluster, build
 from pipesched.simulator.analysis import readable_bytes, readable_s
 
 NUM_EMULATED, NUM_MICROBATCHES, OP_S = 4, 8, 0.080
@@ -21,7 +21,8 @@ def errors_of(name: str, links: Cluster, iterations: int) -> StepErrors:
     """Return the seconds of each iteration, after one that nobody looks at, and how far off the prediction is."""
     schedule = build(name, NUM_EMULATED, NUM_MICROBATCHES)
     costs = uneven_stages(schedule, OP_S, MESSAGE_BYTES, WEIGHT_BYTES)
-    predicted_s = pipesched.simulate(schedule, costs, flat(schedule.num_ranks, links.intra)).makespan_s
+    machines = Cluster((links.devices[0],) * schedule.num_ranks, links.intra)
+    predicted_s = pipesched.simulate(schedule, costs, machines).makespan_s
     steps_s = pipesched.run(schedule, emulate=costs, iterations=iterations).makespans_s
     return [(step_s, predicted_s / step_s - 1) for step_s in steps_s]
 
