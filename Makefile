@@ -30,9 +30,10 @@ format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# docs/schedules.md and its pictures; everything else in docs/ is written by hand
+# docs/schedules.md with its pictures, and the tables of docs/files.md; everything else in docs/ is written by hand
 docs: install
 	$(BIN)/python docs/make_schedules.py
+	$(BIN)/python docs/make_files.py
 
 clean:
 	rm -rf .venv out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

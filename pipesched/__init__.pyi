@@ -45,6 +45,8 @@ from .workflows.checking import check as check
 from .workflows.checking import versions as versions
 from .workflows.exporting import PipelineSetting as PipelineSetting
 from .workflows.exporting import export_setting as export_setting
+from .workflows.file_formats import FILE_FORMATS as FILE_FORMATS
+from .workflows.file_formats import file_schema as file_schema
 from .workflows.measuring import LinkMeasurement as LinkMeasurement
 from .workflows.measuring import MeasuredCosts as MeasuredCosts
 from .workflows.measuring import ProfileMeasurement as ProfileMeasurement

@@ -19,8 +19,8 @@ class Span:
 
     Attributes:
         posted_s: When the rank reached the op [s]; it waits from here to `start_s`.
-        start_s: When the work began: of a Compute its computation, of a Send or Recv the transfer.
-        end_s: When the work was over.
+        start_s: When the work began [s]: of a Compute its computation, of a Send or Recv the transfer.
+        end_s: When the work was over [s].
     """
 
     rank: int
@@ -36,6 +36,8 @@ class HandOver:
 
     Attributes:
         op: The Send or Recv that is posted, the op that the message is taken for, or the op that is over.
+        start_s: When the rank began with it [s].
+        end_s: When it went on [s].
     """
 
     rank: int

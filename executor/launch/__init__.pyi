@@ -14,6 +14,7 @@ from .run_spec import Measure as Measure
 from .run_spec import RunSpec as RunSpec
 from .run_spec import Train as Train
 from .run_spec import job_from_json as job_from_json
+from .run_spec import job_schema as job_schema
 from .run_spec import job_to_json as job_to_json
 from .supervisor import Processes as Processes
 from .supervisor import started as started

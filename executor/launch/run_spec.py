@@ -17,7 +17,7 @@ from pipesched.executor import (
 )
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import StageCosts
-from pipesched.profiles.io import STRICT, NameFromFile, one_line, parse_record
+from pipesched.profiles.io import STRICT, NameFromFile, one_line, parse_record, record_schema
 from pipesched.schedules import LONGEST_S, shown
 from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
 
@@ -36,6 +36,7 @@ class Measure:
         cluster: The machines to emulate too, in JSON (`cluster_json`): the speeds of the devices, and links that
             hold messages back; None: messages take what they really take.
         iterations: Times that the list is run and measured, after `warmup` runs.
+        warmup: Runs before them, which are not measured.
         is_checked: Whether a list that cannot finish is refused before it runs.
     """
 
@@ -164,6 +165,11 @@ def _cost_faults(costs: StageCosts) -> Iterator[str]:
     rate = None if costs.compression is None else costs.compression.convert_bytes_per_s
     if rate is not None and not rate > 0:
         yield f"emulate.compression.convert_bytes_per_s: got {rate:g}, expected more than 0"
+
+
+def job_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a job file; numbers are in ranges that only `RunSpec` knows."""
+    return record_schema(RunSpec)
 
 
 def job_to_json(spec: RunSpec) -> str:

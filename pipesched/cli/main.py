@@ -37,6 +37,7 @@ COMMANDS = {
     "tune": "tune:tune",
     "verify": "verify:verify",
     "what-if": "what_if:what_if",
+    "schema": "schema:schema",
 }
 """The module in `commands` and the function of every command; it is loaded when it is asked for, so that none waits for
 the others."""

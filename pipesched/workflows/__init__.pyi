@@ -1,6 +1,7 @@
 from . import arguments as arguments
 from . import checking as checking
 from . import exporting as exporting
+from . import file_formats as file_formats
 from . import measuring as measuring
 from . import planning as planning
 from . import simulating as simulating
@@ -11,6 +12,7 @@ from . import verifying as verifying
 from . import what_if as what_if
 from .choices import AccountingChoice as AccountingChoice
 from .choices import EvaluatorChoice as EvaluatorChoice
+from .choices import FormatName as FormatName
 from .choices import PartitionAim as PartitionAim
 from .choices import TrainerName as TrainerName
 from .errors import MAX_INT64 as MAX_INT64

@@ -7,4 +7,7 @@ from typing import Literal, TypeAlias
 PartitionAim: TypeAlias = Literal["replicas", "time", "memory"]
 EvaluatorChoice: TypeAlias = Literal["simulate", "avgpipe", "measure", "max_num", "max_size"]
 AccountingChoice: TypeAlias = Literal["paper", "consistent"]
+FormatName: TypeAlias = Literal[
+    "schedule", "timeline", "profile", "run-costs", "stage-costs", "layer-costs", "cluster", "plan", "job", "search"
+]
 TrainerName: TypeAlias = Literal["torchtitan", "megatron", "deepspeed"]

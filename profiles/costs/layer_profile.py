@@ -38,6 +38,7 @@ class LayerCost:
     """The profile of one layer: bytes of its weights, seconds and bytes at each micro-batch size.
 
     Attributes:
+        name: What it is called.
         weight_bytes: Bytes of the layer's parameters.
         optimizer_bytes: The optimizer's state for them.
         step_s: Seconds of one optimizer step, zeroing the gradients included.
@@ -93,6 +94,8 @@ class Profile:
 
     Attributes:
         model: The model's name, as `resolve_model` reads it.
+        layers: The layers, in order.
+        provenance: How the numbers were made.
         variation: How the seconds of forward and backward of the whole model vary from run to run; None in profiles
             that were measured before it was, or once.
         sharing: What processes on one core cost each other, by rising number of them; empty where it was not measured.

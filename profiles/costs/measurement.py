@@ -16,6 +16,9 @@ class LayerSplit:
         backward_input_s: Seconds of I.
         backward_weight_s: Seconds of W.
         gradient_bytes: Gradients that I keeps for W.
+        saved_bytes: Storages that autograd still keeps inside after I.
+        input_saved: Autograd still keeps the input's storage after I.
+        output_saved: Autograd still keeps the output's storage after I.
     """
 
     backward_input_s: float

@@ -1,3 +1,4 @@
+from .cluster_json import cluster_schema as cluster_schema
 from .cluster_json import cluster_text as cluster_text
 from .cluster_json import read_cluster as read_cluster
 from .cost_tables import load_cost_table as load_cost_table
@@ -34,6 +35,11 @@ from .pipedream_graph import graph_of as graph_of
 from .plan import PLAN_FORMAT as PLAN_FORMAT
 from .plan import Plan as Plan
 from .plan import Predicted as Predicted
+from .plan_json import plan_schema as plan_schema
+from .profile_json import profile_schema as profile_schema
 from .profile_json import profile_text as profile_text
+from .record_schema import cost_table_schema as cost_table_schema
+from .record_schema import record_schema as record_schema
+from .run_costs_json import run_costs_schema as run_costs_schema
 from .run_costs_json import run_costs_text as run_costs_text
 from .validation import parse_record as parse_record

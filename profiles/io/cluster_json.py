@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from pipesched.profiles.clusters import Cluster, Device, Link
 from pipesched.profiles.io.faults import require_no_faults
+from pipesched.profiles.io.record_schema import record_schema
 from pipesched.profiles.io.validation import Bytes, Count, Record, Seconds, Text, parse_record
 
 _ADVICE = "correct it, or measure the links again"
@@ -22,6 +23,14 @@ _RANK_COSTS = ("send_s", "send_s_per_byte", "post_s", "receive_s", "receive_s_pe
 
 
 class _Link(Record):
+    """A link as a file has it.
+
+    Attributes:
+        bandwidth_bytes_per_s: Bandwidth of the link, for all messages together; None: unlimited.
+    """
+
+    becomes: ClassVar[type] = Link
+
     latency_s: Seconds
     bandwidth_bytes_per_s: Annotated[float, Field(gt=0)] | None
     send_s: Seconds = 0.0
@@ -40,11 +49,20 @@ class _Link(Record):
 
 
 class _PairLink(_Link):
+    """A link from one device to another.
+
+    Attributes:
+        source: The device that sends.
+        target: The device that receives.
+    """
+
     source: Count
     target: Count
 
 
 class _Device(Record):
+    becomes: ClassVar[type] = Device
+
     speed: Annotated[float, Field(gt=0)] = 1.0
     memory_bytes: Bytes | None = None
     node: Count = 0
@@ -52,6 +70,8 @@ class _Device(Record):
 
 
 class _Cluster(Record):
+    becomes: ClassVar[type] = Cluster
+
     format: Literal["pipesched-cluster"]
     version: Literal[1]
     devices: Annotated[tuple[_Device, ...], Field(min_length=1, max_length=100_000)]
@@ -80,6 +100,11 @@ def read_cluster(text: str, file: str) -> Cluster:
         origin=record.origin,
         nics=record.nics,
     )
+
+
+def cluster_schema() -> dict[str, Any]:
+    """Return the JSON Schema of what `read_cluster` reads."""
+    return record_schema(_Cluster)
 
 
 def cluster_text(cluster: Cluster, file: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -108,29 +109,48 @@ def header_faults(columns: Sequence[Column], known: Sequence[str], needed: Seque
     return faults
 
 
+def cell_limits(name: str) -> dict[str, Any]:
+    """Return what a cell of a column may say, seconds in s, as JSON Schema says it."""
+    match name:
+        case "layer":
+            return {"type": "string"}
+        case "stage":
+            return {"type": "integer", "minimum": 0, "maximum": MAX_ROWS - 1}
+        case "utilisation":
+            return {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
+        case "overlap":
+            return {"type": "number", "minimum": 0, "maximum": 1}
+    is_whole = name in _BYTES
+    kind, most = ("integer", {"maximum": 2**63 - 1}) if is_whole else ("number", {})
+    return {"type": [kind, "null"] if name in _MAY_BE_EMPTY else kind, "minimum": 0, **most}
+
+
 def read_cell(place: str, column: Column, cell: str, faults: list[str]) -> Any:
     """Return what is in `cell`, seconds in s; None with a fault added, or where it may be left empty."""
     if not cell and column.name in _MAY_BE_EMPTY:
         return None
-    if column.name == "layer":
+    limits = cell_limits(column.name)
+    if limits["type"] == "string":
         return cell
-    if column.name == "stage" or column.name in _BYTES:
-        limit = MAX_ROWS if column.name == "stage" else 2**63
-        if cell.isascii() and cell.isdigit() and len(cell) <= 19 and int(cell) < limit:
+    if "integer" in limits["type"]:
+        if cell.isascii() and cell.isdigit() and len(cell) <= 19 and int(cell) <= limits["maximum"]:
             return int(cell)
-        faults.append(f"{place}: got {shown(cell)}, expected a whole number from 0 to {limit - 1}; correct the cell")
+        faults.append(
+            f"{place}: got {shown(cell)}, expected a whole number from 0 to {limits['maximum']}; correct the cell"
+        )
         return None
     value = float(cell) / column.per_second if _is_number(cell) else math.nan
+    is_above = value > 0 if "exclusiveMinimum" in limits else value >= 0
+    if is_above and value <= limits.get("maximum", sys.float_info.max):
+        return value
     match column.name:
         case "utilisation":
-            fits, expected = 0 < value <= 1, "a share above 0 and at most 1"
+            expected = "a share above 0 and at most 1"
         case "overlap":
-            fits, expected = 0 <= value <= 1, "a share from 0 to 1"
+            expected = "a share from 0 to 1"
         case _:
             unit = {1: "seconds", 10**3: "milliseconds", 10**6: "microseconds"}[column.per_second]
-            fits, expected = 0 <= value < math.inf, f"{unit}, finite and 0 or more"
-    if fits:
-        return value
+            expected = f"{unit}, finite and 0 or more"
     faults.append(f"{place}: got {shown(cell)}, expected {expected}; correct the cell")
     return None
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from pipesched.profiles import MessagePrecision
 from pipesched.profiles.io.model_name import NameFromFile
 from pipesched.profiles.io.plan import PLAN_FORMAT, Plan, PlanFormat, Predicted
+from pipesched.profiles.io.record_schema import record_schema
 from pipesched.profiles.io.validation import Record, Seconds, Text, parse_record
 from pipesched.schedules.transforms import Placement, ScheduleSpec
 
@@ -24,6 +25,8 @@ _Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class _ScheduleSpecRecord(Record):
+    becomes: ClassVar[type] = ScheduleSpec
+
     name: Annotated[str, Field(max_length=100)] = ""
     num_ranks: _Ranks = 1
     num_microbatches: Annotated[int, Field(ge=1, le=1_000_000)] = 1
@@ -36,6 +39,8 @@ class _ScheduleSpecRecord(Record):
 
 
 class _Predicted(Record):
+    becomes: ClassVar[type] = Predicted
+
     seconds: Seconds
     throughput: Annotated[float, Field(ge=0)]
     memory_bytes: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(max_length=100_000)] = ()
@@ -44,6 +49,8 @@ class _Predicted(Record):
 
 
 class _Plan(Record):
+    becomes: ClassVar[type] = Plan
+
     format: PlanFormat
     version: Literal[1]
     model: Text
@@ -66,6 +73,11 @@ def read_plan(text: str, file: str) -> Plan:
     schedule_spec, predicted = fields.pop("schedule_spec"), fields.pop("predicted")
     name = NameFromFile(fields.pop("model"), file)
     return Plan(model=name, schedule_spec=ScheduleSpec(**schedule_spec), predicted=Predicted(**predicted), **fields)
+
+
+def plan_schema() -> dict[str, Any]:
+    """Return the JSON Schema of what `read_plan` reads."""
+    return record_schema(_Plan)
 
 
 def plan_text(plan: Plan, file: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -25,6 +25,7 @@ from pipesched.profiles.costs import (
 )
 from pipesched.profiles.io.faults import require_no_faults
 from pipesched.profiles.io.model_name import NameFromFile
+from pipesched.profiles.io.record_schema import record_schema
 from pipesched.profiles.io.validation import Bytes, Count, Record, Seconds, Text, parse_record
 from pipesched.profiles.io.variation_record import Factors, VariationRecord, falling
 
@@ -32,6 +33,8 @@ _ADVICE = "correct it, or measure the profile again"
 
 
 class _Split(Record):
+    becomes: ClassVar[type] = LayerSplit
+
     backward_input_s: Seconds
     backward_weight_s: Seconds
     gradient_bytes: Bytes
@@ -41,6 +44,8 @@ class _Split(Record):
 
 
 class _Measurement(Record):
+    becomes: ClassVar[type] = LayerMeasurement
+
     microbatch_size: Annotated[int, Field(ge=1, lt=2**31)]
     forward_s: Seconds
     backward_s: Seconds
@@ -55,12 +60,16 @@ class _Measurement(Record):
 
 
 class _Work(Record):
+    becomes: ClassVar[type] = LayerWork
+
     copy_s: Seconds
     predict_s: Seconds
     average_s: Seconds
 
 
 class _Layer(Record):
+    becomes: ClassVar[type] = LayerCost
+
     name: Text
     weight_bytes: Bytes
     optimizer_bytes: Bytes
@@ -70,6 +79,8 @@ class _Layer(Record):
 
 
 class _Provenance(Record):
+    becomes: ClassVar[type] = Provenance
+
     device: Text
     dtype: Text
     threads: Count
@@ -85,11 +96,15 @@ class _Provenance(Record):
 
 
 class _SharingPrice(Record):
+    becomes: ClassVar[type] = SharingPrice
+
     num_processes: Annotated[int, Field(ge=2, lt=2**31)]
     factors: Factors
 
 
 class _Profile(Record):
+    becomes: ClassVar[type] = Profile
+
     format: Literal["pipesched-profile"]
     version: Literal[1, 2, 3, 4, 5]
     model: Text
@@ -115,6 +130,11 @@ def read_profile(text: str, file: str) -> Profile:
     profile = Profile(name, layers, Provenance(**fields), variation, sharing)
     require_no_faults(file, _inconsistencies(profile) + _falling(record) + _version_faults(record), _ADVICE)
     return profile
+
+
+def profile_schema() -> dict[str, Any]:
+    """Return the JSON Schema of what `read_profile` reads."""
+    return record_schema(_Profile)
 
 
 def profile_text(profile: Profile, file: str) -> str:

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from pipesched.profiles.costs import WORK_KINDS, RunCosts, RunStage, Spread, StageCost
 from pipesched.profiles.io.faults import require_no_faults
+from pipesched.profiles.io.record_schema import record_schema
 from pipesched.profiles.io.validation import Bytes, Count, Record, Seconds, Text, parse_record
 from pipesched.profiles.io.variation_record import VariationRecord
 
@@ -28,6 +29,8 @@ _Work = Literal["F", "B", "I", "W", "R", "Step", "Average"]
 
 
 class _Spread(Record):
+    becomes: ClassVar[type] = Spread
+
     count: Annotated[int, Field(ge=1, lt=2**31)]
     mean_s: Seconds
     deciles_s: Annotated[tuple[Seconds, ...], Field(min_length=11, max_length=11)]
@@ -37,6 +40,8 @@ class _Spread(Record):
 
 
 class _StageCost(Record):
+    becomes: ClassVar[type] = StageCost
+
     forward_s: Seconds
     backward_s: Seconds | None
     backward_input_s: Seconds | None
@@ -56,11 +61,15 @@ class _StageCost(Record):
 
 
 class _Stage(Record):
+    becomes: ClassVar[type] = RunStage
+
     work: dict[_Work, _Spread]
     profiled: _StageCost | None
 
 
 class _RunCosts(Record):
+    becomes: ClassVar[type] = RunCosts
+
     format: Literal["pipesched-run-costs"]
     version: Literal[1, 2]
     runs: Annotated[tuple[Text, ...], Field(min_length=1, max_length=1000)]
@@ -89,6 +98,11 @@ def read_run_costs(text: str, file: str) -> RunCosts:
         record.microbatch_size,
         variation=None if record.variation is None else record.variation.variation(),
     )
+
+
+def run_costs_schema() -> dict[str, Any]:
+    """Return the JSON Schema of what `read_run_costs` reads."""
+    return record_schema(_RunCosts)
 
 
 def run_costs_text(costs: RunCosts, file: str) -> str:

@@ -21,12 +21,25 @@ Text = Annotated[str, Field(max_length=2000)]
 
 
 class Record(BaseModel):
-    """A JSON object: no type is guessed, no field is unknown, no number is infinite."""
+    """A JSON object: no type is guessed, no field is unknown, no number is infinite.
+
+    A record that has ``becomes``, the class that it is read for, has its fields explained there.
+    """
 
     model_config: ClassVar[ConfigDict] = {**STRICT, "frozen": True}
 
 
 _R = TypeVar("_R")
+
+
+_ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
+
+
+def record_adapter(kind: Any) -> TypeAdapter[Any]:
+    """Return what reads `kind`; it is made once, which takes longer than reading a line."""
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
 
 
 def parse_record(kind: type[_R], text: str, file: str, advice: str) -> _R:
@@ -36,7 +49,7 @@ def parse_record(kind: type[_R], text: str, file: str, advice: str) -> _R:
         ProfileError: It is not one; every fault as `<file>: <place>: got <x>, expected <y>; <advice>`.
     """
     try:
-        record: _R = TypeAdapter(kind).validate_json(text)
+        record: _R = record_adapter(kind).validate_json(text)
     except ValidationError as error:
         raise ProfileError(f"{file}: {one_line(_told(error, text))}; {advice}") from error
     return record

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -14,6 +14,8 @@ Factors = Annotated[tuple[Seconds, ...], Field(min_length=11, max_length=11)]
 
 class VariationRecord(Record):
     """Factors of whole passes, and of single works: the least, nine deciles, the most."""
+
+    becomes: ClassVar[type] = Variation
 
     passes: Factors
     works: Factors

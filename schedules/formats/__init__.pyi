@@ -1,3 +1,5 @@
+from .attribute_docs import attribute_docs as attribute_docs
+from .attribute_docs import first_sentence as first_sentence
 from .files import MAX_DEVICES as MAX_DEVICES
 from .files import append_text as append_text
 from .files import format_of as format_of
@@ -11,9 +13,11 @@ from .files import write_text as write_text
 from .op_text import parse_op as parse_op
 from .schedule_json import from_json as from_json
 from .schedule_json import read_schedule as read_schedule
+from .schedule_json import schedule_schema as schedule_schema
 from .schedule_json import to_json as to_json
 from .timeline_json import TIMELINE_FORMAT as TIMELINE_FORMAT
 from .timeline_json import read_timeline as read_timeline
+from .timeline_json import timeline_schema as timeline_schema
 from .timeline_json import timeline_to_json as timeline_to_json
 from .torch_csv import has_communication as has_communication
 from .torch_csv import read_csv as read_csv

@@ -312,6 +312,30 @@ def document_text(form: str, fields: Mapping[str, object], lists: Mapping[str, S
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
+_JSON_TYPES = {str: "string", int: "integer", bool: "boolean", list: "array", dict: "object"}
+
+
+def document_schema(
+    form: str, types: Mapping[str, type], optional: Mapping[str, type], said: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the JSON Schema of what `load_document` reads; arguments as there.
+
+    Args:
+        said: What else the schema says of each field, its description at least.
+    """
+    fields = {name: {"type": _JSON_TYPES[kind], **said[name]} for name, kind in {**types, **optional}.items()}
+    head = {
+        "format": {"const": form, "description": "What the file is."},
+        "version": {"const": 1, "description": "The version of its form."},
+    }
+    return {
+        "type": "object",
+        "properties": head | fields,
+        "required": [*head, *types],
+        "additionalProperties": False,
+    }
+
+
 def check_name(value: str, place: str, faults: Faults) -> None:
     """Refuse a name that would not stand in one line of text."""
     if not value.isprintable():
@@ -327,6 +351,13 @@ def check_number(value: object, limit: int, place: str, faults: Faults, name: st
 
 MAX_DEVICES = 100_000
 """Devices that a file may name; a cluster of that many is still quickly made."""
+
+DEVICES_SCHEMA = {
+    "description": "The device of every rank.",
+    "items": {"type": "integer", "minimum": 0, "exclusiveMaximum": MAX_DEVICES},
+    "minItems": 1,
+}
+"""What `check_devices` takes, as JSON Schema says it."""
 
 
 def check_devices(devices: tuple[object, ...], faults: Faults) -> None:

@@ -46,6 +46,11 @@ _MESSAGE = re.compile(
 )
 _STAGE = re.compile(rf"({_NUMBER})(UNSHARD|RESHARD|REDUCE_GRAD|STEP|AVERAGE)")
 
+_WITH_PEER = _MESSAGE.pattern.replace(")?", ")")
+_OVERLAP_OF_TWO = rf"\({_COMPUTE.pattern};{_COMPUTE.pattern}\)OVERLAP_F_B"
+OP_PATTERN = rf"^(?:{'|'.join((_COMPUTE.pattern, _WITH_PEER, _STAGE.pattern, _OVERLAP_OF_TWO))})$"
+"""What `parse_op_with_peer` reads, as a regular expression that JSON Schema takes, too."""
+
 _STAGE_OPS: dict[str, Callable[[int], Op]] = {
     "UNSHARD": Unshard,
     "RESHARD": Reshard,

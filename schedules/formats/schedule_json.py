@@ -40,17 +40,20 @@ from pipesched.schedules import (
     shown,
     shows_messages,
 )
+from pipesched.schedules.formats.attribute_docs import attribute_docs
 from pipesched.schedules.formats.files import (
+    DEVICES_SCHEMA,
     Faults,
     check_devices,
     check_name,
     check_number,
+    document_schema,
     document_text,
     load_document,
     read_text,
     suffix_of,
 )
-from pipesched.schedules.formats.op_text import op_text, parse_op_with_peer
+from pipesched.schedules.formats.op_text import OP_PATTERN, op_text, parse_op_with_peer
 from pipesched.schedules.formats.torch_csv import read_csv_text
 
 SCHEDULE_FORMAT = "pipesched.schedule"
@@ -126,6 +129,39 @@ def to_json(schedule: Schedule) -> str:
         **({} if schedule.traits == ScheduleTraits() else {"traits": _traits(schedule.traits)}),
     }
     return document_text(SCHEDULE_FORMAT, head, {"ops": [[op_text(op) for op in row] for row in schedule.ops]})
+
+
+def schedule_schema() -> dict[str, Any]:
+    """Return the JSON Schema of what `read_json` reads; what fields say together is not in it."""
+    said, traits = attribute_docs(Schedule), attribute_docs(ScheduleTraits)
+    count = {"minimum": 1, "maximum": MAX_CELLS}
+    kinds: dict[str, dict[str, Any]] = {
+        trait.name: {"enum": list(PredictionRule)} if trait.name == "prediction" else {"type": "boolean"}
+        for trait in fields(ScheduleTraits)
+    }
+    return document_schema(
+        SCHEDULE_FORMAT,
+        _FIELDS,
+        _OPTIONAL,
+        {
+            "name": {"description": said["name"]},
+            "num_stages": {"description": said["num_stages"], **count},
+            "num_microbatches": {"description": said["num_microbatches"], **count},
+            "rank_to_device": DEVICES_SCHEMA,
+            "ops": {
+                "description": "The list of every rank.",
+                "items": {"type": "array", "items": {"type": "string", "pattern": OP_PATTERN}},
+            },
+            "width": {"description": said["width"], "minimum": 1},
+            "is_lowered": {"description": said["is_lowered"]},
+            "origin": {"description": said["origin"]},
+            "traits": {
+                "description": said["traits"],
+                "properties": {name: {**kind, "description": traits[name]} for name, kind in kinds.items()},
+                "additionalProperties": False,
+            },
+        },
+    )
 
 
 def _parse(value: list[Any], faults: Faults) -> list[tuple[Op, ...]]:

@@ -11,19 +11,23 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 from pipesched.schedules import HandOver, MemorySample, Recv, ScheduleError, Send, Span, Timeline, shown
+from pipesched.schedules.formats.attribute_docs import attribute_docs
 from pipesched.schedules.formats.files import (
+    DEVICES_SCHEMA,
     MAX_BYTES,
     Faults,
     check_devices,
     check_name,
     check_number,
+    document_schema,
     document_text,
     load_document,
     read_text,
 )
-from pipesched.schedules.formats.op_text import op_text, parse_op_with_peer
+from pipesched.schedules.formats.op_text import OP_PATTERN, op_text, parse_op_with_peer
 
 TIMELINE_FORMAT = "pipesched.timeline"
 _FIELDS = {"name": str, "source": str, "rank_to_device": list, "spans": list, "memory": list}
@@ -83,6 +87,53 @@ def timeline_to_json(timeline: Timeline) -> str:
     if timeline.hand_overs:
         lists["hand_overs"] = [[h.rank, op_text(h.op), float(h.start_s), float(h.end_s)] for h in timeline.hand_overs]
     return document_text(TIMELINE_FORMAT, head, lists)
+
+
+def timeline_schema() -> dict[str, Any]:
+    """Return the JSON Schema of what `read_timeline` reads; what rows say together is not in it."""
+    rank = {"type": "integer", "minimum": 0, "description": "The rank."}
+    op = {"type": "string", "pattern": OP_PATTERN, "description": "The op."}
+    span, hand_over = attribute_docs(Span), attribute_docs(HandOver)
+    held = {
+        "type": "object",
+        "additionalProperties": {"type": "integer", "minimum": 0, "exclusiveMaximum": _MAX_HELD_BYTES},
+        "description": "Bytes by kind, as weights and activations.",
+    }
+    said = attribute_docs(Timeline)
+    return document_schema(
+        TIMELINE_FORMAT,
+        _FIELDS,
+        _OPTIONAL_FIELDS,
+        {
+            "name": {"description": said["name"]},
+            "source": {"description": said["source"]},
+            "rank_to_device": DEVICES_SCHEMA,
+            "spans": {
+                "description": said["spans"],
+                "items": _row(rank, op, *(_number(span[name]) for name in ("posted_s", "start_s", "end_s"))),
+            },
+            "memory": {
+                "description": said["memory"],
+                "items": _row({**rank, "description": "The device."}, _number("Held from then on [s]."), held),
+            },
+            "hand_overs": {
+                "description": said["hand_overs"],
+                "items": _row(
+                    rank,
+                    {**op, "description": hand_over["op"]},
+                    *(_number(hand_over[name]) for name in ("start_s", "end_s")),
+                ),
+            },
+        },
+    )
+
+
+def _row(*cells: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "prefixItems": list(cells), "minItems": len(cells), "items": False}
+
+
+def _number(description: str) -> dict[str, Any]:
+    return {"type": "number", "description": description}
 
 
 def _parse_span(row: object, place: str, faults: Faults) -> Span | None:

@@ -10,10 +10,10 @@ import json
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.io import read_profile_text
+from pipesched.profiles.io import read_profile_text, record_schema
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.formats import append_text, load_json, write_text
 from pipesched.simulator import SimulationError
@@ -64,6 +64,19 @@ class Journal:
             ScheduleError: It cannot be written.
         """
         append_text(self._path, json.dumps(asdict(outcome), allow_nan=False) + "\n")
+
+    @staticmethod
+    def line_schema() -> dict[str, Any]:
+        """Return the JSON Schema of a line: the first says what is searched, each other one an outcome."""
+        said = {
+            "format": {"const": _FORMAT, "description": "What the file is."},
+            "version": {"const": 1, "description": "The version of its form."},
+            "problem": {"type": "string", "description": "SHA-256 of profile, batch, machines and evaluator."},
+        }
+        head = {"title": "Head", "type": "object", "properties": said, "required": [*said]}
+        outcome = record_schema(SettingOutcome)
+        definitions = {"$defs": outcome.pop("$defs")}
+        return {"anyOf": [{**head, "additionalProperties": False}, outcome], **definitions}
 
     def _json(self, line: str) -> object:
         try:

@@ -17,6 +17,7 @@ class SettingOutcome(SearchOutcome):
     """A setting, with the time and memory that the evaluator gave it, or why it is rejected.
 
     Attributes:
+        setting: The setting.
         seconds: Seconds of one batch: N pipelines do N of them in an iteration; None where nothing could be predicted.
         held_bytes: Most that a device holds.
         reason: Why it is rejected; None if it is not.

@@ -1,0 +1,5 @@
+"""The files that are ours: what each holds, and its form as JSON Schema."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

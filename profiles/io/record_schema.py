@@ -1,0 +1,80 @@
+"""JSON Schema of the files that records read, with the sentences and units of the classes that they become."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+
+from pipesched.profiles.costs import StageCost
+from pipesched.profiles.io.cost_columns import BACKWARDS, COST_COLUMNS, cell_limits
+from pipesched.profiles.io.validation import record_adapter
+from pipesched.schedules.formats import attribute_docs, first_sentence
+
+_HEAD = {
+    "format": "What the file is.",
+    "version": "The version of its form.",
+    "kind": "What kind it is.",
+}
+_COLUMNS = {
+    "stage": "Number of the stage, from 0; rows may stand in any order.",
+    "layer": "Name of the layer, or its number; rows stand in the order of the layers.",
+    "overlap": "How much of the shorter op of an Overlap hides behind the longer, 0 to 1; the same in every row.",
+}
+
+
+class _Described(GenerateJsonSchema):
+    """Schemas with what docstrings say; a record speaks for the class that it `becomes`."""
+
+    def model_schema(self, schema: Any) -> JsonSchemaValue:
+        return _described(super().model_schema(schema), schema["cls"])
+
+    def dataclass_schema(self, schema: Any) -> JsonSchemaValue:
+        return _described(super().dataclass_schema(schema), schema["cls"])
+
+    def normalize_name(self, name: str) -> str:
+        return super().normalize_name(name).strip("_").removesuffix("Record")
+
+
+def record_schema(kind: Any) -> dict[str, Any]:
+    """Return the JSON Schema of what `parse_record` reads as `kind`; what fields say together is not in it."""
+    return record_adapter(kind).json_schema(schema_generator=_Described)
+
+
+def cost_table_schema(rows: str) -> dict[str, Any]:
+    """Return the JSON Schema of a table of costs: a list of rows, in seconds, with null for a cell that is empty.
+
+    Args:
+        rows: What a row is of: ``stage`` or ``layer``.
+    """
+    docs = attribute_docs(StageCost) | _COLUMNS
+    names = [rows, *COST_COLUMNS, *(["utilisation"] if rows == "stage" else [])]
+    columns = {name: {**cell_limits(name), "description": docs[name]} for name in names}
+    whole, *halves = BACKWARDS
+    row = {
+        "type": "object",
+        "properties": columns,
+        "required": ["forward_s", *(["stage"] if rows == "stage" else [])],
+        "anyOf": [_filled(whole), _filled(*halves)],
+        "dependentRequired": {halves[0]: [halves[1]], halves[1]: [halves[0]]},
+        "additionalProperties": False,
+    }
+    return {"type": "array", "items": row, "minItems": 1}
+
+
+def _filled(*columns: str) -> dict[str, Any]:
+    return {"required": list(columns), "properties": {name: {"type": "number"} for name in columns}}
+
+
+def _described(schema: JsonSchemaValue, kind: type) -> JsonSchemaValue:
+    value = getattr(kind, "becomes", kind)
+    docs = _HEAD | attribute_docs(value) | attribute_docs(kind)
+    schema |= {"title": value.__name__.strip("_"), "description": first_sentence(value), "additionalProperties": False}
+    for name, field in schema["properties"].items():
+        field.pop("title", None)
+        if name in docs:
+            field["description"] = docs[name]
+    tags = [name for name, field in schema["properties"].items() if "const" in field]
+    if tags:  # they tell the alternatives of a union apart, so they have to be there
+        schema["required"] = list(dict.fromkeys((*tags, *schema.get("required", ()))))
+    return schema

@@ -1,0 +1,223 @@
+"""Schemas of files accept what is written, and refuse what the readers refuse for its shape, judged by `jsonschema`."""
+
+import copy
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import pipesched
+from pipesched.executor.launch import Measure, RunSpec, Train, job_from_json, job_to_json
+from pipesched.profiles.clusters import Link
+from pipesched.profiles.costs import SharingPrice, Variation, uniform
+from pipesched.profiles.io import cluster_text, load_cost_table, profile_text, read_cluster, run_costs_text
+from pipesched.profiles.io.plan_json import plan_text, read_plan
+from pipesched.profiles.io.profile_json import read_profile
+from pipesched.profiles.io.run_costs_json import read_run_costs
+from pipesched.schedules.formats import from_json, timeline_to_json, to_json
+from pipesched.schedules.formats.timeline_json import timeline_from_json
+from pipesched.schedules.transforms import ScheduleSpec, recompute
+from tests.hand_runs import run_by_hand
+from tests.profiles.hand_profiles import layer, measurement, profile, split
+
+DATA = Path(__file__).parents[3] / "profiles" / "data"
+DECILES = tuple(0.5 + 0.1 * index for index in range(11))
+
+
+def validator(name):
+    schema = pipesched.file_schema(name)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def hand_profile():
+    layers = [layer(), layer(measurement(split=split())), layer(measurement(), work=None)]
+    return replace(profile(*layers), variation=Variation(DECILES, DECILES), sharing=(SharingPrice(2, DECILES),))
+
+
+def hand_cluster():
+    link = Link(1e-5, 1e9, send_s=1e-6, send_s_per_byte=1e-12, post_s=1e-6, receive_s=1e-6)
+    two = replace(pipesched.flat(2), inter=link, nics=((0,), (1,)), links=((0, 1, link),))
+    return replace(two, devices=(pipesched.Device(0.5, 10**9, 0, 1e-6), pipesched.Device()))
+
+
+def hand_plan():
+    search = pipesched.plan(hand_profile(), None, 4, num_devices=2, schedules=["1f1b", "zb_h1"])
+    assert search.plan is not None
+    return search.plan
+
+
+def costs_of_run():
+    run = run_by_hand(pipesched.build("1f1b", 2, 2), 0.1, 0.1)
+    return pipesched.costs_from_runs([run], profile=hand_profile()).costs
+
+
+def timeline_with_memory():
+    costs = pipesched.DeviceCost(forward_s=1.0, backward_s=2.0, saved_bytes=8, weight_bytes=4, output_bytes=2)
+    cluster = pipesched.flat(2, Link(0.1, send_s=0.1, receive_s=0.1))
+    return pipesched.simulate("1f1b", costs, cluster, num_ranks=2, num_microbatches=2).timeline
+
+
+SPEC = ScheduleSpec(name="avgpipe", num_ranks=2, num_microbatches=2, parameters={"pipelines": 2})
+MEASURED = Measure(
+    schedule=to_json(pipesched.build("gpipe", 2, 2)),
+    emulate=uniform(2, 0.1, 0.2),
+    cluster=cluster_text(pipesched.flat(2), "c"),
+)
+WRITTEN = {
+    "schedule": [to_json(recompute(pipesched.build("pipedream", 2, 2)))],
+    "timeline": [timeline_to_json(timeline_with_memory())],
+    "profile": [profile_text(hand_profile(), "p")],
+    "run-costs": [run_costs_text(costs_of_run(), "r")],
+    "cluster": [cluster_text(hand_cluster(), "c")],
+    "plan": [plan_text(hand_plan(), "p")],
+    "job": [
+        job_to_json(RunSpec(job=MEASURED)),
+        job_to_json(RunSpec(job=Train(schedule_spec=SPEC, num_steps=2, batch_size=4), model="mlp", bounds=((0, 4),))),
+    ],
+}
+READERS = {
+    "schedule": from_json,
+    "timeline": timeline_from_json,
+    "profile": read_profile,
+    "run-costs": read_run_costs,
+    "cluster": read_cluster,
+    "plan": read_plan,
+    "job": job_from_json,
+}
+TOGETHER = {
+    "profile": {"layers.0.work", "layers.0.measurements.0.split", "provenance.kind", "variation", "sharing"},
+    "run-costs": {"variation", "stages.0.work.F"},
+    "job": {"job.emulate", "model"},
+}
+"""Fields that readers miss because of another: the version, a stage without a forward, a job of no model."""
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in WRITTEN.items() for text in texts])
+def test_what_is_written_is_accepted(name, text):
+    READERS[name](text, name)
+    validator(name).validate(json.loads(text))
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zbv", "dualpipe", "spectrain", "avgpipe", "1f1b_rr"])
+def test_every_kind_of_list_is_accepted(name):
+    validator("schedule").validate(json.loads(to_json(pipesched.build(name, 4, 8))))
+
+
+@pytest.mark.parametrize("path", [*sorted(DATA.glob("*.json")), *sorted((DATA / "machines").glob("*.json"))], ids=str)
+def test_files_of_the_package_are_accepted(path):
+    validator("cluster" if path.parent.name == "machines" else "profile").validate(json.loads(path.read_text()))
+
+
+def places(value, place=()):
+    """Yield the place of everything in a document; of a list its first member stands for all."""
+    if place:
+        yield place
+    inner = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
+    for key, part in inner:
+        yield from places(part, (*place, key))
+
+
+def damaged(document, place):
+    """Yield what is wrong and the document in which it is so."""
+    *outer, last = place
+    for wrong, value in (("missing", None), ("more", 1), ("an object", {"no": 1}), ("a flag", True), ("text", "?")):
+        changed = copy.deepcopy(document)
+        parent = changed
+        for key in outer:
+            parent = parent[key]
+        if wrong in ("missing", "more") and isinstance(parent, list):
+            continue
+        if wrong == "missing":
+            del parent[last]
+        else:
+            parent["no_such_field" if wrong == "more" else last] = value
+        yield wrong, changed
+
+
+def is_read(name, document):
+    try:
+        READERS[name](json.dumps(document), "file")
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_what_readers_refuse_for_its_shape_is_refused(name):
+    schema, refused, accepted = validator(name), set(), set()
+    for document in map(json.loads, WRITTEN[name]):
+        for place in places(document):
+            for wrong, changed in damaged(document, place):
+                if not is_read(name, changed):
+                    (accepted if schema.is_valid(changed) else refused).add((".".join(map(str, place)), wrong))
+    assert accepted == {(place, "missing") for place in TOGETHER.get(name, ())}
+    assert len(refused) > 20
+
+
+@pytest.mark.parametrize("rows", ["stage", "layer"])
+@pytest.mark.parametrize(
+    ("table", "fits"),
+    [
+        ("forward_s,backward_s\n1,2\n", True),
+        ("forward_s,backward_s,saved_bytes,overlap\n1,2,30,0.5\n", True),
+        ("forward_s,backward_s,backward_input_s,backward_weight_s\n1,,1,1\n", True),
+        ("forward_s,backward_input_s,backward_weight_s,recompute_s\n1,1,1,\n", True),
+        ("forward_s\n1\n", False),
+        ("backward_s\n1\n", False),
+        ("forward_s,backward_s,backward_input_s\n1,2,1\n", False),
+        ("forward_s,backward_s,backward_input_s,backward_weight_s\n1,,1,\n", False),
+        ("forward_s,backward_s\n-1,2\n", False),
+        ("forward_s,backward_s\n?,2\n", False),
+        ("forward_s,backward_s,saved_bytes\n1,2,1.5\n", False),
+        ("forward_s,backward_s,saved_bytes\n1,2,\n", False),
+        ("forward_s,backward_s,overlap\n1,2,1.5\n", False),
+        ("forward_s,backward_s,colour\n1,2,3\n", False),
+    ],
+)
+def test_tables_are_accepted_as_their_reader_does(tmp_path, rows, table, fits):
+    header, row, *_ = table.splitlines()
+    path = tmp_path / "costs.csv"
+    path.write_text(f"stage,{header}\n0,{row}\n" if rows == "stage" else table)
+    cells = [
+        {name: None if not cell else float(cell) if cell != "?" else cell for name, cell in row.items()}
+        for row in csv.DictReader(path.read_text().splitlines())
+    ]
+    assert validator(f"{rows}-costs").is_valid(cells) is fits
+    if fits:
+        load_cost_table(path)
+    else:
+        with pytest.raises(pipesched.ProfileError):
+            load_cost_table(path)
+
+
+def test_lines_of_a_search_are_accepted_and_others_refused(tmp_path):
+    journal = tmp_path / "search.jsonl"
+    pipesched.tune(hand_profile(), 4, num_devices=2, pipelines=[1], microbatches=[4], resume=journal)
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    schema = validator("search")
+    assert len(lines) > 1
+    assert all(map(schema.is_valid, lines))
+    head, outcome, *_ = lines
+    for wrong in ({**head, "version": 2}, {"format": head["format"]}, {**outcome, "setting": {}}, {**outcome, "no": 1}):
+        assert not schema.is_valid(wrong)
+
+
+def undescribed(schema):
+    """Yield the fields without a sentence."""
+    records = schema.get("anyOf", [schema.get("items", schema)])
+    for record in (*records, *schema.get("$defs", {}).values()):
+        yield from (name for name, field in record.get("properties", {}).items() if "description" not in field)
+
+
+@pytest.mark.parametrize("name", pipesched.FILE_FORMATS)
+def test_every_field_is_explained(name):
+    assert list(undescribed(pipesched.file_schema(name))) == []
+
+
+def test_an_unknown_format_is_refused():
+    with pytest.raises(pipesched.ArgumentError, match="expected one of schedule, timeline"):
+        pipesched.file_schema("plans")
