@@ -54,6 +54,7 @@ from .workflows.measuring import RunResult as RunResult
 from .workflows.measuring import analytic_profile as analytic_profile
 from .workflows.measuring import costs_from_runs as costs_from_runs
 from .workflows.measuring import profile as profile
+from .workflows.measuring import profile_from_runs as profile_from_runs
 from .workflows.measuring import profile_links as profile_links
 from .workflows.measuring import run as run
 from .workflows.planning import PartitionedModel as PartitionedModel

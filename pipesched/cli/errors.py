@@ -49,6 +49,7 @@ _SAID = {
     r"for pipesched\.simulate and pipesched\.compare": "for 'pipesched simulate --layer-costs', and 'compare'",
     r"try pipesched\.tune\b": "try pipesched tune",
     r"try pipesched\.what_if\b": "try 'pipesched what-if'",
+    r"with pipesched\.profile_from_runs$": "with 'pipesched profile --from RUNS --profile PROFILE'",
     r"with pipesched\.costs_from_runs\b": "with 'pipesched profile --from'",
     r"as pipesched\.profile_links measures it": "as 'pipesched profile-links' writes it",
 }

@@ -37,8 +37,10 @@ def fitted_profile(
     """
     layers: list[LayerCost] = []
     for (first, last), measured in zip(bounds, stages, strict=True):
-        factors = _factors(measured, stage_cost(profile, first, last, microbatch_size))
-        layers += [_scaled(layer, factors) for layer in profile.layers[first:last]]
+        profiled = stage_cost(profile, first, last, microbatch_size)
+        factors = _factors(measured, profiled)
+        of_stage = [_scaled(layer, factors) for layer in profile.layers[first:last]]
+        layers += of_stage if profiled.step_s else _stepped(of_stage, measured.step_s)
     return replace(profile, layers=tuple(layers))
 
 
@@ -60,6 +62,20 @@ def _ratio(measured_s: float | None, profiled_s: float | None, otherwise: float)
 def _scaled(layer: LayerCost, factors: _Factors) -> LayerCost:
     measurements = tuple(_scaled_measurement(measurement, factors) for measurement in layer.measurements)
     return replace(layer, step_s=layer.step_s * factors.step, measurements=measurements)
+
+
+def _stepped(layers: Sequence[LayerCost], step_s: float) -> list[LayerCost]:
+    """Return layers whose profile has no Step with that of their stage, by their weights; evenly where they have none.
+
+    Args:
+        step_s: Seconds of the stage's Step.
+    """
+    weights = [layer.weight_bytes for layer in layers]
+    if not any(weights):
+        weights = [1] * len(layers)
+    return [
+        replace(layer, step_s=step_s * weight / sum(weights)) for layer, weight in zip(layers, weights, strict=True)
+    ]
 
 
 def _scaled_measurement(measurement: LayerMeasurement, factors: _Factors) -> LayerMeasurement:

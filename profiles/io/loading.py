@@ -9,7 +9,7 @@ from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import Profile, RunCosts
 from pipesched.profiles.io.plan import Plan
 from pipesched.schedules import ScheduleError
-from pipesched.schedules.formats import format_of, read_text, suffix_of, write_text
+from pipesched.schedules.formats import TIMELINE_FORMAT, format_of, read_text, suffix_of, write_text
 
 RUN_COSTS_FORMAT = "pipesched-run-costs"
 
@@ -36,10 +36,11 @@ def load_profile(path: str | Path) -> Profile:
             f"{path}: got a table, expected a profile (.json), which has sizes of micro-batches; a table of layers is "
             "costs for pipesched.simulate and pipesched.compare"
         )
-    if format_of(path) == RUN_COSTS_FORMAT:
+    of_runs = {RUN_COSTS_FORMAT: "costs of a run's stages", TIMELINE_FORMAT: "a Timeline"}.get(format_of(path) or "")
+    if of_runs is not None:
         raise ProfileError(
-            f"{path}: got costs of a run's stages, expected a profile, which has layers that can be cut; "
-            "measure one with pipesched.profile"
+            f"{path}: got {of_runs}, expected a profile, which has layers that can be cut; make one of runs and a "
+            "profile of their model, with pipesched.profile_from_runs"
         )
     return read_profile(read_profile_text(path), str(path))
 

@@ -4,9 +4,11 @@ import json
 
 import pytest
 
+from pipesched.profiles.io import profile_text
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import timeline_to_json
 from tests.hand_timelines import play
+from tests.profiles.hand_profiles import layer, measurement, profile
 from tests.profiles.traces.kineto_files import two_ranks
 
 CHANGES = "--link latency=x0.5 --slow device=1,factor=1.2 --slow link=0-1,factor=2 -m 6 --recompute all --draws 5"
@@ -81,3 +83,15 @@ def test_other_runs_say_costs_too(pipesched, run):
     answer = pipesched("what-if run.json,other.json -s zb_h1 --draws 2 --json")
 
     assert json.loads(answer.out)["suppositions"] == []
+
+
+def test_runs_and_a_profile_are_a_profile_to_other_commands(pipesched, run):
+    layers = profile(*[layer(measurement(1), measurement(2)) for _ in range(4)])
+    run.with_name("base.json").write_text(profile_text(layers, "base.json"))
+    line = "profile --from run.json --profile base.json --run-partition 1,3"
+
+    assert pipesched(f"{line} --out fitted.json").code == 0
+    answer = pipesched("simulate -s 1f1b -p 2 -m 8 --profile fitted.json --partition 1,3 --json")
+    assert json.loads(answer.out)["makespan_s"] == pytest.approx(play(build("1f1b", 2, 8)).makespan_s)
+    assert pipesched("tune fitted.json -p 2 -b 4 -m 2 --json").code == 0
+    assert json.loads(pipesched(f"{line} --stages --json").out)["format"] == "pipesched-run-costs"

@@ -18,7 +18,7 @@ from pipesched.cli.terminal import print_result, progress_bar
 from pipesched.executor import RunSettings
 
 if TYPE_CHECKING:
-    from pipesched.workflows.measuring import MeasuredCosts, ProfileMeasurement
+    from pipesched.workflows.measuring import MeasuredCosts, ProfileMeasurement, RunsArgument
 
 
 _GPUS = "a10, a100, a100-40gb, b200, h100, h200, l4, l40s, v100"
@@ -79,21 +79,25 @@ def profile(
     layers: LayerOptions = LayerOptions(),
     estimate: GpuOptions = GpuOptions(),
     known: RunCostOptions = RunCostOptions(),  # noqa: B008
+    stages: Annotated[
+        bool, typer.Option("--stages", help="Of runs and a profile: costs of stages all the same, with hand-over.")
+    ] = False,
     json: Json = False,
     out: Annotated[Path | None, out_option("Write the profile, or the costs of the runs' stages: .json.")] = None,
 ) -> None:
-    """Measure seconds and bytes of every layer at several micro-batch sizes, or take stage costs from runs (--from).
+    """Measure seconds and bytes of every layer at several micro-batch sizes, or take them from runs (--from).
 
     Of its weights: an optimizer step, a copy, a copy predicted ahead, and averaging with a reference model. With --gpu
-    all this of a GPT is estimated from FLOPs, bytes and a data sheet. From runs: median and spread of every op of a
-    stage, hand-over and messages, as a file for --stage-costs.
+    all this of a GPT is estimated from FLOPs, bytes and a data sheet. From runs alone: median and spread of every op of
+    a stage, hand-over and messages, as a file for --stage-costs. From runs and --profile: that profile with the seconds
+    that the runs took, for every command that takes one.
     """
     check_outputs((out, JSON))
     if (model is None) == (runs is None):
         got = "none" if model is None else "both"
         raise InputError(f"profile: got {got} of MODEL and --from, expected one; try 'pipesched profile gpt'")
     if runs is None:
-        _require_unused("--from", known == RunCostOptions(), "of runs")
+        _require_unused("--from", known == RunCostOptions() and not stages, "of runs")
         assert model is not None
         measured: ProfileMeasurement | MeasuredCosts
         if estimate.gpu is None:
@@ -104,9 +108,7 @@ def profile(
     else:
         _require_unused("MODEL", layers == LayerOptions(), "of how layers are measured")
         _require_unused("MODEL", estimate == GpuOptions(), "of how layers are estimated")
-        from pipesched.workflows.measuring import costs_from_runs
-
-        measured = costs_from_runs(run_files(runs, "--from"), **known.keywords())
+        measured = _from_runs(run_files(runs, "--from"), known.keywords(), stages)
     if out is not None:
         measured.save(out)
     if json:
@@ -118,6 +120,16 @@ def profile(
 def _require_unused(missing: str, are_unused: bool, what: str) -> None:
     if not are_unused:
         raise InputError(f"profile: got an option {what} without {missing}, expected both; leave it out")
+
+
+def _from_runs(runs: RunsArgument, known: dict[str, Any], stages: bool) -> ProfileMeasurement | MeasuredCosts:
+    """Return the profile that is given with the seconds of runs; costs of stages without one, or if they are asked."""
+    from pipesched.workflows.measuring import costs_from_runs, profile_from_runs
+
+    if known["profile"] is None or known["output_bytes"] is not None or stages:
+        return costs_from_runs(runs, **known)
+    del known["output_bytes"]
+    return profile_from_runs(runs, **known)
 
 
 def _measured(model: str, options: LayerOptions) -> ProfileMeasurement:

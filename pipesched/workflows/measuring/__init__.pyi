@@ -10,6 +10,7 @@ from .measured_costs import read_runs as read_runs
 from .measured_costs import with_profiled as with_profiled
 from .profile_result import ProfileMeasurement as ProfileMeasurement
 from .profiling import profile as profile
+from .run_profiles import profile_from_runs as profile_from_runs
 from .run_specs import modelled_spec as modelled_spec
 from .run_specs import prepare_emulation as prepare_emulation
 from .run_specs import prepare_run as prepare_run
