@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from textwrap import wrap
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from pipesched.schedules import Schedule
     from pipesched.workflows import Table
 
+_WIDE = 10_000
+"""Columns of a terminal on which every table has room."""
 _LONG = 20_000
 """Ops whose simulation takes about half a second."""
 _LONG_BYTES = 1_000_000
@@ -47,34 +50,60 @@ def as_text(text: str, style: str = "") -> Text:
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, str]], caption: str = "") -> None:
-    """Print rows of ready-made cells, with as many columns as fit; the last line names those that do not.
+    """Print rows of ready-made cells, with as many columns as fit, or after `show_all_columns` with all.
 
-    Columns of numbers are aligned right and never folded, and neither is the first; headers and words are.
+    Columns of numbers are aligned right and never folded, and neither is the first; headers and words are. The columns
+    that matter most come first; those for which there is no room are named below.
     """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = Console()
-    if not console.is_terminal:
-        console.width = max(console.width, 200)
+    if _Columns.are_all_shown:
+        console.width = _WIDE
     shown, left_out = _fitting(rows, console.width)
     has_room = sum(3 + max(len(name), _width(rows, name)) for name in shown) < console.width
-    table = Table(title=as_text(title, "table.title") if title else None, title_justify="left")
+    table = Table()
     for name in shown:
         is_number, min_width = _is_number(rows, name), _width(rows, name)
         header = Text("\n").join(map(as_text, [name] if has_room else wrap(name, min_width)))
         justify: Literal["left", "right"] = "right" if is_number else "left"
         table.add_column(header, justify=justify, min_width=min_width, no_wrap=is_number or name == shown[0])
     for row in rows:
-        table.add_row(*(as_text(row[name]) for name in shown))
+        table.add_row(*(Text("\n").join(map(as_text, _lines_of(row[name], has_room))) for name in shown))
     with console.capture() as drawn:
+        for line in _folded(title, console.width):
+            console.print(as_text(line, "table.title"), soft_wrap=True)
         console.print(table)
-        if caption:  # below the table, not inside it: there it would be folded to the table's width
-            console.print(*map(as_text, caption.split("\n")), sep="\n", soft_wrap=True)
-        if left_out:
-            console.print(as_text(f"too wide for {console.width} columns: {', '.join(left_out)}"), soft_wrap=True)
     sys.stdout.write(drawn.get())
+    print_lines([*caption.split("\n"), *([f"--wide also shows: {', '.join(left_out)}"] if left_out else [])])
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print sentences, folded at words to the width of the terminal; what is indented is to be copied, and whole."""
+    from rich.console import Console
+
+    width = _WIDE if _Columns.are_all_shown else Console().width
+    for line in lines:
+        for piece in [line] if line.startswith("    ") else _folded(line, width):
+            print(terminal_line(piece))
+
+
+def _folded(line: str, width: int) -> list[str]:
+    indent = " " * (2 + len(line) - len(line.lstrip()))
+    return wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def show_all_columns(are_all_shown: bool) -> None:
+    """Say whether tables have all their columns from here on, however wide they come out."""
+    _Columns.are_all_shown = are_all_shown
+
+
+class _Columns:
+    """Which columns tables have: as many as fit, or all."""
+
+    are_all_shown = False
 
 
 def _fitting(rows: Sequence[Mapping[str, str]], width: int) -> tuple[list[str], list[str]]:
@@ -93,11 +122,22 @@ def _width(rows: Sequence[Mapping[str, str]], name: str) -> int:
 
     is_whole = name == next(iter(rows[0])) or _is_number(rows, name)
     cells = [row[name] for row in rows]
-    return max(map(cell_len, [*name.split(), *(cells if is_whole else " ".join(cells).split())]), default=0)
+    pieces = cells if is_whole else [word for cell in cells for word in _unparted(cell)]
+    return max(map(cell_len, [*name.split(), *pieces]), default=0)
+
+
+def _unparted(cell: str) -> list[str]:
+    lines = _lines_of(cell, has_room=False)
+    return lines if len(lines) > 1 else cell.split()
+
+
+def _lines_of(cell: str, has_room: bool) -> list[str]:
+    """Return the lines of a cell that may be folded: no time is parted from what it is of."""
+    return [cell] if has_room else re.sub(r"( [mun]?s), (?=[a-z])", r"\1,\n", cell).split("\n")
 
 
 def _is_number(rows: Sequence[Mapping[str, str]], name: str) -> bool:
-    return all(row[name][:1] in "-+0123456789" for row in rows)
+    return all(re.match(r"[-+]?[0-9][0-9.,]*(-[0-9]+)?%?( |$)|-?$", row[name]) for row in rows)
 
 
 def print_result(table: Table, notes: Sequence[str] = ()) -> None:

@@ -62,7 +62,7 @@ def test_what_cannot_be_built_says_why_in_its_row(pipesched, stubborn):
     row = rows_of(answer)["stubborn"]
     assert row.pop("reason") == "stubborn: got 2 ranks, expected other ones"
     assert {value for key, value in row.items() if key != "name"} == {None}
-    table = pipesched(f"compare --all -p 2 -m 4 {SPLIT}").out
+    table = pipesched(f"compare --all -p 2 -m 4 {SPLIT} --wide").out
     assert table.rstrip().endswith("\nstubborn: got 2 ranks, expected other ones")
 
 

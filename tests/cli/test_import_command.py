@@ -35,7 +35,7 @@ def test_the_bubble_of_a_run_is_told_with_its_causes(pipesched, traces):
 
 
 def test_the_summary_names_ranks_ops_bubble_and_how_far_clocks_are_known(pipesched, traces):
-    answer = pipesched(f"import {FILES}")
+    answer = pipesched(f"import {FILES} --wide")
     assert (answer.code, answer.err) == (0, "")
     for text in (
         "rank0.json",

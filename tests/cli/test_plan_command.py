@@ -65,7 +65,7 @@ def test_table_picture_and_json_have_one_measure_of_a_bubble(pipesched, measured
     assert plan["steady_bubble_fraction"] == pytest.approx(idle_s / plan["seconds"], rel=1e-9)
     head, row = (
         [cell.strip() for cell in row.split(rule)[1:-1]]
-        for row, rule in zip(pipesched(f"{line} --plot plan.svg").out.splitlines()[2:5:2], "┃│", strict=True)
+        for row, rule in zip(pipesched(f"{line} --plot plan.svg --wide").out.splitlines()[2:5:2], "┃│", strict=True)
     )
     shown = dict(zip(head, row, strict=True))
     assert ("bubble" in shown, "steady_bubble_fraction" in shown) == (False, steady)

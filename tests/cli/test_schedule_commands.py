@@ -89,7 +89,7 @@ def test_one_schedule_under_two_names_is_compared_once(pipesched):
 
 
 def test_list_shows_other_names_and_stages_per_rank(pipesched):
-    assert "Interleaved1F1B" in pipesched("list").out
+    assert "Interleaved1F1B" in pipesched("list --wide").out
     rows = {row["name"]: row for row in json.loads(pipesched("list --json").out)}
     assert "ScheduleInterleaved1F1B" in rows["interleaved"]["aliases"]
     assert [rows[name]["chunks"] for name in ("gpipe", "zbv", "hanayo", "interleaved")] == [1, 2, 4, None]

@@ -67,7 +67,7 @@ def test_a_schedule_of_any_name_is_run_and_verified_within_the_folder_asked_for(
     fast = "--iterations 1 --microbatch-size 2"
     verified = pipesched(f"verify mlp:layers=4,width=16 -f named.json {fast} --out out")
     assert verified.code == 0
-    assert f"{name} predicted" in " ".join(verified.out.split())
+    assert verified.out.startswith(name)
     assert len(list((folder / "out").iterdir())) == 5
     assert not [path for path in folder.iterdir() if "try" in path.name]
 

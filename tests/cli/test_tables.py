@@ -1,8 +1,12 @@
 """Tables of the command line fit the terminal: whole numbers and names, as many columns as there is room for."""
 
+from pathlib import Path
+
 import pytest
 
 from pipesched.cli import terminal
+
+GPT = Path(__file__).parents[2] / "profiles" / "data" / "gpt-10m-epyc.json"
 
 ROWS = [
     {"schedule": "interleaved", "bubble of longest span": "27.27 %", "idle by cause": "warmup 10 ms, transfer 2 ms"},
@@ -28,7 +32,7 @@ def printed(monkeypatch, capsys):
     return at
 
 
-@pytest.mark.parametrize("num_columns", [80, 44, 40])
+@pytest.mark.parametrize("num_columns", [80, 56, 52])
 def test_no_line_is_wider_than_the_terminal_and_no_cell_is_cut(printed, num_columns):
     lines = printed(num_columns)
     assert max(map(len, lines)) <= num_columns
@@ -39,6 +43,33 @@ def test_no_line_is_wider_than_the_terminal_and_no_cell_is_cut(printed, num_colu
 
 def test_columns_for_which_there_is_no_room_are_named(printed):
     lines = printed(30)
-    assert lines[-1] == "too wide for 30 columns: idle by cause"
+    assert " ".join(map(str.strip, lines[-2:])) == "--wide also shows: idle by cause"
     assert "warmup" not in "\n".join(lines)
-    assert max(map(len, lines[:-1])) <= 30
+    assert max(map(len, lines)) <= 30
+
+
+COSTS = "--uniform f=1,i=1,w=1,saved_bytes=1e9 --memory-limit 8GB"
+
+
+@pytest.mark.parametrize(
+    ("line", "core", "wide"),
+    [
+        (f"compare gpipe,1f1b,interleaved_zb -p 4 -m 16 {COSTS}", "schedule steady memory fits", "weight versions"),
+        ("simulate -s 1f1b -p 4 -m 16 --profile {gpt}", "device busy idle memory flight cause", "span"),
+        ("versions -s spectrain -p 4 -m 16", "stage ranks behind live flight same", "F ahead"),
+        ("list", "name options what", "source"),
+        ("plan {gpt} -b 64 --nodes 2 --machine dgx-a100 --top 2", "width schedule size step samples/s memory", "sent"),
+        ("partition {gpt} -p 4 --by time", "stage layers devices micro-batch reduce memory", "weights"),
+        ("tune {gpt} -p 2 -b 16 -m 4 -n 2 --evaluator avgpipe", "schedule pipeline time memory plain", "samples/s"),
+    ],
+)
+def test_a_command_shows_its_core_columns_in_80_and_all_of_them_if_asked(pipesched, monkeypatch, line, core, wide):
+    monkeypatch.setenv("COLUMNS", "80")
+    line = line.format(gpt=GPT)
+    narrow = pipesched(line).out.splitlines()
+    assert [text for text in narrow if len(text) > 80 and not text.startswith("    pipesched ")] == []
+    assert not any("…" in text for text in narrow)
+    assert set(core.split()) <= {word for text in narrow for word in text.split()}
+    assert any(wide in text for text in narrow if text.startswith(("--wide also shows: ", "  ")))
+    assert any(wide in text for text in pipesched(f"{line} --wide").out.splitlines() if text.startswith("┃"))
+    assert "--wide also" not in pipesched(f"{line} --wide").out

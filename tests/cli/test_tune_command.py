@@ -55,7 +55,7 @@ def test_unless_pipelines_are_asked_for_the_answer_trains_as_plain_training_does
 
 
 def test_people_see_the_ranking_what_was_chosen_and_why_others_were_not(tune):
-    answer = tune("--memory-limit 30kB --top 3")
+    answer = tune("--memory-limit 30kB --top 3 --wide")
     assert answer.code == 0
     assert re.search(r"chosen by simulate: 1f1b M=\d N=1, .*; training: plain", answer.out)
     assert re.search(r"x as fast as plain 1F1B at its best \(1f1b M=\d N=1\)", answer.out)
@@ -66,7 +66,7 @@ def test_people_see_the_ranking_what_was_chosen_and_why_others_were_not(tune):
 
 
 def test_people_see_what_is_another_training_where_they_ask_for_it(tune):
-    answer = tune("-n 1-4 --top 1")
+    answer = tune("-n 1-4 --top 1 --wide")
     assert re.search(r"chosen by simulate: avgpipe M=\d N=4 advance=\d, .*; training: elastic averaging", answer.out)
     assert "M per pipeline" in answer.out
     assert "which is another training" not in answer.out  # it is in the one table that there is

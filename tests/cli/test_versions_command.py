@@ -55,7 +55,7 @@ def test_the_table_shows_the_first_microbatches_and_what_they_read(pipesched):
     first = next(line for line in out.splitlines() if line.strip("│ ").startswith("0 "))
     assert [cell.strip() for cell in first.strip("│").split("│")] == ["0", "0+2 0", "0+2 1", "0+2 2", "1+2 3", "2+2 4"]
     assert "40 micro-batches" in out
-    assert "1 + 1 predicted" in out
+    assert "1 + 1" in out
 
 
 def test_the_weights_of_the_stages_decide_the_stale_share(pipesched):

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pipesched.cli.options.common_options import Json
+from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.terminal import print_json, print_table
 
 if TYPE_CHECKING:
     from pipesched.schedules.builders import Parameter
 
 
+@grouped
 def list_schedules(json: Json = False) -> None:
     """List the schedules, their other names and their parameters; a name is read in any case."""
     from pipesched.schedules.builders import CATALOGUE
@@ -42,13 +44,13 @@ def list_schedules(json: Json = False) -> None:
         [
             {
                 "name": entry.name,
-                "steps": "without a flush" if entry.traits.is_asynchronous else "every batch",
                 "options": " ".join(
                     ["-p", "-m", *(["-v"] if entry.traits.takes_chunks else [])]
                     + [f"--set {parameter.name}={_shown(parameter)}" for parameter in entry.parameters]
                 ),
-                "source": entry.source,
                 "what": entry.text,
+                "steps": "without a flush" if entry.traits.is_asynchronous else "every batch",
+                "source": entry.source,
                 "also": ", ".join(entry.aliases),
             }
             for entry in entries

@@ -20,7 +20,7 @@ from pipesched.cli.options.torch_options import ModelName, load_model
 from pipesched.cli.output.comparison_table import print_comparisons, print_parts
 from pipesched.cli.output.memory_lines import device_limit_lines, require_fits
 from pipesched.cli.output.output_files import PAGE, check_outputs, write_timeline
-from pipesched.cli.terminal import print_json, print_result, progress_bar, terminal_line
+from pipesched.cli.terminal import print_json, print_lines, print_result, progress_bar, terminal_line
 from pipesched.schedules.formats import require_folder, suffix_of
 
 if TYPE_CHECKING:
@@ -137,7 +137,9 @@ def _verify_rounds(
         print_comparisons([verified.comparison for verified in middle])
         for several in verification.schedules:
             difference = max(verified.loss_difference for verified in several.rounds)
-            print(f"{several.name}: losses are those of the un-pipelined model, but for a relative {difference:.1e}")
+            print_lines(
+                [f"{several.name}: losses are those of the un-pipelined model, but for a relative {difference:.1e}"]
+            )
         for line in device_limit_lines(costs.machines, costs.load_cluster(schedules[0]), schedules[0].rank_to_device):
             print(line)
     if out is not None:
@@ -160,13 +162,12 @@ def _tell(
     else:
         print_comparisons([run.comparison for run in verified])
         print_parts(split_table([run.explanation for run in verified]))
-        for run in verified:
-            print(
-                f"{run.name}: loss {run.loss:.6f}, that of the un-pipelined model {run.whole_loss:.6f}; "
-                f"largest relative difference of a micro-batch {run.loss_difference:.1e}"
-            )
-        for line in limit:
-            print(line)
+        print_lines(
+            f"{run.name}: loss {run.loss:.6f}, that of the un-pipelined model {run.whole_loss:.6f}; "
+            f"largest relative difference of a micro-batch {run.loss_difference:.1e}"
+            for run in verified
+        )
+        print_lines(limit)
     if out is not None:
         _write(verified, out, costs, is_quiet=json)
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 Json = Annotated[bool, typer.Option("--json", help="Print data, as JSON, and nothing else.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Tables with all their columns, however wide.")]
 Seed = Annotated[int, typer.Option(help="Of everything random.", min=0, max=2**32 - 1)]
 
 

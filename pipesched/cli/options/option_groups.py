@@ -12,7 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, get_type_hints
 
+from pipesched.cli.options.common_options import Wide
 from pipesched.cli.options.setting_options import SETTINGS, setting_option
+from pipesched.cli.terminal import show_all_columns
+
+_WIDE = "wide"
 
 
 def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -25,9 +29,12 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
             parameters += _spread(groups[name])
         else:
             parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
+    if "json" in hints:  # what prints data prints tables too
+        parameters.append(inspect.Parameter(_WIDE, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Wide))
 
     @functools.wraps(command)
     def wrapper(**values: Any) -> Any:
+        show_all_columns(values.pop(_WIDE, False))
         for name, group in groups.items():
             values[name] = _gathered(group, values)
         return command(**values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pipesched.cli.terminal import print_result, terminal_line
+from pipesched.cli.terminal import print_lines, print_result
 
 if TYPE_CHECKING:
     from pipesched.simulator.analysis import Comparison
@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
 
 def print_comparisons(comparisons: Sequence[Comparison]) -> None:
-    """Print one table: every quantity of every schedule in both runs, and how far apart they are."""
+    """Print a table for each schedule: every quantity in both runs, and how far apart they are."""
     from pipesched.workflows.timelines import comparison_table
 
-    print_result(comparison_table(comparisons))
+    for comparison in comparisons:
+        print_result(comparison_table([comparison]))
 
 
 def print_parts(parts: Table | None) -> None:
@@ -26,4 +27,4 @@ def print_parts(parts: Table | None) -> None:
     if parts.rows:
         print_result(parts)
     else:
-        print(terminal_line(parts.caption))
+        print_lines([parts.caption])

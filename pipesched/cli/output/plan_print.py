@@ -9,7 +9,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from pipesched.cli.byte_sizes import enough
-from pipesched.cli.terminal import num_bytes, percent, print_table, seconds
+from pipesched.cli.terminal import num_bytes, percent, print_lines, print_table, seconds
+from pipesched.workflows import with_equal_in_one
 
 if TYPE_CHECKING:
     from pipesched.schedules import Timeline
@@ -39,21 +40,21 @@ def _row(outcome: PlanOutcome) -> dict[str, str]:
     total_s = outcome.seconds or 0.0
     return {
         "depth x width": f"{candidate.depth} x {candidate.width}",
-        "in a node": "-" if 1 in (candidate.depth, candidate.width) else candidate.placement,
         "schedule": candidate.named_schedule,
         "M x size": f"{candidate.num_microbatches} x {candidate.microbatch_size}",
+        "per step": seconds(total_s),
+        "samples/s": f"{outcome.throughput:.4g}",
+        "memory": num_bytes(outcome.most_bytes),
         "recompute": "yes" if candidate.recomputes else "no",
         "messages": candidate.compression or "whole",
         "partition": short_partition(candidate.partition),
+        "in a node": "-" if 1 in (candidate.depth, candidate.width) else candidate.placement,
         "samples": str(outcome.samples),
-        "per step": seconds(total_s),
-        "samples/s": f"{outcome.throughput:.4g}",
         "bubble_fraction": percent(outcome.bubble_fraction),
         "steady_bubble_fraction": percent(outcome.steady_bubble_fraction) if candidate.is_asynchronous else "-",
         "waits for messages": seconds(costs.transfer_s),
         "for reductions": seconds(costs.reduce_s),
         "sent": num_bytes(outcome.sent_bytes),
-        "memory": num_bytes(outcome.most_bytes),
         "staleness": str(outcome.staleness),
     }
 
@@ -200,7 +201,7 @@ def print_explained(outcome: PlanOutcome, request: Request) -> None:
         rows.append({"device": str(use.device), "busy": seconds(use.busy_s), "idle": seconds(use.idle_s), **causes})
     used = [name for name in rows[0] if any(row[name] != "0 s" for row in rows)]
     what = f"{outcome.candidate}: where the time of {'a batch' if steps == 1 else f'{steps} steps'} goes"
-    print_table(what, [{name: row[name] for name in used} for row in rows])
+    print_table(what, with_equal_in_one({name: row[name] for name in used} for row in rows))
     path = critical_path(timeline)
     total_s = timeline.makespan_s
     parts = ", ".join(f"{kind} {seconds(share)} ({share / total_s:.1%})" for kind, share in shares(path).items())
@@ -208,7 +209,7 @@ def print_explained(outcome: PlanOutcome, request: Request) -> None:
     if len(stays) > _MOST_STAYS:
         half = _MOST_STAYS // 2
         stays = [*stays[:half], f".. {len(stays) - 2 * half} more ..", *stays[-half:]]
-    print(f"critical path of {seconds(total_s)}: {parts}\n  " + "; ".join(stays))
+    print_lines([f"critical path of {seconds(total_s)}: {parts}", "  " + "; ".join(stays)])
 
 
 def _timeline(outcome: PlanOutcome, request: Request) -> tuple[Timeline, int]:

@@ -85,24 +85,34 @@ def _rows(result: TuneResult, outcomes: Sequence[SettingOutcome], problem: Probl
                 "": str(number),
                 **_named(outcome),
                 "time per batch": seconds(time_s),
-                "samples/s": f"{problem.batch_size / time_s:.4g}" if time_s else "-",
                 "memory": num_bytes(outcome.held_bytes),
                 "over plain 1F1B": "-" if gain is None else f"{gain:.3f} x",
+                "samples/s": f"{problem.batch_size / time_s:.4g}" if time_s else "-",
+                "training": outcome.setting.training.value,
             }
         )
-    return rows
+    return _telling(rows)
 
 
 def _rejected(outcomes: Sequence[SettingOutcome]) -> list[dict[str, str]]:
-    return [
+    rows = [
         {
             **_named(outcome),
             "time per batch": "-" if outcome.seconds is None else seconds(outcome.seconds),
             "memory": num_bytes(outcome.held_bytes),
             "why": outcome.reason or "",
+            "training": outcome.setting.training.value,
         }
         for outcome in outcomes
     ]
+    return _telling(rows)
+
+
+def _telling(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Return the rows without what no schedule here has, and none was asked to do."""
+    usual = {"N": "1", "advance": "-", "chunks": "-", "recompute": "no"}
+    dull = {name for name, value in usual.items() if all(row[name] == value for row in rows)}
+    return [{name: cell for name, cell in row.items() if name not in dull} for row in rows]
 
 
 def _named(outcome: SettingOutcome) -> dict[str, str]:
@@ -114,7 +124,6 @@ def _named(outcome: SettingOutcome) -> dict[str, str]:
         "advance": str(setting.parameters.get("advance", "-")),
         "chunks": "-" if setting.num_chunks is None else str(setting.num_chunks),
         "recompute": "yes" if setting.recomputes else "no",
-        "training": setting.training.value,
     }
 
 

@@ -51,13 +51,15 @@ class VersionReport:
             {
                 "stage": str(stage.stage),
                 "ranks": ", ".join(map(str, stage.ranks)),
-                **_cells("F", stage.forward),
-                **_cells("B", stage.backward),
+                "F behind": str(stage.forward.staleness),
+                "B behind": str(stage.backward.staleness),
+                "live versions": f"{stage.live_versions}{' + 1' if stage.predicts else ''}",
+                "in flight": str(stage.in_flight),
                 "same": str(stage.same),
                 "predicted": str(stage.predicted),
                 "different": str(stage.different),
-                "live versions": f"{stage.live_versions}{' + 1 predicted' if stage.predicts else ''}",
-                "in flight": str(stage.in_flight),
+                **_cells("F", stage.forward),
+                **_cells("B", stage.backward),
             }
             for stage in self.staleness.stages
         ]
@@ -81,7 +83,7 @@ class VersionReport:
 
 def _cells(name: str, reading: Any) -> dict[str, str]:
     left = "-" if reading.lag is None else str(reading.lag)
-    return {f"{name} behind": str(reading.staleness), f"{name} ahead": str(reading.lookahead), f"{name} left": left}
+    return {f"{name} ahead": str(reading.lookahead), f"{name} left": left}
 
 
 def versions(

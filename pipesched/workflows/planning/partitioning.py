@@ -173,14 +173,14 @@ class PartitionedModel:
                 "stage": str(index),
                 "layers": _ranges(range(stage.first, stage.last)),
                 "devices": _ranges(stage.devices),
-                "forward": readable_s(stage.forward_s),
-                "backward": readable_s(stage.backward_s),
                 "per micro-batch": readable_s(stage.compute_s),
                 "reduce": readable_s(stage.reduce_s),
                 "transfer": readable_s(stage.transfer_s),
+                "memory": readable_bytes(stage.memory_bytes),
+                "forward": readable_s(stage.forward_s),
+                "backward": readable_s(stage.backward_s),
                 "weights": readable_bytes(stage.weight_bytes),
                 "output": readable_bytes(stage.output_bytes),
-                "memory": readable_bytes(stage.memory_bytes),
             }
             for index, stage in enumerate(self.partitioned.stages)
         ]

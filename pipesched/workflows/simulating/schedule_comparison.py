@@ -150,15 +150,17 @@ _COLUMNS: tuple[tuple[str, tuple[str, ...], Callable[[Any], str]], ...] = (
     ("makespan", ("makespan_s",), readable_s),
     ("bubble fraction", ("bubble_fraction",), readable_share),
     ("steady / micro-batch", ("steady_s_per_microbatch",), readable_s),
-    ("peak memory", ("peak_memory_worst_bytes", "peak_memory_best_bytes"), readable_bytes),
+    ("peak memory", ("peak_memory_worst_bytes",), readable_bytes),
     ("fits", ("fits",), _yes),
-    ("micro-batches", ("peak_microbatches_worst", "peak_microbatches_best"), _number),
+    ("in flight", ("peak_microbatches_worst",), _number),
     ("weight versions", ("weight_versions",), _count),
     ("model copies", ("model_copies",), _number),
     ("messages", ("messages",), _count),
     ("sent", ("sent_bytes",), readable_bytes),
     ("bubble overhead", ("bubble_overhead",), readable_share),
     ("bubble of longest span", ("bubble_of_longest_span",), readable_share),
+    ("least peak", ("peak_memory_best_bytes",), readable_bytes),
+    ("least in flight", ("peak_microbatches_best",), _number),
 )
 """The title, the fields that stand under it, and how a value is shown, what matters most first: a narrow terminal shows
 the first ones. What is not here is for programs only."""
@@ -168,7 +170,7 @@ bubble_fraction: idle / (devices x makespan); bubble_overhead: (makespan - busie
 of longest span: its idle share
 steady: seconds per micro-batch when batches follow one another, each stage stepping between, or without a flush in \
 the long run
-peak memory, and micro-batches in flight at most: of the device with most / of the one with least, where they differ; \
+peak memory, and micro-batches in flight at most: of the device with most; least: of the one with least; \
 model copies: weights on all devices together, old versions and predicted ones included"""
 
 

@@ -143,10 +143,10 @@ class Simulation(Prediction):
                     "device": str(device.device),
                     "busy": readable_s(device.busy_s),
                     "idle": readable_s(device.idle_s),
-                    "span": readable_s(device.span_s),
                     "peak memory": readable_bytes(device.peak_memory_bytes),
-                    "micro-batches": f"{peaks[device.device]:.4g}",
+                    "in flight": f"{peaks[device.device]:.4g}",
                     "idle by cause": ", ".join(causes),
+                    "span": readable_s(device.span_s),
                 }
             )
         return Table(self.schedule.name, with_equal_in_one(rows), "\n".join(self._lines()))

@@ -125,13 +125,13 @@ class TraceImport:
             rows.append(
                 {
                     "rank": str(rank),
-                    "trace": Path(file).name,
                     "stages": ",".join(map(str, self.schedule.stages_on(rank))),
-                    "ops": str(len(self.schedule.ops[rank])),
                     "busy": readable_s(device.busy_s),
                     "idle": readable_s(device.idle_s),
-                    "clock": f"{offset_ns / 1e3:+.0f} +- {uncertainty_ns / 1e3:.0f} us",
                     "idle by cause": ", ".join(f"{cause} {readable_s(idle_s)}" for cause, idle_s in causes),
+                    "clock": f"{offset_ns / 1e3:+.0f} +- {uncertainty_ns / 1e3:.0f} us",
+                    "ops": str(len(self.schedule.ops[rank])),
+                    "trace": Path(file).name,
                 }
             )
         return Table(self.schedule.name, tuple(rows), "\n".join(self._lines()))

@@ -123,12 +123,12 @@ def comparison_table(comparisons: Sequence[Comparison]) -> Table:
             name = quantity.name.removesuffix("_s").removesuffix("_bytes").replace("_", " ")
             where = "" if quantity.device is None else f" of device {quantity.device}"
             row = rows.setdefault(name + where, {"": name + where})
-            whose = f"{comparison.name} " if comparison.names is None else ""
+            whose = f"{comparison.name} " if len(comparisons) > 1 else ""
             row |= {whose + column: cell for column, cell in _cells(quantity, comparison.names).items()}
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
     caption = dict.fromkeys(map(_meaning, comparisons)) | dict.fromkeys(filter(None, map(_furthest_off, comparisons)))
     cells = tuple({column: row.get(column, "") for column in columns} for row in rows.values())
-    return Table("", cells, "\n".join(caption))
+    return Table(comparisons[0].name if len(comparisons) == 1 else "", cells, "\n".join(caption))
 
 
 def _meaning(comparison: Comparison) -> str:
