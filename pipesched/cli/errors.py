@@ -18,7 +18,7 @@ STOPPED = 130
 """The user stopped the command: 128 + SIGINT, as shells count it."""
 
 _FLAGS = {
-    "num_ranks": "--stages",
+    "num_ranks": "--ranks",
     "num_microbatches": "--microbatches",
     "num_chunks": "--chunks",
     "num_devices": "--devices",

@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import HAS_RICH
 
 from pipesched.cli.errors import BAD_INPUT, FINE, NEGATIVE, NOT_THERE, RANK_FAILED, STOPPED, NotThereError, in_flags
+from pipesched.cli.help_pages import CommandPage, ProgramPage
 from pipesched.cli.terminal import complain
 from pipesched.cli.usage_errors import complaint
 
@@ -43,17 +43,22 @@ COMMANDS = {
 the others."""
 
 
+_COMPLETION = "_PIPESCHED_COMPLETE"
+"""Variable of the environment by which a shell asks how a line may go on."""
+
+
 def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
     """Return the command line with the commands of these names."""
     app = typer.Typer(
-        add_completion=False,
+        cls=ProgramPage,
+        rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_program)
     for name in names:
         module, function = COMMANDS[name].split(":")
-        app.command(name)(getattr(import_module(f"pipesched.cli.commands.{module}"), function))
+        app.command(name, cls=CommandPage)(getattr(import_module(f"pipesched.cli.commands.{module}"), function))
     return app
 
 
@@ -76,6 +81,8 @@ def _program(
 def main() -> None:
     """Run the command line; a mistake of the user is one line on stderr, never a traceback."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that processes that we started end with us
+    if _COMPLETION in os.environ:
+        sys.exit(_complete())
     try:
         code = _invoke(sys.argv[1:] or ["--help"])
         sys.stdout.flush()
@@ -94,16 +101,18 @@ def _invoke(arguments: list[str]) -> int:
     return FINE
 
 
-def _command(name: str) -> Any:
-    """Return the command line, with the command of this name alone if there is one, for what typer makes of it.
+def _complete() -> int:
+    """Print what a shell may complete its line with; of a command that is written out, only that one is loaded."""
+    from typer.completion import completion_init, shell_complete
 
-    Brackets in its help are those that rich shows and does not read as markup.
-    """
-    group: Any = typer.main.get_command(make_app([name] if name in COMMANDS else COMMANDS))
-    if HAS_RICH:
-        for component in [part for command in group.commands.values() for part in (command, *command.params)]:
-            component.help = component.help and component.help.replace("[", r"\[")
-    return group
+    completion_init()
+    words = (os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or "").split()
+    return shell_complete(_command(*words[1:2] or [""]), {}, "pipesched", _COMPLETION, os.environ[_COMPLETION])
+
+
+def _command(name: str) -> Any:
+    """Return the command line, with the command of this name alone if there is one, for what typer makes of it."""
+    return typer.main.get_command(make_app([name] if name in COMMANDS else COMMANDS))
 
 
 def _say(error: BaseException) -> int:

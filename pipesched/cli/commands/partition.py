@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 @grouped
 def partition(
     profile: Annotated[Path, typer.Argument(help="Profile (JSON), or a graph of PipeDream's profiler (.txt).")],
-    workers: Annotated[int, typer.Option("--workers", "-p", help="Devices, all of them used.", min=1, max=MAX_DEVICES)],
+    workers: Annotated[
+        int,
+        typer.Option(
+            "--ranks", "-p", "--workers", "--devices", help="Ranks, a device each, all used.", min=1, max=MAX_DEVICES
+        ),
+    ],
     by: Annotated[
         PartitionAim, typer.Option(help="Least time with PipeDream's replicas, least time or least memory without.")
     ] = "replicas",
@@ -50,7 +55,7 @@ def partition(
     result = cut(
         profile,
         workers,
-        machines.load(workers, "--workers"),
+        machines.load(workers, "--ranks"),
         by=by,
         microbatch_size=microbatch_size,
         num_chunks=chunks,

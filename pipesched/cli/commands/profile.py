@@ -29,6 +29,7 @@ _GPUS = "a10, a100, a100-40gb, b200, h100, h200, l4, l40s, v100"
 class LayerOptions(RunSettings):
     """How layers are measured."""
 
+    panel: ClassVar[str] = "Run"
     microbatch_sizes: Annotated[str, typer.Option(help="Samples, as 1,2,4.")] = "1,2,4"
     repeats: Annotated[int, typer.Option(help="Measured runs; their median counts.", min=1)] = 10
     companions: Annotated[
@@ -55,6 +56,7 @@ class LayerOptions(RunSettings):
 class GpuOptions:
     """How layers are estimated."""
 
+    panel: ClassVar[str] = "Estimate"
     gpu: Annotated[
         str | None, typer.Option(help=f"Estimate for a GPU that is not here, in place of measuring: {_GPUS}.")
     ] = None

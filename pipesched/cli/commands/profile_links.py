@@ -9,20 +9,26 @@ from typing import Annotated
 import typer
 
 from pipesched.cli.byte_sizes import parse_bytes
+from pipesched.cli.options.common_options import Json, out_option
+from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.torch_options import require_gpu
-from pipesched.cli.output.output_files import JSON, check_outputs
-from pipesched.cli.terminal import print_result, progress_bar, terminal_line
+from pipesched.cli.output.output_files import JSON, check_outputs, emit
+from pipesched.cli.terminal import print_result, progress_bar
 from pipesched.profiles import Carrier
 
 
+@grouped
 def profile_links(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Write the cluster: .json.")],
-    ranks: Annotated[int, typer.Option("--ranks", "-p", help="Processes to start on this machine.", min=2)] = 2,
+    out: Annotated[Path, out_option("Write the cluster: .json.")],
+    ranks: Annotated[
+        int, typer.Option("--ranks", "-p", help="Ranks, a process each, to start on this machine.", min=2)
+    ] = 2,
     backend: Annotated[Carrier, typer.Option(help="gloo, or nccl with a GPU per rank.")] = "gloo",
     sizes: Annotated[
         str | None, typer.Option(help="Bytes of the messages, as 1KiB,256KiB; none: 1 KiB to 4 MiB.")
     ] = None,
     repeats: Annotated[int, typer.Option(help="Times that each is measured, of which the median counts.", min=1)] = 20,
+    json: Json = False,
 ) -> None:
     """Measure every pair of ranks by ping-pong, over gloo also two that compute, and write the cluster.
 
@@ -42,5 +48,7 @@ def profile_links(
     with progress_bar("measuring links"):
         measurement = measure_links(ranks, backend=backend, sizes_bytes=sizes_bytes, repeats=repeats)
     measurement.save(out)
-    print_result(measurement.table())
-    print(f"wrote {terminal_line(str(out))}")
+    if json:
+        emit(out.read_text(encoding="utf-8"), None)
+    else:
+        print_result(measurement.table())

@@ -6,11 +6,18 @@ from typing import Annotated, Any
 
 import typer
 
-Json = Annotated[bool, typer.Option("--json", help="Print data, as JSON, and nothing else.")]
-Wide = Annotated[bool, typer.Option("--wide", help="Tables with all their columns, however wide.")]
+OUTPUT = "Output"
+"""The heading of these options in the help."""
+Json = Annotated[
+    bool,
+    typer.Option("--json", rich_help_panel=OUTPUT, help="Print data, as JSON, and nothing else (docs/commands.md)."),
+]
+Wide = Annotated[
+    bool, typer.Option("--wide", rich_help_panel=OUTPUT, help="Tables with all their columns, however wide.")
+]
 Seed = Annotated[int, typer.Option(help="Of everything random.", min=0, max=2**32 - 1)]
 
 
 def out_option(text: str) -> Any:
     """Return the option --out; `text` says what it writes, under which suffixes."""
-    return typer.Option("--out", "-o", help=text)
+    return typer.Option("--out", "-o", rich_help_panel=OUTPUT, help=text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 class CostOptions:
     """What the ops cost: a profile, a table, or the same for all; and the machines."""
 
+    panel: ClassVar[str] = "Costs"
     profile: Annotated[
         Path | None, typer.Option(help="Measured profile of a model (JSON), or a graph of PipeDream's profiler (.txt).")
     ] = None
@@ -48,7 +49,9 @@ class CostOptions:
     uniform: Annotated[
         str | None,
         typer.Option(
-            help="Of a device, shared among its stages: f=10ms,b=20ms or f=1,i=1,w=1 [s]; and saved_bytes=1GB, ..."
+            help="Of a device, shared among its stages: f=10ms,b=20ms or f=1,i=1,w=1 [s]. Keys: f, b, i, w, step_s, "
+            "copy_s, predict_s, average_s, output_bytes, saved_bytes, saved_for_weight_bytes, weight_bytes, "
+            "optimizer_bytes, overlap."
         ),
     ] = None
     machines: MachineOptions = MachineOptions()  # noqa: RUF009 -- frozen

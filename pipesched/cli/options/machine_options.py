@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
@@ -25,8 +25,15 @@ _MACHINES = "aws-g5.48xlarge, aws-p3.16xlarge, dgx-a100, dgx-h100, wpipe-v100"
 class MachineOptions:
     """Options that say the devices and the links between them."""
 
+    panel: ClassVar[str] = "Machines"
     cluster: Annotated[Path | None, typer.Option(help="Devices and links (JSON).")] = None
-    link: Annotated[str | None, typer.Option(help="Equal links: latency_s=10us,bandwidth_bytes_per_s=25GB/s.")] = None
+    link: Annotated[
+        str | None,
+        typer.Option(
+            help="Equal links: latency_s=10us,bandwidth_bytes_per_s=25GB/s. Keys: latency_s, bandwidth_bytes_per_s, "
+            "send_s, send_s_per_byte, post_s, receive_s, receive_s_per_byte."
+        ),
+    ] = None
     nodes: Annotated[int | None, typer.Option(help="Nodes of equal devices, in place of --cluster.", min=1)] = None
     gpus: Annotated[int | None, typer.Option(help="Devices of a node.", min=1, max=1024)] = None
     intra: Annotated[str | None, typer.Option(help="Links inside a node, as --link.")] = None

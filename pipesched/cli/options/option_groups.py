@@ -1,7 +1,7 @@
 """Dataclasses of options: a subcommand takes one as a parameter, and typer sees its fields.
 
 A group of settings of a run says in ``shown`` which of its fields are options, in the order of the help, and the help
-of those that it words in its own way; any other group shows all of its fields.
+of those that it words in its own way; any other group shows all of its fields. ``panel`` is their heading in the help.
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
-from pipesched.cli.options.common_options import Wide
+from typer.models import OptionInfo
+
+from pipesched.cli.options.common_options import OUTPUT, Wide
 from pipesched.cli.options.setting_options import SETTINGS, setting_option
 from pipesched.cli.terminal import show_all_columns
 
 _WIDE = "wide"
+_OUTPUTS = {"plot", "gantt", "timeline", "memory", "log", "job", "form", "format", "top", "columns", "title", "first"}
+"""Options of commands that say what is printed, and what is written."""
 
 
 def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -28,7 +32,8 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
         if name in groups:
             parameters += _spread(groups[name])
         else:
-            parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
+            annotation = _in_panel(hints[name], OUTPUT if name in _OUTPUTS else None)
+            parameters.append(parameter.replace(annotation=annotation, kind=inspect.Parameter.KEYWORD_ONLY))
     if "json" in hints:  # what prints data prints tables too
         parameters.append(inspect.Parameter(_WIDE, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Wide))
 
@@ -61,7 +66,16 @@ def _spread(group: Any) -> Iterator[inspect.Parameter]:
             if annotation == SETTINGS.get(name):
                 annotation, default = setting_option(name, help_text)
             default = inspect.Parameter.empty if default is MISSING else default
+            annotation = _in_panel(annotation, getattr(group, "panel", None))
             yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _in_panel(annotation: Any, panel: str | None) -> Any:
+    """Return the annotation of an option, which stands in this group of the help page unless it says another."""
+    for detail in get_args(annotation)[1:]:
+        if isinstance(detail, OptionInfo):
+            detail.rich_help_panel = detail.rich_help_panel or panel
+    return annotation
 
 
 def _gathered(group: Any, values: dict[str, Any]) -> Any:

@@ -35,6 +35,7 @@ _MOST_PROFILED = 8
 class ModelOptions(RunSettings):
     """How a model is profiled, where no profile of it is given."""
 
+    panel: ClassVar[str] = "Run"
     microbatch_sizes: Annotated[
         str | None, typer.Option(help="Of a model that is profiled first: samples, as 1,2,4.")
     ] = None
@@ -84,6 +85,7 @@ class ModelOptions(RunSettings):
 class RequestOptions:
     """Machines, batch, and what may be tried."""
 
+    panel: ClassVar[str] = "Search"
     machines: MachineOptions
     batch_size: Annotated[
         int, typer.Option("--batch-size", "-b", help="Samples of an optimizer step.", min=1, max=MAX_NUMBER)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 class RunCostOptions:
     """Options that say of runs what they do not say themselves."""
 
+    panel: ClassVar[str] = "Costs"
     profile: Annotated[
         Path | None, typer.Option(help="Profile of the runs' model: bytes, and I and W as shares of B.")
     ] = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
@@ -21,24 +21,38 @@ if TYPE_CHECKING:
     from pipesched.workflows.arguments import ScheduleSource
 
 
+def _begun_names(begun: str) -> list[str]:
+    """Return the schedules whose names go on from what is typed."""
+    from pipesched.schedules.builders import CATALOGUE
+
+    return [name for name in CATALOGUE if name.startswith(begun)]
+
+
 @dataclass(frozen=True, slots=True)
 class ScheduleOptions:
     """Which schedule: by name and counts, from a file, or as planned."""
 
+    panel: ClassVar[str] = "Schedule"
     schedule: Annotated[
         str | None,
         typer.Option(
             "--schedule",
             "-s",
+            autocompletion=_begun_names,
             help="Name, as 'pipesched list' shows it, or a builder of yours: package.module:builder, path.py:builder.",
         ),
     ] = None
-    stages: Annotated[int | None, typer.Option("--stages", "-p", help="Ranks of the pipeline.", min=1)] = None
+    stages: Annotated[int | None, typer.Option("--ranks", "-p", "--stages", help="Ranks of the pipeline.", min=1)] = (
+        None
+    )
     microbatches: Annotated[int | None, typer.Option("--microbatches", "-m", help="Micro-batches.", min=1)] = None
     chunks: Annotated[
         int | None, typer.Option("--chunks", "-v", help="Stages per rank, where it takes them.", min=1)
     ] = None
-    settings: Annotated[list[str] | None, typer.Option("--set", help="key=value of the schedule; repeatable.")] = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="key=value of the schedule, with keys as 'pipesched list' shows; repeatable."),
+    ] = None
     schedule_file: Annotated[
         Path | None, typer.Option("--schedule-file", "-f", help="PyTorch CSV (either dialect) or our JSON.")
     ] = None

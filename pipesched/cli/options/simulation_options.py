@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 BuffersOption = Annotated[
     Buffers,
-    typer.Option(help="Receive buffers as our executor has them, or as PyTorch's: one per micro-batch, always."),
+    typer.Option(
+        rich_help_panel="Network",
+        help="Receive buffers as our executor has them, or as PyTorch's: one per micro-batch, always.",
+    ),
 ]
 
 
@@ -27,6 +30,7 @@ BuffersOption = Annotated[
 class MessageOptions:
     """Options that say how messages go."""
 
+    panel: ClassVar[str] = "Network"
     protocol: Annotated[Protocol, typer.Option(help="Transfers start when both sides have posted, or one has.")] = (
         "rendezvous"
     )
@@ -52,6 +56,7 @@ class MessageOptions:
 class SimulationOptions:
     """What a simulation supposes of messages, and of what goes wrong."""
 
+    panel: ClassVar[str] = "Network"
     messages: MessageOptions = MessageOptions()
     compression: Annotated[MessagePrecision | None, typer.Option(help="Send messages in half precision.")] = None
     convert_bytes_per_s: Annotated[

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 class TrainOptions(RunSettings):
     """How to train: the settings of a run, how long, and on how many samples."""
 
+    panel: ClassVar[str] = "Run"
     batch_size: Annotated[
         int,
         typer.Option(

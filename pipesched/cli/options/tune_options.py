@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
@@ -30,6 +30,7 @@ _MOST_SIZES = 8
 class ProblemOptions:
     """Model, batch and number of devices."""
 
+    panel: ClassVar[str] = "Search"
     model: Annotated[
         str,
         typer.Argument(
@@ -39,7 +40,9 @@ class ProblemOptions:
     batch_size: Annotated[
         int, typer.Option("--batch-size", "-b", help="Samples in a batch, of each pipeline.", min=1, max=MAX_NUMBER)
     ]
-    devices: Annotated[int, typer.Option("--devices", "-p", help="Devices: stages of the pipeline.", min=1)]
+    devices: Annotated[
+        int, typer.Option("--ranks", "-p", "--devices", help="Ranks of the pipeline, a device each.", min=1)
+    ]
     partition: Annotated[str, typer.Option(help="Layers to stages: balanced, uniform, or counts as 3,3,4.")] = (
         "balanced"
     )
@@ -99,6 +102,7 @@ class ProblemOptions:
 class SpaceOptions:
     """Options that say which settings to try."""
 
+    panel: ClassVar[str] = "Search"
     microbatches: Annotated[
         str | None,
         typer.Option(

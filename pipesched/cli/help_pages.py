@@ -1,0 +1,103 @@
+"""Help pages: the options of a command in groups, each with what it takes and its default, and examples."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, ClassVar
+
+import typer
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+
+from pipesched.cli.examples import EXAMPLES
+
+_COLUMN = 26
+"""Widest left column; what is wider has a line of its own."""
+_VALUES = {"int": "N", "float": "X", "str": "TEXT", "path": "FILE", "file": "FILE"}
+"""What stands for a value of a type."""
+_ARGUMENTS, _OPTIONS = "Arguments", "Options"
+_GROUPS = (_ARGUMENTS, "Schedule", "Search", "Costs", "Machines", "Network", "Estimate", "Run", _OPTIONS, "Output")
+"""The groups of options, in the order of the page."""
+
+
+class CommandPage(TyperCommand):
+    """A command with its help page."""
+
+    def format_help_text(self, ctx: typer.Context, formatter: Any) -> None:
+        """Write what the command does, then its examples, which are not folded."""
+        super().format_help_text(ctx, formatter)
+        with formatter.section("Examples"):
+            for line in EXAMPLES[self.name or ""]:
+                formatter.write(f"{'':>{formatter.current_indent}}pipesched {line}\n")
+
+    def format_options(self, ctx: typer.Context, formatter: Any) -> None:
+        """Write the arguments, then the options group by group."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if isinstance(parameter, TyperArgument):
+                row = (parameter.display_name_raw.upper(), _described(parameter, ctx))
+                groups.setdefault(_ARGUMENTS, []).append(row)
+            elif isinstance(parameter, TyperOption) and not parameter.hidden:
+                group = parameter.rich_help_panel or _OPTIONS
+                groups.setdefault(group, []).append((_flags(parameter, ctx), _described(parameter, ctx)))
+        for group in sorted(groups, key=_GROUPS.index):
+            with formatter.section(group):
+                formatter.write_dl(groups[group], col_max=_COLUMN)
+
+
+class ProgramPage(TyperGroup):
+    """The program with its help page."""
+
+    titles: ClassVar[dict[str, tuple[str, ...]]] = {
+        "Schedules": ("list", "show", "check", "versions"),
+        "Predict": ("simulate", "compare", "gantt", "trace", "what-if"),
+        "Measure": ("profile", "profile-links", "import", "run", "replay", "verify"),
+        "Choose": ("partition", "plan", "tune", "export"),
+    }
+    """Groups of commands; one that is in none stands with the others at the end."""
+
+    def format_options(self, ctx: typer.Context, formatter: Any) -> None:
+        """Write the commands, group by group, each with the first sentence on it, then the options."""
+        grouped = {name for names in self.titles.values() for name in names}
+        others = tuple(name for name in self.list_commands(ctx) if name not in grouped)
+        for title, names in {**self.titles, "More": others}.items():
+            rows = [(name, _first_sentence(command.help)) for name in names if (command := self.get_command(ctx, name))]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows, col_max=_COLUMN)
+        with formatter.section(_OPTIONS):
+            options = [parameter for parameter in self.get_params(ctx) if isinstance(parameter, TyperOption)]
+            formatter.write_dl([(_flags(option, ctx), _described(option, ctx)) for option in options], col_max=_COLUMN)
+
+
+def _flags(option: TyperOption, ctx: typer.Context) -> str:
+    """Return ``-s, --schedule TEXT``; other spellings that are read too are left out."""
+    short = next((name for name in option.opts if not name.startswith("--")), None)
+    long = next((name for name in option.opts if name.startswith("--")), "")
+    value = "" if option.is_flag else f" {_value(option, ctx)}"
+    return f"{'    ' if short is None else f'{short}, '}{long}{value}"
+
+
+def _value(option: TyperOption, ctx: typer.Context) -> str:
+    if option.metavar is not None:
+        return option.metavar
+    name = option.display_type(ctx).strip("<>").removesuffix(" range").removeprefix("list[").removesuffix("]")
+    return _VALUES.get(name, "WORD" if "|" in name else name)
+
+
+def _described(parameter: TyperOption | TyperArgument, ctx: typer.Context) -> str:
+    """Return the help of a parameter with the words that it takes, and its default."""
+    remarks = []
+    words = parameter.display_type(ctx).strip("<>")
+    if "|" in words and parameter.metavar is None:
+        remarks.append(words.replace("|", ", "))
+    default = parameter.get_default(ctx, call=False)
+    if parameter.required:
+        remarks.append("required")
+    elif default is not None and default != "" and not isinstance(default, bool):
+        remarks.append(f"default: {default.value if isinstance(default, Enum) else default}")
+    remark = f" ({'; '.join(remarks)})" if remarks else ""
+    return f"{(parameter.help or '').rstrip('.')}{remark}."
+
+
+def _first_sentence(text: str | None) -> str:
+    return " ".join((text or "").split("\n\n")[0].split()).partition(". ")[0].rstrip(".") + "."
