@@ -27,6 +27,8 @@ _FLAGS = {
     "is_distributed": "--distributed",
     "limit_bytes": "--memory-limit",
     "timeout_s": "--timeout",
+    "from_s": "--from",
+    "to_s": "--to",
     "budget_s": "--budget",
     "parameters": "--set",
     "patterns": "--pattern",

@@ -49,6 +49,14 @@ def as_text(text: str, style: str = "") -> Text:
     return Text(terminal_line(text), style)
 
 
+def print_coloured(lines: Sequence[str]) -> None:
+    """Print lines with control sequences of colours, in the colours that the terminal has; into a file without."""
+    from rich.console import Console
+    from rich.text import Text
+
+    Console().print(Text.from_ansi("\n".join(lines)), soft_wrap=True)
+
+
 def print_table(title: str, rows: Sequence[Mapping[str, str]], caption: str = "") -> None:
     """Print rows of ready-made cells, with as many columns as fit, or after `show_all_columns` with all.
 

@@ -4,11 +4,12 @@ from .cost_figure import profile_figure as profile_figure
 from .figure import FIGURE_SUFFIXES as FIGURE_SUFFIXES
 from .figure import GANTT_SUFFIXES as GANTT_SUFFIXES
 from .figure import save_figure as save_figure
+from .gantt_chart import ChartOptions as ChartOptions
 from .gantt_chart import gantt_layout as gantt_layout
-from .gantt_chart import text_gantt as text_gantt
 from .gantt_figure import draw as draw
 from .gantt_figure import gantt_figure as gantt_figure
 from .gantt_file import draw_gantt as draw_gantt
+from .gantt_text import text_gantt as text_gantt
 from .heat_maps import draw_heat_maps as draw_heat_maps
 from .heat_maps import heat_map_figure as heat_map_figure
 from .lag_figure import lag_figure as lag_figure
@@ -18,10 +19,10 @@ from .learning_curves import learning_curve_figure as learning_curve_figure
 from .learning_curves import smoothed as smoothed
 from .learning_curves import window_of as window_of
 from .memory_table import memory_table as memory_table
-from .page_table import RunDetails as RunDetails
-from .page_table import run_details as run_details
 from .plan_figure import draw_plan as draw_plan
 from .plan_figure import plan_figure as plan_figure
+from .run_details import RunDetails as RunDetails
+from .run_details import run_details as run_details
 from .staleness_figure import draw_staleness as draw_staleness
 from .staleness_figure import staleness_figure as staleness_figure
 from .timeline_frame import require_parquet as require_parquet

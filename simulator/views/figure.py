@@ -67,5 +67,8 @@ def save_figure(draw: Callable[[], Figure], path: Path | str, dpi: float = 160.0
         SimulationError: The suffix is another one, or it cannot be written.
     """
     suffix, figure, data = require_suffix(path, FIGURE_SUFFIXES), draw(), BytesIO()
-    figure.savefig(data, format=suffix[1:], dpi=min(dpi, _MOST_PIXELS / max(figure.get_size_inches())))
+    from matplotlib import rc_context
+
+    with rc_context({"svg.fonttype": "none", "pdf.fonttype": 42}):  # text stays text, and is no outlines
+        figure.savefig(data, format=suffix[1:], dpi=min(dpi, _MOST_PIXELS / max(figure.get_size_inches())))
     write_bytes(path, data.getvalue())

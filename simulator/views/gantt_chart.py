@@ -1,4 +1,4 @@
-"""The layout of a Gantt chart: a row per rank, a box per op; and the chart as text."""
+"""The layout of a Gantt chart: a row per rank, a box per op."""
 
 from __future__ import annotations
 
@@ -7,31 +7,34 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import assert_never
 
-from pipesched.schedules import (
-    Average,
-    Compute,
-    Op,
-    Overlap,
-    Recv,
-    Reduce,
-    Reshard,
-    Send,
-    Span,
-    Step,
-    Timeline,
-    Unshard,
-    computes,
-    printable,
-)
+from pipesched.schedules import Compute, Op, Overlap, Reduce, Span, Timeline, computes
 from pipesched.simulator.analysis import Metrics, label, metrics, readable_s, sources
 
-_MEANINGS = {
-    "F": "forward", "B": "backward", "I": "backward for inputs", "W": "backward for weights", "R": "recompute",
-    "O": "overlap", "S": "step", "+": "reduce", "A": "average", "u": "unshard", "r": "reshard",
-}  # fmt: skip
-"""What the letters of `text_gantt` mean, in the order of its legend."""
+_LIGHTEST = 0.6
+"""The lightness of a rank's last stage, which is still far from the colour of idle time."""
+_MOST_NAMES = 5  # more make no title, and are in the headings
+
+
+@dataclass(frozen=True, slots=True)
+class ChartOptions:
+    """What of a chart is shown.
+
+    Attributes:
+        from_s: Where the axis begins, in seconds after the first work.
+        to_s: Where it ends; None: at the end of all.
+        has_idle: Whether idle time is coloured by its causes.
+        has_memory: Whether what the devices hold is drawn below, if that is known.
+    """
+
+    from_s: float = 0.0
+    to_s: float | None = None
+    has_idle: bool = False
+    has_memory: bool = False
+
+
+WHOLE = ChartOptions()
+"""All of the time, without idle causes and memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class Box:
         text: The micro-batch.
         row: Place of the row among all rows.
         y: The middle, counted downwards in rows.
-        lightness: 0 for the rank's first stage, nearer to 1 for each later one.
+        lightness: 0 for the rank's first stage, more for each later one, never so much that it looks idle.
     """
 
     op: Op
@@ -101,6 +104,36 @@ class Chart:
         """Whether the rows of a rank stand together."""
         return len(self.timelines) > 1 and not self.headings
 
+    def interval(self, options: ChartOptions) -> tuple[float, float]:
+        """Return where the axis begins and ends [s].
+
+        Unless it is said, a few that take more than twice as long as most are cut, so that most can be seen.
+        """
+        if options.to_s is not None:
+            return options.from_s, options.to_s
+        longest_s = max(self.makespans_s)
+        usual_s = 2 * sorted(self.makespans_s)[len(self.makespans_s) // 2]
+        if longest_s <= usual_s or options.from_s:
+            return options.from_s, longest_s
+        return 0.0, 1.1 * max(makespan_s for makespan_s in self.makespans_s if makespan_s <= usual_s)
+
+    def boxes_between(self, from_s: float, to_s: float) -> list[Box]:
+        """Return the boxes that are seen between two instants, each cut at them."""
+        return [
+            replace(box, start_s=max(from_s, box.start_s), end_s=min(to_s, box.end_s))
+            for box in self.boxes
+            if box.start_s < to_s and box.end_s > from_s
+        ]
+
+    @property
+    def title(self) -> str:
+        """The names of the schedules, with the numbers of ranks, micro-batches and chunks if all have the same."""
+        names = list(dict.fromkeys(timeline.name for timeline in self.timelines))
+        name = ", ".join(names) if len(names) <= _MOST_NAMES else f"{len(names)} schedules"
+        counts = list(map(_counts, self.timelines))
+        told = [text for text in counts[0] if all(text in others for others in counts)]
+        return f"{name}: {', '.join(told)}" if told else name
+
     @property
     def boxes(self) -> Iterator[Box]:
         """A box for every work that takes time, row by row; the halves of an Overlap lie one above the other."""
@@ -112,7 +145,8 @@ class Chart:
                 for index, part in enumerate(parts):
                     shown = label(part)
                     text = "" if shown.microbatch is None else str(shown.microbatch)
-                    lightness = stages.index(shown.stage) / max(2, len(stages)) if shown.stage in stages else 0.0
+                    chunk = stages.index(shown.stage) if isinstance(part, Compute) else 0
+                    lightness = _LIGHTEST * chunk / max(1, len(stages) - 1)
                     y = row.y + (index - (len(parts) - 1) / 2) * height
                     yield Box(part, text, place, span.start_s, span.end_s, y, height, lightness)
 
@@ -137,7 +171,7 @@ def gantt_layout(timelines: Sequence[Timeline]) -> Chart:
             rows += [Row(index, rank, y + rank + 0.5, 0.78) for rank in range(len(timeline.rank_to_device))]
             y += len(timeline.rank_to_device)
     makespans_s, measures = tuple(timeline.makespan_s for timeline in shown), tuple(map(metrics, shown))
-    captions = tuple(map(_caption, measures))
+    captions = tuple(map(caption_of, measures))
     return Chart(shown, makespans_s, names, measures, captions, tuple(rows), _works(shown, rows), tuple(headings), y)
 
 
@@ -146,10 +180,10 @@ def _works(timelines: Sequence[Timeline], rows: Sequence[Row]) -> tuple[tuple[Sp
     for index, timeline in enumerate(timelines):
         for span in timeline.without_messages:
             spans_of[index, span.rank].append(span)
-    return tuple(tuple(_uncovered(spans_of[row.timeline, row.rank])) for row in rows)
+    return tuple(tuple(uncovered(spans_of[row.timeline, row.rank])) for row in rows)
 
 
-def _uncovered(works: Sequence[Span]) -> Iterator[Span]:
+def uncovered(works: Sequence[Span]) -> Iterator[Span]:
     """Yield the works of a rank: of a Reduce, which only posts, the parts beside which nothing else runs."""
     others = sorted((s for s in works if not isinstance(s.op, Reduce)), key=attrgetter("start_s"))
     for span in works:
@@ -167,75 +201,19 @@ def _uncovered(works: Sequence[Span]) -> Iterator[Span]:
             yield replace(span, start_s=at_s)
 
 
-def _caption(measures: Metrics) -> str:
+def caption_of(measures: Metrics) -> str:
+    """Return the makespan and bubble of a Timeline, for people."""
     return f"{readable_s(measures.makespan_s)}, bubble_fraction {measures.bubble_fraction:.1%}"
 
 
-def text_gantt(timeline: Timeline, width: int = 100) -> str:
-    """Return `timeline` for a terminal: a line per rank, a letter per slot of time for what took most of it.
-
-        rank 0  FFFF......BBBBBBBB
-        rank 1  ..FFFFBBBBBBBB....
-                0             3 s
-                F forward  B backward  . idle
-
-    Args:
-        timeline: What is shown.
-        width: Characters in a line, names included; at least 20 slots are drawn.
-
-    Raises:
-        SimulationError: Nothing in the timeline takes time.
-    """
-    shown = timeline.from_zero()
-    caption = _caption(metrics(shown))
-    names = [f"rank {rank}" for rank in range(len(shown.rank_to_device))]
-    margin = max(map(len, names)) + 2
-    num_slots = max(20, width - margin)
-    slot_s = shown.makespan_s / num_slots
-    lines = [name.ljust(margin) + _slots(shown, rank, num_slots, slot_s) for rank, name in enumerate(names)]
-    end = readable_s(shown.makespan_s)
-    axis = " " * margin + "0" + end.rjust(num_slots - 1)
-    used = {letter for line in lines for letter in line[margin:]} - {"."}
-    words = [f"{letter} {_MEANINGS[letter]}" for letter in sorted(used, key=[*_MEANINGS].index)]
-    legend = "  ".join([*words, ". idle"])
-    return "\n".join([printable(f"{shown.name} {shown.source}: {caption}"), *lines, axis, " " * margin + legend])
-
-
-def _slots(timeline: Timeline, rank: int, num_slots: int, slot_s: float) -> str:
-    """Return the letters of one rank; idle has a slot only if it took more of it than any kind of op."""
-    shares: list[dict[str, float]] = [defaultdict(float) for _ in range(num_slots)]
-    for span in _uncovered([span for span in timeline.of_rank(rank) if not isinstance(span.op, Send | Recv)]):
-        letter = _letter(span.op)
-        first = min(num_slots - 1, max(0, int(span.start_s / slot_s)))
-        for slot in range(first, min(num_slots, int(span.end_s / slot_s) + 1)):
-            shares[slot][letter] += max(0.0, min(span.end_s, (slot + 1) * slot_s) - max(span.start_s, slot * slot_s))
-    return "".join(_winner(share, slot_s) for share in shares)
-
-
-def _letter(op: Op) -> str:
-    match op:
-        case Compute():
-            return op.phase.value
-        case Overlap():
-            return "O"
-        case Step():
-            return "S"
-        case Reduce():
-            return "+"
-        case Average():
-            return "A"
-        case Unshard():
-            return "u"
-        case Reshard():
-            return "r"
-        case Send() | Recv():
-            raise AssertionError("a message has no slot")
-        case _:
-            assert_never(op)
-
-
-def _winner(share: dict[str, float], slot_s: float) -> str:
-    """Return the letter of what took most of one slot."""
-    idle_s = slot_s - sum(share.values())
-    letter = max(share, key=share.__getitem__, default=".")
-    return letter if share and share[letter] > 0 and share[letter] >= idle_s * (1 - 1e-9) else "."
+def _counts(timeline: Timeline) -> list[str]:
+    """Return how many ranks p, micro-batches m and, where there are several, stages of a rank v there are."""
+    stages: dict[int, set[int]] = defaultdict(set)
+    microbatches = set()
+    for span in timeline.spans:
+        for part in computes(span.op):
+            stages[span.rank].add(part.stage)
+            microbatches.add(part.microbatch)
+    most = max(map(len, stages.values()), default=1)
+    texts = [f"p = {len(timeline.rank_to_device)}", f"m = {len(microbatches)}"]
+    return texts if most < 2 else [*texts, f"v = {most}"]

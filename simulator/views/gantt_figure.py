@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from textwrap import wrap
 from typing import Any
 
@@ -16,78 +18,119 @@ from matplotlib.patches import Patch
 from pipesched.schedules import Payload, Timeline, is_work
 from pipesched.schedules.semantics import transfers
 from pipesched.simulator import SimulationError
-from pipesched.simulator.analysis import literal, unit_of
-from pipesched.simulator.views.figure import DARK_BLUE, DARK_ORANGE, FAINT, HAND_OVER, IDLE, INK, WHITE
-from pipesched.simulator.views.gantt_chart import Box, Chart, gantt_layout
-from pipesched.simulator.views.op_looks import LEGEND, is_dark, lighter, look
+from pipesched.simulator.analysis import literal, readable_s, unit_of
+from pipesched.simulator.views.figure import DARK_BLUE, DARK_ORANGE, DARK_RED, FAINT, HAND_OVER, IDLE, INK, WHITE
+from pipesched.simulator.views.gantt_chart import WHOLE, Box, Chart, ChartOptions, gantt_layout
+from pipesched.simulator.views.idle_strips import draw_idle_strips, idle_strips
+from pipesched.simulator.views.memory_panel import Lane, draw_memory, lane_name, memory_lanes
+from pipesched.simulator.views.op_looks import CAUSE_LOOKS, LEGEND, is_dark, lighter, look
+from pipesched.simulator.views.run_details import RunDetails, title_of
 from pipesched.simulator.views.shown_figure import ShownFigure
 
 _TRANSFERS = {Payload.ACTIVATION: ("activation", DARK_BLUE), Payload.GRADIENT: ("gradient", DARK_ORANGE)}
 _ENDS: tuple[Any, ...] = ((0, (3.5, 2)), "-", "-.", ":")
 _MOST_TRANSFERS = 600  # more are a grey veil
 _SMALLEST, _LARGEST = 5.0, 8.5  # points; smaller is not read
-_MOST_NAMES = 5  # more do not fit beside each other, and are in the headings
-_FOOT_IN, _RIGHT_IN = 0.68, 0.6
+_AXIS_IN, _RIGHT_IN, _LEGEND_IN = 0.42, 0.6, 0.26
+"""Height of the axis with its times, width right of the rows, and height of a line of the legend."""
 _CAPTION_IN = 0.22
 """Height of a line of the caption."""
+_LEAST_TITLE, _LARGEST_TITLE = 8.0, 14.0
 
 
-def gantt_figure(timelines: Sequence[Timeline], title: str = "", caption: str = "") -> Figure:
+def gantt_figure(
+    timelines: Sequence[Timeline],
+    title: str = "",
+    caption: str = "",
+    options: ChartOptions = WHOLE,
+    details: Sequence[RunDetails] = (),
+) -> Figure:
     """Return the Timelines on one time axis as a picture, with a caption below it.
 
     Runs of one schedule on the same devices are paired: the rows of a rank stand together. Others stand one under
     another.
+
+    Args:
+        timelines: At least one.
+        title: Above all; empty: the names of the schedules, the numbers of ranks and micro-batches, and the costs.
+        caption: Below it.
+        options: What is shown.
+        details: What is known of each Timeline, for the title and the limits of memory; empty: nothing.
 
     Raises:
         SimulationError: There is no Timeline, or nothing in one takes time.
     """
     if not timelines:
         raise SimulationError("timelines: got none, expected at least one; try one that was simulated or measured")
-    return draw(gantt_layout(timelines), title, caption=caption)
+    chart = gantt_layout(timelines)
+    limits = [run.memory_bytes for run in details]
+    return draw(chart, title or title_of(chart, details), caption=caption, options=options, memory_bytes=limits)
 
 
-def width_of(chart: Chart) -> float:
-    """Return how wide the picture of `chart` is [inches]."""
-    return min(18.0, max(11.0, 0.2 * max(map(len, chart.works))))
+def width_of(chart: Chart, from_s: float = 0.0, to_s: float = math.inf) -> float:
+    """Return how wide the picture of `chart` between two instants is [inches]."""
+    seen = (sum(span.start_s < to_s and span.end_s > from_s for span in works) for works in chart.works)
+    return min(18.0, max(11.0, 0.2 * max(seen)))
 
 
-def draw(chart: Chart, title: str, above_in: float = 0.0, caption: str = "") -> Figure:
+def draw(
+    chart: Chart,
+    title: str,
+    above_in: float = 0.0,
+    caption: str = "",
+    options: ChartOptions = WHOLE,
+    memory_bytes: Sequence[Mapping[int, int]] = (),
+) -> Figure:
     """Return the picture of `chart`, with room between title and chart for something else, and a caption below it."""
-    width_in = width_of(chart)
+    from_s, to_s = chart.interval(options)
+    seconds, unit = unit_of(to_s)
+    boxes = chart.boxes_between(from_s, to_s)
+    lanes = memory_lanes(chart, memory_bytes) if options.has_memory else []
+    strips = idle_strips(chart, from_s, to_s) if options.has_idle else []
+    if options.from_s or options.to_s is not None:
+        shown = f"; shown from {readable_s(from_s)} to {readable_s(to_s)}"
+        chart = replace(chart, captions=tuple(caption + shown for caption in chart.captions))
+
+    width_in = width_of(chart, from_s, to_s)
     lines = wrap(literal(caption), int(14 * width_in))
-    foot_in = _FOOT_IN + _CAPTION_IN * len(lines)
     row_in = min(0.52, max(0.28, 3.4 / chart.depth))
-    head_in = 0.55 if chart.headings else 0.95
+    lane_in = min(0.5, max(0.3, 3.4 / max(1, len(lanes))))
     paired_in = 0.1 + 0.07 * max(map(len, chart.names)) if chart.is_paired else 0.0
     left_in = 0.8 + paired_in + (0.5 if _shares_devices(chart) else 0.0)
-    height_in = chart.depth * row_in + head_in + above_in + foot_in
+    left_in = max([left_in, *(0.2 + 0.075 * len(lane_name(chart, lane)) for lane in lanes)])
+    span_in = width_in - left_in - (_RIGHT_IN if not lanes else 1.5 * _RIGHT_IN)
+    text_in = 0.12 + _CAPTION_IN * len(lines)
+    lanes_in = text_in + _LEGEND_IN * (1 + bool(strips) + bool(lanes))
+    chart_in = lanes_in + lane_in * len(lanes) + _AXIS_IN
+    depth_in = chart.depth * row_in
+    height_in = chart_in + depth_in + above_in + (0.55 if chart.headings else 0.95)
+
     figure = ShownFigure(figsize=(width_in, height_in), facecolor=WHITE)
-    span_in = width_in - left_in - _RIGHT_IN
-    box = (left_in / width_in, foot_in / height_in, span_in / width_in, chart.depth * row_in / height_in)
+    box = (left_in / width_in, chart_in / height_in, span_in / width_in, depth_in / height_in)
     axes = figure.add_axes(box)
-    end_s = _shown_s(chart)
-    seconds, unit = unit_of(end_s)
-    axes.set_xlim(0, end_s / seconds)
+    axes.set_xlim(from_s / seconds, to_s / seconds)
     axes.set_ylim(chart.depth, 0)
-    boxes = [box for box in chart.boxes if box.start_s < end_s]
     _draw_idle(axes, chart, seconds)
+    draw_idle_strips(axes, strips, seconds)
     has_hand_over = _draw_hand_overs(axes, chart, seconds)
-    has_transfers = not chart.is_paired and _draw_transfers(axes, chart, seconds)
-    _draw_boxes(axes, boxes, seconds, span_in * 72 / end_s * seconds, row_in * 72)
-    _draw_ends(axes, chart, seconds, end_s)
-    _write_names(axes, chart, left_in)
+    has_transfers = not chart.is_paired and _draw_transfers(axes, chart, seconds, from_s, to_s)
+    _draw_boxes(axes, boxes, seconds, span_in * 72 / (to_s - from_s) * seconds, row_in * 72)
+    _draw_ends(axes, chart, seconds, from_s, to_s)
+    _write_names(axes, chart, left_in, to_s)
     _dress(axes, unit)
     _write_head(figure, chart, title)
-    _draw_legend(figure, boxes, has_transfers, foot_in - _FOOT_IN, has_hand_over=has_hand_over)
+    legends = [_op_handles(boxes, has_transfers=has_transfers, has_hand_over=has_hand_over)]
+    if strips:
+        seen = {strip.cause for strip in strips}
+        looks = ((cause, colour) for cause, (colour, _) in CAUSE_LOOKS.items() if cause in seen)
+        legends.append([_word("idle time:"), *(Patch(facecolor=colour, label=cause) for cause, colour in looks)])
+    if lanes:
+        below = (box[0], lanes_in / height_in, box[2], lane_in * len(lanes) / height_in)
+        legends.append(_draw_lanes(figure.add_axes(below, sharex=axes), chart, lanes, seconds))
+    for line, handles in enumerate(reversed(legends)):
+        _write_legend(figure, handles, text_in + line * _LEGEND_IN)
     figure.text(0.125 / width_in, 0.12 / height_in, "\n".join(lines), color=INK, size=9, va="bottom")
     return figure
-
-
-def _shown_s(chart: Chart) -> float:
-    """Return where the axis ends: a few that take more than twice as long as most are cut, so that most can be seen."""
-    makespans = chart.makespans_s
-    usual_s = 2 * sorted(makespans)[len(makespans) // 2]
-    return 1.1 * max(s for s in makespans if s <= usual_s) if max(makespans) > usual_s else max(makespans)
 
 
 def _shares_devices(chart: Chart) -> bool:
@@ -98,6 +141,16 @@ def _draw_idle(axes: Axes, chart: Chart, seconds: float) -> None:
     for row in chart.rows:
         end = chart.makespans_s[row.timeline] / seconds
         axes.broken_barh([(0, end)], (row.y - row.height / 2, row.height), facecolors=IDLE, linewidth=0, zorder=1)
+
+
+def _draw_lanes(axes: Axes, chart: Chart, lanes: Sequence[Lane], seconds: float) -> list[Any]:
+    """Draw the memory of the devices; return the handles of its legend."""
+    faces = draw_memory(axes, chart, lanes, seconds)
+    axes.set_axis_off()
+    handles = [_word("memory:"), *(Patch(facecolor=face, label=kind) for kind, face in faces.items())]
+    if any(lane.limit_bytes is not None for lane in lanes):
+        handles.append(Line2D([], [], color=DARK_RED, linewidth=1.1, linestyle=(0, (4, 2)), label="limit"))
+    return handles
 
 
 def _draw_hand_overs(axes: Axes, chart: Chart, seconds: float) -> bool:
@@ -147,12 +200,14 @@ def _fitting(width: float, digits: int) -> float:
     return min(_LARGEST, (width - 1.9) / (0.66 * max(1, digits)))
 
 
-def _draw_transfers(axes: Axes, chart: Chart, seconds: float) -> bool:
+def _draw_transfers(axes: Axes, chart: Chart, seconds: float, from_s: float, to_s: float) -> bool:
     """Draw a line from where a transfer starts to where it has arrived, behind the boxes, if there are few enough."""
     at = {(row.timeline, row.rank): row for row in chart.rows}
     lines: dict[Payload, list[list[tuple[float, float]]]] = {payload: [] for payload in Payload}
     for index, timeline in enumerate(chart.timelines):
         for message, send, recv in transfers(timeline.spans):
+            if recv.end_s < from_s or send.start_s > to_s:
+                continue
             a, b = at[index, send.rank], at[index, recv.rank]
             side = a.height / 2 if b.y > a.y else -a.height / 2
             line = [(send.start_s / seconds, a.y + side), (recv.end_s / seconds, b.y - side)]
@@ -170,10 +225,10 @@ def _end_style(chart: Chart, index: int) -> Any:
     return _ENDS[index % len(_ENDS)] if chart.is_paired else "-"
 
 
-def _draw_ends(axes: Axes, chart: Chart, seconds: float, end_s: float) -> None:
+def _draw_ends(axes: Axes, chart: Chart, seconds: float, from_s: float, to_s: float) -> None:
     """Mark the makespan of each Timeline beside its rows, but not of those that are cut."""
     for index, makespan_s in enumerate(chart.makespans_s):
-        if makespan_s > end_s:
+        if not from_s <= makespan_s <= to_s:
             continue
         own = [row for row in chart.rows if row.timeline == index]
         heights = [own[0].y - own[0].height / 2 - 0.1, own[-1].y + own[-1].height / 2 + 0.1]
@@ -182,7 +237,7 @@ def _draw_ends(axes: Axes, chart: Chart, seconds: float, end_s: float) -> None:
         axes.plot([end, end], heights, color=INK, linewidth=1.2, linestyle=style, zorder=6, clip_on=False)
 
 
-def _write_names(axes: Axes, chart: Chart, left_in: float) -> None:
+def _write_names(axes: Axes, chart: Chart, left_in: float, to_s: float) -> None:
     """Write ranks (and what is paired) left of the rows, busy shares right of them, headings above."""
     beside: dict[str, Any] = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "va": "center"}
     beside["annotation_clip"] = False
@@ -203,11 +258,10 @@ def _write_names(axes: Axes, chart: Chart, left_in: float) -> None:
             own = [other.y for other in chart.rows if other.rank == row.rank]
             left = 9 - left_in * 72
             axes.annotate(name, (0, sum(own) / len(own)), (left, 0), ha="left", color=INK, size=9.5, **beside)
-    end_s = _shown_s(chart)
     for index, y in enumerate(chart.headings):
         timeline = chart.timelines[index]
         text = literal(f"{timeline.name}, {timeline.source}: {chart.captions[index]}")
-        if chart.makespans_s[index] > end_s:
+        if chart.makespans_s[index] > to_s:
             text += " (goes on beyond the axis)"
         axes.annotate(text, (0, y), (0, 0), ha="left", color=INK, size=10, weight="bold", **beside)
     height = chart.rows[0].y - chart.rows[0].height / 2
@@ -223,7 +277,7 @@ def _dress(axes: Axes, unit: str) -> None:
     axes.set_yticks([])
     axes.tick_params(axis="x", colors=FAINT, labelsize=8.5, length=3)
     axes.annotate(
-        unit, (1, 0), (7, -15.5), xycoords="axes fraction", textcoords="offset points", color=FAINT, size=8.5,
+        unit, (1, 0), (17, -15.5), xycoords="axes fraction", textcoords="offset points", color=FAINT, size=8.5,
         va="center", annotation_clip=False,
     )  # fmt: skip
 
@@ -232,9 +286,9 @@ def _write_head(figure: Figure, chart: Chart, title: str) -> None:
     """Write the title, and under it what one Timeline or the paired ones amount to, with the marks of their ends."""
     width_in, height_in = figure.get_size_inches()
     left = 0.125 / width_in
-    names = list(dict.fromkeys(timeline.name for timeline in chart.timelines))
-    name = title or (", ".join(names) if len(names) <= _MOST_NAMES else f"{len(names)} schedules")
-    figure.text(left, 1 - 0.28 / height_in, literal(name), color=INK, size=14, weight="bold", va="center")
+    name = literal(title or chart.title)
+    size = min(_LARGEST_TITLE, max(_LEAST_TITLE, 72 * (width_in - 0.3) / (0.66 * len(name))))
+    figure.text(left, 1 - 0.28 / height_in, name, color=INK, size=size, weight="bold", va="center")
     if chart.headings:
         return
     ends = [
@@ -249,11 +303,8 @@ def _write_head(figure: Figure, chart: Chart, title: str) -> None:
     )  # fmt: skip
 
 
-def _draw_legend(
-    figure: Figure, boxes: Sequence[Box], has_transfers: bool, above_in: float, *, has_hand_over: bool
-) -> None:
-    """Explain the colours, below the axis and above the caption."""
-    width_in, height_in = figure.get_size_inches()
+def _op_handles(boxes: Sequence[Box], *, has_transfers: bool, has_hand_over: bool) -> list[Any]:
+    """Return what explains the colours of boxes and transfers."""
     looks = sorted({look(box.op) for box in boxes}, key=lambda named: LEGEND.index(named[0]))
     handles: list[Any] = [Patch(facecolor=colour, label=name) for name, colour in looks]
     if has_hand_over:
@@ -262,10 +313,21 @@ def _draw_legend(
     if has_transfers:
         for name, colour in _TRANSFERS.values():
             handles.append(Line2D([], [], color=colour, linewidth=1, marker="o", markersize=2.5, label=name))
-    if any(box.lightness for box in boxes):
+    shades = sorted({box.lightness for box in boxes})
+    if len(shades) > 1:
         handles.append(Line2D([], [], linestyle="none", label="lighter: later stage"))
+    return handles
+
+
+def _word(text: str) -> Line2D:
+    return Line2D([], [], linestyle="none", label=text)
+
+
+def _write_legend(figure: Figure, handles: Sequence[Any], above_in: float) -> None:
+    """Explain colours in one line, so far above the bottom of the figure."""
+    width_in, height_in = figure.get_size_inches()
     figure.legend(
-        handles=handles, loc="lower left", bbox_to_anchor=(0.125 / width_in, (0.12 + above_in) / height_in),
+        handles=handles, loc="lower left", bbox_to_anchor=(0.125 / width_in, above_in / height_in),
         ncols=len(handles), frameon=False, fontsize=9, labelcolor=INK, handlelength=1.1, handleheight=1.0,
         handletextpad=0.5, columnspacing=1.3, borderpad=0, borderaxespad=0,
     )  # fmt: skip

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from pipesched.schedules import Timeline
 from pipesched.simulator.views.figure import GANTT_SUFFIXES, require_suffix, save_figure, write_bytes
-from pipesched.simulator.views.page_table import RunDetails
+from pipesched.simulator.views.gantt_chart import WHOLE, ChartOptions
+from pipesched.simulator.views.run_details import RunDetails
 
 
 def draw_gantt(
@@ -16,6 +17,7 @@ def draw_gantt(
     title: str = "",
     caption: str = "",
     details: Sequence[RunDetails] = (),
+    options: ChartOptions = WHOLE,
 ) -> None:
     """Draw the Timelines on one time axis and write a picture (.png, .svg or .pdf) or a page (.html).
 
@@ -24,9 +26,10 @@ def draw_gantt(
     Args:
         timelines: At least one.
         path: The file.
-        title: Above the chart; empty: the names of the schedules.
+        title: Above the chart; empty: as in `gantt_figure`.
         caption: Beside it.
-        details: What a page also tells of each Timeline; empty: nothing.
+        details: What is known of each Timeline; empty: nothing.
+        options: What is shown; a page has all of it, and begins with this.
 
     Raises:
         SimulationError: The suffix is another one, there is no Timeline, nothing in one takes time, or the file cannot
@@ -35,8 +38,8 @@ def draw_gantt(
     if require_suffix(path, GANTT_SUFFIXES) == ".html":
         from pipesched.simulator.views.timeline_page import timeline_page
 
-        write_bytes(path, timeline_page(timelines, title, caption, details).encode())
+        write_bytes(path, timeline_page(timelines, title, caption, details, options).encode())
         return
     from pipesched.simulator.views.gantt_figure import gantt_figure
 
-    save_figure(lambda: gantt_figure(timelines, title, caption), path)
+    save_figure(lambda: gantt_figure(timelines, title, caption, options, details), path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import literal
@@ -14,12 +14,11 @@ from pipesched.simulator.views.figure import (
     BLUE,
     DARK_RED,
     FAINT,
-    HEAT_MAP,
     INK,
     PALE_GREY,
-    WHITE,
     save_figure,
 )
+from pipesched.simulator.views.heat_map_panel import draw_heat_map
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,18 +58,37 @@ def heat_map_figure(outcomes: Iterable[SettingOutcome], title: str = "") -> Figu
     front = pareto(outcomes)
     ms = sorted({m for m, _ in cells}, reverse=True)
     ns = sorted({n for _, n in cells})
-    width_in = 2 * (2.2 + 0.72 * len(ns)) + 5.2
-    figure = ShownFigure(figsize=(width_in, max(3.6, 1.8 + 0.42 * len(ms))), layout="constrained")
+    width_in = 2 * (2.75 + 0.75 * len(ns)) + 5.25
+    figure = ShownFigure(figsize=(width_in, max(3.8, 2.1 + 0.42 * len(ms))), layout="constrained")
     figure.suptitle(literal(title), x=0.01, ha="left", fontweight="bold", color=INK)
-    first, second, third = figure.subplots(1, 3, width_ratios=[2.2 + 0.72 * len(ns)] * 2 + [5.2])
+    first, second, third = figure.subplots(1, 3, width_ratios=[2.75 + 0.75 * len(ns)] * 2 + [5.25])
     unit, scale = _unit([_number(o.seconds) for o in cells.values()])
-    _heat_map(
-        first, cells, ms, ns, [_scaled(o.seconds, scale) for o in _grid(cells, ms, ns)], f"time per batch [{unit}]"
-    )
-    _heat_map(second, cells, ms, ns, [_scaled(o.held_bytes, 2**20) for o in _grid(cells, ms, ns)], "memory [MiB]")
-    for axes in (first, second):
+    bytes_unit, bytes_scale = _unit_of_bytes([_number(o.held_bytes) for o in outcomes])
+    grid = [[cells.get((m, n)) for n in ns] for m in ms]
+    unfit = {
+        (row, column)
+        for row, outcomes_of_row in enumerate(grid)
+        for column, outcome in enumerate(outcomes_of_row)
+        if outcome is not None and not outcome.fits
+    }
+    pipelines = "pipelines N" + ("; above 1: elastic averaging" if max(ns) > 1 else "")
+    times = [[_scaled(None if o is None else o.seconds, scale) for o in row] for row in grid]
+    sizes = [[_scaled(None if o is None else o.held_bytes, bytes_scale) for o in row] for row in grid]
+    for axes, rows, what in (
+        (first, times, f"time per batch [{unit}]"),
+        (second, sizes, f"memory [{bytes_unit}]"),
+    ):
+        draw_heat_map(
+            axes,
+            rows,
+            what,
+            labels=([str(n) for n in ns], [str(m) for m in ms]),
+            names=(pipelines, "micro-batches M of each pipeline"),
+            hatched=unfit,
+        )
         _frame(axes, front, ms, ns)
-    _scatter(third, outcomes, front, unit, scale)
+    _explain_cells(figure, has_front=bool(front), has_unfit=bool(unfit))
+    _scatter(third, outcomes, front, (bytes_unit, unit), (bytes_scale, scale))
     return figure
 
 
@@ -93,12 +111,6 @@ def _cells(outcomes: Sequence[SettingOutcome]) -> dict[tuple[int, int], SettingO
     return cells
 
 
-def _grid(cells: dict[tuple[int, int], SettingOutcome], ms: Sequence[int], ns: Sequence[int]) -> list[Any]:
-    """Return the outcomes row by row; where there is none, one that knows nothing."""
-    nothing = SettingOutcome(next(iter(cells.values())).setting)
-    return [cells.get((m, n), nothing) for m in ms for n in ns]
-
-
 def _number(value: float | None) -> float:
     return math.nan if value is None else value
 
@@ -111,49 +123,9 @@ def _unit(times_s: Sequence[float]) -> tuple[str, float]:
     return next(((unit, size) for unit, size in (("s", 1.0), ("ms", 1e-3)) if min(times_s) >= size), ("us", 1e-6))
 
 
-def _heat_map(
-    axes: Axes,
-    cells: dict[tuple[int, int], SettingOutcome],
-    ms: Sequence[int],
-    ns: Sequence[int],
-    values: Sequence[float],
-    title: str,
-) -> None:
-    from matplotlib.colors import LogNorm
-    from matplotlib.patches import Rectangle
-
-    known = [value for value in values if value == value]
-    norm = LogNorm(min(known), max(known)) if 0 < min(known) < max(known) else None
-    rows = [values[start : start + len(ns)] for start in range(0, len(values), len(ns))]
-    axes.imshow(rows, cmap=HEAT_MAP, norm=norm, aspect="auto")
-    middle = sorted(known)[len(known) // 2]
-    top = max(known)
-    for row, m in enumerate(ms):
-        for column, n in enumerate(ns):
-            value = rows[row][column]
-            if value != value:
-                continue
-            is_dark = value > middle and value > top**0.6 * min(known) ** 0.4
-            axes.text(
-                column,
-                row,
-                f"{value:.4g}" if value >= 1000 else f"{value:.3g}",
-                ha="center",
-                va="center",
-                fontsize=8,
-                color=WHITE if is_dark else INK,
-            )
-            if not cells[m, n].fits:
-                axes.add_patch(
-                    Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, hatch="///", edgecolor=FAINT, linewidth=0)
-                )
-    axes.set_xticks(range(len(ns)), [str(n) for n in ns])
-    axes.set_yticks(range(len(ms)), [str(m) for m in ms])
-    axes.set_xlabel("pipelines N" + ("; above 1: elastic averaging" if max(ns) > 1 else ""), color=FAINT)
-    axes.set_ylabel("micro-batches M of each pipeline", color=FAINT)
-    axes.set_title(title, loc="left", fontsize=10, color=INK)
-    axes.tick_params(length=0, colors=FAINT)
-    axes.spines[:].set_visible(False)
+def _unit_of_bytes(sizes: Sequence[float]) -> tuple[str, float]:
+    units = (("GiB", 2.0**30), ("MiB", 2.0**20))
+    return next(((unit, size) for unit, size in units if max(sizes) >= size), ("KiB", 2.0**10))
 
 
 def _frame(axes: Axes, front: Sequence[SettingOutcome], ms: Sequence[int], ns: Sequence[int]) -> None:
@@ -168,18 +140,39 @@ def _frame(axes: Axes, front: Sequence[SettingOutcome], ms: Sequence[int], ns: S
         )
 
 
+def _explain_cells(figure: Figure, *, has_front: bool, has_unfit: bool) -> None:
+    """Explain the frames and the hatching of cells, below all."""
+    from matplotlib.patches import Patch
+
+    handles = []
+    if has_front:
+        handles.append(Patch(facecolor="none", edgecolor=DARK_RED, linewidth=2.8, label="fastest that fits"))
+        handles.append(Patch(facecolor="none", edgecolor=DARK_RED, linewidth=1.4, label="Pareto front"))
+    if has_unfit:
+        handles.append(Patch(facecolor="none", edgecolor=FAINT, linewidth=0, hatch="////", label="does not fit"))
+    if handles:
+        figure.legend(
+            handles=handles, loc="outside lower left", ncols=len(handles), frameon=False, fontsize=8, labelcolor=INK
+        )
+
+
 def _plain_number(value: float, position: float) -> str:  # noqa: ARG001 -- as matplotlib calls it
     return f"{value:g}"
 
 
 def _scatter(
-    axes: Axes, outcomes: Sequence[SettingOutcome], front: Sequence[SettingOutcome], unit: str, scale: float
+    axes: Axes,
+    outcomes: Sequence[SettingOutcome],
+    front: Sequence[SettingOutcome],
+    units: tuple[str, str],
+    scales: tuple[float, float],
 ) -> None:
+    """Draw memory (x) and time (y) of every setting, in these units."""
     from matplotlib.ticker import LogLocator
 
     def points(some: Iterable[SettingOutcome]) -> tuple[list[float], list[float]]:
         shown = list(some)
-        return [_scaled(o.held_bytes, 2**20) for o in shown], [_scaled(o.seconds, scale) for o in shown]
+        return [_scaled(o.held_bytes, scales[0]) for o in shown], [_scaled(o.seconds, scales[1]) for o in shown]
 
     axes.scatter(
         *points(o for o in outcomes if not o.fits), s=12, marker="x", linewidths=0.8, color=PALE_GREY, label="rejected"
@@ -204,8 +197,8 @@ def _scatter(
         axis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
         axis.set_major_formatter(_plain_number)
         axis.set_minor_formatter(_plain_number)
-    axes.set_xlabel("memory [MiB]", color=FAINT)
-    axes.set_ylabel(f"time per batch [{unit}]", color=FAINT)
+    axes.set_xlabel(f"memory [{units[0]}]", color=FAINT)
+    axes.set_ylabel(f"time per batch [{units[1]}]", color=FAINT)
     axes.set_title("every setting", loc="left", fontsize=10, color=INK)
     axes.tick_params(which="both", colors=FAINT, labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def lag_figure(lags: Mapping[str, Lag | None], title: str = "") -> Figure:
-    """Return a dot for each contender, and its interval where there is one; grey where it reaches 0.
+    """Return a dot for each contender, and its interval; grey where that reaches 0, dotted where it has no end yet.
 
     Args:
         lags: How much longer each takes than the leader, by name, the first one on top; None: it leads.
@@ -32,7 +32,11 @@ def lag_figure(lags: Mapping[str, Lag | None], title: str = "") -> Figure:
         axes.plot(100 * shown.mean, row, "o", color=colour)
         if shown.to_dict()["high"] is not None:
             axes.plot([100 * shown.low, 100 * shown.high], [row, row], color=colour)
+        else:
+            axes.axhline(row, color=colour, linestyle=":", linewidth=1.2)
     axes.set_yticks(range(len(lags)), [literal(name) for name in lags])
-    axes.invert_yaxis()
+    axes.set_ylim(len(lags) - 0.5, -0.5)
+    axes.margins(x=0.06)
+    axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlabel("longer than the leader [%]", fontsize=9)
     return figure

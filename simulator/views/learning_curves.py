@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 _DASHES = ("-", "--", "-.", ":")
-_ABOVE = 1.3
-"""How far above the first loss a curve is shown."""
+_ABOVE, _FAR_ABOVE = 1.3, 10.0
+"""How far above the first loss there is room for curves at least, and at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +140,20 @@ def _draw(axes: Axes, curves: Sequence[Curve], places: Sequence[Sequence[float]]
 
 
 def _top(curves: Sequence[Curve]) -> float:
-    """Return the loss up to which curves are shown."""
-    return _ABOVE * next(loss for curve in curves for loss in curve.losses if math.isfinite(loss))
+    """Return the loss up to which curves are shown: all of each, but of one that goes far above the first loss."""
+    losses = [loss for curve in curves for loss in curve.losses if math.isfinite(loss)]
+    return max(_ABOVE * losses[0], min(_FAR_ABOVE * losses[0], 1.05 * max(losses)))
 
 
 def _dress(axes: Axes, curves: Sequence[Curve], target_loss: float | None) -> None:
     lowest = min(loss for curve in curves for loss in curve.losses if math.isfinite(loss))
     if lowest > 0:
+        from matplotlib.ticker import LogLocator
+
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("")
     axes.set_ylim(top=_top(curves))
     axes.set_xlim(left=0)
     axes.grid(visible=True, linewidth=0.4, alpha=0.5)

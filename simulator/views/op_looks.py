@@ -1,15 +1,32 @@
-"""The looks of ops: what a legend calls each kind, and its colours."""
+"""The looks of ops, of causes of idle time and of kinds of bytes: what legends call them, and their colours."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import cycle
 from typing import TypeAlias, assert_never
 
-from pipesched.schedules import Average, Compute, Op, Overlap, Phase, Recv, Reduce, Reshard, Send, Step, Unshard
+from pipesched.schedules import (
+    Average,
+    Compute,
+    Op,
+    Overlap,
+    Phase,
+    Recv,
+    Reduce,
+    Reshard,
+    Send,
+    Step,
+    Timeline,
+    Unshard,
+)
 from pipesched.simulator.views.figure import (
     BLUE,
     FAINT_GREY,
     GREY,
+    HAND_OVER,
     ORANGE,
+    PALE_GREY,
     PINK,
     RED,
     SLATE,
@@ -31,6 +48,29 @@ _PHASES = {
 }
 LEGEND = (*(name for name, _ in _PHASES.values()), "reduce", "step", "average", "unshard", "reshard")
 """What legends call the kinds of boxes, in this order."""
+
+CAUSE_LOOKS = {
+    "warmup": (PALE_GREY, "before the first work of the device"),
+    "upstream": (BLUE, "an activation was still being computed"),
+    "downstream": (ORANGE, "a gradient was still being computed"),
+    "busy_link": (RED, "the channel was busy, or no buffer was posted"),
+    "transfer": (VIOLET, "the message was travelling"),
+    "hand_over": (HAND_OVER, "a rank was posting or taking a message, or between two ops"),
+    "collective": (TEAL, "a step waited for the gradients of other replicas"),
+    "overhead": (PINK, "everything was there"),
+    "cooldown": (PALE_GREY, "after the last work of the device"),
+}
+"""The colour of each cause of idle time, and what it is, in the order of `CAUSES`."""
+_KIND_COLOURS = (BLUE, PINK, PALE_GREY, RED, YELLOW, SLATE, ORANGE, TEAL, VIOLET, HAND_OVER)
+"""Colours of the kinds of bytes, in turn."""
+
+
+def kind_looks(timelines: Sequence[Timeline]) -> dict[str, Face]:
+    """Return the colour of each kind of bytes that devices ever hold, the same whichever others they hold."""
+    samples = [sample for timeline in timelines for sample in timeline.memory]
+    held = {kind for sample in samples for kind, num_bytes in sample.bytes_by_kind if num_bytes}
+    kinds = dict.fromkeys(kind for sample in samples for kind, _ in sample.bytes_by_kind)
+    return {kind: lighter(colour, 0.35) for kind, colour in zip(kinds, cycle(_KIND_COLOURS)) if kind in held}
 
 
 def look(op: Op) -> tuple[str, str]:

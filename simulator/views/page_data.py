@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import cycle, pairwise
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any, TypeAlias
 
@@ -27,52 +27,27 @@ from pipesched.schedules import (
 )
 from pipesched.schedules.semantics import transfers
 from pipesched.simulator.analysis import Piece, idle_parts, label
-from pipesched.simulator.views.figure import (
-    BLUE,
-    DARK_RED,
-    FAINT,
-    HAND_OVER,
-    IDLE,
-    INK,
-    ORANGE,
-    PALE_GREY,
-    PINK,
-    RED,
-    SLATE,
-    TEAL,
-    VIOLET,
-    WHITE,
-    YELLOW,
-)
-from pipesched.simulator.views.gantt_chart import Box, Chart
-from pipesched.simulator.views.op_looks import LEGEND, Face, is_dark, lighter, look
+from pipesched.simulator.views.figure import DARK_RED, FAINT, IDLE, INK, WHITE
+from pipesched.simulator.views.gantt_chart import WHOLE, Box, Chart, ChartOptions
+from pipesched.simulator.views.op_looks import CAUSE_LOOKS, LEGEND, Face, is_dark, kind_looks, lighter, look
 
 _Data: TypeAlias = dict[str, Any]
 _Ticks: TypeAlias = Callable[[float], int]
 
-_CAUSES = {
-    "warmup": (PALE_GREY, "before the first work of the device"),
-    "upstream": (BLUE, "an activation was still being computed"),
-    "downstream": (ORANGE, "a gradient was still being computed"),
-    "busy_link": (RED, "the channel was busy, or no buffer was posted"),
-    "transfer": (VIOLET, "the message was travelling"),
-    "hand_over": (HAND_OVER, "a rank was posting or taking a message, or between two ops"),
-    "collective": (TEAL, "a step waited for the gradients of other replicas"),
-    "overhead": (PINK, "everything was there"),
-    "cooldown": (PALE_GREY, "after the last work of the device"),
-}
-"""The colour of each cause of idle time, and what it is, in the order of `CAUSES`."""
-_KIND_COLOURS = (BLUE, PINK, PALE_GREY, RED, YELLOW, SLATE, ORANGE, TEAL, VIOLET, HAND_OVER)
-"""Colours of the kinds of bytes, in turn."""
 
-
-def page_data(chart: Chart, paths: Sequence[Sequence[Piece]], memory_bytes: Sequence[Mapping[int, int]]) -> _Data:
+def page_data(
+    chart: Chart,
+    paths: Sequence[Sequence[Piece]],
+    memory_bytes: Sequence[Mapping[int, int]],
+    options: ChartOptions = WHOLE,
+) -> _Data:
     """Return what the script of a page draws, of a chart.
 
     Args:
         chart: Rows and boxes.
         paths: The critical path of each Timeline.
         memory_bytes: What the devices of each Timeline can hold [bytes]; a device that is not there has no limit.
+        options: What is shown at first.
     """
     tick_s = 10.0 ** (math.floor(math.log10(max(chart.makespans_s))) - 9)
 
@@ -84,24 +59,24 @@ def page_data(chart: Chart, paths: Sequence[Sequence[Piece]], memory_bytes: Sequ
     rows = _rows(chart, boxes, faces, ticks)
     used = {name for name, _ in faces}
     colours = dict(look(box.op) for row in boxes for box in row)
-    samples = [sample for timeline in chart.timelines for sample in timeline.memory]
-    held = {kind for sample in samples for kind, num_bytes in sample.bytes_by_kind if num_bytes}
-    all_kinds = dict.fromkeys(kind for sample in samples for kind, _ in sample.bytes_by_kind)
-    kind_colours = {kind: colour for kind, colour in zip(all_kinds, cycle(_KIND_COLOURS)) if kind in held}
+    kinds = kind_looks(chart.timelines)
     return {
         "tick_s": tick_s,
         "end": max(map(ticks, chart.makespans_s)),
+        "from": ticks(options.from_s),
+        "to": None if options.to_s is None else ticks(options.to_s),
+        "has_idle": options.has_idle,
         "depth": chart.depth,
         "palette": {"ink": INK, "faint": FAINT, "idle": IDLE, "limit": DARK_RED, "paper": WHITE},
         "looks": [{"name": name, "colour": _hex(face), "dark": is_dark(face)} for name, face in faces],
         "legend": [[name, colours[name]] for name in LEGEND if name in used],
         "has_lighter": any(box.lightness for row in boxes for box in row),
-        "causes": [[cause, colour, meaning] for cause, (colour, meaning) in _CAUSES.items()],
-        "kinds": [[printable(kind), _hex(lighter(colour, 0.35))] for kind, colour in kind_colours.items()],
+        "causes": [[cause, colour, meaning] for cause, (colour, meaning) in CAUSE_LOOKS.items()],
+        "kinds": [[printable(kind), _hex(face)] for kind, face in kinds.items()],
         "headings": list(chart.headings),
         "rows": rows,
         "runs": [
-            _run(chart, index, path, limits, list(kind_colours), ticks)
+            _run(chart, index, path, limits, list(kinds), ticks)
             for index, (path, limits) in enumerate(zip(paths, memory_bytes, strict=True))
         ],
     }
@@ -196,7 +171,7 @@ def _run(
 ) -> _Data:
     """Return what belongs to a whole Timeline: its idle time and memory by device, and its critical path."""
     timeline = chart.timelines[index]
-    causes = list(_CAUSES)
+    causes = list(CAUSE_LOOKS)
     idle = {
         device: {
             **_columns(((part.start_s, part.end_s) for part in parts), ticks),

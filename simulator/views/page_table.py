@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
-from pipesched.profiles.clusters import Cluster
 from pipesched.schedules import Timeline, computes, printable
 from pipesched.simulator.analysis import (
     CAUSES,
@@ -18,32 +16,7 @@ from pipesched.simulator.analysis import (
     shares,
 )
 from pipesched.simulator.views.gantt_chart import Chart
-
-
-@dataclass(frozen=True, slots=True)
-class RunDetails:
-    """What is known of a run beside its Timeline.
-
-    Attributes:
-        memory_bytes: What each device can hold [bytes]; one that is not there has no limit.
-        settings: What was supposed, as people read it, by its name.
-    """
-
-    memory_bytes: Mapping[int, int] = field(default_factory=dict)
-    settings: Mapping[str, str] = field(default_factory=dict)
-
-
-def run_details(timeline: Timeline, cluster: Cluster, settings: Mapping[str, object] | None = None) -> RunDetails:
-    """Return the details of a run.
-
-    Args:
-        timeline: Says which devices are in use.
-        cluster: Says what they can hold.
-        settings: What was supposed, by its name; what is None is left out.
-    """
-    limits = {device: cluster.devices[device].memory_bytes for device in timeline.devices}
-    told = {name: str(value) for name, value in (settings or {}).items() if value is not None}
-    return RunDetails({device: limit for device, limit in limits.items() if limit is not None}, told)
+from pipesched.simulator.views.run_details import RunDetails
 
 
 def page_table(chart: Chart, paths: Sequence[Sequence[Piece]], details: Sequence[RunDetails]) -> list[list[str]]:

@@ -336,6 +336,7 @@ for (const [name, ...values] of page.table) {
   element("th", name, line);
   for (const value of values) element("td", value, line);
 }
+showIdle.checked = page.has_idle;
 showIdle.addEventListener("change", legend);
 showPath.addEventListener("change", redraw);
 window.addEventListener("resize", fitCanvases);
@@ -344,4 +345,5 @@ for (const [name, value] of [["beforeprint", true], ["afterprint", false]])
   window.addEventListener(name, () => { isPrinted = value; fitCanvases(); draw(); });
 legend();
 fitCanvases();
+if (page.from || page.to !== null) show(page.from, (page.to ?? page.end) - page.from);
 draw();

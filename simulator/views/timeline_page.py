@@ -13,13 +13,18 @@ from pathlib import Path
 from pipesched.schedules import Timeline, printable
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import critical_path
-from pipesched.simulator.views.gantt_chart import gantt_layout
+from pipesched.simulator.views.gantt_chart import WHOLE, ChartOptions, gantt_layout
 from pipesched.simulator.views.page_data import page_data
-from pipesched.simulator.views.page_table import RunDetails, page_table
+from pipesched.simulator.views.page_table import page_table
+from pipesched.simulator.views.run_details import RunDetails, title_of
 
 
 def timeline_page(
-    timelines: Sequence[Timeline], title: str = "", caption: str = "", details: Sequence[RunDetails] = ()
+    timelines: Sequence[Timeline],
+    title: str = "",
+    caption: str = "",
+    details: Sequence[RunDetails] = (),
+    options: ChartOptions = WHOLE,
 ) -> str:
     """Return the Timelines as a page for a browser, which asks for nothing else: no other file, no network.
 
@@ -27,9 +32,10 @@ def timeline_page(
 
     Args:
         timelines: At least one.
-        title: Above all; empty: the names of the schedules.
+        title: Above all; empty: as in `gantt_figure`.
         caption: Below the title.
         details: What is known of each beside its Timeline; empty: nothing.
+        options: What is shown at first; memory always is.
 
     Raises:
         SimulationError: There is no Timeline, or nothing in one takes time.
@@ -39,8 +45,8 @@ def timeline_page(
     known = tuple(details) or (RunDetails(),) * len(timelines)
     chart = gantt_layout(timelines)
     paths = [critical_path(timeline) for timeline in chart.timelines]
-    heading = printable(title or ", ".join(dict.fromkeys(timeline.name for timeline in timelines)))
-    data = page_data(chart, paths, [run.memory_bytes for run in known]) | {
+    heading = printable(title or title_of(chart, known))
+    data = page_data(chart, paths, [run.memory_bytes for run in known], options) | {
         "title": heading,
         "caption": "\n".join(map(printable, caption.splitlines())),
         "table": page_table(chart, paths, known),

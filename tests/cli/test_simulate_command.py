@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import pytest
 
@@ -130,6 +131,22 @@ def test_gantt_is_text_or_a_picture(pipesched, folder):
     assert (folder / "mine.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_gantt_shows_a_part_of_the_time_with_idle_causes_and_memory(pipesched, folder):
+    bytes_too = f"{UNIFORM},saved_bytes=1e6 --memory-limit 5MiB"
+    assert pipesched(f"gantt -f mine.csv {bytes_too} --from 2s --to 5000ms --idle --memory --out x.svg").code == 0
+    text = (folder / "x.svg").read_text()
+    assert "shown from 2 s to 5 s" in text
+    assert {">idle time:</text>", ">memory:</text>", ">limit</text>"} <= set(re.findall(">[a-z :]+</text>", text))
+    assert pipesched(f"gantt -f mine.csv {UNIFORM} --from 2s --columns 60").out.splitlines()[-2].split() == [
+        "2", "s", "12", "s",
+    ]  # fmt: skip
+
+
+def test_gantt_is_as_wide_as_the_terminal(pipesched, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "66")
+    assert {len(line) for line in pipesched(f"gantt -s 1f1b -p 2 -m 4 {UNIFORM}").out.splitlines()[1:3]} == {66}
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -206,7 +223,7 @@ def test_two_predictions_are_called_as_their_files_and_differ_relative_to_the_fi
 
 def test_two_of_a_kind_are_called_so_in_the_picture_too(pipesched, two):
     assert pipesched("compare a.json b.json --gantt t.svg").code == 0
-    assert "<!-- a: 12 s, bubble_fraction 25.0% -->" in (two / "t.svg").read_text()
+    assert ">a: 12 s, bubble_fraction 25.0%</text>" in (two / "t.svg").read_text()
     assert "predicted" not in (two / "t.svg").read_text()
 
 

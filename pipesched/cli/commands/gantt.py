@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Annotated
 
 import typer
 
+from pipesched.cli.errors import InputError
 from pipesched.cli.options.common_options import out_option
 from pipesched.cli.options.cost_options import CostOptions
+from pipesched.cli.options.key_values import time_s
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.simulation_options import SimulationOptions
 from pipesched.cli.output.memory_lines import end_if_over
 from pipesched.cli.output.output_files import check_outputs
 from pipesched.cli.output.shown_timelines import read_shown
-from pipesched.cli.terminal import terminal_line
+from pipesched.cli.terminal import print_coloured, terminal_line
 
 
 @grouped
@@ -24,7 +27,15 @@ def gantt(
     costs: CostOptions,
     files: Annotated[list[Path] | None, typer.Argument(help="Timelines (JSON); none: simulate the schedule.")] = None,
     out: Annotated[Path | None, out_option("Draw a picture, .png, .svg or .pdf, or a page to zoom in, .html.")] = None,
-    columns: Annotated[int, typer.Option(help="Characters of a line, without --out.", min=20)] = 100,
+    has_memory: Annotated[
+        bool, typer.Option("--memory", help="Draw below what the devices hold, with --memory-limit; with --out.")
+    ] = False,
+    has_idle: Annotated[bool, typer.Option("--idle", help="Colour idle time by its causes; with --out.")] = False,
+    since: Annotated[str, typer.Option("--from", help="Where the axis begins: 10ms after the first work, ..")] = "0",
+    until: Annotated[str | None, typer.Option("--to", help="Where it ends; else at the end.")] = None,
+    columns: Annotated[
+        int | None, typer.Option(help="Characters of a line, without --out; else those of the terminal.", min=20)
+    ] = None,
     title: Annotated[str, typer.Option(help="Above the picture.")] = "",
     simulation: SimulationOptions = SimulationOptions(),  # noqa: B008 -- frozen
 ) -> None:
@@ -32,14 +43,22 @@ def gantt(
 
     Exit code 1 when what is predicted for a schedule does not fit into --memory-limit.
     """
-    from pipesched.simulator.views import GANTT_SUFFIXES
+    from pipesched.simulator.views import GANTT_SUFFIXES, ChartOptions
     from pipesched.workflows.timelines import Gantt
 
     check_outputs((out, GANTT_SUFFIXES))
+    if out is None and (has_memory or has_idle):
+        option = "--memory" if has_memory else "--idle"
+        raise InputError(f"{option}: got it without --out, expected a picture or page to draw it in; try --out x.png")
+    until_s = None if until is None else time_s(until, "--to")
+    options = ChartOptions(time_s(since, "--from"), until_s, has_idle, has_memory)
     shown = read_shown(files, schedule, costs, simulation)
-    picture = Gantt(shown.timelines, title, shown.details)
+    picture = Gantt(shown.timelines, title, shown.details, options)
     if out is not None:
         picture.save(out)
     else:
-        print("\n".join([*([terminal_line(title)] if title else []), picture.to_text(columns), *shown.notes]))
+        width = columns or get_terminal_size((100, 24)).columns
+        print_coloured(
+            [*([terminal_line(title)] if title else []), picture.to_text(width, has_colour=True), *shown.notes]
+        )
     end_if_over(shown.over)

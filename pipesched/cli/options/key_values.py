@@ -54,6 +54,21 @@ def number(value: str, place: str) -> float:
     return parsed
 
 
+def time_s(value: str, option: str) -> float:
+    """Return a time [s]: ``0.01``, or with a unit ``10ms``.
+
+    Raises:
+        InputError: `value` is no such time.
+    """
+    try:
+        parsed = float(value)
+    except ValueError:
+        parsed = _with_unit(value, "_s")
+    if not math.isfinite(parsed) or parsed < 0:
+        raise InputError(f"{option}: got {value}, expected a time of 0 or more; try {option} 10ms")
+    return parsed
+
+
 def _hint(value: str, place: str) -> str:
     """Return what to write for `value`: the number that is meant, in the unit of the option, where that can be told."""
     key = place.partition(": ")[2]

@@ -15,6 +15,7 @@ from pipesched.schedules import Schedule, Timeline, stage_share
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import Buffers, NetworkOptions, Scenario
+from pipesched.simulator.analysis import readable_s
 from pipesched.simulator.engine import simulate_lists
 from pipesched.simulator.memory import OverCapacity, over_capacity, with_memory
 from pipesched.workflows import (
@@ -177,12 +178,16 @@ class Prediction:
 
     @property
     def details(self) -> RunDetails:
-        """What a page of Timelines tells of it: its machines' memory, and what is not as it is by default."""
+        """What pictures and pages tell of it: its costs, its machines' memory, and what is not as it is by default."""
         from pipesched.simulator.views import run_details
 
         unusual = _unusual(self.conditions, ("costs", "cluster", "network")) | _unusual(self.conditions.network)
         costs = self.conditions.costs
-        known = {"model": costs.model if isinstance(costs, Profile) else None, "machines": self.cluster.origin or None}
+        known = {
+            "model": costs.model if isinstance(costs, Profile) else None,
+            "costs": _origin(costs, self.costs),
+            "machines": self.cluster.origin or None,
+        }
         return run_details(self.bare_timeline, self.cluster, known | unusual)
 
     @cached_property
@@ -197,6 +202,14 @@ class Prediction:
     def stage_share(self) -> float | None:
         """What each stage has of a `DeviceCost`; None where other costs are given."""
         return float(stage_share(self.schedule)) if isinstance(self.conditions.costs, DeviceCost) else None
+
+
+def _origin(given: AnyCosts, costs: StageCosts) -> str | None:
+    """Return where costs come from, in a few words; what is the same on all devices in numbers."""
+    if not isinstance(given, DeviceCost):
+        return costs.origin or None
+    parts = {"F": given.forward_s, "B": given.backward_s, "I": given.backward_input_s, "W": given.backward_weight_s}
+    return ", ".join(f"{name} {readable_s(part_s)}" for name, part_s in parts.items() if part_s is not None)
 
 
 def _unusual(options: Conditions | NetworkOptions, without: Collection[str] = ()) -> dict[str, object]:

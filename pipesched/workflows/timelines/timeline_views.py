@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from pipesched.schedules import Timeline
 from pipesched.schedules.formats import read_timeline, write_text
 from pipesched.simulator.analysis import readable_s
-from pipesched.workflows import ArgumentError, Table, require_at_least, require_kind
+from pipesched.simulator.views import ChartOptions
+from pipesched.workflows import ArgumentError, Table, require_at_least, require_flag, require_kind, require_number
 from pipesched.workflows.simulating import Prediction
 
 if TYPE_CHECKING:
@@ -31,19 +32,39 @@ class Gantt:
 
     Attributes:
         timelines: At least one.
-        title: Above the picture; empty: the names of the schedules.
-        details: What a page also tells of each; empty: nothing.
+        title: Above the picture; empty: the schedules, the numbers of ranks and micro-batches, and the costs.
+        details: What is known of each beside its Timeline, as limits of memory; empty: nothing.
+        options: What is shown.
     """
 
     timelines: tuple[Timeline, ...]
     title: str = ""
     details: tuple[RunDetails, ...] = ()
+    options: ChartOptions = ChartOptions()  # noqa: RUF009 -- frozen
+
+    def __post_init__(self) -> None:
+        """Refuse what there is nothing to see of.
+
+        Raises:
+            ArgumentError: There is no time between the instants, or memory is asked for and none is known.
+        """
+        end_s = max(timeline.makespan_s for timeline in self.timelines)
+        from_s, to_s = self.options.from_s, self.options.to_s
+        if from_s and from_s >= end_s:
+            raise ArgumentError(f"from_s: got {from_s:g}, expected less than the end, {end_s:g} s; try 0")
+        if to_s is not None and to_s <= from_s:
+            raise ArgumentError(f"to_s: got {to_s:g}, expected more than the start, {from_s:g} s; try {end_s:g}")
+        if self.options.has_memory and not any(timeline.memory for timeline in self.timelines):
+            raise ArgumentError(
+                "memory: got Timelines that say nothing of it, expected one that does; try costs with bytes, as "
+                "saved_bytes, or a run of a model"
+            )
 
     def plot(self) -> Figure:
         """Return the picture."""
         from pipesched.simulator.views import gantt_figure
 
-        return gantt_figure(self.timelines, self.title)
+        return gantt_figure(self.timelines, self.title, options=self.options, details=self.details)
 
     def save(self, path: str | Path) -> None:
         """Write a picture (.png, .svg or .pdf), or a page to zoom in (.html), completely or not at all.
@@ -53,10 +74,10 @@ class Gantt:
         """
         from pipesched.simulator.views import draw_gantt
 
-        draw_gantt(self.timelines, path, title=self.title, details=self.details)
+        draw_gantt(self.timelines, path, title=self.title, details=self.details, options=self.options)
 
-    def to_text(self, columns: int = 100) -> str:
-        """Return the charts as text, one under another, of lines of so many characters.
+    def to_text(self, columns: int = 100, *, has_colour: bool = False) -> str:
+        """Return the charts as text, one under another, of lines of so many characters, for a terminal in colour.
 
         Raises:
             ArgumentError: It is no number of characters.
@@ -64,7 +85,9 @@ class Gantt:
         from pipesched.simulator.views import text_gantt
 
         columns = require_at_least("columns", columns, 1)
-        return "\n".join(text_gantt(timeline, columns) for timeline in self.timelines)
+        return "\n".join(
+            text_gantt(timeline, columns, self.options, has_colour=has_colour) for timeline in self.timelines
+        )
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row per span of all Timelines, with the number of its Timeline."""
@@ -125,22 +148,38 @@ class Trace:
         return self.table().to_html()
 
 
-def gantt(*timelines: TimelineArgument, title: str = "") -> Gantt:
+def gantt(
+    *timelines: TimelineArgument,
+    title: str = "",
+    from_s: float = 0.0,
+    to_s: float | None = None,
+    idle: bool = False,
+    memory: bool = False,
+) -> Gantt:
     """Return a Gantt chart of Timelines, of simulations, or of files of Timelines.
 
     Args:
         timelines: At least one.
-        title: Above the picture; empty: the names of the schedules.
+        title: Above the picture; empty: the schedules, the numbers of ranks and micro-batches, and the costs.
+        from_s: Where the axis begins, in seconds after the first work.
+        to_s: Where it ends; None: at the end.
+        idle: Whether idle time is coloured by its causes.
+        memory: Whether what the devices hold is drawn below, with their limits.
 
     Raises:
-        ArgumentError: There is none.
+        ArgumentError: There is none, no time between the instants, or no memory is known.
         ScheduleError: A file is no Timeline.
     """
     require_kind("title", title, str, "a text")
+    require_flag("idle", idle)
+    require_flag("memory", memory)
+    require_number("from_s", from_s)
+    if to_s is not None:
+        require_number("to_s", to_s)
     from pipesched.simulator.views import RunDetails
 
     details = (given.details if isinstance(given, Prediction) else RunDetails() for given in timelines)
-    return Gantt(_timelines(timelines), title, tuple(details))
+    return Gantt(_timelines(timelines), title, tuple(details), ChartOptions(from_s, to_s, idle, memory))
 
 
 def trace(*timelines: TimelineArgument) -> Trace:

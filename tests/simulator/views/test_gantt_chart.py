@@ -1,6 +1,8 @@
+import math
+import re
 import sys
 from dataclasses import replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import pytest
 
@@ -8,6 +10,7 @@ from pipesched.schedules import (
     Average,
     Compute,
     HandOver,
+    MemorySample,
     Overlap,
     Phase,
     Reduce,
@@ -24,7 +27,16 @@ from pipesched.schedules.builders.interleaved import interleaved
 from pipesched.schedules.builders.one_f_one_b import one_f_one_b
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import metrics, readable_s
-from pipesched.simulator.views import draw_gantt, gantt_figure, gantt_layout, text_gantt
+from pipesched.simulator.views import (
+    ChartOptions,
+    RunDetails,
+    draw_gantt,
+    gantt_figure,
+    gantt_layout,
+    text_gantt,
+)
+from pipesched.simulator.views.figure import IDLE
+from pipesched.simulator.views.op_looks import lighter, look
 from tests.hand_timelines import play, shaken
 from tests.processes import run
 
@@ -178,9 +190,20 @@ def test_the_share_beside_a_row_is_what_its_device_was_busy_without_its_reduces(
     assert "40%" in texts
 
 
-def test_later_stages_of_a_rank_are_lighter():
-    boxes = list(gantt_layout([play(interleaved(2, 2, 4))]).boxes)
-    assert sorted({box.lightness for box in boxes}) == [0.0, 0.25, 0.5, 0.75]
+@pytest.mark.parametrize("num_chunks", [2, 4, 8])
+def test_chunks_are_told_apart_and_none_looks_idle(num_chunks):
+    idle = tuple(channel / 255 for channel in bytes.fromhex(IDLE.removeprefix("#")))
+    faces = {
+        kind: list(dict.fromkeys(lighter(look(box.op)[1], box.lightness) for box in boxes))
+        for kind, boxes in groupby(
+            sorted(gantt_layout([play(interleaved(2, 4, num_chunks))]).boxes, key=lambda box: (box.kind, box.op.stage)),
+            key=lambda box: box.kind,
+        )
+    }
+    for colours in faces.values():
+        assert len(colours) == num_chunks
+        assert min(math.dist(a, b) for a, b in pairwise(colours)) > 0.05
+        assert min(math.dist(colour, idle) for colour in colours) > 0.2
 
 
 def test_a_terminal_shows_a_letter_for_each_second():
@@ -219,7 +242,7 @@ def test_a_reduction_that_computations_interrupt_is_drawn_in_pieces():
 def test_a_terminal_knows_every_kind_of_op():
     rows = text_gantt(every_kind(), width=120).splitlines()
     assert set(rows[1][8:]) == set("FBIWRO+SAur.")
-    assert "overlap" in rows[-1]
+    assert "O overlap" in "".join(rows[-2:])
 
 
 def test_a_terminal_line_is_as_wide_as_asked_for():
@@ -255,3 +278,85 @@ def test_handing_over_is_drawn_and_explained_where_there_is_some():
     assert names(handed) == [*names(plain)[:2], "hand-over", *names(plain)[2:]]
     bars = [collection for collection in gantt_figure([handed]).axes[0].collections if collection.get_zorder() == 1.5]
     assert [[path.get_extents().x0 for path in bar.get_paths()] for bar in bars] == [[0.25], [0.5]]
+
+
+def narrow_ops():
+    """Ops of a tenth of a slot of 1 s, alone, between wide ones, and two in the only slot of another."""
+    wide = [(forward(0, 0), 0.0, 4.0), (Step(0), 4.0, 4.1), (backward(0, 0), 4.1, 8.0), (Unshard(0), 12.3, 12.4)]
+    crowded = [
+        (Reshard(0), 15.0, 15.1),
+        (forward(0, 1), 15.1, 15.9),
+        (Average(0), 15.9, 16.0),
+        (backward(0, 1), 19, 20),
+    ]
+    return Timeline(
+        "narrow", "predicted", tuple(Span(0, op, start, start, end) for op, start, end in wide + crowded), (0,)
+    )
+
+
+def test_an_op_narrower_than_a_character_has_one_unless_it_is_the_last_of_another():
+    row = text_gantt(narrow_ops(), width=8 + 20).splitlines()[1]
+    assert row == "rank 0  " + "FFFFSBBB" + "...." + "u" + ".." + "F" + "..." + "B"
+
+
+def test_a_part_of_the_time_is_shown_with_its_ends():
+    rows = text_gantt(play(gpipe(2, 8)), width=8 + 20, options=ChartOptions(5.0, 15.0)).splitlines()
+    assert rows[1] == "rank 0  " + "F" * 6 + "." * 6 + "B" * 8
+    assert rows[3] == "        5 s" + "15 s".rjust(17)
+    axes = gantt_figure([play(gpipe(2, 8))], options=ChartOptions(5.0, 15.0)).axes[0]
+    assert axes.get_xlim() == (5.0, 15.0)
+    numbers = [text for text in axes.texts if text.get_text().isdigit()]
+    assert all(5.0 < text.get_position()[0] < 15.0 for text in numbers)
+
+
+def test_colours_change_no_letter():
+    plain, painted = (text_gantt(every_kind(), has_colour=has_colour) for has_colour in (False, True))
+    assert re.sub("\x1b\\[[0-9;]*m", "", painted) == plain != painted
+
+
+def test_a_panel_shows_what_each_device_holds_to_one_scale_with_its_limit():
+    samples = [(0, 0.0, 30, 0), (0, 2.0, 30, 30), (1, 0.0, 20, 10)]
+    memory = tuple(MemorySample(d, t, (("weights", w), ("activations", a))) for d, t, w, a in samples)
+    line = replace(play(gpipe(2, 2)), memory=memory)
+    figure = gantt_figure([line], options=ChartOptions(has_memory=True), details=[RunDetails({1: 80})])
+    below = figure.axes[1]
+    (limit,) = below.lines
+    tops = [box.get_datalim(below.transData).bounds for box in below.collections if box.get_zorder() == 2]
+    heights = [height for _, _, _, height in tops]
+    assert heights[0] / limit_height(limit, 1) == pytest.approx(30 / 80)
+    assert heights == pytest.approx([heights[0] * share for share in (1, 1, 2 / 3, 1 / 3)])
+    texts = {text.get_text() for text in below.texts}
+    assert texts == {"device 0", "device 1", "60 B", "30 B\nof 80 B"}
+
+
+def limit_height(line, row):
+    """Return how far a line is above the bottom of the lane in its row, which 0.86 of the row is high."""
+    return row + (1 + 0.86) / 2 - line.get_ydata()[0]
+
+
+def test_idle_time_is_coloured_by_its_causes():
+    figure = gantt_figure([play(gpipe(2, 2), 0.5)], options=ChartOptions(has_idle=True))
+    words = [[text.get_text() for text in legend.get_texts()] for legend in figure.legends]
+    assert ["idle time:", "warmup", "downstream", "transfer", "cooldown"] in words
+    strips = [bars for bars in figure.axes[0].collections if bars.get_zorder() == 1.6]
+    widths = [path.get_extents().width for bars in strips for path in bars.get_paths()]
+    idle_s = sum(device.idle_s for device in metrics(play(gpipe(2, 2), 0.5)).devices)
+    assert sum(widths) == pytest.approx(idle_s)
+
+
+def test_titles_say_the_numbers_and_where_the_costs_come_from():
+    line = play(interleaved(2, 4, 2))
+    details = RunDetails(settings={"costs": "a table"})
+
+    def title(*timelines, **given):
+        return gantt_figure(timelines, **given).texts[0].get_text()
+
+    assert title(line) == "interleaved: p = 2, m = 4, v = 2"
+    assert title(line, details=[details]).endswith("; costs: a table")
+    assert title(line, play(gpipe(2, 4))) == "interleaved, gpipe: p = 2, m = 4"
+    assert title(line, title="mine", details=[details]) == "mine"
+
+
+def test_text_of_a_picture_stays_text(tmp_path):
+    draw_gantt([play(gpipe(2, 2))], tmp_path / "chart.svg", title="found by a search")
+    assert "found by a search" in (tmp_path / "chart.svg").read_text()

@@ -2,11 +2,10 @@ import math
 from dataclasses import replace
 
 import pytest
-from matplotlib import rc_context
 
 from pipesched.simulator import SimulationError
 from pipesched.simulator.tuner import Setting, SettingOutcome, Space, search_settings
-from pipesched.simulator.views import draw_heat_maps
+from pipesched.simulator.views import draw_heat_maps, heat_map_figure
 from tests.simulator.tuner.problems import problem
 
 STARTS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
@@ -60,9 +59,20 @@ def test_a_setting_that_is_not_known_is_left_out_and_one_that_takes_nothing_is_d
 @pytest.mark.parametrize(("pipelines", "is_said"), [((1,), False), ((1, 2), True)])
 def test_several_pipelines_are_said_to_be_averaged(tmp_path, pipelines, is_said):
     outcomes = search_settings(problem(), Space((4, 8), pipelines).settings())
-    with rc_context({"svg.fonttype": "none"}):  # else letters are drawn as outlines
-        draw_heat_maps(outcomes, tmp_path / "map.svg")
+    draw_heat_maps(outcomes, tmp_path / "map.svg")
     text = (tmp_path / "map.svg").read_text()
     assert "micro-batches M of each pipeline" in text
     assert "fits, plain" in text
     assert ("fits, elastic averaging" in text) == ("above 1: elastic averaging" in text) == is_said
+
+
+def test_maps_have_their_scale_of_colours_and_say_what_frames_and_hatching_mean():
+    outcomes = search_settings(problem(memory_bytes=9000), Space((2, 4, 8), (1, 2)).settings())
+    figure = heat_map_figure(outcomes)
+    seconds = [outcome.seconds for outcome in outcomes]
+    bars = [axes for axes in figure.axes if axes.get_label() == "<colorbar>"]
+    assert len(bars) == 2
+    shown = [float(text.get_text()) for text in bars[0].get_yticklabels()]
+    assert (shown[0], shown[-1]) == (pytest.approx(min(seconds), rel=5e-3), pytest.approx(max(seconds), rel=5e-3))
+    texts = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert texts == {"fastest that fits", "Pareto front", "does not fit"}

@@ -15,6 +15,7 @@ def test_a_contender_is_drawn_at_its_lag_with_its_interval_where_there_is_one():
     for line in lines:
         row = int(line.get_ydata()[0])
         drawn.setdefault(row, []).append([round(x) for x in line.get_xdata()])
-    assert drawn == {0: [[0], [0, 0]], 1: [[20], [10, 30]], 2: [[10], [-10, 30]], 3: [[50]]}
+    assert drawn == {0: [[0], [0, 0]], 1: [[20], [10, 30]], 2: [[10], [-10, 30]], 3: [[50], [0, 1]]}
+    assert [line.get_linestyle() for line in lines][-1] == ":"  # from edge to edge, as it is not known how far
     colours = {row: next(line.get_color() for line in lines if line.get_ydata()[0] == row) for row in drawn}
     assert colours[0] == colours[1] != colours[2] == colours[3]

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from pipesched.simulator import SimulationError
-from pipesched.simulator.views import Curve, draw_curves, smoothed
+from pipesched.simulator.views import Curve, draw_curves, learning_curve_figure, smoothed
 
 
 def test_a_smoothed_loss_is_the_mean_of_the_last_ones():
@@ -29,8 +29,8 @@ def test_curves_are_drawn_also_of_a_run_that_diverged(tmp_path, suffix):
 def test_without_times_there_is_one_panel_with_the_names(tmp_path):
     draw_curves([Curve("alone", (1.0, 0.0))], tmp_path / "c.svg")
     text = (tmp_path / "c.svg").read_text()
-    assert "<!-- optimizer step -->" in text
-    assert "<!-- predicted wall time" not in text
+    assert ">optimizer step</text>" in text
+    assert ">predicted wall time" not in text
 
 
 def test_a_picture_of_nothing_or_in_no_format_is_refused(tmp_path):
@@ -60,3 +60,8 @@ def test_a_run_that_diverged_at_once_is_a_cross_beside_the_others(tmp_path, is_f
     curves = [Curve("gpipe", (1.0, 0.5), (1.0, 2.0)), Curve("other", (math.inf,), (1.0,), has_diverged=True)]
     draw_curves(curves[::-1] if is_first else curves, tmp_path / "c.svg")
     assert (tmp_path / "c.svg").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(("losses", "top"), [((2.0, 1.0), 2.6), ((2.0, 6.0), 6.3), ((2.0, 1e9), 20.0)])
+def test_a_curve_is_shown_up_to_its_highest_loss_or_far_above_its_first(losses, top):
+    assert learning_curve_figure([Curve("gpipe", losses)]).axes[0].get_ylim()[1] == pytest.approx(top)
