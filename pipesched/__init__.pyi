@@ -6,6 +6,7 @@ from . import simulator as simulator
 from . import workflows as workflows
 from .executor import ExecutionError as ExecutionError
 from .executor import RunSettings as RunSettings
+from .executor.core import Predictor as Predictor
 from .profiles import ProfileError as ProfileError
 from .profiles.clusters import Cluster as Cluster
 from .profiles.clusters import Device as Device
@@ -23,9 +24,11 @@ from .profiles.costs import StageCosts as StageCosts
 from .profiles.costs import uniform as uniform
 from .profiles.io import Plan as Plan
 from .profiles.io import load_cluster as load_cluster
+from .profiles.io import load_machine as load_machine
 from .profiles.io import load_plan as load_plan
 from .profiles.io import load_profile as load_profile
 from .profiles.models import Model as Model
+from .profiles.models import resolve_model as resolve_model
 from .profiles.traces import annotate as annotate
 from .schedules import PredictionRule as PredictionRule
 from .schedules import Schedule as Schedule
@@ -33,6 +36,7 @@ from .schedules import ScheduleError as ScheduleError
 from .schedules import Timeline as Timeline
 from .schedules.builders import CATALOGUE as CATALOGUE
 from .schedules.builders import build as build
+from .schedules.lowering import lower as lower
 from .simulator import NetworkOptions as NetworkOptions
 from .simulator import SimulationError as SimulationError
 from .workflows import ArgumentError as ArgumentError
@@ -79,6 +83,8 @@ from .workflows.training import TrainingResult as TrainingResult
 from .workflows.training import train as train
 from .workflows.tuning import SettingRace as SettingRace
 from .workflows.tuning import TuneResult as TuneResult
+from .workflows.tuning import Verdict as Verdict
+from .workflows.tuning import run_settings as run_settings
 from .workflows.tuning import tune as tune
 from .workflows.verifying import RoundsVerification as RoundsVerification
 from .workflows.verifying import Verification as Verification

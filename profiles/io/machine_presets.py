@@ -8,6 +8,7 @@ from pathlib import Path
 from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Gpu
 from pipesched.profiles.io.loading import load_cluster
+from pipesched.schedules import shown
 
 _DATA = Path(__file__).parents[1] / "data"
 
@@ -20,11 +21,14 @@ def machine_names() -> tuple[str, ...]:
 def load_machine(name: str) -> Cluster:
     """Return one node: its devices, its links inside and to other nodes, its network interfaces.
 
+    Args:
+        name: ``aws-g5.48xlarge``, ``aws-p3.16xlarge``, ``dgx-a100``, ``dgx-h100`` or ``wpipe-v100``.
+
     Raises:
         ProfileError: There is none of this name.
     """
-    if name not in machine_names():
-        raise ProfileError(f"machine {name[:60]!r}: got an unknown one, expected one of {', '.join(machine_names())}")
+    if not isinstance(name, str) or name not in machine_names():
+        raise ProfileError(f"machine: got {shown(name)}, expected one of {', '.join(machine_names())}")
     return load_cluster(_DATA / "machines" / f"{name}.json")
 
 

@@ -21,6 +21,7 @@ from pipesched.profiles.models.mlp import mlp
 from pipesched.profiles.models.model import Model
 from pipesched.profiles.models.tied_parameters import shared_parameters
 from pipesched.profiles.processes import users_folders
+from pipesched.schedules import shown
 
 MODELS: dict[str, Callable[..., Model]] = dict(zip(BUILT_IN, (conv, digits, gpt, lstm, mlp), strict=True))
 """The models that come with pipesched, by name."""
@@ -40,6 +41,8 @@ def resolve_model(text: str) -> Model:
     Raises:
         ProfileError: No such model, or not with these arguments, or one that a file would have imported.
     """
+    if not isinstance(text, str):
+        raise ProfileError(f"model: got {shown(text)}, expected its name; try gpt:layers=8,width=320")
     require_trusted(text)
     name, _, rest = text.partition(":")
     if name in MODELS:

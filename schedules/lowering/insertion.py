@@ -29,6 +29,7 @@ from pipesched.schedules import (
     gives,
     needs_from_others,
     routes,
+    shown,
 )
 from pipesched.schedules.semantics import MeetingKey, Meetings, explain, progress
 
@@ -43,8 +44,10 @@ def lower(schedule: Schedule) -> Schedule:
 
     Raises:
         NotRunnableError: The lists cannot finish, so that there is no order to put messages in.
-        ScheduleError: They are too long for so many ranks.
+        ScheduleError: They are too long for so many ranks, or it is no Schedule.
     """
+    if not isinstance(schedule, Schedule):
+        raise ScheduleError(f"schedule: got {shown(schedule)}, expected a Schedule; try pipesched.build('1f1b', 4, 8)")
     if schedule.is_lowered:
         return schedule
     num_ops = sum(map(len, schedule.ops))

@@ -162,15 +162,11 @@ def _measurement(problem: Problem, runs: RunOptions) -> Measurement:
 
 def _verdict(result: TuneResult, count: int, measurement: Measurement) -> Verdict:
     """Run the best settings, and plain 1F1B."""
-    from pipesched.workflows.tuning import Verdict, Verified, to_verify
+    from pipesched.workflows.tuning import to_verify, verified_settings
 
-    verified = []
     best = to_verify(result.candidates, result.plain, count)
-    for number, outcome in enumerate(best, 1):
-        with progress_bar(f"running {outcome.setting}, {number} of {len(best)}") as tick:
-            measured = measurement(outcome.setting, tick)
-        verified.append(Verified(outcome, outcome.seconds or 0.0, measured.seconds or 0.0))
-    return Verdict(tuple(verified))
+    with progress_bar(f"running {len(best)} settings") as tick:
+        return verified_settings(best, measurement, tick)
 
 
 def _nothing_fits(result: TuneResult, limit: str | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipesched.cli.terminal import num_bytes, percent, print_result, print_table, seconds
+from pipesched.cli.terminal import num_bytes, print_result, print_table, seconds
 
 if TYPE_CHECKING:
     from pipesched.simulator.tuner import Problem, Setting, SettingOutcome
@@ -129,24 +129,7 @@ def _named(outcome: SettingOutcome) -> dict[str, str]:
 
 def print_verdict(verdict: Verdict) -> None:
     """Print predicted beside measured, and what that says of the choice, which is the first."""
-    rows = [
-        {
-            "setting": str(run.outcome.setting),
-            "training": run.outcome.setting.training.value,
-            "predicted": seconds(run.predicted_s),
-            "measured": seconds(run.measured_s),
-            "off": f"{run.predicted_s / run.measured_s - 1:+.1%}",
-        }
-        for run in verdict.verified
-    ]
-    caption = f"regret of the chosen one: {percent(verdict.regret)} over the best that was run"
-    if not verdict.is_ranked:
-        caption += "; too few settings verified to rank"
-    elif verdict.rank_correlation is not None:
-        caption += f"; rank correlation of prediction and measurement {verdict.rank_correlation:.3f}"
-    if verdict.gain is not None:
-        caption += f"; measured, it is {verdict.gain:.3g} x as fast as plain 1F1B"
-    print_table(f"{len(verdict.verified)} settings were run", rows, caption)
+    print_result(verdict.table())
 
 
 def print_race(race: SettingRace, commands: Callable[[Setting], dict[str, str]]) -> None:

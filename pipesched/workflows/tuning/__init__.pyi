@@ -4,11 +4,13 @@ from .setting_race import CONTENDERS as CONTENDERS
 from .setting_race import raced as raced
 from .setting_race import require_budget as require_budget
 from .setting_runs import Measurement as Measurement
-from .setting_runs import Verdict as Verdict
-from .setting_runs import Verified as Verified
 from .setting_runs import require_same_layers as require_same_layers
-from .setting_runs import to_verify as to_verify
 from .setting_runs import with_trust as with_trust
+from .setting_verdict import Verdict as Verdict
+from .setting_verdict import Verified as Verified
+from .setting_verdict import run_settings as run_settings
+from .setting_verdict import to_verify as to_verify
+from .setting_verdict import verified_settings as verified_settings
 from .tune_result import TuneResult as TuneResult
 from .tune_space import covered_microbatches as covered_microbatches
 from .tune_space import require_dividing as require_dividing

@@ -11,7 +11,8 @@ from pipesched.simulator.search import Race
 from pipesched.simulator.tuner import Setting, SettingOutcome
 from pipesched.workflows import ArgumentError, require_rate
 from pipesched.workflows.tuning.race_result import RacedSetting, SettingRace
-from pipesched.workflows.tuning.setting_runs import Measurement, to_verify
+from pipesched.workflows.tuning.setting_runs import Measurement
+from pipesched.workflows.tuning.setting_verdict import to_verify
 from pipesched.workflows.tuning.tune_result import TuneResult
 
 CONTENDERS = 4

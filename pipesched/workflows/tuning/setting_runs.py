@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import layer_seconds
@@ -16,7 +16,7 @@ from pipesched.schedules import Schedule, ScheduleError, Step, Timeline, repeat
 from pipesched.schedules.formats import to_json
 from pipesched.schedules.lowering import lower
 from pipesched.simulator.memory import over_capacity, peak_memory
-from pipesched.simulator.tuner import Problem, Setting, SettingOutcome, rank_correlation, regret
+from pipesched.simulator.tuner import Problem, Setting, SettingOutcome
 from pipesched.workflows import ArgumentError
 
 if TYPE_CHECKING:
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 StageBounds: TypeAlias = tuple[tuple[int, int], ...]
 MakeSpec: TypeAlias = "Callable[[Schedule, str, StageBounds, int], RunSpec]"
 """From lists, a model's name, the layers of every stage and the samples of a micro-batch to one run of the lists."""
-
-_FEWEST_RANKED = 4
-"""Settings whose ranks can be compared: of two the correlation is 1 or -1 anyway, of three every third time."""
 
 
 def with_trust(problem: Problem) -> Problem:
@@ -138,71 +135,3 @@ def _iteration_s(timeline: Timeline, num_pipelines: int, skipped: int) -> float:
         counted = [end_s for end_s in ends[skipped:] if end_s <= until_s]
         laps_s += [end_s - start_s for start_s, end_s in pairwise(counted)]
     return median(laps_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """One setting that was run; the seconds are a batch's.
-
-    Attributes:
-        predicted_s: Seconds that the evaluator predicted.
-        measured_s: Seconds of the median iteration.
-    """
-
-    outcome: SettingOutcome
-    predicted_s: float
-    measured_s: float
-
-
-def to_verify(
-    outcomes: Sequence[SettingOutcome], plain: SettingOutcome | None, count: int
-) -> tuple[SettingOutcome, ...]:
-    """Return the first `count` of `outcomes`, which fit, and plain 1F1B, which they are to beat."""
-    best = list(outcomes[:count])
-    return (*best, plain) if best and plain is not None and plain not in best else tuple(best)
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """How good a choice was, as settings that were run say.
-
-    Attributes:
-        verified: The choice first.
-    """
-
-    verified: tuple[Verified, ...]
-
-    @property
-    def regret(self) -> float | None:
-        """How much slower the choice is than the best that was run, relatively; None where nothing was run."""
-        return regret([run.measured_s for run in self.verified]) if self.verified else None
-
-    @property
-    def is_ranked(self) -> bool:
-        """Whether there are enough to compare their ranks."""
-        return len(self.verified) >= _FEWEST_RANKED
-
-    @property
-    def rank_correlation(self) -> float | None:
-        """The rank correlation of prediction and measurement; None if there are too few settings."""
-        if not self.is_ranked:
-            return None
-        return rank_correlation([run.predicted_s for run in self.verified], [run.measured_s for run in self.verified])
-
-    @property
-    def gain(self) -> float | None:
-        """How many times as fast as plain 1F1B the choice was; None if that was not run."""
-        plain_s = [run.measured_s for run in self.verified if run.outcome.setting.is_plain]
-        return min(plain_s) / self.verified[0].measured_s if plain_s else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {
-            "settings": [
-                {**run.outcome.to_row(), "predicted_s": run.predicted_s, "measured_s": run.measured_s}
-                for run in self.verified
-            ],
-            "regret": self.regret,
-            "rank_correlation": self.rank_correlation,
-            "gain_over_plain_1f1b": self.gain,
-        }

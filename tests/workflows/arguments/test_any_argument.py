@@ -13,11 +13,12 @@ import pipesched
 from pipesched.workflows.arguments import RunKeywords
 from tests.hand_runs import run_by_hand
 
-GPT = "profiles/data/gpt-10m-epyc.json"
+GPT = str(Path(__file__).parents[3] / "profiles" / "data" / "gpt-10m-epyc.json")
 COST = pipesched.DeviceCost(1.0, 2.0)
 MODEL = "mlp:width=8,layers=4"
 COUNTS = {"num_ranks": 2, "num_microbatches": 4}
 RUN = run_by_hand(pipesched.build("1f1b", num_ranks=2, num_microbatches=4), 0.0, 0.1)
+TUNED = pipesched.tune(GPT, 8, num_devices=2, microbatches=[4], pipelines=[1], advances=[0])
 
 
 def gantt(timelines, title="", columns=100):
@@ -38,7 +39,13 @@ CALLS = {
     pipesched.tune: {
         "profile": GPT, "batch_size": 8, "num_devices": 2, "microbatches": [4], "pipelines": [1], "advances": [0],
     },
+    pipesched.run_settings: {"result": TUNED, "settings": [TUNED.chosen.setting]},
     pipesched.profile: {"model": MODEL},
+    pipesched.analytic_profile: {"model": "gpt:layers=2", "gpu": "a100"},
+    pipesched.export_setting: {"plan": "plan.json", "trainer": "torchtitan"},
+    pipesched.resolve_model: {"text": MODEL},
+    pipesched.load_machine: {"name": "dgx-a100"},
+    pipesched.lower: {"schedule": pipesched.build("1f1b", **COUNTS)},
     pipesched.profile_links: {},
     pipesched.uniform: {"num_stages": 2, "forward_s": 1.0},
     pipesched.flat: {"num_devices": 2},
@@ -90,7 +97,6 @@ def _nothing_starts(monkeypatch, tmp_path):
     monkeypatch.setattr("pipesched.simulator.search.runners.worker_pool", start)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "two\nlines").write_text("neither\nof ours")
-    (tmp_path / "profiles").symlink_to(Path(__file__).parents[3] / "profiles")
 
 
 def arguments():

@@ -1,0 +1,209 @@
+"""Settings that were run beside what was predicted of them, and what that says of the choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipesched.simulator.analysis import readable_s, readable_share
+from pipesched.simulator.tuner import Setting, SettingOutcome, rank_correlation, regret
+from pipesched.workflows import (
+    ArgumentError,
+    Table,
+    require_at_least,
+    require_callable,
+    require_kind,
+    require_names,
+)
+from pipesched.workflows.tuning.setting_runs import Measurement, require_same_layers
+from pipesched.workflows.tuning.tune_result import TuneResult
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_FEWEST_RANKED = 4
+"""Settings whose ranks can be compared: of two the correlation is 1 or -1 anyway, of three every third time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """One setting that was run; the seconds are a batch's.
+
+    Attributes:
+        outcome: The setting, and what was predicted of it.
+        predicted_s: Seconds that the evaluator predicted.
+        measured_s: Seconds of the median iteration.
+        measured_bytes: The most that a device held; None: not known.
+    """
+
+    outcome: SettingOutcome
+    predicted_s: float
+    measured_s: float
+    measured_bytes: int | None = None
+
+
+def to_verify(
+    outcomes: Sequence[SettingOutcome], plain: SettingOutcome | None, count: int
+) -> tuple[SettingOutcome, ...]:
+    """Return the first `count` of `outcomes`, which fit, and plain 1F1B, which they are to beat."""
+    best = list(outcomes[:count])
+    return (*best, plain) if best and plain is not None and plain not in best else tuple(best)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Verdict:
+    """How good a choice was, as settings that were run say.
+
+    Attributes:
+        verified: The choice first.
+    """
+
+    verified: tuple[Verified, ...]
+
+    @property
+    def regret(self) -> float | None:
+        """How much slower the choice is than the best that was run, relatively; None where nothing was run."""
+        return regret([run.measured_s for run in self.verified]) if self.verified else None
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether there are enough to compare their ranks."""
+        return len(self.verified) >= _FEWEST_RANKED
+
+    @property
+    def rank_correlation(self) -> float | None:
+        """The rank correlation of prediction and measurement; None if there are too few settings."""
+        if not self.is_ranked:
+            return None
+        return rank_correlation([run.predicted_s for run in self.verified], [run.measured_s for run in self.verified])
+
+    @property
+    def gain(self) -> float | None:
+        """How many times as fast as plain 1F1B the choice was; None if that was not run."""
+        plain_s = [run.measured_s for run in self.verified if run.outcome.setting.is_plain]
+        return min(plain_s) / self.verified[0].measured_s if plain_s else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "settings": [
+                {**run.outcome.to_row(), "predicted_s": run.predicted_s, "measured_s": run.measured_s}
+                for run in self.verified
+            ],
+            "regret": self.regret,
+            "rank_correlation": self.rank_correlation,
+            "gain_over_plain_1f1b": self.gain,
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per setting: seconds of a batch and bytes of a device, predicted and measured."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "setting": str(run.outcome.setting),
+                "training": run.outcome.setting.training.value,
+                "predicted_s": run.predicted_s,
+                "measured_s": run.measured_s,
+                "predicted_bytes": run.outcome.held_bytes,
+                "measured_bytes": run.measured_bytes,
+            }
+            for run in self.verified
+        )
+
+    def table(self) -> Table:
+        """Return a row per setting, as people read it."""
+        rows = tuple(
+            {
+                "setting": str(run.outcome.setting),
+                "training": run.outcome.setting.training.value,
+                "predicted": readable_s(run.predicted_s),
+                "measured": readable_s(run.measured_s),
+                "off": f"{run.predicted_s / run.measured_s - 1:+.1%}",
+            }
+            for run in self.verified
+        )
+        caption = f"regret of the chosen one: {readable_share(self.regret)} over the best that was run"
+        if not self.is_ranked:
+            caption += "; too few settings verified to rank"
+        elif self.rank_correlation is not None:
+            caption += f"; rank correlation of prediction and measurement {self.rank_correlation:.3f}"
+        if self.gain is not None:
+            caption += f"; measured, it is {self.gain:.3g} x as fast as plain 1F1B"
+        return Table(f"{len(self.verified)} settings were run", rows, caption)
+
+    def __repr__(self) -> str:
+        return f"Verdict({', '.join(f'{run.outcome.setting}: {readable_s(run.measured_s)}' for run in self.verified)})"
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+
+def run_settings(
+    result: TuneResult,
+    count: int = 3,
+    settings: Sequence[Setting] = (),
+    *,
+    iterations: int = 5,
+    warmup: int = 1,
+    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+) -> Verdict:
+    """Run the best settings of a search here, and plain 1F1B, and set them beside what was predicted.
+
+    Args:
+        result: Result of `tune`, of a model that this machine can make.
+        count: How many of the best are run.
+        settings: Others that are run too; they must be among the result's.
+        iterations: Measured iterations of each, of which the median counts.
+        warmup: Iterations before them; 20 more where there are several pipelines, which drift apart meanwhile.
+        progress: Told now and then what fraction is done.
+
+    Raises:
+        ArgumentError: Nothing fits, a setting is none of the result's, or the model has other layers than its profile.
+        ProfileError: There is no such model.
+        RankFailed: A rank failed, died or hung.
+    """
+    require_kind("result", result, TuneResult, "what `tune` returns")
+    count = require_at_least("count", count, 1)
+    known = {outcome.setting: outcome for outcome in result.fitting}
+    for setting in require_names("settings", settings):
+        require_kind("settings", setting, Setting, "settings of the result; try result.chosen.setting")
+        if setting not in known:
+            raise ArgumentError(
+                f"settings: got {setting}, expected settings of the result that fit; try result.chosen.setting"
+            )
+    iterations, warmup = require_at_least("iterations", iterations, 1), require_at_least("warmup", warmup, 0)
+    require_callable("progress", progress)
+    best = to_verify(result.candidates, result.plain, count)
+    if not best:
+        raise ArgumentError("result: got no setting that fits, expected at least one; try more devices")
+    require_same_layers(result.problem)
+    chosen = dict.fromkeys([*best, *(known[setting] for setting in settings)])
+    return verified_settings(tuple(chosen), Measurement(result.problem, iterations, warmup), progress)
+
+
+def verified_settings(
+    outcomes: Sequence[SettingOutcome],
+    measurement: Measurement,
+    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+) -> Verdict:
+    """Run settings, one after the other; `progress` is told which share of them is done.
+
+    Raises:
+        ArgumentError: One cannot be run.
+        RankFailed: A rank failed, died or hung.
+    """
+    verified = []
+    for index, outcome in enumerate(outcomes):
+
+        def tick(fraction: float, index: int = index) -> None:
+            progress((index + fraction) / len(outcomes))
+
+        measured = measurement(outcome.setting, tick)
+        if measured.seconds is None:
+            raise ArgumentError(
+                f"settings: got {outcome.setting}, expected settings that can be run: {measured.reason}; leave it out"
+            )
+        verified.append(Verified(outcome, outcome.seconds or 0.0, measured.seconds, measured.held_bytes))
+    return Verdict(tuple(verified))

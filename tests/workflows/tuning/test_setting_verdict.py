@@ -1,0 +1,72 @@
+"""Settings that are run beside what was predicted of them."""
+
+from dataclasses import replace
+
+import pytest
+
+import pipesched
+from pipesched.simulator.tuner import Setting, SettingOutcome
+from pipesched.workflows.tuning import TuneResult, verified_settings
+from tests.simulator.tuner.problems import problem
+
+
+def outcomes(*seconds):
+    """Settings of rising M, predicted to take so long and to hold a byte a second."""
+    return tuple(
+        SettingOutcome(Setting("avgpipe", m, 1, 0), s, int(s)) for m, s in zip((1, 2, 4, 8), seconds, strict=False)
+    )
+
+
+def test_a_verdict_has_seconds_and_bytes_of_every_setting_in_the_order_of_the_runs():
+    ran, fractions = [], []
+
+    def measurement(setting, tick):
+        ran.append(setting.num_microbatches)
+        tick(1.0)
+        return SettingOutcome(setting, {1: 6.0, 2: 4.0}[setting.num_microbatches], 10 * setting.num_microbatches)
+
+    verdict = verified_settings(outcomes(3.0, 5.0), measurement, fractions.append)
+
+    assert ran == [1, 2]
+    assert fractions == [0.5, 1.0]
+    frame = verdict.to_frame()
+    assert list(frame.predicted_s) == [3.0, 5.0]
+    assert list(frame.measured_s) == [6.0, 4.0]
+    assert list(frame.predicted_bytes) == [3, 5]
+    assert list(frame.measured_bytes) == [10, 20]
+    assert verdict.regret == pytest.approx(0.5)
+    assert [row["off"] for row in verdict.table().rows] == ["-50.0%", "+25.0%"]
+    assert "2 settings were run" in verdict._repr_html_()
+
+
+def test_a_setting_that_cannot_be_run_is_refused_with_the_reason():
+    with pytest.raises(
+        pipesched.ArgumentError, match=r"settings: got .* that can be run: too few layers; leave it out"
+    ):
+        verified_settings(outcomes(1.0), lambda setting, tick: SettingOutcome(setting, reason="too few layers"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"count": 0}, "count: got 0, expected at least 1"),
+        ({"iterations": 0}, "iterations: got 0, expected at least 1"),
+        ({"settings": [Setting("avgpipe", 16, 2, 0)]}, "settings: got avgpipe M=16 N=2 advance=0, expected settings"),
+        ({"settings": "avgpipe"}, "settings: got 'avgpipe', expected a list"),
+        ({"settings": [["avgpipe"]]}, "settings: got list"),
+        ({"progress": 3}, "progress: got 3, expected a function"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_run(arguments, said):
+    result = TuneResult(problem(), "simulate", outcomes(1.0, 2.0), None, averages=False)
+    with pytest.raises(pipesched.ArgumentError) as raised:
+        pipesched.run_settings(result, **arguments)
+    assert str(raised.value).startswith(said)
+
+
+def test_a_result_is_what_tune_returns_and_something_in_it_fits():
+    with pytest.raises(pipesched.ArgumentError, match=r"^result: got 3, expected what `tune` returns"):
+        pipesched.run_settings(3)
+    nothing = tuple(replace(outcome, reason="over memory") for outcome in outcomes(1.0))
+    with pytest.raises(pipesched.ArgumentError, match=r"^result: got no setting that fits"):
+        pipesched.run_settings(TuneResult(problem(), "simulate", nothing, None, averages=False))
