@@ -1,50 +1,110 @@
-"""The notebooks are shown as they ran, and what they use is still there."""
+"""The notebooks are shown as they ran, use the library alone, and still run, here with small sizes."""
 
 import ast
 import asyncio
 import json
+import re
 import sys
-from importlib import import_module
 from pathlib import Path
+from shutil import copytree
 from types import ModuleType
 
 import pytest
 
+import pipesched
+
 FOLDER = Path(__file__).parents[2] / "notebooks"
-CHANGED = {
-    "01_predict_and_run": {"2), 4)": "2), 2)", "4, 16)": "2, 2)", "iterations=3": "iterations=1", "/tmp/": ""},
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+SMALL = {
+    "01_predict_and_run": {"NUM_RANKS": 2, "NUM_MICROBATCHES": 2, "ITERATIONS": 1},
+    "02_real_traces": {},
+    "03_plan_without_a_machine": {
+        "MODEL": "gpt:layers=6,width=1024,heads=16,context=512,vocab=5120",
+        "NUM_NODES": 1,
+        "NUM_RANKS": 2,
+        "NUM_MICROBATCHES": 4,
+        "BATCH_SIZE": 8,
+        "TIME_LIMIT_S": 1,
+    },
     "04_staleness": {
-        "torch.set_num_threads(1)": "",
-        'pd.set_option("display.max_colwidth", None)': "",
-        "num_ranks=8, num_microbatches=96": "num_ranks=3, num_microbatches=12",
-        "STEPS, BATCH = 4, 40, 32": "STEPS, BATCH = 4, 2, 8",
+        "DIGITS": "digits:blocks=4,width=8",
+        "NUM_RANKS": 2,
+        "DIGITS_STEPS": 2,
+        "TEXT": "gpt:layers=4,width=8,heads=2,context=8",
+        "TEXT_RANKS": 2,
+        "TEXT_STEPS": 2,
+        "SCHEMES": ["gpipe", "pipedream", "wpipe", "pipeoptim"],
+        "STEPS_AHEAD": 2,
+        "PREDICTED_STEPS": 12,
+        "DEPTHS": (1, 2),
+        "RATES": (0.01,),
+        "DEPTH_STEPS": 2,
+    },
+    "05_tune": {
+        "MODEL": "gpt:layers=2,width=16,heads=2,context=8",
+        "BATCH_SIZE": 4,
+        "MICROBATCHES": (1, 2),
+        "PIPELINES": (1, 2),
+        "ADVANCES": (0,),
+        "REPEATS": 1,
+        "ITERATIONS": 1,
     },
 }
-"""Notebooks that run, or train: what their cells say, and what they say here to be quick and leave nothing changed."""
-NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+"""What the cell of parameters of each notebook says here instead."""
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
-def code_cells(path):
-    return [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+def cells(path, kind="code"):
+    return [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == kind]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def trees(path):
+    return [ast.parse("".join(cell["source"])) for cell in cells(path)]
+
+
+def nodes(path, kind):
+    return [node for tree in trees(path) for node in ast.walk(tree) if isinstance(node, kind)]
+
+
+def test_the_notebooks_are_numbered_without_a_gap_and_each_is_run_here():
+    assert [path.stem[:2] for path in NOTEBOOKS] == [f"{number:02}" for number in range(1, len(NOTEBOOKS) + 1)]
+    assert [path.stem for path in NOTEBOOKS] == list(SMALL)
+
+
+@every_notebook
 def test_a_notebook_was_run_from_top_to_bottom_without_an_error(path):
-    cells = code_cells(path)
-    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
-    kinds = [output["output_type"] for cell in cells for output in cell["outputs"]]
-    assert "error" not in kinds
-    shown = {kind for cell in cells for output in cell["outputs"] for kind in output.get("data", {})}
-    assert {"image/png", "text/html"} <= shown, "a picture and a table"
+    code = cells(path)
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert "error" not in [output["output_type"] for output in outputs]
+    assert "stderr" not in [output.get("name") for output in outputs]
+    shown = {kind for output in outputs for kind in output.get("data", {})}
+    assert {"image/png", "text/html", "text/markdown"} <= shown, "a picture, a table and a sentence that was computed"
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_what_a_notebook_imports_is_there(path):
-    sources = ["".join(cell["source"]) for cell in code_cells(path)]
-    for node in (node for source in sources for node in ast.walk(ast.parse(source))):
-        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] != "IPython":
-            module = import_module(node.module)
-            assert all(hasattr(module, name.name) for name in node.names), ast.unparse(node)
+@every_notebook
+def test_a_notebook_imports_the_library_and_other_packages_alone(path):
+    """Of the library it takes what ``import pipesched`` offers; of its rooms only the words that schedules are of."""
+    modules = [alias.name for node in nodes(path, ast.Import) for alias in node.names]
+    modules += [node.module for node in nodes(path, ast.ImportFrom)]
+    assert [name for name in modules if name.split(".")[0] == "pipesched"] == ["pipesched"]
+    used = {
+        node.attr
+        for node in nodes(path, ast.Attribute)
+        if isinstance(node.value, ast.Name) and node.value.id == "pipesched"
+    }
+    assert used <= set(pipesched.__all__)
+    assert {name for name in used if isinstance(getattr(pipesched, name), ModuleType)} <= {"schedules"}
+
+
+@every_notebook
+def test_no_result_is_typed_by_hand_and_no_path_leads_elsewhere(path):
+    """Numbers with a unit are computed by cells; a path is relative, and those of results have no folder."""
+    prose = "\n".join("".join(cell["source"]) for cell in cells(path, "markdown"))
+    typed = re.findall(r"[\d.]+ ?(?:%|x\b|times|(?:[mu]?s|[KMG]i?B)\b)[^\n]*", re.sub(r"`[^`]*`", "", prose))
+    assert typed == []
+    texts = [node.value for node in nodes(path, ast.Constant) if isinstance(node.value, str)]
+    assert [text for text in texts if text.startswith(("/", "~")) and len(text) > 1] == []
 
 
 def shown(value):
@@ -53,32 +113,35 @@ def shown(value):
     return next((drawn for show in shows if show is not None and (drawn := show())), None) or repr(value)
 
 
-async def run_cells(sources):
+async def run_cells(path, parameters):
     """Run cells as a kernel does: one after the other in one namespace, while an event loop runs in this thread."""
     names = {"__name__": "__main__"}
-    for source in sources:
-        tree = ast.parse(source)
+    for cell, tree in zip(cells(path), trees(path), strict=True):
         last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
         exec(compile(tree, "cell", "exec"), names)
+        if "parameters" in cell["metadata"].get("tags", ()):
+            assert set(parameters) <= set(names), "the cell has these parameters"
+            names |= parameters
         if last is not None:
-            shown(eval(compile(ast.Expression(last.value), "cell", "eval"), names))
+            assert shown(eval(compile(ast.Expression(last.value), "cell", "eval"), names))
         await asyncio.sleep(0)
-    return names
 
 
-@pytest.mark.parametrize("name", CHANGED)
-def test_a_notebook_runs_where_an_event_loop_does(monkeypatch, tmp_path, name, capsys):
-    """Up to its first run, or training; what is shown is written where nobody reads, and has no file number."""
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.parametrize("name", SMALL)
+def test_a_notebook_runs_where_an_event_loop_does_and_leaves_nothing(monkeypatch, tmp_path, name, capsys):
     display = ModuleType("IPython.display")
-    display.Image, display.Markdown = Path, str
+    display.Markdown = str
     monkeypatch.setitem(sys.modules, "IPython.display", display)
-    (tmp_path / "profiles").symlink_to(FOLDER.parent / "profiles")
-    monkeypatch.chdir(tmp_path)
-    sources = ["".join(cell["source"]) for cell in code_cells(FOLDER / f"{name}.ipynb")]
-    last = next(index for index, source in enumerate(sources) if "pipesched.run(" in source or ".train(" in source)
-    for said, changed in CHANGED[name].items():
-        assert any(said in source for source in sources), said
-        sources = [source.replace(said, changed) for source in sources]
-    names = asyncio.run(run_cells(sources[: last + 1]))
-    assert shown(names.get("measured", names.get("trained"))).startswith("<")
+    folder = tmp_path / "notebooks"
+    copytree(FOLDER / "traces", folder / "traces")
+    copytree(FOLDER.parent / "profiles" / "data", tmp_path / "profiles" / "data")
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.chdir(folder)
+    try:
+        asyncio.run(run_cells(FOLDER / f"{name}.ipynb", SMALL[name]))
+    finally:
+        pipesched.close()
+    assert sorted(tmp_path.rglob("*")) == before
     assert capsys.readouterr().err == ""
