@@ -128,7 +128,8 @@ def _say(error: BaseException) -> int:
         case NotThereError():
             return _print(str(error), NOT_THERE)
         case ModuleNotFoundError(name=str(name)):
-            return _print(f"{name} is not installed; try pip install {name}", NOT_THERE)
+            package = '"pipesched[run]"' if name in ("torch", "safetensors") else name
+            return _print(f"{name} is not installed; try pip install {package}", NOT_THERE)
         case OSError():
             return _print(
                 f"{error.filename or 'output'}: got {error.strerror}, expected it to work; try another place", BAD_INPUT

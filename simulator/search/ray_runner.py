@@ -50,4 +50,4 @@ def _ray() -> ModuleType:
     try:
         return import_module("ray")
     except ModuleNotFoundError as error:
-        raise SimulationError("Ray is not installed; try pip install 'pipesched[ray]'") from error
+        raise SimulationError('Ray is not installed; try pip install "pipesched[ray]"') from error

@@ -135,12 +135,13 @@ def tune(
 
 def _require_possible(runs: RunOptions, evaluator: str, budget_s: float | None, *, is_run: bool) -> None:
     """Refuse what could not be run, before a model is profiled."""
-    from pipesched.workflows.arguments import require_epsilon
     from pipesched.workflows.tuning import require_budget
 
     if budget_s is not None:
         require_budget("budget_s", budget_s, evaluator)
     if is_run:
+        from pipesched.workflows.arguments import require_epsilon  # loads torch, which a prediction does without
+
         runs.require_possible()
         require_epsilon((), runs)
 
