@@ -1,7 +1,8 @@
 """The journal of a search: its outcomes on disk, from which a stopped search goes on.
 
 A line of JSON each: first which problem it is of, then the outcomes, as they come. A last line that was cut short when
-the search was stopped is left out, and found anew.
+the search was stopped is left out, and found anew. A file that is there is changed only by the first new outcome, so
+that one which is refused, also for what comes of its outcomes, stays as it is.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, final
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.io import read_profile_text, record_schema
-from pipesched.schedules import ScheduleError
+from pipesched.schedules import ScheduleError, shown
 from pipesched.schedules.formats import append_text, load_json, write_text
 from pipesched.simulator import SimulationError
 from pipesched.simulator.tuner.setting import Setting
@@ -22,6 +23,8 @@ from pipesched.simulator.tuner.setting_evaluation import Problem
 from pipesched.simulator.tuner.setting_outcome import SettingOutcome
 
 _FORMAT = "pipesched-search"
+_LARGEST = 10**30
+"""Seconds and bytes of an outcome, so few that no sum or quotient of them is infinite."""
 
 
 @final
@@ -54,8 +57,11 @@ class Journal:
         for number, line in enumerate(lines[1:], 2):
             outcome = self._outcome(number, line)
             self.known[outcome.setting] = outcome
-        if cut_short or not lines:  # only now: what is not ours stays as it is
-            write_text(self._path, "".join(f"{line}\n" for line in lines or [json.dumps(head)]))
+        self._mended: str | None = None
+        if cut_short or not lines:
+            self._mended = "".join(f"{line}\n" for line in lines or [json.dumps(head)])
+        if not self._path.exists():
+            self._mend()
 
     def add(self, outcome: SettingOutcome) -> None:
         """Keep what was found; it is in the file when this returns.
@@ -63,6 +69,7 @@ class Journal:
         Raises:
             ScheduleError: It cannot be written.
         """
+        self._mend()
         append_text(self._path, json.dumps(asdict(outcome), allow_nan=False) + "\n")
 
     @staticmethod
@@ -78,6 +85,12 @@ class Journal:
         definitions = {"$defs": outcome.pop("$defs")}
         return {"anyOf": [{**head, "additionalProperties": False}, outcome], **definitions}
 
+    def _mend(self) -> None:
+        """Write the lines that are whole, where the file has others too or none yet."""
+        if self._mended is not None:
+            write_text(self._path, self._mended)
+            self._mended = None
+
     def _json(self, line: str) -> object:
         try:
             return load_json(line, "")
@@ -91,6 +104,10 @@ class Journal:
 
         try:
             where = f"{self._path}: line {number}: got no outcome of a setting"
-            return parse_record(SettingOutcome, line, where, "try another file")
+            outcome = parse_record(SettingOutcome, line, where, "try another file")
         except ProfileError as error:
             raise SimulationError(str(error)) from error
+        for name, value in {"seconds": outcome.seconds, "held_bytes": outcome.held_bytes}.items():
+            if value is not None and not 0 <= value <= _LARGEST:
+                raise SimulationError(f"{where}: {name}: got {shown(value)}, expected 0 to 1e30; try another file")
+        return outcome

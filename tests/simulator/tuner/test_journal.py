@@ -75,6 +75,11 @@ def test_a_search_of_something_else_is_refused(tmp_path, other):
         ("{head}\n" + "[" * 100_000 + "\n", "line 2: got no outcome"),
         ("{head}\n" + OUTCOME.replace("2.5", "NaN"), "line 2: got no outcome of a setting: seconds: got nan, expected"),
         ("{head}\n" + OUTCOME.replace("2.5", '"5"'), "seconds: got '5', expected a number"),
+        (
+            "{head}\n" + OUTCOME.replace("2.5", "-2.5"),
+            "line 2: got no outcome of a setting: seconds: got -2.5, expected 0",
+        ),
+        ("{head}\n" + OUTCOME.replace("2.5", f'2.5, "held_bytes": {"9" * 400}'), "held_bytes: got 99"),
         ("{head}\n" + OUTCOME.replace("8", "8.5"), "setting.num_microbatches: got 8.5, expected an integer"),
         ("{head}\n" + OUTCOME.replace("8", "true"), "setting.num_microbatches: got True, expected an integer"),
         ("{head}\n" + OUTCOME.replace("8", '8, "more": 1'), "setting.more: got an unknown field"),
@@ -103,5 +108,23 @@ def test_a_search_stopped_in_its_first_line_begins_anew(tmp_path, length):
     Journal(tmp_path / "j", problem())
     whole = (tmp_path / "j").read_text()
     (tmp_path / "j").write_text(whole[:length])
-    assert Journal(tmp_path / "j", problem()).known == {}
-    assert (tmp_path / "j").read_text() == whole
+    journal = Journal(tmp_path / "j", problem())
+    assert journal.known == {}
+    outcome = evaluate_setting(problem(), SETTINGS[0])
+    journal.add(outcome)
+    assert (tmp_path / "j").read_text().startswith(whole)
+    assert Journal(tmp_path / "j", problem()).known == {SETTINGS[0]: outcome}
+
+
+def test_a_file_is_changed_by_the_first_new_outcome_and_not_before(tmp_path):
+    asked, path = problem(), tmp_path / "j"
+    stopped_after(2, asked, path)
+    damaged = path.read_text()[:-10]
+    path.write_text(damaged)
+    with pytest.raises(KeyboardInterrupt):
+        search_settings(asked, SETTINGS, journal=Journal(path, asked), runner=_refusing)
+    assert path.read_text() == damaged
+
+
+def _refusing(judge, take):
+    raise KeyboardInterrupt
