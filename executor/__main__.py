@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pipesched.executor import LAUNCHER_S, STACKS
 from pipesched.executor.errors import ExecutionError, PeerLost, RankFailed
 from pipesched.executor.launch import ProgressPage, RunSpec, Train, job_from_json
 from pipesched.executor.runs import Measured, RankListener, run_rank
@@ -21,7 +23,7 @@ from pipesched.executor.training import AdvanceTrials, Scores, Trained, step_lin
 from pipesched.profiles import ProfileError
 from pipesched.profiles.io import TRUST_ADVICE, require_trusted, trusted
 from pipesched.profiles.processes import end_with, prints_to_stderr
-from pipesched.schedules import NotRunnableError, ScheduleError
+from pipesched.schedules import LONGEST_S, NotRunnableError, ScheduleError
 from pipesched.schedules.formats import read_text, suffix_of, timeline_to_json, write_text
 
 
@@ -96,6 +98,16 @@ def _read_job(path: Path, *, trusts: bool) -> RunSpec:
 
 def _run_for_launcher(spec: RunSpec, number: int, folder: Path) -> Measured | Trained | None:
     """Run the rank of a process in its launcher's folder, where it writes how far it is, and scores as they come."""
+    spec = replace(spec, timeout_s=min(spec.timeout_s + LAUNCHER_S, LONGEST_S))
+    with (folder / f"stacks{number}").open("w") as stacks:
+        faulthandler.register(STACKS, stacks)
+        try:
+            return _run_listened_to(spec, number, folder)
+        finally:
+            faulthandler.unregister(STACKS)
+
+
+def _run_listened_to(spec: RunSpec, number: int, folder: Path) -> Measured | Trained | None:
     from pipesched.executor.runs import phase_line, phases_file, scores_file, scores_line
 
     at, meet = ProgressPage(folder / "progress").writer(number), f"file://{folder}/store"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import assert_never
 
@@ -71,15 +71,34 @@ def starting(rank: int) -> Iterator[None]:
         raise failed(rank, None, f"{type(error).__name__}: {message}") from error
 
 
+NOBODY, EVERYBODY = -1, -2
+"""Whom a rank waits for, where it is no single rank: none, or several others."""
+
+_wait_listeners: list[Callable[[int], None]] = []
+
+
+def listen_to_waits(listener: Callable[[int], None]) -> None:
+    """Let `listener` be told whom the rank of this process waits for, a rank or `EVERYBODY`, and `NOBODY` after it."""
+    _wait_listeners[:] = [listener]
+
+
 @contextmanager
-def waiting_for(what: str) -> Iterator[None]:
+def waiting_for(what: str, whom: int = EVERYBODY) -> Iterator[None]:
     """Turn what torch.distributed raises while it waits into one line.
+
+    Args:
+        what: What is waited for, in words.
+        whom: The rank that is to do it.
 
     Raises:
         PeerLost: The wait ended without what was waited for.
     """
+    for listener in _wait_listeners:
+        listener(whom)
     try:
         yield
     except RuntimeError as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise PeerLost(f"waited for {what}: {reason}") from error
+    for listener in _wait_listeners:
+        listener(NOBODY)

@@ -19,6 +19,14 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """What ends a run early; held back while its processes are being started."""
 
 
+STACKS = signal.SIGUSR2
+"""What lets a rank write the Python stacks of its threads."""
+
+
+LAUNCHER_S = 2.0
+"""How much later than its launcher, which sees all ranks, a rank finds that it has waited too long [s]."""
+
+
 START_S = 300.0
 """How long the ranks may take to get ready for their lists [s]: importing, building, meeting."""
 

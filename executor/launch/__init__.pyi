@@ -16,5 +16,8 @@ from .run_spec import Train as Train
 from .run_spec import job_from_json as job_from_json
 from .run_spec import job_schema as job_schema
 from .run_spec import job_to_json as job_to_json
+from .standstill import RankState as RankState
+from .standstill import standstill as standstill
+from .standstill import standstill_table as standstill_table
 from .supervisor import Processes as Processes
 from .supervisor import started as started

@@ -32,7 +32,7 @@ _Thing = TypeVar("_Thing")
 def share(thing: _Thing, source: int, control: dist.ProcessGroup | None) -> _Thing:
     """Return what rank `source` has; all ranks call this together, and trust each other."""
     box = [thing]
-    with waiting_for(f"rank {source}"):
+    with waiting_for(f"rank {source}", source):
         dist.broadcast_object_list(box, source, group=control)
     return box[0]
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import final
 
-from pipesched.profiles.processes import can_fork, command, environment
+from pipesched.profiles.processes import can_fork, command, environment, is_stopped
 
 _POLL_S = 0.02
 _RANK = "pipesched.executor.__main__"
@@ -41,11 +41,14 @@ class Forked:
 
     @property
     def servers_end(self) -> str | None:
-        """How the server ended, and this with it; None if it goes on."""
-        return self._server.end_seen
+        """How the server ended, and this with it, or that somebody has stopped it; None if it goes on."""
+        if self._server.end_seen is not None:
+            return f"{self._server.end_seen}, and they with it"
+        return "is stopped by a signal" if self._server.is_stopped() else None
 
     def kill(self) -> None:
         """End it, if it runs."""
+        self._server.go_on()
         self._server.tell({"kill": self._number})
 
     def wait(self) -> int:
@@ -146,6 +149,13 @@ class _Server:
                 return  # it is gone, and so are its processes, as `code` says
             finally:
                 self._connection.setblocking(False)
+
+    def is_stopped(self) -> bool:
+        return is_stopped(self._process.pid)
+
+    def go_on(self) -> None:
+        """Let it go on where somebody has stopped it."""
+        self._process.send_signal(signal.SIGCONT)
 
     def code(self, number: int) -> int | None:
         with self._lock:

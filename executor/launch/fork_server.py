@@ -4,7 +4,9 @@
 which has nothing left to import; when one ends it tells how. It computes nothing itself and starts no thread, so what
 is forked is whole; CUDA is not touched before the fork either. Where that is not enough, a rank is a fresh Python.
 
-It outlives its launcher, by whatever that ended, for as long as it takes to end the ranks and to remove their folders.
+It outlives its launcher, by whatever that ended, for as long as it takes to end the ranks and to remove their folders;
+should it be stopped, the end of the launcher lets it go on. What the ranks have started becomes its own when they end,
+and is ended with the last of them.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
-from pipesched.profiles.processes import command, end_with
+from pipesched.profiles.processes import adopt_orphans, can_fork, command, end_children, end_with
 
 _LOOK_S = 1.0
 """How often it looks whether the launcher is there: another process may hold its end of the connection open."""
@@ -53,6 +55,9 @@ class Server:
         self._load = load
         self._work: ModuleRunner | None = None
         self._pid = os.getpid()
+        adopt_orphans()
+        if can_fork():
+            end_with(launcher, signal.SIGCONT)
         self._handlers = {told: signal.signal(told, signal.SIG_IGN) or signal.SIG_DFL for told in _TOLD_TO_ALL}
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _TOLD_TO_ALL)  # whatever the launcher holds back while it starts us
         self._unread = b""
@@ -68,6 +73,7 @@ class Server:
                 os.kill(pid, signal.SIGKILL)
             for pid in self._numbers:
                 os.waitpid(pid, 0)
+            end_children()
             for folder in self._folders:
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -129,11 +135,17 @@ class Server:
         self._numbers[pid] = asked["start"]
 
     def _reap(self) -> None:
+        ended: dict[int, int] = {}
         while self._numbers:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
-                return
-            self._tell(self._numbers.pop(pid), os.waitstatus_to_exitcode(status))
+                break
+            if pid in self._numbers:  # else it was a rank's child
+                ended[self._numbers.pop(pid)] = os.waitstatus_to_exitcode(status)
+        if not self._numbers:
+            end_children()
+        for number, code in ended.items():
+            self._tell(number, code)
 
     def _tell(self, number: int, code: int) -> None:
         try:

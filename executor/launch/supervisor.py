@@ -5,23 +5,30 @@ Processes are numbered by device, as torchrun would do; ranks are named where so
 
 from __future__ import annotations
 
+import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import mkstemp
 from typing import final
 
-from pipesched.executor import START_S, STOP_SIGNALS, ExecutionError, RankFailed, failed
+from pipesched.executor import NOBODY, STACKS, START_S, STOP_SIGNALS, ExecutionError, RankFailed, failed
 from pipesched.executor.launch.affinity import ranks_of_processes
 from pipesched.executor.launch.fork_client import Forked, fork
-from pipesched.executor.launch.progress_page import ProgressPage
+from pipesched.executor.launch.progress_page import ProgressPage, Whereabouts
+from pipesched.executor.launch.standstill import RankState, standstill, standstill_table
 from pipesched.profiles import DeviceKind
-from pipesched.profiles.processes import can_fork, environment, num_cores
+from pipesched.profiles.processes import can_fork, environment, is_stopped, num_cores
 from pipesched.schedules import Op
 
 _GRACE_S = 5.0
 _POLL_S = 0.02
+_SLACK_S = 0.3
+"""Between what a rank sees and what is seen here: that another has ended, or that nobody moves."""
+_STACKS_S = 1.0
+"""How long ranks may take to write their stacks."""
 _MOST_PER_CORE = 32
 """Processes; each takes some 200 MB before it does anything."""
 
@@ -117,7 +124,6 @@ class Processes:
             self._watch(on_move)
 
     def _watch(self, on_move: Callable[[int], None]) -> None:
-        patience_s = self._timeout_s + 2 * _GRACE_S
         seen, changed_at = -1, time.monotonic()
         while True:
             codes = [process.poll() for process in self._processes]
@@ -125,43 +131,130 @@ class Processes:
                 raise self._blame()
             if all(code == 0 for code in codes):
                 return
-            done = sum(max(0, self._progress_page.read(number)[1]) for number in range(len(self._ranks)))
+            done = sum(max(0, place.num_ops) for place in self._places())
             if done != seen:
                 seen, changed_at = done, time.monotonic()
                 on_move(done)
-            elif time.monotonic() - changed_at > (patience_s if done else max(START_S, patience_s)):
-                raise RankFailed(
-                    f"no rank has moved for {time.monotonic() - changed_at:.0f} s: {self._where()}; "
-                    "where an op takes that long, try a longer timeout"
-                )
+            elif (still_s := time.monotonic() - changed_at) > self._timeout_s and still_s > self._patience_s():
+                raise self._standstill()
+            if self._longest_wait_s() > self._timeout_s:
+                raise self._standstill()
             time.sleep(_POLL_S)
+
+    def _patience_s(self) -> float:
+        """Return how long no rank need move: longer where none waits, as an op may take its time."""
+        places = self._places()
+        if any(map(self._is_stopped, range(len(places)))) or self._processes[0].servers_end is not None:
+            return self._timeout_s
+        if all(place.num_ops <= 0 for place in places):
+            return max(START_S, self._timeout_s)
+        return self._timeout_s + (_SLACK_S if any(place.whom != NOBODY for place in places) else 2 * _GRACE_S)
+
+    def _longest_wait_s(self) -> float:
+        """Return how long a rank has waited for what another one is to do in its list, of all that wait the longest."""
+        begun_ns = [place.waits_since_ns for place in self._places() if place.num_ops > 0 and place.whom >= 0]
+        return (time.monotonic_ns() - min(begun_ns)) / 1e9 if begun_ns else 0.0
+
+    def _places(self) -> list[Whereabouts]:
+        return [self._progress_page.read(number) for number in range(len(self._ranks))]
+
+    def _is_stopped(self, number: int) -> bool:
+        pid = self._progress_page.read(number).pid
+        return pid > 0 and self._processes[number].poll() is None and is_stopped(pid)
 
     def _blame(self) -> RankFailed:
         """Say which rank ended the run: one that was killed first of all, then one whose op failed by itself."""
-        deadline = time.monotonic() + _GRACE_S
-        while time.monotonic() < deadline and any(process.poll() is None for process in self._processes):
+        begun_at = time.monotonic()
+        while time.monotonic() < begun_at + _GRACE_S and not self._is_clear(time.monotonic() - begun_at):
             time.sleep(_POLL_S)
         for process in self._processes:
             if process.servers_end is not None:
-                return RankFailed(f"the process that all ranks are forked from {process.servers_end}, and they with it")
+                return self._servers_end(process.servers_end)
         codes = [process.poll() for process in self._processes]
         for number, code in enumerate(codes):
             if code is not None and code < 0:
                 return failed(self._ranks[number], self._op_of(number), f"the process was killed by signal {-code}")
         failures = [number for number, code in enumerate(codes) if code not in (None, 0)]
         # a rank that only lost its peer says so in a file of its own; the culprit comes first
-        number = min(failures, key=lambda number: ((self._folder / f"waited{number}").exists(), number))
+        number = min(failures, key=lambda number: (self._has_waited(number), number))
+        if self._has_waited(number) and self._progress_page.read(number).num_ops > 0:
+            return self._standstill()
         reason = self._reason(number)
         if reason is None:
             return failed(self._ranks[number], self._op_of(number), self._last_words(number, codes[number]))
-        running = [number for number, code in enumerate(codes) if code is None]
-        if running and (self._folder / f"waited{number}").exists():
-            where = self._where(running)
-            reason += f"; still at work: {where}; where an op takes that long, try a longer timeout"
         return RankFailed(reason)
 
+    def _is_clear(self, after_s: float) -> bool:
+        """Return whether it is clear who ended the run, so long after a rank has failed.
+
+        One that was killed, or failed by itself, is; or all are over; or one has waited as long as it may, and none
+        comes to light that had ended before.
+        """
+        codes = [process.poll() for process in self._processes]
+        if all(code is not None for code in codes):
+            return True
+        if any(code and not self._has_waited(number) for number, code in enumerate(codes)):
+            return True
+        return after_s > _SLACK_S and self._longest_wait_s() > self._timeout_s
+
+    def _states(self) -> dict[int, RankState]:
+        """Return what is known of every rank."""
+        now_ns, states = time.monotonic_ns(), {}
+        for number, rank in enumerate(self._ranks):
+            where, code = self._progress_page.read(number), self._processes[number].poll()
+            states[rank] = RankState(
+                rank,
+                self._op_of(number),
+                max(0.0, (now_ns - where.since_ns) / 1e9) if where.since_ns >= 0 else 0.0,
+                where.whom,
+                max(0.0, (now_ns - where.waits_since_ns) / 1e9),
+                self._is_stopped(number),
+                None if code is None else self._last_words(number, code),
+            )
+        return dict(sorted(states.items()))
+
+    def _standstill(self) -> RankFailed:
+        """Say at which rank all stand still, with the stacks of all in a file."""
+        fate = self._processes[0].servers_end
+        if fate is not None:
+            return self._servers_end(fate)
+        states = self._states()
+        report = self._report(states)
+        error = standstill(states)
+        return RankFailed(f"{error}; the stacks of all ranks are in {report}") if report else error
+
+    def _report(self, states: Mapping[int, RankState]) -> str | None:
+        """Write where every rank is, and its Python stack, to a file of the user's; return its name."""
+        pids = {
+            number: self._progress_page.read(number).pid
+            for number, process in enumerate(self._processes)
+            if process.poll() is None
+        }
+        stacks = {number: self._folder / f"stacks{number}" for number, pid in pids.items() if pid > 0}
+        for number in stacks:
+            os.kill(pids[number], STACKS)
+            os.kill(pids[number], signal.SIGCONT)  # one that is stopped could not say where it is
+        deadline = time.monotonic() + _STACKS_S
+        while time.monotonic() < deadline and not all(path.stat().st_size for path in stacks.values()):
+            time.sleep(_POLL_S)
+        parts = [standstill_table(states)]
+        parts += [f"rank {self._ranks[n]}:\n{path.read_text(errors='replace')}" for n, path in stacks.items()]
+        try:
+            descriptor, name = mkstemp(prefix="pipesched-standstill-", suffix=".txt")
+            os.close(descriptor)
+            Path(name).write_text("\n".join(parts), encoding="utf-8")
+        except OSError:
+            return None  # what is told on the terminal has to do
+        return name
+
+    def _servers_end(self, fate: str) -> RankFailed:
+        return RankFailed(f"the process that all ranks are forked from {fate}")
+
+    def _has_waited(self, number: int) -> bool:
+        return (self._folder / f"waited{number}").exists()
+
     def _op_of(self, number: int) -> Op | None:
-        index = self._progress_page.read(number)[0]
+        index = self._progress_page.read(number).place
         return None if index < 0 else self._find_op(self._ranks[number], index)
 
     def _reason(self, number: int) -> str | None:
@@ -174,12 +267,6 @@ class Processes:
     def _last_words(self, number: int, code: int | None) -> str:
         log = (self._folder / f"log{number}").read_text(errors="replace").strip().splitlines()
         return f"the process ended with exit code {code}" + (f": {log[-1]}" if log else "")
-
-    def _where(self, numbers: Iterable[int] | None = None) -> str:
-        everyone = range(len(self._ranks))
-        return ", ".join(
-            f"rank {self._ranks[number]} at {self._op_of(number) or 'its start'}" for number in numbers or everyone
-        )
 
 
 def _require_few(num_processes: int) -> None:

@@ -49,7 +49,7 @@ def find_shapes(
             assert isinstance(stage, ModuleStage)
             x = sample if index == 0 else _zeros(shapes[index - 1], sample.device)
             header = _header(index, _try(index, stage, x))
-        with waiting_for(f"rank {owner} to say what stage {index} gives"):
+        with waiting_for(f"rank {owner} to say what stage {index} gives", owner):
             dist.broadcast(header, owner, group=control)
         shapes[index] = _shape(header)
     return shapes

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipesched.executor import ExecutionError, waiting_for
+from pipesched.executor import EVERYBODY, ExecutionError, waiting_for
 from pipesched.executor.core import PendingReduction, Transport, require_expected
 from pipesched.executor.transport.all_reduce import StageAllReduce
 from pipesched.executor.transport.half_precision import Packed, is_compressed, pack, rest_bytes, unpack
@@ -151,7 +151,7 @@ class ProcessGroupTransport(Transport):
 
     def _isend(self, tensor: Tensor, peer: int, tag: int) -> tuple[dist.Work, Tensor]:
         tensor = self._staged(tensor)
-        with waiting_for(f"rank {peer} to be there for a message"):
+        with waiting_for(f"rank {peer} to be there for a message", peer):
             work = dist.isend(tensor, peer, group=self._groups[self._rank, peer], tag=tag)
         assert work is not None, "both ends are in the channel's group"
         return work, tensor
@@ -173,7 +173,7 @@ class ProcessGroupTransport(Transport):
 
     def _irecv(self, shape: TensorShape, peer: int, tag: int) -> tuple[dist.Work, Tensor]:
         buffer = torch.empty(shape.num_elements, dtype=shape.dtype, device=self._buffer_device, pin_memory=self._pin)
-        with waiting_for(f"rank {peer} to be there for a message"):
+        with waiting_for(f"rank {peer} to be there for a message", peer):
             work = dist.irecv(buffer, peer, group=self._groups[peer, self._rank], tag=tag)
         assert work is not None, "both ends are in the channel's group"
         return work, buffer
@@ -183,7 +183,7 @@ class ProcessGroupTransport(Transport):
             raise ExecutionError(f"no Recv was posted for {message}")
         incoming, shape = self._posted.pop(message), self._shapes[message.origin]
         what = f"message {message.payload.value}{message.microbatch} of stage {message.stage} from rank {incoming.peer}"
-        self._wait(incoming.work, what)
+        self._wait(incoming.work, what, incoming.peer)
         self._release(incoming.peer, incoming.proof)
         if self._is_compressed(shape):
             return self._unpacked(incoming, shape, what)
@@ -195,7 +195,7 @@ class ProcessGroupTransport(Transport):
         rest = None
         if missing:
             work, rest = self._irecv(TensorShape((missing,), torch.uint8), incoming.peer, _REST_TAG + incoming.number)
-            self._wait(work, f"the rest of {what}")
+            self._wait(work, f"the rest of {what}", incoming.peer)
         return shape.of(unpack(Packed(incoming.buffer, rest), shape.dtype, self._device))
 
     def _is_compressed(self, shape: TensorShape) -> bool:
@@ -225,11 +225,11 @@ class ProcessGroupTransport(Transport):
         """Let go of the first `count` tensors sent to `peer`: they are known to have arrived."""
         while self._arrived[peer] < count:
             for work, tensor in self._under_way[peer].popleft():
-                self._wait(work, f"a message of {tuple(tensor.shape)} to rank {peer}")
+                self._wait(work, f"a message of {tuple(tensor.shape)} to rank {peer}", peer)
             self._arrived[peer] += 1
 
-    def _wait(self, work: dist.Work, what: str) -> None:
-        with waiting_for(what):
+    def _wait(self, work: dist.Work, what: str, whom: int = EVERYBODY) -> None:
+        with waiting_for(what, whom):
             work.wait(self._timeout)
 
 

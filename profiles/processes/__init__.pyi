@@ -1,8 +1,11 @@
 from .child_process import MODEL_PATH as MODEL_PATH
+from .child_process import adopt_orphans as adopt_orphans
 from .child_process import can_fork as can_fork
 from .child_process import command as command
+from .child_process import end_children as end_children
 from .child_process import end_with as end_with
 from .child_process import environment as environment
+from .child_process import is_stopped as is_stopped
 from .host import can_bind as can_bind
 from .host import num_companions as num_companions
 from .host import num_cores as num_cores

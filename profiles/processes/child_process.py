@@ -17,6 +17,8 @@ MODEL_PATH = "PIPESCHED_MODEL_PATH"
 """Names, in a child's environment, the folders where the process that started it looks for a user's model."""
 _END_WITH_PARENT = 1
 """Linux: ``PR_SET_PDEATHSIG``."""
+_ADOPT_ORPHANS = 36
+"""Linux: ``PR_SET_CHILD_SUBREAPER``."""
 _LOOK_S = 0.5
 """How often a process looks whether its parent is there, where the system cannot tell it."""
 
@@ -47,10 +49,8 @@ def end_with(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
         by: The signal that ends it.
     """
     if sys.platform == "linux":
-        import ctypes
-
         # sent when the thread that started us ends: one that outlives us, or the system would end us too early
-        ctypes.CDLL(None).prctl(_END_WITH_PARENT, by)
+        _prctl(_END_WITH_PARENT, by)
     else:
         threading.Thread(target=_outlive, args=(parent, by), daemon=True).start()
     if os.getppid() != parent:  # it was gone before the system was asked
@@ -61,6 +61,42 @@ def _outlive(parent: int, by: signal.Signals) -> None:
     while os.getppid() == parent:
         time.sleep(_LOOK_S)
     os.kill(os.getpid(), by)
+
+
+def _prctl(option: int, value: int) -> None:
+    import ctypes
+
+    ctypes.CDLL(None).prctl(option, value)
+
+
+def adopt_orphans() -> None:
+    """Let what descends from this process become its child when its own parent ends, where the system can (Linux)."""
+    if sys.platform == "linux":
+        _prctl(_ADOPT_ORPHANS, 1)
+
+
+def end_children() -> None:
+    """Kill all children of this process, and those that it has from them, where the system names them (Linux)."""
+    while pids := _children():
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        for pid in pids:
+            os.waitpid(pid, 0)
+
+
+def _children() -> list[int]:
+    try:
+        return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped by a signal or a debugger; False where the system does not say."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+    except OSError:
+        return False
 
 
 def can_fork() -> bool:

@@ -137,3 +137,24 @@ def test_a_run_whose_terminal_is_closed_leaves_no_process_and_no_file(tmp_path):
         process.wait()
         assert eventually(lambda: processes_in(tmp_path) == [])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.distributed
+@pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="looks for the ranks in /proc")
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL], ids=["interrupted", "killed"])
+@pytest.mark.parametrize("is_server", [True, False], ids=["server", "rank"])
+def test_a_run_of_which_a_process_is_stopped_can_be_ended(tmp_path, stop, is_server):
+    command = [sys.executable, "-m", "pipesched", *EMULATED.split()]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    with started(command, cwd=tmp_path, env=environment, stderr=DEVNULL) as process:
+        assert eventually(lambda: len(processes_in(tmp_path)) >= 4)
+        (server,) = children(process.pid)
+        os.kill(server if is_server else children(server)[0], signal.SIGSTOP)
+        process.send_signal(stop)
+        process.wait(PATIENCE_S)
+        assert eventually(lambda: processes_in(tmp_path) == [])
+    assert list(tmp_path.iterdir()) == []
+
+
+def children(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

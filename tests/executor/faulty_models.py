@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -64,6 +65,25 @@ def killing_the_reference():
 
 def leaving(layer: int):
     return model(lambda: os._exit(7), layer, 2)
+
+
+def stopping(layer: int):
+    return model(lambda: os.kill(os.getpid(), signal.SIGSTOP), layer, 2)
+
+
+def leaving_well(layer: int):
+    return model(lambda: os._exit(0), layer, 2)
+
+
+def with_a_child(file: str):
+    """Start a process that goes on, in a session of its own, write its number to a file, and fail."""
+
+    def fault():
+        child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        Path(file).write_text(str(child.pid))
+        _raise()
+
+    return model(fault, 1, 2)
 
 
 def sleeping(layer: int):

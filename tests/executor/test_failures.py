@@ -96,18 +96,45 @@ def test_a_rank_that_leaves_without_a_word_is_named_with_its_op_and_exit_code():
     assert message == "rank 1 failed at 1F2 (micro-batch 2): the process ended with exit code 7"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_layer_that_sleeps_forever_ends_the_run_with_its_rank_and_op(rank):
-    message = failure(faulty(f"sleeping:layer={rank}", timeout_s=BRIEF_S))
-    assert f"rank {rank} at {rank}F2" in message
-    assert "waited for" in message
-    assert message.endswith("try a longer timeout")
+def test_a_rank_that_leaves_without_a_word_and_as_if_all_were_well_is_named_too():
+    message = failure(faulty("leaving_well:layer=1"))
+    assert message.startswith(
+        "rank 1 failed at 1F2 (micro-batch 2): the process ended with exit code 0 before its list"
+    )
+
+
+def reported(message, tmp_path):
+    """Return the file that the message names, of all that the run has left."""
+    (report,) = tmp_path.iterdir()
+    assert message.endswith(f"; the stacks of all ranks are in {report}")
+    return report.read_text()
+
+
+@pytest.mark.parametrize(("fault", "rank"), [("stopping", 1), pytest.param("sleeping", 0, marks=pytest.mark.slow)])
+def test_a_rank_that_stands_still_is_named_first_with_its_op_and_then_who_waited(fault, rank, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    message = failure(faulty(f"{fault}:layer={rank}", timeout_s=BRIEF_S))
+    assert message.startswith(f"rank {rank} failed at {rank}F2 (micro-batch 2): it")
+    assert ("stopped by a signal" in message) == (fault == "stopping")
+    assert re.search(rf"; rank {1 - rank} at .* has waited [\d.]+ s for rank {rank}", message)
+    assert "rank 2 at 2F2 has waited" in message
+    report = reported(message, tmp_path)
+    assert all(f"\nrank {number}:\n" in report for number in range(3))
+    assert "faulty_models.py" in report.partition(f"\nrank {rank}:\n")[2].partition("\nrank ")[0]
 
 
 @pytest.mark.slow
-def test_a_backward_that_sleeps_forever_ends_the_run():
-    assert "rank 1 at 1B0" in failure(faulty("sleeping_backward", timeout_s=BRIEF_S))
+def test_a_backward_that_sleeps_forever_ends_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    message = failure(faulty("sleeping_backward", timeout_s=BRIEF_S))
+    assert message.startswith("rank 1 failed at 1B0 (micro-batch 0): it has stood still")
+    assert "in backward" in reported(message, tmp_path)
+
+
+def test_a_process_that_a_layer_has_started_does_not_outlive_the_run(tmp_path):
+    message = failure(faulty(f"with_a_child:file={tmp_path}/pid"))
+    assert "a layer's own fault" in message
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
 
 
 def test_a_stage_that_gives_another_shape_than_before_is_named():
@@ -137,10 +164,14 @@ def test_a_list_that_cannot_finish_is_refused_before_it_runs(make):
     assert "waits forever" in message
 
 
-def test_a_list_that_cannot_finish_ends_with_its_rank_and_op():
+def test_a_list_that_cannot_finish_ends_with_its_rank_and_op(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     message = failure(job(crossed(), timeout_s=BRIEF_S, is_checked=False))
-    assert "waited for message" in message
+    assert "the ranks wait for each other in a circle" in message
+    assert "rank 0 at 0B0 has waited" in message
+    assert "rank 1 at 1F1 has waited" in message
     assert message.startswith(("rank 0 failed at 0B0 (micro-batch 0)", "rank 1 failed at 1F1 (micro-batch 1)"))
+    reported(message, tmp_path)
 
 
 def test_an_unlowered_list_that_cannot_finish_is_refused_at_once():

@@ -74,6 +74,16 @@ def test_a_fork_can_be_killed_and_the_others_go_on(tmp_path):
     assert second.wait() == -signal.SIGKILL
 
 
+def test_a_server_that_somebody_has_stopped_ends_its_processes_all_the_same(tmp_path):
+    rank = waiting(tmp_path, 0)
+    assert eventually((tmp_path / "log0").exists)
+    os.kill(server(), signal.SIGSTOP)
+    assert eventually(lambda: rank.servers_end == "is stopped by a signal")
+    rank.kill()
+    assert eventually(lambda: rank.poll() == -signal.SIGKILL)
+    assert rank.servers_end is None
+
+
 def test_the_server_outlives_the_thread_that_started_it(tmp_path):
     assert fork([], environment(), tmp_path / "a").wait() == 2
     os.kill(server(), signal.SIGKILL)

@@ -1,0 +1,124 @@
+"""The standstill of a run: the rank that keeps the others waiting, and who waits for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pipesched.executor import EVERYBODY, NOBODY, RankFailed, failed
+from pipesched.schedules import Op
+
+_SHOWN_RANKS = 8
+ADVICE = "where an op takes that long, try a longer timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class RankState:
+    """What is known of a rank from outside.
+
+    Attributes:
+        op: The op that it is at; None before its first one.
+        at_op_s: For how long [s].
+        whom: The rank that it waits for, `EVERYBODY` or `NOBODY`.
+        waits_s: For how long [s].
+        is_stopped: Whether a signal has stopped its process: then it waits for nobody.
+        ending: How its process ended; None while that runs.
+    """
+
+    rank: int
+    op: Op | None
+    at_op_s: float
+    whom: int
+    waits_s: float
+    is_stopped: bool
+    ending: str | None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it could go on if others did."""
+        return self.whom != NOBODY and not self.is_stopped
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} at {self.op or 'its start'}"
+
+
+def standstill(states: Mapping[int, RankState]) -> RankFailed:
+    """Return the error that names the rank at which all waits end, its op, and then who has waited for it.
+
+    Args:
+        states: What is known of every rank.
+    """
+    first = max(
+        states.values(), key=lambda state: (state.is_waiting, state.waits_s if state.is_waiting else state.at_op_s)
+    )
+    path, is_circle = _followed(states, first)
+    last = path[-1]
+    if is_circle:
+        circle = ", ".join(_wait(state) for state in path[:_SHOWN_RANKS])
+        return failed(path[0].rank, path[0].op, f"the ranks wait for each other in a circle: {circle}")
+    if last.ending is not None:
+        what = f"{last.ending} before its list did"
+    elif last.is_stopped:
+        what = f"its process is stopped by a signal, and has stood still for {last.at_op_s:.1f} s"
+    else:
+        what = f"it has stood still for {last.at_op_s:.1f} s"
+    waiting = [*_waiting_for(states, last)]
+    more = [f"and {len(waiting) - _SHOWN_RANKS} more"] if len(waiting) > _SHOWN_RANKS else []
+    waits = [_wait(state) for state in waiting[:_SHOWN_RANKS]]
+    advice = [ADVICE] if last.ending is None and not last.is_stopped else []
+    return failed(last.rank, last.op, "; ".join([what, *([", ".join(waits + more)] if waits else []), *advice]))
+
+
+def standstill_table(states: Mapping[int, RankState]) -> str:
+    """Return a line for each rank: where it is, for how long, and for whom it waits."""
+    rows = [("rank", "op", "for", "waits for", "for", "process")]
+    for state in states.values():
+        waits = (_whom(state), f"{state.waits_s:.1f} s") if state.whom != NOBODY else ("-", "-")
+        process = state.ending or ("stopped by a signal" if state.is_stopped else "runs")
+        rows.append((str(state.rank), str(state.op or "its start"), f"{state.at_op_s:.1f} s", *waits, process))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n" for row in rows
+    )
+
+
+def _followed(states: Mapping[int, RankState], first: RankState) -> tuple[list[RankState], bool]:
+    """Follow who waits for whom from `first` on; return the way, and whether it is a circle, then without its tail."""
+    path = [first]
+    while path[-1].is_waiting:
+        state = path[-1]
+        others = [other for other in states.values() if other not in path]
+        following = states.get(state.whom) if state.whom != state.rank else None
+        if following is None:  # several: one that waits for nobody, else the one that has waited for one longest
+            following = max(
+                others, key=lambda other: (not other.is_waiting, other.whom != EVERYBODY, other.waits_s), default=None
+            )
+        if following is None:
+            return path, False
+        if following in path:
+            return path[path.index(following) :], True
+        path.append(following)
+    return path, False
+
+
+def _waiting_for(states: Mapping[int, RankState], last: RankState) -> Iterator[RankState]:
+    """Yield who waits for `last`, then who waits for these, and so on."""
+    seen, front = {last.rank}, [last]
+    while front:
+        front = [
+            state for state in states.values() if state.is_waiting and state.rank not in seen and _is_for(state, front)
+        ]
+        seen.update(state.rank for state in front)
+        yield from front
+
+
+def _is_for(state: RankState, others: Sequence[RankState]) -> bool:
+    return state.whom == EVERYBODY or any(state.whom == other.rank for other in others)
+
+
+def _wait(state: RankState) -> str:
+    return f"{state} has waited {state.waits_s:.1f} s for {_whom(state)}"
+
+
+def _whom(state: RankState) -> str:
+    return "all others" if state.whom in (EVERYBODY, state.rank) else f"rank {state.whom}"

@@ -1,0 +1,78 @@
+"""Who is named when nobody moves: the rank at which all waits end, or a circle."""
+
+from dataclasses import replace
+
+import pytest
+
+from pipesched.executor import EVERYBODY, NOBODY
+from pipesched.executor.launch import RankState, standstill, standstill_table
+from pipesched.schedules import backward, forward
+
+
+def state(rank, whom=NOBODY, waits_s=0.0, *, at_op_s=3.0, is_stopped=False, ending=None):
+    return RankState(rank, forward(rank, 5), at_op_s, whom, waits_s, is_stopped, ending)
+
+
+def told(*states):
+    return str(standstill({state.rank: state for state in states}))
+
+
+CHAIN = (state(0, 1, 2.5), state(1, 2, 2.75), state(2), state(3, 2, 2.0))
+
+
+def test_the_rank_at_which_all_waits_end_is_named_first_and_then_who_waits_for_it():
+    assert told(*CHAIN) == (
+        "rank 2 failed at 2F5 (micro-batch 5): it has stood still for 3.0 s; "
+        "rank 1 at 1F5 has waited 2.8 s for rank 2, rank 3 at 3F5 has waited 2.0 s for rank 2, "
+        "rank 0 at 0F5 has waited 2.5 s for rank 1; where an op takes that long, try a longer timeout"
+    )
+
+
+@pytest.mark.parametrize("whom", [NOBODY, 1])
+def test_a_rank_that_is_stopped_waits_for_nobody_whatever_it_says(whom):
+    message = told(*CHAIN[:2], state(2, whom, 2.0, is_stopped=True), CHAIN[3])
+    assert message.startswith("rank 2 failed at 2F5 (micro-batch 5): its process is stopped by a signal, and has stood")
+    assert "rank 0 at 0F5 has waited 2.5 s for rank 1" in message
+    assert "timeout" not in message
+
+
+def test_a_rank_that_left_before_the_end_is_named_with_how():
+    message = told(*CHAIN[:2], state(2, ending="the process ended with exit code 0"), CHAIN[3])
+    assert message.startswith(
+        "rank 2 failed at 2F5 (micro-batch 5): the process ended with exit code 0 before its list"
+    )
+
+
+def test_a_circle_is_told_as_one():
+    circle = (
+        state(0, 1, 1.0),
+        replace(state(1, 2, 3.0), op=backward(1, 0)),
+        state(2, 1, 2.5),
+        state(3, EVERYBODY, 9.0),
+    )
+    assert told(*circle) == (
+        "rank 1 failed at 1B0 (micro-batch 0): the ranks wait for each other in a circle: "
+        "rank 1 at 1B0 has waited 3.0 s for rank 2, rank 2 at 2F5 has waited 2.5 s for rank 1"
+    )
+
+
+@pytest.mark.parametrize("at_op_s", [0.1, 9.0])
+def test_where_all_others_have_come_the_one_that_has_not_is_named(at_op_s):
+    message = told(state(0, EVERYBODY, 4.0), state(1, at_op_s=at_op_s), state(2, EVERYBODY, 3.0))
+    assert message.startswith(f"rank 1 failed at 1F5 (micro-batch 5): it has stood still for {at_op_s} s")
+    assert "rank 2 at 2F5 has waited 3.0 s for all others" in message
+
+
+def test_of_many_that_wait_some_are_told():
+    message = told(state(0), *(state(rank, rank - 1, 3.0) for rank in range(1, 64)))
+    assert message.startswith("rank 0 failed")
+    assert "rank 8 at 8F5" in message
+    assert "rank 9 at" not in message
+    assert "and 55 more; where" in message
+
+
+def test_the_table_has_a_line_for_each_rank():
+    head, *lines = standstill_table({state.rank: state for state in CHAIN}).splitlines()
+    assert head.split() == ["rank", "op", "for", "waits", "for", "for", "process"]
+    assert lines[0].split() == ["0", "0F5", "3.0", "s", "rank", "1", "2.5", "s", "runs"]
+    assert lines[2].split() == ["2", "2F5", "3.0", "s", "-", "-", "runs"]
