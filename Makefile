@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test check format docs install clean
+.PHONY: demo test check format generated examples docs install clean
 
 install: .venv/installed
 
@@ -30,10 +30,18 @@ format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# docs/schedules.md with its pictures, and the tables of docs/files.md; everything else in docs/ is written by hand
-docs: install
+# docs/schedules.md with its pictures, and the tables of docs/files.md
+generated: install
 	$(BIN)/python docs/make_schedules.py
 	$(BIN)/python docs/make_files.py
+
+# what the tutorial and the how-tos show of commands and code
+examples: install
+	$(BIN)/python docs/examples.py docs/tutorial.md docs/own_schedule.md docs/howto/*.md
+
+# the site, in build/site: every link inside it is checked, and warnings are errors
+docs: install
+	$(BIN)/sphinx-build -q -W --keep-going -E -b html -c docs . build/site
 
 clean:
 	rm -rf .venv out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

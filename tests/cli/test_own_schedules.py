@@ -16,7 +16,7 @@ from tests.cli.conftest import ROOT
 from tests.hand_runs import run_by_hand
 
 PAGE = (ROOT / "docs" / "own_schedule.md").read_text()
-BUILDER, SCRIPT = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+BUILDER, SCRIPT = re.findall(r"^```python(?: mine.py)?\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 COMMANDS = [shlex.split(line, comments=True)[1:] for line in PAGE.splitlines() if line.startswith("pipesched ")]
 PLANTED = "from pathlib import Path\nPath(__file__).with_name('PLANTED').touch()\ndef builder(p, m): return []\n"
 

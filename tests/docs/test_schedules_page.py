@@ -1,4 +1,4 @@
-"""docs/schedules.md is what `make docs` makes of the schedules as they are."""
+"""docs/schedules.md is what `make schedules` makes of the schedules as they are."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ def text():
 
 
 def test_the_page_is_up_to_date(text):
-    assert text == (DOCS / "schedules.md").read_text(), "run make docs"
+    assert text == (DOCS / "schedules.md").read_text(), "run make schedules"
 
 
 def test_every_schedule_has_its_section_and_its_picture(text):

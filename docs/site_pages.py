@@ -1,0 +1,120 @@
+"""The pages of the site that are made while it is built: the command line, the library, and notebooks."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import typer
+from myst_parser.parsers.sphinx_ import MystParser
+from sphinx.application import Sphinx
+
+import pipesched
+from pipesched.cli.main import make_app
+
+_ESCAPED = re.compile(r"([<*])")
+"""What markdown would read as its own in the help of an option."""
+_DRAWING = re.compile(r"^( *)(.*\S):\n\n(?=\1 +\S)", re.MULTILINE)
+"""The end of a paragraph before lines that are indented further: a drawing, code, or a formula."""
+
+
+def add_generated(_: Sphinx, page: str, source: list[str]) -> None:
+    """Add to the pages that say so what is made of the project as it is; Sphinx calls it for every page."""
+    make = _GENERATED.get(page)
+    if make is not None:
+        source[0] += "\n" + "\n".join(make())
+
+
+def keep_drawings(_app: Sphinx, _what: str, _name: str, _value: Any, _options: Any, lines: list[str]) -> None:
+    """Make what a docstring indents below a colon stand as it is; Sphinx calls it before it reads a docstring."""
+    lines[:] = _DRAWING.sub(r"\1\2::\n\n", "\n".join(lines)).split("\n")
+
+
+def command_lines() -> Iterator[str]:
+    """Yield the lines of a section for every command: what it does, its arguments and its options."""
+    program: Any = typer.main.get_command(make_app())
+    for name, command in program.commands.items():
+        context = command.make_context(f"pipesched {name}", [], resilient_parsing=True)
+        yield f"## pipesched {name}\n\n{_text(command.help)}\n"
+        yield f"```text\n{command.get_usage(context).removeprefix('Usage: ').strip()}\n```\n"
+        panels: dict[str, list[str]] = {}
+        for parameter in command.params:
+            record = parameter.get_help_record(context)
+            panel = getattr(parameter, "rich_help_panel", None) or "Options"
+            if record is not None:
+                option, text = (part.replace("|", r"\|") for part in record)
+                text = _ESCAPED.sub(r"\\\1", text)
+                panels.setdefault(panel, []).append(f"| `{option}` | {text} |")
+        for panel, rows in panels.items():
+            yield "\n".join([f"| {panel} | |", "|---|---|", *rows, ""])
+
+
+def _text(said: str | None) -> str:
+    """Return help as markdown: paragraphs as they are, and lines that stand by themselves as code."""
+    return inspect.cleandoc(said or "")
+
+
+def library_lines() -> Iterator[str]:
+    """Yield a section for each kind of public name, with what its docstring says."""
+    names = {name: getattr(pipesched, name) for name in sorted(pipesched.__all__, key=str.lower)}
+    for title, directive, belongs in _KINDS:
+        yield f"## {title}\n\n```{{eval-rst}}"
+        for name, value in names.items():
+            if belongs(value):
+                yield f".. {directive}:: pipesched.{name}\n"
+        yield "```\n"
+
+
+def _is_error(value: Any) -> bool:
+    return inspect.isclass(value) and issubclass(value, Exception)
+
+
+def _is_result(value: Any) -> bool:
+    return inspect.isclass(value) and not _is_error(value) and value.__module__.startswith("pipesched.workflows")
+
+
+def _is_value(value: Any) -> bool:
+    return inspect.isclass(value) and not _is_error(value) and not _is_result(value)
+
+
+_KINDS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    ("Functions", "autofunction", inspect.isfunction),
+    ("Results", "autoclass", _is_result),
+    ("Values", "autoclass", _is_value),
+    ("Errors", "autoexception", _is_error),
+)
+_GENERATED = {"docs/command_line": command_lines, "docs/api": library_lines}
+
+
+class NotebookParser(MystParser):  # type: ignore[misc]  # it has no types
+    """Reads a notebook as the page that it shows: its words, its code, and what came out when it ran."""
+
+    supported = ("notebook",)
+
+    def parse(self, inputstring: str, document: Any) -> None:
+        """Parse the notebook's markdown."""
+        super().parse("\n\n".join(_cells(json.loads(inputstring))), document)
+
+
+def _cells(notebook: dict[str, Any]) -> Iterator[str]:
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            yield source
+        else:
+            yield f"```python\n{source}\n```"
+            yield from (_shown(output) for output in cell["outputs"])
+
+
+def _shown(output: dict[str, Any]) -> str:
+    """Return what a cell showed: the first of a picture, a table and a text that there is."""
+    data = output.get("data", {})
+    if "image/png" in data:
+        return "![](data:image/png;base64,{})".format("".join(data["image/png"]).replace("\n", ""))
+    if "text/html" in data:
+        return "".join(data["text/html"]).replace("\n\n", "\n")
+    text = "".join(output.get("text", data.get("text/plain", "")))
+    return f"```text\n{text.rstrip()}\n```"
