@@ -1,4 +1,4 @@
-"""Fill the tables of fields in docs/files.md: ``make docs``, or ``python docs/make_files.py``.
+"""Fill the tables of fields in docs/files.md: ``make generated``, or ``python docs/make_files.py``.
 
 All else of the page is written by hand; a table stands between the two comments that name its format.
 """

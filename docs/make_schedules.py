@@ -1,4 +1,4 @@
-"""Make docs/schedules.md and its pictures: ``make schedules``, or ``python docs/make_schedules.py``.
+"""Make docs/schedules.md and its pictures: ``make generated``, or ``python docs/make_schedules.py``.
 
 The words are those of docs/schedules.toml. Every number is computed here, and a form that does not give what the
 simulation gives is refused.
@@ -36,7 +36,7 @@ UNITS = {"t_f": 1.0, "t_b": 2.0, "t_i": 1.0, "t_w": 1.0, "t_FB": 3.0, "v": 2, "l
 HEAD = """\
 # Schedules
 
-Made by `make schedules` from docs/schedules.toml; do not edit. Every schedule of `pipesched list`: where it comes from,
+Made by `make generated` from docs/schedules.toml; do not edit. Every schedule of `pipesched list`: where it comes from,
 what it costs, what it needs.
 
 p ranks, of which k is one, from 0; m micro-batches; v chunks per rank. t_f, t_b, t_i, t_w are the seconds of F, B,

@@ -28,7 +28,7 @@ LOADERS = {
 
 
 def test_the_tables_are_those_of_the_formats():
-    assert page(TEXT) == TEXT, "run make docs"
+    assert page(TEXT) == TEXT, "run make generated"
 
 
 def test_every_format_has_its_row_and_its_example():

@@ -1,4 +1,4 @@
-"""docs/schedules.md is what `make schedules` makes of the schedules as they are."""
+"""docs/schedules.md is what `make generated` makes of the schedules as they are."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ def text():
 
 
 def test_the_page_is_up_to_date(text):
-    assert text == (DOCS / "schedules.md").read_text(), "run make schedules"
+    assert text == (DOCS / "schedules.md").read_text(), "run make generated"
 
 
 def test_every_schedule_has_its_section_and_its_picture(text):
