@@ -33,6 +33,7 @@ default_role = "code"
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", ".*")]  # types of other projects, and of rooms that the page does not show
 
+autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 autodoc_class_signature = "mixed"
 autodoc_default_options = {"members": True}
@@ -48,4 +49,5 @@ def setup(app: Sphinx) -> None:
     """Add the pages that are made while the site is built."""
     app.add_source_parser(site_pages.NotebookParser)
     app.connect("autodoc-process-docstring", site_pages.keep_drawings, priority=400)  # before napoleon's
+    app.connect("source-read", site_pages.have_one_title)
     app.connect("source-read", site_pages.add_generated)

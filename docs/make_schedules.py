@@ -36,8 +36,8 @@ UNITS = {"t_f": 1.0, "t_b": 2.0, "t_i": 1.0, "t_w": 1.0, "t_FB": 3.0, "v": 2, "l
 HEAD = """\
 # Schedules
 
-Made by `make generated` from docs/schedules.toml; do not edit. Every schedule of `pipesched list`: where it comes from,
-what it costs, what it needs.
+Made by `make generated` from docs/schedules.toml; do not edit. Every schedule of `pipesched list`: where it comes
+from, what it costs, what it needs.
 
 p ranks, of which k is one, from 0; m micro-batches; v chunks per rank. t_f, t_b, t_i, t_w are the seconds of F, B,
 I (backward for inputs) and W (backward for weights) of all that a rank holds, t_b = t_i + t_w; zero-bubble papers

@@ -17,8 +17,19 @@ from pipesched.cli.main import make_app
 
 _ESCAPED = re.compile(r"([<*])")
 """What markdown would read as its own in the help of an option."""
+_FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 _DRAWING = re.compile(r"^( *)(.*\S):\n\n(?=\1 +\S)", re.MULTILINE)
 """The end of a paragraph before lines that are indented further: a drawing, code, or a formula."""
+
+
+def have_one_title(_app: Sphinx, _page: str, source: list[str]) -> None:
+    """Lower all headings below the first of a page that has several titles, as results of several runs do."""
+    parts = _FENCED.split(source[0])
+    if sum(part.count("\n# ") for part in parts[::2]):
+        title, first = parts[0].split("\n", 1)
+        parts[0] = first
+        parts[::2] = [re.sub("^#", "##", part, flags=re.MULTILINE) for part in parts[::2]]
+        source[0] = "".join([title, "\n", *parts])
 
 
 def add_generated(_: Sphinx, page: str, source: list[str]) -> None:

@@ -13,7 +13,9 @@ from pipesched.cli.main import main
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("commands.md", "formats.md", "planning.md")))
 BLOCKS = [
-    text for page in PAGES for text in re.findall(r"^```\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    text
+    for page in PAGES
+    for text in re.findall(r"^```(?:csv \S+)?\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 ]
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from docs.examples import ROOT, Example, rewritten, run_page
 
-PAGES = [ROOT / "docs" / "tutorial.md", ROOT / "docs" / "own_schedule.md", *sorted((ROOT / "docs/howto").glob("*.md"))]
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("tutorial.md", "own_schedule.md"))]
+PAGES += sorted((ROOT / "docs" / "howto").glob("*.md"))
 
 
 @pytest.mark.slow
