@@ -22,7 +22,7 @@ release = version_of("pipesched")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
-include_patterns = ["docs/**.md", "benchmarks/**.md", "notebooks/*.ipynb", "*.md", "profiles/data/pipedream/README.md"]
+include_patterns = ["docs/**.md", "benchmarks/**.md", "notebooks/*", "*.md", "profiles/data/pipedream/README.md"]
 exclude_patterns = [".*", "build", "out", "pipesched", "tests"]
 source_suffix = {".md": "markdown", ".ipynb": "notebook"}
 suppress_warnings = ["misc.highlighting_failure"]  # tables of CSV, and what commands print

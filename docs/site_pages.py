@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import typer
@@ -15,7 +16,7 @@ from sphinx.application import Sphinx
 import pipesched
 from pipesched.cli.main import make_app
 
-_ESCAPED = re.compile(r"([<*])")
+_ESCAPED, _BACKSLASHED = re.compile(r"([<*|])"), r"\\\1"
 """What markdown would read as its own in the help of an option."""
 _FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 _DRAWING = re.compile(r"^( *)(.*\S):\n\n(?=\1 +\S)", re.MULTILINE)
@@ -45,27 +46,57 @@ def keep_drawings(_app: Sphinx, _what: str, _name: str, _value: Any, _options: A
 
 
 def command_lines() -> Iterator[str]:
-    """Yield the lines of a section for every command: what it does, its arguments and its options."""
+    """Yield a section for every command, which says what its help page does."""
     program: Any = typer.main.get_command(make_app())
     for name, command in program.commands.items():
         context = command.make_context(f"pipesched {name}", [], resilient_parsing=True)
-        yield f"## pipesched {name}\n\n{_text(command.help)}\n"
-        yield f"```text\n{command.get_usage(context).removeprefix('Usage: ').strip()}\n```\n"
-        panels: dict[str, list[str]] = {}
-        for parameter in command.params:
-            record = parameter.get_help_record(context)
-            panel = getattr(parameter, "rich_help_panel", None) or "Options"
-            if record is not None:
-                option, text = (part.replace("|", r"\|") for part in record)
-                text = _ESCAPED.sub(r"\\\1", text)
-                panels.setdefault(panel, []).append(f"| `{option}` | {text} |")
-        for panel, rows in panels.items():
-            yield "\n".join([f"| {panel} | |", "|---|---|", *rows, ""])
+        page = _HelpPage()
+        command.format_help_text(context, page)
+        command.format_options(context, page)
+        usage = command.get_usage(context).removeprefix("Usage: ").strip()
+        yield f"## pipesched {name}\n\n```text\n{usage}\n```\n\n{''.join(page.parts)}"
 
 
-def _text(said: str | None) -> str:
-    """Return help as markdown: paragraphs as they are, and lines that stand by themselves as code."""
-    return inspect.cleandoc(said or "")
+class _HelpPage:
+    """What a command writes its help to, as markdown: its text, examples as code, and a table for a group of options.
+
+    Attributes:
+        parts: The page so far.
+        title: Heads the next table.
+        current_indent: None: the page is indented by itself.
+    """
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self.title = ""
+        self.current_indent = 0
+
+    @contextmanager
+    def section(self, title: str) -> Iterator[None]:
+        self.title = title
+        yield
+
+    indentation = nullcontext
+
+    def write_paragraph(self) -> None:
+        self.parts.append("\n")
+
+    def write_text(self, text: str) -> None:
+        self.parts.append(f"{_ESCAPED.sub(_BACKSLASHED, text)}\n\n")
+
+    def write(self, line: str) -> None:
+        if self.parts[-1:] == ["```\n"]:
+            self.parts.pop()
+        else:
+            self.parts.append("\n```bash\n")
+        self.parts += [line, "```\n"]
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], **_: int) -> None:
+        self.parts.append(f"\n| {self.title} | |\n|---|---|\n")
+        for option, text in rows:
+            name = option.strip().replace("|", r"\|")
+            self.parts.append(f"| `{name}` | {_ESCAPED.sub(_BACKSLASHED, text)} |\n")
+        self.parts.append("\n")
 
 
 def library_lines() -> Iterator[str]:
@@ -107,10 +138,11 @@ class NotebookParser(MystParser):  # type: ignore[misc]  # it has no types
 
     def parse(self, inputstring: str, document: Any) -> None:
         """Parse the notebook's markdown."""
-        super().parse("\n\n".join(_cells(json.loads(inputstring))), document)
+        super().parse("\n\n".join(cells_of(json.loads(inputstring))), document)
 
 
-def _cells(notebook: dict[str, Any]) -> Iterator[str]:
+def cells_of(notebook: dict[str, Any]) -> Iterator[str]:
+    """Yield the markdown of every cell of a notebook, and of what it showed."""
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
