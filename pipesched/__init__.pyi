@@ -60,6 +60,7 @@ from .workflows.measuring import costs_from_runs as costs_from_runs
 from .workflows.measuring import profile as profile
 from .workflows.measuring import profile_from_runs as profile_from_runs
 from .workflows.measuring import profile_links as profile_links
+from .workflows.measuring import profile_of_layers as profile_of_layers
 from .workflows.measuring import run as run
 from .workflows.planning import PartitionedModel as PartitionedModel
 from .workflows.planning import PlanSearch as PlanSearch

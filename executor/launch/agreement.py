@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import Store
 
 from pipesched.executor import ExecutionError, waiting_for
 from pipesched.executor.launch.run_spec import RunSpec
-from pipesched.profiles.io import graph_of
+from pipesched.profiles.io import costs_file_of
 
 _OWN = ("save", "threads", "timeout_s", "is_pinned")
 """What each process may have its own way: no tensor depends on it."""
@@ -23,7 +23,7 @@ def digests_of(spec: RunSpec) -> dict[str, str]:
     values: dict[str, Any] = TypeAdapter(RunSpec).dump_python(spec, mode="json")
     job = values.pop("job")
     if spec.model is not None:
-        values["model"] = graph_of(spec.model) or spec.model  # a file may lie elsewhere
+        values["model"] = costs_file_of(spec.model) or spec.model  # a file may lie elsewhere
     fields = {**job, **{name: value for name, value in values.items() if name not in _OWN}}
     return {name: _digest(value) for name, value in fields.items()}
 

@@ -48,7 +48,7 @@ _SAID = {
     r"try pipesched\.profile\('([^']*)'\)": r"try pipesched profile \1 --out FILE",
     r"with pipesched\.profile$": "with 'pipesched profile MODEL'",
     r"pipesched\.run has measured": "'pipesched run --out' has written",
-    r"for pipesched\.simulate and pipesched\.compare": "for 'pipesched simulate --layer-costs', and 'compare'",
+    r"with pipesched\.profile_of_layers$": "with 'pipesched profile --layer-costs F --microbatch-size N --out P.json'",
     r"try pipesched\.tune\b": "try pipesched tune",
     r"try pipesched\.what_if\b": "try 'pipesched what-if'",
     r"with pipesched\.profile_from_runs$": "with 'pipesched profile --from RUNS --profile PROFILE'",

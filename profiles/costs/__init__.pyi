@@ -8,7 +8,9 @@ from .gpt_layers import GptLayer as GptLayer
 from .gpt_layers import gpt_layers as gpt_layers
 from .gpt_profile import gpt_profile as gpt_profile
 from .gpt_shape import GptShape as GptShape
+from .layer_cost_profile import profile_of_costs as profile_of_costs
 from .layer_costs import LayerCosts as LayerCosts
+from .layer_profile import UNSAID as UNSAID
 from .layer_profile import LayerCost as LayerCost
 from .layer_profile import LayerWork as LayerWork
 from .layer_profile import Profile as Profile

@@ -88,6 +88,22 @@ class Provenance:
     kind: DeviceKind = "cpu"
 
 
+UNSAID = Provenance(
+    device="a device that nobody names",
+    dtype="not said",
+    threads=0,
+    companions=0,
+    optimizer="not said",
+    warmup=0,
+    repeats=0,
+    seed=0,
+    host_cores=0,
+    versions=(),
+    date="not said",
+)
+"""The provenance of costs that came without."""
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """A profile: what the layers of a model take, measured or estimated.

@@ -27,11 +27,12 @@ from .model_arguments import read_arguments as read_arguments
 from .model_name import BUILT_IN as BUILT_IN
 from .model_name import TRUST_ADVICE as TRUST_ADVICE
 from .model_name import NameFromFile as NameFromFile
+from .model_name import costs_file_of as costs_file_of
+from .model_name import costs_model as costs_model
 from .model_name import imports_of as imports_of
 from .model_name import is_built_in as is_built_in
 from .model_name import require_trusted as require_trusted
 from .model_name import trusted as trusted
-from .pipedream_graph import graph_of as graph_of
 from .plan import PLAN_FORMAT as PLAN_FORMAT
 from .plan import Plan as Plan
 from .plan import Predicted as Predicted

@@ -16,7 +16,7 @@ RUN_COSTS_FORMAT = "pipesched-run-costs"
 
 def names_profile(text: str) -> bool:
     """Return whether `text` names a profile and not a model: it ends as one does, or there is such a file."""
-    return suffix_of(text) in (".json", ".txt") or Path(text).is_file()
+    return suffix_of(text) in (".json", ".txt", ".csv") or Path(text).is_file()
 
 
 def load_profile(path: str | Path) -> Profile:
@@ -33,8 +33,8 @@ def load_profile(path: str | Path) -> Profile:
 
     if suffix_of(path) == ".csv":
         raise ProfileError(
-            f"{path}: got a table, expected a profile (.json), which has sizes of micro-batches; a table of layers is "
-            "costs for pipesched.simulate and pipesched.compare"
+            f"{path}: got a table, expected a profile (.json), which has sizes of micro-batches; make one of a table "
+            "of layers, with pipesched.profile_of_layers"
         )
     of_runs = {RUN_COSTS_FORMAT: "costs of a run's stages", TIMELINE_FORMAT: "a Timeline"}.get(format_of(path) or "")
     if of_runs is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import final
 
 from pipesched.profiles import ProfileError
@@ -10,6 +11,26 @@ from pipesched.schedules import shown
 BUILT_IN = ("conv", "digits", "gpt", "lstm", "mlp")
 """The models that come with pipesched."""
 TRUST_ADVICE = "try trusted(name) of pipesched.profiles.io if it is yours"
+
+
+_GRAPH, _LAYERS = "graph ", "layers "
+"""Before the file, in the name that stands for a model of which only costs are known."""
+
+
+def graph_model(file: str) -> str:
+    """Return the name of what a graph of PipeDream's profiler is of."""
+    return f"{_GRAPH}{file}"
+
+
+def costs_model(origin: str) -> str:
+    """Return the name of what costs of layers are of; `origin` is their file, or a few words."""
+    return f"{_LAYERS}{origin}"
+
+
+def costs_file_of(model: str) -> str | None:
+    """Return the name of the file that the costs of `model` were read from; None of one that has more than costs."""
+    prefix = next((prefix for prefix in (_GRAPH, _LAYERS) if model.startswith(prefix)), None)
+    return None if prefix is None else Path(model.removeprefix(prefix)).name
 
 
 @final

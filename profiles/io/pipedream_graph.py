@@ -19,13 +19,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from itertools import accumulate, pairwise
-from pathlib import Path
 
 from pipesched.profiles import BYTES_LIMIT, ProfileError
-from pipesched.profiles.costs import LayerCost, LayerMeasurement, Profile, Provenance
+from pipesched.profiles.costs import UNSAID, LayerCost, LayerMeasurement, Profile
+from pipesched.profiles.io.model_name import graph_model
 from pipesched.schedules import shown
 
 _NODE = re.compile(
@@ -35,21 +35,6 @@ _NODE = re.compile(
 )
 _EDGE = re.compile(r"\t(?P<source>\S+) -- (?P<target>\S+)\s*")
 _MAX_LINE = 10_000
-_GRAPH = "graph "
-"""Before the file, in the name of its profile's model."""
-_PROVENANCE = Provenance(
-    device="a device that the file does not name",
-    dtype="not said",
-    threads=0,
-    companions=0,
-    optimizer="not said",
-    warmup=0,
-    repeats=0,
-    seed=0,
-    host_cores=0,
-    versions=(),
-    date="not said",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +78,7 @@ def read_pipedream_graph(text: str, file: str) -> Profile:
             output_is_input=False,
         )
         layers.append(LayerCost(f"{name} {node.what}"[:200], node.weight_bytes, 0, 0.0, (measured,)))
-    return Profile(f"{_GRAPH}{file}", tuple(layers), _PROVENANCE)
-
-
-def graph_of(model: str) -> str | None:
-    """Return the file name of the graph that the profile of `model` was read from; None of one that was measured."""
-    return Path(model.removeprefix(_GRAPH)).name if model.startswith(_GRAPH) else None
+    return Profile(graph_model(file), tuple(layers), replace(UNSAID, device="a device that the file does not name"))
 
 
 def _parse(text: str, file: str) -> tuple[dict[str, _Node], dict[str, list[str]]]:

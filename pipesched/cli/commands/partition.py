@@ -18,12 +18,15 @@ from pipesched.schedules.formats import MAX_DEVICES, suffix_of
 from pipesched.workflows import ArgumentError, PartitionAim
 
 if TYPE_CHECKING:
+    from pipesched.profiles.costs import Profile
     from pipesched.workflows.planning import PartitionedModel
 
 
 @grouped
 def partition(
-    profile: Annotated[Path, typer.Argument(help="Profile (JSON), or a graph of PipeDream's profiler (.txt).")],
+    profile: Annotated[
+        Path, typer.Argument(help="Profile (JSON), graph of PipeDream's profiler (.txt), or table of layers (CSV).")
+    ],
     workers: Annotated[
         int,
         typer.Option(
@@ -53,7 +56,7 @@ def partition(
 
     check_outputs((out, (".txt", ".json")))
     result = cut(
-        profile,
+        _layers(profile, microbatch_size),
         workers,
         machines.load(workers, "--ranks"),
         by=by,
@@ -75,6 +78,15 @@ def partition(
             f"over memory: stage {stage}: got {num_bytes(held)}, expected at most {num_bytes(limit)}; try {remedy}"
         )
         raise typer.Exit(NEGATIVE)
+
+
+def _layers(file: Path, microbatch_size: int | None) -> Profile | Path:
+    """Return what has the layers: a table of them is read here, as it needs to be told the size that it is of."""
+    if suffix_of(file) != ".csv":
+        return file
+    from pipesched.workflows.measuring import profile_of_layers
+
+    return profile_of_layers(file, microbatch_size or 1).profile
 
 
 def _write(result: PartitionedModel, out: Path) -> None:

@@ -21,7 +21,8 @@ from pipesched.workflows import MAX_PROCESSES, TrainerName
 @grouped
 def plan(
     profile: Annotated[
-        str, typer.Argument(help="Profile (JSON), graph of PipeDream's profiler (.txt), or a model, measured first.")
+        str,
+        typer.Argument(help="Profile (JSON), graph (.txt), table of layers (CSV), or a model, measured first."),
     ],
     request: RequestOptions,
     model: ModelOptions = ModelOptions(),  # noqa: B008 -- frozen

@@ -30,7 +30,9 @@ class LayerOptions(RunSettings):
     """How layers are measured."""
 
     panel: ClassVar[str] = "Run"
-    microbatch_sizes: Annotated[str, typer.Option(help="Samples, as 1,2,4.")] = "1,2,4"
+    microbatch_sizes: Annotated[
+        str | None, typer.Option(help="Samples, 1,2,4 unless said; with --layer-costs others, in proportion.")
+    ] = None
     repeats: Annotated[int, typer.Option(help="Measured runs; their median counts.", min=1)] = 10
     companions: Annotated[
         int, typer.Option(help="Processes that keep other cores as busy as other ranks would.", min=0, max=1024)
@@ -92,16 +94,19 @@ def profile(
     Of its weights: an optimizer step, a copy, a copy predicted ahead, and averaging with a reference model. With --gpu
     all this of a GPT is estimated from FLOPs, bytes and a data sheet. From runs alone: median and spread of every op of
     a stage, hand-over and messages, as a file for --stage-costs. From runs and --profile: that profile with the seconds
-    that the runs took, for every command that takes one.
+    that the runs took, for every command that takes one. So is what --layer-costs and --microbatch-size alone give.
     """
     check_outputs((out, JSON))
-    if (model is None) == (runs is None):
+    is_table = model is None and runs is None and known.layer_costs is not None
+    if (model is None) == (runs is None) and not is_table:
         got = "none" if model is None else "both"
         raise InputError(f"profile: got {got} of MODEL and --from, expected one; try 'pipesched profile gpt'")
-    if runs is None:
+    measured: ProfileMeasurement | MeasuredCosts
+    if is_table:
+        measured = _of_table(known, layers, estimate, stages)
+    elif runs is None:
         _require_unused("--from", known == RunCostOptions() and not stages, "of runs")
         assert model is not None
-        measured: ProfileMeasurement | MeasuredCosts
         if estimate.gpu is None:
             _require_unused("--gpu", estimate == GpuOptions(), "of how layers are estimated")
             measured = _measured(model, layers)
@@ -122,6 +127,20 @@ def profile(
 def _require_unused(missing: str, are_unused: bool, what: str) -> None:
     if not are_unused:
         raise InputError(f"profile: got an option {what} without {missing}, expected both; leave it out")
+
+
+def _of_table(known: RunCostOptions, layers: LayerOptions, estimate: GpuOptions, stages: bool) -> ProfileMeasurement:
+    """Return the profile of a table of layers."""
+    only = RunCostOptions(layer_costs=known.layer_costs, microbatch_size=known.microbatch_size)
+    _require_unused("--from", known == only and not stages, "of runs")
+    measures = layers != LayerOptions(microbatch_sizes=layers.microbatch_sizes)
+    _require_unused("MODEL", not measures, "of how layers are measured")
+    _require_unused("MODEL", estimate == GpuOptions(), "of how layers are estimated")
+    assert known.layer_costs is not None, "as just asked"
+    from pipesched.workflows.measuring import profile_of_layers
+
+    sizes = None if layers.microbatch_sizes is None else _sizes(layers.microbatch_sizes)
+    return profile_of_layers(known.layer_costs, known.microbatch_size or 1, sizes)
 
 
 def _from_runs(runs: RunsArgument, known: dict[str, Any], stages: bool) -> ProfileMeasurement | MeasuredCosts:
@@ -164,7 +183,8 @@ def _estimated(model: str, options: LayerOptions, estimate: GpuOptions) -> Profi
     return analytic_profile(model, microbatch_sizes=_sizes(options.microbatch_sizes), **shared, **asdict(estimate))
 
 
-def _sizes(text: str) -> list[int]:
+def _sizes(given: str | None) -> list[int]:
+    text = given or "1,2,4"
     try:
         sizes = [int(part) for part in text.split(",")]
     except ValueError:

@@ -17,6 +17,7 @@ from pipesched.cli.terminal import progress_bar
 from pipesched.executor import RunSettings
 from pipesched.profiles import MessagePrecision
 from pipesched.schedules import MAX_NUMBER
+from pipesched.schedules.formats import suffix_of
 
 if TYPE_CHECKING:
     from pipesched.profiles.costs import Profile
@@ -37,7 +38,8 @@ class ModelOptions(RunSettings):
 
     panel: ClassVar[str] = "Run"
     microbatch_sizes: Annotated[
-        str | None, typer.Option(help="Of a model that is profiled first: samples, as 1,2,4.")
+        str | None,
+        typer.Option(help="Of a model that is profiled first: samples, as 1,2,4; of a table: one."),
     ] = None
 
     shown: ClassVar[dict[str, str | None]] = dict.fromkeys(
@@ -53,6 +55,8 @@ class ModelOptions(RunSettings):
         """
         from pipesched.profiles.io import load_profile, names_profile
 
+        if suffix_of(what) == ".csv":
+            return self._of_table(what)
         if names_profile(what):
             if self != ModelOptions():
                 raise InputError(
@@ -79,6 +83,19 @@ class ModelOptions(RunSettings):
                 companions=num_companions(num_devices, self.device),
                 progress=lambda done, total, text: tick(done / total),  # noqa: ARG005
             )
+
+    def _of_table(self, file: str) -> Profile:
+        """Return the profile of a table of layers, which is of micro-batches of one size."""
+        sizes = () if self.microbatch_sizes is None else counts(self.microbatch_sizes, "--microbatch-sizes", 1)
+        if len(sizes) != 1 or self != ModelOptions(microbatch_sizes=self.microbatch_sizes):
+            raise InputError(
+                f"{file}: got a table of layers, expected --microbatch-sizes with the one size that it is of, and no "
+                "other option of a model; try --microbatch-sizes 1, or, for more sizes, "
+                f"'pipesched profile --layer-costs {file}'"
+            )
+        from pipesched.workflows.measuring import profile_of_layers
+
+        return profile_of_layers(file, sizes[0]).profile
 
 
 @dataclass(frozen=True, slots=True)

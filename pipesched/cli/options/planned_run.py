@@ -26,15 +26,15 @@ def planned_model(plan: Plan, model: str | None, option: str, *, trusts: bool) -
         InputError: There is none behind a graph, or the user named another.
         ProfileError: The plan is not trusted.
     """
-    from pipesched.profiles.io import graph_of, require_trusted, trusted
+    from pipesched.profiles.io import costs_file_of, require_trusted, trusted
     from pipesched.workflows.arguments import is_same_model
 
     if model is not None and not is_same_model(model, plan.model):
         raise InputError(f"--plan: got {option} {model} too, expected none: the plan says {plan.model}; leave it out")
-    if graph_of(plan.model) is not None:
+    if costs_file_of(plan.model) is not None:
         raise InputError(
-            f"--plan: got a plan of {plan.model}, expected one of a model: a graph has only its costs; "
-            "emulate it with 'pipesched run --plan .. --profile' and the graph"
+            f"--plan: got a plan of {plan.model}, expected one of a model: of its layers only costs are known; "
+            "emulate them with 'pipesched run --plan ..' and --profile or --layer-costs"
         )
     name = trusted(plan.model) if trusts or model is not None else plan.model
     require_trusted(name)

@@ -13,6 +13,7 @@ from pipesched.cli.errors import InputError
 from pipesched.schedules.formats import suffix_of
 
 if TYPE_CHECKING:
+    from pipesched.profiles.costs import Profile
     from pipesched.workflows.measuring import RunsArgument
 
 
@@ -24,8 +25,11 @@ class RunCostOptions:
     profile: Annotated[
         Path | None, typer.Option(help="Profile of the runs' model: bytes, and I and W as shares of B.")
     ] = None
+    layer_costs: Annotated[
+        Path | None, typer.Option(help="Table of the layers' costs (CSV), in place of --profile.")
+    ] = None
     run_partition: Annotated[
-        str | None, typer.Option(help="With --profile: how the runs' layers were cut: balanced, uniform, or 3,3,4.")
+        str | None, typer.Option(help="With either: how the runs' layers were cut: balanced, uniform, or 3,3,4.")
     ] = None
     microbatch_size: Annotated[
         int | None, typer.Option(help="Samples per micro-batch of the runs.", min=1, max=2**31 - 1)
@@ -41,16 +45,26 @@ class RunCostOptions:
         """Return them as `costs_from_runs` takes them.
 
         Raises:
-            InputError: One is no size.
+            InputError: One is no size, or there are a profile and a table.
+            ProfileError: The table is bad, or says what a profile cannot.
         """
         num_bytes = None if self.output_bytes is None else parse_bytes(self.output_bytes, "--output-bytes")
         return {
-            "profile": self.profile,
+            "profile": self._layers(),
             "run_partition": self.run_partition,
             "microbatch_size": self.microbatch_size,
             "output_bytes": num_bytes,
             "warmup": self.warmup,
         }
+
+    def _layers(self) -> Path | Profile | None:
+        if self.layer_costs is None:
+            return self.profile
+        if self.profile is not None:
+            raise InputError("--layer-costs: got --profile too, expected one of them; leave one out")
+        from pipesched.workflows.measuring import profile_of_layers
+
+        return profile_of_layers(self.layer_costs, self.microbatch_size or 1).profile
 
 
 def run_files(text: str, option: str) -> RunsArgument:

@@ -31,14 +31,14 @@ class CommandLines:
 
         ``-m`` of both counts the micro-batches of all pipelines together.
         """
-        from pipesched.profiles.io import graph_of
+        from pipesched.profiles.io import costs_file_of
 
         size = self.problem.microbatch_size(setting.num_microbatches)
         model, schedule = self.problem.profile.model, self._schedule(setting)
         cut = ["--partition", self._partition(setting, size)]
         profile = ["--profile", self.given.model] if self.given.is_file else []
         sized = ["--microbatch-size", str(size)]
-        if graph_of(model) is not None:
+        if costs_file_of(model) is not None:
             return {"run": _line("run", *schedule, *profile, *cut, *sized, *self._options(setting, RunOptions))}
         batch = ["--batch-size", str(self.problem.batch_size)]
         return {
@@ -48,10 +48,10 @@ class CommandLines:
 
     def warnings(self) -> list[str]:
         """Return what to know before the lines are typed: a file, not the user, says what they import."""
-        from pipesched.profiles.io import graph_of, imports_of
+        from pipesched.profiles.io import costs_file_of, imports_of
 
         model = self.problem.profile.model
-        file = None if graph_of(model) is not None else imports_of(model)
+        file = None if costs_file_of(model) is not None else imports_of(model)
         return [] if file is None else [f"these lines import {model}, as {file} says: run them only if it is yours"]
 
     def _schedule(self, setting: Setting) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipesched.profiles.io import Plan, graph_of, is_built_in
+from pipesched.profiles.io import Plan, costs_file_of, is_built_in
 from pipesched.workflows import ArgumentError
 
 
@@ -35,8 +35,8 @@ def is_same_model(model: str, planned: str) -> bool:
     """Return whether `model` is the one that was planned; a graph is, wherever its file now is."""
     if model == planned:
         return True
-    if graph_of(planned) is not None:
-        return graph_of(model) == graph_of(planned)
+    if costs_file_of(planned) is not None:
+        return costs_file_of(model) == costs_file_of(planned)
     if not is_built_in(planned):
         return False  # names are compared, not what they would import
     from pipesched.profiles.models import resolve_model

@@ -1,4 +1,5 @@
 from .analytic_profiling import analytic_profile as analytic_profile
+from .layer_profiling import profile_of_layers as profile_of_layers
 from .link_profiling import LinkMeasurement as LinkMeasurement
 from .link_profiling import profile_links as profile_links
 from .measured_costs import MeasuredCosts as MeasuredCosts

@@ -239,7 +239,8 @@ def _require_bytes(question: Question) -> None:
     change = question.change
     has_bandwidth = change.link is not None and change.link.bandwidth_bytes_per_s < float("inf")
     is_wider = question.machines is not None and change.bandwidth_factor != 1.0
-    if question.known is None and (has_bandwidth or is_wider):
+    knows_bytes = any(cost.output_bytes for cost in question.known or ())
+    if not knows_bytes and (has_bandwidth or is_wider):
         name = "link" if has_bandwidth else "bandwidth_factor"
         raise ArgumentError(
             f"{name}: got a bandwidth, expected the bytes of messages too, which a Timeline does not have; "

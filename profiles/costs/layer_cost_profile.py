@@ -1,0 +1,88 @@
+"""The profile of layers whose costs a person gave: for all that takes a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.costs.layer_costs import LayerCosts
+from pipesched.profiles.costs.layer_profile import UNSAID, LayerCost, LayerWork, Profile
+from pipesched.profiles.costs.measurement import LayerMeasurement, LayerSplit
+from pipesched.profiles.costs.stage_costs import StageCost, StageCosts
+
+_HAS_PARAMETERS = 1
+"""Bytes of gradients by which a split shows that there is something for W to do."""
+
+
+def profile_of_costs(costs: LayerCosts, model: str, microbatch_size: int, sizes: Collection[int] = ()) -> Profile:
+    """Return a profile of layers, at one size of micro-batches, or at several of which others are in proportion.
+
+    A profile has its own rules: its first stage has no I, so that its W is all of B, and from I to W a stage holds what
+    F saved.
+
+    Args:
+        costs: Costs of the layers.
+        model: What the profile says of its model.
+        microbatch_size: Samples of the micro-batch that the costs are of.
+        sizes: Samples of others: seconds, messages and what is saved are in proportion to them.
+
+    Raises:
+        ProfileError: The costs say what a profile cannot, or no backward.
+    """
+    _require_expressible(costs)
+    all_sizes = sorted({microbatch_size, *sizes})
+    by_size = [StageCosts(costs.layers).of_share(size / microbatch_size).stages for size in all_sizes]
+    input_bytes = [0] * len(all_sizes)
+    layers = []
+    for index, layer in enumerate(costs.layers):
+        scaled = [stages[index] for stages in by_size]
+        measured = tuple(map(_measurement, all_sizes, scaled, input_bytes))
+        predict_s = layer.said("predict_s")
+        work = LayerWork(layer.copy_s, predict_s, layer.average_s)
+        layers.append(LayerCost("layer", layer.weight_bytes, layer.optimizer_bytes, layer.step_s, measured, work))
+        input_bytes = [cost.output_bytes for cost in scaled]
+    others = [str(size) for size in all_sizes if size != microbatch_size]
+    supposed = f", those of {', '.join(others)} in proportion" if others else ""
+    device = f"{costs.origin or 'costs of layers'}, micro-batches of {microbatch_size}{supposed}"
+    return Profile(model, tuple(layers), replace(UNSAID, device=device))
+
+
+def _require_expressible(costs: LayerCosts) -> None:
+    where = costs.origin or "costs of layers"
+    if costs.overlap:
+        raise ProfileError(f"{where}: got overlap {costs.overlap:g}, expected none: a profile has none; leave it out")
+    for index, layer in enumerate(costs.layers):
+        if layer.whole_backward_s is None:
+            raise ProfileError(f"{where}: layer {index}: got no backward, expected backward_s, or its halves; add it")
+        for name, usual in (("recompute_s", layer.forward_s), ("saved_for_weight_bytes", layer.saved_bytes)):
+            if getattr(layer, name) not in (None, usual):
+                raise ProfileError(
+                    f"{where}: layer {index}: got {name} {getattr(layer, name):g}, expected {usual:g}, which is what "
+                    "a profile supposes; leave the column out"
+                )
+
+
+def _measurement(size: int, cost: StageCost, input_bytes: int) -> LayerMeasurement:
+    """Return a layer; what it saves has its input in it, which the layer before may save too."""
+    keeps_input = 0 < input_bytes <= cost.saved_bytes
+    inside_bytes = cost.saved_bytes - input_bytes if keeps_input else cost.saved_bytes
+    assert cost.whole_backward_s is not None, "as just asked"
+    split = None
+    if cost.backward_input_s is not None and cost.backward_weight_s is not None:
+        split = LayerSplit(
+            cost.backward_input_s, cost.backward_weight_s, _HAS_PARAMETERS, inside_bytes, keeps_input, False
+        )
+    return LayerMeasurement(
+        size,
+        cost.forward_s,
+        cost.whole_backward_s,
+        input_bytes,
+        cost.output_bytes,
+        cost.output_bytes,
+        inside_bytes,
+        input_saved=keeps_input,
+        output_saved=False,
+        output_is_input=False,
+        split=split,
+    )

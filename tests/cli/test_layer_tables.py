@@ -1,0 +1,68 @@
+"""Tables of layers where a profile is asked for: ``profile --layer-costs``, ``plan``, ``partition``, ``what-if``."""
+
+import json
+
+import pytest
+
+from pipesched.schedules.builders import build
+from pipesched.schedules.formats import timeline_to_json
+from tests.hand_timelines import play
+
+ROWS = [(1, 2), (3, 6), (2, 4), (2, 4)]
+
+
+@pytest.fixture
+def table(folder):
+    lines = ["forward_s,backward_s,output_bytes", *(f"{forward},{backward},8" for forward, backward in ROWS)]
+    (folder / "rows.csv").write_text("\n".join(lines))
+    return "rows.csv"
+
+
+def test_a_table_becomes_a_profile_that_the_tuner_takes(pipesched, table):
+    line = f"profile --layer-costs {table} --microbatch-size 2 --microbatch-sizes 1,4"
+    assert pipesched(f"{line} --out rows.json").code == 0
+    tuned = json.loads(pipesched("tune rows.json -p 2 -b 4 -n 1 --json").out)
+    seconds = {row["microbatches"]: row["seconds_per_batch"] for row in tuned["settings"] if row["schedule"] == "1f1b"}
+    assert seconds == {count: pytest.approx((count + 1) * 12 * 2 / count) for count in (1, 2, 4)}, "(m + p - 1) t"
+
+
+def test_a_table_is_planned_with_at_the_size_that_it_is_of(pipesched, table):
+    answer = pipesched(
+        f"plan {table} -b 8 --devices 2 --depth 2 -s gpipe --microbatch-sizes 2 --recompute no --out p.json"
+    )
+    plan = json.loads(pipesched("show --plan p.json --format json").out)
+    assert answer.code == 0
+    assert plan["num_microbatches"] == 4
+    simulated = json.loads(pipesched(f"simulate --plan p.json --layer-costs {table} --json").out)
+    assert simulated["makespan_s"] == (4 + 1) * 12
+
+
+def test_a_table_is_cut(pipesched, table):
+    assert json.loads(pipesched(f"partition {table} -p 2 --by time --json").out)["partition"] == "2,2"
+
+
+def test_a_what_if_cuts_layers_by_their_shares(pipesched, table, folder):
+    (folder / "run.json").write_text(timeline_to_json(play(build("gpipe", 2, 4), source="measured")))
+    answer = pipesched(f"what-if run.json --partition 1,3 --layer-costs {table} --draws 2 --json")
+    after = json.loads(answer.out)["quantities"][0]["after"]
+    slow, quick = 3 * (3 / 4 + 1), 3 * 1 / 4  # of layers of 1/4 and 3/4 of the first stage, and all of the second
+    assert after == pytest.approx(quick + 4 * slow)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("plan rows.csv -b 8 --devices 2", "rows.csv: got a table of layers, expected --microbatch-sizes with the one"),
+        ("plan rows.csv -b 8 --devices 2 --microbatch-sizes 1,2", "'pipesched profile --layer-costs rows.csv'"),
+        ("tune rows.csv -p 2 -b 8", "make one of a table of layers, with 'pipesched profile --layer-costs F"),
+        ("verify mlp -p 2 -m 4 --profile rows.csv", "make one of a table of layers, with 'pipesched profile"),
+        ("profile gpt --layer-costs rows.csv", "got an option of runs without --from"),
+        ("profile --layer-costs rows.csv --repeats 3", "got an option of how layers are measured without MODEL"),
+        ("profile --layer-costs rows.csv --profile p.json", "got an option of runs without --from"),
+        ("profile --from run.json --layer-costs rows.csv --profile p.json", "--layer-costs: got --profile too"),
+    ],
+)
+def test_what_cannot_be_is_one_line(pipesched, table, line, said):
+    answer = pipesched(line)
+    assert answer.code == 2
+    assert said in answer.err

@@ -1,0 +1,61 @@
+"""Profiles of given layers: their stages are sums over the rows, at the given size and in proportion at others."""
+
+import pytest
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.costs import LayerCosts, StageCost, costs_of_stages, profile_of_costs
+
+ROWS = [(1.0, 0.5, 1.5, 6, 20, 3), (2.0, 3.0, 1.0, 8, 60, 4), (4.0, 4.0, 4.0, 10, 30, 5), (1.0, 2.0, 2.0, 0, 16, 6)]
+"""F, I, W [s]; output, saved and weight bytes."""
+LAYERS = LayerCosts(
+    tuple(
+        StageCost(
+            f, None, i, w, step_s=0.5, output_bytes=out, saved_bytes=saved, weight_bytes=weight, optimizer_bytes=7
+        )
+        for f, i, w, out, saved, weight in ROWS
+    ),
+    origin="layers.csv",
+)
+BOUNDS = ((0, 1), (1, 3), (3, 4))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_stages_are_sums_of_rows_in_proportion_to_the_samples(size):
+    profile = profile_of_costs(LAYERS, "layers layers.csv", 2, [1, 4])
+    for (first, last), stage in zip(BOUNDS, costs_of_stages(profile, BOUNDS, size).stages, strict=True):
+        rows, share = ROWS[first:last], size / 2
+        forward_s, input_s, weight_s = (share * sum(row[column] for row in rows) for column in range(3))
+        assert (stage.forward_s, stage.backward_s) == pytest.approx((forward_s, input_s + weight_s))
+        if first:  # the first stage has no I
+            assert (stage.backward_input_s, stage.backward_weight_s) == pytest.approx((input_s, weight_s))
+        assert stage.output_bytes == share * rows[-1][3]
+        assert stage.saved_bytes == share * sum(row[4] for row in rows)
+        assert stage.weight_bytes == sum(row[5] for row in rows)
+        assert (stage.step_s, stage.optimizer_bytes) == (0.5 * len(rows), 7 * len(rows))
+
+
+def test_from_i_to_w_a_stage_holds_what_f_saved():
+    profile = profile_of_costs(LAYERS, "layers", 1)
+    (_, stage, _) = costs_of_stages(profile, BOUNDS, 1).stages
+    assert stage.saved_for_weight_bytes == pytest.approx(60 + 30, abs=2)
+
+
+def test_it_says_of_which_size_it_is_and_what_is_supposed():
+    profile = profile_of_costs(LAYERS, "layers", 2, [1, 2, 4])
+    assert profile.microbatch_sizes == (1, 2, 4)
+    assert profile.provenance.device == "layers.csv, micro-batches of 2, those of 1, 4 in proportion"
+    assert profile_of_costs(LAYERS, "layers", 2).microbatch_sizes == (2,)
+
+
+@pytest.mark.parametrize(
+    ("layer", "overlap", "message"),
+    [
+        (StageCost(1.0), 0.0, "layer 0: got no backward, expected backward_s, or its halves"),
+        (StageCost(1.0, 2.0), 0.5, "got overlap 0.5, expected none"),
+        (StageCost(1.0, 2.0, recompute_s=0.5), 0.0, "layer 0: got recompute_s 0.5, expected 1, which"),
+        (StageCost(1.0, 2.0, saved_bytes=8, saved_for_weight_bytes=2), 0.0, "got saved_for_weight_bytes 2, expected 8"),
+    ],
+)
+def test_what_a_profile_cannot_say_is_refused(layer, overlap, message):
+    with pytest.raises(ProfileError, match=message):
+        profile_of_costs(LayerCosts((layer,), overlap=overlap), "layers", 1)
