@@ -40,7 +40,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "profile": (
         "profile gpt:layers=8 --microbatch-sizes 1,2,4 --out gpt.json",
         "profile gpt:layers=96,width=12288 --gpu h100 --dtype bfloat16",
-        "profile --from run.json --out costs.json",
+        "profile --from run.json --profile gpt.json --out fitted.json",
+        "profile --layer-costs layers.csv --microbatch-size 2 --out p.json",
     ),
     "partition": (
         "partition gpt.json -p 4",
@@ -49,6 +50,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "plan": (
         "plan gpt.json -b 64 --nodes 2 --machine dgx-a100 --out plan.json",
         "plan gpt:layers=8 -b 32 --devices 4 -s 1f1b,zb_h1 --explain",
+        "plan layers.csv -b 32 --devices 4 --microbatch-sizes 2",
     ),
     "export": (
         "export megatron --plan plan.json",
@@ -73,6 +75,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "verify gpt -s gpipe,1f1b -p 2 -m 8 --microbatch-size 2",
         "verify gpt -p 2 -m 8 --rounds 5 --out both.html",
     ),
+    "schema": ("schema", "schema profile --out profile.schema.json", "schema --all --out ."),
     "what-if": (
         "what-if run.json -s zbv -m 32",
         "what-if run.json --slow device=1,factor=1.2 --link bandwidth=x2",

@@ -10,11 +10,13 @@ import typer
 
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.common_options import Json, out_option
+from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.output.output_files import JSON, check_outputs, emit
 from pipesched.cli.terminal import print_json, print_table
 from pipesched.workflows import FormatName
 
 
+@grouped
 def schema(
     name: Annotated[FormatName | None, typer.Argument(help="Which; none: list them.")] = None,
     every: Annotated[bool, typer.Option("--all", help="All of them, as NAME.schema.json in the folder --out.")] = False,
