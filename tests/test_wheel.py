@@ -67,7 +67,7 @@ def test_a_wheel_has_all_files_of_the_project_under_one_name(wheel):
     }
     assert names == files
     assert {"pipesched/__main__.py", "pipesched/executor/__main__.py", "pipesched/profiles/data/conv-epyc.json"} < files
-    assert {f"pipesched/simulator/views/timeline_page.{suffix}" for suffix in ("html", "css", "js")} < files
+    assert {f"pipesched/simulator/views/page.{suffix}" for suffix in ("html", "css", "js")} < files
 
 
 @pytest.mark.distributed

@@ -11,6 +11,7 @@ from .setting import Setting as Setting
 from .setting import Space as Space
 from .setting_evaluation import Problem as Problem
 from .setting_evaluation import evaluate_setting as evaluate_setting
+from .setting_evaluation import timeline_of_setting as timeline_of_setting
 from .setting_outcome import Evaluator as Evaluator
 from .setting_outcome import SettingOutcome as SettingOutcome
 from .setting_outcome import best_plain as best_plain

@@ -10,7 +10,7 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster
 from pipesched.profiles.costs import Profile, StageCosts, costs_of_stages, layer_seconds, price_among, shared_slowdown
 from pipesched.profiles.partitioning import parse_partition
-from pipesched.schedules import Compute, Message, Payload, Phase, Schedule
+from pipesched.schedules import Compute, Message, Payload, Phase, Schedule, Timeline
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator import USUAL_NETWORK, Estimate, Inexact, NetworkOptions, Scenario
@@ -201,10 +201,18 @@ def measure(problem: Problem, setting: Setting) -> SettingProfile:
     Raises:
         ScheduleError, ProfileError, SimulationError: The setting cannot be.
     """
-    costs = _costs_of(problem, setting)
-    timeline = _by_simpy(problem, costs, setting).timeline
+    return profile_setting(timeline_of_setting(problem, setting), _costs_of(problem, setting), setting.num_pipelines)
+
+
+def timeline_of_setting(problem: Problem, setting: Setting) -> Timeline:
+    """Return the Timeline of one iteration of all pipelines, begun together, with its memory.
+
+    Raises:
+        ScheduleError, ProfileError, SimulationError: The setting cannot be.
+    """
+    timeline = _by_simpy(problem, _costs_of(problem, setting), setting).timeline
     assert timeline is not None, "SimPy makes one"
-    return profile_setting(timeline, costs, setting.num_pipelines)
+    return timeline
 
 
 def evaluate_by_equations(

@@ -23,6 +23,8 @@ from .plan_figure import draw_plan as draw_plan
 from .plan_figure import plan_figure as plan_figure
 from .run_details import RunDetails as RunDetails
 from .run_details import run_details as run_details
+from .search_page import plan_page as plan_page
+from .search_page import tune_page as tune_page
 from .staleness_figure import draw_staleness as draw_staleness
 from .staleness_figure import staleness_figure as staleness_figure
 from .timeline_frame import require_parquet as require_parquet

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipesched.simulator.views.figure import FAINT, HEAT_MAP, INK, WHITE
+from pipesched.simulator.views.op_looks import Face, is_dark
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import Normalize
 
 
 def draw_heat_map(
@@ -31,30 +33,29 @@ def draw_heat_map(
         names: What columns and rows stand for.
         hatched: (row, column) of cells that are hatched.
     """
-    from matplotlib.colors import LogNorm
     from matplotlib.patches import Rectangle
 
     known = sorted(value for row in rows for value in row if not math.isnan(value))
-    norm = LogNorm(known[0], known[-1]) if 0 < known[0] < known[-1] else None
+    norm = _norm(known)
+    face_of = heat_faces(known)
     image = axes.imshow(rows, cmap=HEAT_MAP, norm=norm, aspect="auto")
     bar = axes.figure.colorbar(image, ax=axes, pad=0.02, aspect=24)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=7, length=2, colors=FAINT)
     shown = sorted({known[0], known[len(known) // 2], known[-1]})
-    bar.set_ticks(shown, labels=list(map(_number, shown)))
+    bar.set_ticks(shown, labels=list(map(short_number, shown)))
     bar.minorticks_off()
     for row, values in enumerate(rows):
         for column, value in enumerate(values):
             if math.isnan(value):
                 continue
-            is_dark = value > known[len(known) // 2] and value > known[-1] ** 0.6 * known[0] ** 0.4
-            looks: dict[str, Any] = {"color": WHITE if is_dark else INK}
+            looks: dict[str, Any] = {"color": WHITE if is_dark(face_of(value)) else INK}
             if (row, column) in hatched:
                 place = (column - 0.5, row - 0.5)
                 axes.add_patch(Rectangle(place, 1, 1, fill=False, hatch="///", edgecolor=FAINT, linewidth=0))
                 paper = {"boxstyle": "round,pad=0.15", "facecolor": WHITE, "edgecolor": "none", "alpha": 0.85}
                 looks = {"color": INK, "bbox": paper}
-            axes.text(column, row, _number(value), ha="center", va="center", fontsize=8, **looks)
+            axes.text(column, row, short_number(value), ha="center", va="center", fontsize=8, **looks)
     axes.set_xticks(range(len(labels[0])), list(labels[0]))
     axes.set_yticks(range(len(labels[1])), list(labels[1]))
     axes.set_xlabel(names[0], color=FAINT)
@@ -64,5 +65,25 @@ def draw_heat_map(
     axes.spines[:].set_visible(False)
 
 
-def _number(value: float) -> str:
+def heat_faces(known: Sequence[float]) -> Callable[[float], Face]:
+    """Return the colour of each value on the scale of some, in ascending order."""
+    from matplotlib import colormaps
+
+    norm, colours = _norm(known), colormaps[HEAT_MAP]
+
+    def face_of(value: float) -> Face:
+        red, green, blue, _ = map(float, colours(float(norm(value))))
+        return red, green, blue
+
+    return face_of
+
+
+def _norm(known: Sequence[float]) -> Normalize:
+    from matplotlib.colors import LogNorm, Normalize
+
+    return (LogNorm if 0 < known[0] < known[-1] else Normalize)(known[0], known[-1])
+
+
+def short_number(value: float) -> str:
+    """Return a number of three or four digits."""
     return f"{value:.4g}" if value >= 1000 else f"{value:.3g}"

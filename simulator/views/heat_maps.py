@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import literal
-from pipesched.simulator.tuner import Evaluator, Learning, SettingOutcome, pareto, ranked
+from pipesched.simulator.tuner import Learning, SettingOutcome
 from pipesched.simulator.views.figure import (
     BLUE,
     DARK_RED,
@@ -19,6 +18,7 @@ from pipesched.simulator.views.figure import (
     save_figure,
 )
 from pipesched.simulator.views.heat_map_panel import draw_heat_map
+from pipesched.simulator.views.setting_grid import SettingGrid, setting_grid
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,88 +51,40 @@ def heat_map_figure(outcomes: Iterable[SettingOutcome], title: str = "") -> Figu
     Raises:
         SimulationError: No setting has a time and a memory.
     """
-    outcomes = _known(tuple(outcomes))
+    grid = setting_grid(outcomes)
     from pipesched.simulator.views.shown_figure import ShownFigure  # matplotlib takes a second to load
 
-    cells = _cells(outcomes)
-    front = pareto(outcomes)
-    ms = sorted({m for m, _ in cells}, reverse=True)
-    ns = sorted({n for _, n in cells})
-    width_in = 2 * (2.75 + 0.75 * len(ns)) + 5.25
-    figure = ShownFigure(figsize=(width_in, max(3.8, 2.1 + 0.42 * len(ms))), layout="constrained")
+    ns = len(grid.pipelines)
+    width_in = 2 * (2.75 + 0.75 * ns) + 5.25
+    figure = ShownFigure(figsize=(width_in, max(3.8, 2.1 + 0.42 * len(grid.microbatches))), layout="constrained")
     figure.suptitle(literal(title), x=0.01, ha="left", fontweight="bold", color=INK)
-    first, second, third = figure.subplots(1, 3, width_ratios=[2.75 + 0.75 * len(ns)] * 2 + [5.25])
-    unit, scale = _unit([_number(o.seconds) for o in cells.values()])
-    bytes_unit, bytes_scale = _unit_of_bytes([_number(o.held_bytes) for o in outcomes])
-    grid = [[cells.get((m, n)) for n in ns] for m in ms]
-    unfit = {
+    first, second, third = figure.subplots(1, 3, width_ratios=[2.75 + 0.75 * ns] * 2 + [5.25])
+    hatched = {
         (row, column)
-        for row, outcomes_of_row in enumerate(grid)
+        for row, outcomes_of_row in enumerate(grid.cells)
         for column, outcome in enumerate(outcomes_of_row)
         if outcome is not None and not outcome.fits
     }
-    pipelines = "pipelines N" + ("; above 1: elastic averaging" if max(ns) > 1 else "")
-    times = [[_scaled(None if o is None else o.seconds, scale) for o in row] for row in grid]
-    sizes = [[_scaled(None if o is None else o.held_bytes, bytes_scale) for o in row] for row in grid]
-    for axes, rows, what in (
-        (first, times, f"time per batch [{unit}]"),
-        (second, sizes, f"memory [{bytes_unit}]"),
-    ):
+    for axes, quantity in ((first, grid.time), (second, grid.memory)):
         draw_heat_map(
             axes,
-            rows,
-            what,
-            labels=([str(n) for n in ns], [str(m) for m in ms]),
-            names=(pipelines, "micro-batches M of each pipeline"),
-            hatched=unfit,
+            [[math.nan if outcome is None else quantity.of(outcome) for outcome in row] for row in grid.cells],
+            quantity.title,
+            labels=grid.labels,
+            names=grid.names,
+            hatched=hatched,
         )
-        _frame(axes, front, ms, ns)
-    _explain_cells(figure, has_front=bool(front), has_unfit=bool(unfit))
-    _scatter(third, outcomes, front, (bytes_unit, unit), (bytes_scale, scale))
+        _frame(axes, grid)
+    _explain_cells(figure, has_front=bool(grid.front), has_unfit=bool(hatched))
+    _scatter(third, grid)
     return figure
 
 
-def _known(outcomes: Sequence[SettingOutcome]) -> tuple[SettingOutcome, ...]:
-    """Return those that can be drawn: their time and memory are finite numbers."""
-    known = tuple(o for o in outcomes if all(map(math.isfinite, map(_number, (o.seconds, o.held_bytes)))))
-    if not known:
-        reason = next((f"; of the first: {o.reason}" for o in outcomes if o.reason), "")
-        raise SimulationError(
-            f"outcomes: got {len(outcomes)} without a time and a memory, expected at least one with both{reason}"
-        )
-    return known
-
-
-def _cells(outcomes: Sequence[SettingOutcome]) -> dict[tuple[int, int], SettingOutcome]:
-    """Return the best outcome at each (M, N): the fastest that fits, else the fastest."""
-    cells: dict[tuple[int, int], SettingOutcome] = {}
-    for outcome in ranked(outcomes, Evaluator.SIMULATE):
-        cells.setdefault((outcome.setting.num_microbatches, outcome.setting.num_pipelines), outcome)
-    return cells
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
-
-
-def _scaled(value: float | None, scale: float) -> float:
-    return _number(value) / scale
-
-
-def _unit(times_s: Sequence[float]) -> tuple[str, float]:
-    return next(((unit, size) for unit, size in (("s", 1.0), ("ms", 1e-3)) if min(times_s) >= size), ("us", 1e-6))
-
-
-def _unit_of_bytes(sizes: Sequence[float]) -> tuple[str, float]:
-    units = (("GiB", 2.0**30), ("MiB", 2.0**20))
-    return next(((unit, size) for unit, size in units if max(sizes) >= size), ("KiB", 2.0**10))
-
-
-def _frame(axes: Axes, front: Sequence[SettingOutcome], ms: Sequence[int], ns: Sequence[int]) -> None:
+def _frame(axes: Axes, grid: SettingGrid) -> None:
     from matplotlib.patches import Rectangle
 
-    for index, outcome in enumerate(front):
-        column, row = ns.index(outcome.setting.num_pipelines), ms.index(outcome.setting.num_microbatches)
+    for index, outcome in enumerate(grid.front):
+        row, column = grid.place(outcome)
         axes.add_patch(
             Rectangle(
                 (column - 0.46, row - 0.46), 0.92, 0.92, fill=False, edgecolor=DARK_RED, linewidth=1.4 if index else 2.8
@@ -160,19 +112,15 @@ def _plain_number(value: float, position: float) -> str:  # noqa: ARG001 -- as m
     return f"{value:g}"
 
 
-def _scatter(
-    axes: Axes,
-    outcomes: Sequence[SettingOutcome],
-    front: Sequence[SettingOutcome],
-    units: tuple[str, str],
-    scales: tuple[float, float],
-) -> None:
-    """Draw memory (x) and time (y) of every setting, in these units."""
+def _scatter(axes: Axes, grid: SettingGrid) -> None:
+    """Draw memory (x) and time (y) of every setting."""
     from matplotlib.ticker import LogLocator
+
+    outcomes, front = grid.outcomes, grid.front
 
     def points(some: Iterable[SettingOutcome]) -> tuple[list[float], list[float]]:
         shown = list(some)
-        return [_scaled(o.held_bytes, scales[0]) for o in shown], [_scaled(o.seconds, scales[1]) for o in shown]
+        return [grid.memory.of(outcome) for outcome in shown], [grid.time.of(outcome) for outcome in shown]
 
     axes.scatter(
         *points(o for o in outcomes if not o.fits), s=12, marker="x", linewidths=0.8, color=PALE_GREY, label="rejected"
@@ -197,8 +145,8 @@ def _scatter(
         axis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
         axis.set_major_formatter(_plain_number)
         axis.set_minor_formatter(_plain_number)
-    axes.set_xlabel(f"memory [{units[0]}]", color=FAINT)
-    axes.set_ylabel(f"time per batch [{units[1]}]", color=FAINT)
+    axes.set_xlabel(grid.memory.title, color=FAINT)
+    axes.set_ylabel(grid.time.title, color=FAINT)
     axes.set_title("every setting", loc="left", fontsize=10, color=INK)
     axes.tick_params(which="both", colors=FAINT, labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)

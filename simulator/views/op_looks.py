@@ -103,3 +103,8 @@ def lighter(colour: str, lightness: float) -> Face:
 def is_dark(face: Face) -> bool:
     """Return whether white is read better on a colour than ink."""
     return 0.299 * face[0] + 0.587 * face[1] + 0.114 * face[2] < 0.56
+
+
+def hex_of(face: Face) -> str:
+    """Return a colour as ``#rrggbb``."""
+    return "#" + "".join(f"{round(255 * channel):02x}" for channel in face)

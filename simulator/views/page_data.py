@@ -29,7 +29,7 @@ from pipesched.schedules.semantics import transfers
 from pipesched.simulator.analysis import Piece, idle_parts, label
 from pipesched.simulator.views.figure import DARK_RED, FAINT, IDLE, INK, WHITE
 from pipesched.simulator.views.gantt_chart import WHOLE, Box, Chart, ChartOptions
-from pipesched.simulator.views.op_looks import CAUSE_LOOKS, LEGEND, Face, is_dark, kind_looks, lighter, look
+from pipesched.simulator.views.op_looks import CAUSE_LOOKS, LEGEND, Face, hex_of, is_dark, kind_looks, lighter, look
 
 _Data: TypeAlias = dict[str, Any]
 _Ticks: TypeAlias = Callable[[float], int]
@@ -68,11 +68,11 @@ def page_data(
         "has_idle": options.has_idle,
         "depth": chart.depth,
         "palette": {"ink": INK, "faint": FAINT, "idle": IDLE, "limit": DARK_RED, "paper": WHITE},
-        "looks": [{"name": name, "colour": _hex(face), "dark": is_dark(face)} for name, face in faces],
+        "looks": [{"name": name, "colour": hex_of(face), "dark": is_dark(face)} for name, face in faces],
         "legend": [[name, colours[name]] for name in LEGEND if name in used],
         "has_lighter": any(box.lightness for row in boxes for box in row),
         "causes": [[cause, colour, meaning] for cause, (colour, meaning) in CAUSE_LOOKS.items()],
-        "kinds": [[printable(kind), _hex(face)] for kind, face in kinds.items()],
+        "kinds": [[printable(kind), hex_of(face)] for kind, face in kinds.items()],
         "headings": list(chart.headings),
         "rows": rows,
         "runs": [
@@ -80,10 +80,6 @@ def page_data(
             for index, (path, limits) in enumerate(zip(paths, memory_bytes, strict=True))
         ],
     }
-
-
-def _hex(face: Face) -> str:
-    return "#" + "".join(f"{round(255 * channel):02x}" for channel in face)
 
 
 def _columns(spans: Iterable[tuple[float, float]], ticks: _Ticks) -> _Data:

@@ -43,7 +43,7 @@ _MOST_ROWS = 16
 """Ranks in the Timeline; of more, those of the first copy are shown."""
 _CELL_IN, _SMALL_IN = 0.62, 0.42  # the latter where there are more nodes than fit beside each other
 _GAP_IN, _HEAD_IN, _FOOT_IN, _BETWEEN_IN = 0.1, 0.3, 0.3, 0.95
-_TOP_IN = 0.75
+_TOP_IN, _LAYOUT_IN = 0.75, 11.0
 _ARROW = {"arrowstyle": "-|>", "linewidth": 1.2, "mutation_scale": 8}
 
 
@@ -100,15 +100,32 @@ def plan_figure(outcome: PlanOutcome, request: Request) -> Figure:
     if len(chart.rows) < len(timeline.rank_to_device):
         title += f"; below, the first of {candidate.width} copies"
     figure = draw(chart, title, above_in=height_in + 0.05)
+    _draw_layout(figure, request.cluster, candidate, boxes, _TOP_IN)
+    _explain_arrows(figure, candidate, 0.57)
+    return figure
+
+
+def layout_figure(candidate: Candidate, cluster: Cluster) -> Figure:
+    """Return the nodes with their devices alone."""
+    from pipesched.simulator.views.shown_figure import ShownFigure  # matplotlib takes a second to load
+
+    boxes = _boxes(cluster, _LAYOUT_IN)
+    height_in = max(box.y + box.height for box in boxes) + _HEAD_IN
+    figure = ShownFigure(figsize=(_LAYOUT_IN, height_in), facecolor=WHITE)
+    _draw_layout(figure, cluster, candidate, boxes, _HEAD_IN)
+    _explain_arrows(figure, candidate, _HEAD_IN / 2)
+    return figure
+
+
+def _draw_layout(figure: Figure, cluster: Cluster, candidate: Candidate, boxes: list[_Box], below_in: float) -> None:
+    """Draw the nodes, so far below the top of the figure."""
     width, height = figure.get_size_inches()
-    bottom = height - _TOP_IN - height_in
-    axes = figure.add_axes((0, bottom / height, 1, height_in / height))
+    height_in = max(box.y + box.height for box in boxes)
+    axes = figure.add_axes((0, (height - below_in - height_in) / height, 1, height_in / height))
     axes.set_xlim(0, width)
     axes.set_ylim(0, height_in)
     axes.set_axis_off()
-    _Placement(axes, request.cluster, candidate, boxes).draw()
-    _explain_arrows(figure, candidate)
-    return figure
+    _Placement(axes, cluster, candidate, boxes).draw()
 
 
 def _caption(timeline: Timeline, outcome: PlanOutcome) -> str:
@@ -254,7 +271,7 @@ def _blend(share: float) -> tuple[float, ...]:
     return tuple(a + (b - a) * (place - index) for a, b in pair)
 
 
-def _explain_arrows(figure: Figure, candidate: Candidate) -> None:
+def _explain_arrows(figure: Figure, candidate: Candidate, below_in: float) -> None:
     from matplotlib.lines import Line2D
 
     width_in, height_in = figure.get_size_inches()
@@ -268,6 +285,6 @@ def _explain_arrows(figure: Figure, candidate: Candidate) -> None:
         for colour, text in texts.items()
     ]
     figure.legend(
-        handles=handles, loc="center right", bbox_to_anchor=(1 - 0.15 / width_in, 1 - 0.57 / height_in), frameon=False,
-        ncols=2, fontsize=9, labelcolor=FAINT, borderpad=0, borderaxespad=0,
+        handles=handles, loc="center right", bbox_to_anchor=(1 - 0.15 / width_in, 1 - below_in / height_in),
+        ncols=2, frameon=False, fontsize=9, labelcolor=FAINT, borderpad=0, borderaxespad=0,
     )  # fmt: skip

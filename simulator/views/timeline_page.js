@@ -1,9 +1,8 @@
 "use strict";
 // Reads the data of the page, and shows what the pointer, the keys and the boxes to tick ask for.
 
-const page = JSON.parse(document.getElementById("data").textContent);
 const colours = page.palette;
-const [axis, chart, tip] = ["axis", "chart", "tip"].map(id => document.getElementById(id));
+const [axis, chart] = ["axis", "chart"].map(id => document.getElementById(id));
 const showIdle = document.getElementById("show-idle"), showPath = document.getElementById("show-path");
 const marks = document.getElementById("marks");
 const FONT = "12px system-ui, sans-serif", SMALL = "11px system-ui, sans-serif";
@@ -77,13 +76,6 @@ function readable(ticks) {
 function readableBytes(bytes) {
   const [size, name] = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"], [0, "B"]].find(unit => bytes >= unit[0]);
   return `${Number((bytes / (size || 1)).toPrecision(4))} ${name}`;
-}
-
-function element(tag, text, parent) {
-  const node = document.createElement(tag);
-  node.textContent = text;  // never HTML: names come from files
-  parent.append(node);
-  return node;
 }
 
 // ---------------------------------------------------------------- places
@@ -230,17 +222,7 @@ function inChart(event) {
 
 function point(event) {
   hovered = hit(...inChart(event));
-  tip.hidden = !hovered;
-  if (hovered) {
-    const [title, lines] = describe(hovered);
-    tip.replaceChildren();
-    element("b", title, tip);
-    const grid = element("div", "", tip);
-    for (const [name, value] of lines) { element("span", name, grid); element("span", value, grid); }
-    const beside = event.clientX + 16 + tip.offsetWidth < window.innerWidth;
-    tip.style.left = `${Math.max(4, beside ? event.clientX + 16 : event.clientX - 12 - tip.offsetWidth)}px`;
-    tip.style.top = `${Math.max(4, Math.min(event.clientY + 14, window.innerHeight - tip.offsetHeight - 4))}px`;
-  }
+  showTip(event, hovered && describe(hovered));
   redraw();
 }
 
@@ -323,16 +305,13 @@ function legend() {
   redraw();
 }
 
-document.getElementById("title").textContent = page.title;
-document.getElementById("caption").textContent = page.caption;
 if (!page.headings.length) for (const run of page.runs) {
   const item = element("li", "", document.getElementById("runs"));
   element("b", run.name, item);
   item.append(`: ${run.caption}`);
 }
-const body = document.getElementById("table");
 for (const [name, ...values] of page.table) {
-  const line = element("tr", "", body);
+  const line = element("tr", "", document.getElementById("table"));
   element("th", name, line);
   for (const value of values) element("td", value, line);
 }

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -113,6 +114,15 @@ def test_a_picture_shows_the_placement(pipesched, measured, folder):
     assert ">node 0</text>" in text
     assert ">copy 1</text>" in text
     assert ">inside: 10 GB/s</text>" in text
+
+
+def test_a_page_has_the_table_that_is_printed(pipesched, measured, folder):
+    line = f"plan {measured} -b 8 {NODES} --top 3 --wide"
+    printed = pipesched(f"{line} --out plans.html").out
+    page = json.loads(re.search(r'id="data">(.*)</script>', (folder / "plans.html").read_text())[1])
+    assert len(page["search"]["rows"]) == 3
+    for row in page["search"]["rows"]:
+        assert all(cell in printed for cell in row)
 
 
 def test_stale_weights_are_only_tried_if_asked_for_and_said(pipesched, measured):

@@ -211,3 +211,13 @@ def test_settings_are_tuned_for_the_messages_that_are_asked_for(tune):
     ]
     usual_s, blocking_s = (setting["seconds_per_batch"] for setting in settings)
     assert blocking_s > usual_s
+
+
+@pytest.mark.parametrize(("options", "code"), [("-n 1-2", 0), ("-n 1-2 --memory-limit 1KB", 1)])
+def test_a_page_has_every_setting_and_marks_the_answer(tune, folder, options, code):
+    data = json.loads(tune(f"{options} --out all.html --json").out)
+    page = json.loads(re.search(r'id="data">(.*)</script>', (folder / "all.html").read_text())[1])
+    assert len(page["search"]["rows"]) == len(data["settings"])
+    assert page["search"]["best"] == (None if code else 0)
+    assert ("runs" in page) == (data["chosen"] is not None)
+    assert tune(f"{options} --out all.html").code == code

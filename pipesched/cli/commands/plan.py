@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,9 +14,13 @@ from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.plan_options import ModelOptions, RequestOptions
 from pipesched.cli.output.memory_lines import device_limit_lines
 from pipesched.cli.output.output_files import JSON as PLAN
-from pipesched.cli.output.output_files import check_outputs, emit
+from pipesched.cli.output.output_files import PAGE, check_outputs, emit
 from pipesched.cli.terminal import complain, print_json, progress_bar
+from pipesched.schedules.formats import suffix_of
 from pipesched.workflows import MAX_PROCESSES, TrainerName
+
+if TYPE_CHECKING:
+    from pipesched.workflows.planning import PlanSearch
 
 
 @grouped
@@ -43,20 +48,26 @@ def plan(
         typer.Option(help="Print the best plan as flags or configuration of this trainer, and nothing else."),
     ] = None,
     json: Json = False,
-    out: Annotated[Path | None, out_option("Write the best plan: .json.")] = None,
+    out: Annotated[Path | None, out_option("Write the best plan, .json, or a page of all plans, .html.")] = None,
 ) -> None:
     """Find the fastest layout, schedule and partition that fits (--out: a plan for 'run --plan' and 'train --plan').
 
     Ctrl-C ends the search with the best so far. Exit code 1 when nothing fits.
     """
-    from pipesched.cli.output.plan_print import explained, nothing_fits, plans_to_dict, print_explained, print_plans
+    from pipesched.cli.output.plan_print import (
+        explained,
+        nothing_fits,
+        plans_to_dict,
+        print_explained,
+        print_plans,
+    )
     from pipesched.simulator.views import FIGURE_SUFFIXES
     from pipesched.workflows.planning import search_request
 
     if export is not None and (json or explain):
         other = "--json" if json else "--explain"
         raise InputError(f"--export: got {other} too, expected none, as nothing else is printed then; leave one out")
-    check_outputs((out, PLAN), (plot, FIGURE_SUFFIXES))
+    check_outputs((out, (*PLAN, PAGE)), (plot, FIGURE_SUFFIXES))
     asked = request.load(profile, model)
     with progress_bar(f"planning for {len(asked.cluster.devices)} devices") as tick:
         result = search_request(asked, top, time_limit, workers, tick)
@@ -68,18 +79,28 @@ def plan(
             print_json(plans_to_dict(ranking, asked))
         complain(nothing_fits(ranking, asked))
         raise typer.Exit(NEGATIVE)
+    limit = device_limit_lines(request.machines, asked.cluster, range(len(asked.cluster.devices)))
     if out is not None:
-        result.save(out)
+        _write(result, limit, out)
     if export is not None:
         emit(result.export(export), None)
     elif json:
         print_json(plans_to_dict(ranking, asked) | (explained(best, asked) if explain else {}))
     else:
-        devices = range(len(asked.cluster.devices))
-        print_plans(ranking, asked, device_limit_lines(request.machines, asked.cluster, devices))
+        print_plans(ranking, asked, limit)
         if explain:
             print_explained(best, asked)
     if plot is not None:
         from pipesched.simulator.views import draw_plan
 
         draw_plan(best, asked, plot)
+
+
+def _write(result: PlanSearch, limit: Sequence[str], out: Path) -> None:
+    """Write the best plan, or a page of all of them."""
+    from pipesched.cli.output.plan_print import page_of_plans
+
+    if suffix_of(out) == PAGE:
+        emit(page_of_plans(result, limit), out)
+    else:
+        result.save(out)

@@ -17,8 +17,14 @@ from pipesched.cli.options.torch_options import TrustModel
 from pipesched.cli.options.tune_options import Method, ProblemOptions, SpaceOptions
 from pipesched.cli.output.command_lines import CommandLines
 from pipesched.cli.output.memory_lines import device_limit_lines
-from pipesched.cli.output.output_files import TABLE, check_outputs, emit, table_text
-from pipesched.cli.output.tune_print import print_race, print_settings, print_verdict, result_to_dict
+from pipesched.cli.output.output_files import PAGE, TABLE, check_outputs, emit, table_text
+from pipesched.cli.output.tune_print import (
+    page_of_settings,
+    print_race,
+    print_settings,
+    print_verdict,
+    result_to_dict,
+)
 from pipesched.cli.terminal import complain, num_bytes, print_json, progress_bar
 from pipesched.schedules.formats import suffix_of
 from pipesched.workflows import MAX_PROCESSES, AccountingChoice, EvaluatorChoice
@@ -68,9 +74,9 @@ def tune(
     top: Annotated[int, typer.Option(help="Rows to show of those that fit, and of those that do not.", min=1)] = 10,
     plot: Annotated[Path | None, typer.Option(help="Draw time and memory over M and N: .png, .svg or .pdf.")] = None,
     json: Json = False,
-    out: Annotated[Path | None, out_option("Write every setting: .md, .csv or .json.")] = None,
+    out: Annotated[Path | None, out_option("Write every setting: .md, .csv, .json, or .html.")] = None,
 ) -> None:
-    """Choose micro-batches M, pipelines N and more for a model, a batch and a memory limit (--out: .csv, .md, .json).
+    """Choose micro-batches M, pipelines N and more for a model, a batch and a memory limit (--out: a table or page).
 
     A model is profiled here first, at the micro-batches that there may be: three short profiles, medians of them.
 
@@ -82,7 +88,7 @@ def tune(
     from pipesched.simulator.views import FIGURE_SUFFIXES
     from pipesched.workflows.tuning import CONTENDERS, raced, search_problem, with_trust
 
-    check_outputs((plot, FIGURE_SUFFIXES), (out, TABLE), (resume, ()))
+    check_outputs((plot, FIGURE_SUFFIXES), (out, (*TABLE, PAGE)), (resume, ()))
     method = Method(evaluator, workers, ray, resume)
     method.require_possible(problem)
     measures = evaluator == "measure"
@@ -114,7 +120,10 @@ def tune(
         from pipesched.simulator.views import draw_heat_maps
 
         draw_heat_maps(result.outcomes, plot, result.title)
-    if out is not None:
+    limit = [*device_limit_lines(machines, loaded.cluster, range(problem.devices)), *commands.warnings()]
+    if out is not None and suffix_of(out) == PAGE:
+        emit(page_of_settings(result, loaded, commands, limit), out)
+    elif out is not None:
         emit(table_text(result.to_rows(), suffix_of(out)), out)
     verdict = (
         None if verify is None or budget is not None or measurement is None else _verdict(result, verify, measurement)
@@ -122,8 +131,7 @@ def tune(
     if json:
         print_json(result_to_dict(result, commands) | ({} if verdict is None else {"verified": verdict.to_dict()}))
     elif out is None:
-        limit = device_limit_lines(machines, loaded.cluster, range(problem.devices))
-        print_settings(result, loaded, top, commands, [*limit, *commands.warnings()])
+        print_settings(result, loaded, top, commands, limit)
         if result.race is not None:
             print_race(result.race, commands)
     if verdict is not None and not json and result.fitting:

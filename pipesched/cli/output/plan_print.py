@@ -15,6 +15,7 @@ from pipesched.workflows import with_equal_in_one
 if TYPE_CHECKING:
     from pipesched.schedules import Timeline
     from pipesched.simulator.planner import PlanOutcome, PlanRanking, Request
+    from pipesched.workflows.planning import PlanSearch
 
 _MOST_REJECTED = 5
 _MOST_STAYS = 24
@@ -32,6 +33,14 @@ def print_plans(ranking: PlanRanking, request: Request, limit: Sequence[str]) ->
     )
     if ranking.rejected:
         _print_rejected(ranking.rejected)
+
+
+def page_of_plans(result: PlanSearch, limit: Sequence[str]) -> str:
+    """Return the page of a search, with what is printed of it."""
+    ranking, request = result.ranking, result.request
+    rejected = [f"rejected, {what}: {len(group)}" for what, group in _by_reason(ranking.rejected).items()]
+    reasons = [f"instead of the first: {line}" for line in _reasons(ranking, request)]
+    return result.page(_table(ranking, request), "\n".join([_effort(ranking), *limit, *reasons, *rejected]))
 
 
 def _row(outcome: PlanOutcome) -> dict[str, str]:

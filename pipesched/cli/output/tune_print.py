@@ -48,6 +48,20 @@ def print_settings(
         print_table(f"{len(rejected)} settings are rejected{more}", _rejected(rejected[:top]))
 
 
+def page_of_settings(
+    result: TuneResult, problem: Problem, commands: Callable[[Setting], dict[str, str]], limit: Sequence[str]
+) -> str:
+    """Return the page of all settings, with what is printed of the answer."""
+    fitting = [*result.candidates, *result.others]
+    outcomes = [*fitting, *result.outcomes[len(fitting) :]]
+    rows = _rows(result, outcomes, problem)
+    if len(fitting) < len(outcomes):
+        rows = [row | {"rejected": outcome.reason or ""} for row, outcome in zip(rows, outcomes, strict=True)]
+    best = result.chosen
+    notes = [] if best is None else [_first(result, best), *_typed(commands, best)]
+    return result.page(rows, "\n".join([*notes, *limit]) or "nothing fits")
+
+
 def _first(result: TuneResult, best: SettingOutcome) -> str:
     line = f"{_verb(result)} by {result.evaluator}: {_told(result, best)}; training: {best.setting.training}"
     line += "; the race below chooses" if result.race else ""
@@ -84,7 +98,7 @@ def _rows(result: TuneResult, outcomes: Sequence[SettingOutcome], problem: Probl
             {
                 "": str(number),
                 **_named(outcome),
-                "time per batch": seconds(time_s),
+                "time per batch": "-" if outcome.seconds is None else seconds(time_s),
                 "memory": num_bytes(outcome.held_bytes),
                 "over plain 1F1B": "-" if gain is None else f"{gain:.3f} x",
                 "samples/s": f"{problem.batch_size / time_s:.4g}" if time_s else "-",

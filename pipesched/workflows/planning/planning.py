@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from pipesched.profiles import MessagePrecision
 from pipesched.profiles.io import Plan, save_plan
 from pipesched.schedules.builders import find
+from pipesched.schedules.formats import suffix_of, write_text
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.analysis import readable_bytes, readable_s
 from pipesched.simulator.planner import (
@@ -73,13 +74,32 @@ class PlanSearch:
         return None if self.best is None else plan_of(self.best, self.request)
 
     def save(self, path: str | Path) -> None:
-        """Write the best plan (.json), completely or not at all.
+        """Write the best plan (.json), or a page of all of them (.html), completely or not at all.
 
         Raises:
             ArgumentError: Nothing fits.
-            ProfileError: The file cannot be written.
+            ProfileError: The plan cannot be written.
+            ScheduleError: The page cannot be written.
         """
-        save_plan(plan_of(self._best(), self.request), path)
+        if suffix_of(path) == ".html":
+            write_text(Path(path), self.page())
+        else:
+            save_plan(plan_of(self._best(), self.request), path)
+
+    def page(self, rows: Sequence[Mapping[str, str]] = (), notes: str = "") -> str:
+        """Return a page for a browser: a table of the plans, where everything of the best is, and when.
+
+        Args:
+            rows: A row of cells per plan, as people read them; empty: those of `table`.
+            notes: Below the table; empty: the caption of `table`.
+
+        Raises:
+            ArgumentError: Nothing fits.
+        """
+        from pipesched.simulator.views import plan_page
+
+        best, table = self._best(), self.table()
+        return plan_page(best, self.request, table.title, rows or table.rows, notes or table.caption)
 
     def export(self, trainer: TrainerName) -> str:
         """Return the best plan in the words of another trainer, as `pipesched.export_setting` does.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipesched.schedules.formats import suffix_of, write_text
 from pipesched.simulator.analysis import readable_bytes, readable_s
 from pipesched.simulator.tuner import Problem, SettingOutcome
-from pipesched.workflows import Table
+from pipesched.workflows import ArgumentError, Table
 from pipesched.workflows.tuning.race_result import SettingRace
 
 if TYPE_CHECKING:
@@ -87,6 +90,32 @@ class TuneResult:
         from pipesched.simulator.views import heat_map_figure
 
         return heat_map_figure(self.outcomes, self.title)
+
+    def save(self, path: str | Path) -> None:
+        """Write a page (.html) of all settings, completely or not at all.
+
+        Raises:
+            ArgumentError: The suffix is another one.
+            ScheduleError: It cannot be written.
+        """
+        if suffix_of(path) != ".html":
+            raise ArgumentError(f"path: got {path}, expected a page, .html; try `to_frame` for a table")
+        write_text(Path(path), self.page())
+
+    def page(self, rows: Sequence[Mapping[str, str]] = (), notes: str = "") -> str:
+        """Return a page for a browser: the settings in a table and in maps of time and memory, and how the best runs.
+
+        Args:
+            rows: A row of cells per setting, as people read them, the candidates first; empty: those of `table`.
+            notes: Below the table; empty: the caption of `table`.
+        """
+        from pipesched.simulator.views import tune_page
+
+        table = self.table(len(self.outcomes))
+        given = rows or table.rows or [{"settings": "none fits"}]
+        best = self.chosen
+        row = None if best is None else [outcome.setting for outcome in self.candidates].index(best.setting)
+        return tune_page(self.outcomes, best, self.problem, self.title, given, notes or table.caption, row)
 
     @property
     def title(self) -> str:

@@ -1,0 +1,157 @@
+"""Pages of a search: a table of all that it has judged, what the best looks like, and how it runs."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+from pipesched.schedules import Timeline, printable
+from pipesched.simulator import SimulationError
+from pipesched.simulator.analysis import readable_bytes, readable_s
+from pipesched.simulator.planner import PlanOutcome, Request, predict_candidate, steps_of
+from pipesched.simulator.tuner import Problem, SettingOutcome, timeline_of_setting
+from pipesched.simulator.views.gantt_chart import ChartOptions, gantt_layout
+from pipesched.simulator.views.heat_map_panel import heat_faces, short_number
+from pipesched.simulator.views.html_page import PagePart, html_page
+from pipesched.simulator.views.op_looks import hex_of, is_dark
+from pipesched.simulator.views.plan_figure import layout_figure
+from pipesched.simulator.views.run_details import RunDetails, run_details
+from pipesched.simulator.views.setting_grid import ScaledQuantity, SettingGrid, setting_grid
+from pipesched.simulator.views.timeline_page import timeline_part
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_Rows = Sequence[Mapping[str, str]]
+_MOST_SPANS = 400_000
+"""Of a longer Timeline no page is made."""
+
+
+def plan_page(best: PlanOutcome, request: Request, title: str, rows: _Rows, notes: str = "") -> str:
+    """Return the page of a planner's search: its plans, where everything of the best is, and when.
+
+    Args:
+        best: The plan of the first row.
+        request: What was asked for.
+        title: Above all.
+        rows: A row of cells per plan, as people read them.
+        notes: Below the table.
+    """
+    candidate = best.candidate
+    costs = request.cuts().costs_of(candidate)
+    timeline = predict_candidate(candidate, costs, request.cluster, request.network).timeline
+    assert timeline is not None, "of one pipeline there always is one"
+    settings = {
+        "plan": candidate,
+        "micro-batch size": candidate.microbatch_size,
+        "layers of the stages": ", ".join(map(str, candidate.partition)),
+        "costs": costs.origin or None,
+        "machines": request.cluster.origin or None,
+        "messages": candidate.compression,
+    }
+    num_steps = steps_of(candidate)
+    heading = f"the first: {candidate}" + ("" if num_steps == 1 else f", the first {num_steps} steps of a run")
+    search = _table(rows, notes, 0) | {
+        "heading": heading,
+        "picture": _picture(layout_figure(candidate, request.cluster)),
+        "picture_says": f"where the ranks of {candidate} are",
+    }
+    return _page(title, search, timeline, run_details(timeline, request.cluster, settings))
+
+
+def tune_page(
+    outcomes: Sequence[SettingOutcome],
+    best: SettingOutcome | None,
+    problem: Problem,
+    title: str,
+    rows: _Rows,
+    notes: str = "",
+    best_row: int | None = 0,
+) -> str:
+    """Return the page of a tuner's search: its settings, maps of time and memory, and how the best one runs.
+
+    Args:
+        outcomes: All settings.
+        best: The answer; None: nothing fits.
+        problem: What the settings have in common.
+        title: Above all.
+        rows: A row of cells per setting, as people read them.
+        notes: Below the table.
+        best_row: The row of the answer, which is marked; None: it has none.
+    """
+    try:
+        grid = setting_grid(outcomes)
+    except SimulationError:  # nothing could be predicted, which the table says
+        maps = []
+    else:
+        maps = [_map(grid, quantity) for quantity in (grid.time, grid.memory)]
+    search = _table(rows, notes, best_row) | {"maps": maps}
+    if best is None:
+        return _page(title, search | {"heading": ""})
+    setting = best.setting
+    timeline = timeline_of_setting(problem, setting)
+    settings = {"setting": setting, "micro-batch size": problem.microbatch_size(setting.num_microbatches)}
+    many = "" if setting.num_pipelines == 1 else f": {setting.num_pipelines} pipelines, begun together"
+    details = run_details(timeline, problem.cluster, settings)
+    return _page(title, search | {"heading": f"chosen: {setting}{many}"}, timeline, details)
+
+
+def _page(
+    title: str, search: dict[str, Any], timeline: Timeline | None = None, details: RunDetails | None = None
+) -> str:
+    parts = [PagePart("search_section.html", ("search_page.js",), {"search": search}, "picture" in search)]
+    if timeline is not None and len(timeline.spans) <= _MOST_SPANS:
+        known = [] if details is None else [details]
+        parts.append(timeline_part(gantt_layout([timeline]), known, ChartOptions(has_idle=True)))
+    return html_page(printable(title), "", parts)
+
+
+def _table(rows: _Rows, notes: str, best_row: int | None) -> dict[str, Any]:
+    return {
+        "columns": [printable(name) for name in rows[0]],
+        "rows": [[printable(cell) for cell in row.values()] for row in rows],
+        "best": best_row,
+        "notes": "\n".join(map(printable, notes.splitlines())),
+        "maps": [],
+    }
+
+
+def _map(grid: SettingGrid, quantity: ScaledQuantity) -> dict[str, Any]:
+    columns, rows = grid.labels
+    known = sorted(quantity.of(outcome) for row in grid.cells for outcome in row if outcome is not None)
+    face_of = heat_faces(known)
+
+    def cell(outcome: SettingOutcome | None) -> dict[str, Any] | None:
+        if outcome is None:
+            return None
+        value = quantity.of(outcome)
+        lines = {
+            "time per batch": readable_s(outcome.seconds or 0.0),
+            "memory": readable_bytes(outcome.held_bytes),
+            "training": outcome.setting.training.value,
+            "rejected": outcome.reason,
+        }
+        return {
+            "text": short_number(value),
+            "colour": hex_of(face_of(value)),
+            "is_dark": is_dark(face_of(value)),
+            "fits": outcome.fits,
+            "is_best": outcome in grid.front[:1],
+            "name": str(outcome.setting),
+            "lines": [[name, printable(line)] for name, line in lines.items() if line],
+        }
+
+    cells = [[cell(outcome) for outcome in row] for row in grid.cells]
+    return {"title": quantity.title, "names": grid.names, "columns": columns, "rows": rows, "cells": cells}
+
+
+def _picture(figure: Figure) -> str:
+    """Return a picture as an address that holds all of it, the same whenever it is drawn."""
+    from matplotlib import rc_context
+
+    data = BytesIO()
+    with rc_context({"svg.hashsalt": "pipesched"}):
+        figure.savefig(data, format="svg", metadata={"Date": None})
+    return f"data:image/svg+xml;base64,{b64encode(data.getvalue()).decode()}"

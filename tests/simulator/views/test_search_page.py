@@ -1,0 +1,133 @@
+"""Pages of searches: their tables and maps, and what a browser makes of them."""
+
+import json
+import random
+from base64 import b64decode
+from dataclasses import replace
+
+import pytest
+
+from pipesched.simulator.analysis import readable_bytes, readable_s
+from pipesched.simulator.planner import search_plans
+from pipesched.simulator.tuner import Evaluator, Setting, SettingOutcome, Space, ranked, search_settings
+from pipesched.simulator.views import plan_page, tune_page
+from tests.browser import opened
+from tests.simulator.planner.instances import random_request
+from tests.simulator.tuner.problems import problem
+from tests.simulator.views.test_timeline_page import ATTACK, Elements
+
+TIMES = ["1.2 s", "900 ms", "1,204 s", "85 us", "-", "85.5 us"]
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    return ranked(search_settings(problem(memory_bytes=9000), Space((2, 4, 8), (1, 2)).settings()), Evaluator.SIMULATE)
+
+
+def data_of(page):
+    return json.loads(Elements(page).texts["script"][0])
+
+
+def tuned(outcomes, title="a model", rows=None):
+    rows = rows or [{"time": time} for time in TIMES]
+    return tune_page(outcomes, outcomes[0], problem(memory_bytes=9000), title, rows, "below")
+
+
+def test_a_map_has_the_best_setting_of_each_cell_with_what_it_takes(outcomes):
+    time, memory = data_of(tuned(outcomes))["search"]["maps"]
+    assert (time["columns"], time["rows"]) == (["1", "2"], ["8", "4", "2"])
+    for row, m in enumerate((8, 4, 2)):
+        for column, n in enumerate((1, 2)):
+            here = [o for o in outcomes if (o.setting.num_microbatches, o.setting.num_pipelines) == (m, n)]
+            best = min(here, key=lambda outcome: (not outcome.fits, outcome.seconds))
+            for cells in (time["cells"], memory["cells"]):
+                lines = dict(cells[row][column]["lines"])
+                assert lines["time per batch"] == readable_s(best.seconds)
+                assert lines["memory"] == readable_bytes(best.held_bytes)
+                assert lines.get("rejected") == best.reason
+                assert cells[row][column]["fits"] == best.fits
+
+
+def test_the_best_runs_below_with_its_memory_and_limit(outcomes):
+    data = data_of(tuned(outcomes))
+    assert data["search"]["heading"] == f"chosen: {outcomes[0].setting}"
+    assert [lane["limit"] for lane in data["runs"][0]["memory"]] == [9000] * 3
+    assert data["end"] * data["tick_s"] == pytest.approx(outcomes[0].seconds)
+
+
+def test_where_nothing_fits_or_can_be_predicted_there_is_the_table_alone():
+    outcome = SettingOutcome(Setting("avgpipe", 2, 1, 0), reason="got 3 stages for 2 layers")
+    page = tune_page([outcome], None, problem(), "a model", [{"rejected": "got 3 stages"}], best_row=None)
+    assert "<canvas" not in page
+    assert data_of(page)["search"]["maps"] == []
+
+
+def unlimited_request():
+    request = random_request(random.Random(7))
+    devices = tuple(replace(device, memory_bytes=None) for device in request.cluster.devices)
+    return replace(request, cluster=replace(request.cluster, devices=devices))
+
+
+def test_a_plan_page_has_a_picture_of_the_layout_and_allows_no_other():
+    request = unlimited_request()
+    ranking = search_plans(request, top=2)
+    page = plan_page(ranking.ranked[0], request, "plans", [{"plan": str(o.candidate)} for o in ranking.ranked])
+    search = data_of(page)["search"]
+    assert [cell for (cell,) in search["rows"]] == [str(outcome.candidate) for outcome in ranking.ranked]
+    picture = b64decode(search["picture"].removeprefix("data:image/svg+xml;base64,")).decode()
+    assert "<svg" in picture
+    (policy,) = [value for name, value in Elements(page).attributes if name == "content" and "default-src" in value]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert policy.endswith("; img-src data:")
+    assert page == plan_page(ranking.ranked[0], request, "plans", [{"plan": str(o.candidate)} for o in ranking.ranked])
+
+
+def test_names_of_a_stranger_end_no_element(outcomes):
+    attacked = Elements(tuned(outcomes, ATTACK, [{ATTACK: ATTACK}])).texts
+    assert {tag: len(texts) for tag, texts in attacked.items()} == {
+        tag: len(texts) for tag, texts in Elements(tuned(outcomes)).texts.items()
+    }
+
+
+DRIVE = """
+const column = () => [...document.querySelectorAll("#candidates tbody td")].map(cell => cell.textContent);
+const header = document.querySelector("#candidates th button"), told = { given: column() };
+header.click();
+told.up = column();
+header.click();
+told.down = column();
+const cell = document.querySelector("#maps td");
+cell.dispatchEvent(new PointerEvent("pointermove", { clientX: 50, clientY: 50, bubbles: true }));
+told.note = [tip.hidden, tip.querySelector("b").textContent];
+told.colour = getComputedStyle(cell).backgroundColor;
+told.boxes = numBoxes;
+console.error("driven");
+const result = document.createElement("pre");
+result.textContent = btoa(JSON.stringify(told));
+document.body.append(result);
+"""
+
+
+def test_a_browser_sorts_the_table_by_what_is_meant_and_explains_the_cells_of_a_map(outcomes, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(tuned(outcomes))
+    assert opened(path, tmp_path)[1] == []
+    elements, console = opened(path, tmp_path, DRIVE)
+    assert console == ["driven"]
+    told = json.loads(b64decode(Elements(elements).texts["pre"][0]))
+    ascending = ["85 us", "85.5 us", "900 ms", "1.2 s", "1,204 s", "-"]
+    assert (told["given"], told["up"], told["down"]) == (TIMES, ascending, ascending[::-1])
+    first = data_of(path.read_text())["search"]["maps"][0]["cells"][0][0]
+    assert told["note"] == [False, first["name"]]
+    red, green, blue = bytes.fromhex(first["colour"].removeprefix("#"))
+    assert told["colour"] == f"rgb({red}, {green}, {blue})"
+    assert told["boxes"] == 2 * 3 * outcomes[0].setting.num_microbatches + 3  # F and B on each device, and a step
+
+
+def test_a_browser_shows_the_layout_of_a_plan_under_the_policy_of_its_page(tmp_path):
+    request = unlimited_request()
+    path = tmp_path / "page.html"
+    path.write_text(plan_page(search_plans(request, top=1).ranked[0], request, "plans", [{"plan": "the first"}]))
+    elements, console = opened(path, tmp_path)
+    assert console == []
+    assert '<img id="picture" alt="where the ranks of' in elements
