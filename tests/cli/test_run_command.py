@@ -16,6 +16,7 @@ from pipesched.profiles.io import load_profile, read_cluster
 from pipesched.schedules import MemorySample, Message, Payload
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import from_json, read_timeline
+from pipesched.schedules.lowering import lower
 from pipesched.simulator.engine import simulate_lists
 from pipesched.workflows.verifying.schedule_verification import relative_difference, with_initial_weights
 from tests.trace_rules import check_trace
@@ -87,6 +88,20 @@ def test_a_device_that_held_too_much_is_the_answer_no(pipesched, monkeypatch, li
     assert answer.code == code
     assert "6.836 KiB" in answer.out
     assert ("device 1" in answer.err) == bool(code)
+
+
+def test_a_run_of_a_plan_is_set_beside_what_the_plan_predicted(pipesched, monkeypatch, folder):
+    layers = "layer,forward_s,backward_s\n0,1,2\n1,1,2\n"
+    (folder / "two.csv").write_text(layers)
+    assert pipesched("plan two.csv -b 2 --devices 2 --depth 2 -s gpipe --microbatch-sizes 1 --out plan.json").code == 0
+    spans = simulate_lists(lower(build("gpipe", 2, 2)), uniform(2, 1.0, 2.0))
+    measured = Measured(replace(spans, source="measured"), (1.0,), (2.0,))
+    monkeypatch.setattr("pipesched.executor.runs.launch", lambda job, tick: measured)
+    monkeypatch.setattr("pipesched.executor.launch.fork_client.prepare", lambda: None)
+    line = "run --plan plan.json --layer-costs two.csv"
+    makespan = json.loads(pipesched(f"{line} --json").out)["planned"]["quantities"][0]
+    assert (makespan["predicted"], makespan["measured"]) == (9.0, 9.0)  # (m + p - 1) (f + b)
+    assert "as planned and as measured" in pipesched(line).out
 
 
 @pytest.mark.distributed

@@ -76,7 +76,7 @@ def run(
         emit(job_to_json(spec), job)
         return
     with progress_bar(f"running {loaded.name}") as tick:
-        result = result_of(loaded, launch(spec, tick))
+        result = result_of(source, launch(spec, tick))
     if out is not None:
         details = RunDetails({} if limit is None else dict.fromkeys(result.timeline.devices, limit))
         write_timeline(result.timeline, out, details)
@@ -85,6 +85,8 @@ def run(
     else:
         judged = device_limit_lines(costs.machines, costs.load_cluster(loaded), loaded.rank_to_device) if limit else []
         print_result(result.table(), [*judged, *costs.shares(loaded)])
+        if result.planned is not None:
+            print_result(result.planned.table())
     require_fits(result.metrics, limit)
 
 

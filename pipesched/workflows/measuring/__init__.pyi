@@ -9,6 +9,7 @@ from .measured_costs import cut_of_runs as cut_of_runs
 from .measured_costs import profiled_stages as profiled_stages
 from .measured_costs import read_runs as read_runs
 from .measured_costs import with_profiled as with_profiled
+from .planned_run import PlannedRun as PlannedRun
 from .profile_result import ProfileMeasurement as ProfileMeasurement
 from .profiling import profile as profile
 from .run_profiles import profile_from_runs as profile_from_runs

@@ -30,12 +30,14 @@ from pipesched.workflows.arguments import (
     ProfileArgument,
     RunKeywords,
     ScheduleArgument,
+    ScheduleSource,
     load_costs,
     partition_text,
     read_schedule_argument,
     read_settings,
     require_possible,
 )
+from pipesched.workflows.measuring.planned_run import PlannedRun, hold_against_plan
 from pipesched.workflows.measuring.run_specs import prepare_emulation, prepare_run
 from pipesched.workflows.simulating import Conditions
 
@@ -57,6 +59,7 @@ class RunResult:
         makespans_s: Makespan of every measured iteration.
         losses: Mean loss of every micro-batch from the initial weights; empty when emulated.
         metrics: Metrics of the Timeline.
+        planned: What the plan predicted, beside what was measured; None of a schedule without a plan.
     """
 
     schedule: Schedule
@@ -64,6 +67,7 @@ class RunResult:
     makespans_s: tuple[float, ...]
     losses: tuple[float, ...]
     metrics: Metrics
+    planned: PlannedRun | None = None
 
     def __repr__(self) -> str:
         return f"RunResult({self.schedule.name!r}, makespan_s={self.makespan_s:.6g}, losses={len(self.losses)})"
@@ -92,6 +96,7 @@ class RunResult:
             "throughput_unit": "micro-batches per second",
             "makespans_s": self.makespans_s,
             "first_loss": loss if loss is None or math.isfinite(loss) else None,
+            **({} if self.planned is None else {"planned": self.planned.to_dict()}),
         }
 
     def to_frame(self) -> pd.DataFrame:
@@ -123,7 +128,7 @@ class RunResult:
         return Table(f"{self.schedule.name}, measured", tuple(rows), caption)
 
     def _repr_html_(self) -> str:
-        return self.table().to_html()
+        return self.table().to_html() + ("" if self.planned is None else self.planned.table().to_html())
 
 
 def run(
@@ -220,7 +225,7 @@ def run(
             profile=profile,
             **measured_how,
         )
-    return result_of(source.schedule, measured(spec, progress, model if isinstance(model, Model) else None))
+    return result_of(source, measured(spec, progress, model if isinstance(model, Model) else None))
 
 
 def measured(
@@ -247,6 +252,9 @@ def measured(
     return measured
 
 
-def result_of(schedule: Schedule, measured: Measured) -> RunResult:
-    """Return what a run gave, with its metrics."""
-    return RunResult(schedule, measured.timeline, measured.makespans_s, measured.losses, metrics(measured.timeline))
+def result_of(source: ScheduleSource, measured: Measured) -> RunResult:
+    """Return what a run gave, with its metrics, and beside what its plan predicted if there is one."""
+    schedule, timeline = source.schedule, measured.timeline
+    measures = metrics(timeline)
+    planned = None if source.plan is None else hold_against_plan(source.plan, schedule, timeline, measures)
+    return RunResult(schedule, timeline, measured.makespans_s, measured.losses, measures, planned)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipesched.schedules import Timeline
@@ -53,6 +53,7 @@ def explain_error(
     network: NetworkModel | None = None,
     *,
     than: str = "predicted",
+    predicted_s: float | None = None,
 ) -> Explanation:
     """Say why a prediction is off.
 
@@ -61,9 +62,13 @@ def explain_error(
         predicted: The same lists, predicted; None: the run is replayed alone.
         network: Network that the prediction supposes; None: what its Timeline shows of messages is taken as it is.
         than: What the ops were slower than.
+        predicted_s: The makespan that was predicted, where no Timeline of it is known [s].
     """
     try:
         split = split_error(measured, predicted, network)
+        if predicted_s is not None:
+            makespan = replace(split.makespan, predicted_s=predicted_s)
+            split = replace(split, quantities=(makespan, *split.quantities[1:]))
     except SimulationError as error:
         return Explanation(f"{measured.name}: the error cannot be split: {error}", None)
     return Explanation(split.sentence(than), split)

@@ -1,0 +1,59 @@
+"""A run of a plan beside what the plan predicted, and why the prediction is off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pipesched.profiles.io import Plan
+from pipesched.schedules import Schedule, Timeline
+from pipesched.simulator.analysis import Comparison, Metrics, Quantity
+from pipesched.workflows import Table
+from pipesched.workflows.timelines import Explanation, comparison_table, explain_error
+
+_PACE = "the plan predicts the pace of a long run, which the makespan of a short one does not say"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PlannedRun:
+    """What a plan predicted beside what was measured.
+
+    Attributes:
+        comparison: Makespan, bubble and the peak memory of each device; of a plan without a flush, the last two.
+        explanation: Why the makespan is off, of which `costs` has the plan's messages too; None without a flush.
+    """
+
+    comparison: Comparison
+    explanation: Explanation | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        explained = {} if self.explanation is None else self.explanation.to_dict()
+        return {"quantities": self.comparison.to_rows(), **explained}
+
+    def table(self) -> Table:
+        """Return a row per quantity, as people read it."""
+        table = comparison_table([self.comparison])
+        sentence = _PACE if self.explanation is None else self.explanation.sentence
+        title = f"{self.comparison.name}, as planned and as measured"
+        return replace(table, title=title, caption=f"{table.caption}\n{sentence}")
+
+
+def hold_against_plan(plan: Plan, schedule: Schedule, timeline: Timeline, measures: Metrics) -> PlannedRun:
+    """Return the run of a plan's lists beside the plan's prediction.
+
+    Args:
+        plan: Says what was predicted.
+        schedule: The lists of the plan.
+        timeline: The run of the lists.
+        measures: The metrics of the run.
+    """
+    planned, explanation = plan.predicted, None
+    quantities = []
+    if not schedule.traits.is_asynchronous:
+        quantities.append(Quantity("makespan_s", None, planned.seconds, measures.makespan_s))
+        explanation = explain_error(timeline, predicted_s=planned.seconds, than="planned")
+    quantities.append(Quantity("bubble_fraction", None, planned.bubble_fraction, measures.bubble_fraction))
+    for device, held_bytes in zip(measures.devices, planned.memory_bytes, strict=False):
+        quantities.append(Quantity("peak_memory_bytes", device.device, held_bytes, device.peak_memory_bytes))
+    return PlannedRun(Comparison(timeline.name, tuple(quantities), ()), explanation)
