@@ -7,8 +7,8 @@ What a fenced block is, its first line says:
 * ```` ```python ````: code, with the names of the page's earlier blocks; a block of ``text`` right below is what it
   prints.
 
-All other blocks are left alone. ``...`` stands for whatever is printed there. A page runs from top to bottom in a
-folder of its own, with the repository's profiles and notebooks.
+All other blocks are left alone. A line ``...`` stands for whatever is printed there. A page runs from top to bottom
+in a folder of its own, with the repository's profiles and notebooks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ sys.path[:0] = [str(ROOT)]
 import pipesched
 from pipesched.cli.main import main as pipesched_main
 
-COLUMNS = 80
+COLUMNS, LEFT_OUT = 80, "..."
 _FENCE = re.compile(r"^```(?P<language>\w+)(?: (?P<name>\S+))?\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"^\$ (?P<line>(?:.*\\\n)*.*)\n(?P<shown>(?:(?!\$ ).*\n)*)", re.MULTILINE)
 _EXIT_CODE = re.compile(r"# exit code (\d+)$")
@@ -61,8 +61,13 @@ class Example:
     @property
     def is_true(self) -> bool:
         """Whether the page shows what was printed."""
-        pattern = re.escape(self.shown.strip()).replace(r"\.\.\.", ".*?")
-        return re.fullmatch(pattern, self.printed.strip(), re.DOTALL) is not None
+        lines = ("(.*\n)*?" if line == LEFT_OUT else re.escape(f"{line}\n") for line in self.shown.splitlines())
+        return re.fullmatch("".join(lines), self.printed) is not None
+
+    @property
+    def is_partly_shown(self) -> bool:
+        """Whether the page leaves something out."""
+        return LEFT_OUT in self.shown.splitlines()
 
 
 def run_page(page: str, folder: Path) -> Iterator[Example]:
@@ -136,7 +141,7 @@ def _trimmed(text: str) -> str:
 def rewritten(page: str, examples: list[Example]) -> str:
     """Return a page that shows what was printed, but for where it leaves something out."""
     for example in reversed(examples):
-        if not example.is_true and "..." not in example.shown:
+        if not (example.is_true or example.is_partly_shown):
             page = page[: example.start] + example.printed + page[example.end :]
     return page
 
@@ -150,7 +155,7 @@ def main() -> None:
         path.write_text(rewritten(page, examples), encoding="utf-8")
         for example in examples:
             if not example.is_true:
-                print(f"{path}: {example.code}\n{example.printed if '...' in example.shown else 'written anew'}")
+                print(f"{path}: {example.code}\n{example.printed if example.is_partly_shown else 'written anew'}")
 
 
 if __name__ == "__main__":

@@ -19,9 +19,10 @@ def test_a_page_shows_what_comes_out(path, tmp_path):
 
 
 def test_what_is_left_out_is_as_long_as_it_likes():
-    assert Example("", 0, 0, "first ...\n...\nlast\n", "first 1.5 s\n\nmore\nlast\n").is_true
-    assert not Example("", 0, 0, "first ...\nlast\n", "first 1.5 s\n").is_true
-    assert not Example("", 0, 0, "1.5\n", "115\n").is_true
+    assert Example("", 0, 0, "first\n...\nlast\n", "first\n\nmore\nlast\n").is_true
+    assert Example("", 0, 0, "first\n...\n", "first\n").is_true
+    assert not Example("", 0, 0, "first\n...\nlast\n", "first\nlast one\n").is_true
+    assert not Example("", 0, 0, "1.5 ... idle\n", "1.5 and ... idle\n").is_true, "dots in a line are dots"
 
 
 def test_a_page_is_written_anew_but_for_what_it_leaves_out(tmp_path):
