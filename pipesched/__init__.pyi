@@ -70,6 +70,8 @@ from .workflows.simulating import ScheduleComparison as ScheduleComparison
 from .workflows.simulating import Simulation as Simulation
 from .workflows.simulating import compare as compare
 from .workflows.simulating import simulate as simulate
+from .workflows.sweeping import SweepResult as SweepResult
+from .workflows.sweeping import sweep as sweep
 from .workflows.timelines import Gantt as Gantt
 from .workflows.timelines import Replay as Replay
 from .workflows.timelines import TimelineComparison as TimelineComparison

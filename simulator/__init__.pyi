@@ -5,6 +5,7 @@ from . import fidelity as fidelity
 from . import memory as memory
 from . import planner as planner
 from . import search as search
+from . import sweep as sweep
 from . import theory as theory
 from . import tuner as tuner
 from . import views as views

@@ -35,6 +35,7 @@ COMMANDS = {
     "run": "run:run",
     "train": "train:train",
     "tune": "tune:tune",
+    "sweep": "sweep:sweep",
     "verify": "verify:verify",
     "what-if": "what_if:what_if",
     "schema": "schema:schema",

@@ -5,6 +5,7 @@ from . import file_formats as file_formats
 from . import measuring as measuring
 from . import planning as planning
 from . import simulating as simulating
+from . import sweeping as sweeping
 from . import timelines as timelines
 from . import training as training
 from . import tuning as tuning

@@ -85,6 +85,11 @@ class Metrics:
     throughput: float
     devices: tuple[DeviceMetrics, ...]
 
+    @property
+    def busy_s(self) -> float:
+        """Seconds in which the devices compute, all of them together."""
+        return math.fsum(device.busy_s for device in self.devices)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as ``pipesched simulate --json`` prints it."""
         return {

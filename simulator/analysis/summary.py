@@ -11,6 +11,7 @@ from pipesched.schedules.lowering import lower
 from pipesched.schedules.weights import live_copies, live_versions
 from pipesched.simulator.analysis.comm_volume import communication_volume
 from pipesched.simulator.analysis.device_metrics import metrics
+from pipesched.simulator.analysis.steady_bubble import steady_bubble_fraction
 from pipesched.simulator.analysis.tables import CellValue
 from pipesched.simulator.memory import in_flight, over_capacity, peak_in_flight
 
@@ -28,6 +29,7 @@ class Summary:
         throughput: Micro-batches per second.
         steady_s_per_microbatch: Seconds of a micro-batch when batches follow one another, or without a flush in the
             long run (`simulator.fast.steady_state`); None where that is not known.
+        steady_bubble_fraction: Idle share of all device time at that pace.
         peak_memory_worst_bytes: Peak of the device that holds most; None where the costs have no bytes.
         peak_memory_best_bytes: Peak of the device that holds least.
         peak_microbatches_worst: The same in micro-batches, of activations alone (`simulator.memory.in_flight`).
@@ -48,6 +50,7 @@ class Summary:
     bubble_of_longest_span: float | None = None
     throughput: float | None = None
     steady_s_per_microbatch: float | None = None
+    steady_bubble_fraction: float | None = None
     peak_memory_worst_bytes: int | None = None
     peak_memory_best_bytes: int | None = None
     peak_microbatches_worst: float | None = None
@@ -96,6 +99,9 @@ def summarize(
         bubble_of_longest_span=measures.bubble_of_longest_span,
         throughput=measures.throughput,
         steady_s_per_microbatch=steady_s_per_microbatch,
+        steady_bubble_fraction=steady_bubble_fraction(
+            measures.busy_s, schedule, costs, cluster, steady_s_per_microbatch
+        ),
         peak_memory_worst_bytes=max(peaks, default=None),
         peak_memory_best_bytes=min(peaks, default=None),
         peak_microbatches_worst=max(counts),

@@ -5,10 +5,13 @@ from .drift_arrays import arrays_of_lists as arrays_of_lists
 from .drift_pace import drift_arrays_of as drift_arrays_of
 from .drift_pace import predict_drifting as predict_drifting
 from .drift_pace import steady_s as steady_s
+from .event_graph import EventGraph as EventGraph
 from .exact_estimate import predict_scenario as predict_scenario
 from .lockstep import Lockstep as Lockstep
 from .lockstep import lockstep_of as lockstep_of
 from .lockstep import predict_in_lockstep as predict_in_lockstep
+from .lockstep_memory import LockstepBytes as LockstepBytes
+from .lockstep_memory import held_on_devices as held_on_devices
 from .longest_path import event_graph_of as event_graph_of
 from .longest_path import longest_path as longest_path
 from .longest_path import predict_by_longest_path as predict_by_longest_path
@@ -19,4 +22,6 @@ from .steady_state import batch_period_s as batch_period_s
 from .steady_state import predict_repeated as predict_repeated
 from .steady_state import predict_unflushed as predict_unflushed
 from .steady_state import repeated_pace_s as repeated_pace_s
+from .steady_state import shown_period_s as shown_period_s
+from .steady_state import shows_period as shows_period
 from .steady_state import unflushed_pace_s as unflushed_pace_s

@@ -16,12 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias, assert_never
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, assert_never
 
 from pipesched.profiles.clusters import Cluster, Hop, ReductionWay, all_reduce
 from pipesched.profiles.costs import StageCosts, shared_slowdown
 from pipesched.schedules import HandOver, Message, Op, Schedule, Span, Timeline, WorkOp
 from pipesched.simulator import HandOverWork, SimulationError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class DeviceWork(NamedTuple):
@@ -60,6 +64,10 @@ Duration: TypeAlias = DeviceWork | HandOverWork | Flow | Latency | StageReductio
 
 BEGINNING = 1
 """The number of the time at which nothing is waited for."""
+
+
+_FEW_CASES = 8
+"""So few are quicker one after the other: an operation of NumPy takes as long as some of Python."""
 
 
 class NumberedSpan(NamedTuple):
@@ -121,6 +129,29 @@ class EventGraph:
                 last_s = times_s[third]
             append(last_s)
             append(last_s + lasts_s[takes])
+        return times_s
+
+    def times_of_cases_s(self, cases: Sequence[tuple[StageCosts, Cluster]]) -> NDArray[np.float64]:
+        """Work through the nodes once for all of k pairs of costs and machines, each as `times_s` has it.
+
+        Returns:
+            An array of 2 n rows and k columns: the times of each case [s].
+
+        Raises:
+            ProfileError, SimulationError: As `times_s` does, of any case.
+        """
+        import numpy as np
+
+        if len(cases) < _FEW_CASES:
+            return np.array([self.times_s(*case) for case in cases]).T
+        lasts_s = np.array([[_seconds(duration, *case, 1) for case in cases] for duration in self.durations])
+        times_s = np.zeros((2 * len(self.takes) + 2, len(cases)))
+        for node, (first, second, third, takes) in enumerate(zip(*self.waits, self.takes, strict=True), 1):
+            ready_s = times_s[2 * node]
+            np.maximum(times_s[first], times_s[second], out=ready_s)
+            if third != BEGINNING:
+                np.maximum(ready_s, times_s[third], out=ready_s)
+            np.add(ready_s, lasts_s[takes], out=times_s[2 * node + 1])
         return times_s
 
     def timeline(self, times_s: Sequence[float]) -> Timeline:

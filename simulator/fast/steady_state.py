@@ -18,7 +18,7 @@ ones do. One period may not do: where k micro-batches go round, every k-th may f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 
 from pipesched.profiles.clusters import Cluster
@@ -122,10 +122,8 @@ def batch_period_s(
         cluster: The machines that it was simulated with.
         network: How messages went in that simulation.
     """
-    if not is_usual(network) or not is_unshared(schedule, cluster) or _predicts_weights(schedule):
+    if not shows_period(schedule, cluster, network):
         return None
-    if cluster.has_hand_over:
-        return None  # a rank that hands over is not free when its last work is over
     begins_s, ends_s = [math.inf] * schedule.num_ranks, [0.0] * schedule.num_ranks
     channels: dict[tuple[int, int], tuple[float, float]] = {}
     for span in timeline.spans:
@@ -135,10 +133,27 @@ def batch_period_s(
             channels[span.rank, span.op.peer] = min(first_s, span.start_s), max(last_s, span.end_s)
         elif not isinstance(span.op, Recv):
             ends_s[span.rank] = max(ends_s[span.rank], span.end_s)
-    first_s = min(begins_s)
-    ready_s = [end_s for begin_s, end_s in zip(begins_s, ends_s, strict=True) if begin_s == first_s]
+    return shown_period_s([*zip(begins_s, ends_s, strict=True)], [*channels.values()])
+
+
+def shows_period(schedule: Schedule, cluster: Cluster, network: NetworkOptions = USUAL_NETWORK) -> bool:
+    """Whether the Timeline of a batch, lowered, may show by itself when the next one is the same."""
+    if not is_usual(network) or not is_unshared(schedule, cluster) or _predicts_weights(schedule):
+        return False
+    return not cluster.has_hand_over  # a rank that hands over is not free when its last work is over
+
+
+def shown_period_s(ranks: Sequence[tuple[float, float]], channels: Sequence[tuple[float, float]]) -> float | None:
+    """Return how long after a batch the next one is the same; None where the batch does not show it.
+
+    Args:
+        ranks: When each rank begins, and when its last op that is no message is over [s].
+        channels: When the first message of each channel begins, and when the last is there [s].
+    """
+    first_s = min(begin_s for begin_s, _ in ranks)
+    ready_s = [end_s for begin_s, end_s in ranks if begin_s == first_s]
     period_s = max(ready_s) - first_s
-    longest_s = max(end_s - begin_s for begin_s, end_s in (*zip(begins_s, ends_s, strict=True), *channels.values()))
+    longest_s = max(end_s - begin_s for begin_s, end_s in (*ranks, *channels))
     is_same = max(longest_s, period_s) - period_s + max(ready_s) - min(ready_s) <= SAME * period_s
     return period_s if is_same else None
 

@@ -3,6 +3,8 @@ from .batch_sizes import divisors as divisors
 from .batch_sizes import nearest_batch as nearest_batch
 from .best_first import BestFirst as BestFirst
 from .best_first import BoundedCandidate as BoundedCandidate
+from .journal import Journal as Journal
+from .journal import search_all as search_all
 from .race import Lag as Lag
 from .race import Race as Race
 from .ray_runner import make_ray_runner as make_ray_runner

@@ -1,6 +1,5 @@
 from .advance import smallest_advance as smallest_advance
 from .equation_estimate import predict_by_equations as predict_by_equations
-from .journal import Journal as Journal
 from .predictor import Accounting as Accounting
 from .predictor import SettingProfile as SettingProfile
 from .predictor import predict_setting as predict_setting
@@ -19,5 +18,6 @@ from .setting_outcome import pareto as pareto
 from .setting_outcome import ranked as ranked
 from .setting_search import Judge as Judge
 from .setting_search import search_settings as search_settings
+from .setting_search import setting_journal as setting_journal
 from .verdict import rank_correlation as rank_correlation
 from .verdict import regret as regret

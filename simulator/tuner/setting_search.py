@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TypeAlias, assert_never
 
 from pipesched.simulator import SimulationError
-from pipesched.simulator.search import Runner, make_process_runner
-from pipesched.simulator.tuner.journal import Journal
+from pipesched.simulator.search import Journal, Runner, make_process_runner, search_all
 from pipesched.simulator.tuner.predictor import Accounting, SettingProfile
 from pipesched.simulator.tuner.setting import AVGPIPE, Setting
 from pipesched.simulator.tuner.setting_evaluation import Problem, evaluate_by_equations, evaluate_setting, measure
@@ -32,7 +32,7 @@ def search_settings(
     tick: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
     judge: Judge | None = None,
     runner: Runner | None = None,
-    journal: Journal | None = None,
+    journal: Journal[SettingOutcome] | None = None,
 ) -> tuple[SettingOutcome, ...]:
     """Evaluate `settings`, in their order.
 
@@ -54,15 +54,26 @@ def search_settings(
     """
     judge = judge or _judge(problem, settings, evaluator, accounting)
     run = runner or make_process_runner(workers)
-    known = {} if journal is None else journal.known
-    outcomes = {setting: known[setting] for setting in settings if setting in known}
-    chunks = _chunks([setting for setting in settings if setting not in outcomes])
-    for outcome in run(judge, lambda: next(chunks, ())):
-        outcomes[outcome.setting] = outcome
-        if journal is not None:
-            journal.add(outcome)
-        tick(len(outcomes) / len(settings))
-    return tuple(outcomes[setting] for setting in settings)
+
+    def search(settings: Sequence[Setting]) -> Iterator[SettingOutcome]:
+        chunks = _chunks(settings)
+        return run(judge, lambda: next(chunks, ()))
+
+    return search_all(settings, search, journal, tick)
+
+
+def setting_journal(path: str | Path, problem: Problem, how: str = "simulate") -> Journal[SettingOutcome]:
+    """Open the journal of a search of the tuner's, or begin one.
+
+    Args:
+        path: Path of the file.
+        problem: What is searched.
+        how: Whatever else the outcomes depend on.
+
+    Raises:
+        SimulationError, ProfileError, ScheduleError: As `Journal` does.
+    """
+    return Journal(path, SettingOutcome, (problem, how), "this profile, batch, machines and evaluator")
 
 
 def _chunks(settings: Sequence[Setting]) -> Iterator[Sequence[Setting]]:

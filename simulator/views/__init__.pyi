@@ -30,4 +30,5 @@ from .staleness_figure import staleness_figure as staleness_figure
 from .timeline_frame import require_parquet as require_parquet
 from .timeline_frame import to_frame as to_frame
 from .timeline_frame import write_frame as write_frame
+from .timeline_frame import write_parquet as write_parquet
 from .timeline_page import timeline_page as timeline_page

@@ -56,9 +56,18 @@ def write_frame(timeline: Timeline, path: Path | str) -> None:
     if require_suffix(path, (".csv", ".parquet")) == ".csv":
         write_bytes(path, to_frame(timeline).to_csv(index=False, lineterminator="\n").encode())
         return
+    write_parquet(to_frame(timeline), path)
+
+
+def write_parquet(frame: pd.DataFrame, path: Path | str) -> None:
+    """Write a table as Parquet.
+
+    Raises:
+        SimulationError: pyarrow is not installed, or the file cannot be written.
+    """
     require_parquet(path)
     data = BytesIO()
-    to_frame(timeline).to_parquet(data, index=False, engine="pyarrow")
+    frame.to_parquet(data, index=False, engine="pyarrow")
     write_bytes(path, data.getvalue())
 
 

@@ -18,12 +18,13 @@ def test_pipedream_and_gpipe_are_told_apart_by_their_pace_in_the_long_run(pipesc
     assert rows["pipedream"]["makespan_s"] == rows["gpipe"]["makespan_s"] == 33
     assert rows["pipedream"]["steady_s_per_microbatch"] == 3
     assert rows["gpipe"]["steady_s_per_microbatch"] == 33 / 8
+    assert rows["pipedream"]["steady_bubble_fraction"] == 0
+    assert rows["gpipe"]["steady_bubble_fraction"] == rows["gpipe"]["bubble_fraction"] == pytest.approx(9 / 33)
     table = pipesched(line).out
     assert "steady / micro-batch" in table
     assert all(f"│ {pace} │" in " ".join(table.split()) for pace in ("3 s", "4.125 s"))
-    assert (
-        "\nsteady, when it goes on: 3 s per micro-batch\n" in pipesched(f"simulate -s pipedream -p 4 -m 8 {COSTS}").out
-    )
+    steady_line = "\nsteady, when it goes on: 3 s per micro-batch, steady_bubble_fraction 0.00%\n"
+    assert steady_line in pipesched(f"simulate -s pipedream -p 4 -m 8 {COSTS}").out
 
 
 def test_every_schedule_has_a_pace_between_its_work_and_its_makespan(pipesched):
@@ -38,6 +39,17 @@ def test_a_step_between_batches_counts_and_one_behind_another_stage_does_not(pip
     assert steady(pipesched, f"-s gpipe {line}") == pytest.approx((4 * 3 + 0.5) / 3)
     assert steady(pipesched, f"-s pipedream {line}") == pytest.approx(3.5)
     assert steady(pipesched, "-f mine.csv --uniform f=1,b=2,step_s=0.5") == pytest.approx((4 * 3 + 0.5) / 3)
+
+
+def test_the_steady_bubble_counts_steps_that_a_file_leaves_to_its_caller(pipesched, folder):
+    """Of 2 x 3 x 3.5 or 2 x (12 + 0.5) seconds on both devices, each computes 3 x 3 s and steps once."""
+    costs = "--uniform f=1,b=2,step_s=0.5"
+    gpipe = data(pipesched, f"simulate -s gpipe -p 2 -m 3 {costs}")
+    file = data(pipesched, f"simulate -f mine.csv {costs}")
+    assert gpipe["steady_bubble_fraction"] == pytest.approx(1 - 9.5 / 12.5)
+    assert file["steady_bubble_fraction"] == pytest.approx(1 - 9.5 / 12.5)
+    pipedream = data(pipesched, f"simulate -s pipedream -p 2 -m 3 {costs}")
+    assert pipedream["steady_bubble_fraction"] == pytest.approx(0)
 
 
 @pytest.mark.parametrize("name", ["gpipe", "pipedream"])

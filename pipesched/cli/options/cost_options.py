@@ -89,11 +89,11 @@ class CostOptions:
             self.source(schedule), schedule, microbatch_size=self.microbatch_size, partition=self.partition
         )
 
-    def source(self, schedule: Schedule, plan: Plan | None = None) -> AnyCosts:
+    def source(self, schedule: Schedule | None, plan: Plan | None = None) -> AnyCosts:
         """Return the costs as the options give them.
 
         Args:
-            schedule: Says whether I and W are needed.
+            schedule: Says whether I and W are needed; None: that is found out later.
             plan: The plan that the schedule is made from, if it is: it says the partition.
 
         Raises:

@@ -1,26 +1,26 @@
-"""Whole numbers as people list them: ``1,2,4-8``."""
+"""Numbers as people list them: ``1,2,4-8``, ``8:512:x2``, ``4:16:4``."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
+
 from pipesched.cli.errors import InputError
+from pipesched.cli.options.key_values import number, read_integer
 
 _MOST = 10_000
 """More are a slip of the hand."""
 
 
 def counts(text: str, option: str, least: int, most: int = 2**31 - 1) -> tuple[int, ...]:
-    """Return the numbers of ``1,2,4-8``, rising, each once.
+    """Return the numbers of ``1,2,4-8,8:512:x2``, rising, each once.
 
     Raises:
         InputError: A part is no number or range, or below `least`, or above `most`.
     """
     counted: set[int] = set()
     for part in text.split(","):
-        first, dash, last = (piece.strip() for piece in part.partition("-"))
-        try:
-            numbers = range(int(first), int(last if dash else first) + 1)
-        except ValueError:
-            numbers = range(0)
+        numbers = _whole_numbers(part, option)
         if numbers and numbers[-1] > most:
             raise InputError(f"{option}: got {part!r}, expected at most {most}; try {option} {least}-{least + 3}")
         if not numbers or numbers[0] < least or len(numbers) > _MOST:
@@ -30,3 +30,54 @@ def counts(text: str, option: str, least: int, most: int = 2**31 - 1) -> tuple[i
             )
         counted.update(numbers)
     return tuple(sorted(counted))
+
+
+def _whole_numbers(part: str, option: str) -> range | list[int]:
+    if ":" in part:
+        return [int(value) for value in _ranged(part, option, lambda text: read_integer(text, option))]
+    first, dash, last = (piece.strip() for piece in part.partition("-"))
+    try:
+        return range(int(first), int(last if dash else first) + 1)
+    except ValueError:
+        return range(0)
+
+
+def amounts(text: str, place: str) -> tuple[float, ...]:
+    """Return the numbers of ``1e9,10GB/s,1:16:x2``, as they come, each once; units are those of the key of `place`.
+
+    Raises:
+        InputError: A part is no number or range.
+    """
+    read: list[float] = []
+    for part in text.split(","):
+        read += _ranged(part, place, lambda text: number(text, place)) if ":" in part else [number(part, place)]
+    return tuple(dict.fromkeys(read))
+
+
+def _ranged(part: str, place: str, read: Callable[[str], float]) -> list[float]:
+    """Return the numbers of ``first:last``, ``first:last:step`` or ``first:last:xfactor``.
+
+    Raises:
+        InputError: It is no such range, nothing lies in it, or it goes on for ever.
+    """
+    first, last, *steps = (piece.strip() for piece in part.split(":"))
+    step = steps[0] if len(steps) == 1 else "1"
+    is_factor = step.startswith("x")
+    low, high, by = read(first), read(last), read(step.removeprefix("x"))
+    if len(steps) > 1 or high < low or by <= (1 if is_factor else 0) or (is_factor and low <= 0):
+        raise InputError(
+            f"{place}: got {part!r}, expected a range that rises, first:last:step or first:last:xfactor; "
+            "try 8:512:x2 or 4:16:4"
+        )
+    most = math.log(high / low, by) if is_factor else (high - low) / by
+    if most > _MOST:
+        raise InputError(f"{place}: got {part!r}, expected a range of at most {_MOST} numbers; try a larger step")
+    return [*_rising(low, high, by, is_factor=is_factor)]
+
+
+def _rising(low: float, high: float, by: float, *, is_factor: bool) -> Iterator[float]:
+    value, index = low, 0
+    while value <= high * (1 + 1e-12):
+        yield value
+        index += 1
+        value = low * by**index if is_factor else low + by * index

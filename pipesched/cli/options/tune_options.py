@@ -198,12 +198,21 @@ class Method:
         Raises:
             NotThereError: Ray is not installed, or there is no such cluster.
         """
-        if self.ray is None:
-            return None
-        from pipesched.simulator import SimulationError
-        from pipesched.simulator.search import make_ray_runner
+        return ray_runner(self.ray)
 
-        try:
-            return make_ray_runner(self.ray)
-        except SimulationError as error:
-            raise NotThereError(str(error)) from error
+
+def ray_runner(address: str | None) -> Runner | None:
+    """Return what goes through settings on the Ray cluster of this address; None where there is none.
+
+    Raises:
+        NotThereError: Ray is not installed, or there is no such cluster.
+    """
+    if address is None:
+        return None
+    from pipesched.simulator import SimulationError
+    from pipesched.simulator.search import make_ray_runner
+
+    try:
+        return make_ray_runner(address)
+    except SimulationError as error:
+        raise NotThereError(str(error)) from error

@@ -22,12 +22,12 @@ _SECONDS = {"f": "forward_s", "b": "backward_s", "i": "backward_input_s", "w": "
 _BYTES = ("output_bytes", "saved_bytes", "saved_for_weight_bytes", "weight_bytes", "optimizer_bytes")
 
 
-def uniform_costs(text: str, schedule: Schedule) -> DeviceCost:
+def uniform_costs(text: str, schedule: Schedule | None) -> DeviceCost:
     """Return what a device has of a model of equal stages, from ``f=1,b=2`` or ``f=1,i=1,w=1,saved_bytes=1e9``.
 
     Args:
         text: What the user wrote.
-        schedule: Says whether the backward is split.
+        schedule: Says whether the backward is split; None: that is found out later.
 
     Raises:
         InputError: A value is missing or cannot be.
@@ -76,13 +76,13 @@ def shares_note(text: str, schedules: Iterable[Schedule], *, named: bool = True)
     return lines
 
 
-def _require_complete(text: str, values: dict[str, float], schedule: Schedule) -> None:
+def _require_complete(text: str, values: dict[str, float], schedule: Schedule | None) -> None:
     if "f" not in values:
         raise InputError(f"--uniform: got {text!r}, expected f, the seconds of a forward; try f=1,b=2")
     is_split = {"i", "w"} <= values.keys()
     if "b" not in values and not is_split:
         raise InputError(f"--uniform: got {text!r}, expected b, or both i and w; try f=1,b=2 or f=1,i=1,w=1")
-    if not is_split and _splits(schedule):
+    if schedule is not None and not is_split and _splits(schedule):
         raise InputError(
             f"--uniform: got {text!r}, expected i and w too, because {schedule.name} splits the backward; "
             "try f=1,i=1,w=1 (B then takes i + w)"

@@ -40,3 +40,4 @@ from .schedule_arguments import read_plan_argument as read_plan_argument
 from .schedule_arguments import read_schedule_argument as read_schedule_argument
 from .schedule_arguments import require_counts as require_counts
 from .schedule_arguments import require_no_counts as require_no_counts
+from .schedule_arguments import require_taken as require_taken

@@ -6,7 +6,7 @@ plan (.json, .csv).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -170,6 +170,26 @@ def require_no_counts(**counts: object) -> None:
     for name, value in counts.items():
         if value is not None:
             raise ArgumentError(f"{name}: got {value}, expected it beside a schedule's name alone; leave it out")
+
+
+def require_taken(entries: Sequence[Entry], num_chunks: object, parameters: Iterable[str]) -> None:
+    """Refuse chunks, or names of parameters, that none of several schedules takes.
+
+    Args:
+        entries: What is known of the schedules.
+        num_chunks: Stages per rank that are asked for; None: none are.
+        parameters: Names of the parameters that are given.
+
+    Raises:
+        ArgumentError: None of the schedules takes them.
+    """
+    if num_chunks is not None and not any(entry.traits.takes_chunks for entry in entries):
+        raise ArgumentError(f"num_chunks: got {num_chunks}, expected a schedule that takes chunks; try interleaved")
+    known = {parameter.name for entry in entries for parameter in entry.parameters}
+    for name in parameters:
+        if name not in known:
+            expected = ", ".join(sorted(known)) or "none"
+            raise ArgumentError(f"parameters: got {name}, expected those of a schedule here: {expected}")
 
 
 def _built(

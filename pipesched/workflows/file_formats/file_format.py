@@ -75,9 +75,10 @@ def _job() -> dict[str, Any]:
 
 
 def _search() -> dict[str, Any]:
-    from pipesched.simulator.tuner import Journal
+    from pipesched.simulator.search import Journal
+    from pipesched.simulator.tuner import SettingOutcome
 
-    return Journal.line_schema()
+    return Journal.line_schema(SettingOutcome)
 
 
 FILE_FORMATS: dict[FormatName, FileFormat] = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipesched.profiles import MessagePrecision, ProfileError
 from pipesched.schedules import ScheduleError
-from pipesched.schedules.builders import Entry, ParameterValue
+from pipesched.schedules.builders import ParameterValue
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import Buffers, NetworkOptions, SimulationError
 from pipesched.simulator.analysis import CellValue, Summary, readable_bytes, readable_s, readable_share, summarize
@@ -27,6 +27,7 @@ from pipesched.workflows.arguments import (
     partition_text,
     read_schedule_argument,
     require_counts,
+    require_taken,
 )
 from pipesched.workflows.simulating.prediction import (
     Conditions,
@@ -150,6 +151,7 @@ _COLUMNS: tuple[tuple[str, tuple[str, ...], Callable[[Any], str]], ...] = (
     ("makespan", ("makespan_s",), readable_s),
     ("bubble fraction", ("bubble_fraction",), readable_share),
     ("steady / micro-batch", ("steady_s_per_microbatch",), readable_s),
+    ("steady bubble", ("steady_bubble_fraction",), readable_share),
     ("peak memory", ("peak_memory_worst_bytes",), readable_bytes),
     ("fits", ("fits",), _yes),
     ("in flight", ("peak_microbatches_worst",), _number),
@@ -169,7 +171,7 @@ _CAPTION = """\
 bubble_fraction: idle / (devices x makespan); bubble_overhead: (makespan - busiest device) / busiest device; \
 of longest span: its idle share
 steady: seconds per micro-batch when batches follow one another, each stage stepping between, or without a flush in \
-the long run
+the long run; steady bubble: idle share of all device time at that pace
 peak memory, and micro-batches in flight at most: of the device with most; least: of the one with least; \
 model copies: weights on all devices together, old versions and predicted ones included"""
 
@@ -220,7 +222,7 @@ def compare(
     num_ranks, num_microbatches, num_chunks = require_counts(num_ranks, num_microbatches, num_chunks, parameters)
     require_flag("keep_going", keep_going)
     entries = [known_entry(schedule) for schedule in schedules]
-    _require_taken([entry for entry in entries if entry is not None], num_chunks, parameters or {})
+    require_taken([entry for entry in entries if entry is not None], num_chunks, parameters or {})
     sources: list[tuple[str, Callable[[], ScheduleSource]]] = []
     for schedule, entry in zip(schedules, entries, strict=True):
         if entry is None:
@@ -249,16 +251,6 @@ def compare(
         seed=seed,
     )
     return compare_sources(sources, lambda source: conditions, keep_going=keep_going)  # noqa: ARG005
-
-
-def _require_taken(entries: Sequence[Entry], num_chunks: int | None, parameters: Mapping[str, ParameterValue]) -> None:
-    if num_chunks is not None and not any(entry.traits.takes_chunks for entry in entries):
-        raise ArgumentError(f"num_chunks: got {num_chunks}, expected a schedule that takes chunks; try interleaved")
-    known = {parameter.name for entry in entries for parameter in entry.parameters}
-    for name in parameters:
-        if name not in known:
-            expected = ", ".join(sorted(known)) or "none"
-            raise ArgumentError(f"parameters: got {name}, expected those of a schedule here: {expected}")
 
 
 def compare_sources(

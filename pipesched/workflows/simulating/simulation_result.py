@@ -8,7 +8,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pipesched.profiles.clusters import all_reduce
-from pipesched.simulator.analysis import Metrics, fits, metrics, readable_bytes, readable_s, readable_share
+from pipesched.simulator.analysis import (
+    Metrics,
+    fits,
+    metrics,
+    readable_bytes,
+    readable_s,
+    readable_share,
+    steady_bubble_fraction,
+)
 from pipesched.simulator.engine import Distribution
 from pipesched.simulator.fidelity import MakespanRange
 from pipesched.simulator.memory import InFlight, in_flight, peak_in_flight
@@ -77,6 +85,12 @@ class Simulation(Prediction):
         return self.bare_metrics.throughput
 
     @property
+    def steady_bubble_fraction(self) -> float | None:
+        """Idle share of all device time when it goes on; None where its pace is not known."""
+        busy_s = self.bare_metrics.busy_s
+        return steady_bubble_fraction(busy_s, self.schedule, self.costs, self.cluster, self.steady_s_per_microbatch)
+
+    @property
     def fits(self) -> bool | None:
         """Whether no device holds more than it has; None where either is not known."""
         return fits(self.timeline, self.cluster)
@@ -108,6 +122,7 @@ class Simulation(Prediction):
             **self.metrics.to_dict(),
             "throughput_unit": "micro-batches per second",
             "steady_s_per_microbatch": self.steady_s_per_microbatch,
+            "steady_bubble_fraction": self.steady_bubble_fraction,
             "fits": self.fits,
             "reductions": [reduction.to_dict() for reduction in self.reductions],
             "stage_share": self.stage_share,
@@ -174,5 +189,8 @@ class Simulation(Prediction):
                 "draws of what the profile's seconds varied by"
             )
         if self.steady_s_per_microbatch is not None:
-            lines.append(f"steady, when it goes on: {readable_s(self.steady_s_per_microbatch)} per micro-batch")
+            lines.append(
+                f"steady, when it goes on: {readable_s(self.steady_s_per_microbatch)} per micro-batch, "
+                f"steady_bubble_fraction {readable_share(self.steady_bubble_fraction)}"
+            )
         return lines

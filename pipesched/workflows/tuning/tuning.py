@@ -15,7 +15,6 @@ from pipesched.simulator.tuner import (
     AVGPIPE,
     Accounting,
     Evaluator,
-    Journal,
     Judge,
     Problem,
     Setting,
@@ -25,6 +24,7 @@ from pipesched.simulator.tuner import (
     evaluate_setting,
     ranked,
     search_settings,
+    setting_journal,
     smallest_advance,
 )
 from pipesched.workflows import (
@@ -203,7 +203,7 @@ def search_problem(
         tick=progress,
         judge=judge,
         runner=evaluate_in_turn if measures else runner,
-        journal=None if resume is None else Journal(Path(resume), problem, how),
+        journal=None if resume is None else setting_journal(Path(resume), problem, how),
     )
     if all(outcome.seconds is None for outcome in outcomes):
         raise ArgumentError(f"none of {len(outcomes)} settings can be; the first: {outcomes[0].reason}")

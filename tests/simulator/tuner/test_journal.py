@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from pipesched.simulator import SimulationError
-from pipesched.simulator.tuner import Journal, Space, evaluate_setting, search_settings
+from pipesched.simulator.tuner import Space, evaluate_setting, search_settings, setting_journal
 from tests.simulator.tuner.problems import problem
 
 SETTINGS = Space((2, 4, 8), (1, 2), (0, 1)).settings()
@@ -20,25 +20,25 @@ def stopped_after(count, asked, path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        search_settings(asked, SETTINGS, journal=Journal(path, asked), runner=run)
+        search_settings(asked, SETTINGS, journal=setting_journal(path, asked), runner=run)
 
 
 def test_a_stopped_search_goes_on_with_what_is_left(tmp_path):
     asked, path = problem(memory_bytes=9000), tmp_path / "j"
     stopped_after(4, asked, path)
-    known = {*Journal(path, asked).known}
+    known = {*setting_journal(path, asked).known}
     seen, told = [], []
 
     def run(judge, take):
         seen.extend(take())
         return map(judge, seen)
 
-    outcomes = search_settings(asked, SETTINGS, journal=Journal(path, asked), runner=run, tick=told.append)
+    outcomes = search_settings(asked, SETTINGS, journal=setting_journal(path, asked), runner=run, tick=told.append)
     assert (len(known), len(seen), {*seen}) == (4, len(SETTINGS) - 4, {*SETTINGS} - known)
     assert outcomes == tuple(evaluate_setting(asked, setting) for setting in SETTINGS)
     assert told[-1] == 1.0
     again = search_settings(
-        asked, SETTINGS, journal=Journal(path, asked), runner=lambda judge, take: map(judge, take())
+        asked, SETTINGS, journal=setting_journal(path, asked), runner=lambda judge, take: map(judge, take())
     )
     assert again == outcomes
     assert len(path.read_text().splitlines()) == 1 + len(SETTINGS)
@@ -47,12 +47,12 @@ def test_a_stopped_search_goes_on_with_what_is_left(tmp_path):
 def test_a_line_cut_short_is_found_anew(tmp_path):
     asked, path = problem(), tmp_path / "j"
     stopped_after(3, asked, path)
-    known = [*Journal(path, asked).known]
+    known = [*setting_journal(path, asked).known]
     path.write_text(path.read_text()[:-10])
-    journal = Journal(path, asked)
+    journal = setting_journal(path, asked)
     assert list(journal.known) == known[:2]
     assert search_settings(asked, SETTINGS, journal=journal) == search_settings(asked, SETTINGS)
-    assert set(Journal(path, asked).known) == set(SETTINGS)
+    assert set(setting_journal(path, asked).known) == set(SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ def test_a_line_cut_short_is_found_anew(tmp_path):
     [problem(batch_size=16), problem(num_devices=2), problem(memory_bytes=5), replace(problem(), partition="uniform")],
 )
 def test_a_search_of_something_else_is_refused(tmp_path, other):
-    Journal(tmp_path / "j", problem())
+    setting_journal(tmp_path / "j", problem())
     with pytest.raises(SimulationError, match="got a search of something else"):
-        Journal(tmp_path / "j", other)
+        setting_journal(tmp_path / "j", other)
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,10 @@ def test_a_search_of_something_else_is_refused(tmp_path, other):
 )
 def test_what_is_no_search_is_refused_in_one_line(tmp_path, text, fault):
     path = tmp_path / "j"
-    Journal(path, problem())
+    setting_journal(path, problem())
     path.write_text(text.replace("{head}", path.read_text().strip()))
     with pytest.raises(SimulationError) as error:
-        Journal(path, problem())
+        setting_journal(path, problem())
     assert fault in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -99,21 +99,21 @@ def test_what_is_no_search_is_refused_in_one_line(tmp_path, text, fault):
 def test_a_file_that_is_no_search_stays_as_it_is(tmp_path, text):
     (tmp_path / "notes").write_text(text)
     with pytest.raises(SimulationError):
-        Journal(tmp_path / "notes", problem())
+        setting_journal(tmp_path / "notes", problem())
     assert (tmp_path / "notes").read_text() == text
 
 
 @pytest.mark.parametrize("length", [0, 1, 40, -1])
 def test_a_search_stopped_in_its_first_line_begins_anew(tmp_path, length):
-    Journal(tmp_path / "j", problem())
+    setting_journal(tmp_path / "j", problem())
     whole = (tmp_path / "j").read_text()
     (tmp_path / "j").write_text(whole[:length])
-    journal = Journal(tmp_path / "j", problem())
+    journal = setting_journal(tmp_path / "j", problem())
     assert journal.known == {}
     outcome = evaluate_setting(problem(), SETTINGS[0])
     journal.add(outcome)
     assert (tmp_path / "j").read_text().startswith(whole)
-    assert Journal(tmp_path / "j", problem()).known == {SETTINGS[0]: outcome}
+    assert setting_journal(tmp_path / "j", problem()).known == {SETTINGS[0]: outcome}
 
 
 def test_a_file_is_changed_by_the_first_new_outcome_and_not_before(tmp_path):
@@ -122,7 +122,7 @@ def test_a_file_is_changed_by_the_first_new_outcome_and_not_before(tmp_path):
     damaged = path.read_text()[:-10]
     path.write_text(damaged)
     with pytest.raises(KeyboardInterrupt):
-        search_settings(asked, SETTINGS, journal=Journal(path, asked), runner=_refusing)
+        search_settings(asked, SETTINGS, journal=setting_journal(path, asked), runner=_refusing)
     assert path.read_text() == damaged
 
 

@@ -8,36 +8,56 @@ that one which is refused, also for what comes of its outcomes, stays as it is.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import Field, asdict
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, final
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, final
 
 from pipesched.profiles import ProfileError
 from pipesched.profiles.io import read_profile_text, record_schema
 from pipesched.schedules import ScheduleError, shown
 from pipesched.schedules.formats import append_text, load_json, write_text
 from pipesched.simulator import SimulationError
-from pipesched.simulator.tuner.setting import Setting
-from pipesched.simulator.tuner.setting_evaluation import Problem
-from pipesched.simulator.tuner.setting_outcome import SettingOutcome
 
 _FORMAT = "pipesched-search"
 _LARGEST = 10**30
 """Seconds and bytes of an outcome, so few that no sum or quotient of them is infinite."""
 
 
-@final
-class Journal:
-    """One file; what is in it already is `known`."""
+class KeptOutcome(Protocol):
+    """The outcome of a setting, a dataclass of plain data."""
 
-    def __init__(self, path: str | Path, problem: Problem, how: str = "simulate") -> None:
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def setting(self) -> Any:
+        """The setting, which is hashable."""
+
+    @property
+    def seconds(self) -> float | None:
+        """Its seconds; None where nothing could be predicted."""
+
+    @property
+    def held_bytes(self) -> int | None:
+        """Most that a device holds; None where nothing is known."""
+
+
+KeptT = TypeVar("KeptT", bound=KeptOutcome)
+
+
+@final
+class Journal(Generic[KeptT]):
+    """One file; what is in it already is `known`, by setting."""
+
+    def __init__(self, path: str | Path, kind: type[KeptT], problem: object, expected: str) -> None:
         """Open the file, or begin one.
 
         Args:
             path: Path of the file.
-            problem: What is searched.
-            how: Whatever else the outcomes depend on.
+            kind: Class of the outcomes.
+            problem: All that the outcomes depend on but their settings; another one has another ``repr``.
+            expected: What such a file is of, for messages.
 
         Raises:
             SimulationError: It is none of ours, or of another problem.
@@ -45,14 +65,14 @@ class Journal:
             ScheduleError: It cannot be written.
         """
         self._path = Path(path)
-        self.known: dict[Setting, SettingOutcome] = {}
-        head = {"format": _FORMAT, "version": 1, "problem": sha256(repr((problem, how)).encode()).hexdigest()}
+        self._kind = kind
+        self.known: dict[Any, KeptT] = {}
+        head = {"format": _FORMAT, "version": 1, "problem": sha256(repr(problem).encode()).hexdigest()}
         text = read_profile_text(self._path) if self._path.exists() else ""
         *lines, cut_short = text.split("\n")
         if self._json(lines[0]) != head if lines else not json.dumps(head).startswith(cut_short):
             raise SimulationError(
-                f"{self._path}: got a search of something else, expected one of this profile, batch, machines and "
-                "evaluator; try another file"
+                f"{self._path}: got a search of something else, expected one of {expected}; try another file"
             )
         for number, line in enumerate(lines[1:], 2):
             outcome = self._outcome(number, line)
@@ -63,7 +83,7 @@ class Journal:
         if not self._path.exists():
             self._mend()
 
-    def add(self, outcome: SettingOutcome) -> None:
+    def add(self, outcome: KeptT) -> None:
         """Keep what was found; it is in the file when this returns.
 
         Raises:
@@ -73,15 +93,15 @@ class Journal:
         append_text(self._path, json.dumps(asdict(outcome), allow_nan=False) + "\n")
 
     @staticmethod
-    def line_schema() -> dict[str, Any]:
+    def line_schema(kind: type[KeptOutcome]) -> dict[str, Any]:
         """Return the JSON Schema of a line: the first says what is searched, each other one an outcome."""
         said = {
             "format": {"const": _FORMAT, "description": "What the file is."},
             "version": {"const": 1, "description": "The version of its form."},
-            "problem": {"type": "string", "description": "SHA-256 of profile, batch, machines and evaluator."},
+            "problem": {"type": "string", "description": "SHA-256 of all that the outcomes depend on but their settings."},
         }
         head = {"title": "Head", "type": "object", "properties": said, "required": [*said]}
-        outcome = record_schema(SettingOutcome)
+        outcome = record_schema(kind)
         definitions = {"$defs": outcome.pop("$defs")}
         return {"anyOf": [{**head, "additionalProperties": False}, outcome], **definitions}
 
@@ -99,15 +119,39 @@ class Journal:
                 f"{self._path}: line 1: got no JSON, expected a search of ours; try another file"
             ) from error
 
-    def _outcome(self, number: int, line: str) -> SettingOutcome:
+    def _outcome(self, number: int, line: str) -> KeptT:
         from pipesched.profiles.io import parse_record
 
         try:
             where = f"{self._path}: line {number}: got no outcome of a setting"
-            outcome = parse_record(SettingOutcome, line, where, "try another file")
+            outcome = parse_record(self._kind, line, where, "try another file")
         except ProfileError as error:
             raise SimulationError(str(error)) from error
         for name, value in {"seconds": outcome.seconds, "held_bytes": outcome.held_bytes}.items():
             if value is not None and not 0 <= value <= _LARGEST:
                 raise SimulationError(f"{where}: {name}: got {shown(value)}, expected 0 to 1e30; try another file")
         return outcome
+
+
+def search_all(
+    settings: Sequence[Any],
+    search: Callable[[Sequence[Any]], Iterator[KeptT]],
+    journal: Journal[KeptT] | None = None,
+    tick: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+) -> tuple[KeptT, ...]:
+    """Return the outcome of every setting, in their order; what a journal knows is not searched again.
+
+    Args:
+        settings: The settings, each once.
+        search: Yields the outcomes of settings, in any order, as they are found.
+        journal: Keeps them; None: nobody does.
+        tick: Told the fraction done.
+    """
+    known = {} if journal is None else journal.known
+    outcomes = {setting: known[setting] for setting in settings if setting in known}
+    for outcome in search([setting for setting in settings if setting not in outcomes]):
+        outcomes[outcome.setting] = outcome
+        if journal is not None:
+            journal.add(outcome)
+        tick(len(outcomes) / len(settings))
+    return tuple(outcomes[setting] for setting in settings)

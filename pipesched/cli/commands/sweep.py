@@ -1,0 +1,77 @@
+"""``pipesched sweep``: a table of many settings at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipesched.cli.errors import NEGATIVE, InputError, in_flags
+from pipesched.cli.options.common_options import Json, out_option
+from pipesched.cli.options.cost_options import CostOptions
+from pipesched.cli.options.option_groups import grouped
+from pipesched.cli.options.simulation_options import MessageOptions
+from pipesched.cli.options.sweep_options import SweepOptions, sweep_conditions
+from pipesched.cli.options.tune_options import ray_runner
+from pipesched.cli.output.output_files import check_outputs
+from pipesched.cli.output.sweep_output import SWEEP, write_sweep
+from pipesched.cli.terminal import complain, print_json, print_result, progress_bar
+from pipesched.workflows import MAX_PROCESSES
+
+
+@grouped
+def sweep(
+    options: SweepOptions,
+    costs: CostOptions = CostOptions(),  # noqa: B008 -- frozen
+    messages: MessageOptions = MessageOptions(),  # noqa: B008
+    by: Annotated[
+        str | None,
+        typer.Option(help="Column that orders them; unless given, s_per_sample with a profile, or s_per_microbatch."),
+    ] = None,
+    steady: Annotated[
+        bool,
+        typer.Option(
+            "--steady/--no-steady", help="Simulate longer runs where a batch does not show its steady pace by itself."
+        ),
+    ] = True,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes; unless given, as many as cores.", min=1, max=MAX_PROCESSES)
+    ] = None,
+    ray: Annotated[
+        str | None, typer.Option(help="Ray cluster to sweep on in place of them: its address, or local.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="File that keeps what is found, so that a stopped sweep goes on from there.")
+    ] = None,
+    top: Annotated[int, typer.Option(help="Rows to show.", min=1)] = 10,
+    json: Json = False,
+    out: Annotated[Path | None, out_option("Write every setting: .csv, .json, .parquet or .md.")] = None,
+) -> None:
+    """Predict every combination of schedules, counts and links in one table, each as 'simulate' does.
+
+    Values are lists and ranges: 1,2,4 or 8:512:x2 or 4:16:4; so are those of --set and --link (--link
+    bandwidth=1GB/s,10GB/s). A setting that cannot be says why. Exit code 1 when nothing fits.
+    """
+    from pipesched.workflows.sweeping import SweepJudge, sweep_settings
+
+    check_outputs((out, SWEEP), (resume, ()))
+    if workers is not None and ray is not None:
+        raise InputError("--ray: got --workers too, expected one of them: a cluster has its own; leave one out")
+    conditions = sweep_conditions(costs, messages)
+    settings = options.space(costs, conditions).settings()
+    judge = SweepJudge(conditions, costs.machines.limit_bytes(), steady, in_flags)
+    with progress_bar(f"predicting {len(settings)} settings") as tick:
+        result = sweep_settings(
+            settings, judge, by=by, num_workers=workers, runner=ray_runner(ray), resume=resume, progress=tick
+        )
+    if out is not None:
+        write_sweep(result, out)
+    if json:
+        print_json(result.to_dict())
+    elif out is None:
+        limit = costs.machines.limit_text()
+        print_result(result.table(top, [] if limit is None else [f"memory limit {limit} of every device"]))
+    if not result.fitting:
+        complain(f"nothing fits into {costs.machines.limit_text() or 'what the devices have'}; try --recompute both")
+        raise typer.Exit(NEGATIVE)

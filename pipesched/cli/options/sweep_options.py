@@ -1,0 +1,152 @@
+"""Options of ``pipesched sweep``: the values to combine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from pipesched.cli.errors import InputError
+from pipesched.cli.options.cost_options import CostOptions
+from pipesched.cli.options.count_list import amounts, counts
+from pipesched.cli.options.key_values import integers, read_integer
+from pipesched.cli.options.machine_options import MachineOptions
+from pipesched.cli.options.simulation_options import MessageOptions
+
+if TYPE_CHECKING:
+    from pipesched.schedules.builders import Parameter
+    from pipesched.workflows.simulating import Conditions
+    from pipesched.workflows.sweeping import ParameterNumber, SweepSpace
+
+_MOST_COUNT = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOptions:
+    """What to combine; values are lists and ranges, as ``1,2,4``, ``8:512:x2`` and ``4:16:4``."""
+
+    schedule: Annotated[str, typer.Option("--schedule", "-s", help="Names, or builders of yours, as 1f1b,zbv.")]
+    stages: Annotated[str, typer.Option("--stages", "-p", help="Ranks of the pipeline, as 4,8 or 4:64:x2.")]
+    microbatches: Annotated[str, typer.Option("--microbatches", "-m", help="Micro-batches, as 8:512:x2 or 8:64:8.")]
+    chunks: Annotated[
+        str | None, typer.Option("--chunks", "-v", help="Stages per rank, of the schedules that take them.")
+    ] = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Values of a parameter, key=1,2,4, of the schedules that have it; repeatable."),
+    ] = None
+    recompute: Annotated[Literal["no", "yes", "both"], typer.Option(help="Keep only the input of each stage.")] = "no"
+    microbatch_sizes: Annotated[
+        str | None, typer.Option(help="With a --profile: samples of a micro-batch, as 1,2,4.")
+    ] = None
+    where: Annotated[
+        str | None, typer.Option(help="Only settings of which this holds: 'm % p == 0 and p * v <= 32'.")
+    ] = None
+
+    def space(self, costs: CostOptions, conditions: Conditions) -> SweepSpace:
+        """Return the space of all settings.
+
+        Raises:
+            InputError: A value cannot be read.
+            ArgumentError: A value makes no sense, or no schedule takes it.
+            ScheduleError: There is no such schedule.
+        """
+        from pipesched.workflows.sweeping import make_sweep_space
+
+        if self.microbatch_sizes is not None and costs.microbatch_size is not None:
+            raise InputError("--microbatch-sizes: got --microbatch-size too, expected one of them; leave one out")
+        sizes = counts(self.microbatch_sizes, "--microbatch-sizes", 1) if self.microbatch_sizes is not None else None
+        names = [name.strip() for name in self.schedule.split(",") if name.strip()]
+        return make_sweep_space(
+            names,
+            conditions.costs,
+            num_ranks=counts(self.stages, "--stages", 1),
+            num_microbatches=counts(self.microbatches, "--microbatches", 1),
+            num_chunks=None if self.chunks is None else counts(self.chunks, "--chunks", 1),
+            parameters=self._parameters(names),
+            recomputes={"no": (False,), "yes": (True,), "both": (False, True)}[self.recompute],
+            microbatch_sizes=sizes or _given(costs.microbatch_size),
+            link=link_values(costs.machines),
+            where=self.where,
+        )
+
+    def _parameters(self, names: Sequence[str]) -> dict[str, tuple[ParameterNumber, ...]]:
+        from pipesched.workflows.arguments import entry_of
+
+        known = {parameter.name: parameter for name in names for parameter in entry_of(name).parameters}
+        texts = dict[str, str]()
+        for line in self.settings or ():
+            texts |= value_lists(line, "--set", known, "advance=1,2")
+        return {name: _values(known[name], text) for name, text in texts.items()}
+
+
+def _given(size: int | None) -> tuple[int] | None:
+    return None if size is None else (size,)
+
+
+def _values(parameter: Parameter, text: str) -> tuple[ParameterNumber, ...]:
+    place = f"--set: {parameter.name}"
+    if parameter.takes == "integers":  # whose colons are a list, not a range
+        return tuple(integers(part, place) for part in text.split(","))
+    values = amounts(text, place)
+    return values if parameter.takes == "number" else tuple(read_integer(f"{value:.17g}", place) for value in values)
+
+
+def value_lists(text: str, option: str, keys: Mapping[str, object], example: str) -> dict[str, str]:
+    """Split ``key=1,2,other=3`` into the values of each key, as they are written; a key may be cut short.
+
+    Raises:
+        InputError: There is no such key, it comes twice, or has no value.
+    """
+    texts: dict[str, str] = {}
+    key = ""
+    for part in text.split(","):
+        name, equals, value = (piece.strip() for piece in part.rpartition("="))
+        if equals:
+            key = next((known for known in keys if known == name or known.startswith(f"{name}_")), "")
+            if not key:
+                expected = f"one of {', '.join(keys)}" if keys else "none: there are none here"
+                raise InputError(f"{option}: got {name}, expected {expected}; check its spelling")
+            if key in texts:
+                raise InputError(f"{option}: got {name} twice, expected it once; remove one")
+        if not key or not value:
+            raise InputError(f"{option}: got {part!r}, expected key=value,value; try {option} {example}")
+        texts[key] = f"{texts[key]},{value}" if key in texts else value
+    return texts
+
+
+def link_values(machines: MachineOptions) -> dict[str, tuple[float, ...]] | None:
+    """Return the values that ``--link bandwidth=1e9,1e10`` varies; None where it is not given.
+
+    Raises:
+        InputError: It says none.
+    """
+    if machines.link is None:
+        return None
+    from pipesched.profiles.clusters import Link
+
+    if replace(machines, link=None).are_given:
+        raise InputError("--link: got other machines too, expected one of them; leave one out")
+    keys = dict.fromkeys(part.name for part in fields(Link))
+    texts = value_lists(machines.link, "--link", keys, "bandwidth_bytes_per_s=1GB/s,10GB/s")
+    return {key: amounts(text, f"--link: {key}") for key, text in texts.items()}
+
+
+def sweep_conditions(costs: CostOptions, messages: MessageOptions) -> Conditions:
+    """Return what all settings of a sweep have in common.
+
+    Raises:
+        InputError: The options do not say one source of costs, or one cluster.
+        ProfileError: A file is bad.
+    """
+    from pipesched.workflows.simulating import Conditions
+
+    machines = replace(costs.machines, link=None, memory_limit=None)
+    return Conditions(
+        costs=costs.source(None),
+        cluster=machines.load(1, "a sweep") if machines.are_given else None,
+        partition=costs.partition,
+        network=messages.network_options(),
+    )

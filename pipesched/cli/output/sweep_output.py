@@ -1,0 +1,29 @@
+"""The result of ``sweep`` as a file: a table for programs or people."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipesched.cli.output.output_files import TABLE, emit, table_text
+from pipesched.schedules.formats import suffix_of
+
+if TYPE_CHECKING:
+    from pipesched.workflows.sweeping import SweepResult
+
+PARQUET = ".parquet"
+SWEEP = (*TABLE, PARQUET)
+
+
+def write_sweep(result: SweepResult, path: Path) -> None:
+    """Write every setting to `path`, which has one of the suffixes of `SWEEP`."""
+    match suffix_of(path):
+        case ".parquet":
+            from pipesched.simulator.views import write_parquet
+
+            write_parquet(result.to_frame(), path)
+        case ".json":
+            emit(json.dumps(result.to_dict(), indent=2, allow_nan=False), path)
+        case suffix:
+            emit(table_text(result.to_rows(), suffix), path)

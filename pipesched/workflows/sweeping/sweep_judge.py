@@ -1,0 +1,166 @@
+"""The judge of a sweep: predicts settings that share lists together, each as `simulate` does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.clusters import Cluster, Link, flat
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import Schedule, ScheduleError
+from pipesched.schedules.check import require_runnable
+from pipesched.schedules.lowering import lower
+from pipesched.schedules.transforms import recompute
+from pipesched.simulator import Scenario, SimulationError
+from pipesched.simulator.analysis import metrics, steady_bubble_fraction
+from pipesched.simulator.memory import peak_memory
+from pipesched.simulator.search import over_memory_reason
+from pipesched.simulator.sweep import CaseMeasures, CaseSweep, SweptOutcome, SweptSetting
+from pipesched.workflows import ArgumentError
+from pipesched.workflows.arguments import ScheduleSource, read_schedule_argument
+from pipesched.workflows.simulating import Conditions, predict_source, steady_s_per_microbatch
+
+REFUSED = (ArgumentError, ScheduleError, ProfileError, SimulationError)
+"""What is raised of a setting that cannot be; its text is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepJudge:
+    """Predicts settings; can be sent to another process.
+
+    Attributes:
+        conditions: What all settings have in common: costs, machines, network.
+        limit_bytes: What every device may hold; None: as the machines say.
+        is_steady: Whether longer runs are simulated where a batch does not show its steady pace.
+        say: Makes the reason of an error.
+    """
+
+    conditions: Conditions
+    limit_bytes: int | None = None
+    is_steady: bool = True
+    say: Callable[[Exception], str] = str
+    _kept: dict[SweptSetting, tuple[ScheduleSource, CaseSweep]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def __call__(self, settings: Sequence[SweptSetting]) -> tuple[SweptOutcome, ...]:
+        """Return the outcomes of settings that all have the lists of the first."""
+        try:
+            source, lists = self._lists(settings[0].order)
+        except REFUSED as error:
+            reason = self.say(error)
+            return tuple(SweptOutcome(setting, reason=reason) for setting in settings)
+        outcomes: dict[SweptSetting, SweptOutcome] = {}
+        cases: dict[SweptSetting, tuple[StageCosts, Cluster]] = {}
+        costs: dict[int | None, StageCosts] = {}
+        for setting in settings:
+            size = setting.microbatch_size
+            try:
+                if size not in costs:
+                    costs[size] = replace(self.conditions, microbatch_size=size).costs_of(source)
+                cases[setting] = costs[size], self._cluster(source.schedule, setting)
+            except REFUSED as error:
+                outcomes[setting] = SweptOutcome(setting, reason=self.say(error))
+        try:
+            measures = lists.measures([*cases.values()])
+        except REFUSED:  # in one of the cases: which one is found out below
+            measures = [None] * len(cases)
+        for (setting, case), measured in zip(cases.items(), measures, strict=True):
+            try:
+                outcomes[setting] = self._outcome(source, setting, *case, measured)
+            except REFUSED as error:
+                outcomes[setting] = SweptOutcome(setting, reason=self.say(error))
+        return tuple(outcomes[setting] for setting in settings)
+
+    def has_bytes(self, setting: SweptSetting) -> bool:
+        """Whether the costs say what a setting holds.
+
+        Raises:
+            ArgumentError, ScheduleError, ProfileError, SimulationError: The setting cannot be.
+        """
+        conditions = replace(self.conditions, microbatch_size=setting.microbatch_size)
+        return conditions.costs_of(_source(setting.order)).has_bytes
+
+    def _lists(self, order: SweptSetting) -> tuple[ScheduleSource, CaseSweep]:
+        """Return the lists of settings, and what evaluates them together; the last ones are kept."""
+        if order not in self._kept:
+            self._kept.clear()
+            source = _source(order)
+            require_runnable(source.schedule)
+            network, is_batch = self.conditions.network, source.longer is None
+            self._kept[order] = source, CaseSweep(lower(source.schedule), network, is_repeated=is_batch)
+        return self._kept[order]
+
+    def _cluster(self, schedule: Schedule, setting: SweptSetting) -> Cluster:
+        conditions = self.conditions
+        if setting.link:
+            machines = flat(max(schedule.rank_to_device) + 1, Link(**dict(setting.link)))
+            conditions = replace(conditions, cluster=machines)
+        cluster = conditions.cluster_of(schedule)
+        if self.limit_bytes is None:
+            return cluster
+        return replace(
+            cluster, devices=tuple(replace(device, memory_bytes=self.limit_bytes) for device in cluster.devices)
+        )
+
+    def _outcome(
+        self,
+        source: ScheduleSource,
+        setting: SweptSetting,
+        costs: StageCosts,
+        cluster: Cluster,
+        measured: CaseMeasures | None,
+    ) -> SweptOutcome:
+        schedule = source.schedule
+        if measured is None:
+            conditions = replace(self.conditions, microbatch_size=setting.microbatch_size, cluster=cluster)
+            measured = _simulated(source, conditions)
+        steady_s = None if measured.period_s is None else measured.period_s / schedule.num_microbatches
+        if measured.timeline is not None and self.is_steady:
+            scenario = Scenario(schedule, costs, cluster, self.conditions.network)
+            steady_s = steady_s_per_microbatch(source, measured.timeline, scenario)
+        num_devices = len(set(schedule.rank_to_device))
+        limits = {device: cluster.devices[device].memory_bytes for device in schedule.rank_to_device}
+        over = [
+            f"device {device} holds {held_bytes} bytes of {limit}"
+            for device, held_bytes in sorted(measured.peak_bytes.items())
+            if (limit := limits[device]) is not None and held_bytes > limit
+        ]
+        return SweptOutcome(
+            setting,
+            measured.makespan_s,
+            max(0.0, 1 - measured.busy_s / (num_devices * measured.makespan_s)),
+            steady_s,
+            steady_bubble_fraction(measured.busy_s, schedule, costs, cluster, steady_s),
+            max(measured.peak_bytes.values(), default=None),
+            is_judged=bool(measured.peak_bytes) and any(limit is not None for limit in limits.values()),
+            reason=over_memory_reason(over[0] if over else None),
+        )
+
+
+def _simulated(source: ScheduleSource, conditions: Conditions) -> CaseMeasures:
+    """Return what a simulation says, where nothing else is exact."""
+    prediction = predict_source(source, conditions)
+    busy_s = metrics(prediction.bare_timeline).busy_s
+    peaks = {device: peak.total_bytes for device, peak in peak_memory(prediction.timeline.memory).items()}
+    return CaseMeasures(prediction.makespan_s, busy_s, peaks, None, prediction.bare_timeline)
+
+
+def _source(order: SweptSetting) -> ScheduleSource:
+    source = read_schedule_argument(
+        order.schedule,
+        num_ranks=order.num_ranks,
+        num_microbatches=order.num_microbatches,
+        num_chunks=order.num_chunks,
+        parameters=dict(order.parameters),
+    )
+    if not order.recomputes:
+        return source
+    longer = None if source.longer is None else partial(_recomputed, source.longer)
+    return ScheduleSource(recompute(source.schedule), longer)
+
+
+def _recomputed(longer: Callable[[int], Schedule], times: int) -> Schedule:
+    return recompute(longer(times))

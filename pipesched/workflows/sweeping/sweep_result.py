@@ -1,0 +1,183 @@
+"""The result of a sweep: every setting, the best first, as a table, as data and as a picture."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipesched.simulator.analysis import readable_bytes, readable_s, readable_share
+from pipesched.simulator.sweep import SweptOutcome, pareto_front
+from pipesched.workflows import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SweepResult:
+    """All settings of a sweep.
+
+    Attributes:
+        outcomes: Those that fit at the front, by rising `by`; then those that do not, then those that cannot be.
+        by: Name of the measure that orders them.
+    """
+
+    outcomes: tuple[SweptOutcome, ...]
+    by: str
+
+    def __repr__(self) -> str:
+        return f"SweepResult({self._counted()})"
+
+    @property
+    def fitting(self) -> tuple[SweptOutcome, ...]:
+        """The outcomes that fit, or of which that is not known, the best first."""
+        return tuple(outcome for outcome in self.outcomes if outcome.fits)
+
+    @property
+    def best(self) -> SweptOutcome | None:
+        """The first of those that fit; None if none does."""
+        return next(iter(self.fitting), None)
+
+    @property
+    def refused(self) -> tuple[SweptOutcome, ...]:
+        """The outcomes of settings that cannot be, with their reasons."""
+        return tuple(outcome for outcome in self.outcomes if outcome.seconds is None)
+
+    @property
+    def front(self) -> tuple[SweptOutcome, ...]:
+        """Those that fit and that no other one beats in `by` and memory at once, by rising `by`."""
+        return pareto_front(self.outcomes, self.by)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the table: what settings have, and what they amount to."""
+        names = [name for outcome in self.outcomes for name in outcome.setting.to_row()]
+        return (*dict.fromkeys(names), *self.outcomes[0].measures())
+
+    def to_rows(self, outcomes: Iterable[SweptOutcome] | None = None) -> list[dict[str, Any]]:
+        """Return plain data, a row per setting, all with the same columns; None where there is no such thing.
+
+        Args:
+            outcomes: The rows; None: all.
+        """
+        columns = self.columns
+        rows = ({**o.setting.to_row(), **o.measures()} for o in (self.outcomes if outcomes is None else outcomes))
+        return [{name: _plain(row.get(name)) for name in columns} for row in rows]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per setting, the best first; counts that a setting does not have are missing."""
+        import pandas as pd
+
+        frame = pd.DataFrame(self.to_rows(), columns=list(self.columns))
+        whole = ("num_chunks", "microbatch_size", "peak_memory_bytes")
+        return frame.astype(dict.fromkeys(whole, "Int64") | {"fits": "boolean"})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, as ``pipesched sweep --json`` prints it."""
+        best = [] if self.best is None else [self.best]
+        return {
+            "by": self.by,
+            "best": next(iter(self.to_rows(best)), None),
+            "front": self.to_rows(self.front),
+            "settings": self.to_rows(),
+        }
+
+    def table(self, top: int = 10, notes: Sequence[str] = ()) -> Table:
+        """Return a row for each of the first `top` settings that fit, or where none does of those that can be.
+
+        Args:
+            top: Most rows.
+            notes: Lines of the caption, before the reasons of those that cannot be.
+        """
+        shown = (self.fitting or tuple(o for o in self.outcomes if o.seconds is not None))[:top]
+        rows = [{**outcome.setting.to_row(), **outcome.measures()} for outcome in shown]
+        settings = [outcome.setting.to_row() for outcome in self.outcomes]
+        values = {name: {row.get(name) for row in settings} for name in self.columns}
+        is_shown = {name: len(values[name]) > 1 or name in _ALWAYS for name in settings[0] | _SHOWN}
+        names = [name for name in dict.fromkeys(n for row in settings for n in row) if is_shown.get(name, True)]
+        known = [name for name in _SHOWN if any(row[name] is not None for row in rows)]
+        if self.by not in known and self.by in rows[0]:
+            known.insert(0, self.by)
+        fixed = [f"{_HEADINGS.get(n, n)} {_cell(n, settings[0][n])}" for n in settings[0]
+                 if not is_shown[n] and settings[0][n] not in (None, False)]  # fmt: skip
+        cells = tuple(
+            {_HEADINGS.get(name, name): _cell(name, row.get(name)) for name in (*names, *known)} for row in rows
+        )
+        more = len(self.fitting) - len(shown)
+        lines = [
+            *([f"all with {', '.join(fixed)}"] if fixed else []),
+            *([f"{more} more that fit are left out (--top, --out)"] if more > 0 else []),
+            *notes,
+            *self._refusals(),
+        ]
+        return Table(f"{self._counted()}, best by {self.by}", cells, "\n".join(lines))
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+    def _counted(self) -> str:
+        total, refused = len(self.outcomes), len(self.refused)
+        over = total - refused - len(self.fitting)
+        others = [f"{over} over memory"] if over else []
+        others += [f"{refused} cannot be"] if refused else []
+        return ", ".join([f"{total} settings", *others])
+
+    def _refusals(self) -> list[str]:
+        """Return a line for each kind of reason: reasons that differ in numbers alone are of a kind."""
+        kinds = Counter(map(_kind, self.refused))
+        first = {_kind(outcome): outcome.reason or "" for outcome in reversed(self.refused)}
+        return [f"{name}: {count} cannot be: {first[name, kind].removeprefix(f'{name}: ')}"
+                for (name, kind), count in kinds.items()]  # fmt: skip
+
+
+def _kind(outcome: SweptOutcome) -> tuple[str, str]:
+    return outcome.setting.schedule, re.sub(r"[0-9]+", "0", outcome.reason or "")
+
+
+def _plain(value: object) -> object:
+    return ":".join(map(str, value)) if isinstance(value, tuple) else value
+
+
+_ALWAYS = ("schedule", "num_ranks", "num_microbatches")
+_HEADINGS = {
+    "num_ranks": "p",
+    "num_microbatches": "m",
+    "num_chunks": "v",
+    "recomputes": "recompute",
+    "microbatch_size": "samples",
+    "latency_s": "latency",
+    "bandwidth_bytes_per_s": "bandwidth",
+    "makespan_s": "makespan",
+    "s_per_microbatch": "per micro-batch",
+    "s_per_sample": "per sample",
+    "bubble_fraction": "bubble",
+    "steady_s_per_microbatch": "steady",
+    "steady_bubble_fraction": "steady bubble",
+    "peak_memory_bytes": "memory",
+}
+_SHOWN = dict.fromkeys(
+    ("s_per_sample", "s_per_microbatch", "bubble_fraction", "peak_memory_bytes", "steady_bubble_fraction", "makespan_s")
+)
+"""The measures of a table for people, what matters most first."""
+
+
+def _cell(name: str, value: Any) -> str:
+    show: Callable[[Any], str] = str
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name == "bandwidth_bytes_per_s":
+        return f"{value / 1e9:.4g} GB/s"
+    if name.endswith("_bytes"):
+        show = readable_bytes
+    elif name.endswith(("_s", "_s_per_microbatch")) or name.startswith("s_per_"):
+        show = readable_s
+    elif name.endswith("_fraction"):
+        show = readable_share
+    elif isinstance(value, float):
+        return f"{value:.4g}"
+    return str(_plain(value)) if isinstance(value, tuple) else show(value)

@@ -1,0 +1,110 @@
+"""The space of a sweep: the values of everything that is varied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from math import prod
+from typing import Any, TypeAlias
+
+from pipesched.schedules.builders import Entry
+from pipesched.simulator.sweep import SETTING_COLUMNS, SweptSetting
+from pipesched.workflows import ArgumentError
+from pipesched.workflows.arguments import entry_of
+from pipesched.workflows.sweeping.setting_condition import SettingCondition
+
+ParameterNumber: TypeAlias = int | float | tuple[int, ...]
+
+MOST_SETTINGS = 1_000_000
+"""Settings of a sweep, whose outcomes take about a GB."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepSpace:
+    """Values to combine, at least one of each.
+
+    Attributes:
+        schedules: Names in the catalogue, or of builders of the user's own.
+        num_ranks: Ranks of the pipeline.
+        num_microbatches: Micro-batches.
+        num_chunks: Stages per rank of those schedules that take chunks; empty: as each has them.
+        parameters: Values of parameters, for those schedules that have them.
+        recomputes: Without, with, or both.
+        microbatch_sizes: Samples of a micro-batch; None: nothing is known of samples.
+        link: Values of what links have, by the names of a `Link`; empty: the links are not varied.
+        condition: What must hold of a setting; None: nothing.
+    """
+
+    schedules: Sequence[str]
+    num_ranks: Sequence[int]
+    num_microbatches: Sequence[int]
+    num_chunks: Sequence[int] = ()
+    parameters: Mapping[str, Sequence[ParameterNumber]] = field(default_factory=dict)
+    recomputes: Sequence[bool] = (False,)
+    microbatch_sizes: Sequence[int | None] = (None,)
+    link: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    condition: SettingCondition | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of what a setting has, as a condition may use them."""
+        return (*SETTING_COLUMNS, *self.parameters, *self.link)
+
+    def under(self, condition: SettingCondition) -> SweepSpace:
+        """Return the part of the space in which a condition holds."""
+        return replace(self, condition=condition)
+
+    @property
+    def num_settings(self) -> int:
+        """How many settings there are before the condition is asked."""
+        rest = (self.num_ranks, self.num_microbatches, self.recomputes, self.microbatch_sizes, *self.link.values())
+        return prod(map(len, rest)) * sum(
+            len(self._chunks(entry)) * prod(map(len, self._parameters(entry).values())) for _, entry in self._entries()
+        )
+
+    def settings(self) -> tuple[SweptSetting, ...]:
+        """Return every setting once.
+
+        Raises:
+            ArgumentError: There are too many, or of none the condition holds.
+        """
+        if self.num_settings > MOST_SETTINGS:
+            raise ArgumentError(
+                f"a sweep: got {self.num_settings:,} settings, expected at most {MOST_SETTINGS:,}; try fewer values"
+            )
+        settings = tuple(dict.fromkeys(self._kept()))
+        if not settings:
+            assert self.condition is not None, "there is a value of everything"
+            raise ArgumentError(
+                f"where: got {self.condition.text!r}, which holds of none of {self.num_settings:,} settings, expected "
+                "some; try another"
+            )
+        return settings
+
+    def _kept(self) -> Iterator[SweptSetting]:
+        for name, entry in self._entries():
+            parameters = self._parameters(entry)
+            axes: list[Sequence[Any]] = [self.num_ranks, self.num_microbatches, self._chunks(entry)]
+            axes += [*parameters.values(), self.recomputes, self.microbatch_sizes, [*product(*self.link.values())]]
+            for p, m, v, *values, recomputes, size, link in product(*axes):
+                chosen = tuple(zip(parameters, values, strict=True))
+                linked = tuple(zip(self.link, link, strict=True))
+                setting = SweptSetting(name, p, m, v, chosen, recomputes, size, linked)
+                if self.condition is None or self.condition.holds(_row(setting, entry)):
+                    yield setting
+
+    def _entries(self) -> Iterator[tuple[str, Entry]]:
+        return ((name, entry_of(name)) for name in self.schedules)
+
+    def _chunks(self, entry: Entry) -> Sequence[int | None]:
+        return self.num_chunks if self.num_chunks and entry.traits.takes_chunks else (None,)
+
+    def _parameters(self, entry: Entry) -> dict[str, Sequence[ParameterNumber]]:
+        known = [parameter.name for parameter in entry.parameters]
+        return {name: values for name, values in self.parameters.items() if name in known}
+
+
+def _row(setting: SweptSetting, entry: Entry) -> dict[str, object]:
+    """Return a setting with the stages that its ranks hold, also where the schedule fixes them."""
+    return {**setting.to_row(), "num_chunks": entry.chunks_with(setting.num_chunks, dict(setting.parameters))}

@@ -1,0 +1,270 @@
+"""Sweep: predict every combination of schedules, counts, links and more, each as `simulate` does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from itertools import chain
+from pathlib import Path
+
+from pipesched.profiles import MessagePrecision
+from pipesched.profiles.clusters import Link
+from pipesched.profiles.costs import Profile
+from pipesched.profiles.processes import num_cores
+from pipesched.simulator import NetworkOptions
+from pipesched.simulator.search import Journal, Runner, make_process_runner, search_all
+from pipesched.simulator.sweep import SweptOutcome, SweptSetting, best_first
+from pipesched.workflows import (
+    MAX_PROCESSES,
+    ArgumentError,
+    require_choice,
+    require_each_at_least,
+    require_each_name,
+    require_flag,
+    require_flags,
+    require_kind,
+    require_number,
+    require_optional,
+    require_rate,
+    require_some,
+)
+from pipesched.workflows.arguments import (
+    AnyCosts,
+    ClusterArgument,
+    CostsArgument,
+    PartitionArgument,
+    entry_of,
+    load_costs,
+    partition_text,
+    read_cluster_argument,
+    read_microbatch_size,
+    require_taken,
+)
+from pipesched.workflows.simulating import Conditions
+from pipesched.workflows.sweeping.setting_condition import SettingCondition
+from pipesched.workflows.sweeping.sweep_judge import REFUSED, SweepJudge
+from pipesched.workflows.sweeping.sweep_result import SweepResult
+from pipesched.workflows.sweeping.sweep_space import ParameterNumber, SweepSpace
+
+_TOGETHER = 256
+"""Settings of the same lists that are predicted together."""
+_FEW = 40
+"""Lists; for fewer, starting processes takes longer than the work."""
+
+
+def sweep(
+    schedules: Sequence[str],
+    costs: CostsArgument,
+    cluster: ClusterArgument = None,
+    *,
+    num_ranks: Sequence[int],
+    num_microbatches: Sequence[int],
+    num_chunks: Sequence[int] | None = None,
+    parameters: Mapping[str, Sequence[ParameterNumber]] | None = None,
+    recomputes: Sequence[bool] = (False,),
+    microbatch_sizes: Sequence[int] | None = None,
+    link: Mapping[str, Sequence[float]] | None = None,
+    where: str | None = None,
+    partition: PartitionArgument | None = None,
+    network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
+    compression: MessagePrecision | None = None,
+    convert_bytes_per_s: float | None = None,
+    limit_bytes: int | None = None,
+    by: str | None = None,
+    is_steady: bool = True,
+    num_workers: int | None = None,
+    resume: str | Path | None = None,
+) -> SweepResult:
+    """Predict every combination of what is given, each as `simulate` does; a setting that cannot be says why.
+
+    Args:
+        schedules: Names of the catalogue, or of builders of your own (``package.module:builder``).
+        costs: Costs as `simulate` takes them; layers are cut, and a DeviceCost shared, as each schedule needs it.
+        cluster: Machines as `simulate` takes them.
+        num_ranks: Ranks of the pipeline.
+        num_microbatches: Micro-batches.
+        num_chunks: Stages per rank, for the schedules that take chunks; None: as many as each has by itself.
+        parameters: Values of parameters, for the schedules that have them.
+        recomputes: Whether stages keep only their input: no, yes, or both.
+        microbatch_sizes: Samples of a micro-batch, with a profile; None: the smallest size that was measured.
+        link: Values of what all links have, in place of `cluster`, as ``{"bandwidth_bytes_per_s": [1e9, 1e10]}``.
+        where: A condition on settings, as ``"m % p == 0 and p * v <= 32"``; others are not looked at.
+        partition: Layers to stages, with a profile or layers: ``balanced`` (None), or ``uniform``.
+        network: How messages go.
+        compression: ``"half"``: messages go in half precision.
+        convert_bytes_per_s: How quickly a device compresses; None: in no time.
+        limit_bytes: What every device may hold; None: as the cluster says.
+        by: The measure that orders the settings; None: seconds per sample, or where nothing is known of samples per
+            micro-batch.
+        is_steady: Whether longer runs are simulated where a batch does not show its steady pace by itself.
+        num_workers: Processes; None: as many as cores, where that is quicker.
+        resume: File that keeps what is found, so that a stopped sweep goes on from there.
+
+    Raises:
+        ArgumentError: There is no setting, or none can be; or an argument makes no sense.
+        ProfileError: A file is bad.
+        ScheduleError: There is no such schedule.
+    """
+    conditions = Conditions(
+        costs=load_costs(costs),
+        cluster=None if cluster is None else read_cluster_argument(cluster, 1, "a sweep"),
+        partition=partition_text(partition),
+        network=network,
+        compression=compression,
+        convert_bytes_per_s=convert_bytes_per_s,
+    )
+    if cluster is not None and link:
+        raise ArgumentError("link: got a cluster too, expected one of them; leave one out")
+    space = make_sweep_space(
+        schedules,
+        conditions.costs,
+        num_ranks=num_ranks,
+        num_microbatches=num_microbatches,
+        num_chunks=num_chunks,
+        parameters=parameters,
+        recomputes=recomputes,
+        microbatch_sizes=microbatch_sizes,
+        link=link,
+        where=where,
+    )
+    require_flag("is_steady", is_steady)
+    judge = SweepJudge(conditions, require_optional("limit_bytes", limit_bytes, 1, 2**63 - 1), is_steady)
+    if resume is not None:
+        require_kind("resume", resume, str | Path, "the name of a file, or None")
+    workers = require_optional("num_workers", num_workers, 1, MAX_PROCESSES)
+    return sweep_settings(space.settings(), judge, by=by, num_workers=workers, resume=resume)
+
+
+def make_sweep_space(
+    schedules: Sequence[str],
+    costs: AnyCosts,
+    *,
+    num_ranks: Sequence[int],
+    num_microbatches: Sequence[int],
+    num_chunks: Sequence[int] | None = None,
+    parameters: Mapping[str, Sequence[ParameterNumber]] | None = None,
+    recomputes: Sequence[bool] = (False,),
+    microbatch_sizes: Sequence[int] | None = None,
+    link: Mapping[str, Sequence[float]] | None = None,
+    where: str | None = None,
+) -> SweepSpace:
+    """Return the space of a sweep; the arguments are those of `sweep`.
+
+    Raises:
+        ArgumentError: An argument makes no sense, or no schedule takes it.
+        ScheduleError: There is no such schedule.
+    """
+    names = require_each_name("schedules", schedules, "['1f1b', 'zbv']")
+    entries = {name: entry_of(name) for name in names}
+    chunks = None if num_chunks is None else require_each_at_least("num_chunks", num_chunks, 1)
+    require_kind("parameters", parameters, Mapping | None, "names with lists of values; try {'pipelines': [1, 2]}")
+    require_kind("link", link, Mapping | None, "names with lists of values; try {'bandwidth_bytes_per_s': [1e9]}")
+    require_taken([*entries.values()], chunks and ", ".join(map(str, chunks)), parameters or {})
+    space = SweepSpace(
+        schedules=tuple(dict.fromkeys(name if entry.is_own else entry.name for name, entry in entries.items())),
+        num_ranks=require_each_at_least("num_ranks", num_ranks, 1),
+        num_microbatches=require_each_at_least("num_microbatches", num_microbatches, 1),
+        num_chunks=chunks or (),
+        parameters={
+            name: require_some("parameters", values, "{'pipelines': [1, 2]}")
+            for name, values in (parameters or {}).items()
+        },
+        recomputes=require_flags("recomputes", recomputes),
+        microbatch_sizes=_sizes(microbatch_sizes, costs),
+        link={name: _link_values(name, values) for name, values in (link or {}).items()},
+    )
+    if where is None:
+        return space
+    require_kind("where", where, str, "a condition, or None; try 'm % p == 0'")
+    return space.under(SettingCondition.read(where, space.columns))
+
+
+def _sizes(sizes: Sequence[int] | None, costs: AnyCosts) -> tuple[int | None, ...]:
+    if isinstance(costs, Profile):
+        return (read_microbatch_size(None, costs),) if sizes is None else require_each_at_least(_SIZES, sizes, 1)
+    if sizes is not None:
+        raise ArgumentError(f"{_SIZES}: got them with other costs than a profile, expected none; leave them out")
+    return (None,)
+
+
+_SIZES = "microbatch_sizes"
+
+
+def _link_values(name: str, values: object) -> tuple[float, ...]:
+    require_choice("link", name, [part.name for part in fields(Link)])
+    numbers = require_some("link", values, "{'bandwidth_bytes_per_s': [1e9, 1e10]}")
+    for number in numbers:
+        (require_rate if name == "bandwidth_bytes_per_s" else require_number)(f"link: {name}", number)
+    return tuple(map(float, numbers))
+
+
+def sweep_settings(
+    settings: Sequence[SweptSetting],
+    judge: SweepJudge,
+    *,
+    by: str | None = None,
+    num_workers: int | None = None,
+    runner: Runner | None = None,
+    resume: str | Path | None = None,
+    progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
+) -> SweepResult:
+    """Predict `settings` and put them in order.
+
+    Args:
+        settings: The settings, each once.
+        judge: Predicts those that have the same lists.
+        by: The measure that orders them; None: as `sweep` does.
+        num_workers: Processes; None: as many as cores, where that is quicker.
+        runner: Another way to go through them, in place of processes of this machine.
+        resume: File that keeps what is found.
+        progress: Is told which share of the settings is done.
+
+    Raises:
+        ArgumentError: No such measure, a limit that nothing can be held against, or none of the settings can be.
+    """
+    measures = SweptOutcome(settings[0]).measures().keys() - {"fits", "reason"}
+    if by is not None:
+        require_choice("by", by, sorted(measures))
+    if judge.limit_bytes is not None:
+        _require_judged(settings, judge)
+    groups = _groups(settings)
+    run = runner or make_process_runner(num_workers or (1 if len(groups) < _FEW else num_cores()))
+    journal = None
+    if resume is not None:
+        what = judge.conditions, judge.limit_bytes, judge.is_steady
+        journal = Journal(Path(resume), SweptOutcome, what, "these costs, machines and network")
+
+    def search(left: Sequence[SweptSetting]) -> Iterator[SweptOutcome]:
+        pieces = iter(_groups(left))
+        return chain.from_iterable(run(judge, lambda: [piece] if (piece := next(pieces, None)) else ()))
+
+    outcomes = search_all(settings, search, journal, progress)
+    if all(outcome.seconds is None for outcome in outcomes):
+        raise ArgumentError(f"none of {len(outcomes)} settings can be; the first: {outcomes[0].reason}")
+    by = by or ("s_per_microbatch" if settings[0].microbatch_size is None else "s_per_sample")
+    return SweepResult(best_first(outcomes, by), by)
+
+
+def _groups(settings: Sequence[SweptSetting]) -> list[Sequence[SweptSetting]]:
+    """Return settings of the same lists together, the longest lists first."""
+    by_order: dict[SweptSetting, list[SweptSetting]] = {}
+    for setting in settings:
+        by_order.setdefault(setting.order, []).append(setting)
+    longest_first = sorted(by_order.items(), key=lambda item: -_length(item[0]))
+    return [alike[start : start + _TOGETHER] for _, alike in longest_first for start in range(0, len(alike), _TOGETHER)]
+
+
+def _length(setting: SweptSetting) -> int:
+    return setting.num_ranks * setting.num_microbatches * (setting.num_chunks or 1)
+
+
+def _require_judged(settings: Sequence[SweptSetting], judge: SweepJudge) -> None:
+    """Refuse a limit that nothing can be held against; costs say of all settings what they hold, or of none."""
+    for setting in sorted(settings, key=_length):
+        try:
+            has_bytes = judge.has_bytes(setting)
+        except REFUSED:
+            continue
+        if not has_bytes:
+            raise ArgumentError("limit_bytes: got costs that say no bytes, expected some; give costs with bytes")
+        return

@@ -1,0 +1,7 @@
+from .case_measures import CaseMeasures as CaseMeasures
+from .case_measures import CaseSweep as CaseSweep
+from .swept_setting import SETTING_COLUMNS as SETTING_COLUMNS
+from .swept_setting import SweptOutcome as SweptOutcome
+from .swept_setting import SweptSetting as SweptSetting
+from .swept_setting import best_first as best_first
+from .swept_setting import pareto_front as pareto_front

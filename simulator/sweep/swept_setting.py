@@ -1,0 +1,134 @@
+"""A setting of a sweep, what it amounts to, and which of many come first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from pipesched.profiles.io import STRICT
+from pipesched.simulator.search import SearchCandidate, SearchOutcome
+
+ParameterSetting: TypeAlias = int | float | tuple[int, ...]
+
+SETTING_COLUMNS = ("schedule", "num_ranks", "num_microbatches", "num_chunks", "recomputes", "microbatch_size")
+"""The columns that every setting has; those of parameters and links come behind them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweptSetting(SearchCandidate):
+    """A setting: a schedule by name with its counts, and what else is varied.
+
+    Attributes:
+        schedule: Name in the catalogue, or of a builder of the user's own.
+        num_ranks: Ranks of the pipeline.
+        num_microbatches: Micro-batches, of all pipelines together.
+        num_chunks: Stages per rank, where the schedule takes several; else None.
+        parameters: Parameters of the schedule, by name.
+        recomputes: Whether every stage keeps only its input, and makes the rest again.
+        microbatch_size: Samples of a micro-batch; None where nothing is known of samples.
+        link: What all links have, by the names of a `Link`; empty where the links are not varied.
+    """
+
+    schedule: str
+    num_ranks: int
+    num_microbatches: int
+    num_chunks: int | None = None
+    parameters: tuple[tuple[str, ParameterSetting], ...] = ()
+    recomputes: bool = False
+    microbatch_size: int | None = None
+    link: tuple[tuple[str, float], ...] = ()
+
+    __pydantic_config__ = STRICT
+
+    @property
+    def order(self) -> SweptSetting:
+        return replace(self, microbatch_size=None, link=())
+
+    def to_row(self) -> dict[str, str | int | float | tuple[int, ...] | None]:
+        """Return plain data."""
+        return {name: getattr(self, name) for name in SETTING_COLUMNS} | dict(self.parameters) | dict(self.link)
+
+
+@dataclass(frozen=True, slots=True)
+class SweptOutcome(SearchOutcome):
+    """A setting, predicted, or the reason why it is not or does not fit.
+
+    Attributes:
+        seconds: Seconds from the first work to the end of the last.
+        bubble_fraction: idle / (devices x makespan).
+        steady_s_per_microbatch: Seconds of a micro-batch when it goes on; None where that is not known.
+        steady_bubble_fraction: Idle share of all device time at that pace.
+        held_bytes: Most that a device holds; None where the costs have no bytes.
+        is_judged: Whether it is known if it fits: the costs have bytes, and some device a limit.
+        reason: Why it cannot be, or does not fit; None if it does.
+    """
+
+    setting: SweptSetting
+    seconds: float | None = None
+    bubble_fraction: float | None = None
+    steady_s_per_microbatch: float | None = None
+    steady_bubble_fraction: float | None = None
+    held_bytes: int | None = None
+    is_judged: bool = False
+    reason: str | None = None
+
+    __pydantic_config__ = STRICT
+
+    @property
+    def most_bytes(self) -> int | None:
+        return self.held_bytes
+
+    @property
+    def s_per_microbatch(self) -> float | None:
+        """The makespan over the micro-batches [s]."""
+        return None if self.seconds is None else self.seconds / self.setting.num_microbatches
+
+    @property
+    def s_per_sample(self) -> float | None:
+        """The makespan over the samples [s]; None where nothing is known of samples."""
+        size, each_s = self.setting.microbatch_size, self.s_per_microbatch
+        return None if size is None or each_s is None else each_s / size
+
+    def measures(self) -> dict[str, str | int | float | None]:
+        """Return what the setting amounts to, as plain data."""
+        known = self.seconds is not None and self.is_judged
+        return {
+            "makespan_s": self.seconds,
+            "s_per_microbatch": self.s_per_microbatch,
+            "s_per_sample": self.s_per_sample,
+            "bubble_fraction": self.bubble_fraction,
+            "steady_s_per_microbatch": self.steady_s_per_microbatch,
+            "steady_bubble_fraction": self.steady_bubble_fraction,
+            "peak_memory_bytes": self.held_bytes,
+            "fits": self.fits if known else None,
+            "reason": self.reason,
+        }
+
+
+def best_first(outcomes: Iterable[SweptOutcome], by: str) -> tuple[SweptOutcome, ...]:
+    """Return those that fit, then those that do not, then those that cannot be, each by rising `by` and memory.
+
+    Args:
+        by: Name of a measure that is a number; what does not have it comes last.
+    """
+
+    def cost(outcome: SweptOutcome) -> tuple[bool, bool, float, float]:
+        value = outcome.measures()[by]
+        assert not isinstance(value, str), "a number"
+        memory = math.inf if outcome.held_bytes is None else outcome.held_bytes
+        return not outcome.fits, outcome.seconds is None, math.inf if value is None else value, memory
+
+    return tuple(sorted(outcomes, key=cost))
+
+
+def pareto_front(outcomes: Iterable[SweptOutcome], by: str) -> tuple[SweptOutcome, ...]:
+    """Return those that fit and that no other one beats in `by` and memory at once, by rising `by`."""
+    front: list[SweptOutcome] = []
+    for outcome in best_first(outcomes, by):
+        if not outcome.fits or outcome.held_bytes is None or outcome.measures()[by] is None:
+            continue
+        if not front or outcome.held_bytes < (front[-1].held_bytes or 0):
+            front.append(outcome)
+    return tuple(front)

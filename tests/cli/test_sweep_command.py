@@ -1,0 +1,89 @@
+"""``pipesched sweep``: lists and ranges in, a table of all settings out."""
+
+import csv
+import json
+
+import pytest
+
+from pipesched.cli.options.count_list import amounts, counts
+from tests.cli.json_answers import data
+
+COSTS = "--uniform f=1ms,i=1ms,w=1ms,saved_bytes=1MB,output_bytes=8KB"
+LINE = f"sweep -s 1f1b,interleaved,zbv -p 2,4 -m 4:16:x2 -v 1,2 {COSTS} --link bandwidth=1MB/s,1GB/s"
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("8:64:x2", (8, 16, 32, 64)),
+        ("4:16:4", (4, 8, 12, 16)),
+        ("3:5", (3, 4, 5)),
+        ("8:50:x2,1,2-3", (1, 2, 3, 8, 16, 32)),
+    ],
+)
+def test_counts_are_lists_and_ranges(text, numbers):
+    assert counts(text, "-m", 1) == numbers
+
+
+def test_amounts_have_units_and_ranges_their_ends():
+    assert amounts("1e9,10GB/s", "--link: bandwidth_bytes_per_s") == (1e9, 1e10)
+    assert amounts("0.1:0.3:0.1", "--set: x") == pytest.approx((0.1, 0.2, 0.3))
+    assert amounts("1MB/s:1GB/s:x10", "--link: bandwidth_bytes_per_s") == pytest.approx((1e6, 1e7, 1e8, 1e9))
+
+
+def test_every_setting_is_in_the_file_and_agrees_with_simulate(pipesched, folder):
+    answer = pipesched(f"{LINE} --out all.csv")
+    assert (answer.code, answer.out, answer.err) == (0, "", "")
+    with (folder / "all.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == (1 + 2 + 1) * 2 * 3 * 2
+    for row in rows[:2] + rows[-2:]:
+        chunks = f"-v {row['num_chunks']}" if row["num_chunks"] else ""
+        link = f"--link bandwidth_bytes_per_s={row['bandwidth_bytes_per_s']}"
+        counted = f"-p {row['num_ranks']} -m {row['num_microbatches']} {chunks}"
+        simulated = data(pipesched, f"simulate -s {row['schedule']} {counted} {COSTS} {link}")
+        for name in ("makespan_s", "bubble_fraction", "steady_s_per_microbatch", "steady_bubble_fraction"):
+            assert float(row[name]) == pytest.approx(simulated[name], rel=1e-9, abs=1e-9)
+
+
+def test_the_same_goes_to_json_parquet_and_markdown(pipesched, folder):
+    answer = data(pipesched, LINE)
+    assert answer["best"] == answer["settings"][0]
+    assert answer["best"]["s_per_microbatch"] == min(row["s_per_microbatch"] for row in answer["settings"])
+    for suffix in ("json", "parquet", "md"):
+        assert pipesched(f"{LINE} --out all.{suffix}").code == 0
+    assert json.loads((folder / "all.json").read_text()) == answer
+    import pandas as pd
+
+    assert len(pd.read_parquet(folder / "all.parquet")) == len(answer["settings"])
+
+
+def test_the_table_fits_80_columns_and_says_what_is_left_out(pipesched, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    out = pipesched(f"sweep -s 1f1b,dualpipe -p 3,4 -m 8 {COSTS} --top 1 --memory-limit 1GB").out
+    assert "4 settings, 1 cannot be, best by s_per_microbatch" in out
+    assert "2 more that fit are left out (--top, --out)" in out
+    assert "memory limit 1GB of every device" in out
+    assert "dualpipe: 1 cannot be: got 3 ranks" in out
+
+
+def test_where_nothing_fits_the_answer_is_no(pipesched):
+    answer = pipesched(f"sweep -s 1f1b -p 2 -m 4 {COSTS} --memory-limit 1KB --json")
+    assert answer.code == 1
+    assert "nothing fits into 1KB" in answer.err
+    assert json.loads(answer.out)["best"] is None
+
+
+def test_a_sweep_goes_on_from_its_file(pipesched, folder):
+    first = pipesched(f"{LINE} --resume found.jsonl --json")
+    lines = (folder / "found.jsonl").read_text().splitlines()
+    assert len(lines) == 1 + len(json.loads(first.out)["settings"])
+    (folder / "found.jsonl").write_text("\n".join(lines[:9]) + "\n")
+    assert pipesched(f"{LINE} --resume found.jsonl --json") == first
+    assert len((folder / "found.jsonl").read_text().splitlines()) == len(lines)
+
+
+def test_parameters_and_a_builder_of_ones_own_are_swept_too(pipesched):
+    rows = data(pipesched, f"sweep -s avgpipe,1f1b -p 2 -m 4 {COSTS} --set pipelines=1,2,advance=0:2")["settings"]
+    assert len(rows) == 6 + 1
+    assert {(row["pipelines"], row["advance"]) for row in rows} >= {(1, 0), (2, 2), (None, None)}

@@ -1,0 +1,190 @@
+"""A sweep says of every setting what `simulate` says of it, in any order and however it is shared out."""
+
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+import pipesched
+from pipesched.profiles.clusters import Device, dealt
+from pipesched.schedules.transforms import recompute
+from pipesched.simulator import SimulationError
+from pipesched.workflows import ArgumentError
+from tests.profiles.hand_profiles import layer, measurement, profile
+
+COSTS = pipesched.DeviceCost(
+    1.0, backward_input_s=1.25, backward_weight_s=0.5, step_s=0.25, saved_bytes=100, output_bytes=8, weight_bytes=30
+)
+LINK = {"latency_s": [0.0, 0.125], "bandwidth_bytes_per_s": [16.0, 1e3]}
+
+
+def small(**others):
+    return pipesched.sweep(["1f1b", "zbv"], COSTS, **{"num_ranks": [2, 3], "num_microbatches": [2, 4], **others})
+
+
+def require_as_simulated(row, simulation):
+    """Compare a row with what is read off a simulation."""
+    peaks = [device.peak_memory_bytes for device in simulation.metrics.devices]
+    assert row["makespan_s"] == pytest.approx(simulation.makespan_s, rel=1e-9)
+    assert row["bubble_fraction"] == pytest.approx(simulation.bubble_fraction, abs=1e-9)
+    assert row["s_per_microbatch"] == pytest.approx(1 / simulation.throughput, rel=1e-9)
+    assert row["steady_s_per_microbatch"] == pytest.approx(simulation.steady_s_per_microbatch, rel=1e-9)
+    assert row["steady_bubble_fraction"] == pytest.approx(simulation.steady_bubble_fraction, abs=1e-9)
+    assert row["peak_memory_bytes"] == max(peaks)
+    assert row["fits"] is simulation.fits
+
+
+def test_every_row_is_what_simulate_says_of_the_setting():
+    asked = (["1f1b", "interleaved", "zb_h2", "pipedream"], [2, 3], [3, 6], [False, True], *LINK.values())
+    names, ranks, microbatches, recomputes, *_ = asked
+    result = pipesched.sweep(names, COSTS, num_ranks=ranks, num_microbatches=microbatches, recomputes=recomputes,
+                             num_chunks=[2], link=LINK, limit_bytes=400)  # fmt: skip
+    rows = {tuple(row[name] for name in ("schedule", "num_ranks", "num_microbatches", "recomputes", *LINK)): row
+            for row in result.to_rows()}  # fmt: skip
+    assert rows.keys() == {*product(*asked)}
+    assert {row["fits"] for row in rows.values()} == {True, False}
+    for (name, p, m, recomputed, latency_s, bandwidth), row in rows.items():
+        lists = pipesched.build(name, p, m, 2 if name == "interleaved" else None)
+        link = pipesched.Link(latency_s, bandwidth)
+        cluster = replace(pipesched.flat(p, link), devices=(Device(memory_bytes=400),) * p)
+        if name == "pipedream":  # which is no batch, and goes on under its name
+            if recomputed:
+                continue
+            lists = {"schedule": name, "num_ranks": p, "num_microbatches": m}
+        else:
+            lists = {"schedule": recompute(lists) if recomputed else lists}
+        require_as_simulated(row, pipesched.simulate(costs=COSTS, cluster=cluster, **lists))
+
+
+@pytest.mark.parametrize("network", [pipesched.NetworkOptions("eager"), pipesched.NetworkOptions(slowdown=0.5)])
+def test_what_contends_is_simulated_one_by_one(network):
+    cluster = replace(pipesched.flat(3, pipesched.Link(0.1, 32.0)), nics=dealt(3, 1))
+    for row in small(cluster=cluster, network=network).to_rows():
+        counts = {name: row[name] for name in ("schedule", "num_ranks", "num_microbatches")}
+        require_as_simulated(row, pipesched.simulate(costs=COSTS, cluster=cluster, network=network, **counts))
+
+
+def test_sizes_of_micro_batches_come_from_the_profile_and_give_seconds_per_sample():
+    sizes = [measurement(size, forward_s=1.0 + size, backward_s=2.0 * size) for size in (1, 2)]
+    measured = profile(*[layer(*sizes)] * 4)
+    result = pipesched.sweep(["1f1b"], measured, num_ranks=[2], num_microbatches=[4], microbatch_sizes=[1, 2])
+    assert result.by == "s_per_sample"
+    for row in result.to_rows():
+        size = row["microbatch_size"]
+        simulation = pipesched.simulate(
+            "1f1b", measured, num_ranks=2, num_microbatches=4, microbatch_size=size, partition="balanced"
+        )
+        assert row["s_per_sample"] == pytest.approx(simulation.makespan_s / (4 * size), rel=1e-12)
+        require_as_simulated(row, simulation)
+    default = pipesched.sweep(["1f1b"], measured, num_ranks=[2], num_microbatches=[4])
+    assert [row["microbatch_size"] for row in default.to_rows()] == [1]
+
+
+def test_a_setting_that_cannot_be_is_a_row_with_its_reason():
+    result = pipesched.sweep(["1f1b", "dualpipe"], COSTS, num_ranks=[2, 3], num_microbatches=[4, 5])
+    rows = {(row["schedule"], row["num_ranks"], row["num_microbatches"]): row for row in result.to_rows()}
+    assert len(rows) == 8
+    refused = {key for key, row in rows.items() if row["makespan_s"] is None}
+    assert refused == {("dualpipe", 2, 5), ("dualpipe", 3, 4), ("dualpipe", 3, 5)}
+    assert all("expected an even number" in rows[key]["reason"] and rows[key]["fits"] is None for key in refused)
+    assert [row["makespan_s"] is None for row in result.to_rows()] == [False] * 5 + [True] * 3
+    table = result.table()
+    assert table.title == "8 settings, 3 cannot be, best by s_per_microbatch"
+    counts = [int(line.split()[1]) for line in table.caption.split("\n") if line.startswith("dualpipe: ")]
+    assert (sum(counts), len(counts)) == (3, 2)  # an odd number of micro-batches, and of ranks
+
+
+def test_the_best_comes_first_and_the_front_is_beaten_by_none():
+    result = small(recomputes=[False, True], num_microbatches=[2, 4, 8])
+    values = [(outcome.s_per_microbatch, outcome.held_bytes) for outcome in result.outcomes]
+    assert values == sorted(values)
+    front = {value for value in values if not any(a <= value[0] and b <= value[1] and (a, b) != value
+                                                  for a, b in values)}  # fmt: skip
+    assert [(outcome.s_per_microbatch, outcome.held_bytes) for outcome in result.front] == sorted(front)
+    assert small(by="peak_memory_bytes").best.held_bytes == min(o.held_bytes for o in small().outcomes)
+
+
+def test_a_condition_leaves_settings_out_before_they_are_looked_at():
+    result = small(where="m % p == 0 and schedule in ('zbv', 'gpipe') or p * v > 3 and not m > 2")
+    kept = [(o.setting.schedule, o.setting.num_ranks, o.setting.num_microbatches) for o in result.outcomes]
+    assert {*kept} == {("zbv", 2, 2), ("zbv", 2, 4), ("zbv", 3, 2)}  # zbv holds two stages on a rank
+
+
+def test_processes_find_what_one_finds():
+    assert small(num_workers=2).outcomes == small(num_workers=1).outcomes
+
+
+def test_a_frame_has_a_row_for_each_setting():
+    result = pipesched.sweep(["avgpipe", "1f1b"], COSTS, num_ranks=[2], num_microbatches=[4],
+                             parameters={"pipelines": [1, 2]}, where="m > p")  # fmt: skip
+    frame = result.to_frame()
+    assert frame.shape == (3, len(result.columns))
+    assert sorted(frame["pipelines"].dropna()) == [1, 2]
+    assert frame["s_per_microbatch"].is_monotonic_increasing
+
+
+SWEEP = """
+import pipesched
+costs = pipesched.DeviceCost(1.0, 2.0)
+pipesched.sweep(["1f1b", "gpipe"], costs, num_ranks=[4], num_microbatches=range(1, {most}), resume="kept.jsonl")
+"""
+
+
+def test_a_sweep_that_is_killed_goes_on_from_its_file(tmp_path):
+    file = tmp_path / "kept.jsonl"
+    with subprocess.Popen([sys.executable, "-P", "-c", SWEEP.format(most=200)], cwd=tmp_path) as process:
+        while process.poll() is None and not (file.exists() and file.read_text().count("\n") > 3):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    known = file.read_text().count("\n") - 1
+    assert known >= 3
+    asked = {"num_ranks": [4], "num_microbatches": [3, 5, 199]}
+    costs = pipesched.DeviceCost(1.0, 2.0)
+    result = pipesched.sweep(["1f1b", "gpipe"], costs, **asked, resume=file)
+    assert result.outcomes == pipesched.sweep(["1f1b", "gpipe"], costs, **asked).outcomes
+    lines = file.read_text().splitlines()
+    assert pipesched.sweep(["1f1b", "gpipe"], costs, **asked, resume=file).outcomes == result.outcomes
+    assert file.read_text().splitlines() == lines, "all of them are known"
+    with pytest.raises(SimulationError, match="got a search of something else, expected one of these costs"):
+        pipesched.sweep(["1f1b"], pipesched.DeviceCost(1.0, 3.0), **asked, resume=file)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ({"num_ranks": []}, "num_ranks: got an empty list, expected at least one"),
+        ({"num_ranks": [0]}, "num_ranks: got 0, expected at least 1"),
+        ({"num_ranks": [2.5]}, "num_ranks: got 2.5, expected an integer"),
+        ({"num_chunks": [2]}, "num_chunks: got 2, expected a schedule that takes chunks"),
+        ({"parameters": {"pipelines": [1]}}, "parameters: got pipelines, expected those of a schedule here"),
+        ({"link": {"speed": [1]}}, "link: got 'speed', expected one of latency_s"),
+        ({"link": {"bandwidth_bytes_per_s": [0]}}, "link: bandwidth_bytes_per_s: got 0, expected a number above 0"),
+        ({"link": {"latency_s": []}}, "link: got an empty list"),
+        ({"microbatch_sizes": [1]}, "microbatch_sizes: got them with other costs than a profile"),
+        ({"by": "speed"}, "by: got 'speed', expected one of bubble_fraction"),
+        ({"where": "q > 1"}, "where: got no column q, expected one of p, m, v, schedule"),
+        ({"where": "m >"}, "where: got 'm >', expected a condition"),
+        ({"where": "m ** 9"}, r"where: got 'm \*\* 9', expected names of columns"),
+        ({"where": "open('x')"}, "where: got .*open.*expected names of columns"),
+        ({"where": "m > 100"}, "where: got 'm > 100', which holds of none of 8 settings"),
+        ({"where": "m % 0"}, "where: got 'm % 0', expected a condition: integer"),
+        ({"num_microbatches": range(1, 300_000)}, "a sweep: got 1,199,996 settings, expected at most 1,000,000"),
+        ({"num_microbatches": [10_000_000]}, "none of 4 settings can be; the first: schedule"),
+        ({"cluster": pipesched.flat(2), "link": {"latency_s": [1]}}, "link: got a cluster too"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(arguments, fault, tmp_path):
+    with pytest.raises(ArgumentError, match=fault) as error:
+        small(**arguments, resume=tmp_path / "kept")
+    assert "\n" not in str(error.value)
+    if not str(error.value).startswith("none of"):
+        assert not (tmp_path / "kept").exists()
+
+
+def test_a_limit_needs_bytes_to_be_held_against():
+    with pytest.raises(ArgumentError, match="limit_bytes: got costs that say no bytes"):
+        pipesched.sweep(["1f1b"], pipesched.DeviceCost(1.0, 2.0), num_ranks=[2], num_microbatches=[2], limit_bytes=5)
