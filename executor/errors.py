@@ -7,8 +7,23 @@ from contextlib import contextmanager
 from typing import assert_never
 
 from pipesched.profiles import ProfileError
-from pipesched.schedules import Average, Compute, Op, Overlap, Recv, Reduce, Reshard, Send, Step, Unshard
+from pipesched.schedules import (
+    Average,
+    Compute,
+    OneLineError,
+    Op,
+    Overlap,
+    Recv,
+    Reduce,
+    Reshard,
+    Send,
+    Step,
+    Unshard,
+    shortened,
+)
 
+_LONGEST = 1000
+"""Characters of what a user's layer raises that are told."""
 _MORE_ROOM = "try smaller micro-batches, more stages or recomputation"
 
 
@@ -45,6 +60,8 @@ def failed(rank: int, op: Op | None, reason: object) -> RankFailed:
 def _advised(reason: object) -> str:
     """Return the reason, with what to try where an allocator had no more: PyTorch's on CPUs, CUDA's, or Python's."""
     text = str(reason) or type(reason).__name__
+    if not isinstance(reason, ExecutionError | OneLineError | str):  # a user's layer may say anything
+        text = shortened(text, _LONGEST)
     is_out = isinstance(reason, MemoryError) or "t allocate memory" in text or "out of memory" in text
     if not is_out or _MORE_ROOM in text:
         return text

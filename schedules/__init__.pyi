@@ -36,6 +36,7 @@ from .op import rewritten as rewritten
 from .op import stages_of_op as stages_of_op
 from .quoting import OneLineError as OneLineError
 from .quoting import printable as printable
+from .quoting import shortened as shortened
 from .quoting import shown as shown
 from .repetition import repeat as repeat
 from .schedule import MAX_CELLS as MAX_CELLS

@@ -15,6 +15,12 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
 
 
+def shortened(text: str, most: int) -> str:
+    """Return `text`, of which what is in the middle is left out where it has more than `most` characters."""
+    end = most // 4
+    return text if len(text) <= most else f"{text[: most - end - 5]} ... {text[-end:]}"
+
+
 class OneLineError(ValueError):
     """An error whose message stays in one line, whatever names of files and values it quotes."""
 

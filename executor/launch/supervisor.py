@@ -17,16 +17,19 @@ from typing import final
 from pipesched.executor import NOBODY, STACKS, START_S, STOP_SIGNALS, ExecutionError, RankFailed, failed
 from pipesched.executor.launch.affinity import ranks_of_processes
 from pipesched.executor.launch.fork_client import Forked, fork
+from pipesched.executor.launch.network_interfaces import require_interface
 from pipesched.executor.launch.progress_page import ProgressPage, Whereabouts
 from pipesched.executor.launch.standstill import RankState, standstill, standstill_table
 from pipesched.profiles import DeviceKind
 from pipesched.profiles.processes import can_fork, environment, is_stopped, num_cores
-from pipesched.schedules import Op
+from pipesched.schedules import Op, shortened
 
 _GRACE_S = 5.0
 _POLL_S = 0.02
 _SLACK_S = 0.3
 """Between what a rank sees and what is seen here: that another has ended, or that nobody moves."""
+_READ_BYTES, _LONGEST = 2**16, 1000
+"""Bytes of the end of a log that are read, and characters of its last line that are told."""
 _STACKS_S = 1.0
 """How long ranks may take to write their stacks."""
 _MOST_PER_CORE = 32
@@ -45,10 +48,14 @@ def started(
         folder: Gets what each process writes, in ``log0`` and so on.
         threads: CPU threads of each.
         is_fresh: Whether none may be forked.
+
+    Raises:
+        ExecutionError: There is no network interface for gloo.
     """
     count, processes = str(num_processes), list[Forked]()
     given = environment() | {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "OMP_NUM_THREADS": str(threads)}
     given.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    require_interface(given["GLOO_SOCKET_IFNAME"])
     try:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
@@ -265,8 +272,10 @@ class Processes:
         return None
 
     def _last_words(self, number: int, code: int | None) -> str:
-        log = (self._folder / f"log{number}").read_text(errors="replace").strip().splitlines()
-        return f"the process ended with exit code {code}" + (f": {log[-1]}" if log else "")
+        with (self._folder / f"log{number}").open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _READ_BYTES))
+            lines = log.read().decode(errors="replace").strip().splitlines()
+        return f"the process ended with exit code {code}" + (f": {shortened(lines[-1], _LONGEST)}" if lines else "")
 
 
 def _require_few(num_processes: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from pipesched.profiles.io import TRUST_ADVICE
 from pipesched.workflows import ArgumentError
@@ -66,6 +67,20 @@ class NotThereError(Exception):
     """Something that was asked for is not installed or not there."""
 
 
+_FILES: dict[str, Path] = {}
+"""The file of what a message may begin with: a schedule's name, or ``cluster``."""
+
+
+def read_from(file: Path, subject: str) -> None:
+    """Let messages that begin with `subject`, which was read from a file, begin with the file's name."""
+    _FILES[subject] = file
+
+
+def forget_files() -> None:
+    """Forget what was read, before another command."""
+    _FILES.clear()
+
+
 def in_flags(error: BaseException) -> str:
     """Return what an error says; what the library says of its arguments, said of the options of the command line.
 
@@ -73,6 +88,9 @@ def in_flags(error: BaseException) -> str:
     Only an `ArgumentError` begins with one: others begin with what is wrong, as a schedule of any name.
     """
     message = str(error)
+    file = _FILES.get(message.partition(": ")[0])
+    if file is not None:
+        message = f"{file}: {message}"
     for said, told in _SAID.items():
         message = re.sub(said, told, message)
     if isinstance(error, InputError):

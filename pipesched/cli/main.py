@@ -11,7 +11,17 @@ from typing import Annotated, Any
 
 import typer
 
-from pipesched.cli.errors import BAD_INPUT, FINE, NEGATIVE, NOT_THERE, RANK_FAILED, STOPPED, NotThereError, in_flags
+from pipesched.cli.errors import (
+    BAD_INPUT,
+    FINE,
+    NEGATIVE,
+    NOT_THERE,
+    RANK_FAILED,
+    STOPPED,
+    NotThereError,
+    forget_files,
+    in_flags,
+)
 from pipesched.cli.help_pages import CommandPage, ProgramPage
 from pipesched.cli.terminal import complain
 from pipesched.cli.usage_errors import complaint
@@ -94,6 +104,7 @@ def main() -> None:
 
 def _invoke(arguments: list[str]) -> int:
     """Run one subcommand; typer's own main would turn an interrupt and a closed pipe into exit codes of its choice."""
+    forget_files()
     try:
         with _command(arguments[0]).make_context("pipesched", arguments) as context:
             context.command.invoke(context)

@@ -192,7 +192,7 @@ def levels(cluster: Cluster, num_devices: int) -> tuple[Level, ...]:
     sizes = [sum(device.node == node for device in devices) for node in sorted({device.node for device in devices})]
     if len(set(sizes)) > 1:
         raise ProfileError(
-            f"partition: got nodes of {', '.join(map(str, sizes[:8]))} devices, expected as many in each where stages "
+            f"cluster: got nodes of {', '.join(map(str, sizes[:8]))} devices, expected as many in each where stages "
             "are replicated; use whole nodes, or try `by=time`"
         )
     inter = cluster.intra if cluster.inter is None else cluster.inter

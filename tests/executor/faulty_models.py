@@ -46,6 +46,14 @@ def raising(layer: int, at: int = 2):
     return model(_raise, layer, at)
 
 
+def _raise_long():
+    raise KeyError("a layer's own fault" + "x" * 50_000_000)
+
+
+def raising_long():
+    return model(_raise_long, 1, 2)
+
+
 def always_raising(layer: int):
     return model(_raise, layer, None)
 

@@ -52,6 +52,12 @@ def test_a_layer_that_raises_is_named_with_rank_op_and_micro_batch(rank):
     assert "a layer's own fault" in message
 
 
+def test_an_exception_of_50_mb_is_shown_shortened():
+    message = failure(faulty("raising_long"))
+    assert message.startswith("rank 1 failed at 1F2 (micro-batch 2): \"a layer's own faultxxx")
+    assert len(message) < 1500
+
+
 def test_a_layer_that_raises_before_the_lists_begin_is_named_with_its_stage():
     message = failure(faulty("always_raising:layer=1"))
     assert message.startswith("stage 1: got KeyError")

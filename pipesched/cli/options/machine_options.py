@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from pipesched.cli.byte_sizes import parse_memory
-from pipesched.cli.errors import InputError
+from pipesched.cli.errors import InputError, read_from
 from pipesched.cli.options.key_values import numbers
 from pipesched.schedules.formats import MAX_DEVICES
 
@@ -135,6 +135,7 @@ class MachineOptions:
         if self.cluster is not None:
             from pipesched.profiles.io import load_cluster
 
+            read_from(self.cluster, "cluster")
             return load_cluster(self.cluster)
         return flat(num_devices, Link() if self.link is None else parse_link(self.link, "--link"))
 

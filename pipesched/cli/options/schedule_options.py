@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
-from pipesched.cli.errors import InputError
+from pipesched.cli.errors import InputError, read_from
 from pipesched.cli.options.key_values import integers, number, pairs, read_integer
 from pipesched.schedules.transforms import Placement
 
@@ -103,7 +103,9 @@ class ScheduleOptions:
                 raise InputError("--schedule-file: the file says it all; leave out --schedule, -p, -m, -v and --set")
             from pipesched.schedules.formats import read_schedule
 
-            return ScheduleSource(self._finished(read_schedule(self.schedule_file)))
+            read = self._finished(read_schedule(self.schedule_file))
+            read_from(self.schedule_file, read.name)
+            return ScheduleSource(read)
         if self.schedule is None:
             raise InputError("no schedule given; try --schedule 1f1b -p 4 -m 8, or --schedule-file F")
         from pipesched.workflows.arguments import entry_of
