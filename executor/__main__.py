@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pipesched.executor import LAUNCHER_S, STACKS
 from pipesched.executor.errors import ExecutionError, PeerLost, RankFailed
-from pipesched.executor.launch import ProgressPage, RunSpec, Train, job_from_json
+from pipesched.executor.launch import PeerWatch, ProgressPage, RunSpec, Train, is_under_agent, job_from_json
 from pipesched.executor.runs import Measured, RankListener, run_rank
 from pipesched.executor.training import AdvanceTrials, Scores, Trained, step_line
 from pipesched.profiles import ProfileError
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             result = _run_for_launcher(spec, number, folder)
         else:
             with prints_to_stderr():
-                result = run_rank(spec)
+                result = _run_under_agent(spec) if is_under_agent() else run_rank(spec)
         match result:
             case Measured():
                 _report(result, folder, asked.out)
@@ -96,9 +96,20 @@ def _read_job(path: Path, *, trusts: bool) -> RunSpec:
     return replace(job, model=name)
 
 
+def _run_under_agent(spec: RunSpec) -> Measured | Trained | None:
+    """Run the rank of a process of torchrun, whose peers and itself watch each other."""
+    watch = PeerWatch(spec.timeout_s)
+    return run_rank(_patient(spec), RankListener(watch.at), watch=watch)
+
+
+def _patient(spec: RunSpec) -> RunSpec:
+    """Return a run whose ranks find out by themselves only later than who watches them."""
+    return replace(spec, timeout_s=min(spec.timeout_s + LAUNCHER_S, LONGEST_S))
+
+
 def _run_for_launcher(spec: RunSpec, number: int, folder: Path) -> Measured | Trained | None:
     """Run the rank of a process in its launcher's folder, where it writes how far it is, and scores as they come."""
-    spec = replace(spec, timeout_s=min(spec.timeout_s + LAUNCHER_S, LONGEST_S))
+    spec = _patient(spec)
     with (folder / f"stacks{number}").open("w") as stacks:
         faulthandler.register(STACKS, stacks)
         try:

@@ -5,6 +5,8 @@ from .control import share as share
 from .fork_client import end_server as end_server
 from .fork_client import job_folder as job_folder
 from .fork_client import prepare as prepare
+from .peer_watch import PeerWatch as PeerWatch
+from .peer_watch import is_under_agent as is_under_agent
 from .progress_page import ProgressPage as ProgressPage
 from .rank_context import RankContext as RankContext
 from .rank_context import connected_as as connected_as

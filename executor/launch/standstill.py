@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import final
 
-from pipesched.executor import EVERYBODY, NOBODY, RankFailed, failed
+from pipesched.executor import EVERYBODY, NOBODY, START_S, RankFailed, failed
+from pipesched.executor.launch.progress_page import Whereabouts
+from pipesched.profiles.processes import is_stopped
 from pipesched.schedules import Op
 
 _SHOWN_RANKS = 8
+SLACK_S = 0.3
+"""Between what a rank sees and what is seen from outside: that another has ended, or that nobody moves."""
+_NO_WAIT_S = 10.0
+"""How much longer nobody need move where nobody waits: an op may take its time."""
 ADVICE = "where an op takes that long, try a longer timeout"
 
 
@@ -40,6 +48,66 @@ class RankState:
 
     def __str__(self) -> str:
         return f"rank {self.rank} at {self.op or 'its start'}"
+
+
+@final
+class Stillness:
+    """Says when ranks have stood still for too long.
+
+    Args:
+        timeout_s: How long one message may keep a rank waiting.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._seen = -1
+        self._changed_s = time.monotonic()
+
+    def is_over(self, places: Sequence[Whereabouts], is_stopped_all: Callable[[], bool] = lambda: False) -> bool:
+        """Return whether one has waited for another for too long, or none has moved.
+
+        Args:
+            places: Where all ranks are.
+            is_stopped_all: Says whether none can move.
+        """
+        if longest_wait_s(places) > self._timeout_s:
+            return True
+        if num_begun(places) != self._seen:
+            self._seen, self._changed_s = num_begun(places), time.monotonic()
+        still_s = time.monotonic() - self._changed_s
+        return still_s > self._timeout_s and (is_stopped_all() or still_s > self._patience_s(places))
+
+    def _patience_s(self, places: Sequence[Whereabouts]) -> float:
+        if any(place.pid > 0 and is_stopped(place.pid) for place in places):
+            return self._timeout_s
+        if not num_begun(places):
+            return max(START_S, self._timeout_s)
+        return self._timeout_s + (SLACK_S if any(place.whom != NOBODY for place in places) else _NO_WAIT_S)
+
+
+def num_begun(places: Sequence[Whereabouts]) -> int:
+    """Return how many ops all ranks have begun."""
+    return sum(max(0, place.num_ops) for place in places)
+
+
+def longest_wait_s(places: Sequence[Whereabouts]) -> float:
+    """Return how long a rank has waited for what another one is to do in its list, of all that wait the longest."""
+    begun_ns = [place.waits_since_ns for place in places if place.num_ops > 0 and place.whom >= 0]
+    return (time.monotonic_ns() - min(begun_ns)) / 1e9 if begun_ns else 0.0
+
+
+def state_of(rank: int, op: Op | None, where: Whereabouts, ending: str | None = None) -> RankState:
+    """Return what is known of a rank, now."""
+    now_ns = time.monotonic_ns()
+    return RankState(
+        rank,
+        op,
+        (now_ns - where.since_ns) / 1e9 if where.since_ns > 0 else 0.0,
+        where.whom,
+        (now_ns - where.waits_since_ns) / 1e9 if where.waits_since_ns > 0 else 0.0,
+        ending is None and where.pid > 0 and is_stopped(where.pid),
+        ending,
+    )
 
 
 def standstill(states: Mapping[int, RankState]) -> RankFailed:

@@ -14,20 +14,27 @@ from pathlib import Path
 from tempfile import mkstemp
 from typing import final
 
-from pipesched.executor import NOBODY, STACKS, START_S, STOP_SIGNALS, ExecutionError, RankFailed, failed
+from pipesched.executor import STACKS, STOP_SIGNALS, ExecutionError, RankFailed, failed
 from pipesched.executor.launch.affinity import ranks_of_processes
 from pipesched.executor.launch.fork_client import Forked, fork
 from pipesched.executor.launch.network_interfaces import require_interface
 from pipesched.executor.launch.progress_page import ProgressPage, Whereabouts
-from pipesched.executor.launch.standstill import RankState, standstill, standstill_table
+from pipesched.executor.launch.standstill import (
+    SLACK_S,
+    RankState,
+    Stillness,
+    longest_wait_s,
+    num_begun,
+    standstill,
+    standstill_table,
+    state_of,
+)
 from pipesched.profiles import DeviceKind
-from pipesched.profiles.processes import can_fork, environment, is_stopped, num_cores
+from pipesched.profiles.processes import can_fork, environment, num_cores
 from pipesched.schedules import Op, shortened
 
 _GRACE_S = 5.0
 _POLL_S = 0.02
-_SLACK_S = 0.3
-"""Between what a rank sees and what is seen here: that another has ended, or that nobody moves."""
 _READ_BYTES, _LONGEST = 2**16, 1000
 """Bytes of the end of a log that are read, and characters of its last line that are told."""
 _STACKS_S = 1.0
@@ -131,43 +138,23 @@ class Processes:
             self._watch(on_move)
 
     def _watch(self, on_move: Callable[[int], None]) -> None:
-        seen, changed_at = -1, time.monotonic()
+        seen, stillness = -1, Stillness(self._timeout_s)
         while True:
             codes = [process.poll() for process in self._processes]
             if any(code not in (None, 0) for code in codes):
                 raise self._blame()
             if all(code == 0 for code in codes):
                 return
-            done = sum(max(0, place.num_ops) for place in self._places())
+            done = num_begun(self._places())
             if done != seen:
-                seen, changed_at = done, time.monotonic()
+                seen = done
                 on_move(done)
-            elif (still_s := time.monotonic() - changed_at) > self._timeout_s and still_s > self._patience_s():
-                raise self._standstill()
-            if self._longest_wait_s() > self._timeout_s:
+            if stillness.is_over(self._places(), lambda: self._processes[0].servers_end is not None):
                 raise self._standstill()
             time.sleep(_POLL_S)
 
-    def _patience_s(self) -> float:
-        """Return how long no rank need move: longer where none waits, as an op may take its time."""
-        places = self._places()
-        if any(map(self._is_stopped, range(len(places)))) or self._processes[0].servers_end is not None:
-            return self._timeout_s
-        if all(place.num_ops <= 0 for place in places):
-            return max(START_S, self._timeout_s)
-        return self._timeout_s + (_SLACK_S if any(place.whom != NOBODY for place in places) else 2 * _GRACE_S)
-
-    def _longest_wait_s(self) -> float:
-        """Return how long a rank has waited for what another one is to do in its list, of all that wait the longest."""
-        begun_ns = [place.waits_since_ns for place in self._places() if place.num_ops > 0 and place.whom >= 0]
-        return (time.monotonic_ns() - min(begun_ns)) / 1e9 if begun_ns else 0.0
-
     def _places(self) -> list[Whereabouts]:
         return [self._progress_page.read(number) for number in range(len(self._ranks))]
-
-    def _is_stopped(self, number: int) -> bool:
-        pid = self._progress_page.read(number).pid
-        return pid > 0 and self._processes[number].poll() is None and is_stopped(pid)
 
     def _blame(self) -> RankFailed:
         """Say which rank ended the run: one that was killed first of all, then one whose op failed by itself."""
@@ -202,22 +189,15 @@ class Processes:
             return True
         if any(code and not self._has_waited(number) for number, code in enumerate(codes)):
             return True
-        return after_s > _SLACK_S and self._longest_wait_s() > self._timeout_s
+        return after_s > SLACK_S and longest_wait_s(self._places()) > self._timeout_s
 
     def _states(self) -> dict[int, RankState]:
         """Return what is known of every rank."""
-        now_ns, states = time.monotonic_ns(), {}
+        states = {}
         for number, rank in enumerate(self._ranks):
-            where, code = self._progress_page.read(number), self._processes[number].poll()
-            states[rank] = RankState(
-                rank,
-                self._op_of(number),
-                max(0.0, (now_ns - where.since_ns) / 1e9) if where.since_ns >= 0 else 0.0,
-                where.whom,
-                max(0.0, (now_ns - where.waits_since_ns) / 1e9),
-                self._is_stopped(number),
-                None if code is None else self._last_words(number, code),
-            )
+            code = self._processes[number].poll()
+            ending = None if code is None else self._last_words(number, code)
+            states[rank] = state_of(rank, self._op_of(number), self._progress_page.read(number), ending)
         return dict(sorted(states.items()))
 
     def _standstill(self) -> RankFailed:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
-from pipesched.executor.launch import Measure, RunSpec, connected_as, ranks_of_processes, share
+from pipesched.executor.launch import Measure, PeerWatch, RunSpec, connected_as, ranks_of_processes, share
 from pipesched.executor.runs.measuring_job import Measured, MeasuringJob
 from pipesched.executor.runs.rank_job import RankJob, RankListener
 from pipesched.executor.runs.training_job import TrainingJob
@@ -18,6 +19,7 @@ def run_rank(
     meet: str = "env://",
     *,
     is_shared: bool = False,
+    watch: PeerWatch | None = None,
     model: Model | None = None,
 ) -> Measured | Trained | None:
     """Run this process' rank of `spec`; RANK and WORLD_SIZE are in the environment, as torchrun sets them.
@@ -31,6 +33,7 @@ def run_rank(
         listener: Told how far the rank is.
         meet: Where the ranks meet: an ``init_method`` of torch.distributed.
         is_shared: Whether every process is told what came out, and not only the first.
+        watch: Notes where this rank is, beside its peers; in a process that is a rank and nothing else.
         model: The model that the run names; None: the name is looked up.
 
     Returns:
@@ -43,7 +46,10 @@ def run_rank(
     """
     kind = MeasuringJob if isinstance(spec.job, Measure) else TrainingJob
     job: RankJob[Any] = kind(spec, listener, model)
-    with connected_as(spec, job.lists, meet) as context:
+    with (
+        connected_as(spec, job.lists, meet) as context,
+        nullcontext() if watch is None else watch.beside(context, job.lists),
+    ):
         result: Measured | Trained | None = job.run(context)
         if is_shared:
             result = share(result, ranks_of_processes(job.lists.rank_to_device)[0], context.control)

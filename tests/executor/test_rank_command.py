@@ -2,14 +2,17 @@
 
 import json
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from pipesched.executor.launch import job_to_json
+from pipesched.executor.launch import Measure, RunSpec, job_to_json
+from pipesched.profiles.costs import StageCost, StageCosts
 from pipesched.schedules.builders import build
-from pipesched.schedules.formats import read_timeline
+from pipesched.schedules.formats import read_timeline, to_json
 from pipesched.schedules.lowering import lower
 from tests import processes
 from tests.executor.pipelines import MLP, job, whole_model
@@ -25,9 +28,9 @@ def run(command, **environment):
     return processes.run([sys.executable, *command], env=given)
 
 
-def torchrun(num_processes, *arguments):
+def torchrun(num_processes, *arguments, **environment):
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_processes)]
-    return run([*launcher, "-m", "pipesched.executor", *map(str, arguments)])
+    return run([*launcher, "-m", "pipesched.executor", *map(str, arguments)], **environment)
 
 
 @pytest.fixture
@@ -99,3 +102,41 @@ def test_a_list_that_cannot_finish_is_the_answer_no(tmp_path):
     done = run(["-m", "pipesched.executor", str(path)], **RANK_0)
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert "rank 1 op 0: 1RECV_F0 has no Send on rank 0" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.skipif(sys.platform != "linux", reason="ranks can watch each other on Linux")
+def test_under_torchrun_a_rank_that_is_stopped_is_named_first(tmp_path):
+    spec = RunSpec(
+        job=Measure(schedule=to_json(build("gpipe", 2, 4)), iterations=1, warmup=0),
+        model="faulty_models:stopping:layer=1",
+        bounds=((0, 1), (1, 3)),
+        timeout_s=8.0,
+    )
+    (tmp_path / "job.json").write_text(job_to_json(spec))
+    folders = f"{ROOT}{os.pathsep}{Path(__file__).parent}"
+    done = torchrun(2, tmp_path / "job.json", "--trust-model", PYTHONPATH=folders)
+    assert done.returncode != 0
+    told = [line for line in done.stderr.splitlines() if line.startswith("executor: ")]
+    assert told[0].startswith("executor: rank 1 failed at 1F2 (micro-batch 2): its process is stopped by a signal")
+    assert "has waited" in told[0]
+
+
+@pytest.mark.distributed
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for the ranks in /proc")
+def test_ranks_end_with_torchruns_agent_also_one_that_is_stopped(tmp_path):
+    costs = StageCosts((StageCost(9.0, 9.0),) * 2, origin="by hand")
+    (tmp_path / "job.json").write_text(job_to_json(job(build("gpipe", 2, 2), None, emulate=costs)))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo", "TMPDIR": str(tmp_path)}
+    command = [*launcher, "-m", "pipesched.executor", str(tmp_path / "job.json")]
+    with processes.started(command, env=environment, cwd=tmp_path, stderr=subprocess.DEVNULL) as agent:
+        ranks = Path(f"/proc/{agent.pid}/task/{agent.pid}/children")
+        assert processes.eventually(lambda: len(ranks.read_text().split()) == 2)
+        pids = [int(pid) for pid in ranks.read_text().split()]
+        assert processes.eventually(lambda: "pipesched-progress" in Path(f"/proc/{pids[1]}/maps").read_text())
+        os.kill(pids[1], signal.SIGSTOP)
+        agent.kill()
+        agent.wait()
+        assert processes.eventually(lambda: processes.processes_in(tmp_path) == [])

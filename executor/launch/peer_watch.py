@@ -1,0 +1,127 @@
+"""The watch that the ranks of one machine keep over each other, where no launcher of ours does: under torchrun.
+
+Each has a thread beside its list. When one has waited for too long, the first rank that can says at which rank all
+stand still, ends what is stopped, and itself; torchrun's agent then ends the others. Told to end, by the agent, a rank
+first lets those go on that are stopped, which could not end before.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import final
+
+from pipesched.executor.core import lists_of
+from pipesched.executor.launch.control import gather_texts
+from pipesched.executor.launch.progress_page import ProgressPage, Whereabouts
+from pipesched.executor.launch.rank_context import RankContext
+from pipesched.executor.launch.standstill import Stillness, standstill, state_of
+from pipesched.profiles.processes import end_with, is_stopped
+from pipesched.schedules import Op, Schedule
+
+_LOOK_S = 0.2
+_FAILED = 3
+"""The exit code of a rank that has failed."""
+
+
+def is_under_agent() -> bool:
+    """Return whether an agent of torchrun has started this process, and this module's functions can do their work."""
+    return "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux"
+
+
+@final
+class PeerWatch:
+    """This rank's part in the watch; the process is a rank and nothing else, and ends with torchrun's agent.
+
+    Args:
+        timeout_s: How long one message may keep a rank waiting.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        end_with(os.getppid())
+        self._timeout_s = timeout_s
+        self._page: ProgressPage | None = None
+
+    def at(self, index: int) -> None:
+        """Note the position of the op that this rank is at."""
+        if self._page is not None:
+            self._write(index)
+
+    @contextmanager
+    def beside(self, context: RankContext, lists: Schedule) -> Iterator[None]:
+        """Watch while the lists run, if all ranks are on this machine; all ranks call this together."""
+        file = os.memfd_create("pipesched-progress")
+        own = Path(f"/proc/{os.getpid()}/fd/{file}")
+        places = [text.split(" ", 1) for text in gather_texts(f"{socket.gethostname()} {own}", context.control)]
+        if len({host for host, _ in places}) > 1:
+            os.close(file)
+            yield
+            return
+        page = ProgressPage.create(own, len(places)) if context.rank == 0 else None
+        context.meet()
+        self._page = page = page or ProgressPage(Path(places[0][1]))
+        self._write = page.writer(context.rank)
+        context.meet()
+        os.close(file)
+        self._rank, self._lists = context.rank, lists
+        bell, ring = socket.socketpair()
+        ring.setblocking(False)
+        before = signal.set_wakeup_fd(ring.fileno(), warn_on_full_buffer=False)
+        handler = signal.signal(signal.SIGTERM, lambda *_: None)  # with a handler, it rings
+        thread = threading.Thread(target=self._watch, args=(bell,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, handler)
+            signal.set_wakeup_fd(before)
+            ring.close()  # which ends the thread
+            thread.join()
+            bell.close()
+
+    def _watch(self, bell: socket.socket) -> None:
+        stillness = Stillness(self._timeout_s)
+        while True:
+            if select.select([bell], [], [], _LOOK_S)[0]:
+                told = bell.recv(64)
+                if not told:
+                    return
+                if signal.SIGTERM in told:
+                    self._let_go_on()
+                    os._exit(128 + signal.SIGTERM)
+            if stillness.is_over(self._places()):
+                self._end()
+
+    def _places(self) -> list[Whereabouts]:
+        assert self._page is not None, "it watches"
+        return [self._page.read(rank) for rank in range(self._lists.num_ranks)]
+
+    def _end(self) -> None:
+        """End the rank at which all stand still, and this one, if this is the one to do it."""
+        places = self._places()
+        states = {rank: state_of(rank, self._op_at(rank, where.place), where) for rank, where in enumerate(places)}
+        error = standstill(states)
+        able = [rank for rank, state in states.items() if not state.is_stopped]
+        if self._rank != min(able):
+            return
+        print(f"executor: {error}", file=sys.stderr, flush=True)
+        self._let_go_on(signal.SIGKILL)
+        os._exit(_FAILED)
+
+    def _let_go_on(self, told: signal.Signals = signal.SIGCONT) -> None:
+        """Tell all that are stopped to go on, or what else they are to do."""
+        for place in self._places():
+            if place.pid > 0 and is_stopped(place.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(place.pid, told)
+
+    def _op_at(self, rank: int, index: int) -> Op | None:
+        return None if index < 0 else next(islice(lists_of(self._lists, {rank})[rank], index, None), None)
