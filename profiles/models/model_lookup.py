@@ -1,11 +1,11 @@
-"""Find a model by a line of text: ``gpt``, ``gpt:layers=4,width=64``, ``my.module:factory:depth=3``."""
+"""Find a model by a line of text: ``gpt:layers=4,width=64``, ``my.module:factory:depth=3``, ``my.py:factory``."""
 
 from __future__ import annotations
 
 import copy
-import importlib
 from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from pipesched.profiles.models.lstm import lstm
 from pipesched.profiles.models.mlp import mlp
 from pipesched.profiles.models.model import Model
 from pipesched.profiles.models.tied_parameters import shared_parameters
-from pipesched.profiles.processes import users_folders
+from pipesched.profiles.processes import users_folders, users_module
 from pipesched.schedules import shown
 
 MODELS: dict[str, Callable[..., Model]] = dict(zip(BUILT_IN, (conv, digits, gpt, lstm, mlp), strict=True))
@@ -35,8 +35,8 @@ def resolve_model(text: str) -> Model:
     ready-made keep the weights they have; builders get weights by `build_layers`' seed.
 
     Args:
-        text: ``name[:key=value,...]`` or ``package.module:factory[:key=value,...]``; the working directory is
-            importable. Of a name that a file gives (`NameFromFile`) only the former.
+        text: ``name[:key=value,...]``, ``package.module:factory[:key=value,...]`` or ``path.py:factory[:...]``; the
+            working directory is importable. Of a name that a file gives (`NameFromFile`) only the first.
 
     Raises:
         ProfileError: No such model, or not with these arguments, or one that a file would have imported.
@@ -51,10 +51,13 @@ def resolve_model(text: str) -> Model:
     attribute, _, rest = rest.partition(":")
     if not name or not attribute or "=" in attribute:
         raise ProfileError(
-            f"model {text!r}: got an unknown model, expected one of {', '.join(MODELS)} or package.module:factory; "
-            "try gpt:layers=8,width=320"
+            f"model {text!r}: got an unknown model, expected one of {', '.join(MODELS)}, package.module:factory or "
+            "path.py:factory; try gpt:layers=8,width=320"
         )
-    with users_folders():
+    path = Path(name)
+    if path.suffix == ".py" and not path.is_file():
+        raise ProfileError(f"model {text!r}: got no file {name}, expected path.py:factory; check the path")
+    with users_folders(*([path.resolve().parent] if path.suffix == ".py" else [])):
         factory = _load_factory(text, name, attribute)
         arguments = read_arguments(text, factory, rest)
         try:
@@ -70,7 +73,7 @@ def resolve_model(text: str) -> Model:
 
 def _load_factory(text: str, module_name: str, attribute: str) -> Callable[..., Any]:
     try:
-        module = importlib.import_module(module_name)
+        module = users_module(module_name)
     except Exception as error:  # a user's module may raise anything
         raise _users_fault(text, f"importing {module_name} raised", error) from error
     factory = getattr(module, attribute, None)

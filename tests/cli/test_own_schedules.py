@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from pipesched.profiles.io import Plan, Predicted, save_plan
+from pipesched.profiles.io import Plan, Predicted, profile_text, save_plan
 from pipesched.schedules.builders import build
 from pipesched.schedules.formats import from_json, timeline_to_json, to_json
 from pipesched.schedules.transforms import ScheduleSpec
 from tests.cli.conftest import ROOT
 from tests.hand_runs import run_by_hand
+from tests.profiles.hand_profiles import layer, profile
 
 PAGE = (ROOT / "docs" / "own_schedule.md").read_text()
 BUILDER, SCRIPT = re.findall(r"^```python(?: mine.py)?\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -102,3 +103,14 @@ def test_no_file_has_a_builder_imported(pipesched, page_folder):
     assert not (page_folder / "PLANTED").exists()
     pipesched("check -s evil:builder -p 2 -m 2")
     assert (page_folder / "PLANTED").exists(), "so it would have been"
+
+
+@pytest.mark.parametrize(
+    "line", ["tune profile.json -p 2 -b 4 -s 1f1b,mine:eager", "plan p.json -b 4 --devices 2 -s mine:eager"]
+)
+def test_searches_refuse_them_with_what_to_do(pipesched, page_folder, line):
+    (page_folder / "profile.json").write_text(profile_text(profile(layer(), layer()), "profile.json"))
+    answer = pipesched(line)
+    assert answer.code == 2
+    assert "got mine:eager, a builder of your own, expected schedules of the catalogue" in answer.err
+    assert answer.err.endswith("try 'pipesched compare' at the sizes that you think of\n")

@@ -62,7 +62,9 @@ class GpuOptions:
     gpu: Annotated[
         str | None, typer.Option(help=f"Estimate for a GPU that is not here, in place of measuring: {_GPUS}.")
     ] = None
-    tensor_parallel: Annotated[int, typer.Option(help="GPUs that share every layer.", min=1, max=1024)] = 1
+    tensor_parallel: Annotated[
+        int, typer.Option("--tensor-parallel", "--tp", help="GPUs that share every layer.", min=1, max=1024)
+    ] = 1
     sequence_parallel: Annotated[
         bool, typer.Option("--sequence-parallel", help="They also share, by tokens, what is between products.")
     ] = False

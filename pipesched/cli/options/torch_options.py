@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pipesched.profiles.models import Model
 
 MODEL = typer.Argument(
-    help="gpt, conv, lstm, digits, mlp, with arguments as gpt:layers=8,width=320; or module:factory."
+    help="gpt, conv, lstm, digits, mlp, with arguments as gpt:layers=8,width=320; or module:factory, path.py:factory."
 )
 ModelName = Annotated[str, MODEL]
 TrustModel = Annotated[

@@ -26,6 +26,7 @@ from .model_arguments import require_possible as require_possible
 from .own_builder import Builder as Builder
 from .own_builder import names_builder as names_builder
 from .own_builder import own_entry as own_entry
+from .own_builder import require_none_own as require_none_own
 from .plan_arguments import is_same_model as is_same_model
 from .plan_arguments import require_as_planned as require_as_planned
 from .schedule_arguments import NamedSchedule as NamedSchedule

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -44,6 +44,7 @@ from pipesched.schedules import (
 )
 from pipesched.schedules.builders import Entry, Parameter
 from pipesched.schedules.transforms import with_steps
+from pipesched.workflows import ArgumentError
 
 Builder: TypeAlias = Callable[..., Any]
 """Called with (num_ranks, num_microbatches) and keywords; returns a Schedule, or the ops of each rank."""
@@ -58,6 +59,20 @@ _NOT_THE_USERS = ("<frozen", str(Path(pipesched.__file__).parent), str(Path(cont
 def names_builder(schedule: object) -> bool:
     """Return whether `schedule` is a text that names a builder, and no schedule of the catalogue."""
     return isinstance(schedule, str) and ":" in schedule
+
+
+def require_none_own(schedules: Iterable[object]) -> None:
+    """Refuse builders of a user's own where schedules are searched whose bounds must be known.
+
+    Raises:
+        ArgumentError: There is one.
+    """
+    for schedule in schedules:
+        if names_builder(schedule):
+            raise ArgumentError(
+                f"schedules: got {schedule}, a builder of your own, expected schedules of the catalogue, of which a "
+                "search knows bounds; try pipesched.compare at the sizes that you think of"
+            )
 
 
 def own_entry(builder: Builder | str) -> Entry:

@@ -43,6 +43,7 @@ from pipesched.workflows.arguments import (
     read_devices_argument,
     read_profile_argument,
     require_network,
+    require_none_own,
 )
 from pipesched.workflows.exporting import export_setting
 
@@ -293,6 +294,7 @@ def plannable_schedules(names: Sequence[str] | None, asynchronous: bool) -> tupl
     if names is None:
         return SCHEDULES + (ASYNCHRONOUS if asynchronous else ())
     require_each_name("schedules", names, "['1f1b']")
+    require_none_own(names)
     entries = [find(name) for name in names]
     for entry in entries:
         if not entry.traits.takes_plans:

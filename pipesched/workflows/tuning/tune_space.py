@@ -9,6 +9,7 @@ from pipesched.schedules.builders import find
 from pipesched.simulator.search import divisors, nearest_batch
 from pipesched.simulator.tuner import Problem
 from pipesched.workflows import ArgumentError, require_each_name
+from pipesched.workflows.arguments import require_none_own
 
 
 def tunable_schedules(names: Sequence[str]) -> tuple[str, ...]:
@@ -19,6 +20,7 @@ def tunable_schedules(names: Sequence[str]) -> tuple[str, ...]:
         ScheduleError: There is no such schedule.
     """
     require_each_name("schedules", names, "['avgpipe', 'zb_h1']")
+    require_none_own(names)
     entries = [find(name) for name in names]
     for entry in entries:
         if entry.traits.is_asynchronous:

@@ -51,6 +51,16 @@ def test_a_short_name_and_a_long_one_are_the_same_model():
 
 
 @pytest.mark.usefixtures("users")
+def test_a_file_is_as_good_as_its_module(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    model = resolve_model("../users_models.py:builders:depth=3")
+    assert (model.name, len(model.layers)) == ("../users_models.py:builders:depth=3", 3)
+    with pytest.raises(ProfileError, match=r"got no file users_models.py, expected path.py:factory; check the path"):
+        resolve_model("users_models.py:builders")
+
+
+@pytest.mark.usefixtures("users")
 def test_ready_made_modules_are_the_same_in_every_call_and_each_build_is_a_copy():
     first = resolve_model("users_models:modules:depth=3")
     torch.manual_seed(7)
@@ -96,7 +106,7 @@ def test_a_flag_is_true_or_false_as_its_word_says(arguments, num_true):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("gpz", "expected one of conv, digits, gpt, lstm, mlp or package.module:factory"),
+        ("gpz", "expected one of conv, digits, gpt, lstm, mlp, package.module:factory or path.py:factory"),
         ("gpz:layers=2", "unknown model"),
         ("", "unknown model"),
         (":f", "unknown model"),

@@ -61,6 +61,9 @@ CALLS = {
     pipesched.build: {"name": "1f1b", **COUNTS},
     pipesched.what_if: {"run": RUN, "schedule": "gpipe", "draws": 2},
     pipesched.costs_from_runs: {"runs": RUN},
+    pipesched.profile_from_runs: {"runs": RUN, "profile": GPT},
+    pipesched.profile_of_layers: {"costs": pipesched.LayerCosts((pipesched.StageCost(1.0, 2.0),) * 4)},
+    pipesched.file_schema: {"name": "plan"},
     pipesched.import_traces: {"files": ["rank0.json"]},
     pipesched.compare_runs: {"first": RUN, "second": RUN},
     gantt: {"timelines": RUN},
@@ -133,6 +136,8 @@ COUNTED = {
     pipesched.train: {"num_microbatches": 2, "batch_size": 8, "held_out_every": 1},
     pipesched.what_if: {"num_microbatches": 8, "microbatch_size": 2, "output_bytes": 8, "warmup": 1, "seed": 3},
     pipesched.costs_from_runs: {"microbatch_size": 2, "output_bytes": 8, "warmup": 1},
+    pipesched.profile_from_runs: {"microbatch_size": 2, "warmup": 1},
+    pipesched.profile_of_layers: {"microbatch_size": 2, "microbatch_sizes": [1, 4]},
     gantt: {"columns": 80},
 }
 """Counts besides those of `CALLS`."""
