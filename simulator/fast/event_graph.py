@@ -144,7 +144,7 @@ class EventGraph:
 
         if len(cases) < _FEW_CASES:
             return np.array([self.times_s(*case) for case in cases]).T
-        lasts_s = np.array([[_seconds(duration, *case, 1) for case in cases] for duration in self.durations])
+        lasts_s = np.array([_seconds_of_cases(duration, cases) for duration in self.durations])
         times_s = np.zeros((2 * len(self.takes) + 2, len(cases)))
         for node, (first, second, third, takes) in enumerate(zip(*self.waits, self.takes, strict=True), 1):
             ready_s = times_s[2 * node]
@@ -168,6 +168,20 @@ class EventGraph:
         return Timeline(
             self.schedule.name, "predicted", tuple(spans), self.schedule.rank_to_device, hand_overs=hand_overs
         )
+
+
+def _seconds_of_cases(duration: Duration, cases: Sequence[tuple[StageCosts, Cluster]]) -> list[float]:
+    """Return the seconds of a duration in each case; those of an op, which no link changes, once for all alike."""
+    if not isinstance(duration, DeviceWork):
+        return [_seconds(duration, *case, 1) for case in cases]
+    alike: dict[tuple[int, float], float] = {}
+    seconds = []
+    for costs, cluster in cases:
+        key = id(costs), cluster.devices[duration.device].speed
+        if key not in alike:
+            alike[key] = _seconds(duration, costs, cluster, 1)
+        seconds.append(alike[key])
+    return seconds
 
 
 def _seconds(duration: Duration, costs: StageCosts, cluster: Cluster, num_pipelines: int) -> float:

@@ -172,7 +172,7 @@ class _Graph:
         for numbers in columns.values():
             if costs[numbers[0]].has_bytes:
                 for held in self._held(costs[numbers[0]]):
-                    for number, peak in zip(numbers, _peak_bytes(held, times_s[:, numbers]), strict=True):
+                    for number, peak in zip(numbers, _peak_bytes(held, times_s, numbers), strict=True):
                         peaks[number][held.device] = peak
         return peaks
 
@@ -195,11 +195,11 @@ def _ends(
     return [[*zip(*pair, strict=True)] for pair in zip(first_s.T.tolist(), last_s.T.tolist(), strict=True)]
 
 
-def _peak_bytes(held: LockstepBytes, times_s: NDArray[np.float64]) -> list[int]:
-    """Return the most that a device holds in each case, of one pipeline."""
+def _peak_bytes(held: LockstepBytes, times_s: NDArray[np.float64], columns: Sequence[int]) -> list[int]:
+    """Return the most that a device holds in some of the cases, of one pipeline."""
     import numpy as np
 
-    since_s = times_s[list(held.times)]
+    since_s = times_s[np.ix_(held.times, columns)]
     is_held = np.vstack([since_s[:-1] < since_s[1:], np.ones((1, since_s.shape[1]), bool)])
     is_held |= np.array(held.inside)[:, None]
     peaks: list[int] = np.where(is_held, np.array(held.totals)[:, None], 0).max(axis=0).tolist()

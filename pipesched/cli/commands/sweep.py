@@ -46,7 +46,12 @@ def sweep(
     ] = None,
     top: Annotated[int, typer.Option(help="Rows to show.", min=1)] = 10,
     json: Json = False,
-    out: Annotated[Path | None, out_option("Write every setting: .csv, .json, .parquet or .md.")] = None,
+    out: Annotated[
+        list[Path] | None,
+        out_option(
+            "Write every setting: .csv, .json, .parquet, .md; heat maps and Pareto front: .png, .svg, .pdf, .html."
+        ),
+    ] = None,
 ) -> None:
     """Predict every combination of schedules, counts and links in one table, each as 'simulate' does.
 
@@ -55,7 +60,8 @@ def sweep(
     """
     from pipesched.workflows.sweeping import SweepJudge, sweep_settings
 
-    check_outputs((out, SWEEP), (resume, ()))
+    outputs = out or []
+    check_outputs(*((path, SWEEP) for path in outputs), (resume, ()))
     if workers is not None and ray is not None:
         raise InputError("--ray: got --workers too, expected one of them: a cluster has its own; leave one out")
     conditions = sweep_conditions(costs, messages)
@@ -65,11 +71,11 @@ def sweep(
         result = sweep_settings(
             settings, judge, by=by, num_workers=workers, runner=ray_runner(ray), resume=resume, progress=tick
         )
-    if out is not None:
-        write_sweep(result, out)
+    for path in outputs:
+        write_sweep(result, path)
     if json:
         print_json(result.to_dict())
-    elif out is None:
+    elif not outputs:
         limit = costs.machines.limit_text()
         print_result(result.table(top, [] if limit is None else [f"memory limit {limit} of every device"]))
     if not result.fitting:

@@ -1,4 +1,4 @@
-"""The result of ``sweep`` as a file: a table for programs or people."""
+"""The result of ``sweep`` as a file: a table for programs or people, a picture, or a page."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipesched.cli.output.output_files import TABLE, emit, table_text
+from pipesched.cli.output.output_files import PAGE, TABLE, emit, table_text
 from pipesched.schedules.formats import suffix_of
+from pipesched.simulator.views import FIGURE_SUFFIXES
 
 if TYPE_CHECKING:
     from pipesched.workflows.sweeping import SweepResult
 
-PARQUET = ".parquet"
-SWEEP = (*TABLE, PARQUET)
+SWEEP = (*TABLE, ".parquet", *FIGURE_SUFFIXES, PAGE)
 
 
 def write_sweep(result: SweepResult, path: Path) -> None:
@@ -23,6 +23,12 @@ def write_sweep(result: SweepResult, path: Path) -> None:
             from pipesched.simulator.views import write_parquet
 
             write_parquet(result.to_frame(), path)
+        case ".html":
+            emit(result.page(), path)
+        case suffix if suffix in FIGURE_SUFFIXES:
+            from pipesched.simulator.views import draw_sweep
+
+            draw_sweep(result.outcomes, result.by, path)
         case ".json":
             emit(json.dumps(result.to_dict(), indent=2, allow_nan=False), path)
         case suffix:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from pipesched.profiles import ProfileError
-from pipesched.profiles.clusters import Cluster, Link, flat
+from pipesched.profiles.clusters import Cluster, Device, Link
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule, ScheduleError
 from pipesched.schedules.check import require_runnable
@@ -41,20 +41,19 @@ class SweepJudge:
     limit_bytes: int | None = None
     is_steady: bool = True
     say: Callable[[Exception], str] = str
-    _kept: dict[SweptSetting, tuple[ScheduleSource, CaseSweep]] = field(
+    _kept: dict[SweptSetting, tuple[ScheduleSource, CaseSweep, dict[int | None, StageCosts]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     def __call__(self, settings: Sequence[SweptSetting]) -> tuple[SweptOutcome, ...]:
         """Return the outcomes of settings that all have the lists of the first."""
         try:
-            source, lists = self._lists(settings[0].order)
+            source, lists, costs = self._lists(settings[0].order)
         except REFUSED as error:
             reason = self.say(error)
             return tuple(SweptOutcome(setting, reason=reason) for setting in settings)
         outcomes: dict[SweptSetting, SweptOutcome] = {}
         cases: dict[SweptSetting, tuple[StageCosts, Cluster]] = {}
-        costs: dict[int | None, StageCosts] = {}
         for setting in settings:
             size = setting.microbatch_size
             try:
@@ -83,22 +82,22 @@ class SweepJudge:
         conditions = replace(self.conditions, microbatch_size=setting.microbatch_size)
         return conditions.costs_of(_source(setting.order)).has_bytes
 
-    def _lists(self, order: SweptSetting) -> tuple[ScheduleSource, CaseSweep]:
-        """Return the lists of settings, and what evaluates them together; the last ones are kept."""
+    def _lists(self, order: SweptSetting) -> tuple[ScheduleSource, CaseSweep, dict[int | None, StageCosts]]:
+        """Return the lists of settings, what evaluates them together, and costs by size; the last ones are kept."""
         if order not in self._kept:
             self._kept.clear()
             source = _source(order)
             require_runnable(source.schedule)
             network, is_batch = self.conditions.network, source.longer is None
-            self._kept[order] = source, CaseSweep(lower(source.schedule), network, is_repeated=is_batch)
+            self._kept[order] = source, CaseSweep(lower(source.schedule), network, is_repeated=is_batch), {}
         return self._kept[order]
 
     def _cluster(self, schedule: Schedule, setting: SweptSetting) -> Cluster:
-        conditions = self.conditions
+        """Return the machines of a setting, every device with the limit if there is one."""
         if setting.link:
-            machines = flat(max(schedule.rank_to_device) + 1, Link(**dict(setting.link)))
-            conditions = replace(conditions, cluster=machines)
-        cluster = conditions.cluster_of(schedule)
+            devices = (Device(memory_bytes=self.limit_bytes),) * (max(schedule.rank_to_device) + 1)
+            return Cluster(devices, Link(**dict(setting.link)))
+        cluster = self.conditions.cluster_of(schedule)
         if self.limit_bytes is None:
             return cluster
         return replace(

@@ -14,6 +14,7 @@ from pipesched.workflows import Table
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -85,6 +86,25 @@ class SweepResult:
             "settings": self.to_rows(),
         }
 
+    def plot(self) -> Figure:
+        """Draw a heat map of `by` for each schedule, and every setting over its memory with the Pareto front."""
+        from pipesched.simulator.views import sweep_figure
+
+        return sweep_figure(self.outcomes, self.by)
+
+    def page(self) -> str:
+        """Return a page for a browser: the picture, and a table of all settings to sort and search."""
+        from pipesched.simulator.views import sweep_page
+
+        rows = self.to_rows()
+        cells = [{name: "" if value is None else cell_text(name, value) for name, value in row.items()} for row in rows]
+        return sweep_page(self.outcomes, self.by, rows, cells, self.title, "\n".join(self._refusals()))
+
+    @property
+    def title(self) -> str:
+        """How many settings there are, and what orders them."""
+        return f"{self._counted()}, best by {self.by}"
+
     def table(self, top: int = 10, notes: Sequence[str] = ()) -> Table:
         """Return a row for each of the first `top` settings that fit, or where none does of those that can be.
 
@@ -101,10 +121,10 @@ class SweepResult:
         known = [name for name in _SHOWN if any(row[name] is not None for row in rows)]
         if self.by not in known and self.by in rows[0]:
             known.insert(0, self.by)
-        fixed = [f"{_HEADINGS.get(n, n)} {_cell(n, settings[0][n])}" for n in settings[0]
+        fixed = [f"{_HEADINGS.get(n, n)} {cell_text(n, settings[0][n])}" for n in settings[0]
                  if not is_shown[n] and settings[0][n] not in (None, False)]  # fmt: skip
         cells = tuple(
-            {_HEADINGS.get(name, name): _cell(name, row.get(name)) for name in (*names, *known)} for row in rows
+            {_HEADINGS.get(name, name): cell_text(name, row.get(name)) for name in (*names, *known)} for row in rows
         )
         more = len(self.fitting) - len(shown)
         lines = [
@@ -113,7 +133,7 @@ class SweepResult:
             *notes,
             *self._refusals(),
         ]
-        return Table(f"{self._counted()}, best by {self.by}", cells, "\n".join(lines))
+        return Table(self.title, cells, "\n".join(lines))
 
     def _repr_html_(self) -> str:
         return self.table().to_html()
@@ -164,7 +184,8 @@ _SHOWN = dict.fromkeys(
 """The measures of a table for people, what matters most first."""
 
 
-def _cell(name: str, value: Any) -> str:
+def cell_text(name: str, value: Any) -> str:
+    """Return a value of a column as people read it; ``-`` for None."""
     show: Callable[[Any], str] = str
     if value is None:
         return "-"

@@ -46,7 +46,7 @@ from pipesched.workflows.sweeping.sweep_judge import REFUSED, SweepJudge
 from pipesched.workflows.sweeping.sweep_result import SweepResult
 from pipesched.workflows.sweeping.sweep_space import ParameterNumber, SweepSpace
 
-_TOGETHER = 256
+_TOGETHER = 1024
 """Settings of the same lists that are predicted together."""
 _FEW = 40
 """Lists; for fewer, starting processes takes longer than the work."""
@@ -72,7 +72,7 @@ def sweep(
     limit_bytes: int | None = None,
     by: str | None = None,
     is_steady: bool = True,
-    num_workers: int | None = None,
+    num_workers: int | None = 1,
     resume: str | Path | None = None,
 ) -> SweepResult:
     """Predict every combination of what is given, each as `simulate` does; a setting that cannot be says why.
@@ -97,7 +97,8 @@ def sweep(
         by: The measure that orders the settings; None: seconds per sample, or where nothing is known of samples per
             micro-batch.
         is_steady: Whether longer runs are simulated where a batch does not show its steady pace by itself.
-        num_workers: Processes; None: as many as cores, where that is quicker.
+        num_workers: Processes; None: as many as cores, where that is quicker. Several import the script that calls
+            this: it is to do its work under ``if __name__ == "__main__":``.
         resume: File that keeps what is found, so that a stopped sweep goes on from there.
 
     Raises:

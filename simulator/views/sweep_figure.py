@@ -1,0 +1,244 @@
+"""The picture of a sweep: a heat map for each schedule, and time against memory with the Pareto front.
+
+1f1b            zbv             all settings
+p │ . . . .     p │ . . . .     time │ x
+│ . . . .       │ . . . .          │  x─x
+└────────       └────────          └─────── memory
+m               m
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipesched.simulator import SimulationError
+from pipesched.simulator.analysis import literal, unit_of
+from pipesched.simulator.sweep import SweptOutcome, best_first, pareto_front
+from pipesched.simulator.views.figure import (
+    CURVE_COLOURS,
+    DARK_RED,
+    FAINT,
+    HEAT_MAP,
+    IDLE,
+    INK,
+    PALE_GREY,
+    WHITE,
+    save_figure,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MOST_MAPS = 8
+_MOST_CELLS = 40
+"""Columns or rows of a heat map that can still be told apart."""
+_MOST_NUMBERS = 12
+"""Columns of a heat map whose cells have room for a number."""
+_GIB = 2**30
+_WIDE = 4
+"""Numbers that differ by more than so many times are drawn on a logarithmic scale."""
+
+
+def draw_sweep(outcomes: Iterable[SweptOutcome], by: str, path: str | Path) -> None:
+    """Draw a sweep to a file (.png, .svg or .pdf); see `sweep_figure`.
+
+    Raises:
+        SimulationError: The suffix is another one, no setting could be predicted, or the file cannot be written.
+    """
+    save_figure(lambda: sweep_figure(outcomes, by), path, dpi=140)
+
+
+def sweep_figure(outcomes: Iterable[SweptOutcome], by: str) -> Figure:
+    """Return a heat map of `by` for each schedule, and where bytes are known all settings over their memory.
+
+    The axes of the maps are the two of counts, parameters and links that have the most values. A cell is the best
+    setting that fits there, hatched where none does and empty where none can be; the best of all is framed.
+
+    Args:
+        outcomes: The settings.
+        by: The measure, a number.
+
+    Raises:
+        SimulationError: No setting could be predicted.
+    """
+    ordered = [outcome for outcome in best_first(outcomes, by) if _value(outcome, by) is not None]
+    if not ordered:
+        raise SimulationError(f"sweep: got no setting with {by}, expected one; try other settings")
+    from pipesched.simulator.views.shown_figure import ShownFigure  # matplotlib takes a second to load
+
+    maps = _maps(ordered, by)
+    has_memory = any(outcome.held_bytes is not None for outcome in ordered)
+    columns = min(4, len(maps))
+    rows = math.ceil(len(maps) / columns)
+    side_in = (max(2.6, 1.0 + 0.42 * len(maps[0].xs)), max(2.4, 1.0 + 0.34 * len(maps[0].ys)))
+    width_in = columns * min(side_in[0], 6.0) + (5.0 if has_memory else 0.8)
+    figure = ShownFigure(figsize=(width_in, max(3.8, rows * min(side_in[1], 6.0))), layout="constrained")
+    left, right = figure.subfigures(1, 2, width_ratios=[width_in - 5.0, 5.0]) if has_memory else (figure, None)
+    axes = left.subplots(rows, columns, squeeze=False).ravel()
+    unit, scale = _unit([value for drawn in maps for value in drawn.values.values()], by)
+    named = f"{by}{f' [{unit}]' if unit else ''}"
+    left.suptitle(f"{named}, of the best setting in each cell", x=0.01, ha="left", fontsize=10, color=INK)
+    for place, drawn in zip(axes, maps, strict=False):
+        _draw_map(place, drawn, scale, _range(maps))
+    for place in axes[len(maps) :]:
+        place.set_axis_off()
+    if right is not None:
+        _draw_front(right.subplots(), ordered, by, named, scale)
+    return figure
+
+
+@dataclass(frozen=True, slots=True)
+class _Map:
+    """The heat map of one schedule: the value of the best setting in each cell, and which of them do not fit."""
+
+    schedule: str
+    names: tuple[str, str]
+    xs: Sequence[Any]
+    ys: Sequence[Any]
+    values: Mapping[tuple[Any, Any], float]
+    over: frozenset[tuple[Any, Any]]
+    best: tuple[Any, Any] | None
+
+
+def _maps(ordered: Sequence[SweptOutcome], by: str) -> list[_Map]:
+    """Return the maps of the schedules whose best settings come first."""
+    rows = [outcome.setting.to_row() for outcome in ordered]
+    all_names = dict.fromkeys(name for row in rows for name in row if name != "schedule")
+    values = {name: dict.fromkeys(row.get(name) for row in rows) for name in all_names}
+    usual = ["num_microbatches", "num_ranks"]
+    names = sorted(values, key=lambda name: (len(values[name]) < 2, name not in usual, -len(values[name])))
+    x, y = sorted(names[:2], key=lambda name: -len(values[name]))
+    xs, ys = _spread(values[x]), _spread(values[y], is_rising=False)
+    maps = []
+    for schedule in [*dict.fromkeys(str(row["schedule"]) for row in rows)][:_MOST_MAPS]:
+        cells: dict[tuple[Any, Any], SweptOutcome] = {}
+        for outcome, row in zip(ordered, rows, strict=True):
+            if row["schedule"] == schedule and row.get(x) in xs and row.get(y) in ys:
+                cells.setdefault((row.get(x), row.get(y)), outcome)
+        maps.append(
+            _Map(
+                schedule,
+                (x, y),
+                xs,
+                ys,
+                {cell: _value(outcome, by) or 0.0 for cell, outcome in cells.items()},
+                frozenset(cell for cell, outcome in cells.items() if not outcome.fits),
+                next((cell for cell, outcome in cells.items() if outcome is ordered[0] and outcome.fits), None),
+            )
+        )
+    return maps
+
+
+def _spread(values: Iterable[Any], *, is_rising: bool = True) -> list[Any]:
+    """Return values in order, some of them where there are too many."""
+    known = sorted(values, key=lambda value: (value is not None, value), reverse=not is_rising)
+    step = math.ceil(len(known) / _MOST_CELLS)
+    return known[::step]
+
+
+def _value(outcome: SweptOutcome, by: str) -> float | None:
+    value = outcome.measures()[by]
+    return value if isinstance(value, int | float) else None
+
+
+def _range(maps: Sequence[_Map]) -> tuple[float, float]:
+    values = [value for drawn in maps for value in drawn.values.values()]
+    return min(values), max(values)
+
+
+def _unit(values: Sequence[float], by: str) -> tuple[str, float]:
+    """Return the unit in which people read a measure, and its size."""
+    if by.endswith("_fraction"):
+        return "%", 0.01
+    if by.endswith("_bytes"):
+        return "GiB", _GIB
+    scale, unit = unit_of(max(values))
+    return unit, scale
+
+
+def _draw_map(axes: Axes, drawn: _Map, scale: float, least_most: tuple[float, float]) -> None:
+    from matplotlib.colors import LogNorm, Normalize
+    from matplotlib.patches import Rectangle
+
+    least, most = (value / scale for value in least_most)
+    is_wide = least > 0 and most > 3 * least
+    norm = LogNorm(least, most) if is_wide else Normalize(least, most if most > least else least + 1)
+    cells = [[drawn.values.get((x, y), math.nan) / scale for x in drawn.xs] for y in drawn.ys]
+    axes.set_facecolor(IDLE)
+    axes.imshow(cells, cmap=HEAT_MAP, norm=norm, aspect="auto")
+    for row, y in enumerate(drawn.ys):
+        for column, x in enumerate(drawn.xs):
+            value, corner = cells[row][column], (column - 0.5, row - 0.5)
+            if value != value:
+                continue
+            if len(drawn.xs) <= _MOST_NUMBERS:
+                colour = WHITE if norm(value) > 0.55 else INK
+                axes.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize=7, color=colour)
+            if (x, y) in drawn.over:
+                axes.add_patch(Rectangle(corner, 1, 1, fill=False, hatch="///", edgecolor=FAINT, linewidth=0))
+            if (x, y) == drawn.best:
+                axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=DARK_RED, linewidth=2.2))
+    for set_ticks, values in ((axes.set_xticks, drawn.xs), (axes.set_yticks, drawn.ys)):
+        step = math.ceil(len(values) / _MOST_NUMBERS)
+        set_ticks(range(0, len(values), step), [_label(value) for value in values[::step]])
+    axes.set_xlabel(literal(drawn.names[0]), color=FAINT, fontsize=8)
+    axes.set_ylabel(literal(drawn.names[1]), color=FAINT, fontsize=8)
+    axes.set_title(literal(drawn.schedule), loc="left", fontsize=9, color=INK)
+    axes.tick_params(length=0, colors=FAINT, labelsize=7)
+    axes.spines[:].set_visible(False)
+
+
+def _label(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)
+
+
+def _draw_front(axes: Axes, ordered: Sequence[SweptOutcome], by: str, named: str, scale: float) -> None:
+    """Draw every setting over its memory, those over it as crosses, and the front with the ends named."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    def points(some: Iterable[SweptOutcome]) -> tuple[list[float], list[float]]:
+        known = [outcome for outcome in some if outcome.held_bytes is not None]
+        return [(o.held_bytes or 0) / _GIB for o in known], [(_value(o, by) or 0.0) / scale for o in known]
+
+    schedules = [*dict.fromkeys(outcome.setting.schedule for outcome in ordered)]
+    for index, schedule in enumerate(schedules):
+        colour = CURVE_COLOURS[1 + index % (len(CURVE_COLOURS) - 1)]
+        fitting = [o for o in ordered if o.setting.schedule == schedule and o.fits]
+        axes.scatter(*points(fitting), s=11, color=colour, alpha=0.75, linewidths=0, label=literal(schedule))
+    over = [outcome for outcome in ordered if not outcome.fits]
+    if over:
+        axes.scatter(*points(over), s=9, marker="x", linewidths=0.7, color=PALE_GREY, label="over memory")
+    front = pareto_front(ordered, by)
+    axes.plot(*points(front), color=DARK_RED, linewidth=1.2, marker="o", markersize=3.5, label="Pareto front")
+    for index, outcome in enumerate(dict.fromkeys((front[0], front[-1]) if front else ())):
+        (x,), (y,) = points([outcome])
+        setting = outcome.setting
+        named_setting = literal(f"{setting.schedule} p={setting.num_ranks} m={setting.num_microbatches}")
+        text = axes.annotate(
+            named_setting, (x, y), (6, 9 if index else -9), textcoords="offset points", fontsize=7, color=DARK_RED
+        )
+        text.set_bbox({"facecolor": WHITE, "edgecolor": "none", "alpha": 0.75, "pad": 1.0})
+    held, values = points(ordered)
+    for axis, set_scale, numbers in ((axes.xaxis, axes.set_xscale, held), (axes.yaxis, axes.set_yscale, values)):
+        if min(numbers) > 0 and max(numbers) > _WIDE * min(numbers):
+            set_scale("log")
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_major_formatter(_plain_number)
+            axis.set_minor_locator(NullLocator())
+    axes.set_xlabel("peak memory of the fullest device [GiB]", color=FAINT, fontsize=8)
+    axes.set_ylabel(named, color=FAINT, fontsize=8)
+    axes.set_title("every setting", loc="left", fontsize=9, color=INK)
+    axes.tick_params(which="both", colors=FAINT, labelsize=7)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="upper right", frameon=False, fontsize=7)
+
+
+def _plain_number(value: float, position: float) -> str:  # noqa: ARG001 -- as matplotlib calls it
+    return f"{value:g}"
