@@ -67,6 +67,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "train digits -s 1f1b -p 2 --steps 200",
         "train digits -p 2 --compare gpipe,pipedream --plot losses.png",
     ),
+    "sweep": (
+        "sweep -s 1f1b,zb_h1 -p 4,8 -m 8:64:x2 --uniform f=1ms,i=1ms,w=1ms",
+        "sweep -s interleaved -p 8 -m 8:512:x2 -v 1,2,4 --profile gpt.json \\\n"
+        "      --where 'm % p == 0' --out sweep.png",
+        "sweep -s zbv -p 4 -m 16 --layer-costs layers.csv \\\n      --link bandwidth=1GB/s:64GB/s:x2 --out sweep.csv",
+    ),
     "tune": (
         "tune gpt.json -p 2 -b 32 --memory-limit 8GB",
         "tune gpt:layers=4 -p 2 -b 32 -s avgpipe,zb_h1 --verify 3",

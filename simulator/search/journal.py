@@ -98,7 +98,7 @@ class Journal(Generic[KeptT]):
         said = {
             "format": {"const": _FORMAT, "description": "What the file is."},
             "version": {"const": 1, "description": "The version of its form."},
-            "problem": {"type": "string", "description": "SHA-256 of all that the outcomes depend on but their settings."},
+            "problem": {"type": "string", "description": "SHA-256 of what outcomes depend on beside their settings."},
         }
         head = {"title": "Head", "type": "object", "properties": said, "required": [*said]}
         outcome = record_schema(kind)

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Normalize
 
+_MOST_NUMBERS, _MOST_LABELS = 16, 40
+"""Columns whose cells have room for a number, and columns or rows that all have room for a label."""
+
 
 def draw_heat_map(
     axes: Axes,
@@ -22,8 +25,11 @@ def draw_heat_map(
     labels: tuple[Sequence[str], Sequence[str]],
     names: tuple[str, str],
     hatched: Collection[tuple[int, int]] = (),
+    scale: Sequence[float] = (),
 ) -> None:
     """Draw a cell for each value, in a logarithmic scale of colours with its bar; NaN is an empty cell.
+
+    Where there is no room for them, numbers are left out, and labels but for some.
 
     Args:
         axes: Of a figure with a constrained layout.
@@ -32,19 +38,20 @@ def draw_heat_map(
         labels: Of the columns, and of the rows.
         names: What columns and rows stand for.
         hatched: (row, column) of cells that are hatched.
+        scale: The values of several maps, rising, which then have one scale and no bars; empty: those of `rows`.
     """
     from matplotlib.patches import Rectangle
 
-    known = sorted(value for row in rows for value in row if not math.isnan(value))
-    norm = _norm(known)
-    face_of = heat_faces(known)
-    image = axes.imshow(rows, cmap=HEAT_MAP, norm=norm, aspect="auto")
-    bar = axes.figure.colorbar(image, ax=axes, pad=0.02, aspect=24)
-    bar.outline.set_visible(False)
-    bar.ax.tick_params(labelsize=7, length=2, colors=FAINT)
-    shown = sorted({known[0], known[len(known) // 2], known[-1]})
-    bar.set_ticks(shown, labels=list(map(short_number, shown)))
-    bar.minorticks_off()
+    known = scale or sorted(value for row in rows for value in row if not math.isnan(value))
+    face_of, has_room = heat_faces(known), len(labels[0]) <= _MOST_NUMBERS
+    image = axes.imshow(rows, cmap=HEAT_MAP, norm=_norm(known), aspect="auto")
+    if not scale:
+        bar = axes.figure.colorbar(image, ax=axes, pad=0.02, aspect=24)
+        bar.outline.set_visible(False)
+        bar.ax.tick_params(labelsize=7, length=2, colors=FAINT)
+        shown = sorted({known[0], known[len(known) // 2], known[-1]})
+        bar.set_ticks(shown, labels=list(map(short_number, shown)))
+        bar.minorticks_off()
     for row, values in enumerate(rows):
         for column, value in enumerate(values):
             if math.isnan(value):
@@ -55,9 +62,11 @@ def draw_heat_map(
                 axes.add_patch(Rectangle(place, 1, 1, fill=False, hatch="///", edgecolor=FAINT, linewidth=0))
                 paper = {"boxstyle": "round,pad=0.15", "facecolor": WHITE, "edgecolor": "none", "alpha": 0.85}
                 looks = {"color": INK, "bbox": paper}
-            axes.text(column, row, short_number(value), ha="center", va="center", fontsize=8, **looks)
-    axes.set_xticks(range(len(labels[0])), list(labels[0]))
-    axes.set_yticks(range(len(labels[1])), list(labels[1]))
+            if has_room:
+                axes.text(column, row, short_number(value), ha="center", va="center", fontsize=8, **looks)
+    for set_ticks, of_axis in ((axes.set_xticks, labels[0]), (axes.set_yticks, labels[1])):
+        step = math.ceil(len(of_axis) / _MOST_LABELS)
+        set_ticks(range(0, len(of_axis), step), list(of_axis)[::step])
     axes.set_xlabel(names[0], color=FAINT)
     axes.set_ylabel(names[1], color=FAINT)
     axes.set_title(title, loc="left", fontsize=10, color=INK)

@@ -22,13 +22,13 @@ from pipesched.simulator.views.figure import (
     CURVE_COLOURS,
     DARK_RED,
     FAINT,
-    HEAT_MAP,
     IDLE,
     INK,
     PALE_GREY,
     WHITE,
     save_figure,
 )
+from pipesched.simulator.views.heat_map_panel import draw_heat_map
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 _MOST_MAPS = 8
 _MOST_CELLS = 40
 """Columns or rows of a heat map that can still be told apart."""
-_MOST_NUMBERS = 12
-"""Columns of a heat map whose cells have room for a number."""
 _GIB = 2**30
 _WIDE = 4
 """Numbers that differ by more than so many times are drawn on a logarithmic scale."""
@@ -78,7 +76,8 @@ def sweep_figure(outcomes: Iterable[SweptOutcome], by: str) -> Figure:
     side_in = (max(2.6, 1.0 + 0.42 * len(maps[0].xs)), max(2.4, 1.0 + 0.34 * len(maps[0].ys)))
     width_in = columns * min(side_in[0], 6.0) + (5.0 if has_memory else 0.8)
     figure = ShownFigure(figsize=(width_in, max(3.8, rows * min(side_in[1], 6.0))), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=[width_in - 5.0, 5.0]) if has_memory else (figure, None)
+    parts = figure.subfigures(1, 2, width_ratios=[width_in - 5.0, 5.0], squeeze=False)[0] if has_memory else [figure]
+    left = parts[0]
     axes = left.subplots(rows, columns, squeeze=False).ravel()
     unit, scale = _unit([value for drawn in maps for value in drawn.values.values()], by)
     named = f"{by}{f' [{unit}]' if unit else ''}"
@@ -87,8 +86,8 @@ def sweep_figure(outcomes: Iterable[SweptOutcome], by: str) -> Figure:
         _draw_map(place, drawn, scale, _range(maps))
     for place in axes[len(maps) :]:
         place.set_axis_off()
-    if right is not None:
-        _draw_front(right.subplots(), ordered, by, named, scale)
+    if has_memory:
+        _draw_front(parts[1].subplots(), ordered, by, named, scale)
     return figure
 
 
@@ -162,35 +161,22 @@ def _unit(values: Sequence[float], by: str) -> tuple[str, float]:
 
 
 def _draw_map(axes: Axes, drawn: _Map, scale: float, least_most: tuple[float, float]) -> None:
-    from matplotlib.colors import LogNorm, Normalize
-    from matplotlib.patches import Rectangle
-
-    least, most = (value / scale for value in least_most)
-    is_wide = least > 0 and most > 3 * least
-    norm = LogNorm(least, most) if is_wide else Normalize(least, most if most > least else least + 1)
     cells = [[drawn.values.get((x, y), math.nan) / scale for x in drawn.xs] for y in drawn.ys]
     axes.set_facecolor(IDLE)
-    axes.imshow(cells, cmap=HEAT_MAP, norm=norm, aspect="auto")
-    for row, y in enumerate(drawn.ys):
-        for column, x in enumerate(drawn.xs):
-            value, corner = cells[row][column], (column - 0.5, row - 0.5)
-            if value != value:
-                continue
-            if len(drawn.xs) <= _MOST_NUMBERS:
-                colour = WHITE if norm(value) > 0.55 else INK
-                axes.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize=7, color=colour)
-            if (x, y) in drawn.over:
-                axes.add_patch(Rectangle(corner, 1, 1, fill=False, hatch="///", edgecolor=FAINT, linewidth=0))
-            if (x, y) == drawn.best:
-                axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=DARK_RED, linewidth=2.2))
-    for set_ticks, values in ((axes.set_xticks, drawn.xs), (axes.set_yticks, drawn.ys)):
-        step = math.ceil(len(values) / _MOST_NUMBERS)
-        set_ticks(range(0, len(values), step), [_label(value) for value in values[::step]])
-    axes.set_xlabel(literal(drawn.names[0]), color=FAINT, fontsize=8)
-    axes.set_ylabel(literal(drawn.names[1]), color=FAINT, fontsize=8)
-    axes.set_title(literal(drawn.schedule), loc="left", fontsize=9, color=INK)
-    axes.tick_params(length=0, colors=FAINT, labelsize=7)
-    axes.spines[:].set_visible(False)
+    draw_heat_map(
+        axes,
+        cells,
+        literal(drawn.schedule),
+        labels=(list(map(_label, drawn.xs)), list(map(_label, drawn.ys))),
+        names=(literal(drawn.names[0]), literal(drawn.names[1])),
+        hatched={(drawn.ys.index(y), drawn.xs.index(x)) for x, y in drawn.over},
+        limits=(least_most[0] / scale, least_most[1] / scale),
+    )
+    if drawn.best is not None:
+        from matplotlib.patches import Rectangle
+
+        corner = drawn.xs.index(drawn.best[0]) - 0.5, drawn.ys.index(drawn.best[1]) - 0.5
+        axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=DARK_RED, linewidth=2.2))
 
 
 def _label(value: Any) -> str:

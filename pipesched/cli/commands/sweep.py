@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pipesched.cli.errors import NEGATIVE, InputError, in_flags
-from pipesched.cli.options.common_options import Json, out_option
+from pipesched.cli.options.common_options import OUTPUT, Json
 from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.simulation_options import MessageOptions
@@ -29,12 +29,10 @@ def sweep(
         str | None,
         typer.Option(help="Column that orders them; unless given, s_per_sample with a profile, or s_per_microbatch."),
     ] = None,
-    steady: Annotated[
+    no_steady: Annotated[
         bool,
-        typer.Option(
-            "--steady/--no-steady", help="Simulate longer runs where a batch does not show its steady pace by itself."
-        ),
-    ] = True,
+        typer.Option("--no-steady", help="No longer runs where a batch does not show its steady pace by itself."),
+    ] = False,
     workers: Annotated[
         int | None, typer.Option(help="Processes; unless given, as many as cores.", min=1, max=MAX_PROCESSES)
     ] = None,
@@ -48,8 +46,12 @@ def sweep(
     json: Json = False,
     out: Annotated[
         list[Path] | None,
-        out_option(
-            "Write every setting: .csv, .json, .parquet, .md; heat maps and Pareto front: .png, .svg, .pdf, .html."
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            rich_help_panel=OUTPUT,
+            help="Write all settings, .csv, .json, .parquet, .md, or a picture, .png, .svg, .pdf, .html; repeatable.",
         ),
     ] = None,
 ) -> None:
@@ -66,7 +68,7 @@ def sweep(
         raise InputError("--ray: got --workers too, expected one of them: a cluster has its own; leave one out")
     conditions = sweep_conditions(costs, messages)
     settings = options.space(costs, conditions).settings()
-    judge = SweepJudge(conditions, costs.machines.limit_bytes(), steady, in_flags)
+    judge = SweepJudge(conditions, costs.machines.limit_bytes(), not no_steady, in_flags)
     with progress_bar(f"predicting {len(settings)} settings") as tick:
         result = sweep_settings(
             settings, judge, by=by, num_workers=workers, runner=ray_runner(ray), resume=resume, progress=tick

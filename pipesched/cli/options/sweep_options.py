@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
@@ -27,11 +27,17 @@ _MOST_COUNT = 2**31 - 1
 class SweepOptions:
     """What to combine; values are lists and ranges, as ``1,2,4``, ``8:512:x2`` and ``4:16:4``."""
 
+    panel: ClassVar[str] = "Schedule"
     schedule: Annotated[str, typer.Option("--schedule", "-s", help="Names, or builders of yours, as 1f1b,zbv.")]
-    stages: Annotated[str, typer.Option("--stages", "-p", help="Ranks of the pipeline, as 4,8 or 4:64:x2.")]
-    microbatches: Annotated[str, typer.Option("--microbatches", "-m", help="Micro-batches, as 8:512:x2 or 8:64:8.")]
+    stages: Annotated[
+        str, typer.Option("--ranks", "-p", metavar="N,N", help="Ranks of the pipeline, as 4,8 or 4:64:x2.")
+    ]
+    microbatches: Annotated[
+        str, typer.Option("--microbatches", "-m", metavar="N,N", help="Micro-batches, as 8:512:x2 or 8:64:8.")
+    ]
     chunks: Annotated[
-        str | None, typer.Option("--chunks", "-v", help="Stages per rank, of the schedules that take them.")
+        str | None,
+        typer.Option("--chunks", "-v", metavar="N,N", help="Stages per rank, of the schedules that take them."),
     ] = None
     settings: Annotated[
         list[str] | None,
@@ -42,7 +48,7 @@ class SweepOptions:
         str | None, typer.Option(help="With a --profile: samples of a micro-batch, as 1,2,4.")
     ] = None
     where: Annotated[
-        str | None, typer.Option(help="Only settings of which this holds: 'm % p == 0 and p * v <= 32'.")
+        str | None, typer.Option(help="Only settings of which this holds: 'm % p == 0 and p * v in (8, 16)'.")
     ] = None
 
     def space(self, costs: CostOptions, conditions: Conditions) -> SweepSpace:
@@ -62,7 +68,7 @@ class SweepOptions:
         return make_sweep_space(
             names,
             conditions.costs,
-            num_ranks=counts(self.stages, "--stages", 1),
+            num_ranks=counts(self.ranks, "--ranks", 1),
             num_microbatches=counts(self.microbatches, "--microbatches", 1),
             num_chunks=None if self.chunks is None else counts(self.chunks, "--chunks", 1),
             parameters=self._parameters(names),

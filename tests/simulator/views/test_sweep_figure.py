@@ -1,0 +1,62 @@
+"""The picture of a sweep, and its page."""
+
+import re
+
+import pytest
+
+from pipesched.simulator import SimulationError
+from pipesched.simulator.sweep import SweptOutcome, SweptSetting
+from pipesched.simulator.views import draw_sweep, sweep_figure
+from pipesched.workflows.sweeping import SweepResult
+from tests.browser import opened
+
+
+def outcomes(has_bytes=True):
+    settings = [SweptSetting(name, p, m) for name in ("1f1b", "zbv") for p in (2, 4) for m in (4, 8, 16)]
+    return [
+        SweptOutcome(setting, seconds=1.0 * number, held_bytes=2**30 * (20 - number) if has_bytes else None,
+                     is_judged=True, reason="over memory: device 0" if number == 1 else None)
+        for number, setting in enumerate(settings, 1)
+    ]  # fmt: skip
+
+
+def texts(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+def test_there_is_a_map_for_each_schedule_and_the_best_that_fits_is_framed():
+    figure = sweep_figure(outcomes(), "makespan_s")
+    first, second, front = (axes for part in figure.subfigs for axes in part.axes)
+    assert [axes.get_title(loc="left") for axes in (first, second, front)] == ["1f1b", "zbv", "every setting"]
+    assert texts(first) == ["4", "5", "6", "1", "2", "3"]  # four ranks above two
+    assert first.get_images()[0].get_clim() == second.get_images()[0].get_clim() == (1, 12)
+    (hatched, framed), none = [[*axes.patches] for axes in (first, second)]
+    assert (hatched.get_xy(), framed.get_xy(), none) == ((-0.5, 0.5), (0.5, 0.5), [])  # 1 s does not fit, 2 s does
+    assert texts(front) == ["1f1b p=2 m=8", "zbv p=4 m=16"]
+
+
+def test_without_bytes_there_are_the_maps_alone(tmp_path):
+    assert [axes.get_title(loc="left") for axes in sweep_figure(outcomes(has_bytes=False), "makespan_s").axes] == [
+        "1f1b",
+        "zbv",
+    ]
+    draw_sweep(outcomes(), "makespan_s", tmp_path / "sweep.png")
+    assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_where_nothing_could_be_predicted_there_is_no_picture():
+    with pytest.raises(SimulationError, match="got no setting with makespan_s"):
+        sweep_figure([SweptOutcome(SweptSetting("1f1b", 2, 4), reason="none")], "makespan_s")
+
+
+def test_the_table_of_the_page_is_sorted_and_searched(tmp_path):
+    page = tmp_path / "sweep.html"
+    page.write_text(SweepResult(tuple(outcomes()), "makespan_s").page())
+    shown, console = opened(page, tmp_path)
+    assert console == []
+    assert len(re.findall(r"<tr class=", shown)) == 12
+    driven = "words.value = '1f1b 16'; show(); sortBy(data.columns.indexOf('peak_memory_bytes'));"
+    shown, console = opened(page, tmp_path, driven)
+    assert console == []
+    rows = re.findall(r"<tr class=.*?</tr>", shown, re.DOTALL)
+    assert [re.findall(r"<td[^>]*>([^<]*)", row)[1:3] for row in rows] == [["4", "16"], ["2", "16"]]
