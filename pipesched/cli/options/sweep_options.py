@@ -29,7 +29,7 @@ class SweepOptions:
 
     panel: ClassVar[str] = "Schedule"
     schedule: Annotated[str, typer.Option("--schedule", "-s", help="Names, or builders of yours, as 1f1b,zbv.")]
-    stages: Annotated[
+    ranks: Annotated[
         str, typer.Option("--ranks", "-p", metavar="N,N", help="Ranks of the pipeline, as 4,8 or 4:64:x2.")
     ]
     microbatches: Annotated[

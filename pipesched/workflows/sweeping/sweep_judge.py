@@ -19,7 +19,7 @@ from pipesched.simulator.memory import peak_memory
 from pipesched.simulator.search import over_memory_reason
 from pipesched.simulator.sweep import CaseMeasures, CaseSweep, SweptOutcome, SweptSetting
 from pipesched.workflows import ArgumentError
-from pipesched.workflows.arguments import ScheduleSource, read_schedule_argument
+from pipesched.workflows.arguments import ScheduleSource, entry_of, read_schedule_argument
 from pipesched.workflows.simulating import Conditions, predict_source, steady_s_per_microbatch
 
 REFUSED = (ArgumentError, ScheduleError, ProfileError, SimulationError)
@@ -87,7 +87,8 @@ class SweepJudge:
         if order not in self._kept:
             self._kept.clear()
             source = _source(order)
-            require_runnable(source.schedule)
+            if entry_of(order.schedule).is_own:  # what the catalogue builds can run
+                require_runnable(source.schedule)
             network, is_batch = self.conditions.network, source.longer is None
             self._kept[order] = source, CaseSweep(lower(source.schedule), network, is_repeated=is_batch), {}
         return self._kept[order]
