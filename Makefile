@@ -37,7 +37,7 @@ generated: install
 
 # what the tutorial and the how-tos show of commands and code
 examples: install
-	$(BIN)/python docs/examples.py README.md docs/tutorial.md docs/own_schedule.md docs/howto/*.md
+	$(BIN)/python docs/examples.py README.md docs/tutorial.md docs/own_schedule.md docs/sweep.md docs/howto/*.md
 
 # the site, in build/site: every link inside it is checked, and warnings are errors
 docs: install

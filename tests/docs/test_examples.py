@@ -6,7 +6,7 @@ import pytest
 
 from docs.examples import ROOT, Example, rewritten, run_page
 
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("tutorial.md", "own_schedule.md"))]
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("tutorial.md", "own_schedule.md", "sweep.md"))]
 PAGES += sorted((ROOT / "docs" / "howto").glob("*.md"))
 
 

@@ -97,6 +97,8 @@ class SweepResult:
         from pipesched.simulator.views import sweep_page
 
         rows = self.to_rows()
+        known = [name for name in self.columns if any(row[name] is not None for row in rows)]
+        rows = [{name: row[name] for name in known} for row in rows]
         cells = [{name: "" if value is None else cell_text(name, value) for name, value in row.items()} for row in rows]
         return sweep_page(self.outcomes, self.by, rows, cells, self.title, "\n".join(self._refusals()))
 
@@ -171,15 +173,15 @@ _HEADINGS = {
     "latency_s": "latency",
     "bandwidth_bytes_per_s": "bandwidth",
     "makespan_s": "makespan",
-    "s_per_microbatch": "per micro-batch",
-    "s_per_sample": "per sample",
+    "s_per_microbatch": "time / m",
+    "s_per_sample": "time / sample",
     "bubble_fraction": "bubble",
     "steady_s_per_microbatch": "steady",
     "steady_bubble_fraction": "steady bubble",
     "peak_memory_bytes": "memory",
 }
 _SHOWN = dict.fromkeys(
-    ("s_per_sample", "s_per_microbatch", "bubble_fraction", "peak_memory_bytes", "steady_bubble_fraction", "makespan_s")
+    ("s_per_sample", "s_per_microbatch", "peak_memory_bytes", "bubble_fraction", "steady_bubble_fraction", "makespan_s")
 )
 """The measures of a table for people, what matters most first."""
 
