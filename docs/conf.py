@@ -25,10 +25,7 @@ root_doc = "docs/index"
 include_patterns = ["docs/**.md", "benchmarks/**.md", "notebooks/*", "*.md", "profiles/data/pipedream/README.md"]
 exclude_patterns = [".*", "build", "out", "pipesched", "tests"]
 source_suffix = {".md": "markdown", ".ipynb": "notebook"}
-suppress_warnings = [
-    "misc.highlighting_failure",  # tables of CSV, and what commands print
-    "toc.empty_glob",  # all results have a place of their own
-]
+suppress_warnings = ["misc.highlighting_failure"]  # tables of CSV, and what commands print
 smartquotes = False  # options have two dashes
 
 myst_heading_anchors = 4
