@@ -11,8 +11,8 @@ from operator import attrgetter
 from pipesched.schedules import Compute, Op, Overlap, Reduce, Span, Timeline, computes
 from pipesched.simulator.analysis import Metrics, label, metrics, readable_s, sources
 
-_LIGHTEST = 0.6
-"""The lightness of a rank's last stage, which is still far from the colour of idle time."""
+_STEP, _LIGHTEST = 0.45, 0.6
+"""The lightness from a rank's stage to its next, and of the last of many, still far from the colour of idle time."""
 _MOST_NAMES = 5  # more make no title, and are in the headings
 
 
@@ -146,7 +146,7 @@ class Chart:
                     shown = label(part)
                     text = "" if shown.microbatch is None else str(shown.microbatch)
                     chunk = stages.index(shown.stage) if isinstance(part, Compute) else 0
-                    lightness = _LIGHTEST * chunk / max(1, len(stages) - 1)
+                    lightness = chunk * min(_STEP, _LIGHTEST / max(1, len(stages) - 1))
                     y = row.y + (index - (len(parts) - 1) / 2) * height
                     yield Box(part, text, place, span.start_s, span.end_s, y, height, lightness)
 

@@ -86,7 +86,7 @@ def tune_page(
     except SimulationError:  # nothing could be predicted, which the table says
         maps = []
     else:
-        maps = [_map(grid, quantity) for quantity in (grid.time, grid.memory)]
+        maps = [_map(grid, quantity, best) for quantity in (grid.time, grid.memory)]
     search = _table(rows, notes, best_row) | {"maps": maps}
     if best is None:
         return _page(title, search | {"heading": ""})
@@ -118,7 +118,7 @@ def _table(rows: _Rows, notes: str, best_row: int | None) -> dict[str, Any]:
     }
 
 
-def _map(grid: SettingGrid, quantity: ScaledQuantity) -> dict[str, Any]:
+def _map(grid: SettingGrid, quantity: ScaledQuantity, best: SettingOutcome | None) -> dict[str, Any]:
     columns, rows = grid.labels
     known = sorted(quantity.of(outcome) for row in grid.cells for outcome in row if outcome is not None)
     face_of = heat_faces(known)
@@ -138,7 +138,7 @@ def _map(grid: SettingGrid, quantity: ScaledQuantity) -> dict[str, Any]:
             "colour": hex_of(face_of(value)),
             "is_dark": is_dark(face_of(value)),
             "fits": outcome.fits,
-            "is_best": outcome in grid.front[:1],
+            "is_best": best is not None and grid.place(outcome) == grid.place(best),
             "name": str(outcome.setting),
             "lines": [[name, printable(line)] for name, line in lines.items() if line],
         }

@@ -59,7 +59,7 @@ function drawAxis() {
     pen.fillRect(Math.round(x(k * ticks)), AXIS - 6, 1, 5);
     write(pen, (k * step).toFixed(digits), x(k * ticks), AXIS - 14, colours.faint, SMALL, "center");
   }
-  write(pen, unit, width - RIGHT + 8, AXIS - 14, colours.faint, SMALL);
+  write(pen, unit, width - RIGHT + 22, AXIS - 14, colours.faint, SMALL);
 }
 
 // Rectangles wait until all of a layer are known and are painted colour by colour: to change the colour is dear. They

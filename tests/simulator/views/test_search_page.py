@@ -46,6 +46,8 @@ def test_a_map_has_the_best_setting_of_each_cell_with_what_it_takes(outcomes):
                 assert lines["memory"] == readable_bytes(best.held_bytes)
                 assert lines.get("rejected") == best.reason
                 assert cells[row][column]["fits"] == best.fits
+                answer = outcomes[0].setting
+                assert cells[row][column]["is_best"] == ((m, n) == (answer.num_microbatches, answer.num_pipelines))
 
 
 def test_the_best_runs_below_with_its_memory_and_limit(outcomes):
