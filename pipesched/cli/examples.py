@@ -56,7 +56,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "export megatron --plan plan.json",
         "export torchtitan -s zb_h1 -p 2 -m 8 --partition 5,5 \\\n      --microbatch-size 2",
     ),
-    "schema": ("schema", "schema profile --out profile.schema.json"),
     "profile-links": ("profile-links --out cluster.json", "profile-links -p 4 --sizes 1KiB,1MiB --out cluster.json"),
     "run": (
         "run -f mine.csv --stage-costs stages.csv --out run.json",
