@@ -5,7 +5,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, ClassVar
 
-import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from pipesched.cli.examples import EXAMPLES
@@ -22,14 +21,14 @@ _GROUPS = (_ARGUMENTS, "Schedule", "Search", "Costs", "Machines", "Network", "Es
 class CommandPage(TyperCommand):
     """A command with its help page."""
 
-    def format_help_text(self, ctx: typer.Context, formatter: Any) -> None:
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write what the command does, then its examples, which are not folded."""
         super().format_help_text(ctx, formatter)
         with formatter.section("Examples"):
             for line in EXAMPLES[self.name or ""]:
                 formatter.write(f"{'':>{formatter.current_indent}}pipesched {line}\n")
 
-    def format_options(self, ctx: typer.Context, formatter: Any) -> None:
+    def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then the options group by group."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
@@ -55,7 +54,7 @@ class ProgramPage(TyperGroup):
     }
     """Groups of commands; one that is in none stands with the others at the end."""
 
-    def format_options(self, ctx: typer.Context, formatter: Any) -> None:
+    def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands, group by group, each with the first sentence on it, then the options."""
         grouped = {name for names in self.titles.values() for name in names}
         others = tuple(name for name in self.list_commands(ctx) if name not in grouped)
@@ -69,22 +68,22 @@ class ProgramPage(TyperGroup):
             formatter.write_dl([(_flags(option, ctx), _described(option, ctx)) for option in options], col_max=_COLUMN)
 
 
-def _flags(option: TyperOption, ctx: typer.Context) -> str:
-    """Return ``-s, --schedule TEXT``; other spellings that are read too are left out."""
+def _flags(option: TyperOption, ctx: Any) -> str:
+    """Return ``-s, --schedule TEXT``."""
     short = next((name for name in option.opts if not name.startswith("--")), None)
     long = next((name for name in option.opts if name.startswith("--")), "")
     value = "" if option.is_flag else f" {_value(option, ctx)}"
     return f"{'    ' if short is None else f'{short}, '}{long}{value}"
 
 
-def _value(option: TyperOption, ctx: typer.Context) -> str:
+def _value(option: TyperOption, ctx: Any) -> str:
     if option.metavar is not None:
         return option.metavar
     name = option.display_type(ctx).strip("<>").removesuffix(" range").removeprefix("list[").removesuffix("]")
     return _VALUES.get(name, "WORD" if "|" in name else name)
 
 
-def _described(parameter: TyperOption | TyperArgument, ctx: typer.Context) -> str:
+def _described(parameter: TyperOption | TyperArgument, ctx: Any) -> str:
     """Return the help of a parameter with the words that it takes, and its default."""
     remarks = []
     words = parameter.display_type(ctx).strip("<>")

@@ -23,6 +23,7 @@ from pipesched.cli.errors import (
     in_flags,
 )
 from pipesched.cli.help_pages import CommandPage, ProgramPage
+from pipesched.cli.output.output_files import say_written
 from pipesched.cli.terminal import complain
 from pipesched.cli.usage_errors import complaint
 
@@ -99,6 +100,7 @@ def main() -> None:
         sys.stdout.flush()
     except (typer.TyperException, ValueError, NotThereError, ImportError, OSError, KeyboardInterrupt) as error:
         code = _say(error)
+    say_written()
     sys.exit(code)
 
 
@@ -115,9 +117,8 @@ def _invoke(arguments: list[str]) -> int:
 
 def _complete() -> int:
     """Print what a shell may complete its line with; of a command that is written out, only that one is loaded."""
-    from typer.completion import completion_init, shell_complete
+    from typer.completion import shell_complete
 
-    completion_init()
     words = (os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or "").split()
     return shell_complete(_command(*words[1:2] or [""]), {}, "pipesched", _COMPLETION, os.environ[_COMPLETION])
 

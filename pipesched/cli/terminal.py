@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from textwrap import wrap
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -27,9 +30,15 @@ _LONG_BYTES = 1_000_000
 """Bytes of the files of Timelines: some 20,000 ops, too."""
 
 
-def print_json(data: object) -> None:
-    """Print plain data as JSON; NaN and infinity never get there."""
-    print(json.dumps(data, indent=2, allow_nan=False))
+def print_json(command: str, data: Mapping[str, object], notes: Iterable[str] = ()) -> None:
+    """Print the answer of a command as JSON."""
+    print(json_answer(command, data, notes))
+
+
+def json_answer(command: str, data: Mapping[str, object], notes: Iterable[str] = ()) -> str:
+    """Return an answer as JSON: its form and version, plain data, and notes; NaN and infinity never get there."""
+    head = {"format": f"pipesched.{command}", "version": 1}
+    return json.dumps({**head, **data, "notes": [*notes]}, indent=2, allow_nan=False)
 
 
 def complain(text: str) -> None:
@@ -82,7 +91,8 @@ def print_table(title: str, rows: Sequence[Mapping[str, str]], caption: str = ""
     for name in shown:
         is_number, min_width = _is_number(rows, name), _width(rows, name)
         header = Text("\n").join(map(as_text, [name] if has_room else wrap(name, min_width)))
-        justify: Literal["left", "right"] = "right" if is_number else "left"
+        is_named = name == shown[0] and any(" " in row[name] for row in rows)
+        justify: Literal["left", "right"] = "right" if is_number and not is_named else "left"
         table.add_column(header, justify=justify, min_width=min_width, no_wrap=is_number or name == shown[0])
     for row in rows:
         table.add_row(*(Text("\n").join(map(as_text, _lines_of(row[name], has_room))) for name in shown))
@@ -105,8 +115,11 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def _folded(line: str, width: int) -> list[str]:
+    """Return the lines of a sentence; no number is parted from its unit."""
     indent = " " * (2 + len(line) - len(line.lstrip()))
-    return wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    whole = re.sub(r"(?<=[0-9]) (?=(%|[mun]?s|[KMGT]i?B|B)(?![a-z]))", "\0", line)
+    pieces = wrap(whole, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return [piece.replace("\0", " ") for piece in pieces]
 
 
 def show_all_columns(are_all_shown: bool) -> None:
@@ -181,10 +194,36 @@ def percent(value: float | None) -> str:
 
 
 @contextmanager
+def progress_lines(text: str) -> Iterator[Callable[[float], None]]:
+    """Print a line on stderr now and then while something is under way; yield what is told the fraction done."""
+    begun_s, is_over, fractions = time.monotonic(), Event(), deque([0.0], maxlen=1)
+
+    def tell() -> None:
+        while not is_over.wait(_Lines.every_s):
+            share = f", {fractions[-1]:.0%}" if fractions[-1] else ""
+            complain(f"{text}: {time.monotonic() - begun_s:.0f} s{share}")
+
+    teller = Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield fractions.append
+    finally:
+        is_over.set()
+        teller.join()
+
+
+class _Lines:
+    """How often lines of progress come [s]."""
+
+    every_s = 30.0
+
+
+@contextmanager
 def spinner(text: str, *, if_long: bool) -> Iterator[None]:
     """Show on a terminal that something is under way, where it may take long and nobody knows how far it is."""
     if not if_long or not sys.stderr.isatty():
-        yield
+        with progress_lines(text) if if_long else nullcontext():
+            yield
         return
     from rich.console import Console
 
@@ -209,8 +248,8 @@ def progress_bar(text: str) -> Iterator[Callable[[float], None]]:
     from pipesched.profiles.processes import prints_to_stderr
 
     if not sys.stderr.isatty():
-        with prints_to_stderr():
-            yield lambda fraction: None  # noqa: ARG005
+        with prints_to_stderr(), progress_lines(text) as tick:
+            yield tick
         return
     from rich.console import Console
     from rich.progress import Progress, TextColumn

@@ -34,6 +34,12 @@ from .errors import require_numbers as require_numbers
 from .errors import require_optional as require_optional
 from .errors import require_rate as require_rate
 from .errors import require_some as require_some
+from .notes import busy_machine as busy_machine
+from .notes import crowded_cores as crowded_cores
+from .notes import other_device as other_device
+from .notes import other_speed as other_speed
+from .notes import short_ops as short_ops
+from .notes import unjudged_limit as unjudged_limit
 from .session import close as close
 from .session import is_rank as is_rank
 from .session import session as session

@@ -6,6 +6,7 @@ from .child_process import end_children as end_children
 from .child_process import end_with as end_with
 from .child_process import environment as environment
 from .child_process import is_stopped as is_stopped
+from .host import LoadMeter as LoadMeter
 from .host import can_bind as can_bind
 from .host import num_companions as num_companions
 from .host import num_cores as num_cores

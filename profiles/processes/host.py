@@ -1,8 +1,13 @@
-"""The cores of this machine that a process may use, and does."""
+"""The cores of this machine that a process may use, and does, and how busy others keep them."""
 
 from __future__ import annotations
 
 import os
+import time
+from pathlib import Path
+
+_SHORTEST_S = 0.1
+"""Clocks of cores go in steps of a hundredth of a second."""
 
 
 def usable_cores() -> tuple[int, ...]:
@@ -15,6 +20,35 @@ def usable_cores() -> tuple[int, ...]:
 def num_cores() -> int:
     """Return how many cores this process may use."""
     return len(usable_cores())
+
+
+class LoadMeter:
+    """How busy other programs keep the cores that this process may use, since the meter was made."""
+
+    def __init__(self) -> None:
+        self._begun = self._clocks()
+
+    def others(self) -> float | None:
+        """Return how many cores they kept busy, in the mean; None where the system does not say."""
+        while time.monotonic() - self._begun[0] < _SHORTEST_S:
+            time.sleep(_SHORTEST_S)
+        passed_s, own_s, busy_s = (now - before for now, before in zip(self._clocks(), self._begun, strict=True))
+        return max(0.0, (busy_s - own_s) / passed_s) if self._begun[2] else None
+
+    @staticmethod
+    def _clocks() -> tuple[float, float, float]:
+        """Return the time, the seconds that this process has computed, and those that all have on these cores."""
+        own_s, cores = sum(os.times()[:4]), {f"cpu{core}" for core in usable_cores()}
+        try:
+            lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
+        except OSError:
+            lines = []
+        ticks = 0
+        for name, *counts in map(str.split, filter(None, lines)):
+            if name in cores:
+                user, nice, system, _idle, _wait, *interrupts = map(int, counts[:8])
+                ticks += user + nice + system + sum(interrupts)
+        return time.monotonic(), own_s, ticks / os.sysconf("SC_CLK_TCK")
 
 
 def can_bind() -> bool:

@@ -1,5 +1,6 @@
 """A folder with the README's files and some broken ones, and the command line called in it, in this process."""
 
+import json
 import re
 import signal
 import sys
@@ -9,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from pipesched.cli.main import main
+from tests.cli.json_answers import require_documented
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *(ROOT / "docs" / name for name in ("commands.md", "formats.md", "planning.md")))
@@ -20,6 +22,8 @@ BLOCKS = [
 
 
 class Answer(NamedTuple):
+    """What a command said: its exit code, stdout, and stderr but for the files that it wrote."""
+
     code: int
     out: str
     err: str
@@ -41,14 +45,19 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def pipesched(folder, monkeypatch, capsys):
-    """Return a function that runs one command line and returns (code, out, err)."""
+    """Return a function that runs one command line and returns (code, out, err); then its `wrote` has the files."""
     before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("pipesched.cli.terminal._Lines.every_s", 3600.0)
 
     def call(line):
         monkeypatch.setattr(sys, "argv", ["pipesched", *line.split()])
         with pytest.raises(SystemExit) as done:
             main()
-        return Answer(done.value.code, *capsys.readouterr())
+        out, err = capsys.readouterr()
+        call.wrote = re.findall(r"^pipesched: wrote (.*)\n", err, re.MULTILINE)
+        if "--json" in line.split() and out:
+            require_documented(line.split()[0], json.loads(out))
+        return Answer(done.value.code, out, re.sub(r"^pipesched: wrote .*\n", "", err, flags=re.MULTILINE))
 
     yield call
     signal.signal(signal.SIGTERM, before)

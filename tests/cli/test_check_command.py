@@ -157,5 +157,5 @@ def test_communication_that_cannot_be_put_in_is_the_answer_no(pipesched, cannot_
 def test_of_several_that_are_compared_one_that_cannot_run_has_a_row_where_all_are_asked_for(pipesched, cannot_run):
     answer = pipesched("compare --all dead.csv -p 2 -m 4 --uniform f=1,i=1,w=1 --json")
     assert answer.code == 0
-    row = next(row for row in json.loads(answer.out) if row["name"] == "dead.csv")
+    row = next(row for row in json.loads(answer.out)["schedules"] if row["name"] == "dead.csv")
     assert DEADLOCK in row["reason"]

@@ -18,7 +18,7 @@ COLUMNS = [
 
 def rows_of(answer):
     assert (answer.code, answer.err) == (0, "")
-    return {row["name"]: row for row in json.loads(answer.out)}
+    return {row["name"]: row for row in json.loads(answer.out)["schedules"]}
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_what_fits_is_said_where_bytes_and_a_limit_are_known(pipesched, limit, e
 
 def test_compare_does_the_same_work_in_every_schedule(pipesched, folder):
     answer = pipesched("compare --all -p 2 -m 4 -v 2 --uniform f=1,b=2 --json")
-    rows = {row["name"]: row for row in json.loads(answer.out)}
+    rows = {row["name"]: row for row in json.loads(answer.out)["schedules"]}
     assert rows["gpipe"]["makespan_s"] == rows["1f1b"]["makespan_s"] == 15
     assert rows["interleaved"]["makespan_s"] == 13.5
     assert pipesched("compare gpipe,1f1b -p 2 -m 4 --uniform f=1,b=2 --out t.csv --gantt t.svg").out == ""
@@ -132,7 +132,7 @@ def test_a_table_is_printed_as_markdown_or_csv_and_written_as_either(pipesched, 
         assert pipesched(f"{line} --out t.{suffix}").out == ""
     assert (folder / "t.md").read_text() == markdown
     assert (folder / "t.csv").read_text() == commas
-    assert [row["name"] for row in json.loads((folder / "t.json").read_text())] == ["gpipe", "1f1b"]
+    assert [row["name"] for row in json.loads((folder / "t.json").read_text())["schedules"]] == ["gpipe", "1f1b"]
 
 
 def test_the_table_for_people_leaves_out_what_nobody_knows(pipesched):

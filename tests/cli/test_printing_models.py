@@ -61,7 +61,7 @@ def test_whatever_a_model_prints_goes_to_stderr(folder, line):
         "verify prints:factory -s gpipe -p 2 -m 2 --iterations 1",
         "train prints:factory -s gpipe -p 2 -m 2 --batch-size 4 --steps 2 --distributed",
         "plan prints:factory -b 4 --devices 2 --link bandwidth_bytes_per_s=1e9",
-        "tune prints:factory --devices 2 --batch-size 2 -n 1 --advance 0 --workers 1 --verify 1",
+        "tune prints:factory --ranks 2 --batch-size 2 -n 1 --advance 0 --workers 1 --verify 1",
     ],
 )
 def test_what_a_command_says_is_json_where_its_model_prints(pipesched, folder, line):

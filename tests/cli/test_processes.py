@@ -110,7 +110,7 @@ EMULATED = "run -s 1f1b -p 2 -m 4 --uniform f=9,b=9"
         (MAIN, "run -s avgpipe -p 1 -m 2 --model mlp:layers=1,width=8 --iterations 1000000", 5),
         (MAIN, "profile mlp:layers=2,width=8 --companions 1 --repeats 1000000", 2),
         (MAIN, "profile-links -p 2 --repeats 10000000 --out links.json", 4),
-        (MAIN, f"tune {GPT} --devices 8 --batch-size 4096 --workers 2 -n 1-64 --advance 0-64", 4),
+        (MAIN, f"tune {GPT} --ranks 8 --batch-size 4096 --workers 2 -n 1-64 --advance 0-64", 4),
     ],
     ids=["forked", "fresh", "early", "averaged", "companions", "links", "workers"],
 )

@@ -128,7 +128,7 @@ def test_losses_that_are_no_numbers_are_null_in_the_data_and_no_agreement(pipesc
     assert json.loads(ran.out)["first_loss"] is None
     verified = pipesched(f"verify endless:factory -s 1f1b -p 2 -m 2 {FAST} --json")
     assert (verified.code, verified.err) == (1, "")
-    assert json.loads(verified.out)[0]["largest_loss_difference"] is None
+    assert json.loads(verified.out)["schedules"][0]["largest_loss_difference"] is None
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_loss_is_off_by_a_share_of_what_it_should_be(got, want, expected):
 def test_verify_writes_everything_and_the_losses_agree(profiled, folder):
     answer = profiled(f"verify {MODEL} -s gpipe,1f1b -p 2 -m 4 --profile p.json {FAST} --json --out made/here")
     assert (answer.code, answer.err) == (0, "")
-    rows = json.loads(answer.out)
+    rows = json.loads(answer.out)["schedules"]
     assert [row["name"] for row in rows] == ["gpipe", "1f1b"]
     for row in rows:
         assert row["largest_loss_difference"] <= 1e-6
@@ -172,14 +172,14 @@ def test_verify_writes_everything_and_the_losses_agree(profiled, folder):
 def test_verify_of_an_asynchronous_schedule_compares_what_has_the_same_weights(profiled):
     answer = profiled(f"verify {MODEL} -s pipedream -p 2 -m 4 --profile p.json {FAST} --json")
     assert (answer.code, answer.err) == (0, "")
-    assert json.loads(answer.out)[0]["largest_loss_difference"] <= 1e-6
+    assert json.loads(answer.out)["schedules"][0]["largest_loss_difference"] <= 1e-6
 
 
 @pytest.mark.distributed
 def test_weights_predicted_before_the_first_step_are_the_initial_ones(profiled):
     answer = profiled(f"verify {MODEL} -s spectrain,xpipe,pipeoptim -p 2 -m 4 --profile p.json {FAST} --json")
     assert (answer.code, answer.err) == (0, "")
-    rows = json.loads(answer.out)
+    rows = json.loads(answer.out)["schedules"]
     assert [row["name"] for row in rows] == ["spectrain", "xpipe", "pipeoptim"]
     assert all(row["largest_loss_difference"] <= 1e-6 for row in rows)
 
@@ -210,7 +210,7 @@ def test_what_earlier_schedules_gave_is_told_when_a_later_one_fails(profiled, fo
     answer = profiled(f"{line} --json --out made")
     said = "pipesched: verify 1f1b: rank 1 failed at 1F3 (micro-batch 3): a layer's own fault\n"
     assert (answer.code, answer.err) == (3, said)
-    assert [row["name"] for row in json.loads(answer.out)] == ["gpipe"]
+    assert [row["name"] for row in json.loads(answer.out)["schedules"]] == ["gpipe"]
     assert {path.name for path in (folder / "made").iterdir()} == {
         "gpipe-predicted.json", "gpipe-measured.json", "gpipe.png", "gpipe.html", "gpipe-trace.json",
     }  # fmt: skip

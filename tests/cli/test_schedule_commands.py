@@ -12,13 +12,13 @@ from pipesched.schedules.formats import from_json, read_schedule
 def test_list_has_every_schedule_as_table_and_as_data(pipesched):
     table = pipesched("list").out
     assert all(name in table for name in CATALOGUE)
-    assert [row["name"] for row in json.loads(pipesched("list --json").out)] == list(CATALOGUE)
+    assert [row["name"] for row in json.loads(pipesched("list --json").out)["schedules"]] == list(CATALOGUE)
 
 
 def test_list_shows_defaults_with_their_type_and_dots_where_the_counts_decide(pipesched):
     table = pipesched("list").out
     assert all(text in table for text in ("advance=1 ", "f=1.0", "limit=.."))
-    rows = {row["name"]: row for row in json.loads(pipesched("list --json").out)}
+    rows = {row["name"]: row for row in json.loads(pipesched("list --json").out)["schedules"]}
     defaults = {parameter["name"]: parameter["default"] for parameter in rows["zb_auto"]["parameters"]}
     assert defaults == {"f": 1.0, "i": 1.0, "w": 1.0, "c": 0.0, "limit": None, "kept": 1.0}
 
@@ -85,12 +85,12 @@ def test_names_of_pytorch_are_read_in_any_case_and_the_schedule_keeps_ours(pipes
 
 def test_one_schedule_under_two_names_is_compared_once(pipesched):
     answer = pipesched("compare GPipe,gpipe,ScheduleGPipe -p 2 -m 4 --uniform f=1,b=2 --json")
-    assert [row["name"] for row in json.loads(answer.out)] == ["gpipe"]
+    assert [row["name"] for row in json.loads(answer.out)["schedules"]] == ["gpipe"]
 
 
 def test_list_shows_other_names_and_stages_per_rank(pipesched):
     assert "Interleaved1F1B" in pipesched("list --wide").out
-    rows = {row["name"]: row for row in json.loads(pipesched("list --json").out)}
+    rows = {row["name"]: row for row in json.loads(pipesched("list --json").out)["schedules"]}
     assert "ScheduleInterleaved1F1B" in rows["interleaved"]["aliases"]
     assert [rows[name]["chunks"] for name in ("gpipe", "zbv", "hanayo", "interleaved")] == [1, 2, 4, None]
 

@@ -43,7 +43,7 @@ def test_a_schedule_of_any_name_is_shown_by_that_name(pipesched, folder, line, n
     (folder / "named.json").write_text(to_json(named(name)))
     answer = pipesched(line)
     assert (answer.code, answer.err) == (0, "")
-    shown = "".join(row["name"] for row in json.loads(answer.out)) if "--json" in line else answer.out
+    shown = "".join(row["name"] for row in json.loads(answer.out)["schedules"]) if "--json" in line else answer.out
     assert name in shown
 
 

@@ -14,13 +14,13 @@ def steady(pipesched, line):
 
 def test_pipedream_and_gpipe_are_told_apart_by_their_pace_in_the_long_run(pipesched):
     line = f"compare pipedream,gpipe -p 4 -m 8 {COSTS}"
-    rows = {row["name"]: row for row in data(pipesched, line)}
+    rows = {row["name"]: row for row in data(pipesched, line)["schedules"]}
     assert rows["pipedream"]["makespan_s"] == rows["gpipe"]["makespan_s"] == 33
     assert rows["pipedream"]["steady_s_per_microbatch"] == 3
     assert rows["gpipe"]["steady_s_per_microbatch"] == 33 / 8
     assert rows["pipedream"]["steady_bubble_fraction"] == 0
     assert rows["gpipe"]["steady_bubble_fraction"] == rows["gpipe"]["bubble_fraction"] == pytest.approx(9 / 33)
-    table = pipesched(line).out
+    table = pipesched(f"{line} --wide").out
     assert "steady / micro-batch" in table
     assert all(f"│ {pace} │" in " ".join(table.split()) for pace in ("3 s", "4.125 s"))
     steady_line = "\nsteady, when it goes on: 3 s per micro-batch, steady_bubble_fraction 0.00%\n"
@@ -28,7 +28,7 @@ def test_pipedream_and_gpipe_are_told_apart_by_their_pace_in_the_long_run(pipesc
 
 
 def test_every_schedule_has_a_pace_between_its_work_and_its_makespan(pipesched):
-    for row in data(pipesched, "compare --all -p 4 -m 8 --uniform f=1,i=1,w=1,step_s=0.5"):
+    for row in data(pipesched, "compare --all -p 4 -m 8 --uniform f=1,i=1,w=1,step_s=0.5")["schedules"]:
         least_s = 3.0 * (5 * 4 / 3 / 5 if row["name"] == "1f1b_rr" else 1)  # of three stages the largest is 4 / 3
         assert least_s - 1e-9 <= row["steady_s_per_microbatch"] <= row["makespan_s"] / 8 + 1e-9
 

@@ -18,7 +18,7 @@ from pipesched.workflows.tuning import TuneResult
 from tests.processes import run
 from tests.simulator.tuner.problems import model
 
-LINE = "tune m.json --batch-size 8 --devices 3 --link latency_s=0.1,bandwidth_bytes_per_s=100"
+LINE = "tune m.json --batch-size 8 --ranks 3 --link latency_s=0.1,bandwidth_bytes_per_s=100"
 
 
 @pytest.fixture

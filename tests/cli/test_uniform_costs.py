@@ -18,10 +18,8 @@ MAKESPAN_S = (M + (P - 1) / V) * (1 + 2)
 
 def test_chunks_take_their_share_in_simulate_compare_and_gantt_alike(pipesched):
     assert MAKESPAN_S == 197.25
-    alone, (row,) = (
-        data(pipesched, f"simulate -s interleaved {CHUNKS}"),
-        data(pipesched, f"compare interleaved {CHUNKS}"),
-    )
+    alone = data(pipesched, f"simulate -s interleaved {CHUNKS}")
+    (row,) = data(pipesched, f"compare interleaved {CHUNKS}")["schedules"]
     assert alone["makespan_s"] == row["makespan_s"] == MAKESPAN_S
     assert alone["stage_share"] == row["stage_share"] == 1 / V
     lines = [f"simulate -s interleaved {CHUNKS}", f"compare interleaved {CHUNKS}", f"gantt -s interleaved {CHUNKS}"]
@@ -60,9 +58,8 @@ def test_the_devices_of_a_copy_have_the_same_work_together_under_every_schedule(
 def test_copies_of_a_pipeline_take_as_long_as_one_and_hold_as_many_micro_batches(pipesched):
     costs = "-p 4 -m 8 --uniform f=1,b=2"
     for width in (1, 2, 3):
-        alone, (row,) = (
-            data(pipesched, f"{line} {costs} --width {width}") for line in ("simulate -s 1f1b", "compare 1f1b")
-        )
+        alone = data(pipesched, f"simulate -s 1f1b {costs} --width {width}")
+        (row,) = data(pipesched, f"compare 1f1b {costs} --width {width}")["schedules"]
         assert alone["makespan_s"] == row["makespan_s"] == (8 + 4 - 1) * 3
         assert [device["peak_microbatches"] for device in alone["devices"]] == [4, 3, 2, 1] * width
         assert row["peak_microbatches_worst"] == 4

@@ -74,7 +74,7 @@ def python(folder, *arguments):
         "profile mlp:layers=2,width=4 --repeats 1 --companions 1",
         "profile mymodel:factory --repeats 1 --companions 1",
         "profile-links -p 2 --repeats 1 --out links.json",
-        f"tune {ROOT}/profiles/data/gpt-10m-epyc.json --devices 2 --batch-size 8 -n 1-8 --workers 2",
+        f"tune {ROOT}/profiles/data/gpt-10m-epyc.json --ranks 2 --batch-size 8 -n 1-8 --workers 2",
     ],
 )
 def test_a_command_takes_nothing_from_its_folder_but_the_model(worse, script, line):

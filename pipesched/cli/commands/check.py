@@ -37,7 +37,7 @@ def check(
     loaded, judgement = report.schedule, report.judgement
     findings = judgement.findings[backend]
     if json:
-        print_json(_data(loaded.name, backend, judgement))
+        print_json("check", _data(loaded.name, backend, judgement))
     else:
         num_ops = sum(map(len, loaded.ops))
         if not findings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,11 +16,13 @@ from pipesched.cli.options.schedule_list import options_of_each
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.simulation_options import BuffersOption, SimulationOptions
 from pipesched.cli.output.comparison_table import print_parts
+from pipesched.cli.output.doubts import doubts_of_prediction
 from pipesched.cli.output.memory_lines import limit_lines
 from pipesched.cli.output.output_files import PAGE, TABLE, check_outputs, emit, table_text
 from pipesched.cli.output.shown_timelines import require_no_simulation
-from pipesched.cli.terminal import comparing, print_json, print_result, progress_bar
+from pipesched.cli.terminal import comparing, json_answer, print_result, progress_bar
 from pipesched.schedules.formats import suffix_of
+from pipesched.workflows import short_ops
 
 if TYPE_CHECKING:
     from pipesched.schedules import Timeline
@@ -69,15 +71,21 @@ def compare(
     compared = _compared(names, schedule, costs, simulation, buffers, keep_going=all_schedules)
     rows = compared.to_rows()
     details = [prediction.details for prediction in compared.predictions]
-    _write([prediction.timeline for prediction in compared.predictions], rows, gantt, out, details=details)
+    doubts = [note for prediction in compared.predictions for note in doubts_of_prediction(prediction, costs.machines)]
+    notes = list(dict.fromkeys(doubts))
+
+    def text(suffix: str) -> str:
+        return json_answer("compare", {"schedules": rows}, notes) if suffix == ".json" else _text(rows, suffix)
+
+    _write([prediction.timeline for prediction in compared.predictions], text, gantt, out, details=details)
     if form != "table":
-        emit(_text(rows, _suffix_of(form)), None)
+        emit(text(_suffix_of(form)), None)
     elif out is None:
         limits = dict.fromkeys(
             line for prediction in compared.predictions for line in limit_lines(costs.machines, prediction)
         )
         shares = costs.shares(*(prediction.schedule for prediction in compared.predictions), named=True)
-        print_result(compared.table([*limits, *shares]))
+        print_result(compared.table([*limits, *shares, *notes]))
 
 
 def _names(what: Sequence[str], schedule: ScheduleOptions, all_schedules: bool) -> list[str]:
@@ -117,19 +125,23 @@ def _compare_timelines(paths: Sequence[Path], form: CompareFormat, gantt: Path |
 
     with comparing(paths):
         compared = compare_runs(paths[0], paths[1])
-    _write(compared.timelines, compared.to_rows(), gantt, out, compared.caption)
-    if form == "json":
-        print_json(compared.to_dict())
-    elif form != "table":
-        emit(_text(compared.to_rows(), _suffix_of(form)), None)
+    notes = list(dict.fromkeys(note for timeline in compared.timelines for note in short_ops(timeline)))
+
+    def text(suffix: str) -> str:
+        is_data = suffix == ".json"
+        return json_answer("compare", compared.to_dict(), notes) if is_data else _text(compared.to_rows(), suffix)
+
+    _write(compared.timelines, text, gantt, out, compared.caption)
+    if form != "table":
+        emit(text(_suffix_of(form)), None)
     elif out is None:
-        print_result(compared.table())
+        print_result(compared.table(), notes)
         print_parts(compared.split_table())
 
 
 def _write(
     timelines: Sequence[Timeline],
-    rows: list[dict[str, CellValue]],
+    text: Callable[[str], str],
     gantt: Path | None,
     out: Path | None,
     caption: str = "",
@@ -142,7 +154,7 @@ def _write(
         if path is not None:
             draw_gantt(timelines, path, caption=caption, details=details)
     if out is not None and not is_page:
-        emit(_text(rows, suffix_of(out)), out)
+        emit(text(suffix_of(out)), out)
 
 
 def _suffix_of(form: CompareFormat) -> str:

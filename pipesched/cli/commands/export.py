@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.common_options import out_option
+from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.output.output_files import check_outputs, emit
+from pipesched.cli.terminal import print_json
 from pipesched.workflows import TrainerName
 
 
@@ -21,6 +22,7 @@ def export(
     schedule: ScheduleOptions,
     partition: Annotated[str | None, typer.Option(help="Layers of each stage, as 3,3,4; a plan says them.")] = None,
     microbatch_size: Annotated[int | None, typer.Option(help="Samples; a plan says them.", min=1)] = None,
+    json: Json = False,
     out: Annotated[Path | None, out_option("Write it: a script of bash, or DeepSpeed's .json.")] = None,
 ) -> None:
     """Say a plan (--plan) or a schedule by name in another trainer's flags or configuration, or why that cannot be.
@@ -39,15 +41,21 @@ def export(
             got, expected, advice = ("it beside --plan", "none", "leave it out")
         raise InputError(f"{wrong[0]}: got {got}, expected {expected}; {advice}")
     if plan is not None:
-        emit(export_setting(plan, trainer), out)
-        return
-    schedule.load()  # refuses what is missing
-    assert partition is not None, "as just asked"
-    assert microbatch_size is not None, "as just asked"
-    setting = PipelineSetting(
-        schedule_spec=schedule.schedule_spec(), partition=_layers(partition), microbatch_size=microbatch_size
-    )
-    emit(export_setting(setting, trainer), out)
+        text = export_setting(plan, trainer)
+    else:
+        schedule.load()  # refuses what is missing
+        assert partition is not None, "as just asked"
+        assert microbatch_size is not None, "as just asked"
+        setting = PipelineSetting(
+            schedule_spec=schedule.schedule_spec(), partition=_layers(partition), microbatch_size=microbatch_size
+        )
+        text = export_setting(setting, trainer)
+    if out is not None:
+        emit(text, out)
+    if json:
+        print_json("export", {"trainer": trainer, "text": text})
+    elif out is None:
+        emit(text, None)
 
 
 def _layers(partition: str) -> tuple[int, ...]:

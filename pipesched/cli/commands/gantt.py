@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pipesched.cli.errors import InputError
-from pipesched.cli.options.common_options import out_option
+from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.key_values import time_s
 from pipesched.cli.options.option_groups import grouped
@@ -18,7 +18,7 @@ from pipesched.cli.options.simulation_options import SimulationOptions
 from pipesched.cli.output.memory_lines import end_if_over
 from pipesched.cli.output.output_files import check_outputs
 from pipesched.cli.output.shown_timelines import read_shown
-from pipesched.cli.terminal import print_coloured, terminal_line
+from pipesched.cli.terminal import print_coloured, print_json, print_lines, terminal_line
 
 
 @grouped
@@ -36,6 +36,7 @@ def gantt(
     columns: Annotated[
         int | None, typer.Option(help="Characters of a line, without --out; else those of the terminal.", min=20)
     ] = None,
+    json: Json = False,
     title: Annotated[str, typer.Option(help="Above the picture.")] = "",
     simulation: SimulationOptions = SimulationOptions(),  # noqa: B008 -- frozen
 ) -> None:
@@ -43,6 +44,9 @@ def gantt(
 
     Exit code 1 when what is predicted for a schedule does not fit into --memory-limit.
     """
+    import json as standard_json
+
+    from pipesched.schedules.formats import timeline_to_json
     from pipesched.simulator.views import GANTT_SUFFIXES, ChartOptions
     from pipesched.workflows.timelines import Gantt
 
@@ -56,9 +60,11 @@ def gantt(
     picture = Gantt(shown.timelines, title, shown.details, options)
     if out is not None:
         picture.save(out)
-    else:
+    if json:
+        timelines = [standard_json.loads(timeline_to_json(timeline)) for timeline in shown.timelines]
+        print_json("gantt", {"timelines": timelines}, shown.doubts)
+    elif out is None:
         width = columns or get_terminal_size((100, 24)).columns
-        print_coloured(
-            [*([terminal_line(title)] if title else []), picture.to_text(width, has_colour=True), *shown.notes]
-        )
+        print_coloured([*([terminal_line(title)] if title else []), picture.to_text(width, has_colour=True)])
+        print_lines([*shown.notes, *shown.doubts])
     end_if_over(shown.over)

@@ -12,6 +12,7 @@ from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.output.output_files import TIMELINE, check_outputs, write_timeline
 from pipesched.cli.terminal import print_json, print_result, progress_bar
+from pipesched.workflows import short_ops
 
 
 @grouped
@@ -48,7 +49,8 @@ def import_run(
         )
     if out is not None:
         write_timeline(result.timeline, out)
+    notes = short_ops(result.timeline)
     if json:
-        print_json(result.to_dict())
+        print_json("import", result.to_dict(), notes)
     else:
-        print_result(result.table())
+        print_result(result.table(), notes)

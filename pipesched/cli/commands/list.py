@@ -20,23 +20,26 @@ def list_schedules(json: Json = False) -> None:
     entries = CATALOGUE.values()
     if json:
         print_json(
-            [
-                {
-                    "name": entry.name,
-                    "text": entry.text,
-                    "source": entry.source,
-                    "is_asynchronous": entry.traits.is_asynchronous,
-                    "averages": entry.traits.averages,
-                    "takes_chunks": entry.traits.takes_chunks,
-                    "chunks": None if entry.traits.takes_chunks else entry.chunks_with(None, {}),
-                    "aliases": list(entry.aliases),
-                    "parameters": [
-                        {"name": parameter.name, "default": parameter.default, "text": parameter.text}
-                        for parameter in entry.parameters
-                    ],
-                }
-                for entry in entries
-            ]
+            "list",
+            {
+                "schedules": [
+                    {
+                        "name": entry.name,
+                        "text": entry.text,
+                        "source": entry.source,
+                        "is_asynchronous": entry.traits.is_asynchronous,
+                        "averages": entry.traits.averages,
+                        "takes_chunks": entry.traits.takes_chunks,
+                        "chunks": None if entry.traits.takes_chunks else entry.chunks_with(None, {}),
+                        "aliases": list(entry.aliases),
+                        "parameters": [
+                            {"name": parameter.name, "default": parameter.default, "text": parameter.text}
+                            for parameter in entry.parameters
+                        ],
+                    }
+                    for entry in entries
+                ]
+            },
         )
         return
     print_table(

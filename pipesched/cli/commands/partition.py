@@ -12,10 +12,10 @@ from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.output.output_files import check_outputs, emit
-from pipesched.cli.terminal import complain, num_bytes, print_json, print_result
+from pipesched.cli.terminal import complain, json_answer, num_bytes, print_json, print_result
 from pipesched.profiles.partitioning import ReplicationForm
 from pipesched.schedules.formats import MAX_DEVICES, suffix_of
-from pipesched.workflows import ArgumentError, PartitionAim
+from pipesched.workflows import ArgumentError, PartitionAim, other_device
 
 if TYPE_CHECKING:
     from pipesched.profiles.costs import Profile
@@ -29,9 +29,7 @@ def partition(
     ],
     workers: Annotated[
         int,
-        typer.Option(
-            "--ranks", "-p", "--workers", "--devices", help="Ranks, a device each, all used.", min=1, max=MAX_DEVICES
-        ),
+        typer.Option("--ranks", "-p", help="Ranks, a device each, all used.", min=1, max=MAX_DEVICES),
     ],
     by: Annotated[
         PartitionAim, typer.Option(help="Least time with PipeDream's replicas, least time or least memory without.")
@@ -65,12 +63,13 @@ def partition(
         form=form,
         straight=straight,
     )
+    notes = other_device(result.request.profile, machines.machine)
     if out is not None:
-        _write(result, out)
+        emit(result.layers if suffix_of(out) == ".txt" else json_answer("partition", result.to_dict(), notes), out)
     if json:
-        print_json(result.to_dict())
+        print_json("partition", result.to_dict(), notes)
     elif out is None:
-        print_result(result.table(), [f"to simulate it: {_schedule(result)}"])
+        print_result(result.table(), [*notes, f"to simulate it: {_schedule(result)}"])
     if result.over is not None:
         stage, held, limit = result.over
         remedy = in_flags(ArgumentError(result.remedy()))
@@ -87,12 +86,6 @@ def _layers(file: Path, microbatch_size: int | None) -> Profile | Path:
     from pipesched.workflows.measuring import profile_of_layers
 
     return profile_of_layers(file, microbatch_size or 1).profile
-
-
-def _write(result: PartitionedModel, out: Path) -> None:
-    import json
-
-    emit(result.layers if suffix_of(out) == ".txt" else json.dumps(result.to_dict(), indent=2, allow_nan=False), out)
 
 
 def _schedule(result: PartitionedModel) -> str:

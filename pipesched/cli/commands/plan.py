@@ -17,7 +17,7 @@ from pipesched.cli.output.output_files import JSON as PLAN
 from pipesched.cli.output.output_files import PAGE, check_outputs, emit
 from pipesched.cli.terminal import complain, print_json, progress_bar
 from pipesched.schedules.formats import suffix_of
-from pipesched.workflows import MAX_PROCESSES, TrainerName
+from pipesched.workflows import MAX_PROCESSES, TrainerName, other_device
 
 if TYPE_CHECKING:
     from pipesched.workflows.planning import PlanSearch
@@ -72,11 +72,12 @@ def plan(
     with progress_bar(f"planning for {len(asked.cluster.devices)} devices") as tick:
         result = search_request(asked, top, time_limit, workers, tick)
     ranking, best = result.ranking, result.best
+    notes = other_device(asked.profile, request.machines.machine)
     if best is None and not ranking.is_complete:
         raise KeyboardInterrupt  # before there was anything to say
     if best is None:
         if json:
-            print_json(plans_to_dict(ranking, asked))
+            print_json("plan", plans_to_dict(ranking, asked), notes)
         complain(nothing_fits(ranking, asked))
         raise typer.Exit(NEGATIVE)
     limit = device_limit_lines(request.machines, asked.cluster, range(len(asked.cluster.devices)))
@@ -85,9 +86,9 @@ def plan(
     if export is not None:
         emit(result.export(export), None)
     elif json:
-        print_json(plans_to_dict(ranking, asked) | (explained(best, asked) if explain else {}))
+        print_json("plan", plans_to_dict(ranking, asked) | (explained(best, asked) if explain else {}), notes)
     else:
-        print_plans(ranking, asked, limit)
+        print_plans(ranking, asked, [*limit, *notes])
         if explain:
             print_explained(best, asked)
     if plot is not None:

@@ -16,6 +16,8 @@ from pipesched.cli.options.torch_options import MODEL, require_device
 from pipesched.cli.output.output_files import JSON, check_outputs, emit
 from pipesched.cli.terminal import print_result, progress_bar
 from pipesched.executor import RunSettings
+from pipesched.profiles.processes import LoadMeter
+from pipesched.workflows import busy_machine
 
 if TYPE_CHECKING:
     from pipesched.workflows.measuring import MeasuredCosts, ProfileMeasurement, RunsArgument
@@ -98,6 +100,7 @@ def profile(
     a stage, hand-over and messages, as a file for --stage-costs. From runs and --profile: that profile with the seconds
     that the runs took, for every command that takes one. So is what --layer-costs and --microbatch-size alone give.
     """
+    meter, notes = LoadMeter(), list[str]()
     check_outputs((out, JSON))
     is_table = model is None and runs is None and known.layer_costs is not None
     if (model is None) == (runs is None) and not is_table:
@@ -111,6 +114,7 @@ def profile(
         assert model is not None
         if estimate.gpu is None:
             _require_unused("--gpu", estimate == GpuOptions(), "of how layers are estimated")
+            notes = busy_machine(meter.others(), layers.companions + 1) if layers.device == "cpu" else []
             measured = _measured(model, layers)
         else:
             measured = _estimated(model, layers, estimate)
@@ -123,7 +127,7 @@ def profile(
     if json:
         emit(measured.to_json(), None)
     else:
-        print_result(measured.table())
+        print_result(measured.table(), notes)
 
 
 def _require_unused(missing: str, are_unused: bool, what: str) -> None:

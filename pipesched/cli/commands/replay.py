@@ -12,7 +12,8 @@ from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.simulation_options import SimulationOptions
 from pipesched.cli.output.output_files import JSON, check_outputs, emit
-from pipesched.cli.terminal import print_json, print_result, simulating
+from pipesched.cli.terminal import json_answer, print_json, print_result, simulating
+from pipesched.workflows import short_ops
 
 
 @grouped
@@ -45,11 +46,10 @@ def replay(
         result = replay_timeline(measured, conditions)
     if gantt is not None:
         draw_gantt([result.first, result.measured], gantt, caption=result.explanation.sentence)
+    notes = short_ops(measured)
     if out is not None:
-        import json as standard_json
-
-        emit(standard_json.dumps(result.to_dict(), indent=2, allow_nan=False), out)
+        emit(json_answer("replay", result.to_dict(), notes), out)
     if json:
-        print_json(result.to_dict())
+        print_json("replay", result.to_dict(), notes)
     elif out is None:
-        print_result(result.table())
+        print_result(result.table(), notes)

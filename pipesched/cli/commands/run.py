@@ -15,11 +15,14 @@ from pipesched.cli.options.planned_run import planned_model
 from pipesched.cli.options.run_options import RunOptions
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.torch_options import TrustModel
+from pipesched.cli.output.doubts import doubts_of_machine
 from pipesched.cli.output.memory_lines import device_limit_lines, require_fits
 from pipesched.cli.output.output_files import JSON, TIMELINE, check_outputs, emit, write_timeline
 from pipesched.cli.terminal import print_json, print_result, progress_bar
 from pipesched.executor import How
 from pipesched.executor.launch import fork_client
+from pipesched.profiles.processes import LoadMeter
+from pipesched.workflows import short_ops
 
 if TYPE_CHECKING:
     from pipesched.executor.launch import RunSpec
@@ -44,6 +47,7 @@ def run(
 
     Exit code 1: a device held more than --memory-limit; 3: a rank failed.
     """
+    meter, notes = LoadMeter(), list[str]()
     check_outputs((out, TIMELINE), (job, JSON))
     if job is not None and out is not None:
         raise InputError("--job: got --out too, expected one; give --out to 'torchrun ... -m pipesched.executor'")
@@ -70,6 +74,8 @@ def run(
 
     if job is None:
         options.require_possible()
+        if model is not None or how == "busy":
+            notes = doubts_of_machine(loaded.num_ranks, options, meter)
         fork_client.prepare()
     spec = _spec(source, costs, options, model, how)
     if job is not None:
@@ -77,14 +83,15 @@ def run(
         return
     with progress_bar(f"running {loaded.name}") as tick:
         result = result_of(source, launch(spec, tick))
+    notes += short_ops(result.timeline)
     if out is not None:
         details = RunDetails({} if limit is None else dict.fromkeys(result.timeline.devices, limit))
         write_timeline(result.timeline, out, details)
     if json:
-        print_json(result.to_dict() | {"stage_share": costs.stage_share(loaded)})
+        print_json("run", result.to_dict() | {"stage_share": costs.stage_share(loaded)}, notes)
     else:
         judged = device_limit_lines(costs.machines, costs.load_cluster(loaded), loaded.rank_to_device) if limit else []
-        print_result(result.table(), [*judged, *costs.shares(loaded)])
+        print_result(result.table(), [*judged, *costs.shares(loaded), *notes])
         if result.planned is not None:
             print_result(result.planned.table())
     require_fits(result.metrics, limit)

@@ -37,14 +37,14 @@ def schema(
         check_outputs(*((path, JSON) for path in paths.values()))
         for format_name, path in paths.items():
             emit(_text(file_schema(format_name)), path)
-            print(f"written: {path}")
     elif name is not None:
         check_outputs((out, JSON))
         emit(_text(file_schema(name)), out)
     elif out is not None:
         raise InputError("--out: got it without NAME, expected both; try 'pipesched schema plan --out plan.json'")
     elif json:
-        print_json({key: {"suffix": form.suffix, "text": form.text} for key, form in FILE_FORMATS.items()})
+        files = {key: {"suffix": form.suffix, "text": form.text} for key, form in FILE_FORMATS.items()}
+        print_json("schema", {"files": files})
     else:
         rows = [{"name": key, "file": form.suffix, "what": form.text} for key, form in FILE_FORMATS.items()]
         print_table("Files", rows, "'pipesched schema profile' prints the form of one")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipesched.cli.options.common_options import out_option
+from pipesched.cli.options.common_options import Json, out_option
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.output.output_files import CSV, JSON, check_outputs, emit
@@ -42,12 +42,14 @@ def show(
             "Without it: what the suffix of --out says, a CSV in the dialect of the schedule; else the grid."
         ),
     ] = None,
+    json: Json = False,
     out: Annotated[Path | None, out_option("Write the lists: .json or .csv; or the grid: .txt.")] = None,
 ) -> None:
     """Show the op lists: a grid for people, or a file for PyTorch and for us; warn of a file that cannot run."""
     from pipesched.schedules.formats import to_json, write_csv, write_csv_comms
     from pipesched.schedules.lowering import lower_for_torch
 
+    format = ListFormat.JSON if json else format  # noqa: A001
     check_outputs((out, _SUFFIXES.get(format, CSV)))
     loaded = schedule.load()
     match format or _format_of(out, loaded):

@@ -12,9 +12,10 @@ from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.simulation_options import BuffersOption, SimulationOptions
+from pipesched.cli.output.doubts import doubts_of_prediction
 from pipesched.cli.output.memory_lines import end_if_over, limit_lines
 from pipesched.cli.output.output_files import CSV, JSON, PAGE, TIMELINE, check_outputs, emit, write_timeline
-from pipesched.cli.terminal import print_json, print_result, progress_bar, simulating
+from pipesched.cli.terminal import json_answer, print_json, print_result, progress_bar, simulating
 from pipesched.schedules.formats import suffix_of
 
 
@@ -46,6 +47,7 @@ def simulate(
     with simulating(source.schedule) if runs == 1 else progress_bar("simulating") as tick:
         result = simulate_source(source, conditions, runs, tick or (lambda fraction: None), spread=spread)  # noqa: ARG005
         data = result.to_dict()  # which works out memory and pace
+    notes = doubts_of_prediction(result, costs.machines)
     if memory is not None:
         from pipesched.simulator.analysis import to_csv
         from pipesched.simulator.views import memory_table
@@ -56,11 +58,9 @@ def simulate(
     if out is not None and suffix_of(out) == PAGE:
         write_timeline(result.timeline, out, result.details)
     elif out is not None:
-        import json as standard_json
-
-        emit(standard_json.dumps(data, indent=2, allow_nan=False), out)
+        emit(json_answer("simulate", data, notes), out)
     if json:
-        print_json(data)
+        print_json("simulate", data, notes)
     elif out is None:
-        print_result(result.table(), [*limit_lines(costs.machines, result), *costs.shares(result.schedule)])
+        print_result(result.table(), [*limit_lines(costs.machines, result), *costs.shares(result.schedule), *notes])
     end_if_over(result.over)

@@ -76,7 +76,7 @@ def sweep(
     for path in outputs:
         write_sweep(result, path)
     if json:
-        print_json(result.to_dict())
+        print_json("sweep", result.to_dict())
     elif not outputs:
         limit = costs.machines.limit_text()
         print_result(result.table(top, [] if limit is None else [f"memory limit {limit} of every device"]))

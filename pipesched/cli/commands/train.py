@@ -21,12 +21,15 @@ from pipesched.cli.options.schedule_list import options_of_each, schedule_names
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.torch_options import MODEL, TrustModel, load_model
 from pipesched.cli.options.train_options import TrainOptions
+from pipesched.cli.output.doubts import doubts_of_machine
 from pipesched.cli.output.live_training import live
 from pipesched.cli.output.memory_lines import device_limit_lines
 from pipesched.cli.output.output_files import JSON, TABLE, check_outputs, emit, table_text
-from pipesched.cli.terminal import complain, print_json, seconds
+from pipesched.cli.terminal import complain, print_json, print_lines, seconds
 from pipesched.executor.launch import fork_client
+from pipesched.profiles.processes import LoadMeter
 from pipesched.schedules.formats import suffix_of
+from pipesched.workflows import unjudged_limit
 
 if TYPE_CHECKING:
     from pipesched.executor.training import AdvanceTrials, Scores, Trained
@@ -67,6 +70,7 @@ def train(
     """
     from pipesched.simulator.views import FIGURE_SUFFIXES
 
+    meter = LoadMeter()
     check_outputs((job, JSON), (log, (".jsonl",)), (plot, FIGURE_SUFFIXES), (out, TABLE))
     if target_loss is not None and not math.isfinite(target_loss):
         raise InputError(f"--target-loss: got {target_loss}, expected a finite number; try 0.5")
@@ -95,7 +99,16 @@ def train(
         return
     forecasts, origin = make_forecasts(schedule_specs, built, costs, options)
     _require_fitting(forecasts)
+    notes = list(
+        dict.fromkeys(
+            note
+            for forecast in forecasts
+            for note in unjudged_limit(forecast.cluster, forecast.rank_to_device, forecast.costs.has_bytes)
+        )
+    )
     if options.distributed:
+        num_ranks = max(len(forecast.rank_to_device) for forecast in forecasts)
+        notes += doubts_of_machine(num_ranks, options, meter)
         fork_client.prepare()
     results = list(_train(forecasts, built, options, log, costs.machines.limit_bytes()))
     outcomes = [
@@ -112,11 +125,17 @@ def train(
         if result.ahead is not None
     }
     if json:
-        data = {"model": built.name, "costs": origin, "runs": [outcome.to_row() for outcome in outcomes]}
-        print_json(data | ({"ahead": {name: asdict(forecast) for name, forecast in ahead.items()}} if ahead else {}))
+        data: dict[str, object] = {
+            "model": built.name,
+            "costs": origin,
+            "runs": [outcome.to_row() for outcome in outcomes],
+        }
+        data |= {"ahead": {name: asdict(forecast) for name, forecast in ahead.items()}} if ahead else {}
+        print_json("train", data, notes)
         return
     limits = dict.fromkeys(line for forecast in forecasts for line in _limit_lines(costs, forecast))
     print_outcomes(outcomes, "; ".join([origin, *limits]), target_loss)
+    print_lines(notes)
     _print_ahead(ahead)
 
 

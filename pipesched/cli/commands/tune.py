@@ -16,6 +16,7 @@ from pipesched.cli.options.run_options import RunOptions
 from pipesched.cli.options.torch_options import TrustModel
 from pipesched.cli.options.tune_options import Method, ProblemOptions, SpaceOptions
 from pipesched.cli.output.command_lines import CommandLines
+from pipesched.cli.output.doubts import doubts_of_machine
 from pipesched.cli.output.memory_lines import device_limit_lines
 from pipesched.cli.output.output_files import PAGE, TABLE, check_outputs, emit, table_text
 from pipesched.cli.output.tune_print import (
@@ -26,8 +27,9 @@ from pipesched.cli.output.tune_print import (
     result_to_dict,
 )
 from pipesched.cli.terminal import complain, num_bytes, print_json, progress_bar
+from pipesched.profiles.processes import LoadMeter
 from pipesched.schedules.formats import suffix_of
-from pipesched.workflows import MAX_PROCESSES, AccountingChoice, EvaluatorChoice
+from pipesched.workflows import MAX_PROCESSES, AccountingChoice, EvaluatorChoice, other_device
 
 if TYPE_CHECKING:
     from pipesched.simulator.tuner import Problem
@@ -94,9 +96,12 @@ def tune(
     measures = evaluator == "measure"
     is_run = measures or verify is not None or budget is not None
     _require_possible(runs, evaluator, budget, is_run=is_run)
+    meter = LoadMeter()
     loaded = problem.load(machines, space, runs)
     loaded = with_trust(loaded) if trust_model else loaded
     measurement = _measurement(loaded, runs) if is_run else None
+    notes = other_device(loaded.profile, machines.machine)
+    notes += doubts_of_machine(problem.devices, runs, meter) if is_run else []
     settings = space.load(loaded).settings()
     with progress_bar(f"{'running' if measures else 'tuning over'} {len(settings)} settings") as tick:
         result = search_problem(
@@ -129,9 +134,10 @@ def tune(
         None if verify is None or budget is not None or measurement is None else _verdict(result, verify, measurement)
     )
     if json:
-        print_json(result_to_dict(result, commands) | ({} if verdict is None else {"verified": verdict.to_dict()}))
+        data = result_to_dict(result, commands) | ({} if verdict is None else {"verified": verdict.to_dict()})
+        print_json("tune", data, notes)
     elif out is None:
-        print_settings(result, loaded, top, commands, limit)
+        print_settings(result, loaded, top, commands, [*limit, *notes])
         if result.race is not None:
             print_race(result.race, commands)
     if verdict is not None and not json and result.fitting:
@@ -187,5 +193,5 @@ def _nothing_fits(result: TuneResult, limit: str | None) -> str:
     needed = f"{nearest.held_bytes} bytes ({num_bytes(nearest.held_bytes)})"
     return (
         f"nothing fits into {limit or 'what the devices have'}: {nearest.setting} needs least, {needed}; "
-        f"try --memory-limit {enough(nearest.held_bytes)}, --recompute both, more --devices"
+        f"try --memory-limit {enough(nearest.held_bytes)}, --recompute both, more --ranks"
     )

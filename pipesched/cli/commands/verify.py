@@ -18,10 +18,13 @@ from pipesched.cli.options.schedule_list import schedule_names
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.torch_options import ModelName, load_model
 from pipesched.cli.output.comparison_table import print_comparisons, print_parts
+from pipesched.cli.output.doubts import doubts_of_machine
 from pipesched.cli.output.memory_lines import device_limit_lines, require_fits
 from pipesched.cli.output.output_files import PAGE, check_outputs, write_timeline
-from pipesched.cli.terminal import print_json, print_lines, print_result, progress_bar, terminal_line
+from pipesched.cli.terminal import complain, print_json, print_lines, print_result, progress_bar
+from pipesched.profiles.processes import LoadMeter, num_cores
 from pipesched.schedules.formats import require_folder, suffix_of
+from pipesched.workflows import other_speed, short_ops
 
 if TYPE_CHECKING:
     from pipesched.profiles.costs import Profile
@@ -71,15 +74,26 @@ def verify(
         raise InputError("--rounds: got --profile too, expected none: each round measures its own; leave one out")
     if rounds is None and precision is not None:
         raise InputError("--precision: got it without --rounds, expected both; add --rounds 5")
-    schedules = _schedules(schedule)
+    meter, schedules = LoadMeter(), _schedules(schedule)
     size = costs.microbatch_size or 1
     built = _require_possible(schedules, model, costs, options, out)
-    if rounds is not None:
-        _verify_rounds(schedules, model, built, costs, options, rounds, precision, out, json=json)
-        return
     num_busy = max(lists.num_ranks for lists in schedules)
+    notes = doubts_of_machine(num_busy, options, meter)
+    if rounds is not None:
+        _verify_rounds(schedules, model, built, costs, options, rounds, precision, out, notes, json=json)
+        return
+    speeds_s: list[float] = []
+
+    def look() -> None:
+        if costs.profile is None:  # what was measured at another time says nothing of the machine then
+            from pipesched.profiles.measuring import yardstick_s
+
+            speeds_s.append(yardstick_s(min(num_busy, num_cores()), options.device))
+
+    look()
     with progress_bar(f"profiling {built.name}") as tick:
         profile = profile_for_runs(built, size, num_busy, costs.profile, options, tick)
+    look()
     limit = device_limit_lines(costs.machines, costs.load_cluster(schedules[0]), schedules[0].rank_to_device)
     verified: list[VerifiedSchedule] = []
     try:
@@ -92,7 +106,10 @@ def verify(
                 verified.append(verify_source(source, model, conditions, options, tick, **options.counts()))
     finally:
         if verified:
-            _tell(verified, out, costs, limit, json=json)
+            look()
+            notes += other_speed(*speeds_s) if speeds_s else []
+            notes += dict.fromkeys(note for run in verified for note in short_ops(run.measured))
+            _tell(verified, out, costs, limit, notes, json=json)
     for timeline in (timeline for schedule in verified for timeline in (schedule.predicted, schedule.measured)):
         require_fits(metrics(timeline), costs.machines.limit_bytes())
     if not all(schedule.agrees for schedule in verified):
@@ -108,6 +125,7 @@ def _verify_rounds(
     rounds: int,
     precision: float | None,
     out: Path | None,
+    notes: Sequence[str],
     *,
     json: bool,
 ) -> None:
@@ -130,9 +148,9 @@ def _verify_rounds(
         )  # fmt: skip
     middle = [several.middle for several in verification.schedules]
     if json:
-        print_json(verification.to_dict())
+        print_json("verify", verification.to_dict(), notes)
     else:
-        print_result(verification.table())
+        print_result(verification.table(), notes)
         print("\nThe round of median error of each schedule:")
         print_comparisons([verified.comparison for verified in middle])
         for several in verification.schedules:
@@ -143,7 +161,7 @@ def _verify_rounds(
         for line in device_limit_lines(costs.machines, costs.load_cluster(schedules[0]), schedules[0].rank_to_device):
             print(line)
     if out is not None:
-        _write(middle, out, costs, is_quiet=json)
+        _write(middle, out, costs)
     for verified in middle:
         for timeline in (verified.predicted, verified.measured):
             require_fits(metrics(timeline), costs.machines.limit_bytes())
@@ -152,13 +170,19 @@ def _verify_rounds(
 
 
 def _tell(
-    verified: Sequence[VerifiedSchedule], out: Path | None, costs: CostOptions, limit: Sequence[str], *, json: bool
+    verified: Sequence[VerifiedSchedule],
+    out: Path | None,
+    costs: CostOptions,
+    limit: Sequence[str],
+    notes: Sequence[str],
+    *,
+    json: bool,
 ) -> None:
     """Print what was found, as data or as people read it, and write it where it is asked for."""
     from pipesched.workflows.timelines import split_table
 
     if json:
-        print_json([run.to_dict() for run in verified])
+        print_json("verify", {"schedules": [run.to_dict() for run in verified]}, notes)
     else:
         print_comparisons([run.comparison for run in verified])
         print_parts(split_table([run.explanation for run in verified]))
@@ -167,9 +191,9 @@ def _tell(
             f"largest relative difference of a micro-batch {run.loss_difference:.1e}"
             for run in verified
         )
-        print_lines(limit)
+        print_lines([*limit, *notes])
     if out is not None:
-        _write(verified, out, costs, is_quiet=json)
+        _write(verified, out, costs)
 
 
 @contextmanager
@@ -218,7 +242,7 @@ def _require_possible(
     return built
 
 
-def _write(verified: Sequence[VerifiedSchedule], out: Path, costs: CostOptions, *, is_quiet: bool) -> None:
+def _write(verified: Sequence[VerifiedSchedule], out: Path, costs: CostOptions) -> None:
     """Write a page of all; or into a folder, of each, both Timelines, one laid over the other, page and trace."""
     from pipesched.schedules.formats import write_text
     from pipesched.simulator.views import RunDetails, draw_gantt, save_figure, to_trace
@@ -242,6 +266,5 @@ def _write(verified: Sequence[VerifiedSchedule], out: Path, costs: CostOptions, 
         save_figure(run.plot, out / f"{stem}.png")
         draw_page([run], out / f"{stem}.html")
         write_text(out / f"{stem}-trace.json", to_trace(*both))
-        if not is_quiet:
-            ends = ("-predicted.json", "-measured.json", ".png", ".html", "-trace.json")
-            print(terminal_line(f"wrote {out}/{', '.join(stem + end for end in ends)}"))
+        ends = ("-predicted.json", "-measured.json", ".png", ".html", "-trace.json")
+        complain(f"wrote {out}/{', '.join(stem + end for end in ends)}")

@@ -61,6 +61,9 @@ def _print_json(report: VersionReport) -> None:
 
     schedule, staleness = report.schedule, report.staleness
     head = {
+        "format": "pipesched.versions",
+        "version": 1,
+        "notes": [],
         "schedule": schedule.name,
         "num_ranks": schedule.num_ranks,
         "num_stages": schedule.num_stages,

@@ -17,7 +17,8 @@ from pipesched.cli.options.run_cost_options import RunCostOptions, run_files
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.simulation_options import slow_part
 from pipesched.cli.output.output_files import JSON, check_outputs, emit
-from pipesched.cli.terminal import print_json, print_result, progress_bar
+from pipesched.cli.terminal import json_answer, print_json, print_result, progress_bar
+from pipesched.workflows import short_ops
 
 if TYPE_CHECKING:
     from pipesched.schedules import Schedule
@@ -79,14 +80,13 @@ def what_if(
         )
     if gantt is not None:
         draw_gantt([answer.before, answer.after], gantt)
+    notes = short_ops(answer.run)
     if out is not None:
-        import json as standard_json
-
-        emit(standard_json.dumps(answer.to_dict(), indent=2, allow_nan=False), out)
+        emit(json_answer("what-if", answer.to_dict(), notes), out)
     if json:
-        print_json(answer.to_dict())
+        print_json("what-if", answer.to_dict(), notes)
     elif out is None:
-        print_result(answer.table())
+        print_result(answer.table(), notes)
 
 
 def _asked(options: ScheduleOptions, runs: RunsArgument) -> dict[str, Any]:

@@ -42,9 +42,7 @@ class ScheduleOptions:
             help="Name, as 'pipesched list' shows it, or a builder of yours: package.module:builder, path.py:builder.",
         ),
     ] = None
-    stages: Annotated[int | None, typer.Option("--ranks", "-p", "--stages", help="Ranks of the pipeline.", min=1)] = (
-        None
-    )
+    stages: Annotated[int | None, typer.Option("--ranks", "-p", help="Ranks of the pipeline.", min=1)] = None
     microbatches: Annotated[int | None, typer.Option("--microbatches", "-m", help="Micro-batches.", min=1)] = None
     chunks: Annotated[
         int | None, typer.Option("--chunks", "-v", help="Stages per rank, where it takes them.", min=1)

@@ -40,9 +40,7 @@ class ProblemOptions:
     batch_size: Annotated[
         int, typer.Option("--batch-size", "-b", help="Samples in a batch, of each pipeline.", min=1, max=MAX_NUMBER)
     ]
-    devices: Annotated[
-        int, typer.Option("--ranks", "-p", "--devices", help="Ranks of the pipeline, a device each.", min=1)
-    ]
+    devices: Annotated[int, typer.Option("--ranks", "-p", help="Ranks of the pipeline, a device each.", min=1)]
     partition: Annotated[str, typer.Option(help="Layers to stages: balanced, uniform, or counts as 3,3,4.")] = (
         "balanced"
     )
@@ -66,7 +64,7 @@ class ProblemOptions:
         from pipesched.profiles.partitioning import parse_partition
         from pipesched.simulator.tuner import Problem
 
-        cluster = machines.load(self.devices, f"--devices {self.devices}")
+        cluster = machines.load(self.devices, f"--ranks {self.devices}")
         cluster = replace(cluster, devices=cluster.devices[: self.devices])
         profile = load_profile(self.model) if self.is_file else self._measured(space, runs)
         machines.require_judged_profile(profile)

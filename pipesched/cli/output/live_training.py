@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pipesched.cli.terminal import as_text, percent
+from pipesched.cli.terminal import as_text, percent, progress_lines
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -50,8 +50,8 @@ def live(names: Sequence[str], num_steps: int) -> Iterator[Callable[[str, int, S
     from pipesched.profiles.processes import prints_to_stderr
 
     if not sys.stderr.isatty():
-        with prints_to_stderr():
-            yield lambda name, step, scores: None  # noqa: ARG005
+        with prints_to_stderr(), progress_lines("training") as tick:
+            yield lambda name, step, scores: tick((names.index(name) + step / num_steps) / len(names))  # noqa: ARG005
         return
     from rich.console import Console
     from rich.live import Live

@@ -27,17 +27,12 @@ def limit_lines(machines: MachineOptions, prediction: Prediction) -> list[str]:
 def device_limit_lines(
     machines: MachineOptions, cluster: Cluster, devices: Iterable[int], *, has_bytes: bool = True
 ) -> list[str]:
-    """Return what is said of the limit that is judged: of which devices, with its unit; nothing where there is none."""
+    """Return what is said of the limit that every device is judged by, with its unit; nothing where there is none."""
     limits = {device: cluster.devices[device].memory_bytes for device in sorted(set(devices))}
     known = sorted({limit for limit in limits.values() if limit is not None})
-    if not known:
-        return []
+    if not known or None in limits.values() or not has_bytes:
+        return []  # a note says what is not judged
     said = machines.limit_text() or " to ".join(dict.fromkeys(num_bytes(limit) for limit in (known[0], known[-1])))
-    if not has_bytes:
-        return [f"memory limit {said}: not judged, as the costs say no bytes"]
-    without = [str(device) for device, limit in limits.items() if limit is None]
-    if without:
-        return [f"memory limit {said}, but of device {', '.join(without)} none is known, so these are not judged"]
     return [f"memory limit {said} of every device"]
 
 

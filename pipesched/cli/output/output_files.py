@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipesched.cli.errors import InputError, NotThereError
+from pipesched.cli.terminal import complain
 from pipesched.schedules.formats import require_folder, suffix_of, write_text
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def check_outputs(*outputs: tuple[Path | None, Collection[str]]) -> None:
     from pipesched.simulator import SimulationError
     from pipesched.simulator.views import GANTT_SUFFIXES, require_parquet
 
+    _asked.update({path: _stamp(path) for path, _ in outputs if path is not None})
     seen: set[Path] = set()
     for path, suffixes in outputs:
         if path is None:
@@ -60,6 +62,26 @@ def check_outputs(*outputs: tuple[Path | None, Collection[str]]) -> None:
                 require_parquet(path)
             except SimulationError as error:
                 raise NotThereError(str(error)) from error
+
+
+_asked: dict[Path, tuple[int, int]] = {}
+"""Files that the command is to write, and how they were before."""
+
+
+def say_written() -> None:
+    """Say on stderr which of the files that were asked for have been written since."""
+    written = [str(path) for path, stamp in _asked.items() if path.is_file() and _stamp(path) != stamp]
+    _asked.clear()
+    if written:
+        complain(f"wrote {', '.join(written)}")
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Return what changes when a file is written."""
+    if not path.is_file():
+        return 0, 0
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns
 
 
 def write_timeline(timeline: Timeline, path: Path, details: RunDetails | None = None) -> None:

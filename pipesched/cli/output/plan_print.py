@@ -146,7 +146,7 @@ def plans_to_dict(ranking: PlanRanking, request: Request) -> dict[str, Any]:
     return {
         "model": request.profile.model,
         "batch_size": request.batch_size,
-        "devices": len(request.cluster.devices),
+        "num_devices": len(request.cluster.devices),
         "candidates": len(ranking.considered),
         "predicted": ranking.num_predicted,
         "complete": ranking.is_complete,

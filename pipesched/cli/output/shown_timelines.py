@@ -11,6 +11,7 @@ from pipesched.cli.errors import InputError
 from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.schedule_options import ScheduleOptions
 from pipesched.cli.options.simulation_options import SimulationOptions
+from pipesched.cli.output.doubts import doubts_of_prediction
 from pipesched.cli.output.memory_lines import limit_lines
 from pipesched.cli.terminal import simulating
 
@@ -28,12 +29,14 @@ class Shown:
         timelines: At least one.
         details: What a page also tells of each; empty: nothing.
         notes: Lines on the costs and the memory limit of a prediction.
+        doubts: Why a prediction should not be believed as it stands.
         over: Where a prediction takes more than `--memory-limit`.
     """
 
     timelines: tuple[Timeline, ...]
     details: tuple[RunDetails, ...] = ()
     notes: Sequence[str] = ()
+    doubts: Sequence[str] = ()
     over: OverCapacity | None = None
 
 
@@ -59,7 +62,8 @@ def read_shown(
         prediction = predict_source(source, conditions)
     over = None if costs.machines.memory_limit is None else prediction.over
     notes = [*limit_lines(costs.machines, prediction), *costs.shares(source.schedule)]
-    return Shown((prediction.timeline,), (prediction.details,), notes, over)
+    doubts = doubts_of_prediction(prediction, costs.machines)
+    return Shown((prediction.timeline,), (prediction.details,), notes, doubts, over)
 
 
 def require_no_simulation(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipesched.cli.output.output_files import PAGE, TABLE, emit, table_text
+from pipesched.cli.terminal import json_answer
 from pipesched.schedules.formats import suffix_of
 from pipesched.simulator.views import FIGURE_SUFFIXES
 
@@ -30,6 +30,6 @@ def write_sweep(result: SweepResult, path: Path) -> None:
 
             draw_sweep(result.outcomes, result.by, path)
         case ".json":
-            emit(json.dumps(result.to_dict(), indent=2, allow_nan=False), path)
+            emit(json_answer("sweep", result.to_dict()), path)
         case suffix:
             emit(table_text(result.to_rows(), suffix), path)

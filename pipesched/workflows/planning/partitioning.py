@@ -134,7 +134,7 @@ class PartitionedModel:
         return {
             "model": self.request.profile.model,
             "by": self.request.by,
-            "workers": self.request.num_devices,
+            "num_devices": self.request.num_devices,
             "microbatch_size": self.request.microbatch_size,
             "partition": self.partitioned.partition,
             "replicas": self.partitioned.replicas,

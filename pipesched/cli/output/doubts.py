@@ -1,0 +1,36 @@
+"""What is said of a prediction, or before a run, that should not be believed as it stands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipesched.workflows import busy_machine, crowded_cores, other_device, short_ops, unjudged_limit
+
+if TYPE_CHECKING:
+    from pipesched.cli.options.machine_options import MachineOptions
+    from pipesched.executor import RunSettings
+    from pipesched.profiles.processes import LoadMeter
+    from pipesched.workflows.simulating import Prediction
+
+
+def doubts_of_prediction(prediction: Prediction, machines: MachineOptions) -> list[str]:
+    """Return the notes on a prediction: its limit, the device of its profile, and ops that are too short."""
+    from pipesched.profiles.costs import Profile
+
+    costs, devices = prediction.conditions.costs, prediction.schedule.rank_to_device
+    return [
+        *unjudged_limit(prediction.cluster, devices, prediction.costs.has_bytes),
+        *(other_device(costs, machines.machine) if isinstance(costs, Profile) else []),
+        *short_ops(prediction.bare_timeline),
+    ]
+
+
+def doubts_of_machine(num_ranks: int, settings: RunSettings, meter: LoadMeter) -> list[str]:
+    """Return the notes on this machine, where so many ranks are about to compute."""
+    if settings.device != "cpu":
+        return []
+    others = meter.others()
+    return [
+        *crowded_cores(num_ranks, settings.threads),
+        *busy_machine(others, num_ranks * settings.threads),
+    ]

@@ -1,0 +1,103 @@
+"""Notes on numbers that should not be believed as they stand: a rule each, which is silent where there is no doubt."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from statistics import fmean
+
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import Profile
+from pipesched.profiles.processes import num_cores
+from pipesched.schedules import Compute, Timeline
+from pipesched.simulator.analysis import readable_bytes, readable_s
+
+_STEADY = 0.05
+"""The share by which a machine may change its speed before it is said."""
+
+
+def crowded_cores(num_ranks: int, threads: int = 1) -> list[str]:
+    """Return a note where ranks that compute on CPUs have less than a core for each of their threads."""
+    busy, cores = num_ranks * threads, num_cores()
+    if busy <= cores:
+        return []
+    what = f"{num_ranks} ranks" + (f" of {threads} threads" if threads > 1 else "")
+    return [f"{what} share {_cores(cores)}: they take turns, and times are not those of a machine with {busy}"]
+
+
+def busy_machine(others: float | None, num_busy: int) -> list[str]:
+    """Return a note where other programs take cores that were needed.
+
+    Args:
+        others: How many cores they kept busy just before; None: not known.
+        num_busy: Cores that what is measured keeps busy.
+    """
+    cores = num_cores()
+    if others is None or others < 0.25 or others + min(num_busy, cores) <= cores + _STEADY:
+        return []
+    return [f"other programs kept {others:.1f} of {_cores(cores)} busy just before: times are longer for it"]
+
+
+def short_ops(timeline: Timeline) -> list[str]:
+    """Return a note where the ops of a stage are shorter than what their rank takes beside each: most of it is that."""
+    seconds: defaultdict[int, list[float]] = defaultdict(list)
+    for span in timeline.spans:
+        if isinstance(span.op, Compute):
+            seconds[span.op.stage].append(span.end_s - span.start_s)
+    if not seconds or not timeline.hand_overs:
+        return []
+    num_ops = sum(map(len, seconds.values()))
+    beside_s = sum(piece.end_s - piece.start_s for piece in timeline.hand_overs) / num_ops
+    means = {stage: fmean(values) for stage, values in seconds.items()}
+    stage = min(means, key=means.__getitem__)
+    if means[stage] >= beside_s:
+        return []
+    return [
+        f"an op of stage {stage} takes {readable_s(means[stage])}, less than the {readable_s(beside_s)} that messages "
+        "and going on to the next op take beside it: try larger micro-batches"
+    ]
+
+
+def other_speed(before_s: float, between_s: float, after_s: float) -> list[str]:
+    """Return a note where the machine was faster or slower in the runs than in the profile before them.
+
+    Args:
+        before_s: What a fixed kernel took before the profile [s].
+        between_s: What it took between profile and runs [s].
+        after_s: What it took after the runs [s].
+    """
+    change = (between_s + after_s) / (before_s + between_s) - 1
+    if abs(change) <= _STEADY:
+        return []
+    return [
+        f"the machine was {abs(change):.0%} {'slower' if change > 0 else 'faster'} in the runs than in the profile, "
+        "by a fixed kernel: so much of the error is not the prediction's; in rounds it cancels"
+    ]
+
+
+def other_device(profile: Profile, machine: str | None) -> list[str]:
+    """Return a note where seconds measured on a CPU stand for those of the GPUs of a machine known by name."""
+    provenance = profile.provenance
+    if machine is None or provenance.kind != "cpu" or not provenance.repeats:
+        return []
+    return [
+        f"the seconds were measured on a CPU ({provenance.device}), not on the GPUs of {machine}: shares may hold, "
+        "seconds do not; estimate a profile for the GPU"
+    ]
+
+
+def unjudged_limit(cluster: Cluster, devices: Iterable[int], has_bytes: bool) -> list[str]:
+    """Return a note where devices have a memory limit that nothing can be held against, or some have none."""
+    limits = {device: cluster.devices[device].memory_bytes for device in sorted(set(devices))}
+    known = sorted({limit for limit in limits.values() if limit is not None})
+    if not known:
+        return []
+    said = " to ".join(dict.fromkeys(map(readable_bytes, (known[0], known[-1]))))
+    if not has_bytes:
+        return [f"memory limit {said}: not judged, as the costs say no bytes"]
+    without = ", ".join(str(device) for device, limit in limits.items() if limit is None)
+    return [f"memory limit {said}, but of device {without} none is known, so these are not judged"] if without else []
+
+
+def _cores(count: int) -> str:
+    return f"{count} core{'s' if count > 1 else ''}"

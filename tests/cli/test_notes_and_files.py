@@ -1,0 +1,125 @@
+"""What a command says beside its answer: notes on what not to believe, files that it wrote, and how far it is."""
+
+import json
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from pipesched.cli import terminal
+from pipesched.cli.commands import run as run_command
+from pipesched.cli.main import COMMANDS, make_app
+from tests.cli.json_answers import FILES, documented
+
+GPT = Path(__file__).parents[2] / "profiles" / "data" / "gpt-10m-epyc.json"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "simulate -s 1f1b -p 2 -m 4 --profile {gpt} --nodes 1 --machine dgx-a100",
+        "compare gpipe,1f1b -p 2 -m 4 --profile {gpt} --nodes 1 --machine dgx-a100",
+        "partition {gpt} -p 2 --by time --nodes 1 --machine dgx-a100",
+        "plan {gpt} -b 4 --devices 2 --nodes 1 --machine dgx-a100 -s gpipe --top 1",
+        "gantt -s 1f1b -p 2 -m 4 --profile {gpt} --nodes 1 --machine dgx-a100",
+    ],
+)
+def test_a_profile_of_a_cpu_on_a_machine_of_gpus_is_noted_once(pipesched, line):
+    line = line.format(gpt=GPT)
+    (note,) = json.loads(pipesched(f"{line} --json").out)["notes"]
+    assert "not on the GPUs of dgx-a100" in note
+    assert " ".join(pipesched(line).out.split()).count(note) == 1
+    assert (
+        json.loads(pipesched(f"{line.replace('--machine dgx-a100', '--gpus 2 --intra latency_s=0')} --json").out)[
+            "notes"
+        ]
+        == []
+    )
+
+
+def test_ops_shorter_than_what_a_hand_over_takes_are_noted(pipesched):
+    line = "simulate -s 1f1b -p 2 -m 4 --uniform f=1us,b=1us --link send_s=5us,post_s=5us,receive_s=5us"
+    (note,) = json.loads(pipesched(f"{line} --json").out)["notes"]
+    assert "an op of stage" in note
+    assert json.loads(pipesched(f"{line.replace('1us', '1ms')} --json").out)["notes"] == []
+
+
+@pytest.mark.distributed
+def test_more_ranks_than_cores_and_a_busy_machine_are_noted_of_a_run(pipesched, monkeypatch):
+    class Busy:
+        def others(self):
+            return 0.75
+
+    monkeypatch.setattr(run_command, "LoadMeter", Busy)
+    monkeypatch.setattr("pipesched.workflows.notes.num_cores", lambda: 1)
+    line = "run -s gpipe -p 2 -m 2 --model mlp:layers=2,width=4 --iterations 1"
+    notes = json.loads(pipesched(f"{line} --json").out)["notes"]
+    assert any(note.startswith("2 ranks share 1 core") for note in notes)
+    assert any(note.startswith("other programs kept 0.8 of 1 core") for note in notes)
+    asleep = json.loads(pipesched("run -s gpipe -p 2 -m 2 --uniform f=1ms,b=1ms --iterations 1 --json").out)["notes"]
+    assert not any("cores" in note for note in asleep)
+
+
+@pytest.mark.parametrize(
+    ("line", "wrote"),
+    [
+        ("show -f mine.csv --out lists.json", ["lists.json"]),
+        (
+            "simulate -f mine.csv --uniform f=1,b=2 --timeline t.json --memory m.csv --out s.json",
+            ["t.json, m.csv, s.json"],
+        ),
+        ("compare gpipe,1f1b -p 2 -m 4 --uniform f=1,b=2 --out t.md --json", ["t.md"]),
+        ("gantt -f mine.csv --uniform f=1,b=2 --out g.svg", ["g.svg"]),
+        ("trace -f mine.csv --uniform f=1,b=2 --out t.json", ["t.json"]),
+        ("simulate -f mine.csv --uniform f=1,b=2", []),
+        ("simulate -f mine.csv --uniform f=1 --out s.json", []),
+    ],
+)
+def test_every_file_that_is_written_is_said(pipesched, folder, line, wrote):
+    before = set(folder.iterdir())
+    for _ in range(2):  # what is written over is written too
+        pipesched(line)
+        assert pipesched.wrote == wrote
+    assert {path.name for path in set(folder.iterdir()) - before} == {
+        name for names in wrote for name in names.split(", ")
+    }
+
+
+def test_work_that_takes_long_says_now_and_then_how_far_it_is(monkeypatch, capsys):
+    monkeypatch.setattr(terminal._Lines, "every_s", 0.01)
+    with terminal.progress_bar("tuning") as tick:
+        tick(0.25)
+        said = ""
+        while said.count("\n") < 2:
+            time.sleep(0.01)
+            said += capsys.readouterr().err
+    assert re.fullmatch(r"(pipesched: tuning: \d+ s, 25%\n)+", said)
+
+
+def test_every_command_with_json_is_documented():
+    """That the keys are those of the page is asked of every answer in the tests of the commands."""
+    import typer
+
+    commands = typer.main.get_command(make_app(COMMANDS)).commands
+    with_json = {name for name, command in commands.items() if "--json" in {o for p in command.params for o in p.opts}}
+    assert with_json - documented().keys() == {"profile", *FILES} - {"trace"}
+    assert set(COMMANDS) - with_json == {"trace"}
+    for name in with_json & documented().keys():
+        assert all(always for always, _ in documented()[name])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "list", "schema", "check -f mine.csv", "versions -f mine.csv",
+        "show -f mine.csv", "gantt -f mine.csv --uniform f=1,b=2",
+        "export megatron -s 1f1b -p 2 -m 8 --partition 5,5 --microbatch-size 2",
+        "plan {gpt} -b 4 --devices 2 --explain",
+        "tune {gpt} -p 2 -b 4 -n 1 --evaluator avgpipe", "partition {gpt} -p 2", "profile gpt --gpu h100",
+        "simulate -f mine.csv --uniform f=1,b=2 --jitter 0.1 --runs 3", "compare gpipe -p 2 -m 4 --uniform f=1,b=2",
+    ],
+)  # fmt: skip
+def test_an_answer_has_the_keys_of_the_page(pipesched, line):
+    answer = json.loads(pipesched(f"{line.format(gpt=GPT)} --json").out)
+    assert {"format", "version"} <= answer.keys()

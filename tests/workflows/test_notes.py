@@ -1,0 +1,79 @@
+"""Notes on numbers that should not be believed: each comes where its rule says, and is silent elsewhere."""
+
+import pytest
+
+from pipesched import workflows
+from pipesched.profiles.clusters import Cluster, Device
+from pipesched.profiles.processes import LoadMeter
+from pipesched.schedules import Compute, HandOver, Phase, Span, Timeline
+from pipesched.workflows import busy_machine, crowded_cores, other_device, other_speed, short_ops, unjudged_limit
+from tests.profiles.hand_profiles import layer, profile
+
+
+@pytest.fixture(autouse=True)
+def _four_cores(monkeypatch):
+    monkeypatch.setattr(workflows.notes, "num_cores", lambda: 4)
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "threads", "said"), [(4, 1, ""), (5, 1, "5 ranks share 4"), (3, 2, "3 ranks of 2")]
+)
+def test_ranks_have_a_core_for_each_thread(num_ranks, threads, said):
+    assert [note[: len(said)] for note in crowded_cores(num_ranks, threads)] == ([said] if said else [])
+
+
+@pytest.mark.parametrize(
+    ("others", "num_busy", "is_said"),
+    [(None, 4, False), (0.0, 4, False), (1.0, 2, False), (1.0, 4, True), (2.5, 2, True), (1.0, 64, True)],
+)
+def test_others_are_named_where_they_take_what_is_needed(others, num_busy, is_said):
+    assert bool(busy_machine(others, num_busy)) == is_said
+
+
+def run(op_s, beside_s):
+    """A rank that runs two ops, and takes a time beside each."""
+    ops = [Compute(Phase.FORWARD, 0, index) for index in range(2)]
+    length_s = op_s + beside_s
+    spans = tuple(Span(0, op, i * length_s, i * length_s, i * length_s + op_s) for i, op in enumerate(ops))
+    pieces = tuple(HandOver(0, span.op, span.end_s, span.end_s + beside_s) for span in spans)
+    return Timeline("two", "measured", spans, (0,), hand_overs=pieces if beside_s else ())
+
+
+@pytest.mark.parametrize(("op_s", "beside_s", "is_said"), [(2.0, 1.0, False), (1.0, 2.0, True), (1.0, 0.0, False)])
+def test_ops_are_longer_than_what_their_rank_takes_beside_them(op_s, beside_s, is_said):
+    notes = short_ops(run(op_s, beside_s))
+    assert bool(notes) == is_said
+    assert not notes or ("stage 0 takes 1 s" in notes[0] and "2 s" in notes[0])
+
+
+@pytest.mark.parametrize(
+    ("speeds_s", "said"),
+    [((1.0, 1.0, 1.0), []), ((1.0, 1.0, 1.2), ["10% slower"]), ((1.2, 1.0, 1.0), ["9% faster"])],
+)
+def test_profile_and_run_at_different_speeds_are_told_apart(speeds_s, said):
+    assert [words in note for note, words in zip(other_speed(*speeds_s), said, strict=True)] == [True] * len(said)
+
+
+def test_seconds_of_a_cpu_stand_for_no_gpu():
+    measured = profile(layer())
+    assert other_device(measured, None) == []
+    (note,) = other_device(measured, "dgx-h100")
+    assert "measured on a CPU" in note
+    assert "dgx-h100" in note
+
+
+def test_a_limit_is_judged_or_said_not_to_be():
+    both, half = (Cluster((Device(memory_bytes=1024), Device(memory_bytes=limit))) for limit in (1024, None))
+    assert unjudged_limit(both, [0, 1], True) == unjudged_limit(half, [0], True) == []
+    assert unjudged_limit(Cluster((Device(),)), [0], False) == []
+    assert unjudged_limit(both, [0, 1], False) == ["memory limit 1 KiB: not judged, as the costs say no bytes"]
+    assert "of device 1 none is known" in unjudged_limit(half, [0, 1], True)[0]
+
+
+def test_the_load_of_others_is_that_of_all_but_this_process(tmp_path, monkeypatch):
+    """The clocks are given: in two seconds all cores computed for five, this process for one of them."""
+    meter = LoadMeter()
+    begun = meter._begun
+    assert begun[2] > 0
+    monkeypatch.setattr(LoadMeter, "_clocks", staticmethod(lambda: (begun[0] + 2, begun[1] + 1, begun[2] + 5)))
+    assert meter.others() == pytest.approx(2.0)
