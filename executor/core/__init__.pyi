@@ -1,8 +1,10 @@
 from .averager import Averager as Averager
+from .finite_check import check_finite as check_finite
 from .gradient_buckets import Bucket as Bucket
 from .gradient_buckets import buckets as buckets
 from .gradient_mean import GradientMean as GradientMean
 from .interpreter import Batch as Batch
+from .interpreter import Probe as Probe
 from .interpreter import Rank as Rank
 from .interpreter import Waiting as Waiting
 from .interpreter import begin as begin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 import torch
 from torch import Tensor
@@ -68,6 +68,10 @@ class Waiting:
         return f"rank {self.rank} at {self.op} waits for the {which}"
 
 
+Probe: TypeAlias = Callable[[Compute, Stage], Callable[[Tensor | None], None]]
+"""Looks at computations, or interferes with them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rank:
     """One rank of a run: its list, its stages, and what carries its messages.
@@ -77,6 +81,7 @@ class Rank:
         num_stages: Stages of the whole pipeline.
         stages: The stages that the rank holds.
         at: Told the position in `ops` before each op.
+        probe: Told each computation and its stage, before it; returns what is told the tensor that it gave, after it.
     """
 
     rank: int
@@ -86,6 +91,7 @@ class Rank:
     transport: Transport
     recorder: Recorder
     at: Callable[[int], None] = lambda index: None  # noqa: ARG005 -- nobody need listen
+    probe: Probe | None = None
 
 
 def begin(rank: Rank) -> None:
@@ -194,7 +200,11 @@ def _compute(rank: Rank, op: Compute, tensors: dict[Message, Tensor], batch: Bat
             received = batch.inputs[op.microbatch]
         if op.stage == rank.num_stages - 1:
             target = batch.targets[op.microbatch]
-    result, made = _stage(rank, op.stage).compute(op, received, target), gives(op)
+    stage = _stage(rank, op.stage)
+    told = None if rank.probe is None else rank.probe(op, stage)
+    result, made = stage.compute(op, received, target), gives(op)
+    if told is not None:
+        told(result)
     if made is not None and result is not None and 0 <= made.receiver < rank.num_stages:
         tensors[made] = result
 

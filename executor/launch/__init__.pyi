@@ -5,6 +5,9 @@ from .control import share as share
 from .fork_client import end_server as end_server
 from .fork_client import job_folder as job_folder
 from .fork_client import prepare as prepare
+from .injected_fault import InjectedFault as InjectedFault
+from .injected_fault import read_fault as read_fault
+from .injected_fault import require_there as require_there
 from .peer_watch import PeerWatch as PeerWatch
 from .peer_watch import is_under_agent as is_under_agent
 from .progress_page import ProgressPage as ProgressPage

@@ -15,6 +15,7 @@ from pipesched.executor import (
     epsilon_fault,
     setting_choices,
 )
+from pipesched.executor.launch.injected_fault import read_fault
 from pipesched.profiles import ProfileError
 from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.io import STRICT, NameFromFile, one_line, parse_record, record_schema
@@ -93,11 +94,15 @@ class RunSpec(RunSettings):
         job: What is run: lists that are measured, or a training run.
         model: The model's name, as `resolve_model` takes it; None when emulated.
         bounds: Half-open range of layers of every stage.
+        inject: Faults that befall ranks on purpose, as `read_fault` takes them; only where lists are measured.
+        is_finite_checked: Whether NaN and infinity end the run at the first op that gives them.
     """
 
     job: Job
     model: str | None = None
     bounds: tuple[tuple[int, int], ...] = ()
+    inject: tuple[str, ...] = ()
+    is_finite_checked: bool = False
 
     __pydantic_config__ = STRICT
 
@@ -124,6 +129,22 @@ class RunSpec(RunSettings):
             yield f"timeout_s: got {self.timeout_s:g}, expected seconds above 0, and at most a week ({LONGEST_S:g})"
         if self.model is None and not self.is_emulated:
             yield "model: got none, expected one, or costs to emulate"
+        yield from self._injected_faults()
+
+    def _injected_faults(self) -> Iterator[str]:
+        """Yield what is wrong with what is to befall ranks, or does not go with the job."""
+        if isinstance(self.job, Train) and (self.inject or self.is_finite_checked):
+            yield "inject, is_finite_checked: got one for a training run, expected none; try a run that measures"
+        if self.is_emulated and self.is_finite_checked:
+            yield "is_finite_checked: got True with emulate, expected a model: emulated stages have no numbers"
+        for text in self.inject:
+            try:
+                fault = read_fault(text)
+            except ExecutionError as error:
+                yield str(error)
+            else:
+                if self.is_emulated and fault.kind == "nan":
+                    yield "inject: got nan with emulate, expected a model: emulated stages have no numbers"
 
     def _job_faults(self) -> Iterator[str]:
         """Yield what is wrong with the job, or does not go with it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,6 +42,16 @@ def run(
     job: Annotated[
         Path | None, typer.Option(help="Only write the job (.json), for 'torchrun ... -m pipesched.executor'.")
     ] = None,
+    inject: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Let a rank fail, to see what happens: kill, stop, raise, exit or nan, as kill:rank=2,op=1B3, or "
+            "slow:rank=1,factor=3; repeatable."
+        ),
+    ] = None,
+    check_finite: Annotated[
+        bool, typer.Option("--check-finite", help="End at the first op that gives NaN or infinity, and name it.")
+    ] = False,
     json: Json = False,
     out: Annotated[Path | None, out_option("Write the measured Timeline: .json, .csv, .parquet or .html.")] = None,
 ) -> None:
@@ -77,7 +89,7 @@ def run(
         if model is not None or how == "busy":
             notes = doubts_of_machine(loaded.num_ranks, options, meter)
         fork_client.prepare()
-    spec = _spec(source, costs, options, model, how)
+    spec = _with_faults(_spec(source, costs, options, model, how), source, inject or (), check_finite=check_finite)
     if job is not None:
         emit(job_to_json(spec), job)
         return
@@ -95,6 +107,23 @@ def run(
         if result.planned is not None:
             print_result(result.planned.table())
     require_fits(result.metrics, limit)
+
+
+def _with_faults(spec: RunSpec, source: ScheduleSource, inject: Sequence[str], *, check_finite: bool) -> RunSpec:
+    """Return a run whose ranks fail as they are told to."""
+    from pipesched.executor import ExecutionError
+    from pipesched.executor.launch import read_fault, require_there
+    from pipesched.schedules.lowering import lower
+
+    if check_finite and spec.is_emulated:
+        raise InputError("--check-finite: got it without --model, expected one: emulated stages have no numbers")
+    if not inject:
+        return replace(spec, is_finite_checked=check_finite)
+    try:
+        require_there([read_fault(text) for text in inject], lower(source.schedule))
+        return replace(spec, inject=tuple(inject), is_finite_checked=check_finite)
+    except ExecutionError as error:
+        raise InputError(f"--{error}") from error
 
 
 def _spec(source: ScheduleSource, costs: CostOptions, options: RunOptions, model: str | None, how: How) -> RunSpec:

@@ -1,0 +1,46 @@
+"""The check that all numbers of a run are finite: activations, losses and gradients, op by op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from pipesched.executor import ExecutionError
+from pipesched.executor.core.stage import ModuleStage, Stage
+from pipesched.schedules import Compute, Phase
+
+
+def check_finite(op: Compute, stage: Stage) -> Callable[[Tensor | None], None]:
+    """Return what refuses NaN and infinity in what `op` gives; a `Probe`.
+
+    As every op is checked, the first that is refused is where they began.
+
+    Raises:
+        ExecutionError: In what is returned; names the tensor and what is in it.
+    """
+
+    def check(result: Tensor | None) -> None:
+        for name, tensor in _made(op, stage, result):
+            if not bool(torch.isfinite(tensor).all()):
+                what = "NaN" if bool(torch.isnan(tensor).any()) else "infinity"
+                raise ExecutionError(
+                    f"got {what} in {name} of stage {op.stage}, the first of this run, expected finite numbers; try a "
+                    "smaller lr, or another dtype"
+                )
+
+    return check
+
+
+def _made(op: Compute, stage: Stage, result: Tensor | None) -> Iterator[tuple[str, Tensor]]:
+    """Yield what `op` has made, with its name."""
+    is_forward = op.phase in (Phase.FORWARD, Phase.RECOMPUTE)
+    if result is not None and result.is_floating_point():
+        yield ("the output" if is_forward else "the gradient of the input"), result.detach()
+    if op.phase is Phase.FORWARD and op.microbatch in (losses := stage.losses()):
+        yield "the loss", torch.tensor(losses[op.microbatch])
+    if not is_forward and isinstance(stage, ModuleStage):
+        for name, parameter in stage.module.named_parameters():
+            if parameter.grad is not None:
+                yield f"the gradient of {name}", parameter.grad

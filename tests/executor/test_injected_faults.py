@@ -1,0 +1,94 @@
+"""Faults injected into runs of real processes: the rank and the op that they befell are named."""
+
+import re
+
+import pytest
+
+from pipesched.executor import ExecutionError, RankFailed
+from pipesched.executor.launch import read_fault, require_there
+from pipesched.executor.runs import launch
+from pipesched.profiles.costs import StageCost, StageCosts
+from pipesched.schedules import Compute
+from pipesched.schedules.builders import build
+from pipesched.schedules.lowering import lower
+from tests.executor.pipelines import job
+
+BRIEF_S = 8.0
+
+
+def failure(inject, **fields):
+    with pytest.raises(RankFailed) as raised:
+        launch(job(build("1f1b", 2, 3), inject=(inject,), iterations=2, timeout_s=BRIEF_S, **fields))
+    return str(raised.value)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("inject", "told"),
+    [
+        ("kill:rank=1,op=1B1", r"rank 1 failed at 1B1 \(micro-batch 1\): the process was killed by signal 9"),
+        ("raise:rank=0,op=0SEND_F1", r"rank 0 failed at 0SEND_F1 \(micro-batch 1\): a fault was injected here"),
+        ("exit:rank=0,op=0B2", r"rank 0 failed at 0B2 \(micro-batch 2\): the process ended with exit code 0 before .*"),
+        ("stop:rank=1,op=1F2", r"rank 1 failed at 1F2 \(micro-batch 2\): its process is stopped by a signal, .*"),
+        ("raise:rank=1,op=1F0,run=1", r"rank 1 failed at 1F0 \(micro-batch 0\): a fault was injected here"),
+    ],
+    ids=lambda value: value.partition(",")[0],
+)
+def test_what_befalls_a_rank_is_told_with_its_op(inject, told, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert re.fullmatch(told, failure(inject))
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(
+    ("inject", "told"),
+    [
+        ("nan:rank=0,op=0F1", "rank 0 failed at 0F1 (micro-batch 1): got NaN in the output of stage 0, the first of"),
+        ("nan:rank=1,op=1B2", "rank 1 failed at 1B2 (micro-batch 2): got NaN in the gradient of the input of stage 1"),
+        ("nan:rank=0,op=0B0", "rank 0 failed at 0B0 (micro-batch 0): got NaN in the gradient of 0."),
+    ],
+)
+def test_the_first_op_that_gives_nan_is_named_with_stage_and_micro_batch(inject, told):
+    assert failure(inject, is_finite_checked=True).startswith(told)
+
+
+@pytest.mark.distributed
+def test_a_run_of_finite_numbers_passes_their_check():
+    plain = launch(job(build("1f1b", 2, 3)))
+    assert launch(job(build("1f1b", 2, 3), is_finite_checked=True)).losses == plain.losses
+
+
+@pytest.mark.distributed
+def test_a_slow_rank_computes_so_many_times_as_long():
+    costs = StageCosts((StageCost(0.02, 0.02),) * 2, origin="by hand")
+    timeline = launch(job(build("gpipe", 2, 2), None, emulate=costs, inject=("slow:rank=1,factor=3",))).timeline
+    seconds = [span.end_s - span.start_s for span in timeline.spans if isinstance(span.op, Compute) and span.rank == 1]
+    assert min(seconds) >= 0.06  # a busy machine makes it longer, nothing shorter
+
+
+@pytest.mark.parametrize(
+    "numbers", ["", "rank=1", "rank=x,op=1F0", "rank=-1,op=1F0", "rank=1,op=1F0,op=1F1", "rank=1,op=1F0,x=1"]
+)
+def test_what_is_no_fault_is_refused(numbers):
+    with pytest.raises(ExecutionError, match="inject: got "):
+        read_fault(f"kill:{numbers}")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "kill", "foo:rank=1,op=1F0", *(f"slow:rank=1,factor={f}" for f in ("nan", "0.5", ""))]
+)
+def test_words_and_factors_that_are_none_are_refused(text):
+    with pytest.raises(ExecutionError, match="inject: got "):
+        read_fault(text)
+
+
+@pytest.mark.parametrize("text", ["kill:rank=2,op=1F0", "kill:rank=0,op=1F0", "kill:rank=0,op=0RECV_F0"])
+def test_ranks_and_ops_that_are_not_there_are_refused(text):
+    with pytest.raises(ExecutionError, match="inject: got "):
+        require_there([read_fault(text)], lower(build("1f1b", 2, 3)))
+
+
+def test_emulated_stages_have_no_numbers():
+    costs = StageCosts((StageCost(0.02, 0.02),) * 2, origin="by hand")
+    with pytest.raises(ExecutionError, match="inject: got nan with emulate"):
+        job(build("gpipe", 2, 2), None, emulate=costs, inject=("nan:rank=0,op=0F0",))
