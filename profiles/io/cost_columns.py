@@ -81,6 +81,11 @@ def header_faults(columns: Sequence[Column], known: Sequence[str], needed: Seque
     if all(map(_is_number, written)):
         return [f"row 1: got numbers, expected the names of the columns; start with: {','.join(needed)},backward_s"]
     names = [column.name for column in columns]
+    if not set(names) & set(known):
+        return [
+            f"row 1: got columns {', '.join(map(shown, written[:3]))}, expected names such as {', '.join(needed)}, "
+            "backward_s; is it a table of costs?"
+        ]
     for rows, other in (("stage", "layer"), ("layer", "stage")):
         if rows in known and other in names and rows not in names:
             return [f"row 1: got column {other}, expected a row per {rows}; rename it, or give it as {other} costs"]

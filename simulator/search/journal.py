@@ -93,17 +93,17 @@ class Journal(Generic[KeptT]):
         append_text(self._path, json.dumps(asdict(outcome), allow_nan=False) + "\n")
 
     @staticmethod
-    def line_schema(kind: type[KeptOutcome]) -> dict[str, Any]:
-        """Return the JSON Schema of a line: the first says what is searched, each other one an outcome."""
+    def line_schema(*kinds: type[KeptOutcome]) -> dict[str, Any]:
+        """Return the JSON Schema of a line: the first says what is searched, each other one an outcome of a kind."""
         said = {
             "format": {"const": _FORMAT, "description": "What the file is."},
             "version": {"const": 1, "description": "The version of its form."},
             "problem": {"type": "string", "description": "SHA-256 of what outcomes depend on beside their settings."},
         }
         head = {"title": "Head", "type": "object", "properties": said, "required": [*said]}
-        outcome = record_schema(kind)
-        definitions = {"$defs": outcome.pop("$defs")}
-        return {"anyOf": [{**head, "additionalProperties": False}, outcome], **definitions}
+        outcomes = [record_schema(kind) for kind in kinds]
+        definitions = {name: part for outcome in outcomes for name, part in outcome.pop("$defs").items()}
+        return {"anyOf": [{**head, "additionalProperties": False}, *outcomes], "$defs": definitions}
 
     def _mend(self) -> None:
         """Write the lines that are whole, where the file has others too or none yet."""

@@ -56,6 +56,7 @@ class SweptOutcome(SearchOutcome):
     """A setting, predicted, or the reason why it is not or does not fit.
 
     Attributes:
+        setting: The setting.
         seconds: Seconds from the first work to the end of the last.
         bubble_fraction: idle / (devices x makespan).
         steady_s_per_microbatch: Seconds of a micro-batch when it goes on; None where that is not known.

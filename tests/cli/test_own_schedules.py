@@ -113,4 +113,4 @@ def test_searches_refuse_them_with_what_to_do(pipesched, page_folder, line):
     answer = pipesched(line)
     assert answer.code == 2
     assert "got mine:eager, a builder of your own, expected schedules of the catalogue" in answer.err
-    assert answer.err.endswith("try 'pipesched compare' at the sizes that you think of\n")
+    assert answer.err.endswith("try 'pipesched sweep', which takes any\n")

@@ -71,7 +71,7 @@ def require_none_own(schedules: Iterable[object]) -> None:
         if names_builder(schedule):
             raise ArgumentError(
                 f"schedules: got {schedule}, a builder of your own, expected schedules of the catalogue, of which a "
-                "search knows bounds; try pipesched.compare at the sizes that you think of"
+                "search knows bounds; try pipesched.sweep, which takes any"
             )
 
 

@@ -76,9 +76,10 @@ def _job() -> dict[str, Any]:
 
 def _search() -> dict[str, Any]:
     from pipesched.simulator.search import Journal
+    from pipesched.simulator.sweep import SweptOutcome
     from pipesched.simulator.tuner import SettingOutcome
 
-    return Journal.line_schema(SettingOutcome)
+    return Journal.line_schema(SettingOutcome, SweptOutcome)
 
 
 FILE_FORMATS: dict[FormatName, FileFormat] = {
@@ -91,7 +92,7 @@ FILE_FORMATS: dict[FormatName, FileFormat] = {
     "cluster": FileFormat(".json", "Devices, links and what handing a message over costs.", _cluster),
     "plan": FileFormat(".json", "How to train a model on the machines it was made for.", _plan),
     "job": FileFormat(".json", "All that the processes of a run need to know.", _job),
-    "search": FileFormat(".jsonl", "What a search of the tuner has found so far, an outcome a line.", _search),
+    "search": FileFormat(".jsonl", "What a search or a sweep has found so far, an outcome a line.", _search),
 }
 """The formats by name."""
 

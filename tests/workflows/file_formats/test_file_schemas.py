@@ -206,6 +206,14 @@ def test_lines_of_a_search_are_accepted_and_others_refused(tmp_path):
         assert not schema.is_valid(wrong)
 
 
+def test_lines_of_a_sweep_are_accepted(tmp_path):
+    costs = pipesched.DeviceCost(1.0, 2.0)
+    pipesched.sweep(["1f1b"], costs, num_ranks=[2], num_microbatches=[2, 4], resume=tmp_path / "sweep.jsonl")
+    lines = (tmp_path / "sweep.jsonl").read_text().splitlines()
+    assert len(lines) == 3
+    assert all(validator("search").is_valid(json.loads(line)) for line in lines)
+
+
 def undescribed(schema):
     """Yield the fields without a sentence."""
     records = schema.get("anyOf", [schema.get("items", schema)])
