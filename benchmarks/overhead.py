@@ -40,8 +40,8 @@ from pipesched.executor.core import (
     execute_rank,
     make_meter,
 )
-from pipesched.executor.launch import pin
 from pipesched.executor.transport import ProcessGroupTransport, TensorShape, make_groups
+from pipesched.profiles.processes import pin
 from pipesched.schedules import Compute, Phase, Schedule, Step, compute_only
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
