@@ -18,13 +18,12 @@ from typing import Any
 from report import arguments_of, provenance, show
 
 import pipesched
-from pipesched.profiles.processes import num_cores
 
 COSTS = pipesched.DeviceCost(
     0.010, backward_input_s=0.010, backward_weight_s=0.010, step_s=0.005,
     output_bytes=8_000_000, saved_bytes=400_000_000, weight_bytes=1_000_000_000,
 )  # fmt: skip
-RANKS, ROUNDS, LOOPED = 8, 3, 6
+RANKS, ROUNDS, LOOPED = 8, 3, 5
 """Ranks of all pipelines, turns that sweeps and loops take, and settings of a loop."""
 
 
@@ -36,7 +35,6 @@ class Case:
     schedules: Sequence[str]
     microbatches: Sequence[int]
     link: Mapping[str, Sequence[float]]
-    workers: int = 1
 
     def sweep(self) -> pipesched.SweepResult:
         return pipesched.sweep(
@@ -45,7 +43,7 @@ class Case:
             num_ranks=[RANKS],
             num_microbatches=self.microbatches,
             link=self.link,
-            num_workers=self.workers,
+            num_workers=1,
         )
 
     def simulated(self, row: Mapping[str, Any]) -> None:
@@ -61,9 +59,8 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    counts, names = range(57, 65), ("gpipe", "1f1b", "interleaved", "zb_h1", "zbv")
+    counts, names = range(61, 65), ("gpipe", "1f1b", "interleaved", "zb_h1", "zbv")
     yield Case("each with lists of its own", names, counts, {})
-    yield Case(f"the same, {num_cores()} processes", names, counts, {}, num_cores())
     for count in (100, 10_000):
         bandwidths = [1e9 * (1 + number / 100) for number in range(count)]
         yield Case(f"the same lists, {count:,} bandwidths", ["1f1b"], [64], {"bandwidth_bytes_per_s": bandwidths})
@@ -78,7 +75,7 @@ def timed(work: Callable[[], object]) -> float:
 def report() -> Iterator[str]:
     yield "# Sweeps"
     yield ""
-    yield from provenance("sweep.py", os.getloadavg()[0], f"median of {ROUNDS}; p = {RANKS}, m = 57 to 64, with bytes")
+    yield from provenance("sweep.py", os.getloadavg()[0], f"median of {ROUNDS}; p = {RANKS}, m = 61 to 64, with bytes")
     yield ""
     yield "| settings | number | a sweep | settings/s | a loop of `simulate`, settings/s | ratio |"
     yield "|---|---|---|---|---|---|"

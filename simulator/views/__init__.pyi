@@ -24,12 +24,12 @@ from .plan_figure import plan_figure as plan_figure
 from .run_details import RunDetails as RunDetails
 from .run_details import run_details as run_details
 from .search_page import plan_page as plan_page
+from .search_page import sweep_page as sweep_page
 from .search_page import tune_page as tune_page
 from .staleness_figure import draw_staleness as draw_staleness
 from .staleness_figure import staleness_figure as staleness_figure
 from .sweep_figure import draw_sweep as draw_sweep
 from .sweep_figure import sweep_figure as sweep_figure
-from .sweep_page import sweep_page as sweep_page
 from .timeline_frame import require_parquet as require_parquet
 from .timeline_frame import to_frame as to_frame
 from .timeline_frame import write_frame as write_frame

@@ -11,6 +11,7 @@ from pipesched.schedules import Timeline, printable
 from pipesched.simulator import SimulationError
 from pipesched.simulator.analysis import readable_bytes, readable_s
 from pipesched.simulator.planner import PlanOutcome, Request, predict_candidate, steps_of
+from pipesched.simulator.sweep import SweptOutcome
 from pipesched.simulator.tuner import Problem, SettingOutcome, timeline_of_setting
 from pipesched.simulator.views.gantt_chart import ChartOptions, gantt_layout
 from pipesched.simulator.views.heat_map_panel import heat_faces, short_number
@@ -19,6 +20,7 @@ from pipesched.simulator.views.op_looks import hex_of, is_dark
 from pipesched.simulator.views.plan_figure import layout_figure
 from pipesched.simulator.views.run_details import RunDetails, run_details
 from pipesched.simulator.views.setting_grid import ScaledQuantity, SettingGrid, setting_grid
+from pipesched.simulator.views.sweep_figure import sweep_figure
 from pipesched.simulator.views.timeline_page import timeline_part
 
 if TYPE_CHECKING:
@@ -96,6 +98,24 @@ def tune_page(
     many = "" if setting.num_pipelines == 1 else f": {setting.num_pipelines} pipelines, begun together"
     details = run_details(timeline, problem.cluster, settings)
     return _page(title, search | {"heading": f"chosen: {setting}{many}"}, timeline, details)
+
+
+def sweep_page(outcomes: Sequence[SweptOutcome], by: str, title: str, rows: _Rows, notes: str = "") -> str:
+    """Return the page of a sweep: its settings, and their picture.
+
+    Args:
+        outcomes: All settings.
+        by: The measure that orders them.
+        title: Above all.
+        rows: A row of cells per setting, as people read them, the best first; some are enough.
+        notes: Below the table.
+
+    Raises:
+        SimulationError: No setting could be predicted.
+    """
+    picture = {"picture": _picture(sweep_figure(outcomes, by)), "picture_says": "heat maps, and time over memory"}
+    best_row = 0 if any(outcome.fits for outcome in outcomes) else None
+    return _page(title, _table(rows, notes, best_row) | picture | {"heading": ""})
 
 
 def _page(

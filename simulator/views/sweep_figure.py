@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _MOST_MAPS = 8
 _MOST_CELLS = 40
 """Columns or rows of a heat map that can still be told apart."""
+_MANY = 2000
+"""More settings are dots of pixels in a picture that is else of lines."""
 _GIB = 2**30
 _WIDE = 4
 """Numbers that differ by more than so many times are drawn on a logarithmic scale."""
@@ -79,11 +81,12 @@ def sweep_figure(outcomes: Iterable[SweptOutcome], by: str) -> Figure:
     parts = figure.subfigures(1, 2, width_ratios=[width_in - 5.0, 5.0], squeeze=False)[0] if has_memory else [figure]
     left = parts[0]
     axes = left.subplots(rows, columns, squeeze=False).ravel()
-    unit, scale = _unit([value for drawn in maps for value in drawn.values.values()], by)
+    known = sorted(value for drawn in maps for value in drawn.values.values())
+    unit, scale = _unit(known[-1], by)
     named = f"{by}{f' [{unit}]' if unit else ''}"
     left.suptitle(f"{named}, of the best setting in each cell", x=0.01, ha="left", fontsize=10, color=INK)
     for place, drawn in zip(axes, maps, strict=False):
-        _draw_map(place, drawn, scale, _range(maps))
+        _draw_map(place, drawn, scale, known)
     for place in axes[len(maps) :]:
         place.set_axis_off()
     if has_memory:
@@ -145,22 +148,17 @@ def _value(outcome: SweptOutcome, by: str) -> float | None:
     return value if isinstance(value, int | float) else None
 
 
-def _range(maps: Sequence[_Map]) -> tuple[float, float]:
-    values = [value for drawn in maps for value in drawn.values.values()]
-    return min(values), max(values)
-
-
-def _unit(values: Sequence[float], by: str) -> tuple[str, float]:
-    """Return the unit in which people read a measure, and its size."""
+def _unit(most: float, by: str) -> tuple[str, float]:
+    """Return the unit in which people read a measure up to `most`, and its size."""
     if by.endswith("_fraction"):
         return "%", 0.01
     if by.endswith("_bytes"):
         return "GiB", _GIB
-    scale, unit = unit_of(max(values))
+    scale, unit = unit_of(most)
     return unit, scale
 
 
-def _draw_map(axes: Axes, drawn: _Map, scale: float, least_most: tuple[float, float]) -> None:
+def _draw_map(axes: Axes, drawn: _Map, scale: float, known: Sequence[float]) -> None:
     cells = [[drawn.values.get((x, y), math.nan) / scale for x in drawn.xs] for y in drawn.ys]
     axes.set_facecolor(IDLE)
     draw_heat_map(
@@ -170,7 +168,7 @@ def _draw_map(axes: Axes, drawn: _Map, scale: float, least_most: tuple[float, fl
         labels=(list(map(_label, drawn.xs)), list(map(_label, drawn.ys))),
         names=(literal(drawn.names[0]), literal(drawn.names[1])),
         hatched={(drawn.ys.index(y), drawn.xs.index(x)) for x, y in drawn.over},
-        limits=(least_most[0] / scale, least_most[1] / scale),
+        scale=[value / scale for value in known],
     )
     if drawn.best is not None:
         from matplotlib.patches import Rectangle
@@ -193,14 +191,19 @@ def _draw_front(axes: Axes, ordered: Sequence[SweptOutcome], by: str, named: str
         known = [outcome for outcome in some if outcome.held_bytes is not None]
         return [(o.held_bytes or 0) / _GIB for o in known], [(_value(o, by) or 0.0) / scale for o in known]
 
+    is_many = len(ordered) > _MANY
     schedules = [*dict.fromkeys(outcome.setting.schedule for outcome in ordered)]
     for index, schedule in enumerate(schedules):
         colour = CURVE_COLOURS[1 + index % (len(CURVE_COLOURS) - 1)]
         fitting = [o for o in ordered if o.setting.schedule == schedule and o.fits]
-        axes.scatter(*points(fitting), s=11, color=colour, alpha=0.75, linewidths=0, label=literal(schedule))
+        axes.scatter(
+            *points(fitting), s=11, color=colour, alpha=0.75, linewidths=0, label=literal(schedule), rasterized=is_many
+        )
     over = [outcome for outcome in ordered if not outcome.fits]
     if over:
-        axes.scatter(*points(over), s=9, marker="x", linewidths=0.7, color=PALE_GREY, label="over memory")
+        axes.scatter(
+            *points(over), s=9, marker="x", linewidths=0.7, color=PALE_GREY, label="over memory", rasterized=is_many
+        )
     front = pareto_front(ordered, by)
     axes.plot(*points(front), color=DARK_RED, linewidth=1.2, marker="o", markersize=3.5, label="Pareto front")
     for index, outcome in enumerate(dict.fromkeys((front[0], front[-1]) if front else ())):

@@ -93,14 +93,16 @@ class SweepResult:
         return sweep_figure(self.outcomes, self.by)
 
     def page(self) -> str:
-        """Return a page for a browser: the picture, and a table of all settings to sort and search."""
+        """Return a page for a browser: a table of the settings to sort, at most 20,000, and the picture."""
         from pipesched.simulator.views import sweep_page
 
-        rows = self.to_rows()
+        rows = self.to_rows(self.outcomes[:_MOST_ROWS])
         known = [name for name in self.columns if any(row[name] is not None for row in rows)]
-        rows = [{name: row[name] for name in known} for row in rows]
-        cells = [{name: "" if value is None else cell_text(name, value) for name, value in row.items()} for row in rows]
-        return sweep_page(self.outcomes, self.by, rows, cells, self.title, "\n".join(self._refusals()))
+        cells = [{name: cell_text(name, row[name]) for name in known} for row in rows]
+        notes = self._refusals()
+        if len(self.outcomes) > _MOST_ROWS:
+            notes.insert(0, f"the table has the first {_MOST_ROWS:,} settings of {len(self.outcomes):,}")
+        return sweep_page(self.outcomes, self.by, self.title, cells, "\n".join(notes))
 
     @property
     def title(self) -> str:
@@ -163,6 +165,8 @@ def _plain(value: object) -> object:
     return ":".join(map(str, value)) if isinstance(value, tuple) else value
 
 
+_MOST_ROWS = 20_000
+"""Settings in the table of a page, which takes some MB."""
 _ALWAYS = ("schedule", "num_ranks", "num_microbatches")
 _HEADINGS = {
     "num_ranks": "p",

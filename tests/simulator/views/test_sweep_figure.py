@@ -5,7 +5,7 @@ import re
 import pytest
 
 from pipesched.simulator import SimulationError
-from pipesched.simulator.sweep import SweptOutcome, SweptSetting
+from pipesched.simulator.sweep import SweptOutcome, SweptSetting, best_first
 from pipesched.simulator.views import draw_sweep, sweep_figure
 from pipesched.workflows.sweeping import SweepResult
 from tests.browser import opened
@@ -49,14 +49,14 @@ def test_where_nothing_could_be_predicted_there_is_no_picture():
         sweep_figure([SweptOutcome(SweptSetting("1f1b", 2, 4), reason="none")], "makespan_s")
 
 
-def test_the_table_of_the_page_is_sorted_and_searched(tmp_path):
+def test_a_page_has_the_table_and_the_picture(tmp_path):
     page = tmp_path / "sweep.html"
-    page.write_text(SweepResult(tuple(outcomes()), "makespan_s").page())
+    page.write_text(SweepResult(tuple(best_first(outcomes(), "makespan_s")), "makespan_s").page())
     shown, console = opened(page, tmp_path)
     assert console == []
-    assert len(re.findall(r"<tr class=", shown)) == 12
-    driven = "words.value = '1f1b 16'; show(); sortBy(data.columns.indexOf('peak_memory_bytes'));"
-    shown, console = opened(page, tmp_path, driven)
-    assert console == []
-    rows = re.findall(r"<tr class=.*?</tr>", shown, re.DOTALL)
-    assert [re.findall(r"<td[^>]*>([^<]*)", row)[1:3] for row in rows] == [["4", "16"], ["2", "16"]]
+    assert "12 settings, 1 over memory, best by makespan_s" in shown
+    table = re.search(r'<div id="candidates">.*?</table>', shown, re.DOTALL)[0]
+    rows = [re.findall(r"<td[^>]*>([^<]*)", row) for row in re.findall(r"<tr.*?</tr>", table, re.DOTALL)]
+    assert next(row[:3] for row in rows if row) == ["1f1b", "2", "8"]
+    assert len(rows) == 1 + 12
+    assert 'src="data:image/svg+xml;base64,' in shown
