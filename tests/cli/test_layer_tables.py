@@ -55,7 +55,6 @@ def test_a_what_if_cuts_layers_by_their_shares(pipesched, table, folder):
         ("plan rows.csv -b 8 --devices 2", "rows.csv: got a table of layers, expected --microbatch-sizes with the one"),
         ("plan rows.csv -b 8 --devices 2 --microbatch-sizes 1,2", "'pipesched profile --layer-costs rows.csv'"),
         ("tune rows.csv -p 2 -b 8", "make one of a table of layers, with 'pipesched profile --layer-costs F"),
-        ("verify mlp -p 2 -m 4 --profile rows.csv", "make one of a table of layers, with 'pipesched profile"),
         ("profile gpt --layer-costs rows.csv", "got an option of runs without --from"),
         ("profile --layer-costs rows.csv --repeats 3", "got an option of how layers are measured without MODEL"),
         ("profile --layer-costs rows.csv --profile p.json", "got an option of runs without --from"),
