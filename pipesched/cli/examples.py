@@ -28,6 +28,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "gantt": (
         "gantt -s 1f1b -p 4 -m 8 --uniform f=10ms,b=20ms",
         "gantt predicted.json measured.json --out both.html",
+        "gantt run.json --memory --idle --from 10ms --to 50ms --out part.svg",
     ),
     "trace": (
         "trace -s 1f1b -p 4 -m 8 --uniform f=10ms,b=20ms --out 1f1b.json",
@@ -50,7 +51,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "plan": (
         "plan gpt.json -b 64 --nodes 2 --machine dgx-a100 --out plan.json",
         "plan gpt:layers=8 -b 32 --devices 4 -s 1f1b,zb_h1 --explain",
-        "plan layers.csv -b 32 --devices 4 --microbatch-sizes 2",
+        "plan layers.csv -b 32 --devices 4 --microbatch-sizes 2 --out x.html",
     ),
     "export": (
         "export megatron --plan plan.json",

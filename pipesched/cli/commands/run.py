@@ -29,6 +29,7 @@ from pipesched.workflows import short_ops
 if TYPE_CHECKING:
     from pipesched.executor.launch import RunSpec
     from pipesched.workflows.arguments import ScheduleSource
+    from pipesched.workflows.measuring import RunResult
 
 
 @grouped
@@ -103,10 +104,15 @@ def run(
         print_json("run", result.to_dict() | {"stage_share": costs.stage_share(loaded)}, notes)
     else:
         judged = device_limit_lines(costs.machines, costs.load_cluster(loaded), loaded.rank_to_device) if limit else []
-        print_result(result.table(), [*judged, *costs.shares(loaded), *notes])
-        if result.planned is not None:
-            print_result(result.planned.table())
+        _print(result, [*judged, *costs.shares(loaded), *notes])
     require_fits(result.metrics, limit)
+
+
+def _print(result: RunResult, notes: Sequence[str]) -> None:
+    """Print what was measured, and below it what the plan predicted if there was one."""
+    print_result(result.table(), notes)
+    if result.planned is not None:
+        print_result(result.planned.table())
 
 
 def _with_faults(spec: RunSpec, source: ScheduleSource, inject: Sequence[str], *, check_finite: bool) -> RunSpec:

@@ -110,7 +110,8 @@ class ScheduleComparison:
         """Draw the Timelines one under another on one time axis."""
         from pipesched.simulator.views import gantt_figure
 
-        return gantt_figure([prediction.timeline for prediction in self.predictions])
+        timelines = [prediction.timeline for prediction in self.predictions]
+        return gantt_figure(timelines, details=[prediction.details for prediction in self.predictions])
 
     def table(self, notes: Sequence[str] = ()) -> Table:
         """Return a row per schedule, as people read it; a column of which nothing is known is left out.

@@ -145,7 +145,7 @@ class Simulation(Prediction):
         """Draw the Timeline."""
         from pipesched.simulator.views import gantt_figure
 
-        return gantt_figure([self.timeline])
+        return gantt_figure([self.timeline], details=[self.details])
 
     def table(self) -> Table:
         """Return a row per device, as people read it."""
