@@ -81,6 +81,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "verify gpt -s gpipe,1f1b -p 2 -m 8 --microbatch-size 2",
         "verify gpt -p 2 -m 8 --rounds 5 --out both.html",
     ),
+    "schema": ("schema", "schema profile --out profile.schema.json", "schema --all --out ."),
     "what-if": (
         "what-if run.json -s zbv -m 32",
         "what-if run.json --slow device=1,factor=1.2 --link bandwidth=x2",
