@@ -32,7 +32,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from pipesched.executor import ExecutionError
 from pipesched.profiles.measuring import adams_direction
-from pipesched.schedules import PredictionRule
+from pipesched.schedules import PredictionRule, shown
 
 _BETAS = (0.9, 0.999)
 """Decay rates of our own moments where the optimizer has none: Adam's defaults."""
@@ -62,7 +62,7 @@ class Predictor:
             and ``constant``, which go step by step, look at it.
 
     Raises:
-        ExecutionError: The rule does not know this optimizer.
+        ExecutionError: The rule does not know this optimizer, or either is none.
     """
 
     def __init__(
@@ -74,6 +74,11 @@ class Predictor:
         self._gradients: dict[Tensor, Tensor] = {}
         self._moments: dict[Tensor, _Moments] = {}
         self._seen: set[Tensor] = set()
+        if not isinstance(rule, PredictionRule):
+            rules = ", ".join(f"PredictionRule.{known.name}" for known in PredictionRule)
+            raise ExecutionError(f"rule: got {shown(rule)}, expected one of {rules}")
+        if not isinstance(optimizer, Optimizer):
+            raise ExecutionError(f"optimizer: got {shown(optimizer)}, expected one of torch.optim")
         if rule in (PredictionRule.OPTIMIZER, PredictionRule.CODE) and not isinstance(optimizer, SGD | Adam | AdamW):
             raise ExecutionError(
                 f"prediction {rule.value}: got optimizer {type(optimizer).__name__}, expected SGD, Adam or AdamW; "

@@ -32,6 +32,7 @@ from .errors import require_names as require_names
 from .errors import require_number as require_number
 from .errors import require_numbers as require_numbers
 from .errors import require_optional as require_optional
+from .errors import require_path as require_path
 from .errors import require_rate as require_rate
 from .errors import require_some as require_some
 from .notes import busy_machine as busy_machine

@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Hashable
 from contextlib import suppress
 from dataclasses import fields
+from pathlib import Path
 from types import UnionType
 from typing import Any
 
@@ -74,7 +75,8 @@ def require_names(name: str, value: object) -> tuple[Any, ...]:
         ArgumentError: It is none.
     """
     if isinstance(value, str):
-        raise ArgumentError(f"{name}: got {shown(value)}, expected a list; try [{shown(value)}]")
+        parts = ", ".join(map(shown, value.split(",")))
+        raise ArgumentError(f"{name}: got {shown(value)}, expected a list; try [{parts}]")
     if isinstance(value, Collection):
         with suppress(TypeError):  # an array without dimensions
             return tuple(value)
@@ -195,8 +197,27 @@ def require_kind(name: str, value: object, kinds: type | UnionType, expected: st
     Raises:
         ArgumentError: It is of another.
     """
-    if not isinstance(value, kinds):
-        raise ArgumentError(f"{name}: got {_shown(value)}, expected {expected}")
+    if isinstance(value, kinds):
+        return
+    for part in _PARTS if type(value).__module__.startswith("pipesched.") else ():
+        if isinstance(getattr(value, part, None), kinds):
+            raise ArgumentError(f"{name}: got {_shown(value)}, expected what is in it; try its `{part}`")
+    raise ArgumentError(f"{name}: got {_shown(value)}, expected {expected}")
+
+
+_PARTS = ("profile", "costs", "plan", "cluster", "timeline", "schedule")
+"""What results of some functions have in them, and other functions take."""
+
+
+def require_path(path: object) -> Path:
+    """Return the name of a file as a Path; refuse what is none.
+
+    Raises:
+        ArgumentError: It is none.
+    """
+    require_kind("path", path, str | Path, "the name of a file")
+    assert isinstance(path, str | Path), "its kind"
+    return Path(path)
 
 
 def _shown(value: object) -> str:

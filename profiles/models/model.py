@@ -38,6 +38,12 @@ class Model:
     def __post_init__(self) -> None:
         if not self.layers:
             raise ProfileError(f"model {self.name}: got no layers, expected at least 1; return the layers as a list")
+        for index, layer in enumerate(self.layers):
+            if isinstance(layer, nn.Module) or not callable(layer):
+                raise ProfileError(
+                    f"model {self.name}: layer {index}: got {type(layer).__name__}, expected a function that builds "
+                    "it; try functools.partial(copy.deepcopy, layer)"
+                )
         if len(self.layers) != len(self.layer_names):
             raise ProfileError(
                 f"model {self.name}: got {len(self.layer_names)} layer names for {len(self.layers)} layers, "

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from pipesched.profiles.clusters import Cluster, Device, Link, flat
 from pipesched.profiles.costs import RunCosts
-from pipesched.profiles.io import load_cluster
+from pipesched.profiles.io import load_cluster, machine_names
 from pipesched.schedules.formats import MAX_DEVICES
 from pipesched.simulator import NetworkOptions
 from pipesched.workflows import ArgumentError, require_at_least, require_kind, require_names, require_numbers
@@ -66,6 +66,10 @@ def read_cluster_argument(cluster: ClusterArgument, num_devices: int, what: str)
         ProfileError: The file is none.
     """
     require_kind("cluster", cluster, ClusterArgument, "a Cluster, a file of one, or None")
+    if isinstance(cluster, str) and cluster in machine_names():
+        raise ArgumentError(
+            f"cluster: got {cluster!r}, expected a Cluster or a file of one; try pipesched.load_machine({cluster!r})"
+        )
     if num_devices > MAX_DEVICES:
         raise ArgumentError(f"cluster: got {num_devices} devices for {what}, expected at most {MAX_DEVICES}; use fewer")
     if cluster is None:

@@ -121,6 +121,12 @@ def partition_text(partition: PartitionArgument | None) -> str | None:
     )
 
 
+_COSTS = (
+    "StageCosts, LayerCosts, a DeviceCost, a Profile, RunCosts or a file; try pipesched.DeviceCost(1.0, 2.0), or "
+    "pipesched.LayerCosts(..) of a StageCost of each layer"
+)
+
+
 def load_costs(costs: CostsArgument) -> AnyCosts:
     """Return costs, those of a file read.
 
@@ -128,12 +134,14 @@ def load_costs(costs: CostsArgument) -> AnyCosts:
         ArgumentError: There are none, or one is below 0.
         ProfileError: The file has none.
     """
-    require_kind("costs", costs, CostsArgument, "StageCosts, LayerCosts, a DeviceCost, a Profile, RunCosts or a file")
+    require_kind("costs", costs, CostsArgument, _COSTS)
     if isinstance(costs, Profile | RunCosts):
         return costs
     if not isinstance(costs, str | Path):
         name = "layers" if isinstance(costs, LayerCosts) else "stages"
         parts = (costs,) if isinstance(costs, DeviceCost) else require_names(f"costs: {name}", getattr(costs, name))
+        if not parts:
+            raise ArgumentError(f"costs: {name}: got none, expected at least one StageCost; add it")
         for part in {id(part): part for part in parts}.values():
             expected = "StageCosts; try pipesched.uniform(4, 1.0)" if name == "stages" else "a StageCost of each layer"
             require_kind(f"costs: {name}", part, DeviceCost | StageCost, expected)

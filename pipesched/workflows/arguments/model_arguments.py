@@ -63,9 +63,13 @@ def read_settings(keywords: RunKeywords) -> RunSettings:
     )
     require_kind("is_pinned", settings.is_pinned, bool, "True or False")
     require_kind("save", settings.save, str | None, "the name of a folder, or None")
-    if not (isinstance(settings.lr, int | float) and math.isfinite(settings.lr) and settings.lr >= 0):
+    if isinstance(settings.lr, bool) or not (
+        isinstance(settings.lr, int | float) and math.isfinite(settings.lr) and settings.lr >= 0
+    ):
         raise ArgumentError(f"lr: got {settings.lr!r}, expected a finite number, 0 or more; try 0.001")
-    if not (isinstance(settings.timeout_s, int | float) and settings.timeout_s > 0):
+    if isinstance(settings.timeout_s, bool) or not (
+        isinstance(settings.timeout_s, int | float) and settings.timeout_s > 0
+    ):
         raise ArgumentError(f"timeout_s: got {settings.timeout_s!r}, expected seconds above 0; try 60")
     return settings
 

@@ -11,7 +11,7 @@ from pipesched.schedules.builders import ParameterValue
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.weights import Staleness, staleness
 from pipesched.simulator.analysis import readable_share
-from pipesched.workflows import ArgumentError, Table, require_names, require_number
+from pipesched.workflows import ArgumentError, Table, require_at_least, require_names, require_number
 from pipesched.workflows.arguments import ScheduleArgument, read_schedule_argument
 
 if TYPE_CHECKING:
@@ -40,10 +40,14 @@ class VersionReport:
         return pd.json_normalize([asdict(stage) for stage in self.staleness.stages], sep="_").set_index("stage")
 
     def plot(self, num_microbatches: int = 32) -> Figure:
-        """Draw the staleness of the first micro-batches on every stage."""
+        """Draw the staleness of the first micro-batches on every stage.
+
+        Raises:
+            ArgumentError: It is no number of micro-batches.
+        """
         from pipesched.simulator.views import staleness_figure
 
-        return staleness_figure(self.schedule, num_microbatches)
+        return staleness_figure(self.schedule, require_at_least("num_microbatches", num_microbatches, 1))
 
     def table(self) -> Table:
         """Return a row per stage, as people read it."""

@@ -58,8 +58,9 @@ def analytic_profile(
     """
     require_kind("model", model, str, "the name of a GPT; try gpt:layers=8,width=320")
     if not isinstance(gpu, Gpu):
-        require_choice("gpu", gpu, gpu_names())
-        gpu = load_gpu(gpu)
+        name = gpu.lower() if isinstance(gpu, str) else gpu
+        require_choice("gpu", name, gpu_names())
+        gpu = load_gpu(name)
     require_each_at_least("microbatch_sizes", microbatch_sizes, 1)
     if max(microbatch_sizes) > _MOST_SAMPLES:
         raise ArgumentError(f"microbatch_sizes: got {max(microbatch_sizes)}, expected at most {_MOST_SAMPLES}")

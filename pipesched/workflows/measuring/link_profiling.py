@@ -22,7 +22,14 @@ from pipesched.profiles.costs import samples_of
 from pipesched.profiles.io import load_cluster, save_cluster
 from pipesched.schedules.builders import build
 from pipesched.simulator.analysis import readable_bytes, readable_s
-from pipesched.workflows import MAX_INT64, Table, require_at_least, require_choice, require_each_at_least
+from pipesched.workflows import (
+    MAX_INT64,
+    Table,
+    require_at_least,
+    require_choice,
+    require_each_at_least,
+    require_path,
+)
 from pipesched.workflows.measuring.run_specs import modelled_spec
 from pipesched.workflows.measuring.running import measured
 
@@ -71,9 +78,10 @@ class LinkMeasurement:
         """Write the cluster as JSON.
 
         Raises:
+            ArgumentError: `path` is no name of a file.
             ProfileError: It cannot be written there.
         """
-        save_cluster(self.cluster, Path(path))
+        save_cluster(self.cluster, require_path(path))
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row per pair of ranks, with the fields of the link from the first to the second."""

@@ -29,6 +29,7 @@ from pipesched.workflows import (
     require_at_least,
     require_names,
     require_optional,
+    require_path,
 )
 from pipesched.workflows.arguments import (
     PartitionArgument,
@@ -70,9 +71,10 @@ class MeasuredCosts:
         """Write the costs as JSON.
 
         Raises:
+            ArgumentError: `path` is no name of a file.
             ProfileError: They cannot be written there.
         """
-        save_run_costs(self.costs, Path(path))
+        save_run_costs(self.costs, require_path(path))
 
     def to_json(self) -> str:
         """Return what `save` writes."""

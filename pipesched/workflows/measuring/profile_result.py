@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pipesched.profiles.costs import Profile
 from pipesched.profiles.io import profile_text, save_profile
 from pipesched.simulator.analysis import readable_bytes, readable_s
-from pipesched.workflows import Table, with_equal_in_one
+from pipesched.workflows import Table, require_path, with_equal_in_one
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,9 +33,10 @@ class ProfileMeasurement:
         """Write the profile as JSON.
 
         Raises:
+            ArgumentError: `path` is no name of a file.
             ProfileError: It cannot be written there.
         """
-        save_profile(self.profile, Path(path))
+        save_profile(self.profile, require_path(path))
 
     def to_json(self) -> str:
         """Return what `save` writes."""

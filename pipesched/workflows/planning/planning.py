@@ -34,6 +34,7 @@ from pipesched.workflows import (
     require_flag,
     require_flags,
     require_optional,
+    require_path,
     require_rate,
     require_some,
 )
@@ -78,11 +79,11 @@ class PlanSearch:
         """Write the best plan (.json), or a page of all of them (.html), completely or not at all.
 
         Raises:
-            ArgumentError: Nothing fits.
+            ArgumentError: Nothing fits, or `path` is no name of a file.
             ProfileError: The plan cannot be written.
             ScheduleError: The page cannot be written.
         """
-        if suffix_of(path) == ".html":
+        if suffix_of(require_path(path)) == ".html":
             write_text(Path(path), self.page())
         else:
             save_plan(plan_of(self._best(), self.request), path)

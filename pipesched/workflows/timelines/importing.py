@@ -11,7 +11,7 @@ from pipesched.profiles.traces import ClockAlignment, read_traces
 from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.formats import timeline_to_json, write_text
 from pipesched.simulator.analysis import CAUSES, Metrics, metrics, readable_s, readable_share, waits_by_stage
-from pipesched.workflows import ArgumentError, Table, require_kind, require_names, require_optional
+from pipesched.workflows import ArgumentError, Table, require_kind, require_names, require_optional, require_path
 from pipesched.workflows.arguments import ScheduleArgument, read_schedule_argument
 
 if TYPE_CHECKING:
@@ -82,9 +82,10 @@ class TraceImport:
         """Write the Timeline (.json), completely or not at all.
 
         Raises:
+            ArgumentError: `path` is no name of a file.
             ScheduleError: It cannot be written.
         """
-        write_text(path, timeline_to_json(self.timeline))
+        write_text(require_path(path), timeline_to_json(self.timeline))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as ``pipesched import --json`` prints it."""

@@ -14,7 +14,15 @@ from pipesched.schedules import Timeline
 from pipesched.schedules.formats import read_timeline, write_text
 from pipesched.simulator.analysis import readable_s
 from pipesched.simulator.views import ChartOptions
-from pipesched.workflows import ArgumentError, Table, require_at_least, require_flag, require_kind, require_number
+from pipesched.workflows import (
+    ArgumentError,
+    Table,
+    require_at_least,
+    require_flag,
+    require_kind,
+    require_number,
+    require_path,
+)
 from pipesched.workflows.simulating import Prediction
 
 if TYPE_CHECKING:
@@ -70,11 +78,12 @@ class Gantt:
         """Write a picture (.png, .svg or .pdf), or a page to zoom in (.html), completely or not at all.
 
         Raises:
+            ArgumentError: `path` is no name of a file.
             SimulationError: The suffix is another one, or the file cannot be written.
         """
         from pipesched.simulator.views import draw_gantt
 
-        draw_gantt(self.timelines, path, title=self.title, details=self.details, options=self.options)
+        draw_gantt(self.timelines, require_path(path), title=self.title, details=self.details, options=self.options)
 
     def to_text(self, columns: int = 100, *, has_colour: bool = False) -> str:
         """Return the charts as text, one under another, of lines of so many characters, for a terminal in colour.
@@ -119,9 +128,10 @@ class Trace:
         """Write the trace, completely or not at all.
 
         Raises:
+            ArgumentError: `path` is no name of a file.
             ScheduleError: The file cannot be written.
         """
-        write_text(Path(path), self.to_json())
+        write_text(require_path(path), self.to_json())
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row per span of all Timelines, with the number of its Timeline."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipesched.workflows import Table
+from pipesched.workflows import Table, require_number
 from pipesched.workflows.training.trained_run import TrainedRun, summarize_training, trained_table
 from pipesched.workflows.training.training_forecast import TrainingForecast
 
@@ -73,7 +73,13 @@ class TrainingResult:
         return None if self.trained.diverged is None else self.trained.diverged.step
 
     def summary(self, target_loss: float | None = None) -> TrainedRun:
-        """Return the run in one row; with a target, when the smoothed loss came down to it."""
+        """Return the run in one row; with a target, when the smoothed loss came down to it.
+
+        Raises:
+            ArgumentError: The target is no finite number of at least 0.
+        """
+        if target_loss is not None:
+            require_number("target_loss", target_loss)
         return summarize_training(self.schedule, self.forecast, self.trained, self.num_steps, target_loss)
 
     def to_frame(self) -> pd.DataFrame:

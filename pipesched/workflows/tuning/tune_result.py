@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pipesched.schedules.formats import suffix_of, write_text
 from pipesched.simulator.analysis import readable_bytes, readable_s
 from pipesched.simulator.tuner import Problem, SettingOutcome
-from pipesched.workflows import ArgumentError, Table
+from pipesched.workflows import ArgumentError, Table, require_at_least, require_kind
 from pipesched.workflows.tuning.race_result import SettingRace
 
 if TYPE_CHECKING:
@@ -70,7 +70,12 @@ class TuneResult:
         return None if first is next(iter(self.candidates), None) else first
 
     def gain(self, outcome: SettingOutcome) -> float | None:
-        """Return how many times as fast as plain 1F1B a setting is."""
+        """Return how many times as fast as plain 1F1B a setting is; None where either has no time.
+
+        Raises:
+            ArgumentError: It is no outcome.
+        """
+        require_kind("outcome", outcome, SettingOutcome, "one of the outcomes; try result.chosen")
         if self.plain is None or self.plain.seconds is None or not outcome.seconds:
             return None
         return self.plain.seconds / outcome.seconds
@@ -124,7 +129,12 @@ class TuneResult:
         return f"{problem.profile.model}, batch {problem.batch_size}, {len(problem.cluster.devices)} devices"
 
     def table(self, top: int = 10) -> Table:
-        """Return a row for each of the first `top` settings that the answer is among."""
+        """Return a row for each of the first `top` settings that the answer is among.
+
+        Raises:
+            ArgumentError: It is no number of settings.
+        """
+        top = require_at_least("top", top, 1)
         rows = []
         for number, outcome in enumerate(self.candidates[:top], 1):
             gain = self.gain(outcome)

@@ -225,7 +225,7 @@ def test_costs_from_counts_of_numpy_are_saved(tmp_path):
         (pipesched.simulate, "costs", pipesched.StageCosts(3), "costs: stages: got 3, expected a list"),
         (pipesched.simulate, "costs", pipesched.StageCosts((3,)), "costs: stages: got 3, expected StageCosts"),
         (pipesched.simulate, "costs", pipesched.LayerCosts((3,)), "costs: layers: got 3, expected a StageCost of each"),
-        (pipesched.simulate, "costs", pipesched.LayerCosts(()), "costs: schedule 1f1b: partition: got 2 stages for 0 "),
+        (pipesched.simulate, "costs", pipesched.LayerCosts(()), "costs: layers: got none, expected at least one Stag"),
         (pipesched.simulate, "costs", pipesched.uniform(2, "x"), "costs: forward_s: got 'x', expected a finite number"),
         *(
             (pipesched.simulate, "cluster", cluster, f"cluster: {words}")

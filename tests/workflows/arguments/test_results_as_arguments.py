@@ -1,0 +1,72 @@
+"""What a user nearly got right is refused with the thing that would have been: a part of a result, or a function."""
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+
+import pipesched
+
+COST = pipesched.DeviceCost(1.0, 2.0)
+COUNTS = {"num_ranks": 2, "num_microbatches": 4}
+GPT = pipesched.analytic_profile("gpt:layers=4", "A100", [1, 2, 4, 8])
+PLANNED = pipesched.plan(GPT.profile, None, 8, num_devices=2, schedules=["1f1b"])
+SIMULATED = pipesched.simulate("1f1b", COST, **COUNTS)
+TUNED = pipesched.tune(GPT.profile, 8, num_devices=2, pipelines=[1], advances=[0])
+LAYER = torch.nn.Linear(2, 2)
+
+
+def model(*layers):
+    names = tuple("ab"[: len(layers)])
+    return pipesched.Model("own", layers, names, lambda output, target: output.mean(), lambda n, seed: (n, n))
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: pipesched.simulate("1f1b", GPT, **COUNTS), "costs: got ProfileMeasurement(..), expected what is in"),
+        (lambda: pipesched.plan(GPT, None, 8, num_devices=2), "profile: got ProfileMeasurement(..), expected what is"),
+        (lambda: pipesched.simulate(PLANNED, GPT.profile), "schedule: got PlanSearch(..), expected what is in it; try"),
+        (lambda: pipesched.export_setting(PLANNED, "megatron"), "plan: got PlanSearch(..), expected what is in it; "),
+        (lambda: pipesched.simulate(SIMULATED, COST), "schedule: got Simulation(..), expected what is in it; try its "),
+        (lambda: pipesched.simulate("1f1b", (1.0, 2.0), **COUNTS), "costs: got tuple(..), expected StageCosts, Layer"),
+        (lambda: pipesched.simulate("1f1b", pipesched.LayerCosts(()), **COUNTS), "costs: layers: got none, expected "),
+        (lambda: pipesched.simulate("1f1b", COST, "dgx-h100", **COUNTS), "cluster: got 'dgx-h100', expected a Cluster"),
+        (
+            lambda: pipesched.compare("1f1b,gpipe", COST),
+            "schedules: got '1f1b,gpipe', expected a list; try ['1f1b', 'g",
+        ),
+        (lambda: pipesched.gantt(SIMULATED).save(3), "path: got 3, expected the name of a file"),
+        (lambda: pipesched.trace(SIMULATED).save(3), "path: got 3, expected the name of a file"),
+        (lambda: GPT.save(3), "path: got 3, expected the name of a file"),
+        (lambda: PLANNED.save(None), "path: got None, expected the name of a file"),
+        (lambda: pipesched.versions("1f1b", **COUNTS).plot("x"), "num_microbatches: got 'x', expected an integer"),
+        (lambda: TUNED.table(-1), "top: got -1, expected at least 1"),
+        (lambda: TUNED.gain(TUNED.chosen.setting), "outcome: got Setting(..), expected one of the outcomes"),
+        (lambda: model(LAYER, LAYER), "model own: layer 0: got Linear, expected a function that builds it; try functo"),
+        (lambda: pipesched.Predictor(3, pipesched.PredictionRule.ZERO), "optimizer: got 3, expected one of torch.opt"),
+        (
+            lambda: pipesched.Predictor(torch.optim.SGD(LAYER.parameters(), 0.1), "zero"),
+            "rule: got 'zero', expected one of PredictionRule.MOMENTUM, ",
+        ),
+        (
+            lambda: pipesched.train("mlp:width=8,layers=4", "1f1b", num_ranks=2, num_steps=1, lr=True),
+            "lr: got True, expected a finite number",
+        ),
+    ],
+)
+def test_a_refusal_says_what_would_do(call, said):
+    with pytest.raises((pipesched.ArgumentError, pipesched.ProfileError, pipesched.ExecutionError)) as raised:
+        call()
+    assert str(raised.value).startswith(said)
+
+
+def test_what_the_refusals_advise_is_taken():
+    assert pipesched.simulate("1f1b", GPT.profile, **COUNTS).makespan_s > 0
+    assert pipesched.simulate(PLANNED.plan, GPT.profile).makespan_s > 0
+    assert pipesched.simulate(SIMULATED.schedule, COST).makespan_s == SIMULATED.makespan_s
+    assert pipesched.export_setting(PLANNED.plan, "torchtitan").startswith("# torchtitan")
+    assert pipesched.simulate("1f1b", COST, pipesched.load_machine("dgx-h100"), **COUNTS).makespan_s > 0
+    assert TUNED.gain(TUNED.chosen) > 0
+    assert len(model(partial(copy.deepcopy, LAYER)).layers) == 1
