@@ -153,8 +153,10 @@ def cells_of(notebook: dict[str, Any]) -> Iterator[str]:
 
 
 def _shown(output: dict[str, Any]) -> str:
-    """Return what a cell showed: the first of a picture, a table and a text that there is."""
+    """Return what a cell showed: the first of a sentence, a picture, a table and a text that there is."""
     data = output.get("data", {})
+    if "text/markdown" in data:
+        return "".join(data["text/markdown"])
     if "image/png" in data:
         return "![](data:image/png;base64,{})".format("".join(data["image/png"]).replace("\n", ""))
     if "text/html" in data:

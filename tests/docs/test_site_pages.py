@@ -37,7 +37,8 @@ def test_a_notebook_is_a_page_with_its_words_code_and_what_came_out():
     notebook = json.loads((ROOT / "notebooks" / "01_predict_and_run.ipynb").read_text())
     page = "\n\n".join(site_pages.cells_of(notebook))
     assert page.startswith("# ")
-    assert all(part in page for part in ("```python\n", "![](data:image/png;base64,", "<table", "```text\n"))
+    parts = ("```python\n", "![](data:image/png;base64,", "<table", "```text\n", "\n\n1F1B takes ")
+    assert all(part in page for part in parts)
 
 
 def test_what_a_docstring_indents_stands_as_it_is():
