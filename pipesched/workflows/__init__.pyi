@@ -45,4 +45,5 @@ from .session import close as close
 from .session import is_rank as is_rank
 from .session import session as session
 from .table import Table as Table
+from .table import with_equal_devices as with_equal_devices
 from .table import with_equal_in_one as with_equal_in_one

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from pipesched.schedules import printable
 
@@ -46,6 +47,27 @@ def with_equal_in_one(rows: Iterable[Mapping[str, str]], to: str = "-") -> tuple
         name, number = next(iter(first.items()))
         folded.append({**first, name: f"{number}{to}{others[-1][name]}"} if others else first)
     return tuple(folded)
+
+
+def with_equal_devices(rows: Iterable[Mapping[str, str]]) -> tuple[Mapping[str, str], ...]:
+    """Return rows named by the number of a device, those that are equal else as one.
+
+    Neighbours are ``0-63``, those of copies of a pipeline ``0, 4 .. 60``.
+    """
+    groups: dict[tuple[str, ...], list[Mapping[str, str]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row.values())[1:], []).append(row)
+    folded: list[Mapping[str, str]] = []
+    for equal in groups.values():
+        name = next(iter(equal[0]))
+        devices = [int(row[name]) for row in equal]
+        steps = {after - before for before, after in pairwise(devices)}
+        if len(steps) == 1 and len(devices) > 1 + (steps != {1}):
+            first, second, last = devices[0], devices[1], devices[-1]
+            folded.append({**equal[0], name: f"{first}-{last}" if steps == {1} else f"{first}, {second} .. {last}"})
+        else:
+            folded += equal
+    return tuple(sorted(folded, key=lambda row: int(re.split("[-,]", next(iter(row.values())))[0])))
 
 
 def _text(text: str) -> str:

@@ -14,6 +14,7 @@ from pipesched.cli.options.option_groups import grouped
 from pipesched.cli.options.simulation_options import MessageOptions
 from pipesched.cli.options.sweep_options import SweepOptions, sweep_conditions
 from pipesched.cli.options.tune_options import ray_runner
+from pipesched.cli.output.doubts import doubts_of_costs
 from pipesched.cli.output.output_files import check_outputs
 from pipesched.cli.output.sweep_output import SWEEP, write_sweep
 from pipesched.cli.terminal import complain, print_json, print_result, progress_bar
@@ -75,11 +76,12 @@ def sweep(
         )
     for path in outputs:
         write_sweep(result, path)
+    notes = doubts_of_costs(conditions.costs, costs.machines)
     if json:
-        print_json("sweep", result.to_dict())
+        print_json("sweep", result.to_dict(), notes)
     elif not outputs:
         limit = costs.machines.limit_text()
-        print_result(result.table(top, [] if limit is None else [f"memory limit {limit} of every device"]))
+        print_result(result.table(top, [*([] if limit is None else [f"memory limit {limit} of every device"]), *notes]))
     if not result.fitting:
         complain(f"nothing fits into {costs.machines.limit_text() or 'what the devices have'}; try --recompute both")
         raise typer.Exit(NEGATIVE)

@@ -10,19 +10,25 @@ if TYPE_CHECKING:
     from pipesched.cli.options.machine_options import MachineOptions
     from pipesched.executor import RunSettings
     from pipesched.profiles.processes import LoadMeter
+    from pipesched.workflows.arguments import AnyCosts
     from pipesched.workflows.simulating import Prediction
 
 
 def doubts_of_prediction(prediction: Prediction, machines: MachineOptions) -> list[str]:
     """Return the notes on a prediction: its limit, the device of its profile, and ops that are too short."""
-    from pipesched.profiles.costs import Profile
-
-    costs, devices = prediction.conditions.costs, prediction.schedule.rank_to_device
+    devices = prediction.schedule.rank_to_device
     return [
         *unjudged_limit(prediction.cluster, devices, prediction.costs.has_bytes),
-        *(other_device(costs, machines.machine) if isinstance(costs, Profile) else []),
+        *doubts_of_costs(prediction.conditions.costs, machines),
         *short_ops(prediction.bare_timeline),
     ]
+
+
+def doubts_of_costs(costs: AnyCosts, machines: MachineOptions) -> list[str]:
+    """Return the note on a profile that is of another device than those of the machines."""
+    from pipesched.profiles.costs import Profile
+
+    return other_device(costs, machines.machine) if isinstance(costs, Profile) else []
 
 
 def doubts_of_machine(num_ranks: int, settings: RunSettings, meter: LoadMeter) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipesched.cli.byte_sizes import enough
 from pipesched.cli.terminal import num_bytes, percent, print_lines, print_table, seconds
-from pipesched.workflows import with_equal_in_one
+from pipesched.workflows import with_equal_devices
 
 if TYPE_CHECKING:
     from pipesched.schedules import Timeline
@@ -210,7 +210,7 @@ def print_explained(outcome: PlanOutcome, request: Request) -> None:
         rows.append({"device": str(use.device), "busy": seconds(use.busy_s), "idle": seconds(use.idle_s), **causes})
     used = [name for name in rows[0] if any(row[name] != "0 s" for row in rows)]
     what = f"{outcome.candidate}: where the time of {'a batch' if steps == 1 else f'{steps} steps'} goes"
-    print_table(what, with_equal_in_one({name: row[name] for name in used} for row in rows))
+    print_table(what, with_equal_devices({name: row[name] for name in used} for row in rows))
     path = critical_path(timeline)
     total_s = timeline.makespan_s
     parts = ", ".join(f"{kind} {seconds(share)} ({share / total_s:.1%})" for kind, share in shares(path).items())

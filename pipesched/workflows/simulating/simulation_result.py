@@ -20,7 +20,7 @@ from pipesched.simulator.analysis import (
 from pipesched.simulator.engine import Distribution
 from pipesched.simulator.fidelity import MakespanRange
 from pipesched.simulator.memory import InFlight, in_flight, peak_in_flight
-from pipesched.workflows import Table, with_equal_in_one
+from pipesched.workflows import Table, with_equal_devices
 from pipesched.workflows.simulating.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Simulation(Prediction):
                     "span": readable_s(device.span_s),
                 }
             )
-        return Table(self.schedule.name, with_equal_in_one(rows), "\n".join(self._lines()))
+        return Table(self.schedule.name, with_equal_devices(rows), "\n".join(self._lines()))
 
     def _repr_html_(self) -> str:
         return self.table().to_html()
