@@ -34,43 +34,54 @@ class Whereabouts(NamedTuple):
 
 
 class ProgressPage:
-    """The whereabouts of every rank, by the number of its process."""
+    """The whereabouts of every rank, by the number of its process.
 
-    _ROW = struct.Struct("<6q")
-    _OP = struct.Struct("<3q")
-    _WAIT = struct.Struct("<2q")
-    _PID = struct.Struct("<q")
+    Numbers are written one by one, each by one store, so that a reader never sees half of one, nor the zeros that
+    `struct.pack_into` first writes in its place.
+    """
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), 0)
+        self._cells = memoryview(self._map).cast("q")
 
     @classmethod
     def create(cls, path: Path, num_ranks: int) -> ProgressPage:
-        path.write_bytes(cls._ROW.pack(*Whereabouts()) * num_ranks)
+        path.write_bytes(struct.pack(f"={_WIDTH}q", *Whereabouts()) * num_ranks)
         return cls(path)
 
     def __enter__(self) -> ProgressPage:
         return self
 
     def __exit__(self, *args: object) -> None:
+        self._cells.release()
         self._map.close()
 
     def writer(self, number: int) -> Callable[[int], None]:
         """Return what process `number` calls with the position of the op that it is at; its waits are written too."""
-        place, memory, count = number * self._ROW.size, self._map, 0
-        pack_op, pack_wait, now_ns = self._OP.pack_into, self._WAIT.pack_into, time.monotonic_ns
-        wait_place = place + self._OP.size
+        cells, first, count, now_ns = self._cells, number * _WIDTH, 0, time.monotonic_ns
 
         def write(index: int) -> None:
             nonlocal count
             count += 1
-            pack_op(memory, place, index, count, now_ns())
+            cells[first + _SINCE] = now_ns()
+            cells[first + _PLACE] = index
+            cells[first + _NUM_OPS] = count
 
-        listen_to_waits(lambda whom: pack_wait(memory, wait_place, now_ns(), whom))
-        self._PID.pack_into(memory, wait_place + self._WAIT.size, os.getpid())
+        def wait(whom: int) -> None:
+            cells[first + _WAITS_SINCE] = now_ns()
+            cells[first + _WHOM] = whom
+
+        listen_to_waits(wait)
+        cells[first + _PID] = os.getpid()
         return write
 
     def read(self, number: int) -> Whereabouts:
         """Return where process `number` is."""
-        return Whereabouts(*self._ROW.unpack_from(self._map, number * self._ROW.size))
+        first = number * _WIDTH
+        whom = self._cells[first + _WHOM]  # before since when: what is written meanwhile makes the wait shorter
+        return Whereabouts(*self._cells[first : first + _WIDTH])._replace(whom=whom)
+
+
+_WIDTH = len(Whereabouts._fields)
+_PLACE, _NUM_OPS, _SINCE, _WAITS_SINCE, _WHOM, _PID = range(_WIDTH)
