@@ -103,6 +103,10 @@ cell.dispatchEvent(new PointerEvent("pointermove", { clientX: 50, clientY: 50, b
 told.note = [tip.hidden, tip.querySelector("b").textContent];
 told.colour = getComputedStyle(cell).backgroundColor;
 told.boxes = numBoxes;
+const [left0, top0] = [chart.getBoundingClientRect().left, chart.getBoundingClientRect().top];
+const middle = { clientX: left0 + x(page.rows[0].width[0] / 2), clientY: top0 + page.rows[0].y * rowPx, bubbles: true };
+chart.dispatchEvent(new PointerEvent("pointermove", middle));
+told.op = tip.querySelector("b").textContent;
 console.error("driven");
 const result = document.createElement("pre");
 result.textContent = btoa(JSON.stringify(told));
@@ -123,6 +127,7 @@ def test_a_browser_sorts_the_table_by_what_is_meant_and_explains_the_cells_of_a_
     assert told["note"] == [False, first["name"]]
     red, green, blue = bytes.fromhex(first["colour"].removeprefix("#"))
     assert told["colour"] == f"rgb({red}, {green}, {blue})"
+    assert told["op"] == "forward of stage 0, micro-batch 0"
     assert told["boxes"] == 2 * 3 * outcomes[0].setting.num_microbatches + 3  # F and B on each device, and a step
 
 
