@@ -31,8 +31,12 @@ smartquotes = False  # options have two dashes
 myst_heading_anchors = 4
 default_role = "code"
 nitpicky = True
-nitpick_ignore_regex = [("py:.*", ".*")]  # types of other projects, and of rooms that the page does not show
+# names of other projects, for whose pages there is no network, and what is private
+nitpick_ignore_regex = [("py:.*", r"(?!pipesched\.).*|.*\._\w+")]
+    ("py:.*", r"(?!pipesched\.).*|.*\._\w+")
+]  # other projects: there is no network; and what is private
 
+napoleon_use_ivar = True
 autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 autodoc_class_signature = "mixed"

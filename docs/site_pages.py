@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any, get_args, get_type_hints
 
 import typer
 from myst_parser.parsers.sphinx_ import MystParser
@@ -108,6 +108,35 @@ def library_lines() -> Iterator[str]:
             if belongs(value):
                 yield f".. {directive}:: pipesched.{name}\n"
         yield "```\n"
+    yield "## What these consist of\n\n```{eval-rst}"
+    for part in sorted(_parts_of(names.values()), key=lambda part: part.__name__.lower()):
+        yield f".. autoclass:: {part.__module__}.{part.__name__}\n"
+    yield "```\n"
+
+
+def _parts_of(values: Collection[Any]) -> set[type]:
+    """Return the classes of ours that the annotations of `values` name, and theirs, which are not among them."""
+    waiting = [value for value in values if inspect.isclass(value) or inspect.isfunction(value)]
+    known, parts = set(waiting), set[type]()
+    while waiting:
+        value = waiting.pop()
+        members = [value, *vars(value).values()] if inspect.isclass(value) else [value]
+        members = [getattr(member, "fget", None) or getattr(member, "func", member) for member in members]
+        for member in members:
+            if inspect.isclass(member) or inspect.isfunction(member):
+                with suppress(NameError):  # a type of another project, which is loaded for types alone
+                    new = set(_classes_in(*get_type_hints(member).values())) - parts - known
+                    parts |= new
+                    waiting += new
+    return parts
+
+
+def _classes_in(*hints: Any) -> Iterator[type]:
+    """Yield the classes of ours that type hints are made of."""
+    for hint in hints:
+        if inspect.isclass(hint) and hint.__module__.startswith("pipesched.") and not hint.__name__.startswith("_"):
+            yield hint
+        yield from _classes_in(*get_args(hint))
 
 
 def _is_error(value: Any) -> bool:
