@@ -86,6 +86,20 @@ def other_device(profile: Profile, machine: str | None) -> list[str]:
     ]
 
 
+def unknown_bytes(profile: Profile) -> list[str]:
+    """Return a note where a profile, as of a table of seconds, knows no bytes of something that every model has."""
+    measured = [measurement for layer in profile.layers for measurement in layer.measurements]
+    known = {
+        "messages": len(profile.layers) == 1 or any(layer.output_bytes for layer in measured),
+        "weights": any(layer.weight_bytes for layer in profile.layers),
+        "activations": any(layer.saved_bytes or layer.output_bytes for layer in measured),
+    }
+    missing = [what for what, is_known in known.items() if not is_known]
+    if not missing:
+        return []
+    return [f"no bytes of {', '.join(missing)} are known: sending, summing and holding them counts as nothing here"]
+
+
 def unjudged_limit(cluster: Cluster, devices: Iterable[int], has_bytes: bool) -> list[str]:
     """Return a note where devices have a memory limit that nothing can be held against, or some have none."""
     limits = {device: cluster.devices[device].memory_bytes for device in sorted(set(devices))}

@@ -37,6 +37,15 @@ def test_a_table_is_planned_with_at_the_size_that_it_is_of(pipesched, table):
     assert simulated["makespan_s"] == (4 + 1) * 12
 
 
+def test_what_has_no_bytes_is_said(pipesched, table, folder):
+    (folder / "seconds.csv").write_text("f,b\n1,2\n1,2\n")
+    for line in ("plan seconds.csv -b 4 --devices 2 --microbatch-sizes 1", "partition seconds.csv -p 2"):
+        said = " ".join(pipesched(line).out.split())
+        assert "no bytes of messages, weights, activations are known: sending, summing and holding them counts" in said
+    said = " ".join(pipesched(f"partition {table} -p 2").out.split())
+    assert "no bytes of weights are known" in said
+
+
 def test_a_table_is_cut(pipesched, table):
     assert json.loads(pipesched(f"partition {table} -p 2 --by time --json").out)["partition"] == "2,2"
 

@@ -2,11 +2,20 @@
 
 import pytest
 
+import pipesched
 from pipesched import workflows
 from pipesched.profiles.clusters import Cluster, Device
 from pipesched.profiles.processes import LoadMeter
 from pipesched.schedules import Compute, HandOver, Phase, Span, Timeline
-from pipesched.workflows import busy_machine, crowded_cores, other_device, other_speed, short_ops, unjudged_limit
+from pipesched.workflows import (
+    busy_machine,
+    crowded_cores,
+    other_device,
+    other_speed,
+    short_ops,
+    unjudged_limit,
+    unknown_bytes,
+)
 from tests.profiles.hand_profiles import layer, profile
 
 
@@ -77,3 +86,18 @@ def test_the_load_of_others_is_that_of_all_but_this_process(tmp_path, monkeypatc
     assert begun[2] > 0
     monkeypatch.setattr(LoadMeter, "_clocks", staticmethod(lambda: (begun[0] + 2, begun[1] + 1, begun[2] + 5)))
     assert meter.others() == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("cost", "missing"),
+    [
+        ({}, "messages, weights, activations"),
+        ({"weight_bytes": 8}, "messages, activations"),
+        ({"weight_bytes": 8, "output_bytes": 8}, None),
+        ({"output_bytes": 8, "saved_bytes": 8}, "weights"),
+    ],
+)
+def test_bytes_that_nobody_knows_are_named(cost, missing):
+    layers = pipesched.LayerCosts((pipesched.StageCost(1.0, 2.0, **cost),) * 2)
+    said = unknown_bytes(pipesched.profile_of_layers(layers).profile)
+    assert [note.split(" are known: ")[0] for note in said] == ([] if missing is None else [f"no bytes of {missing}"])
