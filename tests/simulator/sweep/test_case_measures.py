@@ -15,7 +15,13 @@ from pipesched.simulator.fast import event_graph_of
 from pipesched.simulator.sweep import CaseSweep
 
 NETWORK = NetworkOptions()
-SETTINGS = [("1f1b", 4, 6, None), ("chimera", 4, 4, None), ("interleaved", 2, 4, 2), ("zbv", 3, 6, None), ("pipedream", 3, 5, None)]
+SETTINGS = [
+    ("1f1b", 4, 6, None),
+    ("chimera", 4, 4, None),
+    ("interleaved", 2, 4, 2),
+    ("zbv", 3, 6, None),
+    ("pipedream", 3, 5, None),
+]
 
 
 def drawn_case(draw, num_stages, num_devices):
