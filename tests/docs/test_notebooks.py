@@ -48,7 +48,6 @@ SMALL = {
         "ADVANCES": (0,),
         "REPEATS": 1,
         "ITERATIONS": 1,
-        "BUDGET_S": 1,
     },
 }
 """What the cell of parameters of each notebook says here instead."""
