@@ -22,7 +22,7 @@ while time.monotonic() < end:
 
 
 def test_a_rank_that_is_read_while_it_writes_has_never_waited_longer_than_it_has(tmp_path):
-    """Were numbers written in several steps, one that is read between them would say that it waits since the machine was started."""
+    """Of a number that is written in two steps, a reader could take a rank to wait since the machine was started."""
     begun_ns = time.monotonic_ns()
     with ProgressPage.create(tmp_path / "page", 2) as page:
         writer = subprocess.Popen([sys.executable, "-P", "-c", WRITER, str(tmp_path / "page")])
