@@ -33,8 +33,6 @@ default_role = "code"
 nitpicky = True
 # names of other projects, for whose pages there is no network, and what is private
 nitpick_ignore_regex = [("py:.*", r"(?!pipesched\.).*|.*\._\w+")]
-    ("py:.*", r"(?!pipesched\.).*|.*\._\w+")
-]  # other projects: there is no network; and what is private
 
 napoleon_use_ivar = True
 autodoc_preserve_defaults = True
