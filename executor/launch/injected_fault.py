@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast, get_args
 
-from pipesched.executor.errors import ExecutionError
+from pipesched.executor import ExecutionError
 from pipesched.schedules import Schedule, shown
 
 FaultKind: TypeAlias = Literal["kill", "stop", "raise", "exit", "nan", "slow"]
