@@ -17,7 +17,7 @@ from pipesched.schedules.builders import one_pipeline
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import Estimate, EvaluateScenario, Scenario
 from pipesched.simulator.engine import predict_by_events
-from pipesched.simulator.fast import lockstep_of, predict_by_longest_path, predict_drifting, predict_in_lockstep
+from pipesched.simulator.fast import lockstep_of, predict_drifting, predict_scenario
 
 ROUNDS = 5
 LINK = Link(0.01, 1e3)
@@ -41,8 +41,8 @@ def predict_known(scenario: Scenario) -> Estimate:
 
 
 CASES: dict[str, tuple[str, EvaluateScenario, Scenario]] = {
-    "longest path": ("1f1b, p = 16, m = 256", predict_by_longest_path, ONE),
-    "lockstep": ("4 pipelines, p = 8, m = 64, utilisation 0.3", predict_in_lockstep, SEVERAL),
+    "array engine": ("1f1b, p = 16, m = 256", predict_scenario, ONE),
+    "array engine, shared devices": ("4 pipelines, p = 8, m = 64, utilisation 0.3", predict_scenario, SEVERAL),
     "lockstep, event graph known": ("the same", predict_known, SEVERAL),
     "drifting": ("4 pipelines, p = 8, m = 64, utilisation 0.8", predict_drifting, CROWDED),
 }

@@ -6,10 +6,9 @@
 The evaluators and when each of them is exact:
 
     engine.predict_by_events          always, under SimPy: what all others are held against
-    fast.predict_by_longest_path      one pipeline, nothing shared, usual messages
-    fast.predict_in_lockstep          equal pipelines that begin together, each for itself nothing shared
     fast.predict_drifting             the pace of equal pipelines in the long run: no bound, and a little chance in it
-    fast.predict_scenario             the quickest of those that are exact
+    fast.predict_scenario             always, on arrays: the same without SimPy
+    fast.lockstep_of                  equal pipelines that begin together, each for itself nothing shared
     fast.predict_repeated             the pace of a batch that is repeated, where it settles to one
     fast.predict_unflushed            the pace of a run without a flush, where it settles to one
     fast.run_time                     a training run, where short runs settle to a pace or the whole one is short

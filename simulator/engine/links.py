@@ -7,10 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from simpy import Environment
-
 from pipesched.profiles.clusters import Cluster, Link
-from pipesched.simulator.engine.device import SharedDevice
 
 
 @dataclass(slots=True, eq=False)
@@ -26,12 +23,13 @@ class Wire:
 
     Attributes:
         ways: The link first, then the NICs that it crosses.
-        shared: Divides the bandwidth of a link that several ranks use at once; None: one message after the other.
+        is_shared: Whether several ranks use the link at once and divide its bandwidth; else one message goes after the
+            other.
     """
 
     link: Link
     ways: tuple[LinkQueue, ...]
-    shared: SharedDevice | None = None
+    is_shared: bool = False
 
     @property
     def crosses_nic(self) -> bool:
@@ -43,8 +41,7 @@ class Wire:
 class Wires:
     """The wires of a cluster, made when they are asked for."""
 
-    def __init__(self, env: Environment, cluster: Cluster, rank_to_device: Sequence[int]) -> None:
-        self._env = env
+    def __init__(self, cluster: Cluster, rank_to_device: Sequence[int]) -> None:
         self._cluster = cluster
         self._num_ranks = Counter(rank_to_device)
         self._wires: dict[tuple[int, int], Wire] = {}
@@ -57,8 +54,7 @@ class Wires:
             out, into = self._cluster.nics_between(source, target)
             nics = [self._nics[side, nic] for side, nic in (("out", out), ("in", into)) if nic is not None]
             is_shared = not nics and max(self._num_ranks[device] for device in ends) > 1
-            shared = SharedDevice(self._env, 1.0) if is_shared else None
-            self._wires[ends] = Wire(self._cluster.link(source, target), (LinkQueue(), *nics), shared)
+            self._wires[ends] = Wire(self._cluster.link(source, target), (LinkQueue(), *nics), is_shared)
         return self._wires[ends]
 
 

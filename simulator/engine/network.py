@@ -33,11 +33,12 @@ from typing import TypeAlias, final
 
 from simpy import Environment
 
-from pipesched.profiles.clusters import AllReduce, Cluster, Rounds
+from pipesched.profiles.clusters import AllReduce, Cluster, Hop, Rounds
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Message, NotRunnableError, Recv, Send
 from pipesched.schedules.semantics import Channel, Meetings
 from pipesched.simulator import NetworkOptions
+from pipesched.simulator.engine.device import SharedDevice
 from pipesched.simulator.engine.links import Wire, Wires, occupy
 from pipesched.simulator.engine.transfer_times import TransferTimes
 
@@ -95,7 +96,8 @@ class Network:
         self._rank_to_device = rank_to_device
         self._options = options
         self._on_start = on_start
-        self._wires = Wires(env, cluster, rank_to_device)
+        self._wires = Wires(cluster, rank_to_device)
+        self._bandwidths = defaultdict[Hop, SharedDevice](partial(SharedDevice, env, 1.0))  # of links that ranks share
         self._meetings = Meetings()
         self._channels: dict[Channel, _Channel] = {}
         self._inbox: defaultdict[int, dict[Message, Transfer]] = defaultdict(dict)
@@ -170,7 +172,7 @@ class Network:
 
     def _start(self, channel: _Channel, transfer: Transfer) -> None:
         wire = channel.wire
-        if wire.shared is not None or (wire.crosses_nic and self._options.chunk_bytes is not None):
+        if wire.is_shared or (wire.crosses_nic and self._options.chunk_bytes is not None):
             channel.due.append(transfer)
             if len(channel.due) == 1:
                 self._depart(channel)
@@ -184,11 +186,11 @@ class Network:
         """Send the first message that is due, beside those of other channels; when it has left, the next one."""
         transfer, wire = channel.due[0], channel.wire
         num_bytes = self._costs.message_bytes(transfer.message)
-        if wire.shared is None:
+        if not wire.is_shared:
             self._next_chunk(channel, num_bytes)
             return
         self._begin(transfer.times, self._env.now, channel.devices)
-        over = wire.shared.run(wire.link.occupied_s(num_bytes), 1.0)
+        over = self._bandwidths[channel.devices].run(wire.link.occupied_s(num_bytes), 1.0)
         assert over.callbacks is not None
         over.callbacks.append(lambda _: self._has_left(channel))
 

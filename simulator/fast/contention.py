@@ -30,7 +30,7 @@ def contention_of(scenario: Scenario) -> str | None:
 
 
 def is_unshared(schedule: Schedule, cluster: Cluster) -> bool:
-    """Whether nothing is shared, which is what `longest_path` supposes.
+    """Whether nothing is shared, which is what lockstep supposes.
 
     Every rank has a device of its own, and every device a NIC. A link that a reduction needs is used in one order only:
     both ends post messages and reductions alike, and where more than two ranks reduce there are no messages.

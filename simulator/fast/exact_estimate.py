@@ -1,24 +1,23 @@
-"""The quickest evaluator that is exact for a scenario."""
+"""The estimate of a scenario that is exact: its lists on arrays, with their memory."""
 
 from __future__ import annotations
 
 from pipesched.simulator import Estimate, Scenario, SimulationError
-from pipesched.simulator.engine import predict_by_events
-from pipesched.simulator.fast.lockstep import predict_in_lockstep
-from pipesched.simulator.fast.longest_path import predict_by_longest_path
+from pipesched.simulator.engine import lists_of_all, obstacle_of_several
+from pipesched.simulator.fast.array_engine import simulate_arrays
+from pipesched.simulator.memory import iteration
 
 
 def predict_scenario(scenario: Scenario) -> Estimate:
-    """Predict an iteration: as a longest path wherever that is the same, under SimPy elsewhere.
+    """Predict an iteration of all pipelines: what `predict_by_events` says, by the array engine.
 
     Raises:
         ScheduleError, ProfileError: As `simulate_lists` does.
-        SimulationError: Costs or devices are missing, the lists deadlock, or no evaluator is exact for the scenario.
+        SimulationError: Also where the schedule cannot be run by several pipelines at once.
     """
-    reasons = []
-    for evaluate in (predict_by_longest_path, predict_in_lockstep, predict_by_events):
-        answer = evaluate(scenario)
-        if isinstance(answer, Estimate):
-            return answer
-        reasons.append(answer)
-    raise SimulationError(reasons[-1].reason)
+    reason = obstacle_of_several(scenario)
+    if reason is not None:
+        raise SimulationError(reason)
+    costs, cluster = scenario.costs, scenario.cluster
+    lists = lists_of_all(scenario.schedule, scenario.num_pipelines)
+    return iteration(simulate_arrays(lists, costs, cluster, network=scenario.network), lists, costs, cluster)

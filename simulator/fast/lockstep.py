@@ -22,10 +22,7 @@ from dataclasses import dataclass, replace
 from pipesched.profiles.clusters import Cluster, Link
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Average, Recv, Schedule, Send, Timeline
-from pipesched.schedules.lowering import lower
-from pipesched.simulator import Estimate, Inexact, Meaning, Scenario
-from pipesched.simulator.engine import obstacle_of_several
-from pipesched.simulator.fast.contention import contention_of
+from pipesched.simulator import Estimate, Meaning
 from pipesched.simulator.fast.event_graph import EventGraph
 from pipesched.simulator.fast.lockstep_memory import LockstepBytes, held_on_devices
 from pipesched.simulator.fast.longest_path import event_graph_of
@@ -96,20 +93,6 @@ class Lockstep:
         if num_pipelines > 1:
             return timeline
         return replace(timeline, spans=tuple(span for span in timeline.spans if not isinstance(span.op, Average)))
-
-
-def predict_in_lockstep(scenario: Scenario) -> Estimate | Inexact:
-    """Predict pipelines of which each shares nothing but its devices and links with the same of the others.
-
-    Raises:
-        As `longest_path` does.
-    """
-    reason = contention_of(scenario) or obstacle_of_several(scenario)
-    if reason is None and scenario.schedule.pipelines > 1:
-        reason = f"{scenario.schedule.name}: got lists of several pipelines, expected those of one"
-    if reason is not None:
-        return Inexact(reason)
-    return lockstep_of(lower(scenario.schedule), scenario.costs, scenario.cluster).estimate(scenario.num_pipelines)
 
 
 def lockstep_of(schedule: Schedule, costs: StageCosts, cluster: Cluster) -> Lockstep:

@@ -12,29 +12,11 @@ from pipesched.profiles.clusters import Cluster, all_reduce, flat
 from pipesched.profiles.costs import StageCosts
 from pipesched.schedules import Schedule, Timeline
 from pipesched.schedules.lowering import lower
-from pipesched.simulator import Estimate, Inexact, Scenario, SimulationError
-from pipesched.simulator.engine import lists_of_all, require_simulable
+from pipesched.simulator import Scenario, SimulationError
+from pipesched.simulator.engine import require_simulable
 from pipesched.simulator.fast.contention import contention_of
 from pipesched.simulator.fast.event_graph import EventGraph
 from pipesched.simulator.fast.graph_builder import GraphBuilder
-from pipesched.simulator.memory import iteration
-
-
-def predict_by_longest_path(scenario: Scenario) -> Estimate | Inexact:
-    """Predict one pipeline that shares nothing.
-
-    Raises:
-        As `longest_path` does.
-    """
-    schedule, costs, cluster = scenario.schedule, scenario.costs, scenario.cluster
-    require_simulable(schedule, costs, cluster, scenario.network, 0.0)
-    if scenario.num_pipelines > 1:
-        return Inexact(f"{schedule.name}: got {scenario.num_pipelines} pipelines on the same devices, expected one")
-    reason = contention_of(scenario)
-    if reason is not None:
-        return Inexact(reason)
-    lists = lists_of_all(schedule, 1)
-    return iteration(longest_path(lists, costs, cluster), lists, costs, cluster)
 
 
 def longest_path(schedule: Schedule, costs: StageCosts, cluster: Cluster | None = None) -> Timeline:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from pipesched.schedules import Phase, ScheduleError, Timeline, computes
 from pipesched.simulator import Inexact, Scenario, SimulationError
-from pipesched.simulator.engine import simulate_lists
+from pipesched.simulator.fast.array_engine import simulate_arrays
 
 _MAX_CELLS = 200_000
 """Most stages times micro-batches of a run that is simulated whole."""
@@ -116,7 +116,7 @@ def _steady(
 
 
 def _simulated(scenario: Scenario) -> Timeline:
-    return simulate_lists(scenario.schedule.held(), scenario.costs, scenario.cluster, network=scenario.network)
+    return simulate_arrays(scenario.schedule.held(), scenario.costs, scenario.cluster, network=scenario.network)
 
 
 def loss_times_s(timeline: Timeline, num_stages: int, microbatches_per_step: int) -> tuple[float, ...]:

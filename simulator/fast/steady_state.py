@@ -26,7 +26,8 @@ from pipesched.schedules import Recv, Schedule, ScheduleError, Send, Timeline, c
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import microbatches_per_step, with_steps
 from pipesched.simulator import SAME, USUAL_NETWORK, Estimate, Inexact, Meaning, NetworkOptions, Scenario, is_usual
-from pipesched.simulator.engine import lists_of_all, simulate_lists
+from pipesched.simulator.engine import lists_of_all
+from pipesched.simulator.fast.array_engine import simulate_arrays
 from pipesched.simulator.fast.contention import is_unshared
 
 _MOST_CELLS = 20_000
@@ -92,7 +93,7 @@ def _several(scenario: Scenario) -> Inexact:
 
 
 def _simulated(scenario: Scenario, lists: Schedule) -> Timeline:
-    return simulate_lists(lower(lists), scenario.costs, scenario.cluster, network=scenario.network)
+    return simulate_arrays(lower(lists), scenario.costs, scenario.cluster, network=scenario.network)
 
 
 def _longer_runs(scenario: Scenario, longer: Callable[[int], Schedule]) -> Iterator[tuple[Schedule, Timeline]]:

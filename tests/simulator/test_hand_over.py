@@ -12,7 +12,7 @@ from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import NetworkOptions
 from pipesched.simulator.engine import simulate_lists
-from pipesched.simulator.fast import longest_path
+from pipesched.simulator.fast import simulate_arrays
 from tests.schedules.edits import without_steps
 
 F_S, B_S, BYTES, TRAVEL_S = 1.0, 2.0, 100, 0.35
@@ -28,14 +28,14 @@ def costs(num_stages, **changes):
     return StageCosts((StageCost(F_S, B_S, output_bytes=BYTES, **changes),) * num_stages)
 
 
-@pytest.mark.parametrize("evaluate", [simulate_lists, longest_path])
+@pytest.mark.parametrize("evaluate", [simulate_lists, simulate_arrays])
 def test_a_message_between_two_ranks_costs_both_of_them(evaluate):
     timeline = evaluate(without_steps(build("gpipe", 2, 1)), costs(2), cluster(2))
     handed_s = OP_S + SEND_S + TRAVEL_S + RECEIVE_S
     assert timeline.makespan_s == pytest.approx(2 * (F_S + B_S) + 2 * handed_s + OP_S, rel=1e-12)
 
 
-@pytest.mark.parametrize("evaluate", [simulate_lists, longest_path])
+@pytest.mark.parametrize("evaluate", [simulate_lists, simulate_arrays])
 @pytest.mark.parametrize("num_microbatches", [1, 2, 5])
 @pytest.mark.parametrize("num_ranks", [3, 4, 6])
 def test_a_pipeline_of_many_ranks_has_the_hand_over_at_both_ends_in_every_cycle(num_ranks, num_microbatches, evaluate):
@@ -97,7 +97,7 @@ def posted_by(row):
     return {str(op.message) for op in row if isinstance(op, Recv)}
 
 
-@pytest.mark.parametrize("evaluate", [simulate_lists, longest_path])
+@pytest.mark.parametrize("evaluate", [simulate_lists, simulate_arrays])
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "zb_h1", "zbv", "hanayo"])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_loop_of_its_own_comes_to_the_same_makespan(name, seed, evaluate):
@@ -119,7 +119,7 @@ def test_a_loop_of_its_own_comes_to_the_same_makespan(name, seed, evaluate):
 
 def test_what_handing_over_took_is_in_the_timeline():
     timeline = simulate_lists(without_steps(build("gpipe", 2, 1)), costs(2), cluster(2))
-    assert timeline.hand_overs == longest_path(without_steps(build("gpipe", 2, 1)), costs(2), cluster(2)).hand_overs
+    assert timeline.hand_overs == simulate_arrays(without_steps(build("gpipe", 2, 1)), costs(2), cluster(2)).hand_overs
     seconds = [(h.rank, str(h.op), round(h.end_s - h.start_s, 9)) for h in timeline.hand_overs]
     assert seconds == [
         (0, "0F0", OP_S), (0, "0SEND_F0", SEND_S), (0, "0RECV_B0", POST_S), (0, "0B0", RECEIVE_S), (0, "0B0", OP_S),

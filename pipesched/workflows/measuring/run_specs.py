@@ -13,7 +13,7 @@ from pipesched.schedules import LONGEST_S, Schedule, is_work
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.formats import to_json
 from pipesched.schedules.lowering import lower
-from pipesched.simulator.engine import simulate_lists
+from pipesched.simulator.fast import simulate_arrays
 from pipesched.workflows import ArgumentError
 from pipesched.workflows.arguments import (
     ModelArgument,
@@ -177,7 +177,7 @@ def _require_patience(schedule: Schedule, costs: StageCosts, cluster: Cluster, t
     Raises:
         ArgumentError: It does.
     """
-    timeline = simulate_lists(lower(schedule), costs, cluster)
+    timeline = simulate_arrays(lower(schedule), costs, cluster)
     if not timeline.makespan_s <= LONGEST_S:
         raise ArgumentError(
             f"costs: got a list that is predicted to take {timeline.makespan_s:.3g} s, expected at most a week "

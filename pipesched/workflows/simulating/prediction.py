@@ -16,7 +16,7 @@ from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import Buffers, NetworkOptions, Scenario
 from pipesched.simulator.analysis import readable_s
-from pipesched.simulator.engine import simulate_lists
+from pipesched.simulator.fast import simulate_arrays
 from pipesched.simulator.memory import OverCapacity, over_capacity, with_memory
 from pipesched.workflows import (
     MAX_INT64,
@@ -230,7 +230,7 @@ def predict_source(source: ScheduleSource, conditions: Conditions) -> Prediction
     schedule = source.schedule
     costs, cluster = conditions.costs_of(source), conditions.cluster_of(schedule)
     require_runnable(schedule)
-    timeline = simulate_lists(
+    timeline = simulate_arrays(
         lower(schedule),
         costs,
         cluster,

@@ -12,7 +12,7 @@ from pipesched.schedules.builders import ParameterValue
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import Buffers, NetworkOptions
 from pipesched.simulator.analysis import metrics
-from pipesched.simulator.engine import Distribution, distribution, makespans
+from pipesched.simulator.fast import Distribution, distribution, makespans
 from pipesched.simulator.fidelity import makespan_range
 from pipesched.workflows import ArgumentError, require_at_least
 from pipesched.workflows.arguments import (

@@ -17,7 +17,7 @@ from pipesched.simulator.analysis import (
     readable_share,
     steady_bubble_fraction,
 )
-from pipesched.simulator.engine import Distribution
+from pipesched.simulator.fast import Distribution
 from pipesched.simulator.fidelity import MakespanRange
 from pipesched.simulator.memory import InFlight, in_flight, peak_in_flight
 from pipesched.workflows import Table, with_equal_devices

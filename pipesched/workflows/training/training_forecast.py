@@ -11,8 +11,7 @@ from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
 from pipesched.schedules.weights import staleness
 from pipesched.simulator import Inexact, Scenario, SimulationError
-from pipesched.simulator.engine import simulate_lists
-from pipesched.simulator.fast import RunTime, run_time
+from pipesched.simulator.fast import RunTime, run_time, simulate_arrays
 from pipesched.simulator.memory import OverCapacity, over_capacity, with_memory
 
 _SHOWN_STEPS = 64
@@ -98,5 +97,5 @@ def _over_memory(lists: Schedule, costs: StageCosts, cluster: Cluster) -> OverCa
     if all(device.memory_bytes is None for device in cluster.devices) or not costs.has_bytes:
         return None
     held = lists.held()
-    timeline = with_memory(simulate_lists(lower(held), costs, cluster), costs, held)
+    timeline = with_memory(simulate_arrays(lower(held), costs, cluster), costs, held)
     return over_capacity(timeline.memory, cluster, timeline)

@@ -29,9 +29,8 @@ from pipesched.profiles.partitioning import parse_partition
 from pipesched.schedules import Phase, Reduce, Schedule, Step, Timeline, computes
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower
-from pipesched.simulator import Scenario
-from pipesched.simulator.engine import simulate_lists
-from pipesched.simulator.fast import contention_of, event_graph_of
+from pipesched.simulator import USUAL_NETWORK
+from pipesched.simulator.fast import compile_lists, program_times, simulate_arrays
 from pipesched.simulator.memory import with_memory
 from pipesched.workflows.measuring import with_profiled
 from pipesched.workflows.what_if.machine_change import MachineChange
@@ -130,7 +129,7 @@ class Question:
         timelines = []
         for schedule, (costs, cluster) in zip((self.before, self.after), self._conditions(self.costs), strict=True):
             require_runnable(schedule)
-            timeline = simulate_lists(lower(schedule), costs, cluster)
+            timeline = simulate_arrays(lower(schedule), costs, cluster)
             timelines.append(with_memory(timeline, costs, schedule))
         before, after = timelines
         return before, after
@@ -140,11 +139,7 @@ class Question:
         import numpy as np
 
         rng = np.random.default_rng(seed)
-        usual = self._conditions(self.costs)
-        before_s, after_s = (
-            _makespan_by_costs(schedule, *given)
-            for schedule, given in zip((self.before, self.after), usual, strict=True)
-        )
+        before_s, after_s = map(_makespan_by_costs, (self.before, self.after))
 
         def drawn(seconds: Sequence[float]) -> tuple[float, ...]:
             return tuple(seconds[index] for index in rng.integers(len(seconds), size=len(seconds)))
@@ -223,11 +218,7 @@ class Question:
         return costs.cluster(flat(max(ranks) + 1).devices)
 
 
-def _makespan_by_costs(
-    schedule: Schedule, costs: StageCosts, cluster: Cluster
-) -> Callable[[StageCosts, Cluster], float]:
-    """Return what makes a makespan [s] of costs and machines like these: over an event graph, where that is exact."""
-    if schedule.reducers or contention_of(Scenario(schedule, costs, cluster)) is not None:
-        return lambda costs, cluster: simulate_lists(schedule, costs, cluster).makespan_s
-    graph = event_graph_of(schedule, costs, cluster)
-    return lambda costs, cluster: graph.timeline(graph.times_s(costs, cluster)).makespan_s
+def _makespan_by_costs(schedule: Schedule) -> Callable[[StageCosts, Cluster], float]:
+    """Return what makes a makespan [s] of costs and machines."""
+    program = compile_lists(lower(schedule), USUAL_NETWORK, has_hand_over=True)
+    return lambda costs, cluster: program.makespan_s(program_times(program, costs, cluster))

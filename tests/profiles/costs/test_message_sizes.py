@@ -8,7 +8,7 @@ from pipesched.schedules import Message, Payload, backward, backward_input, back
 from pipesched.schedules.builders import build
 from pipesched.schedules.transforms import recompute
 from pipesched.simulator.engine import simulate_lists
-from pipesched.simulator.fast import longest_path
+from pipesched.simulator.fast import simulate_arrays
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_f_b_and_i_convert_what_comes_in_and_what_goes_out_at_both_ends():
 def test_one_micro_batch_through_three_stages():
     """Forwards 2 + 4 + 3, backwards 4 + 5 + 3, and 208 and 408 bytes twice each at 104 bytes/s; R converts nothing."""
     cluster = flat(3, Link(0.0, 104.0))
-    for evaluate in (simulate_lists, longest_path):
+    for evaluate in (simulate_lists, simulate_arrays):
         timeline = evaluate(build("naive", 3, 1), costs(Compression(4, 400.0)), cluster)
         assert timeline.makespan_s == pytest.approx(9 + 12 + 2 * (2 + 408 / 104), rel=1e-12)
     # R of the last stage is on the way, 1 s; those of the others are done while they wait

@@ -14,7 +14,7 @@ from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.simulator.analysis.critical_paths import Kind, critical_path, readable_path, shares
 from pipesched.simulator.engine import simulate_lists
-from pipesched.simulator.fast import longest_path
+from pipesched.simulator.fast import simulate_arrays
 from tests.simulator.longest_path import longest_path as brute_force
 from tests.strategies import random_costs
 
@@ -74,7 +74,7 @@ def test_the_chain_is_a_longest_path_of_the_lists(name, p, m, seed):
     costs = known_costs(chance, schedule.num_stages)
     link = Link(chance.choice([0.0, 0.3]), chance.choice([1.0, 50.0, math.inf]))
     lowered = lower(schedule)
-    timeline = longest_path(lowered, costs, flat(schedule.num_ranks, link))
+    timeline = simulate_arrays(lowered, costs, flat(schedule.num_ranks, link))
     path = critical_path(timeline)
     members = {stage: sum(Reduce(stage) in row for row in schedule.ops) for stage in range(schedule.num_stages)}
     assert by_the_table(path, costs, link, members) == pytest.approx(brute_force(schedule, costs, link), rel=1e-9)

@@ -28,7 +28,7 @@ from pipesched.schedules.transforms import recompute
 from pipesched.simulator import NetworkOptions, SimulationError
 from pipesched.simulator.analysis import metrics
 from pipesched.simulator.engine import simulate_lists
-from pipesched.simulator.fast import longest_path as fast_longest_path
+from pipesched.simulator.fast import simulate_arrays
 from tests.simulator.longest_path import longest_path
 
 F0 = Message(Payload.ACTIVATION, 0, 0)
@@ -322,7 +322,7 @@ def test_a_jitter_and_a_protocol_that_are_none_are_refused():
         ("pipeoptim", 0.75, [9.75, 9.0]),
     ],
 )
-@pytest.mark.parametrize("evaluate", [simulate_lists, fast_longest_path])
+@pytest.mark.parametrize("evaluate", [simulate_lists, simulate_arrays])
 def test_copies_of_weights_take_their_time_where_they_are_made(name, predict_s, busy_s, evaluate):
     costs = StageCosts((StageCost(1.0, 2.0, copy_s=0.5, predict_s=predict_s),) * 2)
     timeline = evaluate(build(name, 2, 3), costs)

@@ -12,7 +12,7 @@ from pipesched.profiles.costs import StageCosts
 from pipesched.profiles.processes import work_on, worker_pool
 from pipesched.schedules import Schedule
 from pipesched.simulator import NetworkOptions
-from pipesched.simulator.engine.simulation import simulate_lists
+from pipesched.simulator.fast.array_engine import CompiledLists
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +57,9 @@ def makespans(
     Raises:
         As `simulate_lists` does.
     """
-    makespan_of = partial(_makespan_s, schedule, costs, cluster, network, jitter)
+    makespan_of = partial(CompiledLists(schedule, costs, cluster, network).makespan_s, jitter)
     if num_processes == 1:
         yield from map(makespan_of, seeds)
         return
     with worker_pool(num_processes, makespan_of) as pool:
         yield from pool.map(work_on, seeds, chunksize=max(1, len(seeds) // (8 * num_processes)))
-
-
-def _makespan_s(
-    schedule: Schedule, costs: StageCosts, cluster: Cluster, network: NetworkOptions, jitter: float, seed: int
-) -> float:
-    return simulate_lists(schedule, costs, cluster, network=network, jitter=jitter, seed=seed).makespan_s

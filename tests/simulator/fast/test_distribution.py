@@ -5,7 +5,8 @@ from pipesched.profiles.costs import uniform
 from pipesched.schedules.builders import build
 from pipesched.schedules.lowering import lower
 from pipesched.simulator import NetworkOptions
-from pipesched.simulator.engine import Distribution, distribution, makespans, simulate_lists
+from pipesched.simulator.engine import simulate_lists
+from pipesched.simulator.fast import Distribution, distribution, makespans
 
 
 def test_percentiles_lie_between_the_sorted_makespans_in_proportion():

@@ -1,0 +1,145 @@
+"""The array engine: SimPy's Timeline out of arrays, by a loop that numba compiles where it is there.
+
+    lists ── compile_lists ──> Program ── costs, cluster ──> numbers ── event loop ──> times ──> Timeline
+
+It covers all that `simulator.engine` covers. What cannot come to its end is handed to SimPy, which says why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import final
+
+from pipesched.profiles import ProfileError
+from pipesched.profiles.clusters import Cluster, flat
+from pipesched.profiles.costs import StageCosts
+from pipesched.schedules import Schedule, ScheduleError, Timeline
+from pipesched.schedules.lowering import lower
+from pipesched.simulator import USUAL_NETWORK, NetworkOptions, SimulationError
+from pipesched.simulator.engine import OpSeconds, require_given, require_simulable, simulate_lists
+from pipesched.simulator.fast.event_loop import times_of
+from pipesched.simulator.fast.list_compiler import compile_lists
+from pipesched.simulator.fast.loop_arrays import LoopArrays
+from pipesched.simulator.fast.program import Program
+from pipesched.simulator.fast.program_costs import instructions_of
+from pipesched.simulator.fast.program_network import network_of
+
+_UNABLE = (ScheduleError, SimulationError, ProfileError)
+
+
+def simulate_arrays(
+    schedule: Schedule,
+    costs: StageCosts,
+    cluster: Cluster | None = None,
+    *,
+    network: NetworkOptions = USUAL_NETWORK,
+    jitter: float = 0.0,
+    seed: int = 0,
+    given: Sequence[Sequence[OpSeconds]] | None = None,
+) -> Timeline:
+    """Predict the time of every op of `schedule`.
+
+    Args and errors are those of `simulate_lists`, and so is the Timeline.
+    """
+    cluster = flat(max(schedule.rank_to_device, default=-1) + 1) if cluster is None else cluster
+    return CompiledLists(schedule, costs, cluster, network, given).timeline(jitter, seed)
+
+
+@final
+class CompiledLists:
+    """Lists whose instructions are found once, for any seed.
+
+    Args:
+        schedule: Lowered or not.
+        costs: What each op takes when it is alone on its device.
+        cluster: Devices and links.
+        network: How messages go.
+        given: Seconds of single ops, as `simulate_lists` takes them.
+
+    Raises:
+        As `simulate_lists` does.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        costs: StageCosts,
+        cluster: Cluster,
+        network: NetworkOptions = USUAL_NETWORK,
+        given: Sequence[Sequence[OpSeconds]] | None = None,
+    ) -> None:
+        require_simulable(schedule, costs, cluster, network, 0.0)
+        self._lowered = lower(schedule)
+        self._costs, self._cluster, self._network, self._given = costs, cluster, network, given
+        if given is not None:
+            require_given(given, self._lowered)
+        self._program: Program | None = None  # where SimPy has to say what is wrong
+        with suppress(*_UNABLE):
+            has_hand_over = cluster.has_hand_over
+            self._program = compile_lists(self._lowered, network, has_hand_over=has_hand_over, given=given)
+
+    def timeline(self, jitter: float = 0.0, seed: int = 0) -> Timeline:
+        """Return the Timeline, with or without jitter; errors are those of `simulate_lists`."""
+        times_s = self._times_s(jitter, seed)
+        timeline = self._program.timeline(times_s) if self._program and times_s else None
+        if timeline is None or not math.isfinite(timeline.makespan_s):
+            return self._simpys(jitter, seed)
+        return timeline
+
+    def makespan_s(self, jitter: float = 0.0, seed: int = 0) -> float:
+        """Return the makespan of `timeline` [s]."""
+        times_s = self._times_s(jitter, seed)
+        makespan_s = self._program.makespan_s(times_s) if self._program and times_s else math.inf
+        return makespan_s if math.isfinite(makespan_s) else self._simpys(jitter, seed).makespan_s
+
+    def _times_s(self, jitter: float, seed: int) -> list[float]:
+        """Return the times; nothing where SimPy has to say what is wrong."""
+        require_simulable(self._lowered, self._costs, self._cluster, self._network, jitter)
+        if self._program is not None:
+            with suppress(*_UNABLE):
+                return program_times(self._program, self._costs, self._cluster, self._network, jitter=jitter, seed=seed)
+        return []
+
+    def _simpys(self, jitter: float, seed: int) -> Timeline:
+        return simulate_lists(
+            self._lowered, self._costs, self._cluster, network=self._network, jitter=jitter, seed=seed,
+            given=self._given,
+        )  # fmt: skip
+
+
+def program_times(
+    program: Program,
+    costs: StageCosts,
+    cluster: Cluster,
+    network: NetworkOptions = USUAL_NETWORK,
+    *,
+    jitter: float = 0.0,
+    seed: int = 0,
+) -> list[float]:
+    """Return the times of a program, by number.
+
+    Args:
+        program: The program of `network` and a cluster like this: where handing over takes time in both or in neither.
+        costs: What each op takes when it is alone on its device.
+        cluster: Devices and links.
+        network: How messages go.
+        jitter: As `simulate_lists` takes it.
+        seed: As `simulate_lists` takes it.
+
+    Raises:
+        ProfileError: The costs do not say the seconds of a phase that the lists have.
+        SimulationError: A rank waits forever.
+    """
+    if cluster.has_hand_over and not program.has_hand_over:
+        raise SimulationError(
+            f"{program.schedule.name}: got a cluster ({cluster.origin}) where handing over takes time, expected one "
+            "where it does not; compile the lists with `has_hand_over`"
+        )
+    wiring = network_of(program, costs, cluster, network)
+    instructions = instructions_of(program, costs, cluster, wiring.sharers, jitter, seed)
+    times = times_of(LoopArrays(instructions, wiring.transfers, wiring.reductions, wiring.rules))
+    if not times and program.kinds:
+        raise SimulationError(f"{program.schedule.name}: deadlock: some rank waits forever; check the schedule")
+    return times

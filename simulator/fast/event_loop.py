@@ -1,0 +1,348 @@
+"""The event loop of the array engine: plain Python over numbers, or the same lines compiled by numba.
+
+It follows `simulator.engine` event by event: what SimPy would put into its queue is put into this one, in the same
+order and with the same sums, so that what happens at the same time happens in the same order. A rank works through its
+instructions:
+
+    WORK     its device computes; beside others where ranks share the device or messages slow it
+    OWN      the device does the rank's own work, if that takes any time
+    PAUSE    seconds pass as they are
+    SEND     the sender's side of a transfer is posted
+    RECV     the receiver's side
+    REDUCE   a replica's side of a reduction
+    WAIT     until a transfer or reduction is over, or so long before that
+    MARK     nothing
+    END      the list is over
+
+An event is (when, number, who): a rank from 0 on, and below that `loop_parts.event` says what happens to which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from heapq import heappop, heappush
+from importlib.util import find_spec
+from typing import Any
+
+from pipesched.simulator.fast.loop_arrays import (
+    ALONE,
+    MARK,
+    OWN,
+    PAUSE,
+    RECV,
+    REDUCE,
+    SEND,
+    SHARED,
+    WAIT,
+    LoopArrays,
+    State,
+    in_numpy,
+)
+from pipesched.simulator.fast.loop_parts import (
+    ALARM,
+    CHUNK,
+    KNOWN,
+    LEFT,
+    LOOP_PARTS,
+    ROUND,
+    SLOW,
+    SLOWED,
+    SLOWS,
+    count_transfers,
+    event,
+    run_shared,
+    set_alarm,
+    take_queues,
+    tell_end,
+    tell_start,
+    wait,
+)
+
+BREAK_EVEN = 1_000_000
+"""Instructions of a process from which on loading machine code pays."""
+
+_instructions_run = 0
+
+
+def times_of(arrays: LoopArrays) -> list[float]:
+    """Return when each instruction is reached, each transfer and reduction starts, and each is over [s].
+
+    Returns:
+        One behind the other; nothing if a rank waits forever.
+    """
+    global _instructions_run
+    _instructions_run += len(arrays.instructions.kinds)
+    state = arrays.state()
+    if _instructions_run < BREAK_EVEN or not has_numba():
+        is_over = run_events(*arrays, state)
+        return [*state.at_s, *state.start_s, *state.end_s] if is_over else []
+    return _times_by_machine(arrays, state)
+
+
+def _times_by_machine(arrays: LoopArrays, state: State) -> list[float]:
+    import numpy as np
+
+    instructions, transfers, reductions, rules = arrays
+    numbers = State(*in_numpy(state))
+    if not compiled_loop()(in_numpy(instructions), in_numpy(transfers), in_numpy(reductions), rules, numbers):
+        return []
+    times: list[float] = np.concatenate((numbers.at_s, numbers.start_s, numbers.end_s)).tolist()
+    return times
+
+
+@cache
+def has_numba() -> bool:
+    """Whether there is something that compiles the loop."""
+    return find_spec("numba") is not None
+
+
+@cache
+def compiled_loop() -> Callable[..., bool]:
+    """Return the loop as machine code, which is kept on disk; without fast mathematics, so the sums are the same.
+
+    Raises:
+        ImportError: There is no numba.
+    """
+    import numba
+    from numba.extending import register_jitable
+
+    for part in LOOP_PARTS:
+        register_jitable(part)
+    loop: Callable[..., bool] = numba.njit(cache=True)(run_events)
+    return loop
+
+
+def run_events(  # noqa: C901 -- one loop: calls would cost plain Python more than the work
+    instructions: Any, transfers: Any, reductions: Any, rules: Any, state: Any
+) -> bool:
+    """Work through all lists; the times are in the state.
+
+    Returns:
+        Whether all ranks came to the end of their lists; else one waits forever.
+    """
+    _, kinds, targets, seconds, utilisations, sharers = instructions
+    channels, following, num_bytes, wires, modes, wire_sharers, latencies, bandwidths = transfers[:8]
+    queues, slowed_begins, slowed = transfers[8:]
+    members, way_begins, way_queues, way_untils, way_seconds, round_begins = reductions[:6]
+    round_counts, round_occupied, round_seconds, round_queue_begins, round_queues = reductions[6:]
+    is_eager, chunk_bytes, slowdown, _, num_shared = rules
+    at, at_s, start_s, end_s, late_s, posted, first_waiters, next_waiters = state[:8]
+    due, num_due, left_bytes, phases, rounds, free_s = state[8:14]
+    clocks, counts = state[14:17], state[17:]
+    num_ranks, num_channels, num_sent = len(sharers), len(wires), len(following)
+    running = [[(0.0, 0, 0.0, 0)][:0] for _ in range(num_shared)]
+    events = [(0.0, rank, rank) for rank in range(num_ranks)]
+    number, num_over = num_ranks, 0
+    ready, next_ready = [0][:0], 0
+    while events:
+        now, serial, who = heappop(events)
+        departs = passes = goes_on = slows = awaits = ends = -1
+        if who < 0:
+            what, which = (-1 - who) % 8, (-1 - who) // 8
+            who = -1
+            if what == KNOWN:
+                waiter = first_waiters[which]
+                while waiter >= 0:
+                    ready.append(waiter)
+                    waiter = next_waiters[waiter]
+                first_waiters[which] = -1
+            elif what == ALARM:
+                if counts[0][which] == serial:
+                    heap = running[which]
+                    over_s = heap[0][0]
+                    clocks[0][which] = over_s  # and not one rounding beside it
+                    while heap and heap[0][0] <= over_s:
+                        number += 1
+                        heappush(events, (now, number, heappop(heap)[3]))
+                    if heap:
+                        number += 1
+                        set_alarm(which, now, number, slowdown, events, running, clocks, counts)
+                    else:
+                        clocks[0][which], clocks[1][which] = 0.0, now
+                continue
+            elif what == LEFT:
+                target, due[which] = due[which], following[due[which]]
+                num_due[which] -= 1
+                number = tell_end(target, now + latencies[wires[which]], now, number, end_s, first_waiters, events)
+                if num_due[which]:
+                    departs = which
+            elif what == CHUNK:
+                passes = which
+            elif what == ROUND:
+                goes_on = which
+            elif what == SLOW:
+                number += 1
+                heappush(events, (now + max(0.0, start_s[which] - now), number, event(SLOWS, which)))
+                continue
+            elif what == SLOWS:
+                slows = which
+            else:
+                ends = which
+        while True:
+            if departs >= 0:  # the first message that is due on a channel, whose wire is shared or passed in chunks
+                target, wire = due[departs], wires[departs]
+                if modes[wire] == SHARED:
+                    number = tell_start(target, now, now, number, slowdown, start_s, events)
+                    number += 1
+                    takes = num_bytes[target] / bandwidths[wire], 1.0
+                    over = event(LEFT, departs)
+                    run_shared(wire_sharers[wire], takes, over, now, number, slowdown, events, running, clocks, counts)
+                else:
+                    left_bytes[departs] = num_bytes[target]
+                    passes = departs
+                departs = -1
+            if passes >= 0:  # the next chunk of the message
+                target, wire = due[passes], wires[passes]
+                size = min(left_bytes[passes], chunk_bytes)
+                occupied_s = size / bandwidths[wire]
+                begin_s = take_queues(queues, 3 * wire, 3 * wire + 3, now, occupied_s, free_s)
+                if start_s[target] < 0.0:
+                    number = tell_start(target, begin_s, now, number, slowdown, start_s, events)
+                what = CHUNK if size < left_bytes[passes] else LEFT
+                left_bytes[passes] -= size
+                number += 1
+                heappush(events, (now + max(0.0, begin_s + occupied_s - now), number, event(what, passes)))
+                passes = -1
+            if goes_on >= 0:  # a reduction in rounds
+                reduction, way = goes_on - num_sent, channels[goes_on] - num_channels
+                phase = phases[reduction]
+                if phase == round_begins[way + 1]:
+                    number = tell_end(goes_on, now, now, number, end_s, first_waiters, events)
+                else:
+                    first, last = round_queue_begins[phase], round_queue_begins[phase + 1]
+                    begin_s = take_queues(round_queues, first, last, now, round_occupied[phase], free_s)
+                    if start_s[goes_on] < 0.0:
+                        number = tell_start(goes_on, begin_s, now, number, slowdown, start_s, events)
+                    rounds[reduction] += 1
+                    if rounds[reduction] == round_counts[phase]:
+                        phases[reduction], rounds[reduction] = phase + 1, 0
+                    number += 1
+                    over_s = now + max(0.0, begin_s + round_seconds[phase] - now)
+                    heappush(events, (over_s, number, event(ROUND, goes_on)))
+                goes_on = -1
+            if slows >= 0:  # devices, from now on until a transfer or reduction is over
+                first, last = slowed_begins[channels[slows]], slowed_begins[channels[slows] + 1]
+                number = count_transfers(1, first, last, slowed, now, number, slowdown, events, running, clocks, counts)
+                awaits, slows = slows, -1
+            if awaits >= 0:
+                over_s = end_s[awaits]
+                if over_s < 0.0:
+                    wait(num_ranks + awaits, awaits, first_waiters, next_waiters)
+                else:
+                    if late_s[awaits]:
+                        over_s = max(start_s[awaits], over_s + late_s[awaits])
+                    if over_s > now:
+                        number += 1
+                        heappush(events, (now + (over_s - now), number, event(SLOWED, awaits)))
+                    else:
+                        ends = awaits
+                awaits = -1
+            if ends >= 0:
+                first, last = slowed_begins[channels[ends]], slowed_begins[channels[ends] + 1]
+                number = count_transfers(
+                    -1, first, last, slowed, now, number, slowdown, events, running, clocks, counts
+                )
+                ends = -1
+            if who < 0:
+                if next_ready == len(ready):
+                    if next_ready:
+                        ready.clear()
+                        next_ready = 0
+                    break
+                who = ready[next_ready]
+                next_ready += 1
+                if who >= num_ranks:
+                    awaits, who = who - num_ranks, -1
+                    continue
+            rank, i = who, at[who]
+            while who >= 0:
+                kind = kinds[i]
+                if kind == WAIT:
+                    if at_s[i] < 0.0:
+                        at_s[i] = now
+                    target = targets[i]
+                    over_s = end_s[target]
+                    if over_s < 0.0:
+                        wait(rank, target, first_waiters, next_waiters)
+                        at[rank], who = i, -1
+                        break
+                    if late_s[target]:
+                        over_s = max(start_s[target], over_s + late_s[target])
+                    over_s -= seconds[i]
+                    i += 1
+                    if over_s > now:
+                        number += 1
+                        heappush(events, (now + (over_s - now), number, rank))
+                        at[rank], who = i, -1
+                    continue
+                at_s[i] = now
+                if kind <= PAUSE:  # one of the three that take the rank's time
+                    takes_s = seconds[i]
+                    if kind == OWN and takes_s == 0.0:
+                        i += 1
+                        continue
+                    number += 1
+                    at[rank], who = i + 1, -1
+                    if kind == PAUSE or sharers[rank] < 0:
+                        heappush(events, (now + takes_s, number, rank))
+                    else:
+                        takes = takes_s, utilisations[i]
+                        run_shared(sharers[rank], takes, rank, now, number, slowdown, events, running, clocks, counts)
+                elif kind <= RECV:  # or SEND
+                    target = targets[i]
+                    posted[target] += 1
+                    if kind == RECV:
+                        late_s[target] = seconds[i]
+                    i += 1
+                    if (kind == SEND) if is_eager else (posted[target] == 2):
+                        channel = channels[target]
+                        wire = wires[channel]
+                        if modes[wire] == ALONE:
+                            occupied_s = num_bytes[target] / bandwidths[wire]
+                            begin_s = take_queues(queues, 3 * wire, 3 * wire + 3, now, occupied_s, free_s)
+                            number = tell_start(target, begin_s, now, number, slowdown, start_s, events)
+                            number = tell_end(
+                                target,
+                                begin_s + occupied_s + latencies[wire],
+                                now,
+                                number,
+                                end_s,
+                                first_waiters,
+                                events,
+                            )
+                        else:
+                            num_due[channel] += 1
+                            if num_due[channel] == 1:
+                                due[channel], departs = target, channel
+                                at[rank] = i
+                                break
+                elif kind == REDUCE:
+                    target = targets[i]
+                    late_s[target] = seconds[i]
+                    posted[target] += 1
+                    i += 1
+                    if posted[target] == members[target - num_sent]:
+                        way = channels[target] - num_channels
+                        if round_begins[way] < round_begins[way + 1]:
+                            phases[target - num_sent] = round_begins[way]
+                            goes_on = target
+                            at[rank] = i
+                            break
+                        begin_s = now
+                        for at_queue in range(way_begins[way], way_begins[way + 1]):
+                            begin_s = max(begin_s, free_s[way_queues[at_queue]])
+                        for at_queue in range(way_begins[way], way_begins[way + 1]):
+                            queue = way_queues[at_queue]
+                            free_s[queue] = max(free_s[queue], begin_s + way_untils[at_queue])
+                        number = tell_start(target, begin_s, now, number, slowdown, start_s, events)
+                        number = tell_end(target, begin_s + way_seconds[way], now, number, end_s, first_waiters, events)
+                elif kind == MARK:
+                    i += 1
+                else:  # the end of the list
+                    num_over += 1
+                    who = -1
+    for target in range(len(end_s)):
+        if late_s[target]:
+            end_s[target] = max(start_s[target], end_s[target] + late_s[target])
+    return num_over == num_ranks

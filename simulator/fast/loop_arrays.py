@@ -1,0 +1,201 @@
+"""The arrays that the event loop works on: lists of numbers for plain Python, NumPy's arrays for numba."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias, get_type_hints
+
+WORK, OWN, PAUSE, SEND, RECV, REDUCE, WAIT, MARK, END = range(9)
+"""Kinds of instructions: see `simulator.fast.event_loop`."""
+
+ALONE, SHARED, CHUNKED = range(3)
+"""How messages pass a wire: one after the other, side by side, or in pieces, those of other wires between them."""
+
+UNKNOWN = -1.0
+"""A time that is not known yet."""
+
+Integers: TypeAlias = list[int]
+Reals: TypeAlias = list[float]
+
+
+class Instructions(NamedTuple):
+    """What the n instructions of R ranks are.
+
+    Attributes:
+        begins: R + 1 indices: where each rank's instructions begin, and at last n.
+        kinds: n kinds, as above.
+        targets: n numbers: the transfer or reduction that is posted or waited for; else 0.
+        seconds: n durations on the rank's device [s]; of a WAIT how long before the end, of a RECV or REDUCE how much
+            later than the network says it is over.
+        utilisations: n shares of the device, in (0, 1].
+        sharers: Of each rank the number of its device among what is shared; -1 where nobody shares it.
+    """
+
+    begins: Integers
+    kinds: Integers
+    targets: Integers
+    seconds: Reals
+    utilisations: Reals
+    sharers: Integers
+
+
+class Transfers(NamedTuple):
+    """What the T transfers, which go over C channels and W wires, are.
+
+    Attributes:
+        channels: T numbers of channels; then, for each reduction, C plus the number of its way.
+        following: T numbers: the next transfer of the channel; -1 behind the last.
+        bytes: T sizes.
+        wires: C numbers.
+        modes: W of `ALONE`, `SHARED`, `CHUNKED`: how messages pass the wire.
+        sharers: W numbers of the wires among what is shared; -1 for others.
+        latencies: W latencies [s].
+        bandwidths: W bandwidths [bytes/s].
+        queues: 3 W numbers: of each wire the link and the NICs that must be free; -1 fills up.
+        slowed_begins: Of each channel and way of reductions, where its devices begin in `slowed`; and the end.
+        slowed: Devices that are slower meanwhile, as numbers among what is shared.
+    """
+
+    channels: Integers
+    following: Integers
+    bytes: Reals
+    wires: Integers
+    modes: Integers
+    sharers: Integers
+    latencies: Reals
+    bandwidths: Reals
+    queues: Integers
+    slowed_begins: Integers
+    slowed: Integers
+
+
+class Reductions(NamedTuple):
+    """What the reductions are, which come behind the transfers; those of a stage go one way.
+
+    Attributes:
+        members: Of each reduction, how many ranks have to post it.
+        begins: Of each way, where its queues begin in the next two; and the end.
+        queues: The links and NICs that it keeps.
+        untils: How long from its start on it keeps each [s].
+        seconds: Of each way [s].
+        round_begins: Of each way, where its phases begin in the next three; and the end. None: it is not in rounds.
+        round_counts: Equal rounds of each phase.
+        round_occupied: How long a round keeps its queues [s].
+        round_seconds: Of a round [s].
+        round_queue_begins: Where the queues of each phase begin in the next; and the end.
+        round_queues: Links and NICs.
+    """
+
+    members: Integers
+    begins: Integers
+    queues: Integers
+    untils: Reals
+    seconds: Reals
+    round_begins: Integers
+    round_counts: Integers
+    round_occupied: Reals
+    round_seconds: Reals
+    round_queue_begins: Integers
+    round_queues: Integers
+
+
+class Rules(NamedTuple):
+    """How messages go, and how much is shared.
+
+    Attributes:
+        is_eager: Whether a transfer starts without the receiver.
+        chunk_bytes: Size of the pieces in which messages pass `CHUNKED` wires.
+        slowdown: What a transfer adds to the seconds of its devices.
+        num_queues: Number of links and NICs.
+        num_shared: Number of devices and wires that are shared.
+    """
+
+    is_eager: bool
+    chunk_bytes: float
+    slowdown: float
+    num_queues: int
+    num_shared: int
+
+
+class State(NamedTuple):
+    """What changes while the loop runs, beginning as zeros, or as the value in brackets.
+
+    Attributes:
+        at: Of each rank its next instruction [where its instructions begin].
+        at_s: When each instruction is reached [`UNKNOWN`]; so are the next two [s].
+        start_s: When each transfer and reduction starts.
+        end_s: When it ends; when the loop is over, when it is over for who waits for it.
+        late_s: How much later than the network says it is over [s].
+        posted: How many have posted it.
+        first_waiters: The first that waits for it [-1]: ranks, and above them the slowdown of a transfer or reduction.
+        next_waiters: Who waits behind each of these [-1].
+        due: Of each channel the message that goes next or is on its way, where only events say when it has left.
+        num_due: How many are due.
+        left_bytes: How much of it is left to pass its wire.
+        phases: Of each reduction in rounds the phase.
+        rounds: Its rounds of that phase that have begun.
+        free_s: When each link and NIC is free [s].
+        virtual_s: Of all that is shared the virtual clock [s].
+        read_s: When that was last read [s].
+        rates: Virtual seconds per second [1].
+        alarms: Number of the newest alarm.
+        num_transfers: How many transfers and reductions slow it.
+    """
+
+    at: Integers
+    at_s: Reals
+    start_s: Reals
+    end_s: Reals
+    late_s: Reals
+    posted: Integers
+    first_waiters: Integers
+    next_waiters: Integers
+    due: Integers
+    num_due: Integers
+    left_bytes: Reals
+    phases: Integers
+    rounds: Integers
+    free_s: Reals
+    virtual_s: Reals
+    read_s: Reals
+    rates: Reals
+    alarms: Integers
+    num_transfers: Integers
+
+
+class LoopArrays(NamedTuple):
+    """All that the loop is given."""
+
+    instructions: Instructions
+    transfers: Transfers
+    reductions: Reductions
+    rules: Rules
+
+    def state(self) -> State:
+        """Return the beginning."""
+        instructions, transfers, reductions, rules = self
+        num_ranks, num_channels, num_reductions = (
+            len(instructions.sharers),
+            len(transfers.wires),
+            len(reductions.members),
+        )
+        num_posted = len(transfers.following) + num_reductions
+        return State(
+            instructions.begins[:-1],
+            *([UNKNOWN] * len(instructions.kinds), [UNKNOWN] * num_posted, [UNKNOWN] * num_posted),
+            *([0.0] * num_posted, [0] * num_posted, [-1] * num_posted),
+            [-1] * (num_ranks + (num_posted if rules.slowdown else 0)),
+            *([0] * num_channels, [0] * num_channels, [0.0] * num_channels),
+            *([0] * num_reductions, [0] * num_reductions),
+            [0.0] * rules.num_queues,
+            *([0.0] * rules.num_shared, [0.0] * rules.num_shared, [1.0] * rules.num_shared),
+            *([0] * rules.num_shared, [0] * rules.num_shared),
+        )
+
+
+def in_numpy(group: Any) -> tuple[Any, ...]:
+    """Return the lists of one of these tuples as NumPy's arrays."""
+    import numpy as np
+
+    kinds = {Integers: np.int64, Reals: np.float64}
+    hints = get_type_hints(type(group)).values()
+    return tuple(np.array(numbers, kinds[hint]) for numbers, hint in zip(group, hints, strict=True))

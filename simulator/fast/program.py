@@ -1,0 +1,115 @@
+"""A schedule as a program: the instructions of all ranks, and what meets in them; found once, whatever it costs.
+
+    rank 0   F0  Send  B0             WORK 0  SEND t0  WAIT t1  WORK 1  END      t0, t1: transfers of channels 0>1, 1>0
+    rank 1   Recv  F0  B0  Send       RECV t0  WAIT t0  WORK 2  WORK 3  SEND t1  END      0..3: indices into durations
+
+Which instructions there are follows from the lists, from whether Sends block and whether handing over takes time, and
+from what is given op by op. What they take is up to costs and cluster (`simulator.fast.program_costs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, compress, repeat
+from typing import NamedTuple, TypeAlias
+
+from pipesched.profiles.clusters import Hop
+from pipesched.schedules import HandOver, Message, Op, Recv, Schedule, Send, Span, Timeline, WorkOp
+from pipesched.schedules.semantics import Channel
+from pipesched.simulator import HandOverWork
+
+
+class WorkTime(NamedTuple):
+    """A piece of an op on a device; a Step may copy the weights first."""
+
+    device: int
+    op: WorkOp
+    copies: bool = False
+    piece: int = 0
+
+
+class GivenTime(NamedTuple):
+    """Seconds that are given for an op, whatever the model says of it."""
+
+    op: WorkOp | None
+    seconds: float
+
+
+class LatencyTime(NamedTuple):
+    """The latency of a link."""
+
+    hop: Hop
+
+
+InstructionTime: TypeAlias = WorkTime | HandOverWork | GivenTime | LatencyTime | float
+"""What an instruction takes; a number of seconds as it is."""
+
+
+@dataclass(frozen=True, eq=False)  # without slots: the works are kept beside the fields
+class Program:
+    """The instructions of R ranks, one after the other, T transfers, and then the reductions.
+
+    Attributes:
+        schedule: The lowered lists.
+        begins: R + 1 indices: where each rank's instructions begin, and at last how many there are.
+        kinds: Kinds of the instructions, as the event loop has them.
+        targets: Of each, the transfer or reduction that it posts or waits for; else 0.
+        takes: Of each, an index into `durations`.
+        durations: Every different duration once; costs turn each into seconds.
+        channels: Channels by number.
+        channel_of: T numbers of channels.
+        following: T transfers: the next of the same channel; -1 behind the last.
+        messages: T messages.
+        reductions: Of each reduction its stage.
+        spans: (posted, start, end) of the spans of all ops, in order of rank and then of the rank's list, as numbers of
+            times. Of n instructions, time k is when number k is reached; time n + t when transfer or reduction t
+            starts; behind those, when it is over.
+        has_hand_over: Whether there are instructions for what handing over takes.
+        hand_overs: Of each hand-over its rank, its op and its instruction, in the order of the spans.
+    """
+
+    schedule: Schedule
+    begins: list[int]
+    kinds: list[int]
+    targets: list[int]
+    takes: list[int]
+    durations: tuple[InstructionTime, ...]
+    channels: tuple[Channel, ...]
+    channel_of: list[int]
+    following: list[int]
+    messages: list[Message]
+    reductions: list[int]
+    spans: tuple[list[int], list[int], list[int]]
+    has_hand_over: bool
+    hand_overs: list[tuple[int, Op, int]]
+
+    @cached_property
+    def works(self) -> tuple[list[int], list[int]]:
+        """Where all but messages start and end, as numbers of times."""
+        is_work = [not isinstance(op, Send | Recv) for op in chain.from_iterable(self.schedule.ops)]
+        _, starts, ends = self.spans
+        return list(compress(starts, is_work)), list(compress(ends, is_work))
+
+    def makespan_s(self, times_s: Sequence[float]) -> float:
+        """Return the makespan of the Timeline that has these times [s]."""
+        starts, ends = self.works
+        first_s = min(map(times_s.__getitem__, starts), default=0.0)
+        return max(map(times_s.__getitem__, ends), default=0.0) - first_s
+
+    def timeline(self, times: Sequence[float]) -> Timeline:
+        """Return the Timeline that has these times, by number."""
+        schedule = self.schedule
+        posted, starts, ends = (map(times.__getitem__, numbers) for numbers in self.spans)
+        spans = tuple(map(Span, self.ranks(), chain.from_iterable(schedule.ops), posted, starts, ends))
+        hand_overs = tuple(
+            HandOver(rank, op, times[index], times[index + 1])
+            for rank, op, index in self.hand_overs
+            if times[index + 1] > times[index]
+        )
+        return Timeline(schedule.name, "predicted", spans, schedule.rank_to_device, hand_overs=hand_overs)
+
+    def ranks(self) -> Iterator[int]:
+        """Yield the rank of each span."""
+        return chain.from_iterable(repeat(rank, len(row)) for rank, row in enumerate(self.schedule.ops))

@@ -1,0 +1,95 @@
+"""What the instructions of a program take on a cluster."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import assert_never
+
+from pipesched.profiles.clusters import Cluster
+from pipesched.profiles.costs import StageCosts, WorkPiece
+from pipesched.schedules import Overlap
+from pipesched.simulator import HandOverWork
+from pipesched.simulator.engine import first_factors
+from pipesched.simulator.fast.loop_arrays import Instructions
+from pipesched.simulator.fast.program import GivenTime, InstructionTime, LatencyTime, Program, WorkTime
+
+
+def instructions_of(
+    program: Program,
+    costs: StageCosts,
+    cluster: Cluster,
+    sharers: list[int],
+    jitter: float = 0.0,
+    seed: int = 0,
+) -> Instructions:
+    """Return the instructions with what they take.
+
+    Args:
+        program: The program.
+        costs: What each op takes when it is alone on its device.
+        cluster: Devices and links.
+        sharers: Of each rank the number of its device among what is shared; -1 where nobody shares it.
+        jitter: Sigma of a log-normal factor on the seconds of each op.
+        seed: Seed of the factors.
+
+    Raises:
+        ProfileError: The costs do not say the seconds of a phase that the lists have.
+    """
+    pieces = [_piece(duration, costs, cluster) for duration in program.durations]
+    table_s, shares = [piece.seconds for piece in pieces], [piece.utilisation for piece in pieces]
+    seconds = [table_s[takes] for takes in program.takes]
+    if jitter:
+        _vary(seconds, program, costs, cluster, jitter, seed)
+    has_sharers = any(sharer >= 0 for sharer in sharers)
+    utilisations = [shares[takes] for takes in program.takes] if has_sharers else seconds
+    return Instructions(program.begins, program.kinds, program.targets, seconds, utilisations, sharers)
+
+
+def _piece(duration: InstructionTime, costs: StageCosts, cluster: Cluster) -> WorkPiece:
+    match duration:
+        case WorkTime(device, op, copies, number):
+            piece = costs.pieces(op, copies=copies)[number]
+        case HandOverWork():
+            device, piece = duration.device, duration.piece(costs, cluster)
+        case GivenTime(op, seconds):
+            if op is not None:
+                costs.pieces(op)
+            return WorkPiece(seconds, 1.0)
+        case LatencyTime(hop):
+            return WorkPiece(cluster.link(*hop).latency_s, 1.0)
+        case float():
+            return WorkPiece(duration, 1.0)
+        case _:
+            assert_never(duration)
+    return WorkPiece(piece.seconds / cluster.devices[device].speed, piece.utilisation)
+
+
+def _vary(
+    seconds: list[float], program: Program, costs: StageCosts, cluster: Cluster, jitter: float, seed: int
+) -> None:
+    """Let works take longer or shorter, each op by a factor of its own."""
+    parts: dict[int, list[WorkPiece]] = {}  # of each duration that varies the ops in it
+    for number, duration in enumerate(program.durations):
+        if isinstance(duration, WorkTime | GivenTime) and duration.op is not None:
+            ops = (duration.op.first, duration.op.second) if isinstance(duration.op, Overlap) else (duration.op,)
+            copies = isinstance(duration, WorkTime) and duration.copies
+            parts[number] = [costs.pieces(op, copies=copies)[0] for op in ops]
+    takes = program.takes
+    for rank, (begin, end) in enumerate(pairwise(program.begins)):
+        speed = cluster.devices[program.schedule.rank_to_device[rank]].speed
+        varied = [index for index in range(begin, end) if takes[index] in parts]
+        factors = iter(first_factors(jitter, seed, rank, 2 * len(varied)))
+        pieces: tuple[WorkPiece, ...] = ()
+        for index in varied:
+            duration, alone = program.durations[takes[index]], parts[takes[index]]
+            if len(alone) == 1:
+                factor = next(factors)
+                if isinstance(duration, WorkTime):
+                    seconds[index] = alone[0].seconds * factor / speed
+                continue
+            piece = duration.piece if isinstance(duration, WorkTime) else 0
+            if piece == 0:
+                first, second = (WorkPiece(part.seconds * next(factors), part.utilisation) for part in alone)
+                pieces = costs.beside(first, second)
+            if isinstance(duration, WorkTime):
+                seconds[index] = pieces[piece].seconds / speed

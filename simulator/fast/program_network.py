@@ -1,0 +1,144 @@
+"""The network of a program as numbers of the event loop: wires, the links and NICs in them, and ways of reductions."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import NamedTuple, final
+
+from pipesched.profiles.clusters import AllReduce, Cluster, Hop, all_reduce
+from pipesched.profiles.costs import StageCosts
+from pipesched.simulator import NetworkOptions
+from pipesched.simulator.engine import LinkQueue, Wire, Wires
+from pipesched.simulator.fast.loop_arrays import ALONE, CHUNKED, SHARED, Reductions, Rules, Transfers
+from pipesched.simulator.fast.program import Program
+
+
+class ProgramNetwork(NamedTuple):
+    """What the event loop is told beside the instructions.
+
+    Attributes:
+        sharers: Of each rank the number of its device among what is shared; -1 where nobody shares it.
+    """
+
+    sharers: list[int]
+    transfers: Transfers
+    reductions: Reductions
+    rules: Rules
+
+
+def network_of(program: Program, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> ProgramNetwork:
+    """Return the network of a program on a cluster."""
+    return _Network(program, costs, cluster, network).numbers()
+
+
+@final
+class _Network:
+    def __init__(self, program: Program, costs: StageCosts, cluster: Cluster, network: NetworkOptions) -> None:
+        self._program = program
+        self._costs = costs
+        self._cluster = cluster
+        self._options = network
+        self._devices = program.schedule.rank_to_device
+        self._wires = Wires(cluster, self._devices)
+        self._queue_numbers: dict[LinkQueue, int] = {}
+        num_ranks = Counter(self._devices)
+        shared = [device for device in num_ranks if num_ranks[device] > 1 or network.slowdown]
+        self._sharers = {device: number for number, device in enumerate(shared)}
+
+    def numbers(self) -> ProgramNetwork:
+        program, costs = self._program, self._costs
+        hops = [(self._devices[source], self._devices[target]) for source, target in program.channels]
+        wire_of = {hop: number for number, hop in enumerate(dict.fromkeys(hops))}
+        wires = [self._wires.between(*hop) for hop in wire_of]
+        modes = [self._mode(wire) for wire in wires]
+        sharers, num_shared = [], len(self._sharers)
+        for mode in modes:
+            sharers.append(num_shared if mode == SHARED else -1)
+            num_shared += mode == SHARED
+        queues = [number for wire in wires for number in (*self._numbers(wire.ways), -1, -1)[:3]]
+        stages = dict.fromkeys(program.reductions)
+        plans = {stage: self._plan(stage) for stage in stages}
+        way_of = {stage: number for number, stage in enumerate(stages)}
+        groups: list[Iterable[int]] = [*hops, *(_devices(plan.hops) for plan in plans.values())]
+        slowed = [[self._sharers[device] for device in group if device in self._sharers] for group in groups]
+        alike = {message[:2]: message for message in program.messages}  # but for the micro-batch
+        sizes = {key: float(costs.message_bytes(message)) for key, message in alike.items()}
+        transfers = Transfers(
+            [*program.channel_of, *(len(hops) + way_of[stage] for stage in program.reductions)],
+            program.following,
+            [sizes[message[:2]] for message in program.messages],
+            [wire_of[hop] for hop in hops],
+            modes,
+            sharers,
+            [wire.link.latency_s for wire in wires],
+            [wire.link.bandwidth_bytes_per_s for wire in wires],
+            queues,
+            _begins(slowed),
+            [device for group in slowed for device in group],
+        )
+        members = [len(program.schedule.reducers[stage]) for stage in program.reductions]
+        reductions = self._reductions(members, list(plans.values()))
+        options = self._options
+        chunk_bytes = math.inf if options.chunk_bytes is None else float(options.chunk_bytes)
+        is_eager = options.protocol == "eager"
+        rules = Rules(is_eager, chunk_bytes, float(options.slowdown), len(self._queue_numbers), num_shared)
+        return ProgramNetwork([self._sharers.get(device, -1) for device in self._devices], transfers, reductions, rules)
+
+    def _mode(self, wire: Wire) -> int:
+        if wire.is_shared:
+            return SHARED
+        return CHUNKED if wire.crosses_nic and self._options.chunk_bytes is not None else ALONE
+
+    def _plan(self, stage: int) -> AllReduce:
+        devices = [self._devices[rank] for rank in self._program.schedule.reducers[stage]]
+        return all_reduce(self._costs.stages[stage].weight_bytes, devices, self._cluster)
+
+    def _reductions(self, members: list[int], plans: Sequence[AllReduce]) -> Reductions:
+        kept: list[list[tuple[int, float]]] = []  # of each plan: (queue, until)
+        phases: list[list[tuple[int, float, float, list[int]]]] = []
+        for plan in plans:
+            wires = {hop: self._wires.between(*hop) for hop in plan.hops}
+            in_rounds = self._options.chunk_bytes is not None and any(wire.crosses_nic for wire in wires.values())
+            kept.append(
+                [(queue, until) for hop, until in plan.until_s().items() for queue in self._numbers(wires[hop].ways)]
+            )
+            phases.append(
+                [
+                    (phase.count, phase.occupied_s, phase.seconds, self._queues(phase.hops, wires))
+                    for phase in plan.phases
+                    if in_rounds and phase.count
+                ]
+            )
+        all_kept = [queue_until for group in kept for queue_until in group]
+        all_phases = [phase for group in phases for phase in group]
+        queues = [phase[3] for phase in all_phases]
+        return Reductions(
+            members,
+            _begins(kept),
+            [queue for queue, _ in all_kept],
+            [until for _, until in all_kept],
+            [plan.seconds for plan in plans],
+            _begins(phases),
+            [phase[0] for phase in all_phases],
+            [phase[1] for phase in all_phases],
+            [phase[2] for phase in all_phases],
+            _begins(queues),
+            [queue for group in queues for queue in group],
+        )
+
+    def _queues(self, hops: Iterable[Hop], wires: dict[Hop, Wire]) -> list[int]:
+        return self._numbers(dict.fromkeys(way for hop in hops for way in wires[hop].ways))
+
+    def _numbers(self, ways: Iterable[LinkQueue]) -> list[int]:
+        return [self._queue_numbers.setdefault(way, len(self._queue_numbers)) for way in ways]
+
+
+def _devices(hops: Iterable[Hop]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(device for hop in hops for device in hop))
+
+
+def _begins(groups: Sequence[Sequence[object]]) -> list[int]:
+    return list(accumulate(map(len, groups), initial=0))
