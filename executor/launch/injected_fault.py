@@ -73,5 +73,5 @@ def require_there(faults: Sequence[InjectedFault], lists: Schedule) -> None:
         if fault.op is not None and fault.op not in names:
             raise ExecutionError(
                 f"inject: got op {shown(fault.op)}, expected one of rank {fault.rank}, as "
-                f"{', '.join(names[:3])}; see 'pipesched show'"
+                f"{', '.join(names[:3])}; try one of them"
             )
