@@ -155,7 +155,7 @@ def _width(rows: Sequence[Mapping[str, str]], name: str) -> int:
 
 def _unparted(cell: str) -> list[str]:
     lines = _lines_of(cell, has_room=False)
-    return lines if len(lines) > 1 else cell.split()
+    return lines if len(lines) > 1 or re.fullmatch(r"[a-z-]+ [0-9.]+ [mun]?s", cell) else cell.split()
 
 
 def _lines_of(cell: str, has_room: bool) -> list[str]:
