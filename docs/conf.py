@@ -1,4 +1,4 @@
-"""What Sphinx reads to build the site, from the top of the repository: ``make site``."""
+"""What Sphinx reads to build the site, from the top of the repository: ``make docs``."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_lists_that_cannot_run_are_the_answer_no_in_every_command(pipesched, can
     before = sorted(cannot_run.rglob("*"))
     answer = pipesched(line.format(file))
     assert (answer.code, answer.out) == (1, "")
-    assert answer.err.startswith(f"pipesched: {file.split('.')[0]}: {CANNOT_RUN[file]} ")
+    assert answer.err.startswith(f"pipesched: {file}: {file.split('.')[0]}: {CANNOT_RUN[file]} ")
     assert answer.err.count("\n") == 1
     assert sorted(cannot_run.rglob("*")) == before
 

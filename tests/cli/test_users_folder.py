@@ -59,7 +59,8 @@ def script(tmp_path_factory):
 
 def python(folder, *arguments):
     done = run([sys.executable, *arguments], cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert all(line.startswith("pipesched: wrote ") for line in done.stderr.splitlines()), done.stderr
     return done.stdout
 
 

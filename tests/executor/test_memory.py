@@ -12,7 +12,7 @@ from pipesched.executor.core import HostClock, Recorder
 from pipesched.executor.core.memory_meter import Meter, make_meter
 from pipesched.executor.transport import LocalTransport
 from pipesched.profiles.models import Model
-from pipesched.schedules import Compute, Phase, Step, backward, forward, make_schedule
+from pipesched.schedules import Compute, Phase, PredictionRule, Step, backward, forward, make_schedule
 from pipesched.schedules.builders import build
 from tests.executor import pipelines
 from tests.executor.pipelines import MLP, Calls, Local
@@ -174,7 +174,9 @@ def test_a_step_holds_gradients_and_the_version_that_it_keeps():
 def test_an_op_on_predicted_weights_holds_a_copy_and_at_its_end_the_gradients_too():
     ahead = [Compute(phase, 0, 1, version=1, lookahead=1) for phase in (Phase.FORWARD, Phase.BACKWARD)]
     bytes_of_ops = sizes(
-        [forward(0, 0), backward(0, 0), Step(0), *ahead, Step(0)], optimizer="momentum", prediction="momentum"
+        [forward(0, 0), backward(0, 0), Step(0), *ahead, Step(0)],
+        optimizer="momentum",
+        prediction=PredictionRule.MOMENTUM,
     )
     assert bytes_of_ops == [
         ("0F0", 2.0, 2.0),  # weights and momentum

@@ -59,6 +59,7 @@ def shares_note(text: str, schedules: Iterable[Schedule], *, named: bool = True)
         named: Whether a line says of which schedules it is.
     """
     from pipesched.schedules import stage_share
+    from pipesched.simulator.analysis import readable_s
 
     values = numbers(text, "--uniform", (*_SECONDS, *_BYTES, "overlap"))
     by_share: dict[Fraction, list[str]] = {}
@@ -71,7 +72,7 @@ def shares_note(text: str, schedules: Iterable[Schedule], *, named: bool = True)
         whose = f"each stage, {share} devices' worth"
         if share.numerator == 1:
             whose = f"each of {share.denominator} stages of a device"
-        takes = ", ".join(f"{key} {values[key] * float(share):.4g} s" for key in "fbiw" if key in values)
+        takes = ", ".join(f"{key} {readable_s(values[key] * float(share))}" for key in "fbiw" if key in values)
         lines.append(f"{', '.join(names)}: {whose}: {takes}" if named else f"{whose}: {takes}")
     return lines
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from pipesched.profiles.clusters import Cluster, Link, with_slow_device, with_slow_link
-from pipesched.simulator.analysis import readable_s
+from pipesched.simulator.analysis import readable_bytes, readable_s
 from pipesched.workflows import ArgumentError, require_at_least, require_kind, require_rate
 
 
@@ -91,7 +92,9 @@ class MachineChange:
         words = [f"device {device} x{factor:g} slower" for device, factor in self.slow_devices.items()]
         words += [f"link {a}-{b} x{factor:g} slower" for (a, b), factor in self.slow_links.items()]
         if self.link is not None:
-            words.append(f"links of {self.link.latency_s:g} s, {self.link.bandwidth_bytes_per_s:g} B/s")
+            width = self.link.bandwidth_bytes_per_s
+            wide = "as wide as one likes" if math.isinf(width) else f"{readable_bytes(width)}/s"
+            words.append(f"links of {readable_s(self.link.latency_s)}, {wide}")
         factors = {"bandwidth": self.bandwidth_factor, "latency": self.latency_factor}
         return words + [f"{name} x{factor:g}" for name, factor in factors.items() if factor != 1.0]
 

@@ -17,7 +17,7 @@ def test_the_keywords_of_a_run_are_its_settings():
 
 
 def test_a_job_is_what_is_run_and_the_settings():
-    own = {"job", "model", "bounds"}
+    own = {"job", "model", "bounds", "inject", "is_finite_checked"}
     assert [field.name for field in fields(RunSpec) if field.name not in own] == list(RunSettings().values())
     assert own < {field.name for field in fields(RunSpec)}
 
