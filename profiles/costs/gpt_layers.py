@@ -25,26 +25,21 @@ from dataclasses import dataclass
 
 from pipesched.profiles import FLOAT32_BYTES, Dtype, element_bytes
 from pipesched.profiles.costs.gpt_shape import GptShape
+from pipesched.profiles.costs.layer_execution import LayerExecution
 from pipesched.profiles.costs.roofline import Kernel, LayerPass, matrix_product
 
 _TOKEN_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GptExecution:
+class GptExecution(LayerExecution):
     """How the layers of a GPT are computed.
 
     Attributes:
         dtype: Number type of weights and activations.
-        tensor_parallel: GPUs that share every layer.
-        sequence_parallel: They also share, by tokens, what is between the products, and what is sent.
-        selective_recompute: Attention is computed again for its backward, and keeps nothing.
     """
 
     dtype: Dtype = "bfloat16"
-    tensor_parallel: int = 1
-    sequence_parallel: bool = False
-    selective_recompute: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
 
 from pipesched.profiles import FLOAT32_BYTES, OptimizerName, element_bytes
 from pipesched.profiles.clusters import Gpu
 from pipesched.profiles.costs.gpt_layers import GptExecution, GptLayer, gpt_layers
 from pipesched.profiles.costs.gpt_shape import GptShape
+from pipesched.profiles.costs.layer_execution import LayerExecution
 from pipesched.profiles.costs.layer_profile import LayerCost, LayerWork, Profile, Provenance
 from pipesched.profiles.costs.measurement import LayerMeasurement, LayerSplit
 from pipesched.profiles.costs.roofline import Roofline
@@ -64,6 +66,7 @@ def gpt_profile(
         versions=(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         kind="cuda",
+        execution=LayerExecution(**{field.name: getattr(execution, field.name) for field in fields(LayerExecution)}),
     )
     return Profile(shape.name, tuple(LayerCost(name, *fields) for name, fields in named), provenance)
 

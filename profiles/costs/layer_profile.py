@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pipesched.profiles import DeviceKind, ProfileError
+from pipesched.profiles.costs.layer_execution import LayerExecution
 from pipesched.profiles.costs.measurement import LayerMeasurement
 from pipesched.profiles.costs.saved_bytes import output_is_saved, saved_bytes, saved_for_weight_bytes
 from pipesched.profiles.costs.sharing_price import SharingPrice, price_among
@@ -72,6 +73,7 @@ class Provenance:
         host_cores: Cores that the process which measured could use.
         versions: (name, version) of the libraries.
         date: UTC, ISO 8601.
+        execution: How the layers are computed.
     """
 
     device: str
@@ -86,6 +88,7 @@ class Provenance:
     versions: tuple[tuple[str, str], ...]
     date: str
     kind: DeviceKind = "cpu"
+    execution: LayerExecution = LayerExecution()  # noqa: RUF009 -- frozen
 
 
 UNSAID = Provenance(

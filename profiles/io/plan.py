@@ -7,6 +7,7 @@ from itertools import accumulate, pairwise
 from typing import Literal, TypeAlias, get_args
 
 from pipesched.profiles import MessagePrecision, ProfileError
+from pipesched.profiles.costs import LayerExecution
 from pipesched.schedules.transforms import ScheduleSpec, TrainingRun
 
 PlanFormat: TypeAlias = Literal["pipesched-plan"]
@@ -48,6 +49,7 @@ class Plan:
         compression: Compression of the messages between stages.
         predicted: The prediction by whoever made the plan.
         origin: The profile and cluster that it was made from, in a few words.
+        execution: How the layers of that profile are computed.
     """
 
     model: str
@@ -58,6 +60,7 @@ class Plan:
     compression: MessagePrecision | None
     predicted: Predicted
     origin: str = ""
+    execution: LayerExecution = LayerExecution()  # noqa: RUF009 -- frozen
 
     @property
     def bounds(self) -> tuple[tuple[int, int], ...]:

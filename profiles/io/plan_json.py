@@ -9,6 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from pipesched.profiles import MessagePrecision
+from pipesched.profiles.costs import LayerExecution
+from pipesched.profiles.io.execution_record import ExecutionRecord
 from pipesched.profiles.io.model_name import NameFromFile
 from pipesched.profiles.io.plan import PLAN_FORMAT, Plan, PlanFormat, Predicted
 from pipesched.profiles.io.record_schema import record_schema
@@ -61,6 +63,7 @@ class _Plan(Record):
     compression: MessagePrecision | None
     predicted: _Predicted
     origin: Text = ""
+    execution: ExecutionRecord = ExecutionRecord()
 
 
 def read_plan(text: str, file: str) -> Plan:
@@ -71,8 +74,13 @@ def read_plan(text: str, file: str) -> Plan:
     """
     fields = parse_record(_Plan, text, file, _ADVICE).model_dump(exclude={"format", "version"})
     schedule_spec, predicted = fields.pop("schedule_spec"), fields.pop("predicted")
-    name = NameFromFile(fields.pop("model"), file)
-    return Plan(model=name, schedule_spec=ScheduleSpec(**schedule_spec), predicted=Predicted(**predicted), **fields)
+    return Plan(
+        model=NameFromFile(fields.pop("model"), file),
+        schedule_spec=ScheduleSpec(**schedule_spec),
+        predicted=Predicted(**predicted),
+        execution=LayerExecution(**fields.pop("execution")),
+        **fields,
+    )
 
 
 def plan_schema() -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""A profile as JSON: ``{"format": "pipesched-profile", "version": 5, "model": ..., "layers": [...], ...}``.
+"""A profile as JSON: ``{"format": "pipesched-profile", "version": 6, "model": ..., "layers": [...], ...}``.
 
 Version 2 has in each measurement what it knows of I and W (``split``), version 3 in each layer what it knows of copies
 of weights (``work``), and what kind of device it was measured on; the earlier ones were measured on CPUs. Version 4
-has how the seconds vary (``variation``), version 5 what processes that share a core cost each other (``sharing``).
+has how the seconds vary (``variation``), version 5 what processes that share a core cost each other (``sharing``),
+version 6 how the layers are computed (``execution``).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pydantic import Field
 from pipesched.profiles import DeviceKind
 from pipesched.profiles.costs import (
     LayerCost,
+    LayerExecution,
     LayerMeasurement,
     LayerSplit,
     LayerWork,
@@ -23,6 +25,7 @@ from pipesched.profiles.costs import (
     Provenance,
     SharingPrice,
 )
+from pipesched.profiles.io.execution_record import ExecutionRecord
 from pipesched.profiles.io.faults import require_no_faults
 from pipesched.profiles.io.model_name import NameFromFile
 from pipesched.profiles.io.record_schema import record_schema
@@ -93,6 +96,7 @@ class _Provenance(Record):
     versions: Annotated[dict[Text, Text], Field(max_length=100)]
     date: Text
     kind: DeviceKind = "cpu"
+    execution: ExecutionRecord = ExecutionRecord()
 
 
 class _SharingPrice(Record):
@@ -106,7 +110,7 @@ class _Profile(Record):
     becomes: ClassVar[type] = Profile
 
     format: Literal["pipesched-profile"]
-    version: Literal[1, 2, 3, 4, 5]
+    version: Literal[1, 2, 3, 4, 5, 6]
     model: Text
     layers: Annotated[tuple[_Layer, ...], Field(min_length=1, max_length=100_000)]
     provenance: _Provenance
@@ -123,6 +127,7 @@ def read_profile(text: str, file: str) -> Profile:
     record = parse_record(_Profile, text, file, _ADVICE)
     fields = record.provenance.model_dump()
     fields["versions"] = tuple(record.provenance.versions.items())
+    fields["execution"] = LayerExecution(**fields["execution"])
     name = NameFromFile(record.model, file)
     variation = None if record.variation is None else record.variation.variation()
     sharing = tuple(SharingPrice(**price.model_dump()) for price in record.sharing or ())
@@ -145,7 +150,7 @@ def profile_text(profile: Profile, file: str) -> str:
     """
     fields = asdict(profile)
     fields["provenance"]["versions"] = dict(profile.provenance.versions)
-    text = json.dumps({"format": "pipesched-profile", "version": 5, **fields}, indent=1) + "\n"
+    text = json.dumps({"format": "pipesched-profile", "version": 6, **fields}, indent=1) + "\n"
     read_profile(text, file)
     return text
 
@@ -172,12 +177,13 @@ def _version_faults(record: _Profile) -> list[str]:
             for number, measurement in enumerate(layer.measurements)
         ]
     named.append(("provenance", record.provenance, "kind", 3))
+    named.append(("provenance", record.provenance, "execution", 6))
     named += [("profile", record, "variation", 4), ("profile", record, "sharing", 5)]
     faults = []
     for place, part, name, since in named:
         expected = record.version >= since
         if (name in part.model_fields_set) != expected:
-            got, wanted = ("no", "one, or null,") if expected else ("a", "none")
+            got, wanted = ("no", "one, or null,") if expected else ("an" if name[0] in "aeiou" else "a", "none")
             faults.append(f"{place}: got {got} {name}, expected {wanted} in version {record.version}")
     return faults
 

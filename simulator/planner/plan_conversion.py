@@ -28,4 +28,5 @@ def plan_of(outcome: PlanOutcome, request: Request) -> Plan:
             communication_fraction=(costs.transfer_s + costs.reduce_s) / outcome.seconds,
         ),
         origin=f"a profile of {provenance.device}; {request.cluster.origin or 'a cluster'}"[:400],
+        execution=provenance.execution,
     )

@@ -7,6 +7,7 @@ Names and rules are those of DeepSpeed 0.19.8 (`runtime/pipe/module.py`, `schedu
   forwards and backwards overlap and W are ops of their own.)
 * `partition_method` takes no layers of each stage; ``uniform`` gives the first stages a layer more.
 * The copies of a stage are side by side.
+* A PipelineModule computes the layers that it is given: it shares none among GPUs, and recomputes whole ones.
 * `activation_checkpoint_interval` counts from the stage's first layer: of the largest stage's, all keep their input.
 """
 
@@ -32,6 +33,7 @@ def deepspeed_config(setting: PipelineSetting) -> str:
             f"schedule: got {setting.schedule}, expected 1f1b, as a PipelineModule of {_NAME} has no other; try that"
         )
     setting.require_copies_side_by_side(_NAME)
+    _require_own_layers(setting)
     _require_uniform(setting.partition)
     said = {
         "PipelineModule": {
@@ -46,6 +48,25 @@ def deepspeed_config(setting: PipelineSetting) -> str:
         },
     }
     return json.dumps(said, indent=2) + "\n"
+
+
+def _require_own_layers(setting: PipelineSetting) -> None:
+    """Refuse layers that are computed otherwise than one by one on a GPU.
+
+    Raises:
+        ArgumentError: They are.
+    """
+    execution = setting.execution
+    if execution.tensor_parallel > 1:
+        raise ArgumentError(
+            f"tensor_parallel: got {execution.tensor_parallel}, expected 1, as a PipelineModule of {_NAME} shares no "
+            "layer among GPUs; profile without it"
+        )
+    if execution.selective_recompute and not setting.recomputes:
+        raise ArgumentError(
+            f"selective_recompute: got it, expected none, as a PipelineModule of {_NAME} recomputes whole layers; "
+            "profile without it, or try `recompute=all`"
+        )
 
 
 def _require_uniform(partition: tuple[int, ...]) -> None:

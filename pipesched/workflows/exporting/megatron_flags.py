@@ -8,6 +8,8 @@ Names and rules are those of `megatron/training/arguments.py` (commit 000c4ac2) 
 * The layout has a letter for every layer (E embedding, t transformer layer, L output layer) and a bar between stages;
   stage s is on rank s mod p.
 * The width is what the number of processes leaves. The copies of a stage are side by side, or those of a pipeline.
+* The GPUs that share a layer are side by side, before the copies of a stage.
+* Selective recomputation is that of attention unless other modules are named; there is one granularity.
 * Recomputation keeps the input of every so many transformer layers, a number that must divide those of every stage.
 """
 
@@ -44,6 +46,7 @@ def megatron_flags(setting: PipelineSetting) -> str:
     options = [
         ["--pipeline-model-parallel-size", str(setting.num_ranks)],
         *_group_size(setting),
+        *_sharing(setting),
         ["--num-layers", str(num_layers)],
         ["--pipeline-model-parallel-layout", "|".join("".join(stage) for stage in stages)],
         ["--micro-batch-size", str(setting.microbatch_size)],
@@ -60,7 +63,18 @@ def megatron_flags(setting: PipelineSetting) -> str:
             ["--recompute-num-layers", str(unit)],
         ]
         comments += [recompute_comment(unit)]
+    elif setting.execution.selective_recompute:
+        options += [["--recompute-granularity", "selective"]]
     return bash_array(comments, options)
+
+
+def _sharing(setting: PipelineSetting) -> list[list[str]]:
+    """Return the flags for GPUs that share every layer, where they do."""
+    execution = setting.execution
+    if execution.tensor_parallel == 1:
+        return []
+    size = ["--tensor-model-parallel-size", str(execution.tensor_parallel)]
+    return [size, ["--sequence-parallel"]] if execution.sequence_parallel else [size]
 
 
 def _group_size(setting: PipelineSetting) -> list[list[str]]:

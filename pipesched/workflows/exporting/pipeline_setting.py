@@ -10,6 +10,7 @@ from itertools import accumulate, pairwise
 from typing import TypeVar
 
 from pipesched.profiles import MessagePrecision
+from pipesched.profiles.costs import LayerExecution
 from pipesched.profiles.io import Plan
 from pipesched.schedules import Schedule
 from pipesched.schedules.builders import find
@@ -28,12 +29,14 @@ class PipelineSetting:
         partition: Layers of each stage.
         microbatch_size: Samples.
         compression: Compression of the messages between stages.
+        execution: How the layers are computed, by how many GPUs each.
     """
 
     schedule_spec: ScheduleSpec
     partition: tuple[int, ...]
     microbatch_size: int
     compression: MessagePrecision | None = None
+    execution: LayerExecution = LayerExecution()  # noqa: RUF009 -- frozen
 
     @classmethod
     def of_plan(cls, plan: Plan) -> PipelineSetting:
@@ -43,6 +46,7 @@ class PipelineSetting:
             partition=plan.partition,
             microbatch_size=plan.microbatch_size,
             compression=plan.compression,
+            execution=plan.execution,
         )
 
     @property
@@ -89,7 +93,10 @@ class PipelineSetting:
     @property
     def size_text(self) -> str:
         """Processes, and what they are, as a comment says it."""
-        return f"{self.width * self.num_ranks} processes: {self.width} x {self.num_ranks} ranks of {self.schedule}"
+        gpus = self.execution.tensor_parallel
+        shared = f", each rank {gpus} that share its layers" if gpus > 1 else ""
+        ranks = f"{self.width} x {self.num_ranks} ranks of {self.schedule}"
+        return f"{self.width * self.num_ranks * gpus} processes: {ranks}{shared}"
 
     def cut(self, layers: Sequence[_Layer]) -> list[Sequence[_Layer]]:
         """Return `layers` stage by stage."""

@@ -7,8 +7,10 @@ Names and rules are those of torchtitan 0.3.0 (`config/configs.py`, `distributed
   are: in a loop (stage s on rank s mod p), or in a V (stages r and 2p - 1 - r on rank r), as under ZBVZeroBubble.
 * PyTorch's 1F1B refuses fewer micro-batches than ranks; as a CSV file it runs.
 * A local batch is what one copy takes for a step. Of one rank there is no pipeline: local batches are accumulated.
-* The mesh has pipelines outside: the copies of a stage are side by side.
-* Recomputation is a subcommand, so it comes last; each transformer layer keeps its input.
+* The mesh has pipelines outside and GPUs that share a layer inside: the copies of a stage are side by side.
+* GPUs that share a layer share the sequence too, unless that is denied.
+* Recomputation is a subcommand, so it comes last. If it is full, each transformer layer keeps its input. Selective
+  recomputation goes by operation: attention's output is kept, every other product is computed again.
 """
 
 from __future__ import annotations
@@ -54,15 +56,33 @@ def torchtitan_flags(setting: PipelineSetting) -> str:
     options = [
         ["--parallelism.data_parallel_replicate_degree", str(setting.width)],
         ["--parallelism.data_parallel_shard_degree", "1"],
+        *_sharing(setting),
         *pipeline,
         ["--training.local_batch_size", str(local_batch_size)],
         ["--training.global_batch_size", str(setting.batch_size)],
-        ["activation_checkpoint:full" if setting.recomputes else "activation_checkpoint:none"],
+        [f"activation_checkpoint:{_recomputation(setting)}"],
     ]
     comments = [f"{_NAME}, {setting.size_text}", TRANSFORMER_COMMENT, "The last word ends the command line."]
     if setting.recomputes:
         comments += [recompute_comment(1)]
+    elif setting.execution.selective_recompute:
+        comments += ["Recomputation is of every other product too, where the setting's is of attention alone."]
     return file + bash_array(comments, options)
+
+
+def _recomputation(setting: PipelineSetting) -> str:
+    if setting.recomputes:
+        return "full"
+    return "selective" if setting.execution.selective_recompute else "none"
+
+
+def _sharing(setting: PipelineSetting) -> list[list[str]]:
+    """Return the options for GPUs that share every layer, where they do."""
+    execution = setting.execution
+    if execution.tensor_parallel == 1:
+        return []
+    degree = ["--parallelism.tensor_parallel_degree", str(execution.tensor_parallel)]
+    return [degree] if execution.sequence_parallel else [degree, ["--parallelism.no-enable-sequence-parallel"]]
 
 
 def _pipeline(setting: PipelineSetting) -> tuple[str, list[list[str]]]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pipesched.profiles import ProfileError
+from pipesched.profiles.costs import LayerExecution
 from pipesched.profiles.io import Plan, Predicted, load_plan, save_plan
 from pipesched.schedules import ScheduleError
 from pipesched.schedules.builders import build
@@ -23,6 +24,7 @@ PLAN = Plan(
     compression="half",
     predicted=Predicted(0.5, 32.0, (1e9, 2e9, 1e9, 2e9), bubble_fraction=0.2),
     origin="by hand",
+    execution=LayerExecution(tensor_parallel=4, sequence_parallel=True, selective_recompute=True),
 )
 OTHERS = {
     "replicas": replace(
@@ -52,6 +54,14 @@ def test_its_file_names_itself_and_its_version(tmp_path):
     assert (written["format"], written["version"]) == ("pipesched-plan", 1)
     assert written["schedule_spec"]["width"] == 2
     assert written["predicted"]["memory_bytes"] == [1e9, 2e9, 1e9, 2e9]
+
+
+def test_a_plan_from_before_it_said_how_layers_are_computed_is_of_one_gpu_each(tmp_path):
+    save_plan(PLAN, tmp_path / "plan.json")
+    written = json.loads((tmp_path / "plan.json").read_text())
+    assert written.pop("execution")["tensor_parallel"] == 4
+    (tmp_path / "plan.json").write_text(json.dumps(written))
+    assert load_plan(tmp_path / "plan.json") == replace(PLAN, execution=LayerExecution())
 
 
 def test_bounds_are_the_sums_of_the_layers():

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 import pipesched
+from pipesched.profiles.costs import LayerExecution
 from pipesched.profiles.io import Plan, Predicted, save_plan
 from pipesched.schedules.builders import CATALOGUE, build
 from pipesched.schedules.formats import to_json
@@ -85,7 +86,11 @@ PIPELINE_ARGS=(
 
 def changed(setting=UNEVEN, **fields):
     """Return `setting` with other fields, of its schedule or of itself."""
-    own = {name: fields.pop(name) for name in ("partition", "microbatch_size", "compression") if name in fields}
+    own = {
+        name: fields.pop(name)
+        for name in ("partition", "microbatch_size", "compression", "execution")
+        if name in fields
+    }
     return replace(setting, schedule_spec=replace(setting.schedule_spec, **fields), **own)
 
 
@@ -246,6 +251,8 @@ def test_what_no_trainer_can_be_told_is_refused(trainer, fields, said):
 
 
 WHOLE = {"recompute": None}
+AGAIN = LayerExecution(selective_recompute=True)
+SHARED = LayerExecution(tensor_parallel=4, sequence_parallel=True, selective_recompute=True)
 INTERLEAVED = {"name": "interleaved"} | WHOLE
 TWO_LAYERS = {"num_ranks": 2, "partition": (1, 1)} | WHOLE
 ON_ONE_RANK = {"num_ranks": 1, "partition": (12,)} | WHOLE
@@ -266,6 +273,8 @@ HANAYO = {"name": "hanayo", "partition": (1,) * 16} | WHOLE
         ("torchtitan", TWO_LAYERS, "partition: got 2 layers, expected at least 3"),
         ("deepspeed", {"name": "gpipe"}, "schedule: got gpipe, expected 1f1b, as a PipelineModule of DeepSpeed"),
         ("deepspeed", {"placement": "pipeline"}, "placement: got pipeline, expected data, as DeepSpeed"),
+        ("deepspeed", {"execution": SHARED}, "tensor_parallel: got 4, expected 1, as a PipelineModule of DeepSpeed"),
+        ("deepspeed", {"execution": AGAIN} | WHOLE, "selective_recompute: got it, expected none, as a PipelineModule"),
         ("deepspeed", {}, "partition: got 4,2,2,4, expected 3,3,3,3, as DeepSpeed takes no layers of each stage"),
     ],
 )
@@ -273,6 +282,46 @@ def test_what_one_trainer_cannot_be_told_is_refused(trainer, fields, said):
     with pytest.raises(pipesched.ArgumentError) as refused:
         export_setting(changed(**fields), trainer)
     assert str(refused.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "fields", "said"),
+    [
+        (
+            "megatron",
+            {"execution": SHARED} | WHOLE,
+            ["--tensor-model-parallel-size 4", "--sequence-parallel", "--recompute-granularity selective"],
+        ),
+        ("megatron", {"execution": LayerExecution(tensor_parallel=4)} | WHOLE, ["--tensor-model-parallel-size 4"]),
+        ("megatron", {"execution": AGAIN} | WHOLE, ["--recompute-granularity selective"]),
+        (
+            "torchtitan",
+            {"execution": SHARED} | WHOLE,
+            ["--parallelism.tensor_parallel_degree 4", "activation_checkpoint:selective"],
+        ),
+        (
+            "torchtitan",
+            {"execution": LayerExecution(tensor_parallel=4)} | WHOLE,
+            ["--parallelism.tensor_parallel_degree 4", "--parallelism.no-enable-sequence-parallel"],
+        ),
+    ],
+)
+def test_how_layers_are_computed_is_said_beside_the_pipeline(trainer, fields, said):
+    text, plain = export_setting(changed(**fields), trainer), export_setting(changed(**WHOLE), trainer)
+    more = [line.strip() for line in text.splitlines() if line not in plain.splitlines() and "#" not in line]
+    assert more == said
+    gpus = fields["execution"].tensor_parallel
+    assert f", {8 * gpus} processes: 2 x 4 ranks of 1f1b" in text
+    assert (f", each rank {gpus} that share its layers" in text) == (gpus > 1)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "line"), [("megatron", "--recompute-granularity full"), ("torchtitan", "activation_checkpoint:full")]
+)
+def test_recomputation_of_stages_holds_that_of_attention(trainer, line):
+    text = export_setting(changed(execution=AGAIN), trainer)
+    assert text == export_setting(UNEVEN, trainer)
+    assert line in text
 
 
 def test_a_plan_and_its_file_say_the_same(tmp_path):

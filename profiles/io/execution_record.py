@@ -1,0 +1,20 @@
+"""How layers are computed, as files of profiles and plans have it."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from pipesched.profiles.costs import LayerExecution
+from pipesched.profiles.io.validation import Record
+
+
+class ExecutionRecord(Record):
+    """How layers are computed; without it by one GPU each, and as they are."""
+
+    becomes: ClassVar[type] = LayerExecution
+
+    tensor_parallel: Annotated[int, Field(ge=1, le=65_536)] = 1
+    sequence_parallel: bool = False
+    selective_recompute: bool = False
