@@ -37,6 +37,7 @@ from .errors import require_rate as require_rate
 from .errors import require_some as require_some
 from .notes import busy_machine as busy_machine
 from .notes import crowded_cores as crowded_cores
+from .notes import gpus_in_all as gpus_in_all
 from .notes import other_device as other_device
 from .notes import other_speed as other_speed
 from .notes import short_ops as short_ops

@@ -86,6 +86,14 @@ def other_device(profile: Profile, machine: str | None) -> list[str]:
     ]
 
 
+def gpus_in_all(profile: Profile, num_devices: int) -> list[str]:
+    """Return a note where each device of a profile is several GPUs."""
+    size = profile.provenance.execution.tensor_parallel
+    if size == 1:
+        return []
+    return [f"a device is {size} GPUs that share its layers: {num_devices} devices are {num_devices * size} GPUs"]
+
+
 def unknown_bytes(profile: Profile) -> list[str]:
     """Return a note where a profile, as of a table of seconds, knows no bytes of something that every model has."""
     measured = [measurement for layer in profile.layers for measurement in layer.measurements]

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 GPT = "gpt:layers=6,width=1024,heads=16,context=512,vocab=1024"
 
 
@@ -19,6 +21,45 @@ def test_an_estimate_is_shown_written_and_planned_with(pipesched, folder):
     assert "estimated" in json.loads((folder / "plan.json").read_text())["origin"]
     simulated = pipesched("simulate -s zb_h1 -p 2 -m 4 --profile gpt.json")
     assert (simulated.code, simulated.err) == (0, "")
+
+
+def test_how_layers_are_computed_goes_with_the_plan_to_its_export(pipesched, folder):
+    shared = "--tensor-parallel 4 --sequence-parallel --selective-recompute"
+    pipesched(f"profile {GPT} --gpu h100 --dtype bfloat16 {shared} --out gpt.json")
+    pipesched("plan gpt.json -b 8 --devices 4 --depth 2 -s 1f1b --recompute no --out plan.json")
+    expected = {"tensor_parallel": 4, "sequence_parallel": True, "selective_recompute": True}
+    assert json.loads((folder / "gpt.json").read_text())["provenance"]["execution"] == expected
+    assert json.loads((folder / "plan.json").read_text())["execution"] == expected
+    said = pipesched("export megatron --plan plan.json").out
+    assert said.startswith("# Megatron-LM, 16 processes: 2 x 2 ranks of 1f1b, each rank 4 that share its layers\n")
+    for line in ("--tensor-model-parallel-size 4", "--sequence-parallel", "--recompute-granularity selective"):
+        assert f"    {line}\n" in said
+    refused = pipesched("export deepspeed --plan plan.json")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "tensor-parallel: got 4, expected 1" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("size", "gpus", "said"),
+    [
+        (4, "", "--gpus: got 8 devices of dgx-h100, a node of 8 GPUs, expected at most 2, as each device of the "
+         "profile is 4 GPUs that share its layers; try --gpus 2"),
+        (4, "--gpus 3", "--gpus: got 3 devices of dgx-h100, a node of 8 GPUs, expected at most 2, as each"),
+        (16, "--gpus 1", "--gpus: got 1 devices of dgx-h100, a node of 8 GPUs, expected at most 0, as each"),
+        (4, "--gpus 2", None),
+        (1, "", None),
+    ],
+)  # fmt: skip
+def test_a_node_has_no_more_devices_than_gpus_for_them(pipesched, size, gpus, said):
+    pipesched(f"profile {GPT} --gpu h100 --dtype bfloat16 --tensor-parallel {size} --out gpt.json")
+    options = f"-b 8 -s 1f1b --nodes 2 --machine dgx-h100 {gpus}"
+    answer = pipesched(f"plan gpt.json {options} --depth 2 --top 1")
+    if said is not None:
+        assert (answer.code, answer.err.count("\n")) == (2, 1)
+        assert answer.err.startswith(f"pipesched: {said}")
+        return
+    assert (answer.code, answer.err) == (0, "")
+    assert ("a device is 4 GPUs that share its layers: 4 devices are 16 GPUs" in answer.out) == (size == 4)
 
 
 def test_the_efficiency_and_what_is_computed_again_change_the_seconds(pipesched):

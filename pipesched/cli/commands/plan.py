@@ -17,7 +17,7 @@ from pipesched.cli.output.output_files import JSON as PLAN
 from pipesched.cli.output.output_files import PAGE, check_outputs, emit
 from pipesched.cli.terminal import complain, print_json, progress_bar
 from pipesched.schedules.formats import suffix_of
-from pipesched.workflows import MAX_PROCESSES, TrainerName, other_device, unknown_bytes
+from pipesched.workflows import MAX_PROCESSES, TrainerName, gpus_in_all, other_device, unknown_bytes
 
 if TYPE_CHECKING:
     from pipesched.workflows.planning import PlanSearch
@@ -72,7 +72,11 @@ def plan(
     with progress_bar(f"planning for {len(asked.cluster.devices)} devices") as tick:
         result = search_request(asked, top, time_limit, workers, tick)
     ranking, best = result.ranking, result.best
-    notes = [*other_device(asked.profile, request.machines.machine), *unknown_bytes(asked.profile)]
+    notes = [
+        *gpus_in_all(asked.profile, len(asked.cluster.devices)),
+        *other_device(asked.profile, request.machines.machine),
+        *unknown_bytes(asked.profile),
+    ]
     if best is None and not ranking.is_complete:
         raise KeyboardInterrupt  # before there was anything to say
     if best is None:

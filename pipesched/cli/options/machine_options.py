@@ -100,6 +100,26 @@ class MachineOptions:
         whole = costs_of_stages(profile, ((0, len(profile.layers)),), profile.microbatch_sizes[0])
         self.require_judged(whole.has_bytes, "profile the model again")
 
+    def require_gpus(self, profile: Profile) -> None:
+        """Refuse more devices of a node known by name than it has GPUs for, where each is several that share layers.
+
+        Raises:
+            InputError: A node of --machine, with --gpus or all of its own, would have to be larger.
+        """
+        size = profile.provenance.execution.tensor_parallel
+        if self.machine is None or size == 1:
+            return
+        from pipesched.profiles.io import load_machine
+
+        num_gpus = len(load_machine(self.machine).devices)
+        got, most = self.gpus or num_gpus, num_gpus // size
+        if got > most:
+            raise InputError(
+                f"--gpus: got {got} devices of {self.machine}, a node of {num_gpus} GPUs, expected at most {most}, as "
+                f"each device of the profile is {size} GPUs that share its layers; "
+                f"try {f'--gpus {most}' if most else 'a profile of fewer'}"
+            )
+
     def limit_text(self) -> str | None:
         """Return what `--memory-limit` says, with its unit; None where it is not given."""
         if self.memory_limit is None:

@@ -153,6 +153,7 @@ class RequestOptions:
         cluster = replace(cluster, devices=cluster.devices[: self.devices])
         loaded = model.load(profile, self.batch_size, len(cluster.devices))
         self.machines.require_judged_profile(loaded)
+        self.machines.require_gpus(loaded)
         return Request(
             profile=loaded,
             cluster=cluster,

@@ -68,6 +68,7 @@ class ProblemOptions:
         cluster = replace(cluster, devices=cluster.devices[: self.devices])
         profile = load_profile(self.model) if self.is_file else self._measured(space, runs)
         machines.require_judged_profile(profile)
+        machines.require_gpus(profile)
         parse_partition(self.partition, (1.0,) * len(profile.layers), self.devices)
         return Problem(profile, self.batch_size, cluster, self.partition, self.messages.network_options())
 

@@ -199,7 +199,8 @@ def plan(
 
     Args:
         profile: Profile of the model: a Profile, or a file of one.
-        cluster: Machines, or a file of them; None: `num_devices` equal ones whose links take no time.
+        cluster: Machines, or a file of them; None: `num_devices` equal ones whose links take no time. A device is as
+            many GPUs as share a layer of the profile.
         batch_size: Samples of an optimizer step.
         num_devices: The first of the cluster; None: all.
         schedules: Names of the catalogue; None: gpipe, 1f1b, interleaved and zb_h1.
