@@ -43,6 +43,7 @@ from .notes import other_speed as other_speed
 from .notes import short_ops as short_ops
 from .notes import unjudged_limit as unjudged_limit
 from .notes import unknown_bytes as unknown_bytes
+from .notes import whole_attention as whole_attention
 from .session import close as close
 from .session import is_rank as is_rank
 from .session import session as session

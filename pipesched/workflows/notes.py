@@ -94,6 +94,17 @@ def gpus_in_all(profile: Profile, num_devices: int) -> list[str]:
     return [f"a device is {size} GPUs that share its layers: {num_devices} devices are {num_devices * size} GPUs"]
 
 
+def whole_attention(profile: Profile) -> list[str]:
+    """Return a note where an estimate holds attention's whole matrix, which FlashAttention never makes."""
+    execution = profile.provenance.execution
+    if execution.flash_attention or execution.selective_recompute:
+        return []
+    return [
+        "attention makes its whole matrix of context x context, and keeps it for the backward; "
+        "estimate it with FlashAttention where yours does neither"
+    ]
+
+
 def unknown_bytes(profile: Profile) -> list[str]:
     """Return a note where a profile, as of a table of seconds, knows no bytes of something that every model has."""
     measured = [measurement for layer in profile.layers for measurement in layer.measurements]

@@ -14,6 +14,10 @@ equations 1, 2, 4 and table 2)
     t GPUs                                    sbh (10 + 24/t + 5 as/(ht))
     t GPUs, sequence parallelism              sbh (34/t + 5 as/(ht))
     any of these, attention computed again    without the term in as/h
+    any of these, FlashAttention              4 a/(ht) in place of it, a float32 for each row of a matrix
+
+FlashAttention (arXiv:2307.08691, section 3.1) multiplies five times in I where a whole matrix needs four, 2 s more of
+the above, and moves what goes in and out of attention, and nothing of size s^2.
 
 What is not a product moves bytes alone. It is fused as in Megatron-LM (arXiv:2104.04473, section 4.2): bias and GELU;
 bias, dropout and residual sum; scale, mask and softmax. Dropout is counted with its masks, a byte each.
@@ -85,7 +89,7 @@ class _Layers:
 
     def __init__(self, shape: GptShape, microbatch_size: int, execution: GptExecution) -> None:
         self._shape = shape
-        self._recomputes = execution.selective_recompute
+        self._recomputes, self._is_flash = execution.selective_recompute, execution.flash_attention
         self._gpus = gpus = execution.tensor_parallel
         self._element_bytes = element_bytes(execution.dtype)
         self._samples = microbatch_size
@@ -114,7 +118,7 @@ class _Layers:
 
     def block(self) -> GptLayer:
         """Return attention and MLP, each behind a norm, and each dropped out and added to what came in."""
-        e, gpus, width, context = self._element_bytes, self._gpus, self._shape.width, self._shape.context
+        e, gpus, width = self._element_bytes, self._gpus, self._shape.width
         shared, between = self._shared, self._between
         linears = tuple(
             matrix_product(self._tokens, inputs, outputs, e)
@@ -125,15 +129,11 @@ class _Layers:
                 (4 * width // gpus, width),
             )
         )
-        count, size = self._samples * self._shape.heads // gpus, width // self._shape.heads
-        scores = count * context**2
-        attended = matrix_product(context, size, context, e, count), matrix_product(context, context, size, e, count)
-        attention = *attended, Kernel(0, (4 * e + 1) * scores)  # softmax, dropout with its mask
-        attention_back = *attended, *attended, Kernel(0, (5 * e + 1) * scores)
+        attention, attention_back, kept = self._attention()
         rest = Kernel(0, 4 * e * between), Kernel(0, 8 * e * shared), Kernel(0, 2 * (3 * e + 1) * between)
         rest_back = Kernel(0, 6 * e * between), Kernel(0, 12 * e * shared), Kernel(0, 2 * (5 * e + 1) * between)
         again = attention if self._recomputes else ()
-        inside = (3 * e + 2) * between + 12 * e * shared + (0 if self._recomputes else (2 * e + 1) * scores)
+        inside = (3 * e + 2) * between + 12 * e * shared + (0 if self._recomputes else kept)
         return GptLayer(
             parameters=(12 * width + 7) * width // gpus + 6 * width,
             forward=LayerPass((*linears, *attention, *rest), (self._reduced_bytes,) * 2),
@@ -145,6 +145,20 @@ class _Layers:
             left_bytes=inside - between,  # the topmost mask goes
             gradient_bytes=e * (7 * shared + 2 * between),
         )
+
+    def _attention(self) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...], int]:
+        """Return what attention does forward and backward, and the bytes that it keeps besides what goes in and out."""
+        e, context, shared = self._element_bytes, self._shape.context, self._shared
+        count, size = self._samples * self._shape.heads // self._gpus, self._shape.width // self._shape.heads
+        rows = count * context
+        scores = rows * context
+        attended = matrix_product(context, size, context, e, count), matrix_product(context, context, size, e, count)
+        if self._is_flash:
+            flops = 2 * size * scores  # of one product
+            sums = FLOAT32_BYTES * rows
+            return (Kernel(2 * flops, 4 * e * shared + sums),), (Kernel(5 * flops, 8 * e * shared + sums),), sums
+        forward = *attended, Kernel(0, (4 * e + 1) * scores)  # softmax, dropout with its mask
+        return forward, (*attended, *attended, Kernel(0, (5 * e + 1) * scores)), (2 * e + 1) * scores
 
     def head(self) -> GptLayer:
         """Return the last norm, the scores of the vocabulary, and the loss of these in float32."""

@@ -85,6 +85,8 @@ def _estimated(gpu: Gpu, execution: GptExecution, flops_per_s: float) -> str:
         words.append("sequence parallelism")
     if execution.selective_recompute:
         words.append("attention recomputed")
+    if execution.flash_attention:
+        words.append("FlashAttention")
     return ", ".join(words)
 
 

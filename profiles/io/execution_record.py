@@ -18,3 +18,4 @@ class ExecutionRecord(Record):
     tensor_parallel: Annotated[int, Field(ge=1, le=65_536)] = 1
     sequence_parallel: bool = False
     selective_recompute: bool = False
+    flash_attention: bool = False

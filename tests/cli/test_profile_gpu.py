@@ -27,7 +27,7 @@ def test_how_layers_are_computed_goes_with_the_plan_to_its_export(pipesched, fol
     shared = "--tensor-parallel 4 --sequence-parallel --selective-recompute"
     pipesched(f"profile {GPT} --gpu h100 --dtype bfloat16 {shared} --out gpt.json")
     pipesched("plan gpt.json -b 8 --devices 4 --depth 2 -s 1f1b --recompute no --out plan.json")
-    expected = {"tensor_parallel": 4, "sequence_parallel": True, "selective_recompute": True}
+    expected = {"tensor_parallel": 4, "sequence_parallel": True, "selective_recompute": True, "flash_attention": False}
     assert json.loads((folder / "gpt.json").read_text())["provenance"]["execution"] == expected
     assert json.loads((folder / "plan.json").read_text())["execution"] == expected
     said = pipesched("export megatron --plan plan.json").out
@@ -60,6 +60,21 @@ def test_a_node_has_no_more_devices_than_gpus_for_them(pipesched, size, gpus, sa
         return
     assert (answer.code, answer.err) == (0, "")
     assert ("a device is 4 GPUs that share its layers: 4 devices are 16 GPUs" in answer.out) == (size == 4)
+
+
+def test_attention_is_said_to_keep_its_whole_matrix_where_it_does(pipesched, folder):
+    line = f"profile {GPT} --gpu h100 --dtype bfloat16 --microbatch-sizes 2"
+    words = "attention makes its whole matrix of context x context"
+    assert words in " ".join(pipesched(line).out.split())
+    assert words not in " ".join(pipesched(f"{line} --selective-recompute").out.split())
+    flash = pipesched(f"{line} --flash-attention --out flash.json").out
+    assert words not in " ".join(flash.split())
+    assert "FlashAttention" in flash
+    pipesched("plan flash.json -b 8 --devices 2 --depth 2 -s 1f1b --out plan.json")
+    assert "    --attention-backend flash\n" in pipesched("export megatron --plan plan.json").out
+    both = pipesched(f"{line} --flash-attention --selective-recompute")
+    assert (both.code, both.err.count("\n")) == (2, 1)
+    assert both.err.startswith("pipesched: --flash-attention: got it with --selective-recompute, expected one of them")
 
 
 def test_the_efficiency_and_what_is_computed_again_change_the_seconds(pipesched):

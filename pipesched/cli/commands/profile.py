@@ -17,7 +17,7 @@ from pipesched.cli.output.output_files import JSON, check_outputs, emit
 from pipesched.cli.terminal import print_result, progress_bar
 from pipesched.executor import RunSettings
 from pipesched.profiles.processes import LoadMeter
-from pipesched.workflows import busy_machine
+from pipesched.workflows import busy_machine, whole_attention
 
 if TYPE_CHECKING:
     from pipesched.workflows.measuring import MeasuredCosts, ProfileMeasurement, RunsArgument
@@ -73,6 +73,9 @@ class GpuOptions:
     selective_recompute: Annotated[
         bool, typer.Option("--selective-recompute", help="Attention is computed again, and keeps nothing.")
     ] = False
+    flash_attention: Annotated[
+        bool, typer.Option("--flash-attention", help="Attention keeps no whole matrix; else it does.")
+    ] = False
     efficiency: Annotated[
         float | None, typer.Option(help="Share of the peak that products of matrices come to; else as measured.")
     ] = None
@@ -118,6 +121,7 @@ def profile(
             measured = _measured(model, layers)
         else:
             measured = _estimated(model, layers, estimate)
+            notes = whole_attention(measured.profile)
     else:
         _require_unused("MODEL", layers == LayerOptions(), "of how layers are measured")
         _require_unused("MODEL", estimate == GpuOptions(), "of how layers are estimated")

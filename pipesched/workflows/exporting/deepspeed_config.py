@@ -8,6 +8,7 @@ Names and rules are those of DeepSpeed 0.19.8 (`runtime/pipe/module.py`, `schedu
 * `partition_method` takes no layers of each stage; ``uniform`` gives the first stages a layer more.
 * The copies of a stage are side by side.
 * A PipelineModule computes the layers that it is given: it shares none among GPUs, and recomputes whole ones.
+  How these compute attention is theirs.
 * `activation_checkpoint_interval` counts from the stage's first layer: of the largest stage's, all keep their input.
 """
 

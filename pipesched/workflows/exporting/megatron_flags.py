@@ -65,6 +65,8 @@ def megatron_flags(setting: PipelineSetting) -> str:
         comments += [recompute_comment(unit)]
     elif setting.execution.selective_recompute:
         options += [["--recompute-granularity", "selective"]]
+    if setting.execution.flash_attention:
+        options += [["--attention-backend", "flash"]]
     return bash_array(comments, options)
 
 

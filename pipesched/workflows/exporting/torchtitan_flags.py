@@ -11,6 +11,7 @@ Names and rules are those of torchtitan 0.3.0 (`config/configs.py`, `distributed
 * GPUs that share a layer share the sequence too, unless that is denied.
 * Recomputation is a subcommand, so it comes last. If it is full, each transformer layer keeps its input. Selective
   recomputation goes by operation: attention's output is kept, every other product is computed again.
+* Attention is scaled_dot_product_attention's or FlexAttention's, neither of which keeps its whole matrix.
 """
 
 from __future__ import annotations

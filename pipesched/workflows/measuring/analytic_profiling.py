@@ -32,6 +32,7 @@ def analytic_profile(
     tensor_parallel: int = 1,
     sequence_parallel: bool = False,
     selective_recompute: bool = False,
+    flash_attention: bool = False,
     optimizer: OptimizerName = "adamw",
     dtype: Dtype = "float32",
     efficiency: float | None = None,
@@ -48,6 +49,8 @@ def analytic_profile(
         tensor_parallel: GPUs that share every layer, over the links of a node.
         sequence_parallel: Whether they also share what is between products of matrices, and what is sent.
         selective_recompute: Whether attention is computed again for its backward, and keeps nothing.
+        flash_attention: Whether attention is FlashAttention; else it writes, and unless it is computed again keeps, its
+            whole matrix.
         optimizer: ``sgd``, ``momentum``, ``adam`` or ``adamw``.
         dtype: Of weights and activations; smaller ones than ``float32`` with a copy of the weights in that.
         efficiency: Share of its peak that the GPU comes to in products of matrices; None: as measured of the GPU.
@@ -67,6 +70,12 @@ def analytic_profile(
     require_at_least("tensor_parallel", tensor_parallel, 1)
     require_flag("sequence_parallel", sequence_parallel)
     require_flag("selective_recompute", selective_recompute)
+    require_flag("flash_attention", flash_attention)
+    if flash_attention and selective_recompute:
+        raise ArgumentError(
+            "flash_attention: got it with `selective_recompute`, expected one of them, as it keeps no matrix that "
+            "could be computed again; leave one out"
+        )
     require_choice("optimizer", optimizer, get_args(OptimizerName))
     require_choice("dtype", dtype, gpu.flops_per_s)
     if efficiency is not None:
@@ -80,6 +89,7 @@ def analytic_profile(
         tensor_parallel=tensor_parallel,
         sequence_parallel=sequence_parallel,
         selective_recompute=selective_recompute,
+        flash_attention=flash_attention,
     )
     sizes = sorted(set(microbatch_sizes))
     return ProfileMeasurement(gpt_profile(shape, gpu, sizes, execution, optimizer, efficiency))

@@ -5,7 +5,7 @@ import math
 
 import pytest
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from pipesched.profiles.clusters import Gpu
 from pipesched.profiles.costs import GptExecution, GptShape, costs_of_stages, gpt_layers, gpt_profile, stage_cost
@@ -108,6 +108,29 @@ def test_a_block_keeps_what_the_published_formulas_say(keywords, per_number):
     shared = 8 if keywords.get("sequence_parallel") else 1
     assert cost.output_bytes == 2 * s * b * h // shared
     assert stage_cost(profile, 5, 8, b).saved_bytes == 3 * cost.saved_bytes
+
+
+@pytest.mark.parametrize("num_gpus", [1, 8])
+def test_flash_attention_keeps_a_number_per_row_and_multiplies_as_pytorch_counts(num_gpus):
+    s, b, h, a = 2048, 2, 12288, 96
+    query = (b, a // num_gpus, s, h // a)
+    _, flash, _ = gpt_layers(GPT3, b, shared_by(num_gpus, flash_attention=True))
+    _, again, _ = gpt_layers(GPT3, b, shared_by(num_gpus, selective_recompute=True))
+    assert flash.saved_bytes - again.saved_bytes == 4 * b * s * a // num_gpus
+    linears = 24 * s * b * h * h // num_gpus
+    assert flops(flash) == (
+        linears + sdpa_flop_count(query, query, query),
+        linears + sdpa_backward_flop_count(query, query, query, query),
+        linears,
+    )
+
+
+def test_flash_attention_takes_less_time_than_a_whole_matrix():
+    seconds = [
+        stage_cost(gpt_profile(GPT3, SLOW, [1], GptExecution(**keywords), "adamw"), 5, 6, 1).both_s
+        for keywords in ({"flash_attention": True}, {}, {"selective_recompute": True})
+    ]
+    assert seconds == sorted(seconds)
 
 
 def test_what_a_block_leaves_for_w_is_its_topmost_mask_less_and_the_gradients_of_four_products():

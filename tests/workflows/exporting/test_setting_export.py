@@ -294,6 +294,8 @@ def test_what_one_trainer_cannot_be_told_is_refused(trainer, fields, said):
         ),
         ("megatron", {"execution": LayerExecution(tensor_parallel=4)} | WHOLE, ["--tensor-model-parallel-size 4"]),
         ("megatron", {"execution": AGAIN} | WHOLE, ["--recompute-granularity selective"]),
+        ("megatron", {"execution": LayerExecution(flash_attention=True)} | WHOLE, ["--attention-backend flash"]),
+        ("torchtitan", {"execution": LayerExecution(flash_attention=True)} | WHOLE, []),
         (
             "torchtitan",
             {"execution": SHARED} | WHOLE,

@@ -69,6 +69,10 @@ WRONG = [
     ("tensor_parallel: got 3, expected a divisor of heads=8", lambda: estimate("a100", tensor_parallel=3)),
     ("sequence_parallel: got it with one GPU", lambda: estimate("a100", sequence_parallel=True)),
     ("selective_recompute: got 1, expected True or False", lambda: estimate("a100", selective_recompute=1)),
+    (
+        "flash_attention: got it with `selective_recompute`",
+        lambda: estimate("a100", flash_attention=True, selective_recompute=True),
+    ),
     ("efficiency: got 0, expected a number above 0", lambda: estimate("a100", efficiency=0)),
     ("efficiency: got 1.5, expected a share of the peak", lambda: estimate("a100", efficiency=1.5)),
     ("model: got 3, expected the name of a GPT", lambda: pipesched.analytic_profile(3, "a100")),  # type: ignore[arg-type]
