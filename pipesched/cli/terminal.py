@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from textwrap import wrap
@@ -72,11 +72,16 @@ def print_coloured(lines: Sequence[str]) -> None:
     Console().print(Text.from_ansi("\n".join(lines)), soft_wrap=True)
 
 
-def print_table(title: str, rows: Sequence[Mapping[str, str]], caption: str = "") -> None:
+def print_table(
+    title: str,
+    rows: Sequence[Mapping[str, str]],
+    caption: str | Callable[[Collection[str]], Iterable[str]] = "",
+) -> None:
     """Print rows of ready-made cells, with as many columns as fit, or after `show_all_columns` with all.
 
     Columns of numbers are aligned right and never folded, and neither is the first; headers and words are. The columns
-    that matter most come first; those for which there is no room are named below.
+    that matter most come first; those for which there is no room are named below. A caption that depends on the columns
+    shown is a function of them.
     """
     from rich.console import Console
     from rich.table import Table
@@ -101,7 +106,8 @@ def print_table(title: str, rows: Sequence[Mapping[str, str]], caption: str = ""
             console.print(as_text(line, "table.title"), soft_wrap=True)
         console.print(table)
     sys.stdout.write(drawn.get())
-    print_lines([*caption.split("\n"), *([f"--wide also shows: {', '.join(left_out)}"] if left_out else [])])
+    lines = caption.split("\n") if isinstance(caption, str) else caption(shown)
+    print_lines([*lines, *([f"--wide also shows: {', '.join(left_out)}"] if left_out else [])])
 
 
 def print_lines(lines: Iterable[str]) -> None:
@@ -169,7 +175,7 @@ def _is_number(rows: Sequence[Mapping[str, str]], name: str) -> bool:
 
 def print_result(table: Table, notes: Sequence[str] = ()) -> None:
     """Print the table of a result, and notes below its caption."""
-    print_table(table.title, table.rows, "\n".join([*([table.caption] if table.caption else []), *notes]))
+    print_table(table.title, table.rows, lambda columns: [*table.lines(columns), *notes])
 
 
 def seconds(value: float) -> str:

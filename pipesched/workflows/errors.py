@@ -51,7 +51,8 @@ def require_at_least(name: str, value: object, least: int, most: int = MAX_NUMBE
     Raises:
         ArgumentError: It is not.
     """
-    number = require_integer(name, value, f"an integer of at least {least}")
+    advice = ", in bytes; try 14 * 10**9" if name.endswith("_bytes") and isinstance(value, str) else ""
+    number = require_integer(name, value, f"an integer of at least {least}{advice}")
     if number < least:
         raise ArgumentError(f"{name}: got {shown(number)}, expected at least {least}")
     if number > most:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from html import escape
 from itertools import groupby, pairwise
 
@@ -19,11 +19,18 @@ class Table:
         title: Above the table; may be empty.
         rows: Every row has the columns of the first.
         caption: Lines below the table.
+        legend: What columns mean, of those that do not say it themselves.
     """
 
     title: str
     rows: tuple[Mapping[str, str], ...]
     caption: str = ""
+    legend: Mapping[str, str] = field(default_factory=dict)
+
+    def lines(self, columns: Collection[str]) -> list[str]:
+        """Return the lines below the table where these columns are shown: what they mean, and the caption."""
+        meanings = "; ".join(f"{name}: {meaning}" for name, meaning in self.legend.items() if name in columns)
+        return [text for text in (meanings, *self.caption.split("\n")) if text]
 
     def to_html(self) -> str:
         """Return the table as HTML; whatever stands in a name is shown letter by letter."""
@@ -34,8 +41,9 @@ class Table:
                 "<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row.values()) + "</tr>" for row in self.rows
             )
             parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
-        if self.caption:
-            parts.append("<p>" + "<br>".join(_text(line) for line in self.caption.split("\n")) + "</p>")
+        lines = self.lines(self.rows[0] if self.rows else ())
+        if lines:
+            parts.append("<p>" + "<br>".join(map(_text, lines)) + "</p>")
         return "".join(parts)
 
 

@@ -117,7 +117,7 @@ ENTRIES = (
     Entry(
         "zb_h1",
         zb_h1,
-        "zero bubble in the memory of 1f1b: the weights' share of the backward fills gaps",
+        "1f1b's memory and, where F, I and W are equal, a third of its bubble: the weights' share of B fills gaps",
         "arXiv:2401.10241, section 2.1",
         aliases=("ZB-H1",),
         in_flight=InFlightRule.DEPTH,
@@ -125,7 +125,7 @@ ENTRIES = (
     Entry(
         "zb_h2",
         zb_h2,
-        "zero bubble, nearly twice the memory of 1f1b: no rank is idle between its first op and its last",
+        "nearly twice 1f1b's memory: where F, I and W are equal, no rank is idle between its first op and its last",
         "arXiv:2401.10241, section 2.2",
         aliases=("ZB-H2",),
     ),

@@ -51,7 +51,7 @@ class SweptSetting(SearchCandidate):
         return {name: getattr(self, name) for name in SETTING_COLUMNS} | dict(self.parameters) | dict(self.link)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SweptOutcome(SearchOutcome):
     """A setting, predicted, or the reason why it is not or does not fit.
 
@@ -76,6 +76,12 @@ class SweptOutcome(SearchOutcome):
     reason: str | None = None
 
     __pydantic_config__ = STRICT
+
+    def __repr__(self) -> str:
+        known = {**self.setting.to_row(), **self.measures()}
+        told = [f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value!r}"
+                for name, value in known.items() if value not in (None, False) or name == "fits"]  # fmt: skip
+        return f"SweptOutcome({', '.join(told)})"
 
     @property
     def most_bytes(self) -> int | None:

@@ -58,6 +58,15 @@ def test_a_step_of_no_time_fits_no_better_than_one_of_a_nanosecond(pipesched):
     assert rows("")["vanilla_1f1b"] == (1000 + 1000 + 3 * 10, False)  # weights, gradients and three still in flight
 
 
+def test_only_columns_that_are_shown_are_explained(pipesched, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    line = f"compare gpipe,zb_h1 -p 2 -m 4 {SPLIT}"
+    narrow, wide = pipesched(line).out, pipesched(f"{line} --wide").out
+    assert "bubble fraction: idle / (devices x makespan)" in narrow
+    assert "busiest device" not in narrow
+    assert "bubble overhead: (makespan - busiest device) / busiest device" in wide
+
+
 def test_what_cannot_be_built_says_why_in_its_row(pipesched, stubborn):
     answer = pipesched(f"compare --all -p 2 -m 4 {SPLIT} --json")
     row = rows_of(answer)["stubborn"]

@@ -172,3 +172,12 @@ def test_a_plan_for_blocking_sends_takes_what_simulate_says_of_it(pipesched, mea
     simulated = json.loads(pipesched(f"simulate --plan plan.json --profile {measured} {NODES} {options} --json").out)
     assert simulated["makespan_s"] == pytest.approx(plan["seconds"])
     assert plan["seconds"] > json.loads(pipesched(line).out)["plans"][0]["seconds"]
+
+
+def test_what_tells_plans_apart_stands_before_what_they_amount_to(pipesched, measured, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    line = f"plan {measured} -b 8 --devices 2 --depth 2 -s 1f1b"
+    both, plain = (pipesched(f"{line} --recompute {choice}").out for choice in ("both", "no"))
+    head = next(row for row in both.splitlines() if "samples/s" in row)
+    assert 0 < head.index("recompute") < head.index("samples/s")
+    assert "recompute" not in plain

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pipesched.workflows.planning import PlanSearch
 
 _MOST_REJECTED = 5
+_TELLING = ("recompute", "in a node")
+"""Columns that stand before those of the prediction where plans differ in them."""
 _MOST_STAYS = 24
 """The most stays of the critical path that are printed; of a longer path the middle is left out."""
 
@@ -75,7 +77,7 @@ def short_partition(partition: Sequence[int]) -> str:
 
 
 def _table(ranking: PlanRanking, request: Request) -> list[dict[str, str]]:
-    """Return a row per plan; columns that would say the same of all are left out."""
+    """Return a row per plan, with what tells plans apart before what they amount to; what is as usual is left out."""
     rows = [{"": str(number), **_row(outcome)} for number, outcome in enumerate(ranking.ranked, 1)]
     usual = {
         "samples": str(request.batch_size),
@@ -87,7 +89,11 @@ def _table(ranking: PlanRanking, request: Request) -> list[dict[str, str]]:
         "for reductions": "0 s",
     }
     dull = {name for name, value in usual.items() if all(row[name] == value for row in rows)}
-    return [{name: cell for name, cell in row.items() if name not in dull} for row in rows]
+    names = [name for name in rows[0] if name not in dull] if rows else []
+    apart = [name for name in _TELLING if name in names and len({row[name] for row in rows}) > 1]
+    before = names.index("per step") if apart else 0
+    ordered = dict.fromkeys([*(name for name in names[:before] if name not in apart), *apart, *names])
+    return [{name: row[name] for name in ordered} for row in rows]
 
 
 def _effort(ranking: PlanRanking) -> str:

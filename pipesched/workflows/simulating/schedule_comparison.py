@@ -129,7 +129,7 @@ class ScheduleComparison:
             for row in rows
             if row.reason is not None
         ]
-        return Table("Schedules, predicted", cells, "\n".join([_CAPTION, *notes, *refused]))
+        return Table("Schedules, predicted", cells, "\n".join([*notes, *refused]), _LEGEND)
 
     def _repr_html_(self) -> str:
         return self.table().to_html()
@@ -168,13 +168,19 @@ _COLUMNS: tuple[tuple[str, tuple[str, ...], Callable[[Any], str]], ...] = (
 """The title, the fields that stand under it, and how a value is shown, what matters most first: a narrow terminal shows
 the first ones. What is not here is for programs only."""
 
-_CAPTION = """\
-bubble_fraction: idle / (devices x makespan); bubble_overhead: (makespan - busiest device) / busiest device; \
-of longest span: its idle share
-steady: seconds per micro-batch when batches follow one another, each stage stepping between, or without a flush in \
-the long run; steady bubble: idle share of all device time at that pace
-peak memory, and micro-batches in flight at most: of the device with most; least: of the one with least; \
-model copies: weights on all devices together, old versions and predicted ones included"""
+_LEGEND = {
+    "bubble fraction": "idle / (devices x makespan)",
+    "steady / micro-batch": "when batches follow one another, each stage stepping between, or without a flush in the "
+    "long run",
+    "peak memory": "of the device with most",
+    "in flight": "micro-batches at most, of the device with most",
+    "steady bubble": "idle share of all device time at the steady pace",
+    "model copies": "weights on all devices together, old versions and predicted ones included",
+    "bubble overhead": "(makespan - busiest device) / busiest device",
+    "bubble of longest span": "idle share of the rank with the longest span",
+    "least peak": "of the device with least",
+    "least in flight": "of the device with least",
+}
 
 
 def _cell(summary: Summary, names: Sequence[str], show: Callable[[Any], str]) -> str:

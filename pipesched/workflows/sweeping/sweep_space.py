@@ -28,7 +28,7 @@ class SweepSpace:
         schedules: Names in the catalogue, or of builders of the user's own.
         num_ranks: Ranks of the pipeline.
         num_microbatches: Micro-batches.
-        num_chunks: Stages per rank of those schedules that take chunks; empty: as each has them.
+        num_chunks: Stages per rank of those schedules that take chunks; empty: as many as each has by itself.
         parameters: Values of parameters, for those schedules that have them.
         recomputes: Without, with, or both.
         microbatch_sizes: Samples of a micro-batch; None: nothing is known of samples.
@@ -98,7 +98,9 @@ class SweepSpace:
         return ((name, entry_of(name)) for name in self.schedules)
 
     def _chunks(self, entry: Entry) -> Sequence[int | None]:
-        return self.num_chunks if self.num_chunks and entry.traits.takes_chunks else (None,)
+        if not entry.traits.takes_chunks:
+            return (None,)
+        return self.num_chunks or (None if entry.is_own else entry.chunks_with(None, {}),)
 
     def _parameters(self, entry: Entry) -> dict[str, Sequence[ParameterNumber]]:
         known = [parameter.name for parameter in entry.parameters]

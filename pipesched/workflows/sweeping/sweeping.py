@@ -57,12 +57,12 @@ def sweep(
     costs: CostsArgument,
     cluster: ClusterArgument = None,
     *,
-    num_ranks: Sequence[int],
-    num_microbatches: Sequence[int],
-    num_chunks: Sequence[int] | None = None,
+    num_ranks: int | Sequence[int],
+    num_microbatches: int | Sequence[int],
+    num_chunks: int | Sequence[int] | None = None,
     parameters: Mapping[str, Sequence[ParameterNumber]] | None = None,
     recomputes: Sequence[bool] = (False,),
-    microbatch_sizes: Sequence[int] | None = None,
+    microbatch_sizes: int | Sequence[int] | None = None,
     link: Mapping[str, Sequence[float]] | None = None,
     where: str | None = None,
     partition: PartitionArgument | None = None,
@@ -81,7 +81,7 @@ def sweep(
         schedules: Names of the catalogue, or of builders of your own (``package.module:builder``).
         costs: Costs as `simulate` takes them; layers are cut, and a DeviceCost shared, as each schedule needs it.
         cluster: Machines as `simulate` takes them.
-        num_ranks: Ranks of the pipeline.
+        num_ranks: Ranks of the pipeline; of counts one alone will do for a list.
         num_microbatches: Micro-batches.
         num_chunks: Stages per rank, for the schedules that take chunks; None: as many as each has by itself.
         parameters: Values of parameters, for the schedules that have them.
@@ -140,12 +140,12 @@ def make_sweep_space(
     schedules: Sequence[str],
     costs: AnyCosts,
     *,
-    num_ranks: Sequence[int],
-    num_microbatches: Sequence[int],
-    num_chunks: Sequence[int] | None = None,
+    num_ranks: int | Sequence[int],
+    num_microbatches: int | Sequence[int],
+    num_chunks: int | Sequence[int] | None = None,
     parameters: Mapping[str, Sequence[ParameterNumber]] | None = None,
     recomputes: Sequence[bool] = (False,),
-    microbatch_sizes: Sequence[int] | None = None,
+    microbatch_sizes: int | Sequence[int] | None = None,
     link: Mapping[str, Sequence[float]] | None = None,
     where: str | None = None,
 ) -> SweepSpace:
@@ -157,14 +157,14 @@ def make_sweep_space(
     """
     names = require_each_name("schedules", schedules, "['1f1b', 'zbv']")
     entries = {name: entry_of(name) for name in names}
-    chunks = None if num_chunks is None else require_each_at_least("num_chunks", num_chunks, 1)
+    chunks = None if num_chunks is None else _counts("num_chunks", num_chunks)
     require_kind("parameters", parameters, Mapping | None, "names with lists of values; try {'pipelines': [1, 2]}")
     require_kind("link", link, Mapping | None, "names with lists of values; try {'bandwidth_bytes_per_s': [1e9]}")
     require_taken([*entries.values()], chunks and ", ".join(map(str, chunks)), parameters or {})
     space = SweepSpace(
         schedules=tuple(dict.fromkeys(name if entry.is_own else entry.name for name, entry in entries.items())),
-        num_ranks=require_each_at_least("num_ranks", num_ranks, 1),
-        num_microbatches=require_each_at_least("num_microbatches", num_microbatches, 1),
+        num_ranks=_counts("num_ranks", num_ranks),
+        num_microbatches=_counts("num_microbatches", num_microbatches),
         num_chunks=chunks or (),
         parameters={
             name: require_some("parameters", values, "{'pipelines': [1, 2]}")
@@ -180,9 +180,13 @@ def make_sweep_space(
     return space.under(SettingCondition.read(where, space.columns))
 
 
-def _sizes(sizes: Sequence[int] | None, costs: AnyCosts) -> tuple[int | None, ...]:
+def _counts(name: str, counts: int | Sequence[int]) -> tuple[int, ...]:
+    return require_each_at_least(name, [counts] if isinstance(counts, int) else counts, 1)
+
+
+def _sizes(sizes: int | Sequence[int] | None, costs: AnyCosts) -> tuple[int | None, ...]:
     if isinstance(costs, Profile):
-        return (read_microbatch_size(None, costs),) if sizes is None else require_each_at_least(_SIZES, sizes, 1)
+        return (read_microbatch_size(None, costs),) if sizes is None else _counts(_SIZES, sizes)
     if sizes is not None:
         raise ArgumentError(f"{_SIZES}: got them with other costs than a profile, expected none; leave them out")
     return (None,)

@@ -23,7 +23,8 @@ LINK = {"latency_s": [0.0, 0.125], "bandwidth_bytes_per_s": [16.0, 1e3]}
 
 
 def small(**others):
-    return pipesched.sweep(["1f1b", "zbv"], COSTS, **{"num_ranks": [2, 3], "num_microbatches": [2, 4], **others})
+    usual = {"schedules": ["1f1b", "zbv"], "num_ranks": [2, 3], "num_microbatches": [2, 4]}
+    return pipesched.sweep(costs=COSTS, **{**usual, **others})
 
 
 def require_as_simulated(row, simulation):
@@ -36,6 +37,17 @@ def require_as_simulated(row, simulation):
     assert row["steady_bubble_fraction"] == pytest.approx(simulation.steady_bubble_fraction, abs=1e-9)
     assert row["peak_memory_bytes"] == max(peaks)
     assert row["fits"] is simulation.fits
+
+
+def test_one_count_does_for_a_list_of_one():
+    alone = pipesched.sweep(["1f1b"], COSTS, num_ranks=2, num_microbatches=4)
+    assert alone.to_rows() == pipesched.sweep(["1f1b"], COSTS, num_ranks=[2], num_microbatches=[4]).to_rows()
+    assert repr(alone.front).startswith("(SweptOutcome(schedule='1f1b', num_ranks=2, num_microbatches=4, makespan_s=")
+
+
+def test_stages_per_rank_are_told_where_nobody_gave_them():
+    rows = small(schedules=["1f1b", "interleaved"], num_microbatches=[6]).to_rows()
+    assert {(row["schedule"], row["num_chunks"]) for row in rows} == {("1f1b", None), ("interleaved", 2)}
 
 
 def test_every_row_is_what_simulate_says_of_the_setting():
@@ -159,6 +171,10 @@ def test_a_sweep_that_is_killed_goes_on_from_its_file(tmp_path):
         ({"num_ranks": []}, "num_ranks: got an empty list, expected at least one"),
         ({"num_ranks": [0]}, "num_ranks: got 0, expected at least 1"),
         ({"num_ranks": [2.5]}, "num_ranks: got 2.5, expected an integer"),
+        (
+            {"limit_bytes": "14GB"},
+            r"limit_bytes: got '14GB', expected an integer .*in bytes; try 14",
+        ),
         ({"num_chunks": [2]}, "num_chunks: got 2, expected a schedule that takes chunks"),
         ({"parameters": {"pipelines": [1]}}, "parameters: got pipelines, expected those of a schedule here"),
         ({"link": {"speed": [1]}}, "link: got 'speed', expected one of latency_s"),
