@@ -34,6 +34,7 @@ from .errors import require_numbers as require_numbers
 from .errors import require_optional as require_optional
 from .errors import require_path as require_path
 from .errors import require_rate as require_rate
+from .errors import require_share as require_share
 from .errors import require_some as require_some
 from .notes import busy_machine as busy_machine
 from .notes import crowded_cores as crowded_cores

@@ -129,6 +129,16 @@ def require_rate(name: str, value: object) -> None:
         raise ArgumentError(f"{name}: got {_shown(value)}, expected a number above 0")
 
 
+def require_share(name: str, value: object) -> None:
+    """Refuse what is no number from 0 to 1.
+
+    Raises:
+        ArgumentError: It is none.
+    """
+    if isinstance(value, bool) or not (isinstance(value, int | float) and 0 <= value <= 1):
+        raise ArgumentError(f"{name}: got {_shown(value)}, expected a share from 0 to 1; try 0.5")
+
+
 def require_number(name: str, value: object) -> None:
     """Refuse what is no finite number of at least 0.
 

@@ -46,5 +46,6 @@ from .stage_costs import StageCosts as StageCosts
 from .stage_costs import WorkPiece as WorkPiece
 from .stage_costs import shared_slowdown as shared_slowdown
 from .stage_costs import uniform as uniform
+from .stage_costs import with_input_share as with_input_share
 from .variation import Variation as Variation
 from .variation import variation_of as variation_of

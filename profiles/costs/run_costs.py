@@ -19,7 +19,7 @@ from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Link
 from pipesched.profiles.costs.run_samples import WORK_KINDS, RunSamples
 from pipesched.profiles.costs.spread import Spread, spread_of
-from pipesched.profiles.costs.stage_costs import ADDED_UP, StageCost, StageCosts, added_up
+from pipesched.profiles.costs.stage_costs import ADDED_UP, StageCost, StageCosts, added_up, with_input_share
 from pipesched.profiles.costs.variation import Variation, variation_of
 from pipesched.schedules import Schedule
 
@@ -99,7 +99,7 @@ class RunCosts:
     def as_costs(self, stages: Sequence[StageCost]) -> StageCosts:
         """Return `stages`, however they were cut, as costs from these runs; I and W as supposed, if they are."""
         if self.assumed_input_share is not None:
-            stages = [_split(cost, self.assumed_input_share, index == 0) for index, cost in enumerate(stages)]
+            stages = with_input_share(stages, self.assumed_input_share)
         advice = "add a run of a schedule that has it, as zb_h1 has I and W, or give `profile` beside the runs"
         return StageCosts(tuple(stages), self.microbatch_size, self.origin, advice=advice)
 
@@ -190,11 +190,3 @@ def _parted(costs: Sequence[StageCost], parts: int) -> list[StageCost]:
         stages += [replace(part, output_bytes=cost.output_bytes or most_bytes)] * (parts - 1)
         stages.append(part)
     return stages
-
-
-def _split(cost: StageCost, input_share: float, is_first: bool) -> StageCost:
-    """Return a stage with a supposed I and W, if nobody knows them."""
-    if cost.backward_s is None or cost.backward_input_s is not None:
-        return cost
-    input_s = 0.0 if is_first else input_share * cost.backward_s
-    return replace(cost, backward_input_s=input_s, backward_weight_s=cost.backward_s - input_s)

@@ -109,6 +109,24 @@ def added_up(costs: Sequence[StageCost]) -> StageCost:
     return replace(costs[-1], **sums)
 
 
+def with_input_share(stages: Sequence[StageCost], input_share: float) -> list[StageCost]:
+    """Return all stages with a supposed I and W where nobody knows them; the first has no I, and all of B is its W.
+
+    Args:
+        stages: The stages, in order.
+        input_share: Share of B that I takes, from 0 to 1.
+    """
+    shares = [0.0, *[input_share] * (len(stages) - 1)]
+    return [_split(cost, share) for cost, share in zip(stages, shares, strict=True)]
+
+
+def _split(cost: StageCost, input_share: float) -> StageCost:
+    if cost.backward_s is None or cost.backward_input_s is not None or cost.backward_weight_s is not None:
+        return cost
+    input_s = input_share * cost.backward_s
+    return replace(cost, backward_input_s=input_s, backward_weight_s=cost.backward_s - input_s)
+
+
 class WorkPiece(NamedTuple):
     """A part of an op that asks its device for the same all the while.
 

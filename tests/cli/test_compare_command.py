@@ -150,3 +150,13 @@ def test_the_table_for_people_leaves_out_what_nobody_knows(pipesched):
     assert ("peak memory" in blind.splitlines()[2], "fits" in blind.splitlines()[2]) == (False, False)
     assert "fits" in seeing
     assert "│ no" in seeing
+
+
+def test_what_can_be_predicted_of_a_table_is_shown_beside_what_cannot(pipesched, folder):
+    (folder / "layers.csv").write_text("layer,fwd_ms,bwd_ms\n0,10,20\n1,10,20\n")
+    line = "compare gpipe,zb_h1 -p 2 -m 4 --layer-costs layers.csv"
+    answer, shared = pipesched(f"{line} --json"), pipesched(f"{line} --input-share 0.5 --json")
+    rows = rows_of(answer)
+    assert rows["gpipe"]["makespan_s"] == pytest.approx((4 + 2 - 1) * 0.03)
+    assert rows["zb_h1"]["reason"].endswith("or --input-share 0.5")
+    assert rows_of(shared)["zb_h1"]["reason"] is None

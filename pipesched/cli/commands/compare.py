@@ -182,9 +182,10 @@ def _compared(
     *,
     keep_going: bool,
 ) -> ScheduleComparison:
-    """Predict one after the other; to keep going is to say in its row why one cannot be, unless that holds for all."""
+    """Predict one after the other; one whose costs do not do says so in its row, to keep going any other too."""
+    from pipesched.profiles import ProfileError
     from pipesched.workflows.arguments import named_schedule
-    from pipesched.workflows.simulating import compare_sources
+    from pipesched.workflows.simulating import REFUSED, compare_sources
 
     by_name = options_of_each([name for name in names if named_schedule(name) is not None], options)
     sources = [(name, _options_of(name, by_name.get(name), options).source) for name in names]
@@ -192,7 +193,7 @@ def _compared(
         return compare_sources(
             sources,
             lambda source: costs.conditions(source, simulation, buffers),
-            keep_going=keep_going,
+            keep_going=REFUSED if keep_going else (ProfileError,),
             say=in_flags,
             progress=tick,
         )

@@ -54,6 +54,10 @@ class CostOptions:
             "optimizer_bytes, overlap."
         ),
     ] = None
+    input_share: Annotated[
+        float | None,
+        typer.Option(help="Share of B that I takes where the costs say B alone, and W the rest.", min=0, max=1),
+    ] = None
     machines: MachineOptions = MachineOptions()  # noqa: RUF009 -- frozen
 
     @property
@@ -86,7 +90,11 @@ class CostOptions:
         from pipesched.workflows.arguments import read_costs_argument
 
         return read_costs_argument(
-            self.source(schedule), schedule, microbatch_size=self.microbatch_size, partition=self.partition
+            self.source(schedule),
+            schedule,
+            microbatch_size=self.microbatch_size,
+            partition=self.partition,
+            input_share=self.input_share,
         )
 
     def source(self, schedule: Schedule | None, plan: Plan | None = None) -> AnyCosts:
@@ -120,7 +128,7 @@ class CostOptions:
         if self.uniform is not None:
             from pipesched.cli.options.uniform_costs import uniform_costs
 
-            return uniform_costs(self.uniform, schedule)
+            return uniform_costs(self.uniform, schedule if self.input_share is None else None)
         if self.stage_costs is not None:
             from pipesched.profiles.io import load_stage_costs
 
@@ -152,6 +160,7 @@ class CostOptions:
             cluster=simulation.on(cluster if self.machines.are_given else machines_of(costs, cluster)),
             microbatch_size=self.microbatch_size,
             partition=self.partition,
+            input_share=self.input_share,
             network=simulation.network_options(),
             compression=simulation.compression,
             convert_bytes_per_s=simulation.convert_bytes_per_s,

@@ -154,5 +154,6 @@ def sweep_conditions(costs: CostOptions, messages: MessageOptions) -> Conditions
         costs=costs.source(None),
         cluster=machines.load(1, "a sweep") if machines.are_given else None,
         partition=costs.partition,
+        input_share=costs.input_share,
         network=messages.network_options(),
     )

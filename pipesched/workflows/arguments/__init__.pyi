@@ -8,6 +8,7 @@ from .cost_arguments import AnyCosts as AnyCosts
 from .cost_arguments import CostsArgument as CostsArgument
 from .cost_arguments import PartitionArgument as PartitionArgument
 from .cost_arguments import ProfileArgument as ProfileArgument
+from .cost_arguments import layer_bounds as layer_bounds
 from .cost_arguments import load_costs as load_costs
 from .cost_arguments import partition_text as partition_text
 from .cost_arguments import read_costs_argument as read_costs_argument

@@ -7,6 +7,7 @@ runs (.json), or a table of stages or layers (.csv).
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -20,10 +21,11 @@ from pipesched.profiles.costs import (
     StageCosts,
     costs_of_stages,
     layer_seconds,
+    with_input_share,
 )
 from pipesched.profiles.io import RUN_COSTS_FORMAT, load_cost_table, load_profile, load_run_costs
 from pipesched.profiles.partitioning import parse_partition
-from pipesched.schedules import Schedule
+from pipesched.schedules import Phase, Schedule, computes
 from pipesched.schedules.formats import format_of, suffix_of
 from pipesched.workflows import ArgumentError, require_at_least, require_kind, require_names, require_numbers
 
@@ -50,6 +52,7 @@ def read_costs_argument(
     *,
     microbatch_size: int | None = None,
     partition: str | None = None,
+    input_share: float | None = None,
 ) -> StageCosts:
     """Return what the stages of `schedule` cost.
 
@@ -58,22 +61,50 @@ def read_costs_argument(
         schedule: Says how many stages there are.
         microbatch_size: Samples of a micro-batch, with a profile; None: the smallest size that was measured.
         partition: Layers to stages, of layers or a profile: ``balanced`` (None), ``uniform``, or counts as ``3,3,4``.
+        input_share: Share of B that I takes in stages of which B alone is known; None: none is supposed.
 
     Raises:
         ArgumentError: No costs, a partition of what is no profile, or costs of another number of stages.
         ProfileError: A file is bad, or the partition does not fit.
     """
     loaded = load_costs(costs)
+    stage_costs = _stage_costs(loaded, schedule, microbatch_size, partition)
+    if input_share is not None:
+        return replace(stage_costs, stages=tuple(with_input_share(stage_costs.stages, input_share)))
+    if isinstance(loaded, StageCosts | LayerCosts):
+        _require_split(stage_costs, schedule)
+    return stage_costs
+
+
+def _require_split(costs: StageCosts, schedule: Schedule) -> None:
+    """Refuse costs that say B alone for a schedule that has I and W."""
+    halves = {Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT}
+    for cost in costs.stages:
+        if cost.backward_s is not None and None in (cost.backward_input_s, cost.backward_weight_s):
+            break
+    else:
+        return
+    if schedule.is_held and any(part.phase in halves for ops in schedule.lists for op in ops for part in computes(op)):
+        raise ProfileError(
+            f"{schedule.name}: it splits the backward into I and W, and the costs ({costs.origin or 'of stages'}) say "
+            "B alone; give backward_input_s and backward_weight_s (i_ms and w_ms), or `input_share=0.5`"
+        )
+
+
+def _stage_costs(
+    loaded: AnyCosts, schedule: Schedule, microbatch_size: int | None, partition: str | None
+) -> StageCosts:
+    bounds = layer_bounds(loaded, schedule, microbatch_size, partition)
     if isinstance(loaded, Profile):
-        size = read_microbatch_size(microbatch_size, loaded)
-        bounds = parse_partition(partition or "balanced", layer_seconds(loaded, size), schedule.num_stages)
-        return costs_of_stages(loaded, bounds, size, schedule.ranks_per_device)
+        assert bounds is not None, "a profile has layers"
+        return costs_of_stages(loaded, bounds, read_microbatch_size(microbatch_size, loaded), schedule.ranks_per_device)
     if microbatch_size is not None:
         raise ArgumentError(
             f"microbatch_size: got {microbatch_size}, expected it with costs of a profile alone; leave it out"
         )
     if isinstance(loaded, LayerCosts):
-        return _cut(loaded, partition or "balanced", schedule)
+        assert bounds is not None, "it has layers"
+        return loaded.stage_costs(bounds)
     if partition is not None:
         raise ArgumentError(
             f"partition: got {partition}, expected it with costs of layers or a profile alone; leave it out"
@@ -88,12 +119,24 @@ def read_costs_argument(
     return stage_costs
 
 
-def _cut(costs: LayerCosts, partition: str, schedule: Schedule) -> StageCosts:
+def layer_bounds(
+    costs: AnyCosts, schedule: Schedule, microbatch_size: int | None, partition: str | None
+) -> list[tuple[int, int]] | None:
+    """Return (first, last) layers of each stage, last exclusive; None where costs are not of layers.
+
+    Raises:
+        ArgumentError: The size of micro-batches is below 1.
+        ProfileError: The partition does not fit.
+    """
+    if isinstance(costs, Profile):
+        seconds = layer_seconds(costs, read_microbatch_size(microbatch_size, costs))
+        return [*parse_partition(partition or "balanced", seconds, schedule.num_stages)]
+    if not isinstance(costs, LayerCosts):
+        return None
     try:
-        bounds = parse_partition(partition, costs.seconds, schedule.num_stages)
+        return [*parse_partition(partition or "balanced", costs.seconds, schedule.num_stages)]
     except ProfileError as error:
         raise ProfileError(f"{costs.origin or 'costs'}: schedule {schedule.name}: {error}") from error
-    return costs.stage_costs(bounds)
 
 
 def read_microbatch_size(microbatch_size: int | None, profile: Profile) -> int:

@@ -1,6 +1,7 @@
 from .prediction import Conditions as Conditions
 from .prediction import Prediction as Prediction
 from .prediction import predict_source as predict_source
+from .schedule_comparison import REFUSED as REFUSED
 from .schedule_comparison import ComparedSchedule as ComparedSchedule
 from .schedule_comparison import ScheduleComparison as ScheduleComparison
 from .schedule_comparison import compare as compare

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -25,12 +26,14 @@ from pipesched.workflows import (
     require_choice,
     require_number,
     require_rate,
+    require_share,
 )
 from pipesched.workflows.arguments import (
     AnyCosts,
     ClusterArgument,
     ScheduleSource,
     is_same_model,
+    layer_bounds,
     machines_of,
     partition_text,
     read_cluster_argument,
@@ -60,6 +63,7 @@ class Conditions:
         buffers: Receive buffers as our executor has them, or as PyTorch's stages: one per micro-batch, always.
         jitter: Sigma of a log-normal factor on the seconds of every op.
         seed: Seed of the jitter.
+        input_share: Share of B that I takes where B alone is known, and W the rest; None: none is supposed.
     """
 
     costs: AnyCosts
@@ -72,6 +76,7 @@ class Conditions:
     buffers: Buffers = "pooled"
     jitter: float = 0.0
     seed: int = 0
+    input_share: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse words that mean nothing here, and a rate of 0.
@@ -83,6 +88,8 @@ class Conditions:
         require_number("jitter", self.jitter)
         require_at_least("seed", self.seed, 0, MAX_INT64)
         require_choice("buffers", self.buffers, get_args(Buffers))
+        if self.input_share is not None:
+            require_share("input_share", self.input_share)
         if self.compression is not None:
             require_choice("compression", self.compression, get_args(MessagePrecision))
         if self.convert_bytes_per_s is not None:
@@ -99,12 +106,22 @@ class Conditions:
         if cut.compression is None and cut.convert_bytes_per_s is not None:
             raise ArgumentError("convert_bytes_per_s: got it alone, expected `compression` half too; add that")
         costs = read_costs_argument(
-            cut.costs, source.schedule, microbatch_size=cut.microbatch_size, partition=cut.partition
+            cut.costs,
+            source.schedule,
+            microbatch_size=cut.microbatch_size,
+            partition=cut.partition,
+            input_share=cut.input_share,
         )
         if cut.compression is None:
             return costs
         size = element_bytes(cut.costs.provenance.dtype) if isinstance(cut.costs, Profile) else FLOAT32_BYTES
         return replace(costs, compression=Compression(size, cut.convert_bytes_per_s))
+
+    def layers_of(self, source: ScheduleSource) -> tuple[int, ...] | None:
+        """Return how many layers each stage has; None where costs are not of layers."""
+        cut = self if source.plan is None else self._as_planned(source.plan)
+        bounds = layer_bounds(cut.costs, source.schedule, cut.microbatch_size, cut.partition)
+        return None if bounds is None else tuple(last - first for first, last in bounds)
 
     def _as_planned(self, plan: Plan) -> Conditions:
         """Return these conditions with the layers of each stage, and the messages, as the plan has them."""
@@ -197,6 +214,22 @@ class Prediction:
             return None
         scenario = Scenario(self.schedule, self.costs, self.cluster, self.conditions.network)
         return steady_s_per_microbatch(self.source, self.bare_timeline, scenario)
+
+    @property
+    def cut(self) -> str:
+        """Stages of a rank, where it may have any number, and layers of the stages; empty: neither is known."""
+        schedule = self.schedule
+        chunks = schedule.num_stages // schedule.num_ranks if schedule.traits.takes_chunks else 0
+        parts = [f"v = {chunks}"] if chunks else []
+        layers = self.conditions.layers_of(self.source)
+        if layers is not None:
+            alike = sorted(Counter(layers).items(), reverse=True)
+            shares = ", ".join(f"{count} of {size}" for size, count in alike) if len(alike) > 1 else f"{layers[0]} each"
+            even = [v for v in range(2, sum(layers)) if sum(layers) % (v * schedule.num_ranks) == 0]
+            if chunks and len(alike) > 1 and even:
+                shares += f"; v = {min(even, key=lambda v: abs(v - chunks))} would be even"
+            parts.append(f"{sum(layers)} layers on {len(layers)} stages: {shares}")
+        return ", ".join(parts)
 
     @property
     def stage_share(self) -> float | None:

@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+REFUSED = (ArgumentError, ScheduleError, ProfileError, SimulationError)
+"""What is raised of a schedule that cannot be, or cannot be predicted; its text is the reason."""
+
+
 @dataclass(frozen=True, slots=True)
 class ComparedSchedule:
     """One schedule of a comparison.
@@ -129,10 +133,26 @@ class ScheduleComparison:
             for row in rows
             if row.reason is not None
         ]
-        return Table("Schedules, predicted", cells, "\n".join([*notes, *refused]), _LEGEND)
+        return Table(
+            "Schedules, predicted", cells, "\n".join([*_suppositions(self.predictions), *notes, *refused]), _LEGEND
+        )
 
     def _repr_html_(self) -> str:
         return self.table().to_html()
+
+
+def _suppositions(predictions: Sequence[Prediction]) -> list[str]:
+    """Return lines on what nobody may have said: the size of micro-batches, stages per rank, and their layers."""
+    names: dict[str, list[str]] = {}
+    for prediction in predictions:
+        if prediction.cut:
+            names.setdefault(prediction.cut, []).append(prediction.schedule.name)
+    given = [p for p in predictions if p.costs.microbatch_size is not None and p.conditions.microbatch_size is None]
+    sizes = dict.fromkeys(
+        f"micro-batches of {prediction.costs.microbatch_size} samples, where no microbatch_size is given"
+        for prediction in given
+    )
+    return [*sizes, *(f"{', '.join(alike)}: {cut}" for cut, alike in names.items())]
 
 
 def _number(value: float) -> str:
@@ -199,6 +219,7 @@ def compare(
     parameters: Mapping[str, ParameterValue] | None = None,
     microbatch_size: int | None = None,
     partition: PartitionArgument | None = None,
+    input_share: float | None = None,
     network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
     compression: MessagePrecision | None = None,
     convert_bytes_per_s: float | None = None,
@@ -250,6 +271,7 @@ def compare(
         cluster=cluster,
         microbatch_size=microbatch_size,
         partition=partition_text(partition),
+        input_share=input_share,
         network=network,
         compression=compression,
         convert_bytes_per_s=convert_bytes_per_s,
@@ -257,14 +279,14 @@ def compare(
         jitter=jitter,
         seed=seed,
     )
-    return compare_sources(sources, lambda source: conditions, keep_going=keep_going)  # noqa: ARG005
+    return compare_sources(sources, lambda source: conditions, keep_going=REFUSED if keep_going else ())  # noqa: ARG005
 
 
 def compare_sources(
     sources: Sequence[tuple[str, Callable[[], ScheduleSource]]],
     conditions: Callable[[ScheduleSource], Conditions],
     *,
-    keep_going: bool,
+    keep_going: tuple[type[Exception], ...],
     say: Callable[[Exception], str] = str,
     progress: Callable[[float], None] = lambda fraction: None,  # noqa: ARG005
 ) -> ScheduleComparison:
@@ -273,7 +295,7 @@ def compare_sources(
     Args:
         sources: The name of each schedule, and what builds or reads it.
         conditions: Conditions under which each is predicted.
-        keep_going: Whether a schedule that cannot be predicted has a row that says why; unless none can be.
+        keep_going: Errors that a schedule's row tells of, unless none can be predicted; others are raised.
         say: Makes the reason of an error.
         progress: Is told which share of the schedules is done.
     """
@@ -286,10 +308,10 @@ def compare_sources(
         try:
             source = read()
             compared.append(_compared(source, conditions(source)))
-        except (ArgumentError, ScheduleError, ProfileError, SimulationError) as error:
+        except REFUSED as error:
             refused.append(error)
-            if not keep_going or len(refused) == len(sources):
-                raise refused[0] from None
+            if not isinstance(error, keep_going) or len(refused) == len(sources):
+                raise (refused[0] if isinstance(error, keep_going) else error) from None
             compared.append(ComparedSchedule(Summary(name=name, reason=say(error))))
     return ScheduleComparison(tuple(compared))
 

@@ -50,6 +50,7 @@ def simulate(
     parameters: Mapping[str, ParameterValue] | None = None,
     microbatch_size: int | None = None,
     partition: PartitionArgument | None = None,
+    input_share: float | None = None,
     network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
     compression: MessagePrecision | None = None,
     convert_bytes_per_s: float | None = None,
@@ -74,6 +75,8 @@ def simulate(
         microbatch_size: Samples of a micro-batch, with a profile; None: the smallest size that was measured.
         partition: Layers to stages, with a profile or layers: ``balanced`` (None), ``uniform``, or layers per stage:
             ``3,3,4``, or a list.
+        input_share: Share of B that I takes where the costs say B alone, and W the rest; None: schedules that split
+            the backward are refused.
         network: How messages go.
         compression: ``"half"``: messages go in half precision.
         convert_bytes_per_s: How quickly a device compresses; None: in no time.
@@ -99,6 +102,7 @@ def simulate(
         cluster=cluster,
         microbatch_size=microbatch_size,
         partition=partition_text(partition),
+        input_share=input_share,
         network=network,
         compression=compression,
         convert_bytes_per_s=convert_bytes_per_s,

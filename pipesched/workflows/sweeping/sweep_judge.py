@@ -6,24 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from pipesched.profiles import ProfileError
 from pipesched.profiles.clusters import Cluster, Device, Link
 from pipesched.profiles.costs import StageCosts
-from pipesched.schedules import Schedule, ScheduleError
+from pipesched.schedules import Schedule
 from pipesched.schedules.check import require_runnable
 from pipesched.schedules.lowering import lower
 from pipesched.schedules.transforms import recompute
-from pipesched.simulator import Scenario, SimulationError
+from pipesched.simulator import Scenario
 from pipesched.simulator.analysis import metrics, steady_bubble_fraction
 from pipesched.simulator.memory import peak_memory
 from pipesched.simulator.search import over_memory_reason
 from pipesched.simulator.sweep import CaseMeasures, CaseSweep, SweptOutcome, SweptSetting
-from pipesched.workflows import ArgumentError
 from pipesched.workflows.arguments import ScheduleSource, entry_of, read_schedule_argument
-from pipesched.workflows.simulating import Conditions, predict_source, steady_s_per_microbatch
-
-REFUSED = (ArgumentError, ScheduleError, ProfileError, SimulationError)
-"""What is raised of a setting that cannot be; its text is the reason."""
+from pipesched.workflows.simulating import REFUSED, Conditions, predict_source, steady_s_per_microbatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,9 +40,9 @@ from pipesched.workflows.arguments import (
     read_microbatch_size,
     require_taken,
 )
-from pipesched.workflows.simulating import Conditions
+from pipesched.workflows.simulating import REFUSED, Conditions
 from pipesched.workflows.sweeping.setting_condition import SettingCondition
-from pipesched.workflows.sweeping.sweep_judge import REFUSED, SweepJudge
+from pipesched.workflows.sweeping.sweep_judge import SweepJudge
 from pipesched.workflows.sweeping.sweep_result import SweepResult
 from pipesched.workflows.sweeping.sweep_space import ParameterNumber, SweepSpace
 
@@ -66,6 +66,7 @@ def sweep(
     link: Mapping[str, Sequence[float]] | None = None,
     where: str | None = None,
     partition: PartitionArgument | None = None,
+    input_share: float | None = None,
     network: NetworkOptions = NetworkOptions(),  # noqa: B008 -- frozen
     compression: MessagePrecision | None = None,
     convert_bytes_per_s: float | None = None,
@@ -90,6 +91,7 @@ def sweep(
         link: Values of what all links have, in place of `cluster`, as ``{"bandwidth_bytes_per_s": [1e9, 1e10]}``.
         where: A condition on settings, as ``"m % p == 0 and p * v <= 32"``; others are not looked at.
         partition: Layers to stages, with a profile or layers: ``balanced`` (None), or ``uniform``.
+        input_share: Share of B that I takes, as `simulate` takes it.
         network: How messages go.
         compression: ``"half"``: messages go in half precision.
         convert_bytes_per_s: How quickly a device compresses; None: in no time.
@@ -110,6 +112,7 @@ def sweep(
         costs=load_costs(costs),
         cluster=None if cluster is None else read_cluster_argument(cluster, 1, "a sweep"),
         partition=partition_text(partition),
+        input_share=input_share,
         network=network,
         compression=compression,
         convert_bytes_per_s=convert_bytes_per_s,

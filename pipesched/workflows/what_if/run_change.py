@@ -19,6 +19,7 @@ from pipesched.workflows import (
     require_callable,
     require_choice,
     require_names,
+    require_share,
 )
 from pipesched.workflows.arguments import (
     ClusterArgument,
@@ -102,8 +103,7 @@ def what_if(
     draws = require_at_least("draws", draws, 1)
     seed = require_at_least("seed", seed, 0, MAX_INT64)
     require_callable("progress", progress)
-    if not (isinstance(input_share, float | int) and 0 <= input_share <= 1):
-        raise ArgumentError(f"input_share: got {input_share!r}, expected a share from 0 to 1; try 0.5")
+    require_share("input_share", input_share)
     change = MachineChange(
         slow_devices={} if slow_devices is None else slow_devices,
         slow_links={} if slow_links is None else slow_links,

@@ -6,6 +6,7 @@ import pipesched
 from pipesched.profiles.costs import LayerCosts, StageCost
 from pipesched.profiles.io import Plan, Predicted
 from pipesched.schedules.transforms import ScheduleSpec
+from tests.profiles.hand_profiles import layer, measurement, profile
 
 P, M = 4, 16
 THIRDS = LayerCosts((StageCost(0.5, None, 0.5, 0.5),) * 8)
@@ -60,7 +61,7 @@ def test_what_does_not_fit_is_told_with_the_file(tmp_path):
     with pytest.raises(pipesched.ArgumentError, match="microbatch_size: got 2, expected it with costs of a profile"):
         pipesched.simulate("1f1b", THIRDS, microbatch_size=2, **counts)
     with pytest.raises(
-        pipesched.ProfileError, match=r"seconds of I on stage 1; give backward_input_s and backward_wei"
+        pipesched.ProfileError, match=r"zb_h1: it splits .*two\.csv\) say B alone; give backward_input_s"
     ):
         pipesched.simulate("zb_h1", tmp_path / "two.csv", num_ranks=2, num_microbatches=4)
 
@@ -77,3 +78,39 @@ def test_the_stages_of_a_training_run_take_what_their_layers_take():
     costs = LayerCosts((StageCost(0.001, 0.002),) * 8)
     forecast = pipesched.train("mlp:width=8,layers=8", "gpipe", num_ranks=2, num_steps=2, costs=costs).forecast
     assert [stage.forward_s for stage in forecast.costs.stages] == pytest.approx([0.004, 0.004])
+
+
+def test_a_backward_that_is_whole_is_split_by_a_share_or_refused_with_what_to_give():
+    whole = LayerCosts((StageCost(0.5, 1.0),) * 8, origin="layers.csv")
+    counts = {"num_ranks": P, "num_microbatches": M}
+    asked = (
+        r"^zb_h1: it splits the backward into I and W, and the costs \(layers\.csv\) say B alone; .*`input_share=0\.5`"
+    )
+    with pytest.raises(pipesched.ProfileError, match=asked):
+        pipesched.simulate("zb_h1", whole, **counts)
+    reason = pipesched.sweep(["zb_h1", "1f1b"], whole, **counts).refused[0].reason
+    assert reason is not None
+    assert reason.startswith("zb_h1: it splits the backward")
+
+    quarter = (StageCost(1.0, 2.0, 0.0, 2.0), *[StageCost(1.0, 2.0, 0.5, 1.5)] * 3)
+    shared = pipesched.simulate("zb_h1", whole, **counts, input_share=0.25)
+    assert shared.makespan_s == pipesched.simulate("zb_h1", pipesched.StageCosts(quarter), **counts).makespan_s
+    with pytest.raises(pipesched.ArgumentError, match=r"^input_share: got 2, expected a share from 0 to 1"):
+        pipesched.simulate("zb_h1", whole, **counts, input_share=2)
+
+
+def test_a_comparison_says_how_layers_were_cut():
+    caption = pipesched.compare(["1f1b", "interleaved"], LayerCosts((StageCost(1.0, 2.0),) * 24), num_ranks=8,
+                                num_microbatches=8).table().caption  # fmt: skip
+    assert caption.split("\n") == [
+        "1f1b: 24 layers on 8 stages: 3 each",
+        "interleaved: v = 2, 24 layers on 16 stages: 8 of 2, 8 of 1; v = 3 would be even",
+    ]
+
+
+def test_a_comparison_says_the_size_that_nobody_gave():
+    measured = profile(*[layer(measurement(4, 1.0, 2.0), measurement(8, 2.0, 4.0))] * 4)
+    counts = {"num_ranks": 2, "num_microbatches": 4}
+    lines = pipesched.compare(["1f1b"], measured, **counts).table().caption.split("\n")
+    assert lines[0] == "micro-batches of 4 samples, where no microbatch_size is given"
+    assert "samples" not in pipesched.compare(["1f1b"], measured, **counts, microbatch_size=8).table().caption
