@@ -24,6 +24,8 @@ HAND_OVER = "#a3875c"
 BLUE, ORANGE, RED, VIOLET, TEAL, YELLOW, PINK = (
     "#4477b8", "#ee9a4d", "#d9605b", "#8c79bd", "#3fa294", "#f2c75c", "#c06fa6",
 )  # fmt: skip
+GREEN, DARK_GREEN, LIME, BROWN, DARK_TEAL, OLIVE = "#74b56b", "#2f7d4f", "#b9c24b", "#6e5136", "#1f5552", "#7d7f2e"
+"""Colours of the causes of idle time, which no op has."""
 DARK_BLUE, DARK_ORANGE, DARK_RED, SLATE = "#2b5a98", "#c4691a", "#c2410c", "#3d4653"
 GREY, PALE_GREY, FAINT_GREY = "#9aa3ad", "#afb8c1", "#c3c9d0"
 BLACK, WHITE = "black", "white"

@@ -177,18 +177,18 @@ def _draw_boxes(axes: Axes, boxes: Sequence[Box], seconds: float, unit_points: f
     widths = [(shape[1][0] - shape[0][0]) * unit_points for shape in corners]
     edge = min(0.9, 0.06 * sorted(widths)[len(widths) // 2]) if widths else 0.0
     axes.add_collection(PolyCollection(corners, facecolors=faces, edgecolors=WHITE, linewidths=edge, zorder=3))
-    sizes = _row_sizes(boxes, widths)
+    digits = max((len(box.text) for box in boxes), default=0)  # all numbers or none, in boxes of a width
+    sizes = _row_sizes(boxes, widths, digits)
     for box, face, width in zip(boxes, faces, widths, strict=True):
-        fitting = _fitting(width, len(box.text))
+        fitting = _fitting(width, digits)
         if box.text and fitting >= min(_SMALLEST, 0.6 * box.height * row_points):
             ink, size = WHITE if is_dark(face) else INK, min(sizes[box.row], fitting, 0.6 * box.height * row_points)
             middle = (box.start_s + box.end_s) / 2 / seconds
             axes.text(middle, box.y, box.text, color=ink, size=size, ha="center", va="center_baseline", zorder=4)
 
 
-def _row_sizes(boxes: Sequence[Box], widths: Sequence[float]) -> dict[int, float]:
-    """Return for each row the size [points] in which the widest number of all rows fits into most of its boxes."""
-    digits = max((len(box.text) for box in boxes), default=0)
+def _row_sizes(boxes: Sequence[Box], widths: Sequence[float], digits: int) -> dict[int, float]:
+    """Return for each row the size [points] in which so many digits fit into most of its boxes."""
     of_row: defaultdict[int, list[float]] = defaultdict(list)
     for box, width in zip(boxes, widths, strict=True):
         of_row[box.row].append(width)

@@ -22,9 +22,15 @@ from pipesched.schedules import (
 )
 from pipesched.simulator.views.figure import (
     BLUE,
+    BROWN,
+    DARK_GREEN,
+    DARK_TEAL,
     FAINT_GREY,
+    GREEN,
     GREY,
     HAND_OVER,
+    LIME,
+    OLIVE,
     ORANGE,
     PALE_GREY,
     PINK,
@@ -51,17 +57,17 @@ LEGEND = (*(name for name, _ in _PHASES.values()), "reduce", "step", "average", 
 
 CAUSE_LOOKS = {
     "warmup": (PALE_GREY, "before the first work of the device"),
-    "upstream": (BLUE, "an activation was still being computed"),
-    "downstream": (ORANGE, "a gradient was still being computed"),
-    "busy_link": (RED, "the channel was busy, or no buffer was posted"),
-    "transfer": (VIOLET, "the message was travelling"),
+    "upstream": (GREEN, "an activation was still being computed"),
+    "downstream": (DARK_GREEN, "a gradient was still being computed"),
+    "busy_link": (BROWN, "the channel was busy, or no buffer was posted"),
+    "transfer": (LIME, "the message was travelling"),
     "hand_over": (HAND_OVER, "a rank was posting or taking a message, or between two ops"),
-    "collective": (TEAL, "a step waited for the gradients of other replicas"),
-    "overhead": (PINK, "everything was there"),
+    "collective": (DARK_TEAL, "a step waited for the gradients of other replicas"),
+    "overhead": (OLIVE, "everything was there"),
     "cooldown": (PALE_GREY, "after the last work of the device"),
 }
 """The colour of each cause of idle time, and what it is, in the order of `CAUSES`."""
-_KIND_COLOURS = (BLUE, PINK, PALE_GREY, RED, YELLOW, SLATE, ORANGE, TEAL, VIOLET, HAND_OVER)
+_KIND_COLOURS = (BLUE, PINK, PALE_GREY, RED, YELLOW, SLATE, HAND_OVER, TEAL, VIOLET, ORANGE)
 """Colours of the kinds of bytes, in turn."""
 
 

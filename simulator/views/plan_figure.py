@@ -36,15 +36,16 @@ from pipesched.simulator.views.gantt_chart import gantt_layout
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
 
 _COLOURS = (BLUE, VIOLET, RED, ORANGE)
 _MESSAGE, _REDUCTION = DARK_BLUE, TEAL
 _MOST_ROWS = 16
 """Ranks in the Timeline; of more, those of the first copy are shown."""
 _CELL_IN, _SMALL_IN = 0.62, 0.42  # the latter where there are more nodes than fit beside each other
-_GAP_IN, _HEAD_IN, _FOOT_IN, _BETWEEN_IN = 0.1, 0.3, 0.3, 0.95
+_GAP_IN, _HEAD_IN, _FOOT_IN, _BETWEEN_IN = 0.16, 0.32, 0.3, 0.95
 _TOP_IN, _LAYOUT_IN = 0.75, 11.0
-_ARROW = {"arrowstyle": "-|>", "linewidth": 1.2, "mutation_scale": 8}
+_ARROW: dict[str, Any] = {"arrowstyle": "-|>", "linewidth": 1.2, "mutation_scale": 8, "shrinkA": 0, "shrinkB": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,22 +217,24 @@ class _Placement:
         (x, y), cell = self._fill(device, _blend(rank / max(1, candidate.depth - 1)))
         stages = candidate.layout.stages[rank]
         text = ",".join(map(str, stages)) if len(stages) <= 3 else f"{stages[0]},{stages[1]},.."
-        name, size = ("stage" if len(stages) == 1 else "stages"), 11.3 * cell
+        name, size = (f"stage {text}" if len(stages) == 1 else f"stages\n{text}"), 11.3 * cell
         bold: dict[str, Any] = {"ha": "center", "size": size, "color": WHITE, "weight": "bold", "zorder": 6}
-        self._write(x, y + 0.15 * cell, f"{name} {text}", **bold)
+        self._write(x, y + 0.15 * cell, name, **bold)
         if candidate.width > 1:
-            self._write(x, y - 0.15 * cell, f"copy {copy}", ha="center", size=size, color=WHITE, zorder=6)
+            self._write(x, y - 0.27 * cell, f"copy {copy}", ha="center", size=size, color=WHITE, zorder=6)
 
     def _fill(self, device: int, colour: Any) -> tuple[tuple[float, float], float]:
         """Paint a device; return its middle and its size."""
+        box = self._box(device)
+        self.axes.add_patch(self._square(device, facecolor=colour, linewidth=0, zorder=3))
+        return box.middle(device), box.cell
+
+    def _square(self, device: int, **looks: Any) -> Rectangle:
         from matplotlib.patches import Rectangle
 
         box = self._box(device)
         (x, y), cell = box.middle(device), box.cell
-        self.axes.add_patch(
-            Rectangle((x - cell / 2, y - cell / 2), cell, cell, facecolor=colour, linewidth=0, zorder=3)
-        )
-        return (x, y), cell
+        return Rectangle((x - cell / 2, y - cell / 2), cell, cell, transform=self.axes.transData, **looks)
 
     def _draw_ways(self) -> None:
         """Draw the way of the first copy's activations, and of the first stage's sum of gradients."""
@@ -242,12 +245,18 @@ class _Placement:
         self._draw_way(list(all_reduce(1, replicas, self.cluster).hops), _REDUCTION, -0.36)
 
     def _draw_way(self, hops: list[tuple[int, int]], colour: str, side: float) -> None:
-        """Draw an arrow for each hop, at this height of the devices in their size."""
+        """Draw an arrow for each hop, at this height of the devices in their size; it passes under other devices."""
+        from matplotlib.patches import FancyArrowPatch
+
         for source, target in hops:
             box = self._box(source)
             (x0, y0), (x1, y1) = box.middle(source), self._box(target).middle(target)
-            up, arrow = side * box.cell, {**_ARROW, "shrinkA": 27 * box.cell, "shrinkB": 27 * box.cell, "color": colour}
-            self.axes.annotate("", (x1, y1 + up), (x0, y0 + up), arrowprops=arrow, zorder=5)
+            up, ends = side * box.cell, (self._square(source), self._square(target))
+            self.axes.add_patch(
+                FancyArrowPatch(
+                    (x0, y0 + up), (x1, y1 + up), patchA=ends[0], patchB=ends[1], color=colour, zorder=2, **_ARROW
+                )
+            )
 
     def _box(self, device: int) -> _Box:
         return next(box for box in self.boxes if device in box.devices)

@@ -25,20 +25,21 @@ from pipesched.simulator.views.figure import (
     IDLE,
     INK,
     PALE_GREY,
-    WHITE,
     save_figure,
 )
 from pipesched.simulator.views.heat_map_panel import draw_heat_map
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, FigureBase
 
 _MOST_MAPS = 8
 _MOST_CELLS = 40
 """Columns or rows of a heat map that can still be told apart."""
 _MANY = 2000
 """More settings are dots of pixels in a picture that is else of lines."""
+_MOST_NAMED = 8
+"""Points of the front that have a name, beside its first."""
 _GIB = 2**30
 _WIDE = 4
 """Numbers that differ by more than so many times are drawn on a logarithmic scale."""
@@ -90,7 +91,7 @@ def sweep_figure(outcomes: Iterable[SweptOutcome], by: str) -> Figure:
     for place in axes[len(maps) :]:
         place.set_axis_off()
     if has_memory:
-        _draw_front(parts[1].subplots(), ordered, by, named, scale)
+        _draw_front(parts[1], ordered, by, named, scale)
     return figure
 
 
@@ -183,9 +184,11 @@ def _label(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)
 
 
-def _draw_front(axes: Axes, ordered: Sequence[SweptOutcome], by: str, named: str, scale: float) -> None:
-    """Draw every setting over its memory, those over it as crosses, and the front with the ends named."""
+def _draw_front(figure: FigureBase, ordered: Sequence[SweptOutcome], by: str, named: str, scale: float) -> None:
+    """Draw every setting over its memory, those over it as crosses, and the front with numbers that are named below."""
     from matplotlib.ticker import LogLocator, NullLocator
+
+    axes = figure.subplots()
 
     def points(some: Iterable[SweptOutcome]) -> tuple[list[float], list[float]]:
         known = [outcome for outcome in some if outcome.held_bytes is not None]
@@ -206,14 +209,18 @@ def _draw_front(axes: Axes, ordered: Sequence[SweptOutcome], by: str, named: str
         )
     front = pareto_front(ordered, by)
     axes.plot(*points(front), color=DARK_RED, linewidth=1.2, marker="o", markersize=3.5, label="Pareto front")
-    for index, outcome in enumerate(dict.fromkeys((front[0], front[-1]) if front else ())):
-        (x,), (y,) = points([outcome])
+    named_points = list(
+        dict.fromkeys(front[i * (len(front) - 1) // _MOST_NAMED] for i in range(_MOST_NAMED + 1) if front)
+    )
+    for number, outcome in enumerate(named_points, start=1):
+        (x,), (y,) = points([outcome])  # left of it and below is nothing, as nothing beats it in both
+        beside: dict[str, Any] = {"textcoords": "offset points", "ha": "right", "va": "top"}
+        axes.annotate(str(number), (x, y), (-2, -1), fontsize=7, color=DARK_RED, **beside)
         setting = outcome.setting
-        named_setting = literal(f"{setting.schedule} p={setting.num_ranks} m={setting.num_microbatches}")
-        text = axes.annotate(
-            named_setting, (x, y), (6, 9 if index else -9), textcoords="offset points", fontsize=7, color=DARK_RED
-        )
-        text.set_bbox({"facecolor": WHITE, "edgecolor": "none", "alpha": 0.75, "pad": 1.0})
+        name = f"{number}: {literal(setting.schedule)} p={setting.num_ranks} m={setting.num_microbatches}"
+        name += "" if setting.num_chunks is None else f" v={setting.num_chunks}"
+        name += " recompute" if setting.recomputes else ""
+        axes.plot([], [], color=DARK_RED, linestyle="none", marker="o", markersize=3.5, label=name)
     held, values = points(ordered)
     for axis, set_scale, numbers in ((axes.xaxis, axes.set_xscale, held), (axes.yaxis, axes.set_yscale, values)):
         if min(numbers) > 0 and max(numbers) > _WIDE * min(numbers):
@@ -226,7 +233,7 @@ def _draw_front(axes: Axes, ordered: Sequence[SweptOutcome], by: str, named: str
     axes.set_title("every setting", loc="left", fontsize=9, color=INK)
     axes.tick_params(which="both", colors=FAINT, labelsize=7)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="upper right", frameon=False, fontsize=7)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=7)
 
 
 def _plain_number(value: float, position: float) -> str:  # noqa: ARG001 -- as matplotlib calls it

@@ -132,10 +132,10 @@ function putBoxes(layer, row, top, high, texts) {
     }
     const tall = half[i] ? snap(high / 2) : high, y = half[i] === 2 ? top + tall : top, from = snap(x0);
     put(layer, faces[look[i]][faint].name, from, y, snap(x1) - from - 1 / dots, half[i] === 2 ? high - tall : tall);
-    if (wide < 11 || tall < 9 || microbatch[i] < 0 || texts.length > MOST_TEXTS) continue;
-    const text = String(microbatch[i]), middle = (Math.max(x0, left) + Math.min(x1, width - RIGHT)) / 2;
+    if (wide < digitsWide || tall < 9 || microbatch[i] < 0 || texts.length > MOST_TEXTS) continue;
+    const middle = (Math.max(x0, left) + Math.min(x1, width - RIGHT)) / 2;
     const ink = page.looks[look[i]].dark && !faint ? colours.paper : colours.ink;
-    if (wide > 5 + 6.6 * text.length) texts.push([text, middle, y + tall / 2, ink]);
+    texts.push([String(microbatch[i]), middle, y + tall / 2, ink]);
   }
 }
 
@@ -268,5 +268,6 @@ function drawLaneNames(pen, lane, top) {
   if (lane.isFirst) write(pen, `memory of ${page.runs[lane.run].name}`, left, top - 12, colours.ink, "bold " + FONT);
   write(pen, readableBytes(lane.peak), width - 2, top + 10, colours.faint, SMALL, "right");
   if (lane.limit === null) return;
-  write(pen, `of ${readableBytes(lane.limit)}`, width - 2, top + 25, colours.limit, SMALL, "right");
+  const ink = lane.peak > lane.limit ? colours.limit : colours.faint;
+  write(pen, `of ${readableBytes(lane.limit)}`, width - 2, top + 25, ink, SMALL, "right");
 }

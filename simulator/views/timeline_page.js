@@ -43,6 +43,8 @@ for (const run of page.runs) {
     memory.peak = memory.total.reduce((most, bytes) => Math.max(most, bytes), 0);
   }
 }
+const lastMicrobatch = page.rows.reduce((most, row) => row.microbatch.reduce((a, b) => Math.max(a, b), most), 0);
+const digitsWide = Math.max(11, 2 + 7 * String(lastMicrobatch).length);  // of boxes of a width all have numbers or none
 const paired = page.runs.length > 1 && !page.headings.length;
 const lanes = page.runs.flatMap((run, index) => run.memory.map(memory => ({ ...memory, run: index })))
   .sort((a, b) => (paired ? a.device - b.device || a.run - b.run : a.run - b.run || a.device - b.device));
@@ -310,6 +312,8 @@ if (!page.headings.length) for (const run of page.runs) {
   element("b", run.name, item);
   item.append(`: ${run.caption}`);
 }
+if (page.runs.length > 1)  // what compares the runs comes before what each of them is
+  document.getElementById("tools").before(document.getElementById("table"));
 for (const [name, ...values] of page.table) {
   const line = element("tr", "", document.getElementById("table"));
   element("th", name, line);

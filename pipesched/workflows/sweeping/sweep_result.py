@@ -98,7 +98,7 @@ class SweepResult:
 
         rows = self.to_rows(self.outcomes[:_MOST_ROWS])
         known = [name for name in self.columns if any(row[name] is not None for row in rows)]
-        cells = [{name: cell_text(name, row[name]) for name in known} for row in rows]
+        cells = [{_HEADINGS.get(name, name): cell_text(name, row[name]) for name in known} for row in rows]
         notes = self._refusals()
         if len(self.outcomes) > _MOST_ROWS:
             notes.insert(0, f"the table has the first {_MOST_ROWS:,} settings of {len(self.outcomes):,}")

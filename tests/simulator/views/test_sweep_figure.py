@@ -32,7 +32,21 @@ def test_there_is_a_map_for_each_schedule_and_the_best_that_fits_is_framed():
     assert first.get_images()[0].get_clim() == second.get_images()[0].get_clim() == (1, 12)
     (hatched, framed), none = [[*axes.patches] for axes in (first, second)]
     assert (hatched.get_xy(), framed.get_xy(), none) == ((-0.5, 0.5), (0.5, 0.5), [])  # 1 s does not fit, 2 s does
-    assert texts(front) == ["1f1b p=2 m=8", "zbv p=4 m=16"]
+    assert texts(front) == [str(number) for number in range(1, 10)]
+    named = [text.get_text() for text in figure.subfigs[1].legends[0].get_texts()]
+    assert named[:4] == ["1f1b", "zbv", "over memory", "Pareto front"]
+    assert (named[4], named[-1], len(named)) == ("1: 1f1b p=2 m=8", "9: zbv p=4 m=16", 4 + 9)
+
+
+def test_no_number_of_the_front_lies_over_a_point_or_outside_of_the_axes():
+    figure = sweep_figure(outcomes(), "makespan_s")
+    figure.draw_without_rendering()
+    (front,) = figure.subfigs[1].axes
+    points = front.transData.transform([(20 - number, number) for number in range(1, 13)])
+    for extent in [text.get_window_extent() for text in front.texts]:
+        assert front.bbox.x0 < extent.x0 < extent.x1 < front.bbox.x1
+        assert front.bbox.y0 < extent.y0 < extent.y1 < front.bbox.y1
+        assert not any(extent.contains(*point) for point in points)
 
 
 def test_without_bytes_there_are_the_maps_alone(tmp_path):
@@ -58,5 +72,7 @@ def test_a_page_has_the_table_and_the_picture(tmp_path):
     table = re.search(r'<div id="candidates">.*?</table>', shown, re.DOTALL)[0]
     rows = [re.findall(r"<td[^>]*>([^<]*)", row) for row in re.findall(r"<tr.*?</tr>", table, re.DOTALL)]
     assert next(row[:3] for row in rows if row) == ["1f1b", "2", "8"]
+    heads = re.findall(r"<button>([^<]*)", table)
+    assert (heads[:3], {"makespan", "memory"} <= set(heads)) == (["schedule", "p", "m"], True)
     assert len(rows) == 1 + 12
     assert 'src="data:image/svg+xml;base64,' in shown
