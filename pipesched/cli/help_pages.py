@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
+from pipesched.cli.errors import InputError
 from pipesched.cli.examples import EXAMPLES
 
 _COLUMN = 26
@@ -20,6 +21,22 @@ _GROUPS = (_ARGUMENTS, "Schedule", "Search", "Costs", "Machines", "Network", "Es
 
 class CommandPage(TyperCommand):
     """A command with its help page."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line; an option of one file that comes twice is refused: all but the last would be lost.
+
+        Raises:
+            InputError: One does.
+        """
+        if not ctx.resilient_parsing:
+            _, _, given = self.make_parser(ctx).parse_args(args=[*args])
+            for option in given:
+                is_file = isinstance(option, TyperOption) and not option.multiple and _value(option, ctx) == "FILE"
+                if is_file and given.count(option) > 1:
+                    raise InputError(
+                        f"{option.opts[0]}: got it {given.count(option)} times, expected it once; leave out the others"
+                    )
+        return super().parse_args(ctx, args)
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write what the command does, then its examples, which are not folded."""

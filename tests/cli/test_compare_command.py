@@ -118,7 +118,7 @@ def test_compare_does_the_same_work_in_every_schedule(pipesched, folder):
     rows = {row["name"]: row for row in json.loads(answer.out)["schedules"]}
     assert rows["gpipe"]["makespan_s"] == rows["1f1b"]["makespan_s"] == 15
     assert rows["interleaved"]["makespan_s"] == 13.5
-    assert pipesched("compare gpipe,1f1b -p 2 -m 4 --uniform f=1,b=2 --out t.csv --gantt t.svg").out == ""
+    assert pipesched("compare gpipe,1f1b -p 2 -m 4 --uniform f=1,b=2 --out t.csv --gantt t.svg").code == 0
     assert (folder / "t.csv").read_text().count("\n") == 3
     assert "<svg" in (folder / "t.svg").read_text()
     assert pipesched("compare -s gpipe,mine.csv -p 2 -m 3 --uniform f=1,b=2 --out t.md").code == 0
@@ -138,7 +138,7 @@ def test_a_table_is_printed_as_markdown_or_csv_and_written_as_either(pipesched, 
     assert markdown.splitlines()[2].startswith("| gpipe |")
     assert [row["name"] for row in csv.DictReader(io.StringIO(commas))] == ["gpipe", "1f1b"]
     for suffix in ("md", "csv", "json"):
-        assert pipesched(f"{line} --out t.{suffix}").out == ""
+        assert pipesched(f"{line} --out t.{suffix}").out == pipesched(line).out
     assert (folder / "t.md").read_text() == markdown
     assert (folder / "t.csv").read_text() == commas
     assert [row["name"] for row in json.loads((folder / "t.json").read_text())["schedules"]] == ["gpipe", "1f1b"]
@@ -160,3 +160,18 @@ def test_what_can_be_predicted_of_a_table_is_shown_beside_what_cannot(pipesched,
     assert rows["gpipe"]["makespan_s"] == pytest.approx((4 + 2 - 1) * 0.03)
     assert rows["zb_h1"]["reason"].endswith("or --input-share 0.5")
     assert rows_of(shared)["zb_h1"]["reason"] is None
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        (f"compare gpipe,1f1b -p 2 -m 4 {SPLIT}", "a.html a.md a.csv"),
+        (f"simulate -s gpipe -p 2 -m 4 {SPLIT}", "a.json a.html"),
+        (f"sweep -s gpipe,1f1b -p 2 -m 4 --workers 1 {SPLIT}", "a.csv a.md"),
+    ],
+)
+def test_several_files_are_all_written_and_the_table_is_printed_all_the_same(pipesched, folder, line, names):
+    printed = pipesched(line).out
+    answer = pipesched(f"{line} {' '.join(f'--out {name}' for name in names.split())}")
+    assert (answer.code, answer.out) == (0, printed)
+    assert all((folder / name).stat().st_size for name in names.split())

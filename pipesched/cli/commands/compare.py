@@ -51,13 +51,16 @@ def compare(
     ] = None,
     form: Annotated[CompareFormat, typer.Option("--format", help="What is printed.")] = "table",
     json: Json = False,
-    out: Annotated[Path | None, out_option("Write the table, .md, .csv or .json, or a page to zoom in, .html.")] = None,
+    out: Annotated[
+        list[Path] | None,
+        out_option("Write the table, .md, .csv or .json, or a page to zoom in, .html; repeatable."),
+    ] = None,
 ) -> None:
     """Compare schedules of one model in one table (--out), or two Timelines of one schedule."""
     from pipesched.schedules.formats import TIMELINE_FORMAT, format_of
     from pipesched.simulator.views import GANTT_SUFFIXES
 
-    check_outputs((gantt, GANTT_SUFFIXES), (out, (*TABLE, PAGE)))
+    check_outputs((gantt, GANTT_SUFFIXES), *((path, (*TABLE, PAGE)) for path in out or ()))
     if schedule.schedule_file is not None:
         raise InputError("--schedule-file: got it in compare, expected the file as an argument; leave out the option")
     form = "json" if json else form
@@ -66,7 +69,7 @@ def compare(
     if timelines:
         _require_two(timelines, names)
         require_no_simulation(Path(names[0]), schedule, costs, simulation)
-        _compare_timelines([Path(name) for name in names], form, gantt, out)
+        _compare_timelines([Path(name) for name in names], form, gantt, out or ())
         return
     compared = _compared(names, schedule, costs, simulation, buffers, keep_going=all_schedules)
     rows = compared.to_rows()
@@ -77,10 +80,10 @@ def compare(
     def text(suffix: str) -> str:
         return json_answer("compare", {"schedules": rows}, notes) if suffix == ".json" else _text(rows, suffix)
 
-    _write([prediction.timeline for prediction in compared.predictions], text, gantt, out, details=details)
+    _write([prediction.timeline for prediction in compared.predictions], text, gantt, out or (), details=details)
     if form != "table":
         emit(text(_suffix_of(form)), None)
-    elif out is None:
+    else:
         limits = dict.fromkeys(
             line for prediction in compared.predictions for line in limit_lines(costs.machines, prediction)
         )
@@ -120,7 +123,7 @@ def _require_two(timelines: Sequence[str], names: Sequence[str]) -> None:
         )
 
 
-def _compare_timelines(paths: Sequence[Path], form: CompareFormat, gantt: Path | None, out: Path | None) -> None:
+def _compare_timelines(paths: Sequence[Path], form: CompareFormat, gantt: Path | None, out: Sequence[Path]) -> None:
     from pipesched.workflows.timelines import compare_runs
 
     with comparing(paths):
@@ -134,7 +137,7 @@ def _compare_timelines(paths: Sequence[Path], form: CompareFormat, gantt: Path |
     _write(compared.timelines, text, gantt, out, compared.caption)
     if form != "table":
         emit(text(_suffix_of(form)), None)
-    elif out is None:
+    else:
         print_result(compared.table(), notes)
         print_parts(compared.split_table())
 
@@ -143,18 +146,18 @@ def _write(
     timelines: Sequence[Timeline],
     text: Callable[[str], str],
     gantt: Path | None,
-    out: Path | None,
+    out: Sequence[Path],
     caption: str = "",
     details: Sequence[RunDetails] = (),
 ) -> None:
     from pipesched.simulator.views import draw_gantt
 
-    is_page = out is not None and suffix_of(out) == PAGE
-    for path in (gantt, out if is_page else None):
-        if path is not None:
-            draw_gantt(timelines, path, caption=caption, details=details)
-    if out is not None and not is_page:
-        emit(text(suffix_of(out)), out)
+    drawn = [path for path in out if suffix_of(path) == PAGE]
+    for path in drawn if gantt is None else [gantt, *drawn]:
+        draw_gantt(timelines, path, caption=caption, details=details)
+    for path in out:
+        if path not in drawn:
+            emit(text(suffix_of(path)), path)
 
 
 def _suffix_of(form: CompareFormat) -> str:

@@ -68,7 +68,7 @@ def partition(
         emit(result.layers if suffix_of(out) == ".txt" else json_answer("partition", result.to_dict(), notes), out)
     if json:
         print_json("partition", result.to_dict(), notes)
-    elif out is None:
+    else:
         print_result(result.table(), [*notes, f"to simulate it: {_schedule(result)}"])
     if result.over is not None:
         stage, held, limit = result.over

@@ -48,7 +48,9 @@ def plan(
         typer.Option(help="Print the best plan as flags or configuration of this trainer, and nothing else."),
     ] = None,
     json: Json = False,
-    out: Annotated[Path | None, out_option("Write the best plan, .json, or a page of all plans, .html.")] = None,
+    out: Annotated[
+        list[Path] | None, out_option("Write the best plan, .json, or a page of all plans, .html; repeatable.")
+    ] = None,
 ) -> None:
     """Find the fastest layout, schedule and partition that fits (--out: a plan for 'run --plan' and 'train --plan').
 
@@ -67,7 +69,7 @@ def plan(
     if export is not None and (json or explain):
         other = "--json" if json else "--explain"
         raise InputError(f"--export: got {other} too, expected none, as nothing else is printed then; leave one out")
-    check_outputs((out, (*PLAN, PAGE)), (plot, FIGURE_SUFFIXES))
+    check_outputs(*((path, (*PLAN, PAGE)) for path in out or ()), (plot, FIGURE_SUFFIXES))
     asked = request.load(profile, model)
     with progress_bar(f"planning for {len(asked.cluster.devices)} devices") as tick:
         result = search_request(asked, top, time_limit, workers, tick)
@@ -85,8 +87,8 @@ def plan(
         complain(nothing_fits(ranking, asked))
         raise typer.Exit(NEGATIVE)
     limit = device_limit_lines(request.machines, asked.cluster, range(len(asked.cluster.devices)))
-    if out is not None:
-        _write(result, limit, out)
+    for path in out or ():
+        _write(result, limit, path)
     if export is not None:
         emit(result.export(export), None)
     elif json:

@@ -51,5 +51,5 @@ def replay(
         emit(json_answer("replay", result.to_dict(), notes), out)
     if json:
         print_json("replay", result.to_dict(), notes)
-    elif out is None:
+    else:
         print_result(result.table(), notes)

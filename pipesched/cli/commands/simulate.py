@@ -36,12 +36,14 @@ def simulate(
     timeline: Annotated[Path | None, typer.Option(help="Write every span: .json, .csv, .parquet or .html.")] = None,
     memory: Annotated[Path | None, typer.Option(help="Write what every device holds over time: .csv.")] = None,
     json: Json = False,
-    out: Annotated[Path | None, out_option("Write what --json prints, .json, or a page to zoom in, .html.")] = None,
+    out: Annotated[
+        list[Path] | None, out_option("Write what --json prints, .json, or a page to zoom in, .html; repeatable.")
+    ] = None,
 ) -> None:
     """Predict time, bubbles, idle time by cause and memory. Exit code 1 when a device runs out of memory."""
     from pipesched.workflows.simulating import simulate_source
 
-    check_outputs((timeline, TIMELINE), (memory, CSV), (out, (*JSON, PAGE)))
+    check_outputs((timeline, TIMELINE), (memory, CSV), *((path, (*JSON, PAGE)) for path in out or ()))
     source = schedule.source()
     conditions = costs.conditions(source, simulation, buffers)
     with simulating(source.schedule) if runs == 1 else progress_bar("simulating") as tick:
@@ -55,12 +57,13 @@ def simulate(
         emit(to_csv(memory_table(result.in_flight, result.timeline.memory)), memory)
     if timeline is not None:
         write_timeline(result.timeline, timeline, result.details)
-    if out is not None and suffix_of(out) == PAGE:
-        write_timeline(result.timeline, out, result.details)
-    elif out is not None:
-        emit(json_answer("simulate", data, notes), out)
+    for path in out or ():
+        if suffix_of(path) == PAGE:
+            write_timeline(result.timeline, path, result.details)
+        else:
+            emit(json_answer("simulate", data, notes), path)
     if json:
         print_json("simulate", data, notes)
-    elif out is None:
+    else:
         print_result(result.table(), [*limit_lines(costs.machines, result), *costs.shares(result.schedule), *notes])
     end_if_over(result.over)

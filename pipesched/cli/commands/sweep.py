@@ -79,7 +79,7 @@ def sweep(
     notes = doubts_of_costs(conditions.costs, costs.machines)
     if json:
         print_json("sweep", result.to_dict(), notes)
-    elif not outputs:
+    else:
         limit = costs.machines.limit_text()
         print_result(result.table(top, [*([] if limit is None else [f"memory limit {limit} of every device"]), *notes]))
     if not result.fitting:

@@ -136,7 +136,7 @@ def tune(
     if json:
         data = result_to_dict(result, commands) | ({} if verdict is None else {"verified": verdict.to_dict()})
         print_json("tune", data, notes)
-    elif out is None:
+    else:
         print_settings(result, loaded, top, commands, [*limit, *notes])
         if result.race is not None:
             print_race(result.race, commands)
