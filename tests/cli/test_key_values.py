@@ -51,7 +51,7 @@ def test_a_unit_that_does_not_fit_is_answered_with_what_may_be_meant(key, value,
     with pytest.raises(InputError) as refused:
         number(value, f"--x: {key}")
     name, _, hint = tried(refused).partition("=")
-    assert (name, number(hint, "--x")) == (key, meant)
+    assert (name, number(hint, f"--x: {key}")) == (key, meant)
 
 
 @pytest.mark.parametrize(("value", "meant"), [("2.0", 2), ("1e3", 1000), ("2.5", 1), ("two", 1), ("inf", 1)])
@@ -59,6 +59,15 @@ def test_a_whole_number_in_another_form_is_answered_as_it_is_written(value, mean
     with pytest.raises(InputError, match=r"^--x: ") as refused:
         read_integer(value, "--x")
     assert read_integer(tried(refused), "--x") == meant
+
+
+def test_a_link_is_said_in_the_same_words_everywhere(pipesched):
+    link = [f"--link {words}" for words in ("latency=1ms,bandwidth=1GB/s", "latency_s=0.001,bandwidth_bytes_per_s=1e9")]
+    for command in ("simulate", "sweep --workers 1"):
+        line = f"{command} -s 1f1b -p 2 -m 4 --uniform f=10ms,b=20ms,output_bytes=1e6 --json"
+        short, long = (pipesched(f"{line} {words}") for words in link)
+        assert short.code == 0
+        assert short.out == long.out
 
 
 def test_bytes_are_whole(pipesched):

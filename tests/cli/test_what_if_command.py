@@ -54,7 +54,7 @@ def test_data_and_table_say_the_same(pipesched, run):
     assert [row["quantity"] for row in data["quantities"]][:2] == ["makespan_s", "micro-batch_s"]
     assert data["quantities"][0]["after"] == play(build("1f1b", 2, 8), 0.25).makespan_s
     assert data["draws"] == 3
-    assert pipesched("what-if run.json -s 1f1b -m 8 --draws 3 --out found.json").out == ""
+    assert pipesched("what-if run.json -s 1f1b -m 8 --draws 3 --json --out found.json").out == answer.out
     assert json.loads(run.with_name("found.json").read_text()) == data
 
 

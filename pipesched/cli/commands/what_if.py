@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pipesched.schedules import Schedule
     from pipesched.workflows.measuring import RunsArgument
 
+_NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]{1,2})?"
+
 
 @grouped
 def what_if(
@@ -34,7 +36,7 @@ def what_if(
     ] = None,
     link: Annotated[
         str | None,
-        typer.Option(help="Other links: bandwidth=x2, latency=x0.5, or latency_s=1e-5,bandwidth_bytes_per_s=1e10."),
+        typer.Option(help="Other links: bandwidth=x2, latency=x0.5, or latency=10us,bandwidth=10GB/s."),
     ] = None,
     slow: Annotated[
         list[str] | None, typer.Option(help="A straggler, device=3,factor=1.2, or a slow link, link=0-1,factor=2.")
@@ -85,7 +87,7 @@ def what_if(
         emit(json_answer("what-if", answer.to_dict(), notes), out)
     if json:
         print_json("what-if", answer.to_dict(), notes)
-    elif out is None:
+    else:
         print_result(answer.table(), notes)
 
 
@@ -121,19 +123,25 @@ def _filled(options: ScheduleOptions, lists: Schedule) -> ScheduleOptions:
 def _links(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
-    factors = {"bandwidth": "bandwidth_factor", "latency": "latency_factor"}
-    changes = pairs(text, "--link", (*factors, "latency_s", "bandwidth_bytes_per_s"), "bandwidth=x2")
-    if not changes.keys() & factors.keys():
+    changes = pairs(text, "--link", ("latency_s", "bandwidth_bytes_per_s"), "bandwidth=x2")
+    asked = {}
+    for key, value in changes.items():
+        name = key.partition("_")[0]
+        if value.startswith("x"):
+            if re.fullmatch(rf"x{_NUMBER}", value) is None or not number(value[1:], f"--link: {name}"):
+                raise InputError(f"--link: {name}: got {value}, expected a factor above 0; try {name}=x2")
+            asked[f"{name}_factor"] = float(value[1:])
+        elif re.fullmatch(rf"{_NUMBER}[x%]", value) or (re.fullmatch(_NUMBER, value) and key not in text):
+            factor = float(value.rstrip("x%")) / (100 if value.endswith("%") else 1)
+            raise InputError(
+                f"--link: {name}: got {value}, expected a factor, or a value with its unit; try {name}=x{factor or 2:g}"
+            )
+    if not asked:
         from pipesched.cli.options.machine_options import parse_link
 
         return {"link": parse_link(text, "--link")}
-    asked = {}
-    for key, value in changes.items():
-        if key not in factors:
-            raise InputError(f"--link: got {key} beside factors, expected one or the other; leave one out")
-        if re.fullmatch(r"x[0-9.]+(e[-+]?[0-9]{1,2})?", value) is None or not number(value[1:], f"--link: {key}"):
-            raise InputError(f"--link: {key}: got {value}, expected a factor above 0; try {key}=x2")
-        asked[factors[key]] = float(value[1:])
+    if len(asked) < len(changes):
+        raise InputError(f"--link: got {text}, expected factors or values, not both; leave one out")
     return asked
 
 

@@ -18,7 +18,8 @@ def pairs(text: str, option: str, keys: Collection[str], example: str = "key=1,k
     """
     values: dict[str, str] = {}
     for part in text.split(","):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        key = long_key(name, keys)
         if not key or not equals or not value:
             raise InputError(f"{option}: got {part!r}, expected key=value; try {option} {example}")
         if key not in keys:
@@ -28,6 +29,12 @@ def pairs(text: str, option: str, keys: Collection[str], example: str = "key=1,k
             raise InputError(f"{option}: got {key} twice, expected it once; remove one")
         values[key] = value
     return values
+
+
+def long_key(name: str, keys: Collection[str]) -> str:
+    """Return `name`, or the key that it is without its unit: ``bandwidth`` stands for ``bandwidth_bytes_per_s``."""
+    with_units = (name, f"{name}_s", f"{name}_bytes_per_s", f"{name}_bytes")
+    return next((key for key in with_units if key in keys), name)
 
 
 def numbers(text: str, option: str, keys: Collection[str]) -> dict[str, float]:
@@ -50,7 +57,8 @@ def number(value: str, place: str) -> float:
     except ValueError:
         parsed = _with_unit(value, place.partition(": ")[2])
     if not math.isfinite(parsed) or parsed < 0:
-        raise InputError(f"{place}: got {value}, expected a finite number of 0 or more; try {_hint(value, place)}")
+        expected = f"a finite number of 0 or more{_or_unit(value, place)}"
+        raise InputError(f"{place}: got {value}, expected {expected}; try {_hint(value, place)}")
     return parsed
 
 
@@ -69,27 +77,37 @@ def time_s(value: str, option: str) -> float:
     return parsed
 
 
+def _or_unit(value: str, place: str) -> str:
+    """Return which units the key takes, where `value` is a number with another."""
+    key = place.partition(": ")[2]
+    units = next(units for keys, _, units in _UNITS_OF_KEYS if re.fullmatch(keys, key))
+    is_unit = re.fullmatch(_AMOUNT, value) is not None and _meant(value, key) is None
+    return f", with a unit or without: {units}" if is_unit else ""
+
+
 def _hint(value: str, place: str) -> str:
     """Return what to write for `value`: the number that is meant, in the unit of the option, where that can be told."""
     key = place.partition(": ")[2]
     meant = _meant(value, key)
+    if meant is not None and key.endswith("_per_s") and not re.search(r"(/s|ps)\s*$", value):
+        return f"{key}={value.strip()}/s"
     return (f"{key}=" if key else "") + ("1" if meant is None else f"{meant:.12g}")
 
 
 _UNITS = {"min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "%": 1e-2}
 _UNITS_OF_KEYS = (
-    (r".*_bytes_per_s", r".+(/s|ps)"),
-    (r".*_bytes", r"[kKMGT]?i?B"),
-    (r"[fbiw]|.*_s", r"min|s|ms|us|µs|ns"),
-    (r".*", r"%"),
+    (r".*_bytes_per_s", r".+(/s|ps)", "MB/s, GB/s, GiB/s, Gbit/s"),
+    (r".*_bytes", r"[kKMGT]?i?B", "B, kB, MB, GB, KiB, MiB, GiB"),
+    (r"[fbiw]|.*_s", r"min|s|ms|us|µs|ns", "ns, us, ms, s, min"),
+    (r".*", r"%", "%"),
 )
-"""Which units are taken for which keys: the first that fits counts."""
+"""Which units are taken for which keys, and how they are told: the first that fits counts."""
 
 
 def _with_unit(value: str, key: str) -> float:
     """Return the number of a value with a unit that fits the key; NaN if it has none."""
     amount = re.fullmatch(_AMOUNT, value)
-    units = next(units for keys, units in _UNITS_OF_KEYS if re.fullmatch(keys, key))
+    units = next(units for keys, units, _ in _UNITS_OF_KEYS if re.fullmatch(keys, key))
     meant = _meant(value, key) if amount is not None and re.fullmatch(units, amount[2]) else None
     return math.nan if meant is None else meant
 

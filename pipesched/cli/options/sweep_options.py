@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -11,7 +11,7 @@ import typer
 from pipesched.cli.errors import InputError
 from pipesched.cli.options.cost_options import CostOptions
 from pipesched.cli.options.count_list import amounts, counts
-from pipesched.cli.options.key_values import integers, read_integer
+from pipesched.cli.options.key_values import integers, long_key, read_integer
 from pipesched.cli.options.machine_options import MachineOptions
 from pipesched.cli.options.simulation_options import MessageOptions
 
@@ -100,8 +100,8 @@ def _values(parameter: Parameter, text: str) -> tuple[ParameterNumber, ...]:
     return values if parameter.takes == "number" else tuple(read_integer(f"{value:.17g}", place) for value in values)
 
 
-def value_lists(text: str, option: str, keys: Mapping[str, object], example: str) -> dict[str, str]:
-    """Split ``key=1,2,other=3`` into the values of each key, as they are written; a key may be cut short.
+def value_lists(text: str, option: str, keys: Collection[str], example: str) -> dict[str, str]:
+    """Split ``key=1,2,other=3`` into the values of each key, as they are written; a key may lack its unit.
 
     Raises:
         InputError: There is no such key, it comes twice, or has no value.
@@ -111,8 +111,8 @@ def value_lists(text: str, option: str, keys: Mapping[str, object], example: str
     for part in text.split(","):
         name, equals, value = (piece.strip() for piece in part.rpartition("="))
         if equals:
-            key = next((known for known in keys if known == name or known.startswith(f"{name}_")), "")
-            if not key:
+            key = long_key(name, keys)
+            if key not in keys:
                 expected = f"one of {', '.join(keys)}" if keys else "none: there are none here"
                 raise InputError(f"{option}: got {name}, expected {expected}; check its spelling")
             if key in texts:
@@ -135,8 +135,8 @@ def link_values(machines: MachineOptions) -> dict[str, tuple[float, ...]] | None
 
     if replace(machines, link=None).are_given:
         raise InputError("--link: got other machines too, expected one of them; leave one out")
-    keys = dict.fromkeys(part.name for part in fields(Link))
-    texts = value_lists(machines.link, "--link", keys, "bandwidth_bytes_per_s=1GB/s,10GB/s")
+    keys = [part.name for part in fields(Link)]
+    texts = value_lists(machines.link, "--link", keys, "bandwidth=1GB/s,10GB/s")
     return {key: amounts(text, f"--link: {key}") for key, text in texts.items()}
 
 
