@@ -79,7 +79,7 @@ def readable_s(time_s: float) -> str:
     """Return a time [s] in the unit that people read it in."""
     seconds, unit = unit_of(abs(time_s))
     value = time_s / seconds
-    return f"{value:,.0f} {unit}" if abs(value) >= 1000 else f"{value:.4g} {unit}"
+    return f"{value:.0f} {unit}" if abs(value) >= 1000 else f"{value:.4g} {unit}"
 
 
 def readable_change_s(seconds: float) -> str:

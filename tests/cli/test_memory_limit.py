@@ -1,9 +1,11 @@
 """``--memory-limit``: judged and shown with its unit, or refused; never passed over."""
 
 import json
+import re
 
 import pytest
 
+from pipesched.cli.output.memory_lines import reason_for_people
 from pipesched.profiles.clusters import Cluster, Device
 from pipesched.profiles.io import save_cluster, save_profile
 from tests.profiles.hand_profiles import layer, measurement, profile
@@ -24,7 +26,9 @@ def test_a_small_number_without_a_unit_is_refused(pipesched, command, bare):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize(("limit", "shown", "fits"), [("2000B", "2000B", True), ("1500", "1500 B", False)])
+@pytest.mark.parametrize(
+    ("limit", "shown", "fits"), [("2000B", "2000 B (1.953 KiB)", True), ("1500", "1500 B (1.465 KiB)", False)]
+)
 def test_the_limit_that_is_judged_is_shown_with_its_unit(pipesched, command, limit, shown, fits):
     """Two micro-batches of 1000 bytes are in flight on device 0."""
     answer = pipesched(f"{command} {BYTES} --memory-limit {limit}")
@@ -72,4 +76,15 @@ def test_what_the_tuner_and_the_planner_judge_is_shown_too(pipesched, tiny):
     planned = pipesched(f"plan {tiny} -b 8 --devices 2 --memory-limit 1GB")
     for answer in (tuned, planned):
         assert (answer.code, answer.err) == (0, "")
-        assert "memory limit 1GB of every device\n" in answer.out
+        assert "memory limit 1 GB (953.7 MiB) of every device\n" in answer.out
+
+
+def test_bytes_are_told_in_one_unit(pipesched, tiny):
+    answer = pipesched(f"plan {tiny} -b 8 --devices 2 --memory-limit 3KiB")
+    assert "memory limit 3 KiB of every device\n" in answer.out
+    assert not re.search(r"\d bytes of \d", answer.out)
+
+
+def test_reasons_have_the_unit_of_tables():
+    assert reason_for_people("over memory: it holds 2048 bytes of 1536") == "over memory: it holds 2 KiB of 1.5 KiB"
+    assert reason_for_people("holds 1048577 bytes of 1048576") == "holds 1048577 bytes of 1048576"

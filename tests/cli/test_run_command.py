@@ -226,6 +226,6 @@ def test_verify_shows_all_that_it_found_and_says_who_held_more_than_the_limit(pr
     answer = profiled(f"verify {MODEL} -s gpipe -p 2 -m 4 --profile p.json {FAST} --memory-limit 1024")
     assert answer.code == 1
     assert "makespan" in answer.out
-    assert "memory limit 1024 B of every device\n" in answer.out
+    assert "memory limit 1024 B (1 KiB) of every device\n" in answer.out
     assert "1024" in answer.err
     assert answer.err.count("\n") == 1

@@ -33,7 +33,7 @@ def test_amounts_have_units_and_ranges_their_ends():
 
 def test_every_setting_is_in_the_file_and_agrees_with_simulate(pipesched, folder):
     answer = pipesched(f"{LINE} --out all.csv")
-    assert (answer.code, answer.out, answer.err) == (0, "", "")
+    assert (answer.code, answer.out, answer.err) == (0, pipesched(LINE).out, "")
     with (folder / "all.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == (1 + 2 + 1) * 2 * 3 * 2
@@ -63,14 +63,14 @@ def test_the_table_fits_80_columns_and_says_what_is_left_out(pipesched, monkeypa
     out = pipesched(f"sweep -s 1f1b,dualpipe -p 3,4 -m 8 {COSTS} --top 1 --memory-limit 1GB").out
     assert "4 settings, 1 cannot be, best by s_per_microbatch" in out
     assert "2 more that fit are left out (--top, --out)" in out
-    assert "memory limit 1GB of every device" in out
+    assert "memory limit 1 GB (953.7 MiB) of every device" in out
     assert "dualpipe: 1 cannot be: got 3 ranks" in out
 
 
 def test_where_nothing_fits_the_answer_is_no(pipesched):
     answer = pipesched(f"sweep -s 1f1b -p 2 -m 4 {COSTS} --memory-limit 1KB --json")
     assert answer.code == 1
-    assert "nothing fits into 1KB" in answer.err
+    assert "nothing fits into 1 KB (1000 B)" in answer.err
     assert json.loads(answer.out)["best"] is None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from string import ascii_letters
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
@@ -11,6 +12,7 @@ import typer
 from pipesched.cli.byte_sizes import parse_memory
 from pipesched.cli.errors import InputError, read_from
 from pipesched.cli.options.key_values import numbers
+from pipesched.cli.terminal import num_bytes
 from pipesched.schedules.formats import MAX_DEVICES
 
 if TYPE_CHECKING:
@@ -30,8 +32,8 @@ class MachineOptions:
     link: Annotated[
         str | None,
         typer.Option(
-            help="Equal links: latency_s=10us,bandwidth_bytes_per_s=25GB/s. Keys: latency_s, bandwidth_bytes_per_s, "
-            "send_s, send_s_per_byte, post_s, receive_s, receive_s_per_byte."
+            help="Equal links: latency=10us,bandwidth=25GB/s. Keys: latency_s, bandwidth_bytes_per_s "
+            "(or latency, bandwidth), send_s, send_s_per_byte, post_s, receive_s, receive_s_per_byte."
         ),
     ] = None
     nodes: Annotated[int | None, typer.Option(help="Nodes of equal devices, in place of --cluster.", min=1)] = None
@@ -121,11 +123,14 @@ class MachineOptions:
             )
 
     def limit_text(self) -> str | None:
-        """Return what `--memory-limit` says, with its unit; None where it is not given."""
-        if self.memory_limit is None:
+        """Return what `--memory-limit` says, and the same as memory is told: ``14 GB (13.04 GiB)``; None: not given."""
+        limit = self.limit_bytes()
+        if self.memory_limit is None or limit is None:
             return None
-        text = self.memory_limit.strip()
-        return text if text[-1].isalpha() else f"{text} B"
+        amount = self.memory_limit.strip().rstrip(ascii_letters)
+        unit = self.memory_limit.strip().removeprefix(amount) or "B"
+        said, told = f"{amount.strip()} {unit}", num_bytes(limit)
+        return said if said.lower() == told.lower() else f"{said} ({told})"
 
     def _given(self, num_devices: int) -> Cluster:
         from pipesched.profiles.clusters import Link, flat, of_nodes
@@ -187,7 +192,7 @@ class MachineOptions:
 
 
 def parse_link(text: str, option: str) -> Link:
-    """Return the link that ``latency_s=0.1,bandwidth_bytes_per_s=1e9`` says.
+    """Return the link that ``latency=10us,bandwidth=1GB/s`` says.
 
     Raises:
         InputError: It says none.

@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from pipesched.cli.byte_sizes import enough
+from pipesched.cli.output.memory_lines import reason_for_people
 from pipesched.cli.terminal import num_bytes, percent, print_lines, print_table, seconds
 from pipesched.workflows import with_equal_devices
 
@@ -115,7 +116,7 @@ def _print_rejected(rejected: Sequence[PlanOutcome]) -> None:
                 "rejected": str(len(group)),
                 "why": what,
                 "the nearest": str(nearest.candidate),
-                "because": nearest.reason or "",
+                "because": reason_for_people(nearest.reason),
             }
         )
     print_table("", rows[:_MOST_REJECTED])

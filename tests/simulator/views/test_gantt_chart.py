@@ -254,7 +254,7 @@ def test_a_terminal_line_is_as_wide_as_asked_for():
 
 @pytest.mark.parametrize(
     ("time_s", "text"),
-    [(0.0, "0 s"), (26.0, "26 s"), (0.0214, "21.4 ms"), (3.5e-6, "3.5 us"), (2e-9, "2 ns"), (12345.6, "12,346 s")],
+    [(0.0, "0 s"), (26.0, "26 s"), (0.0214, "21.4 ms"), (3.5e-6, "3.5 us"), (2e-9, "2 ns"), (12345.6, "12346 s")],
 )
 def test_times_are_in_the_unit_that_people_read(time_s, text):
     assert readable_s(time_s) == text
