@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import typer
@@ -20,4 +21,15 @@ def complaint(error: typer.TyperException) -> str:
             text = f"{text.partition(', expected ')[0]}, expected a number"
     context = getattr(error, "ctx", None)
     command = "pipesched" if context is None else context.command_path
-    return f"{text.rstrip('.')}; see '{command} --help'"
+    return f"{text.rstrip('.')}{_advice(text, context)}; see '{command} --help'"
+
+
+def _advice(text: str, context: Any) -> str:
+    """Return the option that was meant, where that can be told."""
+    options = () if context is None else {name for option in context.command.params for name in option.opts}
+    extra = re.search(r"unexpected extra argument.* \((\S+\.(?:csv|json))\)", text)
+    if extra is not None and "--schedule-file" in options:
+        return f"; a schedule? try -f {extra[1]}"
+    if text.startswith("No such option: --html") and "--out" in options:
+        return "; try --out x.html"
+    return ""

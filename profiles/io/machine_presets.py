@@ -28,7 +28,9 @@ def load_machine(name: str) -> Cluster:
         ProfileError: There is none of this name.
     """
     if not isinstance(name, str) or name not in machine_names():
-        raise ProfileError(f"machine: got {shown(name)}, expected one of {', '.join(machine_names())}")
+        near = [known for known in machine_names() if isinstance(name, str) and name and name.lower() in known]
+        guess = f"did you mean {near[0]}? " if len(near) == 1 else ""
+        raise ProfileError(f"machine: got {shown(name)}, {guess}expected one of {', '.join(machine_names())}")
     return load_cluster(_DATA / "machines" / f"{name}.json")
 
 

@@ -184,8 +184,8 @@ def find(name: str) -> Entry:
     if entry is None:
         own = ", a builder of your own," if isinstance(name, str) and ":" in name else ","
         near = get_close_matches(_plain(name[:_LONGEST]), _BY_ANY_NAME, n=1) if isinstance(name, str) else []
-        hint = f" did you mean {_BY_ANY_NAME[near[0]].name}?" if near else ""
-        raise ScheduleError(
-            f"schedule: got {shown(name)}{own}{hint} expected one of {', '.join(CATALOGUE)}; see pipesched.CATALOGUE"
-        )
+        expected = f"did you mean {_BY_ANY_NAME[near[0]].name}?" if near else f"expected one of {', '.join(CATALOGUE)};"
+        if isinstance(name, str) and name.endswith(".py"):
+            expected = f"expected a builder in it; try {name}:builder;"
+        raise ScheduleError(f"schedule: got {shown(name)}{own} {expected} see pipesched.CATALOGUE")
     return entry

@@ -180,9 +180,9 @@ class MachineOptions:
         else:
             node = Cluster((Device(),) * self.gpus, origin="nodes of equal devices")
             if self.gpus > 1 and self.intra is None:
-                raise InputError("--gpus: got no --intra, expected the links in a node; try --intra latency_s=0")
+                raise InputError("--gpus: got no --intra, expected the links in a node; try --machine dgx-h100")
             if num_nodes > 1 and self.inter is None:
-                raise InputError("--nodes: got no --inter, expected the links between them; try --inter latency_s=0")
+                raise InputError("--nodes: got no --inter, expected the links between them; try --machine dgx-h100")
         return replace(
             node,
             intra=node.intra if self.intra is None else parse_link(self.intra, "--intra"),

@@ -75,6 +75,10 @@ def run_files(text: str, option: str) -> RunsArgument:
     """
     names = [name.strip() for name in text.split(",")]
     for name in names:
+        if name.lower().endswith(".json.gz"):
+            raise InputError(
+                f"{option}: got {name!r}, a trace, expected a Timeline; try 'pipesched import {name} --out run.json'"
+            )
         if suffix_of(name) != ".json":
             raise InputError(
                 f"{option}: got {name!r}, expected a Timeline (.json), or several as a.json,b.json; "

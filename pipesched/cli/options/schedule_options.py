@@ -106,6 +106,11 @@ class ScheduleOptions:
             return ScheduleSource(read)
         if self.schedule is None:
             raise InputError("no schedule given; try --schedule 1f1b -p 4 -m 8, or --schedule-file F")
+        if "," in self.schedule:
+            raise InputError(
+                f"--schedule: got {self.schedule}, expected one; try 'pipesched compare {self.schedule}', with --gantt "
+                "x.png for a picture"
+            )
         from pipesched.workflows.arguments import entry_of
 
         name, lists = self.schedule, self.build(self.schedule)

@@ -47,7 +47,9 @@ def check_outputs(*outputs: tuple[Path | None, Collection[str]]) -> None:
         if suffixes and suffix_of(path) not in suffixes:
             expected = " or ".join(suffix or "none" for suffix in suffixes)
             is_picture = suffix_of(path) in GANTT_SUFFIXES
-            drawn = f"; a picture is drawn by 'pipesched gantt --out {path}'" if is_picture else ""
+            has_option = any(others == GANTT_SUFFIXES for _, others in outputs)
+            by = f"--gantt {path}" if has_option else f"'pipesched gantt --out {path}'"
+            drawn = f"; a picture is drawn by {by}" if is_picture else ""
             raise InputError(
                 f"{path}: got suffix {path.suffix!r}, expected {expected}; try {path.stem}{next(iter(suffixes))}{drawn}"
             )

@@ -51,8 +51,11 @@ def read_shown(
     """
     if files:
         require_no_simulation(files[0], schedule, costs, simulation)
-        from pipesched.schedules.formats import read_timeline
+        from pipesched.schedules.formats import read_timeline, suffix_of
 
+        for file in files:
+            if suffix_of(file) == ".csv":
+                raise InputError(f"{file}: got a table, expected a Timeline (.json); a schedule? try -f {file}")
         return Shown(tuple(read_timeline(path) for path in files))
     from pipesched.workflows.simulating import predict_source
 

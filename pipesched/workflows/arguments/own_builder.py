@@ -10,6 +10,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -130,9 +131,11 @@ def _imported(name: str) -> Builder:
         module = users_module(module_name)
     function = getattr(module, function_name, None)
     if not callable(function):
+        names = [key for key, value in vars(module).items() if inspect.isfunction(value) and key[0] != "_"]
+        near = get_close_matches(function_name, names, n=1)
+        expected = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(names) or _FORM};"
         raise ScheduleError(
-            f"schedule {name}: got no function {function_name!r} in {module_name}, expected one of (num_ranks, "
-            "num_microbatches, ...); check its spelling"
+            f"schedule {name}: got no function {function_name!r} in {module_name}, {expected} check its spelling"
         )
     return function  # type: ignore[no-any-return]  # what it returns is checked by _read
 

@@ -147,7 +147,8 @@ def test_nonsense_is_told_in_one_line_that_names_the_builder(words, builder):
     [
         ("mine.py:b", "schedule mine.py:b: got no file mine.py, expected package.module:builder or path.py:builder"),
         ("nosuchmodule:b", "schedule nosuchmodule:b: got ModuleNotFoundError: No module named 'nosuchmodule'"),
-        (f"{__name__}:nosuch", f"got no function 'nosuch' in {__name__}, expected one of (num_ranks"),
+        (f"{__name__}:nosuch", f"got no function 'nosuch' in {__name__}, expected one of "),
+        (f"{__name__}:plane", "did you mean plain? check its spelling"),
         (f"{__name__}:COUNTS", f"got no function 'COUNTS' in {__name__}"),
         ("a:b:c=3", "got 'a:b:c=3', expected package.module:builder or path.py:builder; try mine.py:builder"),
         (":", "got ':', expected package.module:builder"),
