@@ -118,7 +118,8 @@ def test_other_schedules_chunks_and_recompute_are_tried_too(tune):
 
 def test_tables_and_pictures_are_written(tune, folder):
     answer = tune("--out all.csv --plot map.png")
-    assert (answer.code, answer.out, answer.err) == (0, "", "")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out
     assert (folder / "map.png").read_bytes().startswith(b"\x89PNG")
     with (folder / "all.csv").open() as file:
         rows = list(csv.DictReader(file))
