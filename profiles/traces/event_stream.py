@@ -102,6 +102,10 @@ class _TraceText:
             else:
                 fields[str(key)] = self._value()
             separator = self._take(",}")
+        if not has_events and {"format", "spans"} <= fields.keys():
+            raise ProfileError(
+                f"{self._file}: got a Timeline, expected a trace of a profiler; what is measured needs no import"
+            )
         if not has_events:
             raise ProfileError(
                 f"{self._file}: got {shown(sorted(fields)[:5])}, expected traceEvents, as the profiler of PyTorch "

@@ -111,6 +111,8 @@ def _parse(text: str, origin: str, faults: Faults) -> list[list[Op | None]]:
     rows: list[list[Op | None]] = []
     num_cells = 0
     for cells in _rows(text, origin):
+        if not rows:
+            _require_ops(cells, origin)
         num_cells += len(cells) or 1
         if num_cells > MAX_CELLS:
             problem = f"got more than {MAX_CELLS} cells, expected at most as many; try fewer micro-batches"
@@ -128,6 +130,31 @@ def _rows(text: str, origin: str) -> Iterator[list[str]]:
     except csv.Error as error:
         problem = f"got no CSV ({error}), expected CSV; try it without quotes"
         raise fault(origin, f"line {reader.line_num}: {problem}") from error
+
+
+def _require_ops(cells: Sequence[str], origin: str) -> None:
+    """Refuse a first row that belongs to another table, in one sentence for all of its cells.
+
+    Raises:
+        ScheduleError: Semicolons part its cells, or several words are there and none is an op.
+    """
+    words = [word for cell in cells if (word := cell.strip())]
+    if len(words) == 1 and ";" in words[0] and not words[0].startswith("("):
+        raise fault(origin, f"row 1: got {shown(words[0])}, expected commas between ops; try them for the semicolons")
+    if len(words) < 2 or any(map(_is_op, words)):
+        return
+    got = f"row 1: got {shown(','.join(words))}, expected ops of rank 0, as 0F0,0F1,0B0"
+    if any(_is_op(word.upper()) for word in words):
+        raise fault(origin, f"{got}; try capital letters")
+    raise fault(origin, f"{got}; try it without a header, if it is one; a table of costs is no schedule")
+
+
+def _is_op(word: str) -> bool:
+    try:
+        parse_op(word)
+    except ScheduleError:
+        return False
+    return True
 
 
 def _parse_cell(cell: str, place: str, faults: Faults) -> Op | None:

@@ -131,6 +131,10 @@ class ScheduleOptions:
             )
         from pipesched.profiles.io import load_plan
 
+        if self.plan.suffix.lower() in (".html", ".htm"):
+            raise InputError(
+                f"--plan: got {self.plan}, a page, expected a plan; write it with 'plan ... --out plan.json'"
+            )
         plan = load_plan(self.plan)
         try:
             plan.run(1)

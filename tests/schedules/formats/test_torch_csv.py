@@ -150,8 +150,8 @@ def test_a_fault_is_named_with_its_place(text, place, words):
 
 
 def test_faults_are_collected_and_three_of_them_shown():
-    message = refusal("0f0,0f1,0b0,0b1,0x1\n")
-    assert [f"cell {cell}: got" in message for cell in range(1, 6)] == [True, True, True, False, False]
+    message = refusal("0F0,0f1,0b0,0b1,0x1,0y1\n")
+    assert [f"cell {cell}: got" in message for cell in range(1, 7)] == [False, True, True, True, False, False]
     assert message.endswith("; and 2 more")
 
 
@@ -287,3 +287,21 @@ def test_our_builders_write_both_dialects_that_read_back(schedule):
     lowered = lower(schedule)
     again = read_csv_text(write_csv_comms(lowered), f"{schedule.name}.csv", steps=False)
     assert again.ops == tuple(tuple(op for op in row if not isinstance(op, Step)) for row in lowered.ops)
+
+
+@pytest.mark.parametrize(
+    ("first", "advice"),
+    [
+        ("0F0;0F1;0B0", "try them for the semicolons"),
+        ("0f0,0f1,0b0", "try capital letters"),
+        ("rank0,rank1,rank2", "try it without a header, if it is one; a table of costs is no schedule"),
+        ("stage,fwd_ms,bwd_ms", "try it without a header, if it is one; a table of costs is no schedule"),
+    ],
+)
+def test_a_row_of_another_table_is_told_once(first, advice):
+    with pytest.raises(ScheduleError) as raised:
+        read_csv_text(f"{first}\n1F0,1B0", "mine.csv")
+    message = str(raised.value)
+    assert message.startswith("mine.csv: row 1: got ")
+    assert message.endswith(advice)
+    assert message.count("row") == 1
