@@ -89,7 +89,14 @@ READERS = {
     "job": job_from_json,
 }
 TOGETHER = {
-    "profile": {"layers.0.work", "layers.0.measurements.0.split", "provenance.kind", "variation", "sharing"},
+    "profile": {
+        "layers.0.work",
+        "layers.0.measurements.0.split",
+        "provenance.kind",
+        "provenance.execution",
+        "variation",
+        "sharing",
+    },
     "run-costs": {"variation", "stages.0.work.F"},
     "job": {"job.emulate", "model", "is_finite_checked"},
 }
