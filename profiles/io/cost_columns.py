@@ -40,27 +40,27 @@ class Column(NamedTuple):
     Attributes:
         name: What it says, as our fields are called.
         written: What it is called in the file.
-        per_second: How many of its unit are a second.
+        unit: The end of its name that says its unit; empty where there is none.
     """
 
     name: str
     written: str
-    per_second: int = 1
+    unit: str = ""
+
+    @property
+    def per_second(self) -> int:
+        """How many of its unit are a second."""
+        return _UNITS[self.unit]
 
 
-_SECONDS = {
-    f"{word}{unit}": (name, per_second)
-    for name, words in _NAMES.items()
-    for word in words
-    for unit, per_second in _UNITS.items()
-}
+_SECONDS = {f"{word}{unit}": (name, unit) for name, words in _NAMES.items() for word in words for unit in _UNITS}
 
 
 def column_of(written: str) -> Column:
     """Return what a column of this heading says, as ``forward_s``, ``Fwd (ms)`` or ``b_us``; it may be unknown."""
     plain = re.sub(r"[\s_()\[\]-]+", "_", written.replace("µ", "u").replace("μ", "u")).strip("_").lower()
-    name, per_second = _SECONDS.get(plain, (plain, 1))
-    return Column(name, written, per_second)
+    name, unit = _SECONDS.get(plain, (plain, ""))
+    return Column(name, written, unit)
 
 
 def header_faults(columns: Sequence[Column], known: Sequence[str], needed: Sequence[str]) -> list[str]:
@@ -100,6 +100,7 @@ def header_faults(columns: Sequence[Column], known: Sequence[str], needed: Seque
         if len(same) > 1:
             also = "twice" if len(set(same)) == 1 else f"as {' and '.join(map(shown, same))}"
             faults.append(f"row 1: got column {name} {also}, expected once; remove one")
+    faults += _unit_faults(columns)
     faults += [f"row 1: got no column {name}, expected it; add it" for name in needed if name not in names]
     halves = [name for name in BACKWARDS[1:] if name in names]
     if "backward_s" not in names and len(halves) < 2:
@@ -112,6 +113,19 @@ def header_faults(columns: Sequence[Column], known: Sequence[str], needed: Seque
             "the whole backward, where papers on zero bubbles write B for our I; add the other, or rename b to i"
         )
     return faults
+
+
+def _unit_faults(columns: Sequence[Column]) -> list[str]:
+    """Return the columns that say no unit beside one that is in parts of a second: they may be meant in those too."""
+    other = next((column for column in columns if column.per_second > 1), None)
+    if other is None:
+        return []
+    return [
+        f"row 1: got column {shown(column.written)} without a unit, expected one as {shown(other.written)} has; "
+        f"write {column.written}{other.unit}"
+        for column in columns
+        if column.name in _NAMES and not column.unit
+    ]
 
 
 def cell_limits(name: str) -> dict[str, Any]:

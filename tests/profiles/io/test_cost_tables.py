@@ -87,7 +87,11 @@ def test_a_backward_may_be_whole_in_one_row_and_split_in_another(load):
         ("stage,fwd_ms,forward_s,b\n0,1,1,2\n", "column forward_s as 'fwd_ms' and 'forward_s', expected once"),
         ("stage,f,b,w\n0,1,1,1\n", "column backward_weight_s without the other half"),
         ("stage,forward_ns,b\n0,1,1\n", "_ms or _us for _s, will do"),
-        ("stage,fwd_ms,b\n0,x,1\n", "row 2, column fwd_ms: got 'x', expected milliseconds"),
+        (
+            "stage,fwd_ms,bwd\n0,1,2\n",
+            "row 1: got column 'bwd' without a unit, expected one as 'fwd_ms' has; write bwd_ms",
+        ),
+        ("stage,fwd_ms,b_ms\n0,x,1\n", "row 2, column fwd_ms: got 'x', expected milliseconds"),
         ("layer,f,b\n0,1,1\n", "row 1: got column layer, expected a row per stage"),
         ("stage,forward_s,backward_s\n99999999999999999999,1,1\n", "column stage"),
     ],
