@@ -179,5 +179,8 @@ def test_what_tells_plans_apart_stands_before_what_they_amount_to(pipesched, mea
     line = f"plan {measured} -b 8 --devices 2 --depth 2 -s 1f1b"
     both, plain = (pipesched(f"{line} --recompute {choice}").out for choice in ("both", "no"))
     head = next(row for row in both.splitlines() if "samples/s" in row)
-    assert 0 < head.index("recompute") < head.index("samples/s")
+    assert 0 < head.index("recompute") < head.index("memory") < head.index("samples/s")
     assert "recompute" not in plain
+    nodes = pipesched(f"plan {measured} -b 8 {NODES} --depth 2 --wide").out
+    head = next(row for row in nodes.splitlines() if "samples/s" in row)
+    assert 0 < head.index("memory") < head.index("in a node") < head.index("samples/s")

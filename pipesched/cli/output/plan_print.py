@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pipesched.workflows.planning import PlanSearch
 
 _MOST_REJECTED = 5
-_TELLING = ("recompute", "in a node")
-"""Columns that stand before those of the prediction where plans differ in them."""
+_TELLING = {"recompute": "M x size", "in a node": "memory"}
+"""Columns that come early where plans differ in them, each with the one that it then follows."""
 _MOST_STAYS = 24
 """The most stays of the critical path that are printed; of a longer path the middle is left out."""
 
@@ -55,8 +55,8 @@ def _row(outcome: PlanOutcome) -> dict[str, str]:
         "schedule": candidate.named_schedule,
         "M x size": f"{candidate.num_microbatches} x {candidate.microbatch_size}",
         "per step": seconds(total_s),
-        "samples/s": f"{outcome.throughput:.4g}",
         "memory": num_bytes(outcome.most_bytes),
+        "samples/s": f"{outcome.throughput:.4g}",
         "recompute": "yes" if candidate.recomputes else "no",
         "messages": candidate.compression or "whole",
         "partition": short_partition(candidate.partition),
@@ -78,7 +78,7 @@ def short_partition(partition: Sequence[int]) -> str:
 
 
 def _table(ranking: PlanRanking, request: Request) -> list[dict[str, str]]:
-    """Return a row per plan, with what tells plans apart before what they amount to; what is as usual is left out."""
+    """Return a row per plan, with what tells plans apart early; what is as usual is left out."""
     rows = [{"": str(number), **_row(outcome)} for number, outcome in enumerate(ranking.ranked, 1)]
     usual = {
         "samples": str(request.batch_size),
@@ -91,10 +91,11 @@ def _table(ranking: PlanRanking, request: Request) -> list[dict[str, str]]:
     }
     dull = {name for name, value in usual.items() if all(row[name] == value for row in rows)}
     names = [name for name in rows[0] if name not in dull] if rows else []
-    apart = [name for name in _TELLING if name in names and len({row[name] for row in rows}) > 1]
-    before = names.index("per step") if apart else 0
-    ordered = dict.fromkeys([*(name for name in names[:before] if name not in apart), *apart, *names])
-    return [{name: row[name] for name in ordered} for row in rows]
+    for name, before in _TELLING.items():
+        if name in names and len({row[name] for row in rows}) > 1:
+            names.remove(name)
+            names.insert(names.index(before) + 1, name)
+    return [{name: row[name] for name in names} for row in rows]
 
 
 def _effort(ranking: PlanRanking) -> str:
