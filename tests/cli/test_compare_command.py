@@ -125,6 +125,16 @@ def test_compare_does_the_same_work_in_every_schedule(pipesched, folder):
     assert "| mine" in (folder / "t.md").read_text()
 
 
+def test_counts_beside_a_file_are_those_of_the_file_or_differ_with_a_note(pipesched):
+    line = "compare mine.csv,gpipe --uniform f=1,b=2"
+    answer = pipesched(line)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == "pipesched: compare: -p and -m missing; try -p 2 -m 3, as mine.csv has\n"
+    note = "m = 3: mine; m = 4: gpipe; their makespans are not of the same batch\n"
+    assert note in pipesched(f"{line} -p 2 -m 4").out
+    assert "not of the same batch" not in pipesched(f"{line} -p 2 -m 3").out
+
+
 def test_a_buffer_per_microbatch_costs_memory(pipesched):
     line = "compare 1f1b -p 4 -m 16 --uniform f=1,b=2,saved_bytes=20,output_bytes=10 --json"
     pooled, own = (rows_of(pipesched(f"{line} --buffers {kind}"))["1f1b"] for kind in ("pooled", "per_microbatch"))

@@ -25,7 +25,7 @@ from pipesched.schedules.formats import suffix_of
 from pipesched.workflows import short_ops
 
 if TYPE_CHECKING:
-    from pipesched.schedules import Timeline
+    from pipesched.schedules import Schedule, Timeline
     from pipesched.simulator.analysis import CellValue
     from pipesched.simulator.views import RunDetails
     from pipesched.workflows.simulating import ScheduleComparison
@@ -191,6 +191,9 @@ def _compared(
     from pipesched.workflows.simulating import REFUSED, compare_sources
 
     by_name = options_of_each([name for name in names if named_schedule(name) is not None], options)
+    if by_name and len(by_name) < len(names) and None in (options.stages, options.microbatches):
+        file = next(name for name in names if name not in by_name)
+        raise _without_counts(_options_of(file, None, options).load(), file, options)
     sources = [(name, _options_of(name, by_name.get(name), options).source) for name in names]
     with progress_bar("comparing") as tick:
         return compare_sources(
@@ -200,6 +203,14 @@ def _compared(
             say=in_flags,
             progress=tick,
         )
+
+
+def _without_counts(schedule: Schedule, file: str, options: ScheduleOptions) -> InputError:
+    """Return the error that counts are missing, with those of the schedule in a file beside."""
+    counts = {"-p": (options.stages, schedule.num_ranks), "-m": (options.microbatches, schedule.num_microbatches)}
+    missing = " and ".join(option for option, (given, _) in counts.items() if given is None)
+    own = " ".join(f"{option} {count}" for option, (_, count) in counts.items())
+    return InputError(f"compare: {missing} missing; try {own}, as {file} has")
 
 
 def _options_of(name: str, own_options: ScheduleOptions | None, options: ScheduleOptions) -> ScheduleOptions:

@@ -152,7 +152,16 @@ def _suppositions(predictions: Sequence[Prediction]) -> list[str]:
         f"micro-batches of {prediction.costs.microbatch_size} samples, where no microbatch_size is given"
         for prediction in given
     )
-    return [*sizes, *(f"{', '.join(alike)}: {cut}" for cut, alike in names.items())]
+    return [*sizes, *(f"{', '.join(alike)}: {cut}" for cut, alike in names.items()), *_batches(predictions)]
+
+
+def _batches(predictions: Sequence[Prediction]) -> list[str]:
+    """Return a line where schedules have different numbers of micro-batches; none where all have as many."""
+    names: dict[int, list[str]] = {}
+    for prediction in predictions:
+        names.setdefault(prediction.schedule.num_microbatches, []).append(prediction.schedule.name)
+    counts = "; ".join(f"m = {count}: {', '.join(alike)}" for count, alike in names.items())
+    return [f"{counts}; their makespans are not of the same batch"] if len(names) > 1 else []
 
 
 def _number(value: float) -> str:
