@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
@@ -95,6 +96,16 @@ def readable_bytes(num_bytes: float | None) -> str:
         if abs(num_bytes) >= size:
             return f"{num_bytes / size:.4g} {unit}"
     return f"{num_bytes:.0f} B"
+
+
+def readable_reason(reason: str | None) -> str:
+    """Return why something cannot be, with its bytes in the unit that people read them in."""
+
+    def told(match: re.Match[str]) -> str:
+        held, limit = (readable_bytes(int(size)) for size in match.groups())
+        return match[0] if held == limit else f"{held} of {limit}"
+
+    return re.sub(r"(\d+) bytes of (\d+)", told, reason or "")
 
 
 def readable_share(share: float | None) -> str:

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from pipesched.cli.output.memory_lines import reason_for_people
 from pipesched.profiles.clusters import Cluster, Device
 from pipesched.profiles.io import save_cluster, save_profile
+from pipesched.simulator.analysis import readable_reason
 from tests.profiles.hand_profiles import layer, measurement, profile
 
 COSTS = "--uniform f=1,b=2"
@@ -86,5 +86,5 @@ def test_bytes_are_told_in_one_unit(pipesched, tiny):
 
 
 def test_reasons_have_the_unit_of_tables():
-    assert reason_for_people("over memory: it holds 2048 bytes of 1536") == "over memory: it holds 2 KiB of 1.5 KiB"
-    assert reason_for_people("holds 1048577 bytes of 1048576") == "holds 1048577 bytes of 1048576"
+    assert readable_reason("over memory: it holds 2048 bytes of 1536") == "over memory: it holds 2 KiB of 1.5 KiB"
+    assert readable_reason("holds 1048577 bytes of 1048576") == "holds 1048577 bytes of 1048576"

@@ -74,6 +74,14 @@ def test_where_nothing_fits_the_answer_is_no(pipesched):
     assert json.loads(answer.out)["best"] is None
 
 
+def test_a_page_says_what_is_over_memory_in_the_unit_of_tables(pipesched, folder):
+    line = "sweep -s gpipe -p 2 -m 4 --uniform f=1ms,b=2ms,saved_bytes=2MiB --memory-limit 3MiB"
+    pipesched(f"{line} --out all.html")
+    page = (folder / "all.html").read_text()
+    assert "over memory: device 0 holds 8 MiB of 3 MiB" in page
+    assert "bytes of" not in page
+
+
 def test_a_sweep_goes_on_from_its_file(pipesched, folder):
     first = pipesched(f"{LINE} --resume found.jsonl --json")
     lines = (folder / "found.jsonl").read_text().splitlines()

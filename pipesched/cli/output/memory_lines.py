@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -35,16 +34,6 @@ def device_limit_lines(
         return []  # a note says what is not judged
     said = machines.limit_text() or " to ".join(dict.fromkeys(num_bytes(limit) for limit in (known[0], known[-1])))
     return [f"memory limit {said} of every device"]
-
-
-def reason_for_people(reason: str | None) -> str:
-    """Return why something cannot be, with its bytes in the unit that tables have them in."""
-
-    def told(match: re.Match[str]) -> str:
-        held, limit = (num_bytes(int(size)) for size in match.groups())
-        return match[0] if held == limit else f"{held} of {limit}"
-
-    return re.sub(r"(\d+) bytes of (\d+)", told, reason or "")
 
 
 def end_if_over(over: OverCapacity | None) -> None:

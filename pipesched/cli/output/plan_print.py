@@ -9,7 +9,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from pipesched.cli.byte_sizes import enough
-from pipesched.cli.output.memory_lines import reason_for_people
 from pipesched.cli.terminal import num_bytes, percent, print_lines, print_table, seconds
 from pipesched.workflows import with_equal_devices
 
@@ -109,6 +108,8 @@ def _effort(ranking: PlanRanking) -> str:
 
 def _print_rejected(rejected: Sequence[PlanOutcome]) -> None:
     """Print why, each reason of one kind once with the candidate that is nearest to fitting."""
+    from pipesched.simulator.analysis import readable_reason
+
     rows = []
     for what, group in _by_reason(rejected).items():
         nearest = min(group, key=lambda outcome: outcome.most_bytes)
@@ -117,7 +118,7 @@ def _print_rejected(rejected: Sequence[PlanOutcome]) -> None:
                 "rejected": str(len(group)),
                 "why": what,
                 "the nearest": str(nearest.candidate),
-                "because": reason_for_people(nearest.reason),
+                "because": readable_reason(nearest.reason),
             }
         )
     print_table("", rows[:_MOST_REJECTED])

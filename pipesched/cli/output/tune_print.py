@@ -56,7 +56,11 @@ def page_of_settings(
     outcomes = [*fitting, *result.outcomes[len(fitting) :]]
     rows = _rows(result, outcomes, problem)
     if len(fitting) < len(outcomes):
-        rows = [row | {"rejected": outcome.reason or ""} for row, outcome in zip(rows, outcomes, strict=True)]
+        from pipesched.simulator.analysis import readable_reason
+
+        rows = [
+            row | {"rejected": readable_reason(outcome.reason)} for row, outcome in zip(rows, outcomes, strict=True)
+        ]
     best = result.chosen
     notes = [] if best is None else [_first(result, best), *_typed(commands, best)]
     return result.page(rows, "\n".join([*notes, *limit]) or "nothing fits")
@@ -109,12 +113,14 @@ def _rows(result: TuneResult, outcomes: Sequence[SettingOutcome], problem: Probl
 
 
 def _rejected(outcomes: Sequence[SettingOutcome]) -> list[dict[str, str]]:
+    from pipesched.simulator.analysis import readable_reason
+
     rows = [
         {
             **_named(outcome),
             "time per batch": "-" if outcome.seconds is None else seconds(outcome.seconds),
             "memory": num_bytes(outcome.held_bytes),
-            "why": outcome.reason or "",
+            "why": readable_reason(outcome.reason),
             "training": outcome.setting.training.value,
         }
         for outcome in outcomes

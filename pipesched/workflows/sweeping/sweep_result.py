@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipesched.simulator.analysis import readable_bytes, readable_s, readable_share
+from pipesched.simulator.analysis import readable_bytes, readable_reason, readable_s, readable_share
 from pipesched.simulator.sweep import SweptOutcome, pareto_front
 from pipesched.workflows import Table
 
@@ -197,6 +197,8 @@ def cell_text(name: str, value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if name == "reason":
+        return readable_reason(value)
     if name == "bandwidth_bytes_per_s":
         return f"{value / 1e9:.4g} GB/s"
     if name.endswith("_bytes"):
