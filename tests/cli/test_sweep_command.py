@@ -82,6 +82,13 @@ def test_a_page_says_what_is_over_memory_in_the_unit_of_tables(pipesched, folder
     assert "bytes of" not in page
 
 
+def test_layers_that_are_cut_unevenly_are_told_below_the_table(pipesched, folder):
+    (folder / "even.csv").write_text("f,b\n" + "1,2\n" * 24)
+    out = pipesched("sweep -s 1f1b,interleaved -p 8 -m 8,16 -v 2 --layer-costs even.csv").out
+    assert out.count("layers on") == 1
+    assert "interleaved: v = 2, 24 layers on 16 stages: 8 of 2, 8 of 1; v = 3 would be even\n" in out
+
+
 def test_a_sweep_goes_on_from_its_file(pipesched, folder):
     first = pipesched(f"{LINE} --resume found.jsonl --json")
     lines = (folder / "found.jsonl").read_text().splitlines()

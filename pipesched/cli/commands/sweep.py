@@ -81,7 +81,8 @@ def sweep(
         print_json("sweep", result.to_dict(), notes)
     else:
         limit = costs.machines.limit_text()
-        print_result(result.table(top, [*([] if limit is None else [f"memory limit {limit} of every device"]), *notes]))
+        limits = [] if limit is None else [f"memory limit {limit} of every device"]
+        print_result(result.table(top, [*judge.uneven_cuts(result.fitting[:top]), *limits, *notes]))
     if not result.fitting:
         complain(f"nothing fits into {costs.machines.limit_text() or 'what the devices have'}; try --recompute both")
         raise typer.Exit(NEGATIVE)

@@ -1,5 +1,6 @@
 from .prediction import Conditions as Conditions
 from .prediction import Prediction as Prediction
+from .prediction import cut_text as cut_text
 from .prediction import predict_source as predict_source
 from .schedule_comparison import REFUSED as REFUSED
 from .schedule_comparison import ComparedSchedule as ComparedSchedule

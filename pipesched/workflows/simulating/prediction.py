@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, get_args
@@ -218,23 +218,31 @@ class Prediction:
     @property
     def cut(self) -> str:
         """Stages of a rank, where it may have any number, and layers of the stages; empty: neither is known."""
-        schedule = self.schedule
-        chunks = schedule.num_stages // schedule.num_ranks if schedule.traits.takes_chunks else 0
-        parts = [f"v = {chunks}"] if chunks else []
-        layers = self.conditions.layers_of(self.source)
-        if layers is not None:
-            alike = sorted(Counter(layers).items(), reverse=True)
-            shares = ", ".join(f"{count} of {size}" for size, count in alike) if len(alike) > 1 else f"{layers[0]} each"
-            even = [v for v in range(2, sum(layers)) if sum(layers) % (v * schedule.num_ranks) == 0]
-            if chunks and len(alike) > 1 and even:
-                shares += f"; v = {min(even, key=lambda v: abs(v - chunks))} would be even"
-            parts.append(f"{sum(layers)} layers on {len(layers)} stages: {shares}")
-        return ", ".join(parts)
+        return cut_text(self.schedule, self.conditions.layers_of(self.source))
 
     @property
     def stage_share(self) -> float | None:
         """What each stage has of a `DeviceCost`; None where other costs are given."""
         return float(stage_share(self.schedule)) if isinstance(self.conditions.costs, DeviceCost) else None
+
+
+def cut_text(schedule: Schedule, layers: Sequence[int] | None) -> str:
+    """Return stages of a rank, where it may have any number, and layers of the stages; empty: neither is known.
+
+    Args:
+        schedule: The schedule.
+        layers: How many layers each of its stages has; None: not known.
+    """
+    chunks = schedule.num_stages // schedule.num_ranks if schedule.traits.takes_chunks else 0
+    parts = [f"v = {chunks}"] if chunks else []
+    if layers is not None:
+        alike = sorted(Counter(layers).items(), reverse=True)
+        shares = ", ".join(f"{count} of {size}" for size, count in alike) if len(alike) > 1 else f"{layers[0]} each"
+        even = [v for v in range(2, sum(layers)) if sum(layers) % (v * schedule.num_ranks) == 0]
+        if chunks and len(alike) > 1 and even:
+            shares += f"; v = {min(even, key=lambda v: abs(v - chunks))} would be even"
+        parts.append(f"{sum(layers)} layers on {len(layers)} stages: {shares}")
+    return ", ".join(parts)
 
 
 def _origin(given: AnyCosts, costs: StageCosts) -> str | None:

@@ -18,7 +18,7 @@ from pipesched.simulator.memory import peak_memory
 from pipesched.simulator.search import over_memory_reason
 from pipesched.simulator.sweep import CaseMeasures, CaseSweep, SweptOutcome, SweptSetting
 from pipesched.workflows.arguments import ScheduleSource, entry_of, read_schedule_argument
-from pipesched.workflows.simulating import REFUSED, Conditions, predict_source, steady_s_per_microbatch
+from pipesched.workflows.simulating import REFUSED, Conditions, cut_text, predict_source, steady_s_per_microbatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,23 @@ class SweepJudge:
         """
         conditions = replace(self.conditions, microbatch_size=setting.microbatch_size)
         return conditions.costs_of(_source(setting.order)).has_bytes
+
+    def uneven_cuts(self, outcomes: Sequence[SweptOutcome]) -> list[str]:
+        """Return lines, at most three, on stages of unlike numbers of layers, each cut of a schedule's ranks once.
+
+        Args:
+            outcomes: What can be, the best first: of a schedule on so many ranks the first one counts.
+        """
+        firsts: dict[tuple[str, int], SweptSetting] = {}
+        for outcome in outcomes:
+            firsts.setdefault((outcome.setting.schedule, outcome.setting.num_ranks), outcome.setting)
+        names: dict[str, list[str]] = {}
+        for setting in firsts.values():
+            source = _source(setting.order)
+            layers = replace(self.conditions, microbatch_size=setting.microbatch_size).layers_of(source)
+            if layers is not None and len(set(layers)) > 1:
+                names.setdefault(cut_text(source.schedule, layers), []).append(setting.schedule)
+        return [f"{', '.join(alike)}: {cut}" for cut, alike in names.items()][:3]
 
     def _lists(self, order: SweptSetting) -> tuple[ScheduleSource, CaseSweep, dict[int | None, StageCosts]]:
         """Return the lists of settings, what evaluates them together, and costs by size; the last ones are kept."""
