@@ -77,6 +77,23 @@ def test_what_takes_a_schedule_takes_a_plan(pipesched, command):
     assert planned.out == said.out != ""
 
 
+def test_a_plan_without_its_machines_is_said_to_have_links_that_take_no_time(pipesched):
+    line, costs = "simulate --plan plan.json --json", f"{COSTS},output_bytes=4000000"
+    notes = [
+        json.loads(pipesched(f"{line} {options}").out)["notes"]
+        for options in (costs, f"{costs} --link bandwidth_bytes_per_s=8e6", COSTS)
+    ]
+    assert [len(said) for said in notes] == [1, 0, 0]
+    assert "links take no time" in notes[0][0]
+    assert "predicted to take 1 s" in notes[0][0]
+
+
+def test_a_plan_given_as_lists_is_named(pipesched):
+    answer = pipesched(f"simulate -f plan.json {COSTS}")
+    assert (answer.code, answer.out) == (2, "")
+    assert "try --plan plan.json" in answer.err
+
+
 LINKED = f"{COSTS},output_bytes=4000000 --link bandwidth_bytes_per_s=8e6"  # half a second, compressed a quarter
 
 

@@ -99,8 +99,13 @@ class ScheduleOptions:
             given = [self.schedule, self.stages, self.microbatches, self.chunks, self.settings]
             if any(value is not None for value in given):
                 raise InputError("--schedule-file: the file says it all; leave out --schedule, -p, -m, -v and --set")
-            from pipesched.schedules.formats import read_schedule
+            from pipesched.profiles.io import PLAN_FORMAT
+            from pipesched.schedules.formats import format_of, read_schedule
 
+            if format_of(self.schedule_file) == PLAN_FORMAT:
+                raise InputError(
+                    f"{self.schedule_file}: got a plan, expected a schedule; try --plan {self.schedule_file}"
+                )
             read = self._finished(read_schedule(self.schedule_file))
             read_from(self.schedule_file, read.name)
             return ScheduleSource(read)
