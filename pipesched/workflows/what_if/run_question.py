@@ -178,8 +178,9 @@ class Question:
         if self._splits and not {"I", "W"} <= seen and phases & {Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT}:
             share = self.input_share
             lines.append(
-                f"I taken as {share:.3g} of B, W as {1 - share:.3g} (of stage 0: W as all of it), as only B was run; "
-                "a profile, or a run with I and W, would say it"
+                f"I taken as {share:.3g} of B, W as {1 - share:.3g} (of stage 0: W as all of it), and both together "
+                "as long as B, though a split often costs more, as only B was run; a profile, or a run with I and W, "
+                "would say it"
             )
         if Phase.BACKWARD in phases and "B" not in seen and not recut:
             lines.append("B taken as I and W, one after the other, as no B was seen by itself")
