@@ -50,6 +50,7 @@ class Plan:
         predicted: The prediction by whoever made the plan.
         origin: The profile and cluster that it was made from, in a few words.
         execution: How the layers of that profile are computed.
+        dtype: Data type of that profile's weights and activations, as it says it; empty if that is not known.
     """
 
     model: str
@@ -61,6 +62,7 @@ class Plan:
     predicted: Predicted
     origin: str = ""
     execution: LayerExecution = LayerExecution()  # noqa: RUF009 -- frozen
+    dtype: str = ""
 
     @property
     def bounds(self) -> tuple[tuple[int, int], ...]:

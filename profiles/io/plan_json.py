@@ -64,6 +64,7 @@ class _Plan(Record):
     predicted: _Predicted
     origin: Text = ""
     execution: ExecutionRecord = ExecutionRecord()
+    dtype: Text = ""
 
 
 def read_plan(text: str, file: str) -> Plan:

@@ -32,7 +32,12 @@ def test_how_layers_are_computed_goes_with_the_plan_to_its_export(pipesched, fol
     assert json.loads((folder / "plan.json").read_text())["execution"] == expected
     said = pipesched("export megatron --plan plan.json").out
     assert said.startswith("# Megatron-LM, 16 processes: 2 x 2 ranks of 1f1b, each rank 4 that share its layers\n")
-    for line in ("--tensor-model-parallel-size 4", "--sequence-parallel", "--recompute-granularity selective"):
+    for line in (
+        "--tensor-model-parallel-size 4",
+        "--sequence-parallel",
+        "--recompute-granularity selective",
+        "--bf16",
+    ):
         assert f"    {line}\n" in said
     refused = pipesched("export deepspeed --plan plan.json")
     assert (refused.code, refused.err.count("\n")) == (2, 1)

@@ -20,6 +20,7 @@ from pipesched.workflows import ArgumentError
 from pipesched.workflows.exporting.pipeline_setting import PipelineSetting
 
 _NAME = "DeepSpeed"
+_PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}
 
 
 def deepspeed_config(setting: PipelineSetting) -> str:
@@ -46,6 +47,7 @@ def deepspeed_config(setting: PipelineSetting) -> str:
             "train_batch_size": setting.batch_size,
             "train_micro_batch_size_per_gpu": setting.microbatch_size,
             "gradient_accumulation_steps": setting.num_microbatches,
+            **({_PRECISIONS[setting.dtype]: {"enabled": True}} if setting.dtype in _PRECISIONS else {}),
         },
     }
     return json.dumps(said, indent=2) + "\n"

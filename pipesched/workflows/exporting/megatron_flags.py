@@ -27,6 +27,7 @@ from pipesched.workflows.exporting.pipeline_setting import (
 )
 
 _NAME = "Megatron-LM"
+_PRECISIONS = {"bfloat16": "--bf16", "float16": "--fp16"}
 
 
 def megatron_flags(setting: PipelineSetting) -> str:
@@ -65,6 +66,8 @@ def megatron_flags(setting: PipelineSetting) -> str:
         comments += [recompute_comment(unit)]
     elif setting.execution.selective_recompute:
         options += [["--recompute-granularity", "selective"]]
+    if setting.dtype in _PRECISIONS:
+        options += [[_PRECISIONS[setting.dtype]]]
     if setting.execution.flash_attention:
         options += [["--attention-backend", "flash"]]
     return bash_array(comments, options)

@@ -30,6 +30,7 @@ class PipelineSetting:
         microbatch_size: Samples.
         compression: Compression of the messages between stages.
         execution: How the layers are computed, by how many GPUs each.
+        dtype: Data type of weights and activations; trainers are told of ``bfloat16`` and ``float16`` alone.
     """
 
     schedule_spec: ScheduleSpec
@@ -37,6 +38,7 @@ class PipelineSetting:
     microbatch_size: int
     compression: MessagePrecision | None = None
     execution: LayerExecution = LayerExecution()  # noqa: RUF009 -- frozen
+    dtype: str = ""
 
     @classmethod
     def of_plan(cls, plan: Plan) -> PipelineSetting:
@@ -47,6 +49,7 @@ class PipelineSetting:
             microbatch_size=plan.microbatch_size,
             compression=plan.compression,
             execution=plan.execution,
+            dtype=plan.dtype,
         )
 
     @property

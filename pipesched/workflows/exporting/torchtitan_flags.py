@@ -11,6 +11,8 @@ Names and rules are those of torchtitan 0.3.0 (`config/configs.py`, `distributed
 * GPUs that share a layer share the sequence too, unless that is denied.
 * Recomputation is a subcommand, so it comes last. If it is full, each transformer layer keeps its input. Selective
   recomputation goes by operation: attention's output is kept, every other product is computed again.
+* Mixed precision comes with sharded weights, or without a pipeline: here ``training.dtype`` alone says what is computed
+  in, and it is that of weights and optimizer too. There is no float16.
 * Attention is scaled_dot_product_attention's or FlexAttention's, neither of which keeps its whole matrix.
 """
 
@@ -52,6 +54,10 @@ def torchtitan_flags(setting: PipelineSetting) -> str:
     setting.require_exportable(_NAME)
     setting.require_transformer(_NAME)
     setting.require_copies_side_by_side(_NAME)
+    if setting.dtype == "float16":
+        raise ArgumentError(
+            f"dtype: got float16, expected bfloat16 or float32, as {_NAME} has no other; profile in one of them"
+        )
     local_batch_size = setting.microbatch_size * (setting.num_microbatches if setting.num_ranks > 1 else 1)
     file, pipeline = _pipeline(setting)
     options = [
@@ -61,6 +67,7 @@ def torchtitan_flags(setting: PipelineSetting) -> str:
         *pipeline,
         ["--training.local_batch_size", str(local_batch_size)],
         ["--training.global_batch_size", str(setting.batch_size)],
+        *([["--training.dtype", "bfloat16"]] if setting.dtype == "bfloat16" else []),
         [f"activation_checkpoint:{_recomputation(setting)}"],
     ]
     comments = [f"{_NAME}, {setting.size_text}", TRANSFORMER_COMMENT, "The last word ends the command line."]
@@ -68,6 +75,8 @@ def torchtitan_flags(setting: PipelineSetting) -> str:
         comments += [recompute_comment(1)]
     elif setting.execution.selective_recompute:
         comments += ["Recomputation is of every other product too, where the setting's is of attention alone."]
+    if setting.dtype == "bfloat16":
+        comments += ["Weights and the optimizer's states are bfloat16 too: mixed precision takes sharded weights here."]
     return file + bash_array(comments, options)
 
 

@@ -24,6 +24,7 @@ PLAN = Plan(
     compression="half",
     predicted=Predicted(0.5, 32.0, (1e9, 2e9, 1e9, 2e9), bubble_fraction=0.2),
     origin="by hand",
+    dtype="bfloat16",
     execution=LayerExecution(tensor_parallel=4, sequence_parallel=True, selective_recompute=True),
 )
 OTHERS = {
@@ -60,8 +61,9 @@ def test_a_plan_from_before_it_said_how_layers_are_computed_is_of_one_gpu_each(t
     save_plan(PLAN, tmp_path / "plan.json")
     written = json.loads((tmp_path / "plan.json").read_text())
     assert written.pop("execution")["tensor_parallel"] == 4
+    assert written.pop("dtype") == "bfloat16"
     (tmp_path / "plan.json").write_text(json.dumps(written))
-    assert load_plan(tmp_path / "plan.json") == replace(PLAN, execution=LayerExecution())
+    assert load_plan(tmp_path / "plan.json") == replace(PLAN, execution=LayerExecution(), dtype="")
 
 
 def test_bounds_are_the_sums_of_the_layers():

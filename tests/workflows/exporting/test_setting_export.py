@@ -88,7 +88,7 @@ def changed(setting=UNEVEN, **fields):
     """Return `setting` with other fields, of its schedule or of itself."""
     own = {
         name: fields.pop(name)
-        for name in ("partition", "microbatch_size", "compression", "execution")
+        for name in ("partition", "microbatch_size", "compression", "execution", "dtype")
         if name in fields
     }
     return replace(setting, schedule_spec=replace(setting.schedule_spec, **fields), **own)
@@ -270,6 +270,7 @@ HANAYO = {"name": "hanayo", "partition": (1,) * 16} | WHOLE
         ("torchtitan", {"placement": "pipeline"}, "placement: got pipeline, expected data, as torchtitan"),
         ("torchtitan", {"name": "gpipe"} | ON_ONE_RANK, "schedule: got gpipe on one rank, expected 1f1b"),
         ("torchtitan", HANAYO, "schedule: got hanayo, whose rank 0 has stages 0, 7, 8, 15 of 16"),
+        ("torchtitan", {"dtype": "float16"}, "dtype: got float16, expected bfloat16 or float32, as torchtitan"),
         ("torchtitan", TWO_LAYERS, "partition: got 2 layers, expected at least 3"),
         ("deepspeed", {"name": "gpipe"}, "schedule: got gpipe, expected 1f1b, as a PipelineModule of DeepSpeed"),
         ("deepspeed", {"placement": "pipeline"}, "placement: got pipeline, expected data, as DeepSpeed"),
@@ -315,6 +316,28 @@ def test_how_layers_are_computed_is_said_beside_the_pipeline(trainer, fields, sa
     gpus = fields["execution"].tensor_parallel
     assert f", {8 * gpus} processes: 2 x 4 ranks of 1f1b" in text
     assert (f", each rank {gpus} that share its layers" in text) == (gpus > 1)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "dtype", "said"),
+    [
+        ("megatron", "bfloat16", ["--bf16"]),
+        ("megatron", "float16", ["--fp16"]),
+        ("torchtitan", "bfloat16", ["--training.dtype bfloat16"]),
+        *((trainer, dtype, []) for trainer in ("megatron", "torchtitan") for dtype in ("float32", "not said", "")),
+    ],
+)
+def test_a_precision_is_said_where_it_is_half(trainer, dtype, said):
+    text, plain = export_setting(changed(dtype=dtype), trainer), export_setting(UNEVEN, trainer)
+    more = [line.strip() for line in text.splitlines() if line not in plain.splitlines()]
+    assert [line for line in more if not line.startswith("# Weights")] == said
+
+
+@pytest.mark.parametrize(("dtype", "key"), [("bfloat16", "bf16"), ("float16", "fp16"), ("float32", None)])
+def test_deepspeed_is_told_of_a_precision_in_its_configuration(dtype, key):
+    even = {"partition": (3, 3, 3, 3), "dtype": dtype}
+    config = json.loads(export_setting(changed(**even), "deepspeed"))["config"]
+    assert {name: value for name, value in config.items() if "16" in name} == ({key: {"enabled": True}} if key else {})
 
 
 @pytest.mark.parametrize(
