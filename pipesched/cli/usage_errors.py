@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from typing import Any
 
 import typer
+
+_ALSO_CALLED = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "fp64": "float64"}
+"""What else people call a choice."""
 
 
 def complaint(error: typer.TyperException) -> str:
@@ -30,6 +34,11 @@ def _advice(text: str, context: Any) -> str:
     extra = re.search(r"unexpected extra argument.* \((\S+\.(?:csv|json))\)", text)
     if extra is not None and "--schedule-file" in options:
         return f"; a schedule? try -f {extra[1]}"
+    choice = re.search(r": (?:got )?'([^']*)', expected one of (.+)$", text)
+    if choice is not None:
+        meant = _ALSO_CALLED.get(choice[1].lower(), choice[1].lower())
+        near = get_close_matches(meant, re.findall(r"'([^']+)'", choice[2]), n=1, cutoff=0.7)
+        return f"; try {near[0]}" if near else ""
     if text.startswith("No such option: --html") and "--out" in options:
         return "; try --out x.html"
     return ""

@@ -19,6 +19,17 @@ def _bool(text: str) -> bool:
     return _BOOLS[text.lower()]
 
 
+_ALSO_CALLED = {
+    "hidden": "width",
+    "hidden_size": "width",
+    "num_heads": "heads",
+    "num_layers": "layers",
+    "seq": "context",
+    "seq_length": "context",
+    "vocab_size": "vocab",
+}
+"""What other projects call arguments of ours."""
+
 _READERS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str, "bool": _bool}
 _ANY = ("int", "float", "str")
 """Tried one after the other where nobody says what a value is."""
@@ -41,8 +52,10 @@ def read_arguments(text: str, factory: Callable[..., Any], rest: str) -> dict[st
     arguments: dict[str, Any] = {}
     for item in filter(None, rest.split(",")):
         key, equals, value = (part.strip() for part in item.partition("="))
-        if not equals or key in arguments:
+        if not equals or key in arguments or _ALSO_CALLED.get(key) in arguments:
             raise ProfileError(f"model {text!r}: got {item!r}, expected key=value with each key once; try layers=4")
+        if key not in accepted and _ALSO_CALLED.get(key) in accepted:
+            key = _ALSO_CALLED[key]
         if key not in accepted and not takes_all:
             raise ProfileError(
                 f"model {text!r}: got an unknown argument {key!r}, expected one of {', '.join(accepted) or 'none'}; "
