@@ -51,9 +51,9 @@ def test_a_short_name_and_a_long_one_are_the_same_model():
 
 
 def test_arguments_may_be_called_as_other_projects_call_them():
-    ours = resolve_model("gpt:layers=2,width=16,heads=2,context=8,vocab=256")
-    theirs = resolve_model("gpt:num_layers=2,hidden_size=16,num_heads=2,seq=8,vocab_size=256")
-    built = [build_layers(model, 0, len(model.layers), seed=0) for model in (ours, theirs)]
+    model = resolve_model("gpt:layers=2,width=16,heads=2,context=8,vocab=256")
+    renamed = resolve_model("gpt:num_layers=2,hidden_size=16,num_heads=2,seq=8,vocab_size=256")
+    built = [build_layers(named, 0, len(named.layers), seed=0) for named in (model, renamed)]
     shapes = [[value.shape for layer in layers for value in layer.parameters()] for layers in built]
     assert shapes[0] == shapes[1]
     with pytest.raises(ProfileError, match="each key once"):
