@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import codecs
-import json
-import math
 import os
-import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
 
-from pipesched.schedules import ScheduleError, shown
+from pipesched.schedules import ScheduleError
 
 MAX_BYTES = 64 * 2**20
 """Largest schedule file that is read [bytes]."""
 
-_MAX_DEPTH = 100
-"""Lists and objects of a JSON text in one another."""
-
 _SHOWN_FAULTS = 3
-_FORMAT = re.compile(rb'"format"\s*:\s*"(pipesched[\w.-]*)"')
-_HEAD_BYTES = 2**16
-_MAX_INTEGER_DIGITS = 19
 
 
 class Faults:
@@ -193,176 +182,3 @@ def _name_of(path: Path | str) -> str:
 
 def _reason(error: Exception) -> str:
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-
-
-def format_of(path: Path | str) -> str | None:
-    """Return what a JSON file says that it is, such as ``"pipesched.timeline"``, though it may still be a bad one.
-
-    None where it says nothing of that kind in its first 64 KiB, or cannot be read.
-    """
-    try:
-        with Path(path).open("rb") as file:
-            match = _FORMAT.search(file.read(_HEAD_BYTES))
-    except (OSError, TypeError, ValueError):
-        return None
-    return None if match is None else match[1].decode()
-
-
-def load_json(text: str, origin: str) -> object:
-    """Return the value of a JSON text, more strictly than `json` reads it.
-
-    Raises:
-        ScheduleError: Not JSON; or NaN, an infinity, a key given twice, a number too large, nested too deep.
-    """
-    try:
-        value: object = json.loads(
-            text, parse_constant=_constant, parse_int=_integer, parse_float=_real, object_pairs_hook=_unique
-        )
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise fault(origin, f"{place}: got no JSON ({error.msg}), expected JSON; try a JSON checker") from error
-    except RecursionError as error:
-        raise _too_deep(origin) from error
-    except ScheduleError as error:
-        raise fault(origin, str(error)) from error
-    if not _is_shallow(value):  # or whoever quotes it would run out of stack
-        raise _too_deep(origin)
-    return value
-
-
-def _is_shallow(value: object) -> bool:
-    level: list[Any] = [value]
-    for _ in range(_MAX_DEPTH + 1):
-        level = [node for node in level if type(node) in (dict, list)]
-        if not level:
-            return True
-        level = [node for outer in level for node in (outer.values() if type(outer) is dict else outer)]
-    return False
-
-
-def _too_deep(origin: str) -> ScheduleError:
-    return fault(origin, f"got lists nested too deep, expected at most {_MAX_DEPTH} levels; try another file")
-
-
-def _constant(name: str) -> NoReturn:
-    raise ScheduleError(f"got {name}, expected finite numbers; try leaving that entry out")
-
-
-def _integer(digits: str) -> int:
-    if len(digits) > _MAX_INTEGER_DIGITS:
-        raise ScheduleError(f"got the integer {shown(digits)}, expected at most 19 digits; try a smaller one")
-    return int(digits)
-
-
-def _real(digits: str) -> float:
-    value = float(digits)
-    if not math.isfinite(value):
-        raise ScheduleError(f"got the number {shown(digits)}, expected a finite one; try a smaller one")
-    return value
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise ScheduleError(f"got the key {shown(twice)} twice, expected it once; try removing one")
-    return fields
-
-
-def load_document(
-    text: str, origin: str, form: str, types: Mapping[str, type], optional: Mapping[str, type] | None = None
-) -> dict[str, Any]:
-    """Return the fields of a JSON object that says ``"format": form, "version": 1`` and has the fields `types`.
-
-    Every field but the `optional` ones must be there, be of exactly its type (a bool is no int), and no other may be.
-
-    Raises:
-        ScheduleError: Not such an object.
-    """
-    document = load_json(text, origin)
-    if not isinstance(document, dict):
-        raise fault(origin, f'got {shown(document)}, expected a JSON object; try {{"format": "{form}", ...}}')
-    if document.get("format") != form:
-        raise fault(origin, f"format: got {shown(document.get('format'))}, expected {form!r}; try another file")
-    version = document.get("version")
-    if type(version) is not int or version != 1:
-        raise fault(origin, f"version: got {shown(version)}, expected 1; try a newer release, or write the file again")
-    faults, known = Faults(origin), {**types, **(optional or {})}
-    for key in document:
-        if key not in known and key not in ("format", "version"):
-            faults.add(shown(key), f"got an unknown field, expected only {', '.join(known)}; try removing it")
-    for key, kind in known.items():
-        if key not in document:
-            if key not in types:
-                continue
-            faults.add(key, f"got nothing, expected a field of type {kind.__name__}; try adding it")
-        elif type(document[key]) is not kind:
-            faults.add(key, f"got {shown(document[key])}, expected type {kind.__name__}; try correcting it")
-    faults.settle()
-    return document
-
-
-def document_text(form: str, fields: Mapping[str, object], lists: Mapping[str, Sequence[object]]) -> str:
-    """Return what `load_document` reads: a JSON object with a line per field, and a line per item of each list."""
-    head = {"format": form, "version": 1, **fields}
-    lines = [f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items()]
-    for key, items in lists.items():
-        rows = ",\n".join(f"    {json.dumps(item, ensure_ascii=False)}" for item in items)
-        lines.append(f"  {json.dumps(key)}: " + (f"[\n{rows}\n  ]" if items else "[]"))
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-_JSON_TYPES = {str: "string", int: "integer", bool: "boolean", list: "array", dict: "object"}
-
-
-def document_schema(
-    form: str, types: Mapping[str, type], optional: Mapping[str, type], said: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
-    """Return the JSON Schema of what `load_document` reads; arguments as there.
-
-    Args:
-        said: What else the schema says of each field, its description at least.
-    """
-    fields = {name: {"type": _JSON_TYPES[kind], **said[name]} for name, kind in {**types, **optional}.items()}
-    head = {
-        "format": {"const": form, "description": "What the file is."},
-        "version": {"const": 1, "description": "The version of its form."},
-    }
-    return {
-        "type": "object",
-        "properties": head | fields,
-        "required": [*head, *types],
-        "additionalProperties": False,
-    }
-
-
-def check_name(value: str, place: str, faults: Faults) -> None:
-    """Refuse a name that would not stand in one line of text."""
-    if not value.isprintable():
-        faults.add(place, f"got {shown(value)}, expected printable characters; try letters and digits")
-
-
-def check_number(value: object, limit: int, place: str, faults: Faults, name: str) -> None:
-    """Refuse what is not an integer from 0 to ``limit - 1``; `name` says which of several numbers at `place` it is."""
-    if type(value) is not int or not 0 <= value < limit:
-        expected = f"expected an integer from 0 to {limit - 1}"
-        faults.add(place, f"got {name} {shown(value)}, {expected}; try correcting it")
-
-
-MAX_DEVICES = 100_000
-"""Devices that a file may name; a cluster of that many is still quickly made."""
-
-DEVICES_SCHEMA = {
-    "description": "The device of every rank.",
-    "items": {"type": "integer", "minimum": 0, "exclusiveMaximum": MAX_DEVICES},
-    "minItems": 1,
-}
-"""What `check_devices` takes, as JSON Schema says it."""
-
-
-def check_devices(devices: tuple[object, ...], faults: Faults) -> None:
-    """Refuse a `rank_to_device` that is not a list of device numbers, one for each rank."""
-    if not devices:
-        faults.add("rank_to_device", "got no rank, expected at least one; try [0]")
-    for rank, device in enumerate(devices):
-        check_number(device, MAX_DEVICES, f"rank_to_device[{rank}]", faults, "device")

@@ -41,17 +41,15 @@ from pipesched.schedules import (
     shows_messages,
 )
 from pipesched.schedules.formats.attribute_docs import attribute_docs
-from pipesched.schedules.formats.files import (
+from pipesched.schedules.formats.files import Faults, read_text, suffix_of
+from pipesched.schedules.formats.json_document import (
     DEVICES_SCHEMA,
-    Faults,
     check_devices,
     check_name,
     check_number,
     document_schema,
     document_text,
     load_document,
-    read_text,
-    suffix_of,
 )
 from pipesched.schedules.formats.op_text import OP_PATTERN, op_text, parse_op_with_peer
 from pipesched.schedules.formats.torch_csv import read_csv_text

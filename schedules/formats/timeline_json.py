@@ -15,17 +15,15 @@ from typing import Any
 
 from pipesched.schedules import HandOver, MemorySample, Recv, ScheduleError, Send, Span, Timeline, shown
 from pipesched.schedules.formats.attribute_docs import attribute_docs
-from pipesched.schedules.formats.files import (
+from pipesched.schedules.formats.files import MAX_BYTES, Faults, read_text
+from pipesched.schedules.formats.json_document import (
     DEVICES_SCHEMA,
-    MAX_BYTES,
-    Faults,
     check_devices,
     check_name,
     check_number,
     document_schema,
     document_text,
     load_document,
-    read_text,
 )
 from pipesched.schedules.formats.op_text import OP_PATTERN, op_text, parse_op_with_peer
 

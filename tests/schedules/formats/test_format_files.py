@@ -4,7 +4,8 @@ import stat
 import pytest
 
 from pipesched.schedules import ScheduleError, shown
-from pipesched.schedules.formats.files import Faults, format_of, load_json, read_text, whole_file, write_text
+from pipesched.schedules.formats.files import Faults, read_text, whole_file, write_text
+from pipesched.schedules.formats.json_document import format_of, load_json
 
 
 def one_line(caught: pytest.ExceptionInfo[ScheduleError]) -> str:
